@@ -1,0 +1,1 @@
+"""Settings, quotas and jar versions, and their loader."""

@@ -1,0 +1,1 @@
+"""Commands for developers and first-time users: broker, load, benchmarks."""

@@ -1,0 +1,1 @@
+"""Where decisions go: topics, Delta tables and the gateways that consume them."""

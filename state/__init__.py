@@ -1,0 +1,1 @@
+"""Pure quota arithmetic: no Spark, no Kafka, time is always an argument."""

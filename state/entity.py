@@ -1,0 +1,108 @@
+"""Quota entities: whom a quota is set on, and whom a counter is kept for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from state.errors import InvalidQuotaError
+
+
+class Default(Enum):
+    """Marks the default entity of a type, which a real name `<default>` is not."""
+
+    DEFAULT = "<default>"
+
+
+DEFAULT: Final = Default.DEFAULT
+
+EntityName = str | Default | None
+"""A name, DEFAULT, or None where the entity has no part of that type."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaEntity:
+    """Whom a quota is set on: a user, a client-id, both, or a topic; each part a name or DEFAULT."""
+
+    user: EntityName = None
+    client_id: EntityName = None
+    topic: EntityName = None
+
+    @classmethod
+    def from_mapping(cls, parts: Mapping[str, object], *, literal_default: bool = False) -> "QuotaEntity":
+        """The entity of a mapping such as `{"user": "alice", "client_id": None}`; None is the default.
+
+        With `literal_default` the name `<default>` means the default too (files that people write).
+        Raises InvalidQuotaError for an unknown part, an empty name or no part at all.
+        """
+        names: dict[str, EntityName] = {}
+        for key, name in parts.items():
+            part = {"client-id": "client_id"}.get(key, key)
+            if part not in ("user", "client_id", "topic"):
+                raise InvalidQuotaError(
+                    "unknown_entity_type", f"unknown entity type {key!r}; expected user, client_id or topic"
+                )
+            if name is None or (literal_default and name == DEFAULT.value):
+                names[part] = DEFAULT
+            elif isinstance(name, str):
+                names[part] = name
+            else:
+                raise InvalidQuotaError("bad_name", f"{key} is {name!r}; expected a string or null for the default")
+        entity = cls(**names)
+        entity.check()
+        return entity
+
+    def to_mapping(self) -> dict[str, str | None]:
+        """The entity as JSON has it: null is the default, a missing key is no part of the entity."""
+        parts = (("user", self.user), ("client_id", self.client_id), ("topic", self.topic))
+        return {part: None if name is DEFAULT else str(name) for part, name in parts if name is not None}
+
+    def check(self) -> None:
+        """Raises InvalidQuotaError unless the parts are {user}, {client_id}, {user, client_id} or {topic}."""
+        names = (self.user, self.client_id, self.topic)
+        if all(name is None for name in names):
+            raise InvalidQuotaError("empty_entity", "the entity is empty; expected a user, a client_id or a topic")
+        if "" in names:
+            raise InvalidQuotaError("empty_name", "an entity name is empty; expected a name, or null for the default")
+        if self.topic is not None and (self.user is not None or self.client_id is not None):
+            raise InvalidQuotaError("topic_combined", "a topic can't be combined with a user or client_id")
+
+
+class Tags(NamedTuple):
+    """Whom a counter is kept for: Kafka's metric tags. Requests with equal tags share the counter.
+
+    `user` and `client_id` are "" where the tag is not part of the counter; `topic` is None but for
+    topic-partition counters (KIP-1010).
+    """
+
+    user: str = ""
+    client_id: str = ""
+    topic: str | None = None
+    partition: int = -1
+
+    def key(self) -> str:
+        """One text for these tags, unambiguous for any names, for hashing and storing."""
+        if self.topic is not None:
+            return f"topic:{sanitize(self.topic)}|{self.partition}"
+        return f"{sanitize(self.user)}|{sanitize(self.client_id)}"
+
+    def to_mapping(self) -> dict[str, str | int]:
+        """The entity as a decision's charge shows it: only the parts that the counter has."""
+        if self.topic is not None:
+            return {"topic": self.topic, "partition": self.partition}
+        shown: dict[str, str | int] = {}
+        if self.user:
+            shown["user"] = self.user
+        if self.client_id or not self.user:
+            shown["client_id"] = self.client_id
+        return shown
+
+
+def sanitize(name: str) -> str:
+    """The name URL-encoded as Kafka's Sanitizer does it for metric tags: blank is %20, * is %2A.
+
+    >>> sanitize("O=A client,CN=localhost")
+    'O%3DA%20client%2CCN%3Dlocalhost'
+    """
+    return quote(name, safe=".-_*").replace("*", "%2A").replace("~", "%7E")

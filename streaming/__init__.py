@@ -1,0 +1,1 @@
+"""The Spark job: session, source, operator, queries and the command line."""
