@@ -1,0 +1,19 @@
+"""One quota as it is set: on whom, of which kind, how much."""
+
+from dataclasses import dataclass
+
+from state.entity import QuotaEntity
+from state.quota import QuotaKind
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaEntry:
+    """A quota on an entity. `value` is bytes/s, percent or mutations/s as `kind` says.
+
+    A `shadow` quota is metered and reported, and never delays or refuses.
+    """
+
+    entity: QuotaEntity
+    kind: QuotaKind
+    value: float
+    shadow: bool = False
