@@ -45,13 +45,18 @@ def check_value(kind: QuotaKind, value: float) -> None:
     """
     if kind not in CLIENT_KINDS and kind not in TOPIC_KINDS:
         raise InvalidQuotaError("unknown_key", f"unknown quota key {kind!r}; expected one of {', '.join(QuotaKind)}")
+    check_number(kind, value, largest_whole=UNLIMITED if kind in BYTE_RATE_KINDS else None)
+
+
+def check_number(key: str, value: float, largest_whole: float | None) -> None:
+    """The value tests of any key: finite, above 0 and, where `largest_whole` is given, whole and not above it."""
     if not math.isfinite(value):
-        raise InvalidQuotaError("not_finite", f"{kind} is {value}; expected a finite number > 0")
+        raise InvalidQuotaError("not_finite", f"{key} is {value}; expected a finite number > 0")
     if value <= 0:
-        raise InvalidQuotaError("not_positive", f"{kind} is {value:g}; expected a number > 0")
-    if kind not in BYTE_RATE_KINDS:
+        raise InvalidQuotaError("not_positive", f"{key} is {value:g}; expected a number > 0")
+    if largest_whole is None:
         return
-    if value > UNLIMITED:
-        raise InvalidQuotaError("too_large", f"{kind} is {value:g}; expected at most 2^63 bytes/s")
+    if value > largest_whole:
+        raise InvalidQuotaError("too_large", f"{key} is {value:g}; expected at most {largest_whole:.0f}")
     if abs(value - round(value)) > FRACTION_TOLERANCE:
-        raise InvalidQuotaError("fractional", f"{kind} is {value}; expected a whole number of bytes/s")
+        raise InvalidQuotaError("fractional", f"{key} is {value}; expected a whole number")

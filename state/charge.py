@@ -1,0 +1,152 @@
+"""What one request is charged with: one charge for each quota kind, grouped by the counter it goes to."""
+
+from typing import NamedTuple
+
+from state.entity import Tags
+from state.quota import QuotaKind, QuotaSettings, RequestPolicy
+from state.request import Request
+from state.resolution import Quotas, Resolution, Rung
+
+MUTATION_APIS = {"CreateTopics": 6, "DeleteTopics": 5, "CreatePartitions": 3}
+"""The APIs of KIP-599 and the first version of each that understands a refusal (strict); older ones only wait."""
+
+VALIDATE_ONLY_APIS = frozenset({"CreateTopics", "CreatePartitions"})
+
+CLUSTER_ACTION_APIS = frozenset({"StopReplica", "ControlledShutdown", "LeaderAndIsr", "UpdateMetadata"})
+"""Exempt from request quotas while ClusterAction is authorised (KIP-124, "Requests exempt from throttling")."""
+
+DRAFT_EXEMPT_APIS = frozenset(
+    {"StopReplica", "ControlledShutdown", "Heartbeat", "JoinGroup", "LeaveGroup", "SyncGroup"}
+)
+"""Never throttled by the earlier draft of KIP-124 ("Requests that may be throttled")."""
+
+EXEMPT_REQUEST_TIME = "exempt-request-time"
+
+POINTS_PER_NANOSECOND = 100.0 / 1e9
+"""Percent of one thread-second: 10 ms are 1 point (KIP-124, "Request quotas")."""
+
+
+class Charge(NamedTuple):
+    """A charge still to be made. `amounts` are bytes; [handler, network] points; or partitions for each topic."""
+
+    kind: QuotaKind
+    rung: str
+    limit: float | None
+    shadow: bool
+    amounts: list[float]
+    strict: bool = False
+
+
+class Unmetered(NamedTuple):
+    """An amount that is reported and needs no counter: exempt request time, or bytes while no topic has a quota."""
+
+    quota: str
+    rung: str
+    tags: Tags | None
+    value: float
+
+
+class ChargePlan(NamedTuple):
+    """All charges of one request: by counter, in the order the request meets them, and what needs no counter."""
+
+    charges_by_tags: dict[Tags, list[Charge]]
+    unmetered: list[Unmetered]
+
+
+def plan_charges(request: Request, quotas: Quotas, settings: QuotaSettings) -> ChargePlan:
+    """Which counters this request is charged to, with which limits, under these quotas."""
+    plan = ChargePlan({}, [])
+    user, client_id = request.user or "", request.client_id or ""
+    if request.api in MUTATION_APIS:
+        _plan_mutations(plan, request, quotas, settings)
+    elif request.api == "Produce" and request.topic_partitions:
+        _plan_bytes(plan, request, quotas, QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.TOPIC_PRODUCER_BYTE_RATE)
+    elif request.api == "Fetch" and request.topic_partitions and not request.cluster_action:
+        _plan_bytes(plan, request, quotas, QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.TOPIC_CONSUMER_BYTE_RATE)
+    if quotas.enabled(QuotaKind.REQUEST_PERCENTAGE):
+        _plan_request_time(plan, request, quotas.resolve(QuotaKind.REQUEST_PERCENTAGE, user, client_id), settings)
+    return plan
+
+
+def is_exempt(request: Request, policy: RequestPolicy) -> bool:
+    """Whether the request quota never throttles this request.
+
+    Accepted KIP-124: cluster requests while ClusterAction is authorised (replica fetches among them), SaslHandshake
+    only while authenticating. Earlier draft: a fixed list of APIs, whoever sends them.
+    """
+    if policy is RequestPolicy.KIP124_DRAFT:
+        return request.api in DRAFT_EXEMPT_APIS
+    if request.api == "SaslHandshake":
+        return request.authenticating
+    return request.cluster_action and (request.api in CLUSTER_ACTION_APIS or request.api == "Fetch")
+
+
+def request_points(request: Request, settings: QuotaSettings) -> list[float]:
+    """[handler, network] time in percent of a thread-second: 10 ms of handler time are 1 point.
+
+    The earlier draft counts handler time only, as a share of all `num.io.threads` threads: with 8 threads a quota of
+    1 percent allows 80 ms in a second.
+
+    >>> request_points(Request(api="Metadata", request_time_ns=10_000_000), QuotaSettings())
+    [1.0, 0.0]
+    >>> draft = QuotaSettings(policy=RequestPolicy.KIP124_DRAFT, num_io_threads=8)
+    >>> request_points(Request(api="Metadata", request_time_ns=80_000_000), draft)
+    [1.0, 0.0]
+    """
+    handler = (request.request_time_ns or 0) * POINTS_PER_NANOSECOND
+    if settings.policy is RequestPolicy.KIP124_DRAFT:
+        return [handler / settings.num_io_threads, 0.0]
+    return [handler, (request.network_time_ns or 0) * POINTS_PER_NANOSECOND]
+
+
+def is_strict(request: Request) -> bool:
+    """Whether this caller understands refusals; a request without `api_version` is taken for a current one."""
+    return request.api_version is None or request.api_version >= MUTATION_APIS[request.api]
+
+
+def _plan_mutations(plan: ChargePlan, request: Request, quotas: Quotas, settings: QuotaSettings) -> None:
+    kind = QuotaKind.CONTROLLER_MUTATION_RATE
+    if not request.mutations or not quotas.enabled(kind):
+        return
+    if request.validate_only and settings.validate_only_exempt and request.api in VALIDATE_ONLY_APIS:
+        return
+    resolution = quotas.resolve(kind, request.user or "", request.client_id or "")
+    amounts = [float(mutation.partitions) for mutation in request.mutations]
+    _add(plan, kind, resolution, amounts, strict=is_strict(request))
+
+
+def _plan_bytes(
+    plan: ChargePlan, request: Request, quotas: Quotas, client_kind: QuotaKind, topic_kind: QuotaKind
+) -> None:
+    if quotas.enabled(client_kind):
+        resolution = quotas.resolve(client_kind, request.user or "", request.client_id or "")
+        _add(plan, client_kind, resolution, [float(sum(touched.bytes for touched in request.topic_partitions))])
+    for (topic, partition), size in _bytes_by_partition(request).items():
+        if quotas.enabled(topic_kind):
+            _add(plan, topic_kind, quotas.resolve_topic(topic_kind, topic, partition), [size])
+        else:
+            tags = Tags(topic=topic, partition=partition)
+            plan.unmetered.append(Unmetered(topic_kind, Rung.NONE, tags, size))
+
+
+def _plan_request_time(plan: ChargePlan, request: Request, resolution: Resolution, settings: QuotaSettings) -> None:
+    if request.request_time_ns is None and request.network_time_ns is None:
+        return
+    points = request_points(request, settings)
+    if is_exempt(request, settings.policy):
+        plan.unmetered.append(Unmetered(EXEMPT_REQUEST_TIME, "exempt", None, sum(points)))
+    else:
+        _add(plan, QuotaKind.REQUEST_PERCENTAGE, resolution, points)
+
+
+def _bytes_by_partition(request: Request) -> dict[tuple[str, int], float]:
+    sizes: dict[tuple[str, int], float] = {}
+    for touched in request.topic_partitions:
+        key = (touched.topic, touched.partition)
+        sizes[key] = sizes.get(key, 0.0) + touched.bytes
+    return sizes
+
+
+def _add(plan: ChargePlan, kind: QuotaKind, resolution: Resolution, amounts: list[float], strict: bool = False) -> None:
+    charge = Charge(kind, resolution.rung, resolution.limit, resolution.shadow, amounts, strict)
+    plan.charges_by_tags.setdefault(resolution.tags, []).append(charge)

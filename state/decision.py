@@ -1,0 +1,276 @@
+"""The decision on one request: several quotas' outcomes combined into one verdict (DESIGN, "Decision")."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple, TypedDict
+
+from state.charge import Charge, Unmetered
+from state.entity import Tags
+from state.meters import CONSUMER_KINDS, Meters, Outcome, clamp_throttle_ms, exceeds, request_wait_ms
+from state.quota import Coexistence, QuotaKind, QuotaSettings
+from state.sampled_rate import SampledRate
+
+THROTTLING_QUOTA_EXCEEDED = 89
+QUOTA_EXCEEDED_MESSAGE = "The throttling quota has been exceeded."
+
+
+class Verdict(StrEnum):
+    """What the gateway does with the request and its client."""
+
+    ALLOW = "ALLOW"
+    THROTTLE = "THROTTLE"
+    REJECT = "REJECT"
+
+
+class TopicResult(TypedDict):
+    """What becomes of one topic of a mutation request."""
+
+    topic: str
+    error_code: int
+    error_message: str | None
+
+
+class ChargeResult(TypedDict, total=False):
+    """One charge as the decision reports it; `tokens` only of controller mutations, `mode` only where it is shadow.
+
+    `throttle_ms` is what this quota alone asks for; a shadow quota's is what it would ask for.
+    """
+
+    quota: str
+    entity: dict[str, str | int]
+    matched: str
+    limit: float | None
+    value: float
+    rate: float | None
+    tokens: float | None
+    throttle_ms: int
+    violated: bool
+    mode: str
+
+
+class Decision(TypedDict):
+    """One decision, as it is written to the decisions topic."""
+
+    decision_id: str
+    request_id: str
+    timestamp_ms: int
+    user: str | None
+    client_id: str | None
+    api: str
+    gateway: str | None
+    verdict: Verdict
+    throttle_time_ms: int
+    mute_until_ms: int | None
+    error_code: int
+    topic_results: list[TopicResult]
+    decided_by: str | None
+    charges: list[ChargeResult]
+    quota_version: int
+    decided_at_ms: int
+
+
+class RequestHead(NamedTuple):
+    """What a decision repeats of its request, and what was settled before any counter was touched."""
+
+    decision_id: str
+    request_id: str
+    user: str | None
+    client_id: str | None
+    api: str
+    gateway: str | None
+    topics: list[str]
+    purgatory_ms: int
+    unmetered: list[Unmetered]
+    quota_version: int
+    decided_at_ms: int
+
+
+class Samples(NamedTuple):
+    """The samples of a request-time rate, as they travel from a shard to the combining step."""
+
+    starts_ms: list[int]
+    last_events_ms: list[int]
+    values: list[float]
+    current: int
+
+
+class PartialDecision(NamedTuple):
+    """What one counter says about a request: its charges, the waits they ask for, and refused topics."""
+
+    charges: list[ChargeResult]
+    byte_wait_ms: int = 0
+    byte_quota: str | None = None
+    mutation_wait_ms: int = 0
+    refused: list[bool] = []  # noqa: RUF012 - never changed: a NamedTuple's default for "no mutations"
+    request_wait_ms: int = 0
+    request_limit: float | None = None
+    request_samples: Samples | None = None
+
+
+def decide_charges(
+    meters: Meters, tags: Tags, charges: Sequence[Charge], now_ms: int, settings: QuotaSettings
+) -> PartialDecision:
+    """Make all charges of one request on one counter.
+
+    If one of them throttles a Fetch, its bytes are taken back, for the response goes out empty (KIP-219). Shadow
+    quotas are charged like others and have no say.
+    """
+    outcomes = [meters.charge(charge, now_ms, settings) for charge in charges]
+    enforced = [outcome for outcome in outcomes if not outcome.charge.shadow]
+    if any(outcome.wait_ms > 0 for outcome in enforced):
+        for outcome in outcomes:
+            if outcome.charge.kind in CONSUMER_KINDS:
+                meters.unrecord(outcome.charge.kind, outcome.value, now_ms, settings)
+    return _partial([_charge_result(outcome, tags) for outcome in outcomes], enforced)
+
+
+def combine(
+    head: RequestHead, timestamp_ms: int, partials: Sequence[PartialDecision], settings: QuotaSettings
+) -> Decision:
+    """One decision from what every counter says.
+
+    `max` (shipped Kafka): the longest wait counts, a tie goes to the request quota. `sequential` (KIP-124,
+    "Co-existence of multiple quotas"): the byte-rate delay comes first, the request quota is checked again after it
+    and what is then left to wait is added.
+    """
+    byte_wait_ms, byte_quota = _longest_byte_wait(partials)
+    request_wait, after_bytes_ms = _request_wait(partials, timestamp_ms, byte_wait_ms, settings)
+    refused = [flag for partial in partials for flag in partial.refused]
+    mutation_wait_ms = _mutation_wait_ms(partials, any(refused), head.purgatory_ms)
+    waits = (
+        (request_wait, QuotaKind.REQUEST_PERCENTAGE.value),
+        (byte_wait_ms + after_bytes_ms, byte_quota),
+        (mutation_wait_ms, QuotaKind.CONTROLLER_MUTATION_RATE.value),
+    )
+    longest_ms, decided_by = max(waits, key=lambda wait: wait[0])
+    throttle_time_ms = clamp_throttle_ms(longest_ms)
+    rejected = bool(refused) and all(refused)
+    return Decision(
+        decision_id=head.decision_id,
+        request_id=head.request_id,
+        timestamp_ms=timestamp_ms,
+        user=head.user,
+        client_id=head.client_id,
+        api=head.api,
+        gateway=head.gateway,
+        verdict=_verdict(rejected, throttle_time_ms),
+        throttle_time_ms=throttle_time_ms,
+        mute_until_ms=timestamp_ms + throttle_time_ms if throttle_time_ms else None,
+        error_code=THROTTLING_QUOTA_EXCEEDED if rejected else 0,
+        topic_results=_topic_results(head.topics, refused),
+        decided_by=decided_by if throttle_time_ms else None,
+        charges=[charge for partial in partials for charge in partial.charges]
+        + [_unmetered_result(amount) for amount in head.unmetered],
+        quota_version=head.quota_version,
+        decided_at_ms=head.decided_at_ms,
+    )
+
+
+def _partial(results: list[ChargeResult], enforced: Sequence[Outcome]) -> PartialDecision:
+    partial = PartialDecision(results)
+    for outcome in enforced:
+        kind = outcome.charge.kind
+        if kind is QuotaKind.CONTROLLER_MUTATION_RATE:
+            partial = partial._replace(mutation_wait_ms=outcome.wait_ms, refused=outcome.refused)
+        elif kind is QuotaKind.REQUEST_PERCENTAGE:
+            partial = partial._replace(
+                request_wait_ms=outcome.wait_ms,
+                request_limit=outcome.charge.limit,
+                request_samples=_samples(outcome.samples),
+            )
+        elif outcome.wait_ms > partial.byte_wait_ms:
+            partial = partial._replace(byte_wait_ms=outcome.wait_ms, byte_quota=kind.value)
+    return partial
+
+
+def _samples(rate: SampledRate | None) -> Samples | None:
+    if rate is None:
+        return None
+    return Samples(rate.starts_ms, rate.last_events_ms, rate.values, rate.current)
+
+
+def _charge_result(outcome: Outcome, tags: Tags) -> ChargeResult:
+    charge = outcome.charge
+    result = ChargeResult(
+        quota=charge.kind.value,
+        entity=tags.to_mapping(),
+        matched=charge.rung,
+        limit=charge.limit,
+        value=outcome.value,
+        rate=outcome.rate,
+        throttle_ms=_reported_wait_ms(outcome),
+        violated=outcome.violated,
+    )
+    if charge.kind is QuotaKind.CONTROLLER_MUTATION_RATE:
+        result["tokens"] = outcome.tokens
+    if charge.shadow:
+        result["mode"] = "shadow"
+    return result
+
+
+def _reported_wait_ms(outcome: Outcome) -> int:
+    """A refusal never carries 0 ms: shipped Kafka may round a short wait down to 0, which reads like success."""
+    return max(clamp_throttle_ms(outcome.wait_ms), 1 if any(outcome.refused) else 0)
+
+
+def _unmetered_result(amount: Unmetered) -> ChargeResult:
+    return ChargeResult(
+        quota=amount.quota,
+        entity=amount.tags.to_mapping() if amount.tags else {},
+        matched=amount.rung,
+        limit=None,
+        value=amount.value,
+        rate=None,
+        throttle_ms=0,
+        violated=False,
+    )
+
+
+def _longest_byte_wait(partials: Sequence[PartialDecision]) -> tuple[int, str | None]:
+    longest = max(partials, key=lambda partial: partial.byte_wait_ms, default=None)
+    return (longest.byte_wait_ms, longest.byte_quota) if longest else (0, None)
+
+
+def _request_wait(
+    partials: Sequence[PartialDecision], timestamp_ms: int, byte_wait_ms: int, settings: QuotaSettings
+) -> tuple[int, int]:
+    """(wait of the request quota on its own, wait left of it after the byte-rate delay); one of them is 0."""
+    if settings.coexistence is Coexistence.MAX or byte_wait_ms == 0:
+        return max((partial.request_wait_ms for partial in partials), default=0), 0
+    after_ms = timestamp_ms + byte_wait_ms
+    return 0, max((_request_wait_at(partial, after_ms, settings) for partial in partials), default=0)
+
+
+def _request_wait_at(partial: PartialDecision, now_ms: int, settings: QuotaSettings) -> int:
+    """The wait the request quota asks for at a later time, when some of its samples may have gone."""
+    if partial.request_samples is None:
+        return 0
+    rate, window = SampledRate(*partial.request_samples).copy(), settings.client_window
+    observed = rate.measure(window, now_ms)
+    if not exceeds(observed, partial.request_limit):
+        return 0
+    return request_wait_ms(rate, observed, partial.request_limit, window, now_ms)
+
+
+def _mutation_wait_ms(partials: Sequence[PartialDecision], refused: bool, purgatory_ms: int) -> int:
+    """The controller's wait less what the request already spent in purgatory (KIP-599, "Handling of new Clients")."""
+    wait_ms = max((partial.mutation_wait_ms for partial in partials), default=0)
+    return max(wait_ms - purgatory_ms, 1 if refused else 0)
+
+
+def _verdict(rejected: bool, throttle_time_ms: int) -> Verdict:
+    if rejected:
+        return Verdict.REJECT
+    return Verdict.THROTTLE if throttle_time_ms else Verdict.ALLOW
+
+
+def _topic_results(topics: Sequence[str], refused: Sequence[bool]) -> list[TopicResult]:
+    flags = refused or [False] * len(topics)
+    return [
+        TopicResult(
+            topic=topic,
+            error_code=THROTTLING_QUOTA_EXCEEDED if flag else 0,
+            error_message=QUOTA_EXCEEDED_MESSAGE if flag else None,
+        )
+        for topic, flag in zip(topics, flags, strict=True)
+    ]

@@ -1,0 +1,199 @@
+"""Which quota applies to a request: the eight rungs of KIP-124 ("Quota entity") and KIP-1010's two."""
+
+from collections import Counter
+from collections.abc import Iterable
+from enum import IntFlag, StrEnum
+from typing import NamedTuple
+
+from state.entity import DEFAULT, EntityName, QuotaEntity, Tags
+from state.quota import CLIENT_KINDS, TOPIC_KINDS, QuotaKind, Window
+from state.quota_entry import QuotaEntry
+
+
+class Rung(StrEnum):
+    """The configured entity that gave a limit, from the most to the least specific."""
+
+    USER_CLIENT = "user+client-id"
+    USER_DEFAULT_CLIENT = "user+default client-id"
+    USER = "user"
+    DEFAULT_USER_CLIENT = "default user+client-id"
+    DEFAULT_USER_DEFAULT_CLIENT = "default user+default client-id"
+    DEFAULT_USER = "default user"
+    CLIENT = "client-id"
+    DEFAULT_CLIENT = "default client-id"
+    TOPIC = "topic"
+    DEFAULT_TOPIC = "default topic"
+    NONE = "none"
+
+
+class Level(IntFlag):
+    """Which tags the entities of a kind use; Kafka's QuotaTypes bits."""
+
+    CLIENT = 1
+    USER = 2
+    USER_CLIENT = 4
+
+
+class Resolution(NamedTuple):
+    """The limit that applies to one request and the counter it is charged to; limit None is unlimited."""
+
+    tags: Tags
+    rung: Rung
+    limit: float | None
+    shadow: bool
+
+
+class ClientLimits:
+    """The limits of one quota kind on users, client-ids and both.
+
+    Levels are counted while entities live, as Kafka 4.4 does it: removing the last entity of a level clears it.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[tuple[EntityName, EntityName], QuotaEntry] = {}
+        self._entities_by_level: Counter[Level] = Counter()
+
+    def __bool__(self) -> bool:
+        """Whether any quota of this kind is set."""
+        return bool(self._entries)
+
+    def set(self, entry: QuotaEntry) -> None:
+        """Set or replace the limit of one entity."""
+        key = (entry.entity.user, entry.entity.client_id)
+        if key not in self._entries:
+            self._entities_by_level[_level(entry.entity)] += 1
+        self._entries[key] = entry
+
+    def remove(self, entity: QuotaEntity) -> None:
+        """Remove the limit of one entity; nothing happens where it has none."""
+        if self._entries.pop((entity.user, entity.client_id), None) is not None:
+            self._entities_by_level[_level(entity)] -= 1
+
+    def resolve(self, user: str, client_id: str) -> Resolution:
+        """The first configured of the eight rungs, and the tags it counts by.
+
+        While all entities of the kind are of one level, that level gives the tags also where nothing matches;
+        with several levels an unmatched request is counted by its client-id.
+        """
+        for rung, key in ladder(user, client_id):
+            entry = self._entries.get(key)
+            if entry is not None:
+                return Resolution(_tags(_level(entry.entity), user, client_id), rung, entry.value, entry.shadow)
+        return Resolution(_tags(self._unmatched_level(), user, client_id), Rung.NONE, None, shadow=False)
+
+    def entry(self, key: tuple[EntityName, EntityName]) -> QuotaEntry | None:
+        """The entry set on exactly this (user, client-id), for showing which rungs were passed over."""
+        return self._entries.get(key)
+
+    def entities(self) -> frozenset[tuple[EntityName, EntityName]]:
+        """Every (user, client-id) with a limit of this kind."""
+        return frozenset(self._entries)
+
+    def levels(self) -> Level:
+        """The levels in use."""
+        levels = Level(0)
+        for level, entities in self._entities_by_level.items():
+            if entities > 0:
+                levels |= level
+        return levels
+
+    def _unmatched_level(self) -> Level:
+        levels = self.levels()
+        return levels if levels in (Level.USER, Level.USER_CLIENT) else Level.CLIENT
+
+
+class Quotas:
+    """All quotas in force at one version of the quotas table."""
+
+    def __init__(self, entries: Iterable[QuotaEntry] = (), version: int = 0) -> None:
+        self.version = version
+        self._client_limits = {kind: ClientLimits() for kind in CLIENT_KINDS}
+        self._topic_entries: dict[QuotaKind, dict[EntityName, QuotaEntry]] = {kind: {} for kind in TOPIC_KINDS}
+        for entry in entries:
+            self.set(entry)
+
+    def set(self, entry: QuotaEntry) -> None:
+        """Set or replace one limit."""
+        if entry.kind in TOPIC_KINDS:
+            self._topic_entries[entry.kind][entry.entity.topic] = entry
+        else:
+            self._client_limits[entry.kind].set(entry)
+
+    def remove(self, entity: QuotaEntity, kind: QuotaKind) -> None:
+        """Remove one limit; nothing happens where there is none."""
+        if kind in TOPIC_KINDS:
+            self._topic_entries[kind].pop(entity.topic, None)
+        else:
+            self._client_limits[kind].remove(entity)
+
+    def enabled(self, kind: QuotaKind) -> bool:
+        """Whether any quota of this kind is set: without one, Kafka counts nothing."""
+        return bool(self._topic_entries[kind] if kind in TOPIC_KINDS else self._client_limits[kind])
+
+    def client_limits(self, kind: QuotaKind) -> ClientLimits:
+        """The limits of a kind that is set on users and client-ids."""
+        return self._client_limits[kind]
+
+    def resolve(self, kind: QuotaKind, user: str, client_id: str) -> Resolution:
+        """The limit of a client kind for this user and client-id."""
+        return self._client_limits[kind].resolve(user, client_id)
+
+    def resolve_topic(self, kind: QuotaKind, topic: str, partition: int) -> Resolution:
+        """The limit of each partition of a topic: the topic's own, else the default topic's (KIP-1010)."""
+        tags = Tags(topic=topic, partition=partition)
+        entries = self._topic_entries[kind]
+        for rung, name in topic_ladder(topic):
+            entry = entries.get(name)
+            if entry is not None:
+                return Resolution(tags, rung, entry.value, entry.shadow)
+        return Resolution(tags, Rung.NONE, None, shadow=False)
+
+    def topic_entry(self, kind: QuotaKind, name: EntityName) -> QuotaEntry | None:
+        """The entry set on exactly this topic, for showing which rungs were passed over."""
+        return self._topic_entries[kind].get(name)
+
+    def one_tag_shape(self) -> bool:
+        """Whether every request is sure to be charged to a single counter key, so that nothing needs combining."""
+        if any(self._topic_entries.values()):
+            return False
+        return len({limits.entities() for limits in self._client_limits.values() if limits}) <= 1
+
+
+def ladder(user: str, client_id: str) -> tuple[tuple[Rung, tuple[EntityName, EntityName]], ...]:
+    """The eight rungs for a user and client-id, most specific first, each with the entity it looks for."""
+    return (
+        (Rung.USER_CLIENT, (user, client_id)),
+        (Rung.USER_DEFAULT_CLIENT, (user, DEFAULT)),
+        (Rung.USER, (user, None)),
+        (Rung.DEFAULT_USER_CLIENT, (DEFAULT, client_id)),
+        (Rung.DEFAULT_USER_DEFAULT_CLIENT, (DEFAULT, DEFAULT)),
+        (Rung.DEFAULT_USER, (DEFAULT, None)),
+        (Rung.CLIENT, (None, client_id)),
+        (Rung.DEFAULT_CLIENT, (None, DEFAULT)),
+    )
+
+
+def topic_ladder(topic: str) -> tuple[tuple[Rung, EntityName], ...]:
+    """The two rungs for a topic (KIP-1010, "Default Quota Configuration")."""
+    return ((Rung.TOPIC, topic), (Rung.DEFAULT_TOPIC, DEFAULT))
+
+
+def max_in_window(limit: float | None, window: Window) -> float:
+    """Most bytes worth fetching at once: Q * (S-1) * W; with no limit the largest double.
+
+    >>> max_in_window(10.0, Window(samples=11, window_ms=1000))
+    100.0
+    """
+    if limit is None:
+        return 1.7976931348623157e308
+    return limit * (window.samples - 1) * (window.window_ms / 1000.0)
+
+
+def _level(entity: QuotaEntity) -> Level:
+    if entity.user is None:
+        return Level.CLIENT
+    return Level.USER if entity.client_id is None else Level.USER_CLIENT
+
+
+def _tags(level: Level, user: str, client_id: str) -> Tags:
+    return Tags(user if level != Level.CLIENT else "", client_id if level != Level.USER else "")

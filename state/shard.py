@@ -1,0 +1,176 @@
+"""A shard: all counters of the entities that hash to it, read from and written to one block of bytes."""
+
+import math
+import zlib
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from state.codec import RING_COLUMNS, SAMPLE_COLUMNS, Columns, Integers, decode, empty_columns, encode
+from state.entity import Tags
+from state.meters import Meters
+from state.quota import QuotaKind, QuotaSettings, burst
+from state.sampled_rate import SampledRate
+from state.token_bucket import TokenBucket
+
+KIND_CODES = {
+    QuotaKind.PRODUCER_BYTE_RATE: 0,
+    QuotaKind.CONSUMER_BYTE_RATE: 1,
+    QuotaKind.REQUEST_PERCENTAGE: 2,
+    QuotaKind.TOPIC_PRODUCER_BYTE_RATE: 3,
+    QuotaKind.TOPIC_CONSUMER_BYTE_RATE: 4,
+}
+"""How a ring's quota kind is stored; a code is never given to another kind."""
+
+MUTATION_RATE_CODE = 5
+_KINDS_BY_CODE = {code: kind for kind, code in KIND_CODES.items()}
+
+
+def shard_of(key: str, shards: int) -> int:
+    """The shard that keeps the counters of the entity with this key; the same in every process and release."""
+    return zlib.crc32(key.encode()) % shards
+
+
+class Shard:
+    """The counters of many entities. Stored entities become objects only when they are charged."""
+
+    def __init__(self, keys: list[str] | None = None, columns: Columns | None = None) -> None:
+        self._keys = keys or []
+        self._columns = columns or empty_columns()
+        self._rows = {key: row for row, key in enumerate(self._keys)}
+        self._touched: dict[str, Meters] = {}
+        self._ring_ends: Integers | None = None
+        self._sample_ends: Integers | None = None
+
+    @classmethod
+    def from_bytes(cls, payload: bytes, shards: int) -> "Shard":
+        """The shard stored in `payload`. Raises StateError if it can't be read or has another shard count."""
+        return cls(*decode(payload, shards))
+
+    def __len__(self) -> int:
+        """How many entities have counters here."""
+        return len(self._keys) + sum(key not in self._rows for key in self._touched)
+
+    def meters(self, key: str) -> Meters:
+        """The counters of one entity, made at its first use."""
+        meters = self._touched.get(key)
+        if meters is None:
+            row = self._rows.get(key)
+            meters = self._touched[key] = Meters() if row is None else self._load(row)
+        return meters
+
+    def meters_of(self, tags: Tags) -> Meters:
+        """The counters kept for these tags."""
+        return self.meters(tags.key())
+
+    def to_bytes(self, shards: int, idle_expiry_ms: int, settings: QuotaSettings) -> bytes:
+        """The stored form of the shard, without the entities whose counters are at rest."""
+        keys, columns = self._merged()
+        if keys:
+            kept = ~at_rest(columns, int(columns.last_event_ms.max()), idle_expiry_ms, settings)
+            if not kept.all():
+                keys, columns = [key for key, keep in zip(keys, kept, strict=True) if keep], select(columns, kept)
+        return encode(keys, columns, shards)
+
+    def _load(self, row: int) -> Meters:
+        columns = self._columns
+        if self._ring_ends is None or self._sample_ends is None:
+            self._ring_ends = np.cumsum(columns.ring_counts)
+            self._sample_ends = np.cumsum(columns.sample_counts)
+        meters = Meters()
+        meters.last_event_ms = int(columns.last_event_ms[row])
+        meters.mutation_limit = float(columns.mutation_limit[row])
+        tokens = float(columns.bucket_tokens[row])
+        if not math.isnan(tokens):
+            meters.bucket = TokenBucket(tokens, int(columns.bucket_last_ms[row]))
+        ring_end = int(self._ring_ends[row])
+        for ring in range(ring_end - int(columns.ring_counts[row]), ring_end):
+            sample_end = int(self._sample_ends[ring])
+            rate = _load_ring(columns, ring, sample_end - int(columns.sample_counts[ring]), sample_end, meters)
+            code = int(columns.ring_kinds[ring])
+            if code == MUTATION_RATE_CODE:
+                meters.mutation_rate = rate
+            else:
+                meters.rates[_KINDS_BY_CODE[code]] = rate
+        return meters
+
+    def _merged(self) -> tuple[list[str], Columns]:
+        """All entities: the stored ones nobody charged, as they are, then the charged ones."""
+        touched_keys, touched_columns = list(self._touched), columns_of(self._touched)
+        untouched = np.fromiter((key not in self._touched for key in self._keys), np.bool_, len(self._keys))
+        if not untouched.any():
+            return touched_keys, touched_columns
+        kept_keys = [key for key in self._keys if key not in self._touched]
+        return kept_keys + touched_keys, concatenate(select(self._columns, untouched), touched_columns)
+
+
+def at_rest(columns: Columns, now_ms: int, idle_expiry_ms: int, settings: QuotaSettings) -> np.ndarray:
+    """Which entities can be forgotten without changing a later decision.
+
+    Idle for longer than the expiry (Kafka: 3600 s), every sample outdated, and the bucket full again. Shipped Kafka
+    forgets a deficit together with the counter; here the counter stays until the deficit is paid.
+    """
+    window = settings.client_window
+    idle_ms = now_ms - columns.last_event_ms
+    idle = idle_ms > max(idle_expiry_ms, window.samples * window.window_ms)
+    refilled = columns.bucket_tokens + columns.mutation_limit * ((now_ms - columns.bucket_last_ms) / 1000.0)
+    full = refilled >= burst(settings.controller_window, 1.0) * columns.mutation_limit
+    at_rest_now: np.ndarray = idle & (np.isnan(columns.bucket_tokens) | full)
+    return at_rest_now
+
+
+def columns_of(meters_by_key: Mapping[str, Meters]) -> Columns:
+    """The columns of these entities, in order."""
+    entities = meters_by_key.values()
+    rings = [(code, rate, meters.last_event_ms) for meters in entities for code, rate in _rings(meters)]
+    buckets = [meters.bucket or TokenBucket(math.nan) for meters in entities]
+    return Columns(
+        last_event_ms=_integers(meters.last_event_ms for meters in entities),
+        bucket_tokens=np.array([bucket.tokens for bucket in buckets], np.float64),
+        bucket_last_ms=_integers(bucket.last_ms for bucket in buckets),
+        mutation_limit=np.array([meters.mutation_limit for meters in entities], np.float64),
+        ring_counts=_integers(len(meters.rates) + (meters.mutation_rate is not None) for meters in entities),
+        ring_kinds=_integers(code for code, _, _ in rings),
+        ring_currents=_integers(rate.current for _, rate, _ in rings),
+        sample_counts=_integers(len(rate.values) for _, rate, _ in rings),
+        sample_starts_ms=_integers(last_ms - start for _, rate, last_ms in rings for start in rate.starts_ms),
+        sample_last_events_ms=_integers(
+            last - start
+            for _, rate, _ in rings
+            for start, last in zip(rate.starts_ms, rate.last_events_ms, strict=True)
+        ),
+        sample_values=np.array([value for _, rate, _ in rings for value in rate.values], np.float64),
+    )
+
+
+def select(columns: Columns, kept: np.ndarray) -> Columns:
+    """The columns of the entities for which `kept` is true."""
+    rings = np.repeat(kept, columns.ring_counts)
+    samples = np.repeat(rings, columns.sample_counts)
+    masks = dict.fromkeys(RING_COLUMNS, rings) | dict.fromkeys(SAMPLE_COLUMNS, samples)
+    return Columns(*(getattr(columns, name)[masks.get(name, kept)] for name in Columns.__slots__))
+
+
+def concatenate(first: Columns, second: Columns) -> Columns:
+    """The columns of both, the first one's entities first."""
+    pairs = ((getattr(first, name), getattr(second, name)) for name in Columns.__slots__)
+    return Columns(*(np.concatenate(pair) for pair in pairs))
+
+
+def _load_ring(columns: Columns, ring: int, first: int, end: int, meters: Meters) -> SampledRate:
+    starts = (meters.last_event_ms - columns.sample_starts_ms[first:end]).tolist()
+    distances = columns.sample_last_events_ms[first:end].tolist()
+    last_events = [start + distance for start, distance in zip(starts, distances, strict=True)]
+    values = columns.sample_values[first:end].tolist()
+    return SampledRate(starts, last_events, values, int(columns.ring_currents[ring]))
+
+
+def _rings(meters: Meters) -> Iterable[tuple[int, SampledRate]]:
+    for kind, rate in meters.rates.items():
+        yield KIND_CODES[kind], rate
+    if meters.mutation_rate is not None:
+        yield MUTATION_RATE_CODE, meters.mutation_rate
+
+
+def _integers(numbers: Iterable[int]) -> Integers:
+    return np.fromiter(numbers, np.int64)
