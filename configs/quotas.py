@@ -57,7 +57,7 @@ def _entry_quotas(entry: object) -> list[QuotaEntry]:
     mode = entry.get("mode", "enforce")
     if mode not in MODES:
         raise InvalidQuotaError("bad_mode", f"mode is {mode!r}; expected one of {', '.join(MODES)}")
-    written: dict[QuotaKind, object] = {}
+    written: dict[QuotaKind, str] = {}
     for key in values:
         kind = quota_kind(entity, key)
         if kind in written:

@@ -231,7 +231,7 @@ def _name(key: object, prefix: str, file: _File) -> str:
 
 
 def _build(sections: Mapping[str, Mapping[str, object]], file: _File) -> Settings:
-    return Settings(
+    settings = Settings(
         kafka=_kafka(sections["kafka"], file),
         topics=_section(TopicSettings, "topics", sections, file),
         quota=_section(_QuotaSection, "quota", sections, file).settings(),
@@ -242,6 +242,36 @@ def _build(sections: Mapping[str, Mapping[str, object]], file: _File) -> Setting
         quotas=_section(QuotasSettings, "quotas", sections, file),
         spark=_spark(sections["spark"], file),
     )
+    topics, delta = settings.topics, settings.delta
+    _check_distinct(
+        file,
+        {
+            "topics.requests": topics.requests,
+            "topics.decisions": topics.decisions,
+            "topics.dead_letters": topics.dead_letters,
+        },
+    )
+    _check_distinct(
+        file,
+        {
+            "enforce.checkpoint": settings.enforce.checkpoint,
+            "audit.checkpoint": settings.audit.checkpoint,
+            "delta.quotas": delta.quotas,
+            "delta.decisions": delta.decisions,
+            "delta.quota_metrics": delta.quota_metrics,
+            "delta.dead_letters": delta.dead_letters,
+        },
+    )
+    return settings
+
+
+def _check_distinct(file: _File, places: Mapping[str, str]) -> None:
+    """Raises InvalidSettingsError if two settings name the same topic or folder: one would spoil the other."""
+    first: dict[str, str] = {}
+    for key, place in places.items():
+        if place in first:
+            raise file.error(f"{key} is {_shown(place)}, as {first[place]} is; expected another one")
+        first[place] = key
 
 
 def _section(kind: type[SectionT], name: str, sections: Mapping[str, Mapping[str, object]], file: _File) -> SectionT:

@@ -8,6 +8,13 @@ import yaml
 from configs.errors import InvalidSettingsError
 
 
+class _StrictError(yaml.MarkedYAMLError):
+    """What this loader refuses beyond PyYAML; its message shows keys only."""
+
+    def __init__(self, problem: str, mark: yaml.Mark) -> None:
+        super().__init__(problem=problem, problem_mark=mark)
+
+
 class _StrictLoader(yaml.SafeLoader):
     """SafeLoader that refuses duplicate keys and reads plain scalars as YAML 1.2 does.
 
@@ -22,11 +29,11 @@ class _StrictLoader(yaml.SafeLoader):
         for key_node, _ in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(None, None, "a key is not a plain word", key_node.start_mark)
+                raise _StrictError("a key is not a plain word; expected a name before the colon", key_node.start_mark)
             if key_node.value in lines:
                 first = lines[key_node.value]
                 problem = f"the key {key_node.value} is already given in line {first}; expected it once"
-                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+                raise _StrictError(problem, key_node.start_mark)
             lines[key_node.value] = line
         mapping: dict[object, object] = super().construct_mapping(node, deep)
         return mapping
@@ -72,6 +79,6 @@ def read_yaml(path: Path) -> object:
 def _without_values(error: yaml.MarkedYAMLError) -> str:
     """PyYAML's problem, but for those that would quote a value (it may be a secret that begins with * & ! or %)."""
     problem = error.problem or "not YAML"
-    if "alias" in problem or "anchor" in problem or "tag" in problem:
+    if not isinstance(error, _StrictError) and re.search(r"alias|anchor|tag", problem):
         return "not a plain value; quote a value that begins with * & or !"
     return problem
