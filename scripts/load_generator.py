@@ -45,7 +45,10 @@ TICK_S = 0.01
 BATCH_EVENTS = 20_000
 """How many events a run that is behind hands to the producer before it waits for the broker."""
 
-PRODUCER_OPTIONS: Final[Mapping[str, int]] = MappingProxyType({"linger_ms": 10, "batch_size": 131_072})
+PRODUCER_OPTIONS: Final[Mapping[str, int]] = MappingProxyType(
+    {"linger_ms": 10, "batch_size": 131_072, "delivery_timeout_ms": 35_000}
+)
+"""An event that no broker takes for 35 s counts as failed, so a run without a broker ends."""
 
 _API_VERSIONS = {"Produce": 9, "Fetch": 13, "CreateTopics": 7, "DeleteTopics": 6, "CreatePartitions": 3}
 _BYTES_APIS = ("Produce", "Fetch")
@@ -369,10 +372,10 @@ def api_mix(text: str) -> dict[str, float]:
     """The mix of `Produce=50,Fetch=30`: API -> weight. Raises argparse.ArgumentTypeError."""
     mix: dict[str, float] = {}
     for part in text.split(","):
-        api, _, weight = (piece.strip() for piece in part.partition("="))
-        if not re.fullmatch(r"[A-Za-z]+", api) or api in mix:
+        match = re.fullmatch(r"\s*([A-Za-z]+)=([0-9]+(?:\.[0-9]+)?)\s*", part)
+        if not match or match[1] in mix:
             raise argparse.ArgumentTypeError(f"{part!r} is not right; expected each API once, such as Produce=50")
-        mix[api] = _number(0)(weight)
+        mix[match[1]] = float(match[2])
     if not any(mix.values()):
         raise argparse.ArgumentTypeError("every weight is 0; expected at least one above 0")
     return mix

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TypeVar
 
 from kafka import KafkaAdminClient
@@ -11,6 +12,8 @@ from configs.settings import Settings
 from sinks.errors import KafkaUnavailableError, TopicCreationError, UnsupportedPropertyError
 
 ClientT = TypeVar("ClientT")
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 CONNECT_TIMEOUT_MS = 10_000
 """How long to look for a broker before giving up."""
@@ -47,8 +50,14 @@ def connect(client: Callable[..., ClientT], kafka: Mapping[str, str], **options:
     Raises KafkaUnavailableError, naming the address, if no broker answers or it refuses the login.
     """
     servers = kafka["bootstrap.servers"]
+    config = kafka_python_config(kafka)
+    for argument in ("ssl_cafile", "ssl_certfile", "ssl_keyfile"):  # kafka-python would only say that it timed out
+        if argument in config and not Path(str(config[argument])).is_file():
+            raise KafkaUnavailableError(
+                f"no file {config[argument]}, which kafka.ssl.* names; expected a PEM file there"
+            )
     try:
-        return client(**kafka_python_config(kafka), bootstrap_timeout_ms=CONNECT_TIMEOUT_MS, **options)
+        return client(**config, bootstrap_timeout_ms=CONNECT_TIMEOUT_MS, **options)
     except (KafkaError, OSError, ValueError) as error:
         raise KafkaUnavailableError(
             f"no Kafka broker answers at {servers} ({_reason(error)}); check that it runs there, and"
@@ -123,6 +132,13 @@ def _servers(value: str) -> list[str]:
     return [server.strip() for server in value.split(",") if server.strip()]
 
 
+def _protocol(value: str) -> str:
+    """The protocol in capitals; kafka-python would take any unknown word for PLAINTEXT."""
+    if value.upper() not in PROTOCOLS:
+        raise UnsupportedPropertyError(f"kafka.security.protocol is {value!r}; expected one of {', '.join(PROTOCOLS)}")
+    return value.upper()
+
+
 _ARGUMENTS: dict[str, tuple[str, Callable[[str], object]]] = {
     "bootstrap.servers": ("bootstrap_servers", _servers),
     "client.id": ("client_id", str),
@@ -133,7 +149,7 @@ _ARGUMENTS: dict[str, tuple[str, Callable[[str], object]]] = {
     "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", int),
     "request.timeout.ms": ("request_timeout_ms", int),
     "retry.backoff.ms": ("retry_backoff_ms", int),
-    "security.protocol": ("security_protocol", str.upper),
+    "security.protocol": ("security_protocol", _protocol),
     "sasl.mechanism": ("sasl_mechanism", str),
     "sasl.kerberos.service.name": ("sasl_kerberos_service_name", str),
     "ssl.key.password": ("ssl_password", str),

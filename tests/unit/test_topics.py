@@ -1,0 +1,126 @@
+"""Kafka's property names as the Python client's arguments, and what is said when no broker answers."""
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+
+from sinks import topics
+from sinks.errors import KafkaUnavailableError, UnsupportedPropertyError
+from sinks.topics import connect, kafka_python_config
+
+SERVERS = {"bootstrap.servers": "b1:9092, b2:9092"}
+LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="a=\\"b;c";'
+
+
+def test_servers_and_plain_properties_are_translated() -> None:
+    config = kafka_python_config({**SERVERS, "client.id": "sluice", "request.timeout.ms": "5000"})
+
+    assert config == {"bootstrap_servers": ["b1:9092", "b2:9092"], "client_id": "sluice", "request_timeout_ms": 5000}
+
+
+def test_properties_that_only_java_knows_are_left_out() -> None:
+    config = kafka_python_config({**SERVERS, "sasl.login.class": "x.Y", "interceptor.classes": "x.Z"})
+
+    assert config == {"bootstrap_servers": ["b1:9092", "b2:9092"]}
+
+
+@pytest.mark.parametrize("client", [KafkaAdminClient, KafkaProducer, KafkaConsumer])
+def test_every_argument_is_known_to_every_client(client: type) -> None:
+    arguments = {argument for argument, _ in topics._ARGUMENTS.values()}
+    others = {"sasl_plain_username", "sasl_plain_password", "ssl_cafile", "ssl_certfile", "ssl_keyfile"}
+
+    assert arguments | others | {"bootstrap_timeout_ms"} <= set(client.DEFAULT_CONFIG)  # type: ignore[attr-defined] # kafka-python has no hints
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_user_and_password_come_from_the_jaas_line(mechanism: str) -> None:
+    config = kafka_python_config(
+        {**SERVERS, "security.protocol": "sasl_plaintext", "sasl.mechanism": mechanism, "sasl.jaas.config": LOGIN}
+    )
+
+    assert config["security_protocol"] == "SASL_PLAINTEXT"
+    assert config["sasl_mechanism"] == mechanism
+    assert config["sasl_plain_username"] == "alice"
+    assert config["sasl_plain_password"] == 'a="b;c'  # noqa: S105 -- a made-up password
+
+
+def test_pem_stores_become_certificate_files() -> None:
+    config = kafka_python_config(
+        {
+            **SERVERS,
+            "security.protocol": "SSL",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": "/tls/ca.pem",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": "/tls/client.pem",
+            "ssl.key.password": "hunter2",
+            "ssl.endpoint.identification.algorithm": "",
+        }
+    )
+
+    assert config["ssl_cafile"] == "/tls/ca.pem"
+    assert config["ssl_certfile"] == "/tls/client.pem"
+    assert config["ssl_password"] == "hunter2"  # noqa: S105 -- a made-up password
+    assert config["ssl_check_hostname"] is False
+
+
+def test_pem_files_beside_jks_stores_serve_the_python_client() -> None:
+    config = kafka_python_config(
+        {
+            **SERVERS,
+            "security.protocol": "SSL",
+            "ssl.truststore.location": "/tls/ca.jks",
+            "ssl.ca.location": "/tls/ca.pem",
+            "ssl.keystore.location": "/tls/client.jks",
+            "ssl.certificate.location": "/tls/client.pem",
+            "ssl.key.location": "/tls/client.key",
+        }
+    )
+
+    assert config["ssl_cafile"] == "/tls/ca.pem"
+    assert config["ssl_certfile"] == "/tls/client.pem"
+    assert config["ssl_keyfile"] == "/tls/client.key"
+
+
+def test_stores_and_logins_do_not_matter_without_tls_and_sasl() -> None:
+    config = kafka_python_config({**SERVERS, "ssl.truststore.location": "/tls/ca.jks", "sasl.jaas.config": LOGIN})
+
+    assert config == {"bootstrap_servers": ["b1:9092", "b2:9092"]}
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({"security.protocol": "SSL", "ssl.truststore.location": "/ca.jks"}, "is a JKS store, .* expected .* PEM"),
+        (
+            {"security.protocol": "SSL", "ssl.keystore.location": "/c.p12", "ssl.keystore.type": "PKCS12"},
+            "PKCS12 store",
+        ),
+        ({"security.protocol": "SSL", "ssl.truststore.certificates": "hunter2"}, "expected a PEM file"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}, "expected PLAIN, SCRAM-SHA-256"),
+        (
+            {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": 'password="hunter2"'},
+            'no username="..." and password',
+        ),
+        ({"security.protocol": "TLS"}, "'TLS'; expected one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+        ({"request.timeout.ms": "soon"}, "request.timeout.ms is 'soon'; expected a whole number"),
+    ],
+)
+def test_what_the_python_client_cannot_do_is_said_with_what_it_can(properties: dict[str, str], message: str) -> None:
+    with pytest.raises(UnsupportedPropertyError, match=message) as caught:
+        kafka_python_config({**SERVERS, **properties})
+
+    assert "hunter2" not in str(caught.value)
+
+
+def test_an_address_without_a_broker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "CONNECT_TIMEOUT_MS", 300)
+
+    with pytest.raises(KafkaUnavailableError, match=r"no Kafka broker answers at 127\.0\.0\.1:1 .* check") as caught:
+        connect(KafkaAdminClient, {"bootstrap.servers": "127.0.0.1:1"})
+
+    assert "\n" not in str(caught.value)
+
+
+def test_a_certificate_file_that_is_missing_is_named() -> None:
+    with pytest.raises(KafkaUnavailableError, match=r"no file /no/ca\.pem, .* expected a PEM file"):
+        connect(KafkaAdminClient, {**SERVERS, "security.protocol": "SSL", "ssl.ca.location": "/no/ca.pem"})
