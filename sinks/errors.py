@@ -13,3 +13,7 @@ class TopicCreationError(SluiceError):
 
 class UnsupportedPropertyError(SluiceError):
     """A Kafka property means something that the Python client can't do; the message names a way that works."""
+
+
+class QuotasTableError(SluiceError):
+    """The quotas table is missing, broken, no quotas table, or can't be written."""

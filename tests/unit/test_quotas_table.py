@@ -1,0 +1,249 @@
+"""The Delta table `quotas`: versions, concurrent changes, and tables that are none."""
+
+import multiprocessing
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from arro3.core import Array, DataType, Table
+from deltalake import DeltaTable, write_deltalake
+
+from sinks.errors import QuotasTableError
+from sinks.quotas_table import QuotasTable
+from state.entity import DEFAULT, QuotaEntity
+from state.quota import QuotaKind
+from state.quota_entry import QuotaEntry
+
+MONDAY = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
+TUESDAY = datetime(2026, 1, 6, 9, 30, tzinfo=UTC)
+
+PROCESSES = 8
+ALTERS_PER_PROCESS = 25
+
+
+def producer_quota(user: str, value: float, *, shadow: bool = False) -> QuotaEntry:
+    return QuotaEntry(QuotaEntity(user=user), QuotaKind.PRODUCER_BYTE_RATE, value, shadow)
+
+
+ALICE = producer_quota("alice", 1024.0)
+BOB = producer_quota("bob", 2048.0, shadow=True)
+EVERYBODY = QuotaEntry(QuotaEntity(user=DEFAULT, client_id="app"), QuotaKind.REQUEST_PERCENTAGE, 12.5)
+ORDERS = QuotaEntry(QuotaEntity(topic="orders"), QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 1e7)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> QuotasTable:
+    return QuotasTable(str(tmp_path / "quotas"))
+
+
+def test_quotas_are_read_as_they_were_created(table: QuotasTable) -> None:
+    assert not table.exists()
+    assert table.create([ORDERS, BOB, ALICE, EVERYBODY], "carol", MONDAY) == 0
+    assert table.exists()
+    assert set(table.entries()) == {ALICE, BOB, EVERYBODY, ORDERS}
+    assert {(row.changed_by, row.changed_at) for row in table.rows()} == {("carol", MONDAY)}
+
+
+def test_entities_are_canonical_json_with_null_for_the_default(table: QuotasTable) -> None:
+    table.create([EVERYBODY, BOB], "carol", MONDAY)
+    rows = DeltaTable(table.path).scan(columns=["entity", "key", "value", "mode"]).read_all()
+    assert sorted(zip(*(rows[name].to_pylist() for name in ("entity", "key", "value", "mode")), strict=True)) == [
+        ('{"client_id": "app", "user": null}', "request_percentage", 12.5, "enforce"),
+        ('{"user": "bob"}', "producer_byte_rate", 2048.0, "shadow"),
+    ]
+
+
+def test_a_table_that_exists_already_is_not_created_again(table: QuotasTable) -> None:
+    table.create([ALICE], "carol", MONDAY)
+    assert table.create([BOB], "dave", TUESDAY) == 0
+    assert table.entries() == [ALICE]
+
+
+def test_each_change_is_a_version_and_old_versions_stay_readable(table: QuotasTable) -> None:
+    table.create([ALICE], "carol", MONDAY)
+    assert table.alter(lambda entries: [*entries, BOB], "dave", TUESDAY) == 1
+    assert table.version() == 1
+    assert table.entries() == [ALICE, BOB]
+    assert table.entries(version=0) == [ALICE]
+
+
+def test_unchanged_quotas_keep_their_author_and_time(table: QuotasTable) -> None:
+    table.create([ALICE], "carol", MONDAY)
+    table.alter(lambda entries: [*entries, BOB], "dave", TUESDAY)
+    assert [(row.changed_by, row.changed_at) for row in table.rows()] == [("carol", MONDAY), ("dave", TUESDAY)]
+
+
+def test_a_change_that_changes_nothing_makes_no_version(table: QuotasTable) -> None:
+    table.create([ALICE, BOB], "carol", MONDAY)
+    assert table.alter(lambda entries: list(reversed(entries)), "dave", TUESDAY) == 0
+
+
+def test_the_last_quota_can_go_and_another_come(table: QuotasTable) -> None:
+    table.create([ALICE], "carol", MONDAY)
+    table.alter(lambda _: [], "carol", MONDAY)
+    assert table.entries() == []
+    table.alter(lambda _: [BOB], "carol", MONDAY)
+    assert table.entries() == [BOB]
+
+
+def test_a_change_that_fails_writes_nothing(table: QuotasTable) -> None:
+    def refuse(_: Sequence[QuotaEntry]) -> list[QuotaEntry]:
+        raise ZeroDivisionError
+
+    table.create([ALICE], "carol", MONDAY)
+    with pytest.raises(ZeroDivisionError):
+        table.alter(refuse, "dave", TUESDAY)
+    assert table.version() == 0
+
+
+@pytest.mark.parametrize("before", [[], [ALICE]], ids=["empty", "filled"])
+def test_a_change_is_made_anew_on_what_somebody_else_committed_meanwhile(
+    table: QuotasTable, before: list[QuotaEntry]
+) -> None:
+    """An overwrite of an empty table removes no file, so delta-rs would see no conflict and keep both."""
+    table.create(before, "carol", MONDAY)
+    seen: list[list[QuotaEntry]] = []
+
+    def add_orders(entries: list[QuotaEntry]) -> list[QuotaEntry]:
+        seen.append(entries)
+        if len(seen) == 1:
+            table.alter(lambda others: [*others, BOB], "dave", MONDAY)
+        return [*entries, ORDERS]
+
+    assert table.alter(add_orders, "carol", TUESDAY) == 2
+    assert seen == [before, [*before, BOB]]
+    assert set(table.entries()) == {*before, BOB, ORDERS}
+
+
+def alter_many_times(path: str, process: int) -> None:
+    for index in range(ALTERS_PER_PROCESS):
+        added = producer_quota(f"user-{process}-{index}", 1.0)
+        QuotasTable(path).alter(lambda entries, added=added: [*entries, added], f"process-{process}", MONDAY)  # type: ignore[misc] # mypy can't infer a lambda with a default
+
+
+def test_no_change_of_many_processes_is_lost(table: QuotasTable) -> None:
+    table.create([], "carol", MONDAY)
+    spawn = multiprocessing.get_context("spawn")
+    processes = [
+        spawn.Process(target=alter_many_times, args=(table.path, process), daemon=True) for process in range(PROCESSES)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout=120)
+    assert [process.exitcode for process in processes] == [0] * PROCESSES
+    assert {entry.entity.user for entry in table.entries()} == {
+        f"user-{process}-{index}" for process in range(PROCESSES) for index in range(ALTERS_PER_PROCESS)
+    }
+    assert table.version() == PROCESSES * ALTERS_PER_PROCESS
+
+
+def create_table(path: str, process: int) -> None:
+    QuotasTable(path).create([producer_quota(f"user-{process}", 1.0)] * (process + 1), f"process-{process}", MONDAY)
+
+
+def test_of_processes_that_create_the_table_at_once_one_wins(table: QuotasTable) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    processes = [spawn.Process(target=create_table, args=(table.path, process), daemon=True) for process in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout=60)
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert table.version() == 0
+    assert len(table.entries()) == 1
+
+
+def test_history_tells_who_set_replaced_and_removed_what_newest_first(table: QuotasTable) -> None:
+    table.create([ALICE], "carol", MONDAY)
+    raised = producer_quota("alice", 4096.0)
+    table.alter(lambda _: [raised, BOB], "dave", TUESDAY)
+    table.alter(lambda _: [BOB], "erin", TUESDAY)
+    changes = [
+        (change.version, change.changed_by, change.changed_at, change.old, change.new) for change in table.history()
+    ]
+    assert changes == [
+        (2, "erin", TUESDAY, raised, None),
+        (1, "dave", TUESDAY, ALICE, raised),
+        (1, "dave", TUESDAY, None, BOB),
+        (0, "carol", MONDAY, None, ALICE),
+    ]
+
+
+def test_a_change_of_mode_alone_is_history_too(table: QuotasTable) -> None:
+    table.create([BOB], "carol", MONDAY)
+    enforced = producer_quota("bob", 2048.0)
+    table.alter(lambda _: [enforced], "dave", TUESDAY)
+    newest = next(table.history())
+    assert (newest.old, newest.new) == (BOB, enforced)
+
+
+def test_a_change_by_another_tool_has_an_unknown_author(table: QuotasTable) -> None:
+    table.create([ALICE, BOB], "carol", MONDAY)
+    DeltaTable(table.path).delete("entity LIKE '%bob%'")
+    newest = next(table.history())
+    assert (newest.version, newest.changed_by, newest.old, newest.new) == (1, "unknown", BOB, None)
+
+
+def test_no_table_yet(table: QuotasTable) -> None:
+    with pytest.raises(QuotasTableError, match=r"no quotas table at .*; make it with `sluice quotas apply FILE`"):
+        table.entries()
+
+
+def test_a_version_that_is_not_there(table: QuotasTable) -> None:
+    table.create([ALICE], "carol", MONDAY)
+    with pytest.raises(QuotasTableError, match="has no version 7; expected 0 to 0"):
+        table.entries(version=7)
+
+
+def test_a_broken_log(table: QuotasTable) -> None:
+    table.create([ALICE], "carol", MONDAY)
+    Path(table.path, "_delta_log", "00000000000000000001.json").write_text("{rubbish")
+    with pytest.raises(QuotasTableError, match=r"can't be read \(.*\); check delta.quotas"):
+        table.entries()
+
+
+def test_a_data_file_that_is_gone(table: QuotasTable) -> None:
+    table.create([ALICE], "carol", MONDAY)
+    for file in Path(table.path).glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(QuotasTableError, match=r"can't be read \(.*\); check delta.quotas"):
+        table.entries()
+
+
+def test_a_delta_table_of_another_kind(tmp_path: Path) -> None:
+    path = str(tmp_path / "other")
+    write_deltalake(path, Table.from_pydict({"entity": Array(["x"], DataType.utf8())}))
+    with pytest.raises(QuotasTableError, match="is no quotas table: it has no column key of type string"):
+        QuotasTable(path).entries()
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "problem"),
+    [
+        ("value", "0", "expected a number > 0"),
+        ("key", "'bytes'", "unknown quota key 'bytes'"),
+        ("mode", "'off'", "expected enforce or shadow"),
+        ("entity", "'[]'", "no JSON object"),
+        ("entity", "'{'", "truncated"),
+    ],
+)
+def test_a_row_that_another_tool_broke(table: QuotasTable, column: str, value: str, problem: str) -> None:
+    table.create([ALICE], "carol", MONDAY)
+    DeltaTable(table.path).update(updates={column: value})
+    with pytest.raises(QuotasTableError, match=f"broken row .* in version 1: .*{problem}.*; correct it with Spark SQL"):
+        table.entries()
+
+
+def test_two_rows_of_one_quota(table: QuotasTable) -> None:
+    table.create([ALICE], "carol", MONDAY)
+    write_deltalake(table.path, DeltaTable(table.path).scan(), mode="append")
+    with pytest.raises(QuotasTableError, match="two rows of the same entity and key in version 1"):
+        table.entries()
+
+
+def test_a_place_that_can_not_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(QuotasTableError, match="can't be written"):
+        QuotasTable(str(tmp_path / "file" / "quotas")).create([ALICE], "carol", MONDAY)
