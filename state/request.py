@@ -13,6 +13,9 @@ MAX_TIMESTAMP_MS = 253_402_300_799_999
 MAX_EXACT = 2**53
 """Largest amount that a double holds exactly."""
 
+MAX_ENTRIES = 10_000
+"""Most topic-partitions or mutations of one request: keeps its decision within a Kafka record."""
+
 MAX_INT32 = 2**31 - 1
 MAX_INT16 = 2**15 - 1
 
@@ -67,6 +70,10 @@ def check_request(request: Request) -> None:
     _check_amount("request_time_ns", request.request_time_ns, MAX_EXACT)
     _check_amount("network_time_ns", request.network_time_ns, MAX_EXACT)
     _check_amount("purgatory_ms", request.purgatory_ms, MAX_INT32)
+    for name in ("topic_partitions", "mutations"):
+        entries = len(getattr(request, name))
+        if entries > MAX_ENTRIES:
+            raise InvalidRequestError(name, f"has {entries} entries", f"at most {MAX_ENTRIES}")
     for index, touched in enumerate(request.topic_partitions):
         _check_topic(f"topic_partitions[{index}].topic", touched.topic)
         _check_amount(f"topic_partitions[{index}].partition", touched.partition, MAX_INT32)

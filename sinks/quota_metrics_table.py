@@ -1,0 +1,105 @@
+"""The Delta table `quota_metrics`: what every counter saw in each window, under Kafka's names."""
+
+from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from state.charge import EXEMPT_REQUEST_TIME
+from state.quota import QuotaKind
+
+QUOTA_METRICS_DDL = """
+    window_start TIMESTAMP, window_s INT, metric_group STRING, rate_metric STRING, quota STRING,
+    user STRING, client_id STRING, topic STRING, partition INT, `limit` DOUBLE,
+    metered BOOLEAN, count BIGINT, value DOUBLE, rate DOUBLE, tokens DOUBLE, violated_count BIGINT,
+    throttled_count BIGINT, throttle_time_avg_ms DOUBLE, throttle_time_max_ms BIGINT,
+    last_timestamp_ms BIGINT, date DATE
+"""
+"""One row for each window, quota and counter; docs/metrics.md says what each column means."""
+
+PARTITIONED_BY = ("date",)
+
+METRIC_NAMES = {
+    QuotaKind.PRODUCER_BYTE_RATE.value: ("Produce", "byte-rate"),
+    QuotaKind.TOPIC_PRODUCER_BYTE_RATE.value: ("Produce", "byte-rate"),
+    QuotaKind.CONSUMER_BYTE_RATE.value: ("Fetch", "byte-rate"),
+    QuotaKind.TOPIC_CONSUMER_BYTE_RATE.value: ("Fetch", "byte-rate"),
+    QuotaKind.REQUEST_PERCENTAGE.value: ("Request", "request-time"),
+    EXEMPT_REQUEST_TIME: ("Request", "exempt-request-time"),
+    QuotaKind.CONTROLLER_MUTATION_RATE.value: ("ControllerMutation", "mutation-rate"),
+}
+"""Kafka's metric group of each quota, and its name for the rate."""
+
+_IDENTITY = ("date", "window_start", "window_s", "quota", "user", "client_id", "topic", "partition")
+
+
+def measure_decisions(decisions: DataFrame, window_s: int) -> DataFrame:
+    """Rows of the table from decisions: their charges, by event-time window of `window_s` seconds."""
+    charges = decisions.select(
+        "timestamp_ms", "source_offset", "decided_by", "throttle_time_ms", F.explode("charges").alias("charge")
+    )
+    quota, window_ms = F.col("charge.quota"), window_s * 1000
+    # As in Kafka, a wait is booked by the quota that decided it.
+    decided = (quota == F.col("decided_by")) & (F.col("charge.throttle_ms") > 0) & F.col("charge.mode").isNull()
+    wait_ms = F.when(decided, F.col("throttle_time_ms"))
+    order = F.struct("timestamp_ms", "source_offset")
+    window_start = F.timestamp_millis(F.col("timestamp_ms") - F.expr(f"pmod(timestamp_ms, {window_ms})"))
+    grouped = charges.groupBy(
+        window_start.alias("window_start"),
+        quota.alias("quota"),
+        *(F.col(f"charge.entity.{part}").alias(part) for part in ("user", "client_id", "topic", "partition")),
+    ).agg(
+        F.max_by("charge.limit", order).alias("limit"),
+        F.max_by(F.col("charge.rate").isNotNull(), order).alias("metered"),
+        F.count("*").alias("count"),
+        F.sum("charge.value").alias("value"),
+        F.max_by("charge.rate", order).alias("rate"),
+        F.max_by("charge.tokens", order).alias("tokens"),
+        F.count_if(F.col("charge.violated")).alias("violated_count"),
+        F.count(wait_ms).alias("throttled_count"),
+        F.avg(wait_ms).alias("throttle_time_avg_ms"),
+        F.max(wait_ms).alias("throttle_time_max_ms"),
+        F.max("timestamp_ms").alias("last_timestamp_ms"),
+    )
+    # A rate that no counter keeps (exempt time, partitions without any quota) is the amount over the window's length.
+    rate = F.when(F.col("metered"), F.col("rate")).otherwise(F.col("value") / window_s)
+    return grouped.withColumn("rate", rate).select(
+        "*",
+        F.lit(window_s).alias("window_s"),
+        _named(0).alias("metric_group"),
+        _named(1).alias("rate_metric"),
+        F.to_date("window_start").alias("date"),
+    )
+
+
+def merge_metrics(measured: DataFrame, path: str) -> None:
+    """Add what a micro-batch measured to the rows of its windows."""
+    throttled = "(old.throttled_count + new.throttled_count)"
+    waited_ms = " + ".join(f"coalesce({row}.throttle_time_avg_ms * {row}.throttled_count, 0)" for row in ("old", "new"))
+    updates = {column: f"old.{column} + new.{column}" for column in ("count", "value", "violated_count")}
+    updates |= {column: _latest(f"new.`{column}`", f"old.`{column}`") for column in ("limit", "metered", "tokens")}
+    updates |= {
+        "rate": f"CASE WHEN new.metered THEN {_latest('new.rate', 'old.rate')} "
+        "ELSE (old.value + new.value) / new.window_s END",
+        "throttled_count": throttled,
+        "throttle_time_avg_ms": f"CASE WHEN {throttled} > 0 THEN ({waited_ms}) / {throttled} END",
+        "throttle_time_max_ms": "greatest(old.throttle_time_max_ms, new.throttle_time_max_ms)",
+        "last_timestamp_ms": "greatest(old.last_timestamp_ms, new.last_timestamp_ms)",
+    }
+    (
+        DeltaTable.forPath(measured.sparkSession, path)
+        .alias("old")
+        .merge(measured.alias("new"), " AND ".join(f"old.{column} <=> new.{column}" for column in _IDENTITY))
+        .whenMatchedUpdate(set={f"`{column}`": value for column, value in updates.items()})
+        .whenNotMatchedInsertAll()
+        .execute()
+    )
+
+
+def _latest(new: str, old: str) -> str:
+    return f"CASE WHEN new.last_timestamp_ms >= old.last_timestamp_ms THEN {new} ELSE {old} END"
+
+
+def _named(position: int) -> Column:
+    pairs = [F.lit(text) for quota, names in METRIC_NAMES.items() for text in (quota, names[position])]
+    return F.create_map(*pairs)[F.col("quota")]
+

@@ -1,0 +1,83 @@
+"""The audit query: decisions and dead letters, as gateways saw them, to the Delta tables."""
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from configs.settings import Settings
+from sinks import dead_letters_table, decisions_table, quota_metrics_table
+from sinks.delta import append_once, create_table, new_rows, once
+from streaming.kafka import kafka_source
+
+QUERY_NAME = "audit"
+
+
+class AuditQuery:
+    """The running query: a few large, idempotent commits instead of one for each micro-batch of decisions."""
+
+    def __init__(self, spark: SparkSession, settings: Settings) -> None:
+        self._spark = spark
+        self._settings = settings
+        self.query: StreamingQuery | None = None
+
+    def start(self) -> StreamingQuery:
+        """Make the tables if need be, and start the query on its checkpoint."""
+        delta, audit = self._settings.delta, self._settings.audit
+        create_table(
+            self._spark, delta.decisions, decisions_table.DECISIONS_DDL, decisions_table.PARTITIONED_BY
+        )
+        create_table(
+            self._spark, delta.quota_metrics, quota_metrics_table.QUOTA_METRICS_DDL, quota_metrics_table.PARTITIONED_BY
+        )
+        create_table(
+            self._spark, delta.dead_letters, dead_letters_table.DEAD_LETTERS_DDL, dead_letters_table.PARTITIONED_BY
+        )
+        topics = self._settings.topics
+        records = kafka_source(
+            self._spark,
+            self._settings,
+            [topics.decisions, topics.dead_letters],
+            "earliest",
+            audit.max_offsets_per_trigger,
+            self._settings.enforce.fail_on_data_loss,
+        )
+        self.query = (
+            records.select("topic", "value", "timestamp")
+            .writeStream.queryName(QUERY_NAME)
+            .foreachBatch(self._write_batch)
+            .option("checkpointLocation", audit.checkpoint)
+            .trigger(processingTime=f"{audit.trigger_s} seconds")
+            .start()
+        )
+        return self.query
+
+    def stop(self) -> None:
+        """Stop at once: a batch that was cut short is written by the next start, and only once."""
+        if self.query is not None:
+            self.query.stop()
+
+    def _write_batch(self, records: DataFrame, batch_id: int) -> None:
+        """Write one batch; the order of the commits matters.
+
+        Metrics count the decisions that the decisions table hasn't yet, so they are merged (once a batch) before the
+        decisions are appended: a crash in between repeats both and counts nothing twice.
+        """
+        spark, delta, topics = records.sparkSession, self._settings.delta, self._settings.topics
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", QUERY_NAME)
+        application = self._application(spark)
+        records.persist()
+        decisions = decisions_table.parse_decisions(records.where(records.topic == topics.decisions)).persist()
+        try:
+            decided = new_rows(decisions, delta.decisions)
+            with once(spark, application, batch_id):
+                measured = quota_metrics_table.measure_decisions(decided, self._settings.audit.metrics_window_s)
+                quota_metrics_table.merge_metrics(measured, delta.quota_metrics)
+            letters = dead_letters_table.parse_dead_letters(records.where(records.topic == topics.dead_letters))
+            append_once(new_rows(letters, delta.dead_letters), delta.dead_letters, application, batch_id)
+            append_once(decided, delta.decisions, application, batch_id)
+        finally:
+            decisions.unpersist()
+            records.unpersist()
+
+    def _application(self, spark: SparkSession) -> str:
+        """The name the tables know this checkpoint by: a new checkpoint counts its batches from 0 again."""
+        return f"sluice-audit-{spark.sparkContext.getLocalProperty('sql.streaming.queryId')}"

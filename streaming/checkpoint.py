@@ -1,0 +1,197 @@
+"""What Sluice keeps in a query's checkpoint folder beside Spark's own files."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import msgspec
+from pyarrow import fs
+
+from configs.settings import Settings
+from state.entity import QuotaEntity
+from state.quota import QuotaKind
+from state.quota_entry import QuotaEntry
+from state.resolution import Quotas
+from streaming.errors import CheckpointError
+
+_FOLDER = "sluice"
+_KEPT_QUOTA_VERSIONS = 5
+"""A replay needs the version of one batch ago; a few more cost nothing."""
+
+
+class CheckpointFolder:
+    """Small files in a folder that the driver and every executor can reach: a path or a URI."""
+
+    def __init__(self, checkpoint: str) -> None:
+        self._checkpoint = checkpoint if "://" in checkpoint else str(Path(checkpoint).absolute())
+
+    @property
+    def checkpoint(self) -> str:
+        """The checkpoint folder: a URI, or an absolute path so that workers find it too."""
+        return self._checkpoint
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a file, None if it doesn't exist. Raises CheckpointError if the folder can't be read."""
+        filesystem, folder = self._open()
+        try:
+            with filesystem.open_input_stream(str(folder / name)) as stream:
+                content: bytes = stream.read()
+                return content
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise CheckpointError(f"can't read {name} in {self._checkpoint}: {error}") from error
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace a file in one step, so that a crash leaves the old or the new one."""
+        filesystem, folder = self._open()
+        target, draft = str(folder / name), str(folder / f"{name}.draft")
+        try:
+            filesystem.create_dir(str((folder / name).parent), recursive=True)
+            with filesystem.open_output_stream(draft) as stream:
+                stream.write(content)
+            filesystem.move(draft, target)
+        except OSError as error:
+            raise CheckpointError(
+                f"can't write {name} in {self._checkpoint}: {error}; give the job a checkpoint folder it can write"
+            ) from error
+
+    def names(self, subfolder: str) -> list[str]:
+        """Names of the files in a subfolder."""
+        filesystem, folder = self._open()
+        selector = fs.FileSelector(str(folder / subfolder), allow_not_found=True)
+        return [entry.base_name for entry in filesystem.get_file_info(selector) if entry.is_file]
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        filesystem, folder = self._open()
+        filesystem.delete_file(str(folder / name))
+
+    def _open(self) -> tuple[fs.FileSystem, PurePosixPath]:
+        location = self._checkpoint.replace("s3a://", "s3://", 1)
+        if "://" not in location:
+            return fs.LocalFileSystem(), PurePosixPath(location) / _FOLDER
+        filesystem, path = fs.FileSystem.from_uri(location)
+        return filesystem, PurePosixPath(path) / _FOLDER
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a checkpoint was made with; state written under other values can't be read, or would mean another thing."""
+
+    shards: int
+    requests_topic: str
+    quota_window: tuple[int, int]
+    controller_window: tuple[int, int]
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Origin":
+        """The origin that these settings would give a new checkpoint."""
+        quota = settings.quota
+        return cls(
+            settings.state.shards,
+            settings.topics.requests,
+            (quota.client_window.samples, quota.client_window.window_ms),
+            (quota.controller_window.samples, quota.controller_window.window_ms),
+        )
+
+
+_SETTING_NAMES = {
+    "shards": "state.shards",
+    "requests_topic": "topics.requests",
+    "quota_window": "quota.window.num and quota.window.size.seconds (in ms)",
+    "controller_window": "controller.quota.window.num and controller.quota.window.size.seconds (in ms)",
+}
+
+
+def check_origin(folder: CheckpointFolder, settings: Settings) -> None:
+    """Write down what a new checkpoint is made with; raise CheckpointError if an old one was made with other values."""
+    origin = Origin.of(settings)
+    content = folder.read("sluice.json")
+    if content is None:
+        folder.write("sluice.json", msgspec.json.encode(origin))
+        return
+    try:
+        stored = msgspec.json.decode(content, type=Origin)
+    except msgspec.MsgspecError as error:
+        raise CheckpointError(
+            f"sluice.json in {settings.enforce.checkpoint} is damaged ({error}); restore the checkpoint from a backup"
+        ) from error
+    for name, value in asdict(origin).items():
+        was = getattr(stored, name)
+        if was != value:
+            raise CheckpointError(
+                f"the checkpoint {settings.enforce.checkpoint} was made with {_SETTING_NAMES[name]} = {was}, "
+                f"the settings say {value}; set it back, or name a new enforce.checkpoint (balances start afresh)"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """How a micro-batch is decided: kept so that a replay after a crash decides the same again."""
+
+    batch_id: int
+    quota_version: int
+    decided_at_ms: int
+
+
+class BatchLog:
+    """The last micro-batch that was begun; the only one that a restart can replay."""
+
+    def __init__(self, folder: CheckpointFolder) -> None:
+        self._folder = folder
+        content = folder.read("batch.json")
+        self._last = msgspec.json.decode(content, type=Batch) if content else None
+
+    def begin(self, batch_id: int, quota_version: int, now_ms: int) -> Batch:
+        """The batch as it was begun the first time, else as it is begun now, written down."""
+        if self._last is not None and self._last.batch_id == batch_id:
+            return self._last
+        self._last = Batch(batch_id, quota_version, now_ms)
+        self._folder.write("batch.json", msgspec.json.encode(self._last))
+        return self._last
+
+
+class _SnapshotRow(NamedTuple):
+    """A quota as a snapshot stores it; a null name is the default entity."""
+
+    entity: dict[str, str | None]
+    kind: QuotaKind
+    value: float
+    shadow: bool
+
+
+class QuotaSnapshots:
+    """The quotas of each version in force lately, where every executor finds them.
+
+    The workers read a snapshot, never the quotas table: a table that is gone or broken can't stop the job, and the
+    last good version survives a restart.
+    """
+
+    def __init__(self, folder: CheckpointFolder) -> None:
+        self._folder = folder
+
+    def save(self, version: int, entries: list[QuotaEntry]) -> None:
+        """Keep this version, and drop all but the newest few."""
+        rows = [_SnapshotRow(entry.entity.to_mapping(), entry.kind, entry.value, entry.shadow) for entry in entries]
+        self._folder.write(_snapshot_name(version), msgspec.msgpack.encode(rows))
+        for old in self.versions()[:-_KEPT_QUOTA_VERSIONS]:
+            self._folder.remove(_snapshot_name(old))
+
+    def versions(self) -> list[int]:
+        """The versions kept, oldest first."""
+        names = self._folder.names("quotas")
+        return sorted(int(name.removesuffix(".msgpack")) for name in names if name.endswith(".msgpack"))
+
+    def load(self, version: int) -> Quotas:
+        """The quotas of a version. Raises CheckpointError if it isn't kept."""
+        content = self._folder.read(_snapshot_name(version))
+        if content is None:
+            raise CheckpointError(f"no snapshot of quotas version {version}; restart the job to make one")
+        rows = msgspec.msgpack.decode(content, type=list[_SnapshotRow])
+        entries = (QuotaEntry(QuotaEntity.from_mapping(row.entity), row.kind, row.value, row.shadow) for row in rows)
+        return Quotas(entries, version)
+
+
+def _snapshot_name(version: int) -> str:
+    return f"quotas/{version:020d}.msgpack"

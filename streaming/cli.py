@@ -1,0 +1,132 @@
+"""The command `sluice`: exit 0 ok, 1 failed, 2 bad usage or input; an error is one line."""
+
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import click
+import typer
+
+from configs.errors import InvalidSettingsError
+from configs.quotas import load_quotas_file
+from configs.settings import Settings, load_settings
+from state.errors import InvalidQuotaError, SluiceError
+from state.resolution import Quotas
+from streaming.log import configure_logging
+from streaming.quotas_cli import app as quotas_app
+
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="Settings YAML; gives only what differs from configs/default.yaml.")
+]
+
+app = typer.Typer(
+    help="Kafka-style quotas, enforced in real time and cluster-wide on Spark.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(quotas_app, name="quotas")
+
+
+class BadInputError(SluiceError):
+    """A file named on the command line can't be used."""
+
+
+@app.command()
+def run(
+    config: ConfigOption = None,
+    bootstrap_servers: Annotated[
+        str | None, typer.Option(help="Kafka's address; overrides kafka.bootstrap.servers.")
+    ] = None,
+    status_file: Annotated[
+        Path | None, typer.Option(help="Keep the job's state and last micro-batches in this JSON file.")
+    ] = None,
+) -> None:
+    """Run the job: requests topic in, decisions topic and Delta tables out, until Ctrl-C or SIGTERM."""
+    settings = _settings(config, bootstrap_servers)
+    configure_logging()
+    from streaming.job import Job  # Spark takes a second to import; no other command needs it
+
+    job = Job(settings, status_file)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: job.request_stop())
+    job.run()
+
+
+@app.command()
+def simulate(
+    quotas: Annotated[Path, typer.Option(help="Quota YAML: a list of {entity: ..., quotas: ...}.")],
+    events: Annotated[Path, typer.Option(help="Request events, one JSON object a line; - reads standard input.")],
+    config: ConfigOption = None,
+) -> None:
+    """Decide a file of events without Spark or Kafka, in file order, with the arithmetic of the job.
+
+    Prints each decision as a line of JSON; events that can't be decided go to standard error as dead letters.
+    """
+    settings = _settings(config, None)
+    in_force = Quotas(load_quotas_file(quotas))
+    from streaming.simulation import Simulation
+
+    try:
+        stream = sys.stdin.buffer if str(events) == "-" else events.open("rb")
+    except OSError as error:
+        raise BadInputError(f"{events}: can't be read ({error.strerror}); give a file of request events") from error
+    with stream:
+        lines = (line.rstrip(b"\r\n") for line in stream)
+        for record in Simulation(in_force, settings).decide(line for line in lines if line.strip()):
+            target = sys.stdout if record.topic == settings.topics.decisions else sys.stderr
+            target.write(record.value.decode() + "\n")
+
+
+@app.command()
+def doctor(
+    config: ConfigOption = None,
+    bootstrap_servers: Annotated[
+        str | None, typer.Option(help="Kafka's address; overrides kafka.bootstrap.servers.")
+    ] = None,
+) -> None:
+    """Check Java, jars, broker, topics, checkpoint and quotas table: a line each."""
+    settings = _settings(config, bootstrap_servers)
+    from streaming.doctor import run_doctor
+
+    raise typer.Exit(run_doctor(settings))
+
+
+def main() -> None:
+    """Run the command line; every error is one line on standard error."""
+    try:
+        sys.exit(app(standalone_mode=False) or 0)
+    except click.exceptions.NoArgsIsHelpError as usage:
+        usage.show()
+        sys.exit(EXIT_BAD_INPUT)
+    except click.ClickException as error:
+        _fail(error.format_message(), EXIT_BAD_INPUT)
+    except (InvalidSettingsError, InvalidQuotaError, BadInputError) as error:
+        _fail(str(error), EXIT_BAD_INPUT)
+    except SluiceError as error:
+        _fail(str(error), EXIT_FAILED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone; nothing to tell it
+        sys.exit(EXIT_FAILED)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("interrupted", 130)
+
+
+def _settings(config: Path | None, bootstrap_servers: str | None) -> Settings:
+    settings = load_settings(config)
+    if bootstrap_servers:
+        settings.kafka["bootstrap.servers"] = bootstrap_servers
+    return settings
+
+
+def _fail(message: str, code: int) -> None:
+    logging.shutdown()
+    print(f"sluice: error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,129 @@
+"""The enforce query: requests topic to decisions and dead letters, nothing slow in it."""
+
+import logging
+import time
+from threading import Event
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+
+from configs.settings import Settings
+from streaming.checkpoint import Batch, BatchLog, CheckpointFolder
+from streaming.errors import JobError
+from streaming.kafka import kafka_source, kafka_writer
+from streaming.operator import (
+    DECIDED_AT_PROPERTY,
+    DECIDED_SCHEMA,
+    PLANNED_SCHEMA,
+    QUOTA_VERSION_PROPERTY,
+    STATE_SCHEMA,
+    combiner,
+    planner,
+    shard_decider,
+)
+from streaming.quota_watch import QuotaWatch
+
+log = logging.getLogger("sluice.enforce")
+
+QUERY_NAME = "enforce"
+_COMMIT_SECONDS = 60
+
+
+class EnforceQuery:
+    """The running query. Each micro-batch picks up the quotas in force when it is begun."""
+
+    def __init__(self, spark: SparkSession, settings: Settings, watch: QuotaWatch) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._watch = watch
+        self._log = BatchLog(CheckpointFolder(settings.enforce.checkpoint))
+        self._last_begun: int | None = None
+        self._stopping = Event()
+        self.query: StreamingQuery | None = None
+
+    def start(self) -> StreamingQuery:
+        """Start the query on its checkpoint."""
+        enforce = self._settings.enforce
+        writer = (
+            decided_rows(self._spark, self._settings)
+            .writeStream.queryName(QUERY_NAME)
+            .foreachBatch(self._write_batch)
+            .option("checkpointLocation", enforce.checkpoint)
+        )
+        if enforce.trigger_ms:
+            writer = writer.trigger(processingTime=f"{enforce.trigger_ms} milliseconds")
+        self.query = writer.start()
+        return self.query
+
+    def stop(self) -> None:
+        """Stop between two micro-batches: the current one is finished and committed, none is begun after it."""
+        if self.query is None:
+            return
+        self._stopping.set()
+        deadline = time.monotonic() + _COMMIT_SECONDS
+        while self.query.isActive and not self._committed() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self.query.stop()
+
+    def stopping(self) -> bool:
+        """Whether the query was asked to stop."""
+        return self._stopping.is_set()
+
+    def _committed(self) -> bool:
+        """Whether the last micro-batch that was begun is committed too."""
+        if self._last_begun is None or self.query is None:
+            return True
+        progress = self.query.lastProgress
+        return progress is not None and progress["batchId"] >= self._last_begun
+
+    def _write_batch(self, decided: DataFrame, batch_id: int) -> None:
+        """Decide and write one micro-batch: one action, for a second one would run the stateful plan again."""
+        if self._stopping.is_set():
+            raise JobError("stopping between two micro-batches")
+        quotas = self._watch.quotas
+        batch = self._log.begin(batch_id, quotas.version, now_ms=time.time_ns() // 1_000_000)
+        self._last_begun = batch_id
+        self._announce(batch)
+        # A replayed batch may have been begun under other quotas: then it may need combining all the same.
+        if quotas.one_tag_shape() and batch.quota_version == quotas.version:
+            self._write(decided)
+            return
+        # Whole rows and parts come from one run of the stateful plan.
+        decided.persist()
+        try:
+            self._write(combined(decided, self._settings))
+        finally:
+            decided.unpersist()
+
+    def _announce(self, batch: Batch) -> None:
+        context = self._spark.sparkContext
+        context.setLocalProperty(QUOTA_VERSION_PROPERTY, str(batch.quota_version))
+        context.setLocalProperty(DECIDED_AT_PROPERTY, str(batch.decided_at_ms))
+        context.setLocalProperty("spark.scheduler.pool", QUERY_NAME)
+
+    def _write(self, records: DataFrame) -> None:
+        kafka_writer(records.select("topic", "key", "value").write, self._settings).save()
+
+
+def decided_rows(spark: SparkSession, settings: Settings) -> DataFrame:
+    """The streaming plan: finished records, and parts of decisions (topic null) still to be combined."""
+    records = kafka_source(
+        spark,
+        settings,
+        [settings.topics.requests],
+        settings.enforce.starting_offsets,
+        settings.enforce.max_offsets_per_trigger,
+        settings.enforce.fail_on_data_loss,
+    ).select("value", "partition", "offset", F.unix_millis("timestamp").alias("timestamp_ms"))
+    planned = records.mapInArrow(planner(settings), PLANNED_SCHEMA)
+    return planned.groupBy("shard").applyInPandasWithState(
+        shard_decider(settings), DECIDED_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
+    )
+
+
+def combined(decided: DataFrame, settings: Settings) -> DataFrame:
+    """Finished records as they are, parts brought together by request and combined."""
+    whole = decided.where("topic is not null")
+    parts = decided.where("topic is null").select("key", "value").repartition("key")
+    return whole.unionByName(parts.mapInArrow(combiner(settings.topics.decisions, settings.quota), DECIDED_SCHEMA))

@@ -1,0 +1,52 @@
+"""The Spark session of the job."""
+
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from configs.settings import Settings
+from streaming.jars import spark_jars
+from streaming.java import find_java
+
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+
+_DEFAULTS = {
+    "spark.app.name": "sluice",
+    "spark.driver.memory": "2g",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.scheduler.mode": "FAIR",  # a Delta commit of the audit query must not hold up a decision
+    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|passphrase",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
+    "spark.sql.streaming.metricsEnabled": "true",
+}
+
+
+def start_session(settings: Settings) -> SparkSession:
+    """The session with Sluice's settings; section `spark` overrides any of them. Raises JarError and JavaError."""
+    properties = _DEFAULTS | settings.spark
+    # Workers would start the python3 of the PATH; the UI and block manager would listen on every interface.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if properties["spark.master"].startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        properties = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} | properties
+    find_java()
+    builder = SparkSession.builder.config("spark.jars", ",".join(map(str, spark_jars())))
+    for name, value in properties.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    partitions = settings.enforce.shuffle_partitions or session.sparkContext.defaultParallelism
+    session.conf.set("spark.sql.shuffle.partitions", str(partitions))
+    return session

@@ -1,0 +1,43 @@
+"""Deciding a file of events without Spark or Kafka, with the very code of the job."""
+
+from collections.abc import Iterable, Iterator
+
+from configs.settings import Settings
+from state.errors import InvalidRequestError
+from state.request import MAX_TIMESTAMP_MS
+from state.resolution import Quotas
+from state.shard import Shard
+from streaming.deciding import combine_rows, decide_rows
+from streaming.events import Source, parse_request
+from streaming.planning import PlanSettings, plan_request
+from streaming.records import OutputRecord, dead_letter_record, decode_partial
+
+
+class Simulation:
+    """One source partition and one shard: events are decided in the order given."""
+
+    def __init__(self, quotas: Quotas, settings: Settings) -> None:
+        self._quotas = quotas
+        plan = PlanSettings.of(settings)
+        # An event's own time stands for its record's, so none can lie in the future.
+        self._settings = plan._replace(shards=1, limits=plan.limits._replace(max_future_ms=MAX_TIMESTAMP_MS))
+        self._shard = Shard()
+        self._newest_ms = 0
+
+    def decide(self, events: Iterable[bytes]) -> Iterator[OutputRecord]:
+        """A decision or dead letter for each event; one without a time happens when the event before it did."""
+        for offset, value in enumerate(events):
+            yield self._decide(value, Source(self._settings.requests_topic, 0, offset, self._newest_ms))
+
+    def _decide(self, value: bytes, source: Source) -> OutputRecord:
+        try:
+            request = parse_request(value, source, self._settings.limits)
+        except InvalidRequestError as error:
+            return dead_letter_record(self._settings.dead_letters_topic, value, source, error)
+        self._newest_ms = request.timestamp_ms or 0
+        planned = plan_request(request, source, self._quotas, self._settings, decided_at_ms=self._newest_ms)
+        topic, quota = self._settings.decisions_topic, self._settings.quota
+        decided = list(decide_rows(self._shard, (row for _, row in planned), topic, quota))
+        if decided[0].topic is not None:
+            return OutputRecord(decided[0].topic, decided[0].key, decided[0].value)
+        return combine_rows((decode_partial(row.value) for row in decided), topic, quota)
