@@ -46,9 +46,14 @@ BATCH_EVENTS = 20_000
 """How many events a run that is behind hands to the producer before it waits for the broker."""
 
 PRODUCER_OPTIONS: Final[Mapping[str, int]] = MappingProxyType(
-    {"linger_ms": 10, "batch_size": 131_072, "delivery_timeout_ms": 35_000}
+    {
+        "linger_ms": 10,
+        "batch_size": 131_072,
+        "delivery_timeout_ms": 35_000,  # an event that no broker takes for so long counts as failed
+        "enable_idempotence": False,  # kafka-python's idempotent producer never gives up when its broker is gone
+        "max_in_flight_requests_per_connection": 1,  # keeps the order without it
+    }
 )
-"""An event that no broker takes for 35 s counts as failed, so a run without a broker ends."""
 
 _API_VERSIONS = {"Produce": 9, "Fetch": 13, "CreateTopics": 7, "DeleteTopics": 6, "CreatePartitions": 3}
 _BYTES_APIS = ("Produce", "Fetch")
@@ -216,7 +221,7 @@ class Sent:
 
     def summary(self) -> str:
         """The run in one line."""
-        rate_per_s = self.events / self.seconds if self.seconds else 0.0
+        rate_per_s = (self.events - self.failed) / self.seconds if self.seconds else 0.0
         failed = f"; {self.failed} failed, the last with: {self.failure}" if self.failed else ""
         return f"{self.events} events ({self.bad} bad) in {self.seconds:.1f} s, {rate_per_s:.0f} events/s{failed}"
 
