@@ -1,0 +1,88 @@
+"""`sluice quotas import` from a real cluster."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from kafka.protocol.admin import AlterClientQuotasRequest, AlterClientQuotasResponse
+from typer.testing import CliRunner
+
+from sinks.errors import KafkaUnavailableError
+from sinks.quotas_table import QuotasTable
+from sinks.topics import connect
+from state.entity import DEFAULT, QuotaEntity
+from state.quota import QuotaKind
+from state.quota_entry import QuotaEntry
+from streaming.cluster_quotas import ClientQuotasAdmin, read_cluster_quotas
+from streaming.quotas_cli import app
+
+pytestmark = pytest.mark.kafka
+
+CLUSTER_QUOTAS: list[tuple[dict[str, str | None], dict[str, float]]] = [
+    ({"user": "import-alice"}, {"producer_byte_rate": 1024.0, "request_percentage": 12.5}),
+    ({"user": None, "client-id": "import-app"}, {"controller_mutation_rate": 0.5}),
+    ({"client-id": None}, {"consumer_byte_rate": 1e7}),
+    ({"ip": "127.0.0.9"}, {"connection_creation_rate": 100.0}),
+]
+
+ENTRIES = {
+    QuotaEntry(QuotaEntity(user="import-alice"), QuotaKind.PRODUCER_BYTE_RATE, 1024.0),
+    QuotaEntry(QuotaEntity(user="import-alice"), QuotaKind.REQUEST_PERCENTAGE, 12.5),
+    QuotaEntry(QuotaEntity(user=DEFAULT, client_id="import-app"), QuotaKind.CONTROLLER_MUTATION_RATE, 0.5),
+    QuotaEntry(QuotaEntity(client_id=DEFAULT), QuotaKind.CONSUMER_BYTE_RATE, 1e7),
+}
+
+
+class AlteringAdmin(ClientQuotasAdmin):
+    """Sets quotas on the cluster, which kafka-python's admin client can't either."""
+
+    def alter(self, entity: Mapping[str, str | None], values: Mapping[str, float], *, remove: bool) -> None:
+        response = self._manager.run(self._alter, entity, values, remove)
+        assert [entry.error_code for entry in response.entries] == [0], response
+
+    async def _alter(
+        self, entity: Mapping[str, str | None], values: Mapping[str, float], remove: bool
+    ) -> AlterClientQuotasResponse:
+        entry = AlterClientQuotasRequest.EntryData
+        parts = [entry.EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()]
+        operations = [entry.OpData(key=key, value=value, remove=remove) for key, value in values.items()]
+        request = AlterClientQuotasRequest(entries=[entry(entity=parts, ops=operations)], validate_only=False)
+        return await self._manager.send(request)
+
+
+def alter_all(bootstrap_servers: str, *, remove: bool) -> None:
+    with connect(AlteringAdmin, {"bootstrap.servers": bootstrap_servers}) as admin:
+        for entity, values in CLUSTER_QUOTAS:
+            admin.alter(entity, values, remove=remove)
+
+
+def wait_until_described(bootstrap_servers: str) -> None:
+    """The controller answers before the broker has applied the change."""
+    deadline = time.monotonic() + 30
+    while len(read_cluster_quotas({"bootstrap.servers": bootstrap_servers})) < len(CLUSTER_QUOTAS):
+        assert time.monotonic() < deadline, "the broker doesn't show the new quotas"
+
+
+def test_the_quotas_of_a_cluster_are_taken_over_but_those_of_connections(kafka_broker: str, tmp_path: Path) -> None:
+    table = QuotasTable(str(tmp_path / "quotas"))
+    arguments = ["import", "--bootstrap-servers", kafka_broker, "--table", table.path, "--yes"]
+    alter_all(kafka_broker, remove=False)
+    try:
+        wait_until_described(kafka_broker)
+        result = CliRunner().invoke(app, arguments)
+        again = CliRunner().invoke(app, arguments)
+    finally:
+        alter_all(kafka_broker, remove=True)
+
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert set(table.entries()) == ENTRIES
+    assert result.stderr == "left out {'ip': '127.0.0.9'}: Sluice meters requests, not connections\n"
+    assert again.stdout == "Nothing changes.\n"
+
+
+def test_a_cluster_that_is_not_there(tmp_path: Path) -> None:
+    arguments = ["import", "--bootstrap-servers", "127.0.0.1:1", "--table", str(tmp_path / "quotas"), "--yes"]
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, KafkaUnavailableError)
+    assert "no Kafka broker answers at 127.0.0.1:1" in str(result.exception)

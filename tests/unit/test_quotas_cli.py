@@ -1,0 +1,561 @@
+"""The commands `sluice quotas ...`: what they print, change and refuse."""
+
+import json
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from configs.quotas import load_quotas_file
+from configs.settings import DEFAULTS
+from sinks.errors import QuotasTableError
+from sinks.quotas_table import QuotasTable
+from state.entity import DEFAULT, QuotaEntity
+from state.errors import InvalidQuotaError
+from state.quota import QuotaKind
+from state.quota_entry import QuotaEntry
+from streaming.quota_formats import java_double, read_configs, read_properties
+from streaming.quotas_cli import app
+
+EXAMPLE = DEFAULTS.with_name("quotas.yaml")
+
+
+class Shell:
+    """Runs `sluice quotas ...` on one table, as carol."""
+
+    def __init__(self, table: Path) -> None:
+        self.table = QuotasTable(str(table))
+
+    def run(self, *arguments: object, answer: str | None = None) -> Result:
+        command, *rest = map(str, arguments)
+        author = ["--as", "carol"] if command in ("alter", "apply", "import", "revert") else []
+        return CliRunner().invoke(app, [command, *rest, *author, "--table", self.table.path], input=answer)
+
+    def lines(self, *arguments: object, answer: str | None = None) -> list[str]:
+        """The lines printed by a command that succeeds."""
+        result = self.run(*arguments, answer=answer)
+        assert result.exit_code == 0, (result.output, result.exception)
+        return result.stdout.splitlines()
+
+    def error(self, *arguments: object) -> str:
+        """The message of a command that is refused as bad input."""
+        result = self.run(*arguments)
+        assert isinstance(result.exception, InvalidQuotaError), (result.output, result.exception)
+        return str(result.exception)
+
+    def usage_error(self, *arguments: object) -> str:
+        """What is printed, in one line, for a command that contradicts itself."""
+        result = self.run(*arguments)
+        assert result.exit_code == 2, (result.output, result.exception)
+        return " ".join(result.stderr.replace("│", " ").split())
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path / "quotas")
+
+
+ALICE = QuotaEntity(user="alice")
+
+
+# --- alter ---
+
+
+@pytest.mark.parametrize(
+    ("options", "line", "entity"),
+    [
+        (["--entity-type", "users", "--entity-name", "alice"], "config for user alice.", ALICE),
+        (["--user", "alice"], "config for user alice.", ALICE),
+        (["--client", "app"], "config for client app.", QuotaEntity(client_id="app")),
+        (
+            ["--entity-type", "users", "--entity-default"],
+            "default config for users in the cluster.",
+            QuotaEntity(user=DEFAULT),
+        ),
+        (["--client-defaults"], "default config for clients in the cluster.", QuotaEntity(client_id=DEFAULT)),
+        (
+            ["--entity-type=clients", "--entity-name="],
+            "default config for clients in the cluster.",
+            QuotaEntity(client_id=DEFAULT),
+        ),
+        (["--user", "alice", "--client", "app"], "config for user alice.", QuotaEntity(user="alice", client_id="app")),
+        (["--user-defaults", "--client", "app"], "config for client app.", QuotaEntity(user=DEFAULT, client_id="app")),
+        (
+            ["--entity-type", "clients", "--entity-name", "app", "--entity-type", "users", "--entity-default"],
+            "config for client app.",
+            QuotaEntity(user=DEFAULT, client_id="app"),
+        ),
+        (
+            ["--entity-type", "users", "--entity-default", "--entity-type", "clients", "--entity-name", "app"],
+            "default config for users in the cluster.",
+            QuotaEntity(user=DEFAULT, client_id="app"),
+        ),
+    ],
+)
+def test_alter_takes_and_prints_what_kafka_configs_does(
+    shell: Shell, options: list[str], line: str, entity: QuotaEntity
+) -> None:
+    """Of two entity types the line names the first only."""
+    assert shell.lines("alter", *options, "--add-config", "producer_byte_rate=1024") == [f"Completed updating {line}"]
+    assert shell.table.entries() == [QuotaEntry(entity, QuotaKind.PRODUCER_BYTE_RATE, 1024.0)]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--topic", "orders"], "config for topic orders."),
+        (["--topic-defaults"], "default config for topics in the cluster."),
+        (["--entity-type", "topics", "--entity-name", "orders"], "config for topic orders."),
+    ],
+)
+def test_topics_have_quotas_too(shell: Shell, options: list[str], line: str) -> None:
+    assert shell.lines("alter", *options, "--add-config", "producer.byte.rate=1e6") == [f"Completed updating {line}"]
+    assert [entry.kind for entry in shell.table.entries()] == [QuotaKind.TOPIC_PRODUCER_BYTE_RATE]
+
+
+def test_one_call_sets_and_removes(shell: Shell) -> None:
+    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=1,consumer_byte_rate=2")
+    shell.lines(
+        "alter", "--user", "alice", "--add-config", "request_percentage=3", "--delete-config", "consumer_byte_rate"
+    )
+    assert {entry.kind: entry.value for entry in shell.table.entries()} == {
+        QuotaKind.PRODUCER_BYTE_RATE: 1.0,
+        QuotaKind.REQUEST_PERCENTAGE: 3.0,
+    }
+    assert shell.table.version() == 2
+
+
+def test_the_names_of_the_proposals_set_and_remove_the_same_quotas(shell: Shell) -> None:
+    shell.lines("alter", "--user", "alice", "--add-config", "request_time_percent=1,controller_mutations_rate=2")
+    shell.lines("alter", "--user", "alice", "--delete-config", "request_percentage,controller_mutations_rate")
+    assert shell.table.entries() == []
+
+
+def test_configs_can_come_from_a_properties_file(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "alice.properties"
+    file.write_text("# alice\nproducer_byte_rate = 1024\nrequest_percentage: 50\n")
+    shell.lines("alter", "--user", "alice", "--add-config-file", file)
+    assert [entry.value for entry in shell.table.entries()] == [1024.0, 50.0]
+
+
+def test_the_first_alter_keeps_the_quotas_that_the_job_would_start_with(tmp_path: Path) -> None:
+    seeded = tmp_path / "settings.yaml"
+    seeded.write_text(f"quotas: {{seed: '{EXAMPLE}'}}\ndelta: {{quotas: '{tmp_path / 'quotas'}'}}\n")
+    arguments = ["alter", "--user", "zoe", "--add-config", "request_percentage=1", "--config", str(seeded)]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    zoe = QuotaEntry(QuotaEntity(user="zoe"), QuotaKind.REQUEST_PERCENTAGE, 1.0)
+    assert set(QuotasTable(str(tmp_path / "quotas")).entries()) == {*load_quotas_file(EXAMPLE), zoe}
+
+
+def test_shadow_marks_only_the_quotas_that_are_set_with_it(shell: Shell) -> None:
+    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=1024")
+    shell.lines("alter", "--user", "alice", "--add-config", "request_percentage=10", "--mode", "shadow")
+    assert shell.lines("describe") == [
+        "Quota configs for user-principal 'alice' are producer_byte_rate=1024.0, request_percentage=10.0 (shadow)"
+    ]
+    shell.lines("alter", "--user", "alice", "--add-config", "request_percentage=10")
+    assert not any(entry.shadow for entry in shell.table.entries())
+
+
+def test_a_dry_run_shows_the_change_and_whom_it_hits_and_writes_nothing(shell: Shell) -> None:
+    shell.lines("apply", EXAMPLE, "--yes")
+    assert shell.lines("alter", "--user-defaults", "--add-config", "producer_byte_rate=1024", "--dry-run") == [
+        "+ the default user-principal: producer_byte_rate 1024.0",
+        "applies to every user, all clients of a user counted together",
+        "producer_byte_rate is set more specifically for user-principal 'alice'; "
+        "user-principal 'alice', client-id 'reporting'",
+    ]
+    assert shell.table.version() == 1
+
+
+def test_a_dry_run_makes_no_table(shell: Shell) -> None:
+    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=1024", "--dry-run")
+    assert not shell.table.exists()
+
+
+def test_alter_answers_machines_with_the_version_and_the_changes(shell: Shell) -> None:
+    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=1024")
+    answer = shell.run("alter", "--user", "alice", "--add-config", "producer_byte_rate=2048", "--json").stdout
+    assert json.loads(answer) == {
+        "version": 2,
+        "changes": [
+            {
+                "entity": {"user": "alice"},
+                "key": "producer_byte_rate",
+                "old": {"value": 1024.0, "mode": "enforce"},
+                "new": {"value": 2048.0, "mode": "enforce"},
+            }
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--add-config", "producer_byte_rate=0"], "producer_byte_rate is 0; expected a number > 0"),
+        (["--add-config", "producer_byte_rate=1.5"], "expected a whole number"),
+        (["--add-config", "producer_byte_rate=NaN"], "expected a finite number > 0"),
+        (["--add-config", "producer_byte_rate=1_000"], "producer_byte_rate is '1_000'; expected a number > 0"),
+        (["--add-config", "producer_byte_rate=lots"], "producer_byte_rate is 'lots'; expected a number > 0"),
+        (["--add-config", "producer_byte_rates=1"], "did you mean producer_byte_rate?"),
+        (["--add-config", "producer_byte_rate"], "expected key=value,key=value"),
+        (["--add-config", "producer_byte_rate=1,producer_byte_rate=2"], "producer_byte_rate is given twice"),
+        (["--add-config", "request_percentage=1,request_time_percent=2"], "are the same quota"),
+        (["--add-config", "producer_byte_rate=1", "--delete-config", "producer_byte_rate"], "given twice"),
+        (["--add-config", "connection_creation_rate=1"], "Sluice meters requests, not connections"),
+        (["--add-config", "request_percentage=9,producer_byte_rate=0"], "producer_byte_rate is 0"),
+        (["--delete-config", "consumer_byte_rate"], "Invalid config(s): consumer_byte_rate"),
+        (["--delete-config", "nope,request_percentage,nada"], "Invalid config(s): nope,nada"),
+    ],
+)
+def test_alter_refuses_what_kafka_refuses_and_changes_nothing(shell: Shell, options: list[str], problem: str) -> None:
+    shell.lines("alter", "--user", "alice", "--add-config", "request_percentage=5")
+    assert problem in shell.error("alter", "--user", "alice", *options)
+    assert shell.table.entries() == [QuotaEntry(ALICE, QuotaKind.REQUEST_PERCENTAGE, 5.0)]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--add-config", "request_percentage=5"], "no entity; give --user"),
+        (["--user", "alice"], "nothing to alter"),
+        (["--entity-type", "users", "--user", "alice"], "can't be mixed"),
+        (["--entity-type", "users", "--add-config", "request_percentage=5"], "the user has no name"),
+        (["--entity-name", "alice", "--add-config", "request_percentage=5"], "more names than entity types"),
+        (["--entity-type", "ips", "--entity-name", "127.0.0.1"], "Sluice meters requests, not connections"),
+        (["--ip", "127.0.0.1"], "Sluice meters requests, not connections"),
+        (["--user", "alice", "--add-config", "a=1", "--add-config-file", "f"], "are both given"),
+        (["--user", "alice", "--mode", "off"], "off"),
+        (["--entity-type", "groups"], "groups"),
+    ],
+)
+def test_alter_refuses_options_that_contradict_each_other(shell: Shell, options: list[str], problem: str) -> None:
+    assert problem in shell.usage_error("alter", *options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--user", "alice", "--user-defaults"], ["--topic", "orders", "--user", "alice"]],
+    ids=["two users", "topic and user"],
+)
+def test_alter_refuses_entities_that_kafka_has_not(shell: Shell, options: list[str]) -> None:
+    shell.error("alter", *options, "--add-config", "request_percentage=5")
+    assert not shell.table.exists()
+
+
+# --- describe ---
+
+
+@pytest.fixture
+def example(shell: Shell) -> Shell:
+    """The quotas of configs/quotas.yaml and one for every client-id of every user, at version 2."""
+    shell.lines("apply", EXAMPLE, "--yes")
+    shell.lines("alter", "--user-defaults", "--client-defaults", "--add-config", "request_percentage=1e9")
+    return shell
+
+
+REPORTING = (
+    "Quota configs for user-principal 'alice', client-id 'reporting' are "
+    "consumer_byte_rate=2097152.0, producer_byte_rate=1048576.0, request_percentage=25.0"
+)
+ANYBODY = "Quota configs for the default user-principal, the default client-id are request_percentage=1.0E9"
+ALICE_LINE = "Quota configs for user-principal 'alice' are controller_mutation_rate=5.0, producer_byte_rate=1.048576E7"
+ANY_USER = (
+    "Quota configs for the default user-principal are "
+    "consumer_byte_rate=1.048576E7, controller_mutation_rate=10.0, request_percentage=200.0"
+)
+ORDERS = "Quota configs for topic 'orders' are consumer.byte.rate=8388608.0, producer.byte.rate=2097152.0"
+
+
+@pytest.mark.parametrize(
+    ("options", "lines"),
+    [
+        (["--user", "alice"], [ALICE_LINE]),
+        (["--user", "alice", "--client", "reporting"], [REPORTING]),
+        (["--entity-type", "users"], [ANY_USER, ALICE_LINE]),
+        (["--entity-type", "users", "--entity-type", "clients"], [ANYBODY, REPORTING]),
+        (["--entity-type", "users", "--entity-name", "alice", "--entity-type", "clients"], [REPORTING]),
+        (["--user-defaults"], [ANY_USER]),
+        (["--entity-type", "topics"], [ORDERS]),
+        (["--topic", "other"], []),
+    ],
+)
+def test_describe_shows_entities_with_exactly_the_types_asked_for(
+    example: Shell, options: list[str], lines: list[str]
+) -> None:
+    assert example.lines("describe", *options) == lines
+
+
+def test_describe_without_an_entity_shows_all(example: Shell) -> None:
+    assert len(example.lines("describe")) == 7
+
+
+def test_describe_tells_machines_who_set_a_quota(shell: Shell) -> None:
+    shell.lines("alter", "--user-defaults", "--add-config", "request_percentage=5", "--mode", "shadow")
+    answer = json.loads(shell.run("describe", "--json").stdout)
+    (quota,) = answer["quotas"]
+    assert answer["version"] == 1
+    assert quota.pop("changed_at").endswith("Z")
+    assert quota == {
+        "entity": {"user": None},
+        "key": "request_percentage",
+        "value": 5.0,
+        "mode": "shadow",
+        "changed_by": "carol",
+    }
+
+
+def test_describe_of_no_table_says_what_to_do(shell: Shell) -> None:
+    result = shell.run("describe")
+    assert isinstance(result.exception, QuotasTableError)
+    assert "sluice quotas apply" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1024.0, "1024.0"),
+        (9999999.0, "9999999.0"),
+        (1e7, "1.0E7"),
+        (12345678.0, "1.2345678E7"),
+        (0.001, "0.001"),
+        (0.00015, "1.5E-4"),
+        (1e23, "1.0E23"),
+        (9.223372036854775807e18, "9.223372036854776E18"),
+        (5e-324, "4.9E-324"),
+        (1.7976931348623157e308, "1.7976931348623157E308"),
+        (0.1, "0.1"),
+    ],
+)
+def test_numbers_are_printed_as_java_prints_doubles(value: float, text: str) -> None:
+    assert java_double(value) == text
+    assert math.isclose(float(text), value, rel_tol=0.0, abs_tol=0.0)
+
+
+def test_commas_in_brackets_belong_to_the_value() -> None:
+    assert read_configs("a=[1,2], b = 3") == {"a": "1,2", "b": "3"}
+
+
+def test_properties_files_continue_lines_and_keep_equals_signs_in_values(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(
+        '! login\nsasl.jaas.config=Login required \\\n    username="a" password="b=c";\nsasl.mechanism PLAIN\n'
+    )
+    assert read_properties(file) == {
+        "sasl.jaas.config": 'Login required username="a" password="b=c";',
+        "sasl.mechanism": "PLAIN",
+    }
+
+
+# --- resolve ---
+
+
+def test_resolve_shows_the_rung_the_counter_and_what_was_passed_over(example: Shell) -> None:
+    assert example.lines("resolve", "--user", "alice", "--client-id", "reporting", "--topic", "orders") == [
+        "producer_byte_rate: 1048576.0 from user-principal 'alice', client-id 'reporting',"
+        " counted for user 'alice' and client-id 'reporting'",
+        "  passed over user-principal 'alice': 1.048576E7",
+        "  passed over the default client-id: 5242880.0 (shadow)",
+        "consumer_byte_rate: 2097152.0 from user-principal 'alice', client-id 'reporting',"
+        " counted for user 'alice' and client-id 'reporting'",
+        "  passed over the default user-principal: 1.048576E7",
+        "request_percentage: 25.0 from user-principal 'alice', client-id 'reporting',"
+        " counted for user 'alice' and client-id 'reporting'",
+        "  passed over the default user-principal, the default client-id: 1.0E9",
+        "  passed over the default user-principal: 200.0",
+        "controller_mutation_rate: 5.0 from user-principal 'alice', counted for user 'alice'",
+        "  passed over the default user-principal: 10.0",
+        "producer.byte.rate: 2097152.0 from topic 'orders', counted for each partition of topic 'orders'",
+        "consumer.byte.rate: 8388608.0 from topic 'orders', counted for each partition of topic 'orders'",
+    ]
+
+
+def test_resolve_tells_unlimited_from_not_counted(shell: Shell) -> None:
+    """Kafka counts nothing while no quota of the kind is set, and counts everybody as soon as one is."""
+    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=1024")
+    assert shell.lines("resolve", "--user", "bob", "--client-id", "app") == [
+        "producer_byte_rate: unlimited, counted for user 'bob'",
+        "consumer_byte_rate: unlimited, not counted",
+        "request_percentage: unlimited, not counted",
+        "controller_mutation_rate: unlimited, not counted",
+    ]
+
+
+def test_resolve_tells_machines_the_same(example: Shell) -> None:
+    answer = json.loads(example.run("resolve", "--client-id", "other", "--json").stdout)
+    assert answer["version"] == 2
+    assert answer["quotas"][0] == {
+        "quota": "producer_byte_rate",
+        "applies": {
+            "matched": "default client-id",
+            "entity": {"client_id": None},
+            "value": 5242880.0,
+            "mode": "shadow",
+        },
+        "counter": {"client_id": "other"},
+        "passed_over": [],
+    }
+
+
+def test_resolve_needs_a_request(example: Shell) -> None:
+    assert "no request; give --user" in example.usage_error("resolve")
+
+
+# --- history and revert ---
+
+
+def test_history_tells_who_changed_what_newest_first(shell: Shell) -> None:
+    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=1024")
+    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=2048")
+    shell.lines("alter", "--client", "app", "--add-config", "producer_byte_rate=1")
+    shell.lines("alter", "--user", "alice", "--delete-config", "producer_byte_rate")
+    lines = [line.split("  ") for line in shell.lines("history", "--user", "alice")]
+    assert [(version, author, change) for version, _, author, change in lines] == [
+        ("version 4", "carol", "- user-principal 'alice': producer_byte_rate 2048.0"),
+        ("version 2", "carol", "~ user-principal 'alice': producer_byte_rate 1024.0 -> 2048.0"),
+        ("version 1", "carol", "+ user-principal 'alice': producer_byte_rate 1024.0"),
+    ]
+    assert len(shell.lines("history", "--limit", "2")) == 2
+    assert json.loads(shell.run("history", "--json").stdout)["changes"][0]["version"] == 4
+
+
+def test_revert_restores_a_version_as_a_new_one(shell: Shell) -> None:
+    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=1024", "--mode", "shadow")
+    shell.lines("alter", "--user", "alice", "--delete-config", "producer_byte_rate")
+    assert shell.lines("revert", "--to-version", 1, "--dry-run") == [
+        "+ user-principal 'alice': producer_byte_rate 1024.0 (shadow)"
+    ]
+    assert shell.lines("revert", "--to-version", 1)[-1] == "Quotas are now at version 3."
+    assert shell.table.entries() == shell.table.entries(version=1)
+    assert shell.lines("revert", "--to-version", 1) == ["Nothing changes."]
+
+
+# --- apply, export, import ---
+
+
+def test_apply_shows_what_changes_asks_and_commits_once(shell: Shell, tmp_path: Path) -> None:
+    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=1024,request_percentage=5")
+    file = tmp_path / "quotas.yaml"
+    file.write_text(
+        "- {entity: {user: alice}, quotas: {producer_byte_rate: 2048}}\n"
+        "- {entity: {client_id: app}, quotas: {request_percentage: 1}}\n"
+    )
+    changes = [
+        "+ client-id 'app': request_percentage 1.0",
+        "~ user-principal 'alice': producer_byte_rate 1024.0 -> 2048.0",
+    ]
+    assert shell.lines("apply", file, "--dry-run") == changes
+    refused = shell.run("apply", file, answer="n\n")
+    assert (refused.exit_code, shell.table.version()) == (1, 1)
+    asked = shell.lines("apply", file, answer="y\n")
+    assert asked == [*changes, "Apply 2 change(s)? [y/N]: y", "Quotas are now at version 2."]
+    assert len(shell.table.entries()) == 3
+
+
+def test_apply_removes_what_the_file_has_not_only_with_prune(shell: Shell, tmp_path: Path) -> None:
+    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=1024")
+    shell.lines("apply", EXAMPLE, "--yes")
+    file = tmp_path / "quotas.yaml"
+    file.write_text("- {entity: {user: alice}, quotas: {request_percentage: 2}}\n")
+    shell.lines("apply", file, "--yes", "--prune")
+    assert shell.table.entries() == [QuotaEntry(ALICE, QuotaKind.REQUEST_PERCENTAGE, 2.0)]
+
+
+def test_apply_of_a_file_with_one_error_changes_nothing(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "quotas.yaml"
+    file.write_text(
+        "- {entity: {user: alice}, quotas: {request_percentage: 2}}\n"
+        "- {entity: {user: bob}, quotas: {request_percentage: 0}}\n"
+    )
+    assert "quotas.yaml[1]: request_percentage is 0; expected a number > 0" in shell.error("apply", file, "--yes")
+    assert not shell.table.exists()
+
+
+def test_an_export_says_exactly_what_is_set(example: Shell, tmp_path: Path) -> None:
+    example.lines("alter", "--user", "null", "--add-config", "request_percentage=0.1,producer_byte_rate=9e18")
+    file = tmp_path / "export.yaml"
+    file.write_text(example.run("export").stdout)
+    assert set(load_quotas_file(file)) == set(example.table.entries())
+    assert example.lines("apply", file, "--prune") == ["Nothing changes."]
+
+
+def test_an_export_of_no_quotas_is_a_file_too(shell: Shell, tmp_path: Path) -> None:
+    shell.lines("alter", "--user", "alice", "--add-config", "request_percentage=1")
+    shell.lines("alter", "--user", "alice", "--delete-config", "request_percentage")
+    file = tmp_path / "export.yaml"
+    file.write_text(shell.run("export").stdout)
+    assert load_quotas_file(file) == []
+
+
+def test_a_user_who_is_really_called_default_can_not_be_exported_by_mistake(shell: Shell) -> None:
+    shell.lines("alter", "--user", "<default>", "--add-config", "request_percentage=1")
+    assert "takes the name <default> for the default entity" in shell.error("export")
+
+
+def test_a_zookeeper_node_is_taken_over_without_its_credentials(shell: Shell, tmp_path: Path) -> None:
+    node = tmp_path / "alice.json"
+    config = {"producer_byte_rate": "1024", "SCRAM-SHA-256": "salt=x,stored_key=y"}
+    node.write_text(json.dumps({"version": 1, "config": config}))
+    assert shell.lines("import", "--file", node, "--user", "alice", "--yes") == [
+        "+ user-principal 'alice': producer_byte_rate 1024.0",
+        "Quotas are now at version 1.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("[]", "no ZooKeeper config node of version 1"),
+        ('{"version":2,"config":{}}', "no ZooKeeper config node of version 1"),
+        ("producer_byte_rate=1", "is no JSON"),
+        ('{"version":1,"config":{"producer_byte_rate":"x"}}', "producer_byte_rate is 'x'"),
+        ('{"version":1,"config":{"retention.ms":"1"}}', "unknown quota key 'retention.ms'"),
+    ],
+)
+def test_another_file_is_no_zookeeper_node(shell: Shell, tmp_path: Path, content: str, problem: str) -> None:
+    node = tmp_path / "alice.json"
+    node.write_text(content)
+    assert problem in shell.error("import", "--file", node, "--user", "alice", "--yes")
+
+
+def test_import_needs_one_place_to_read_from(shell: Shell) -> None:
+    assert "give either" in shell.usage_error("import")
+    assert "give either" in shell.usage_error("import", "--file", "f", "--bootstrap-servers", "b")
+    assert "takes over all entities" in shell.usage_error("import", "--bootstrap-servers", "b", "--user", "alice")
+
+
+# --- the commands as programs ---
+
+
+PROGRAM = "import sys; from streaming.quotas_cli import app; app(sys.argv[1:])"
+
+
+def alter_program(shell: Shell, user: int) -> subprocess.Popen[bytes]:
+    options = ["--user", f"user-{user}", "--add-config", "request_percentage=1", "--table", shell.table.path]
+    return subprocess.Popen([sys.executable, "-c", PROGRAM, "alter", *options], cwd=Path(__file__).parents[2])
+
+
+def test_alters_by_several_operators_at_once_all_count(shell: Shell) -> None:
+    """None of them finds a table, so they make it at once too."""
+    programs = [alter_program(shell, user) for user in range(8)]
+    assert [program.wait(timeout=60) for program in programs] == [0] * 8
+    assert {entry.entity.user for entry in shell.table.entries()} == {f"user-{user}" for user in range(8)}
+
+
+def test_a_command_answers_within_a_second_and_loads_no_spark(example: Shell) -> None:
+    program = (
+        "import sys; from streaming.quotas_cli import app\n"
+        "app(sys.argv[1:], standalone_mode=False)\n"
+        "assert not {'pyspark', 'pandas', 'kafka'} & set(sys.modules), 'heavy'\n"
+    )
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        arguments = ["describe", "--table", example.table.path]
+        subprocess.run([sys.executable, "-c", program, *arguments], check=True, cwd=Path(__file__).parents[2])
+        seconds.append(time.perf_counter() - started)
+    assert min(seconds) < 1.0
