@@ -120,12 +120,15 @@ class Broker:
         return self._child
 
     def _end(self, sign: signal.Signals) -> None:
-        if self._child is not None:
-            self._child.end(sign, _STOP_SECONDS)
-            self._child = None
+        self._end_child(sign)
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+    def _end_child(self, sign: signal.Signals) -> None:
+        if self._child is not None:
+            self._child.end(sign, _STOP_SECONDS)
+            self._child = None
 
     def _take_folder(self) -> None:
         """Two brokers on one folder would ruin each other's data, so the first one locks it."""
@@ -155,8 +158,7 @@ class Broker:
             if self._wait_until_started(self._child):
                 return
             reason = self._last_words()
-            self.kill()
-            self._take_folder()
+            self._end_child(signal.SIGKILL)
             if attempt == _ATTEMPTS or "Address already in use" not in reason:
                 raise BrokerError(f"the broker in {self._folder} doesn't start: {reason}; all of it: {self._log}")
 
@@ -246,8 +248,8 @@ def _keep(command: Sequence[str], log: Path, started: "Future[subprocess.Popen[b
 
 def last_error(log: str) -> str:
     """The line of a Kafka log that tells most: the last innermost cause, else the last error, else the last line."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    for sign in (r"^Caused by: |^[\w.$]+(Exception|Error): ", r"\b(ERROR|FATAL)\b"):
+    lines = [line.strip() for line in log.splitlines() if line.strip() and not line.startswith("\tat ")]
+    for sign in (r"^Caused by: |^(Exception in thread \S+ )?[\w.$]+(Exception|Error): ", r"\b(ERROR|FATAL)\b"):
         for line in reversed(lines):
             if re.search(sign, line):
                 return line.removeprefix("Caused by: ")

@@ -1,0 +1,197 @@
+"""The embedded broker: a real Kafka whose data outlives it, and which never outlives the process that started it."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+
+from configs.settings import Properties, load_settings
+from scripts.broker import Broker, last_error
+from sinks.quotas_table import QuotasTable
+from sinks.topics import ensure_topics
+from streaming.doctor import run_doctor
+from streaming.errors import BrokerError
+from streaming.jars import REPOSITORY, spark_jars
+
+pytestmark = pytest.mark.kafka
+
+
+def _create_topic(servers: str, topic: str) -> None:
+    with KafkaAdminClient(bootstrap_servers=servers) as admin:
+        admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1}})
+
+
+def _produce(servers: str, topic: str, value: bytes) -> None:
+    producer = KafkaProducer(bootstrap_servers=servers, acks="all")
+    producer.send(topic, value, partition=0).get(timeout=30)
+    producer.close()
+
+
+def _first_value(servers: str, topic: str) -> bytes:
+    consumer = KafkaConsumer(bootstrap_servers=servers, consumer_timeout_ms=30_000)
+    partition = TopicPartition(topic, 0)
+    consumer.assign([partition])
+    consumer.seek_to_beginning(partition)
+    try:
+        return bytes(next(consumer).value)
+    finally:
+        consumer.close()
+
+
+def _alive(pid: int) -> bool:
+    """Whether the process runs; one that is dead and not yet collected doesn't."""
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _wait_until_gone(pid: int) -> None:
+    deadline = time.monotonic() + 30
+    while _alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _alive(pid)
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_a_record_survives_a_restart_at_the_same_address(tmp_path: Path, end: str) -> None:
+    broker = Broker(tmp_path)
+    with broker:
+        first_address = broker.bootstrap_servers
+        _create_topic(first_address, "kept")
+        _produce(first_address, "kept", b"value")
+        getattr(broker, end)()
+        broker.start()
+
+        assert broker.bootstrap_servers == first_address
+        assert _first_value(broker.bootstrap_servers, "kept") == b"value"
+
+
+def test_fresh_forgets_the_data(tmp_path: Path) -> None:
+    with Broker(tmp_path) as broker:
+        _create_topic(broker.bootstrap_servers, "kept")
+    with Broker(tmp_path, fresh=True) as broker, KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers) as admin:
+        assert "kept" not in admin.list_topics()
+
+
+def test_two_brokers_run_beside_each_other(kafka_broker: str, tmp_path: Path) -> None:
+    with Broker(tmp_path) as other:
+        assert other.bootstrap_servers != kafka_broker
+        _create_topic(kafka_broker, "only-in-the-first")
+        with KafkaAdminClient(bootstrap_servers=other.bootstrap_servers) as admin:
+            assert "only-in-the-first" not in admin.list_topics()
+
+
+def test_a_second_broker_in_one_folder_is_refused(tmp_path: Path) -> None:
+    with Broker(tmp_path), pytest.raises(BrokerError, match=r"a broker runs in .* already"):
+        Broker(tmp_path).start()
+
+
+def test_a_wrong_property_is_quoted_from_the_log(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, properties={"message.max.bytes": "many"})
+
+    with pytest.raises(BrokerError, match=r"Invalid value many for configuration message\.max\.bytes"):
+        broker.start()
+
+
+def test_properties_override_the_server_properties(tmp_path: Path) -> None:
+    """A login on the listener of the clients, which is what the security tests need."""
+    jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b" user_a="b";'
+    properties = {
+        "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "listener.name.client.plain.sasl.jaas.config": jaas,
+    }
+    with (
+        Broker(tmp_path, properties=properties) as broker,
+        KafkaAdminClient(
+            bootstrap_servers=broker.bootstrap_servers,
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="PLAIN",
+            sasl_plain_username="a",
+            sasl_plain_password="b",  # noqa: S106 - made for this broker
+        ) as admin,
+    ):
+        assert "anything" not in admin.list_topics()
+
+
+def test_a_killed_parent_takes_its_broker_along(tmp_path: Path) -> None:
+    """Started from a thread that ends at once, which must not end the broker; killed so that no clean-up runs."""
+    code = (
+        "import pathlib, sys, threading, time\n"
+        "from scripts.broker import Broker\n"
+        "broker = Broker(pathlib.Path(sys.argv[1]))\n"
+        "thread = threading.Thread(target=broker.start)\n"
+        "thread.start()\n"
+        "thread.join()\n"
+        "print(broker.pid, broker.bootstrap_servers, flush=True)\n"
+        "time.sleep(300)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid, servers = parent.stdout.readline().split()
+        try:
+            _create_topic(servers, "served-after-the-thread-ended")
+            assert _alive(int(pid))
+        finally:
+            parent.kill()
+
+    _wait_until_gone(int(pid))
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_prints_the_address_and_ends_in_good_order(tmp_path: Path, sign: signal.Signals) -> None:
+    command = [sys.executable, "-m", "scripts.broker", "--folder", str(tmp_path)]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("127.0.0.1:")
+        os.kill(process.pid, sign)
+
+        assert process.wait(timeout=60) == 0
+    assert "on Controller 1] shut down completely" in (tmp_path / "broker.log").read_text()
+
+
+def test_the_doctor_passes_once_everything_is_there(kafka_broker: str, tmp_path: Path) -> None:
+    defaults = load_settings(environment={})
+    settings = dataclasses.replace(
+        defaults,
+        kafka=Properties({"bootstrap.servers": kafka_broker}),
+        enforce=dataclasses.replace(defaults.enforce, checkpoint=str(tmp_path / "checkpoint")),
+        delta=dataclasses.replace(defaults.delta, quotas=str(tmp_path / "quotas")),
+        topics=dataclasses.replace(defaults.topics, requests="doctor-r", decisions="doctor-d", dead_letters="doctor-x"),
+    )
+    QuotasTable(settings.delta.quotas).create([], "test", datetime(2026, 1, 1, tzinfo=UTC))
+    spark_jars()
+    lines: list[str] = []
+
+    assert run_doctor(settings, lines.append) == 1
+    assert [line for line in lines if line.startswith("FAIL")] == [
+        "FAIL  topics: doctor-r, doctor-d, doctor-x not there; sluice run creates them, or create them yourself"
+    ]
+
+    ensure_topics(settings)
+    lines.clear()
+
+    assert run_doctor(settings, lines.append) == 0
+    assert [line[:4] for line in lines] == ["ok  "] * 8
+
+
+def test_the_reason_in_a_log_is_its_last_innermost_cause() -> None:
+    log = (
+        "2026-01-01 main INFO starting\n"
+        "2026-01-01 main ERROR Exiting Kafka due to fatal exception\n"
+        "java.lang.RuntimeException: outer\n\tat kafka.Kafka.main\nCaused by: java.net.BindException: inner\n\tat x\n"
+    )
+
+    assert last_error(log) == "java.net.BindException: inner"
+    assert last_error("INFO one\nERROR two\nINFO three\n") == "ERROR two"
+    assert last_error("") == "it printed nothing"

@@ -1,0 +1,130 @@
+"""The set-up scripts: what they say when the machine lacks something, and that a second start does nothing."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from streaming.jars import REPOSITORY
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of what ./scripts/setup looks at."""
+    project = tmp_path / "project"
+    for name in ("scripts/setup", "pyproject.toml", "configs/jars.xml"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPOSITORY / name, project / name)
+    return project
+
+
+def _setup(project: Path, path: str | None = None) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | ({"PATH": path} if path else {})
+    return subprocess.run(
+        ["/bin/bash", project / "scripts" / "setup"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def _program(folder: Path, name: str, script: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/bash\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+def _path_without_python(folder: Path) -> str:
+    """A PATH with the tools that the script needs, and without a Python."""
+    folder.mkdir()
+    for tool in ("dirname", "sha256sum", "flock", "cat", "tail", "head", "rm", "mkdir", "grep"):
+        (folder / tool).symlink_to(str(shutil.which(tool)))
+    return str(folder)
+
+
+def test_a_python_that_is_too_old_is_one_clear_line(project: Path, tmp_path: Path) -> None:
+    path = _path_without_python(tmp_path / "bin")
+    _program(tmp_path / "bin", "python3", 'if [[ $1 == --version ]]; then echo "Python 3.9.2"; else exit 1; fi')
+
+    done = _setup(project, path)
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[1:] == [
+        "setup: no Python 3.11 or newer on PATH (python3 is Python 3.9.2); install Python 3.11"
+    ]
+    assert not (project / ".venv").exists()
+
+
+def test_a_newer_python_beside_an_old_python3_is_found(project: Path, tmp_path: Path) -> None:
+    path = _path_without_python(tmp_path / "bin")
+    _program(tmp_path / "bin", "python3", "exit 1")
+    _program(tmp_path / "bin", "python3.12", 'if [[ $1 == -c ]]; then exit 0; else echo "used: $*" >&2; exit 1; fi')
+
+    assert "setup: python3.12 -m venv .venv fails: used: -m venv .venv" in _setup(project, path).stderr
+
+
+def test_a_failing_venv_is_one_clear_line_and_leaves_nothing(project: Path, tmp_path: Path) -> None:
+    path = _path_without_python(tmp_path / "bin")
+    script = 'if [[ $1 == -m ]]; then mkdir .venv; echo "ensurepip is not available"; exit 1; fi'
+    _program(tmp_path / "bin", "python3", script)
+
+    done = _setup(project, path)
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[1:] == [
+        "setup: python3 -m venv .venv fails: ensurepip is not available; on Debian and Ubuntu install python3-venv"
+    ]
+    assert not (project / ".venv").exists()
+
+
+def _made_ready(project: Path) -> None:
+    """Leaves what a finished set-up leaves, with a Python that only writes down how it was called."""
+    _program(project / ".venv", "calls", "")  # makes the folder
+    (project / ".venv" / "bin").mkdir()
+    _program(project / ".venv" / "bin", "python", 'echo "$*" >> .venv/calls')
+    (project / ".venv" / "calls").write_text("")
+    wanted = f"{project}\n".encode() + b"".join(
+        (project / name).read_bytes() for name in ("pyproject.toml", "configs/jars.xml")
+    )
+    (project / ".venv" / "setup.stamp").write_text(f"{hashlib.sha256(wanted).hexdigest()}  -\n")
+
+
+def test_a_second_start_only_looks_at_the_jars(project: Path) -> None:
+    _made_ready(project)
+
+    done = _setup(project)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (project / ".venv" / "calls").read_text() == "-m streaming.jars\n"
+
+
+def test_a_changed_pin_installs_again(project: Path) -> None:
+    _made_ready(project)
+    with (project / "pyproject.toml").open("a") as file:
+        file.write("# changed\n")
+
+    assert _setup(project).returncode == 0
+    assert "-m pip install -e . --group dev\n" in (project / ".venv" / "calls").read_text()
+
+
+def test_two_starts_at_once_install_once(project: Path) -> None:
+    _made_ready(project)
+    (project / ".venv" / "setup.stamp").unlink()
+    command = ["/bin/bash", str(project / "scripts" / "setup")]
+    starts = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(2)]
+
+    assert [start.wait(timeout=60) for start in starts] == [0, 0]
+    calls = (project / ".venv" / "calls").read_text().splitlines()
+    assert calls.count("-m pip install -e . --group dev") == 1
+    assert calls.count("-m streaming.jars") == 2
+
+
+def test_the_scripts_are_executable() -> None:
+    scripts = [REPOSITORY / name for name in ("scripts/setup", "scripts/test", ".ci/run")]
+
+    assert all(os.access(script, os.X_OK) for script in scripts)
