@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -167,6 +167,13 @@ def load_settings(path: Path | None = None, environment: Mapping[str, str] = os.
     given = _sections(read_yaml(path), file)
     file.check_known(given, defaults, "")
     return _build({name: {**values, **given.get(name, {})} for name, values in defaults.items()}, file)
+
+
+def with_bootstrap_servers(settings: Settings, bootstrap_servers: str | None) -> Settings:
+    """The settings with another Kafka address, where one is given on the command line."""
+    if not bootstrap_servers:
+        return settings
+    return replace(settings, kafka=Properties({**settings.kafka, "bootstrap.servers": bootstrap_servers}))
 
 
 class _File:

@@ -11,7 +11,7 @@ import sys
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from threading import Event
@@ -22,7 +22,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from configs.errors import InvalidSettingsError
-from configs.settings import Properties, Settings, load_settings
+from configs.settings import load_settings
 from sinks.topics import connect, ensure_topics
 from state.entity import sanitize
 from state.errors import SluiceError
@@ -234,12 +234,13 @@ def publish(
     rate_per_s: float = 0.0,
     count: int = sys.maxsize,
     seconds: float = math.inf,
+    sent: Sent | None = None,
 ) -> Sent:
     """Publishes the events from 0 on until `count`, `seconds` or `stop`, and waits until the broker has them all.
 
-    A `rate_per_s` of 0 is as fast as it goes; so is one that this machine can't reach.
+    A `rate_per_s` of 0 is as fast as it goes; so is one that this machine can't reach. `sent` lets the caller look on.
     """
-    sent = Sent()
+    sent = sent or Sent()
     start = time.monotonic()
     while True:
         elapsed_s = min(time.monotonic() - start, seconds)
@@ -271,7 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command `load`: 0 if every event was published, 1 if some or all could not be, 2 for bad usage."""
     options = _parser().parse_args(arguments)
     try:
-        settings = _settings(options)
+        settings = with_bootstrap_servers(load_settings(options.config), options.bootstrap_servers)
         ensure_topics(settings)
         with connect(KafkaProducer, settings.kafka, **PRODUCER_OPTIONS) as producer:
             sent = publish(
@@ -318,15 +319,6 @@ def _generator(options: argparse.Namespace) -> LoadGenerator:
         bad_share=options.bad,
         topics=options.topics,
     )
-
-
-def _settings(options: argparse.Namespace) -> Settings:
-    settings = load_settings(options.config)
-    if options.bootstrap_servers:
-        settings = replace(
-            settings, kafka=Properties({**settings.kafka, "bootstrap.servers": options.bootstrap_servers})
-        )
-    return settings
 
 
 def _parser() -> argparse.ArgumentParser:

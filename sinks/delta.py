@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import cast
 
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -18,7 +19,8 @@ _VERSION = "spark.databricks.delta.write.txnVersion"
 def create_table(spark: SparkSession, path: str, ddl: str, partitioned_by: Sequence[str]) -> None:
     """Make the table at `path` with these columns if there is none."""
     builder = DeltaTable.createIfNotExists(spark).location(path).partitionedBy(*partitioned_by)
-    builder.addColumns(StructType.fromDDL(ddl)).execute()
+    columns = cast(StructType, StructType.fromDDL(ddl))
+    builder.addColumns(list(columns)).execute()
 
 
 def append_once(rows: DataFrame, path: str, application: str, batch_id: int) -> None:

@@ -102,4 +102,3 @@ def _latest(new: str, old: str) -> str:
 def _named(position: int) -> Column:
     pairs = [F.lit(text) for quota, names in METRIC_NAMES.items() for text in (quota, names[position])]
     return F.create_map(*pairs)[F.col("quota")]
-

@@ -9,6 +9,7 @@ keys joined by newlines, then the columns of `Columns` in order, each with a one
 
 import struct
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,8 @@ from state.errors import StateError
 
 CODEC_VERSION = 1
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
+Integers = NDArray[Any]  # of int64
+Floats = NDArray[Any]  # of float64
 
 RING_COLUMNS = frozenset({"ring_kinds", "ring_currents", "sample_counts"})
 SAMPLE_COLUMNS = frozenset({"sample_starts_ms", "sample_last_events_ms", "sample_values"})
@@ -27,7 +28,7 @@ SAMPLE_COLUMNS = frozenset({"sample_starts_ms", "sample_last_events_ms", "sample
 _HEADER = struct.Struct("<BIIIII")
 _COLUMN = struct.Struct("<cq")
 _WIDTHS = {b"0": 0, b"1": 1, b"2": 2, b"4": 4, b"8": 8}
-_UNSIGNED = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
+_UNSIGNED: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
 _FLOAT = b"f"
 _LARGEST_EXACT = 2.0**53
 
@@ -90,9 +91,7 @@ def empty_columns() -> Columns:
     return Columns(*(np.empty(0, _dtype(column.name)) for column in fields(Columns)))
 
 
-def _decode_body(
-    payload: bytes, entities: int, rings: int, samples: int, key_bytes: int
-) -> tuple[list[str], Columns]:
+def _decode_body(payload: bytes, entities: int, rings: int, samples: int, key_bytes: int) -> tuple[list[str], Columns]:
     offset = _HEADER.size
     joined = payload[offset : offset + key_bytes].decode()
     keys = joined.split("\n") if entities else []
@@ -110,7 +109,7 @@ def _decode_body(
     return keys, columns
 
 
-def _dtype(column: str) -> np.dtype[np.int64] | np.dtype[np.float64]:
+def _dtype(column: str) -> np.dtype[Any]:
     is_float = column in ("bucket_tokens", "mutation_limit", "sample_values")
     return np.dtype(np.float64) if is_float else np.dtype(np.int64)
 
@@ -128,7 +127,7 @@ def _encode_column(array: Integers | Floats) -> bytes:
     if width == 0:
         return _COLUMN.pack(b"0", base)
     offsets = (array - base).astype(_UNSIGNED[width])
-    return _COLUMN.pack(str(width).encode(), base) + offsets.tobytes()
+    return b"".join((_COLUMN.pack(str(width).encode(), base), offsets.tobytes()))
 
 
 def _as_whole_numbers(array: Floats) -> Integers | None:
@@ -146,9 +145,7 @@ def _width(span: int) -> int:
     return next(width for width in (1, 2, 4, 8) if span < 1 << 8 * width)
 
 
-def _decode_column(
-    payload: bytes, offset: int, length: int, dtype: np.dtype[np.int64] | np.dtype[np.float64]
-) -> tuple[Integers | Floats, int]:
+def _decode_column(payload: bytes, offset: int, length: int, dtype: np.dtype[Any]) -> tuple[Integers | Floats, int]:
     form, base = _COLUMN.unpack_from(payload, offset)
     offset += _COLUMN.size
     if form == _FLOAT:

@@ -1,6 +1,6 @@
 """Quota kinds and the settings of their arithmetic.
 
-Sources: KIP-599 (controller mutations), KIP-124 (request time), KIP-1010 (topic-partitions) and Kafka's byte-rate quotas.
+Sources: KIP-599 (controller mutations), KIP-124 (request time), KIP-1010 (topic-partitions), Kafka's byte-rate quotas.
 """
 
 from dataclasses import dataclass

@@ -110,7 +110,9 @@ class QuotaControl:
         return len(changed)
 
 
-def checked_changes(entity: RawEntity, operations: Sequence[tuple[str | None, float | None]]) -> dict[str, float | None]:
+def checked_changes(
+    entity: RawEntity, operations: Sequence[tuple[str | None, float | None]]
+) -> dict[str, float | None]:
     """The new value of each key. Raises InvalidQuotaError, types first, then keys and values, as the controller."""
     check_entity(entity)
     changes: dict[str, float | None] = {}
@@ -147,7 +149,9 @@ def check_filter(components: Sequence[FilterComponent]) -> None:
     types = [component.entity_type for component in components]
     for component in components:
         if component.entity_type == "":
-            raise InvalidQuotaError("empty_type", "a filter has an empty entity type; expected user, client-id or topic")
+            raise InvalidQuotaError(
+                "empty_type", "a filter has an empty entity type; expected user, client-id or topic"
+            )
         if component.entity_type not in ENTITY_TYPES:
             raise UnsupportedEntityTypeError(component.entity_type)
         if component.match not in ("exact", "default", "specified"):

@@ -12,7 +12,7 @@ def round_half_up(value: float) -> int:
     >>> [round_half_up(value) for value in (2.5, -2.5, 0.49999999999999994)]
     [3, -2, 0]
     """
-    if value != value:  # noqa: PLR0124 - the cheapest test for NaN
+    if value != value:
         return 0
     if value >= LONG_MAX:
         return LONG_MAX
@@ -30,6 +30,6 @@ def divide(dividend: float, divisor: float) -> float:
     """
     if divisor != 0.0:
         return dividend / divisor
-    if dividend == 0.0 or dividend != dividend:  # noqa: PLR0124 - the cheapest test for NaN
+    if dividend == 0.0 or dividend != dividend:
         return math.nan
     return math.copysign(math.inf, dividend) * math.copysign(1.0, divisor)

@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from state.codec import RING_COLUMNS, SAMPLE_COLUMNS, Columns, Integers, decode, empty_columns, encode
 from state.entity import Tags
@@ -12,6 +13,8 @@ from state.meters import Meters
 from state.quota import QuotaKind, QuotaSettings, burst
 from state.sampled_rate import SampledRate
 from state.token_bucket import TokenBucket
+
+Flags = NDArray[np.bool_]
 
 KIND_CODES = {
     QuotaKind.PRODUCER_BYTE_RATE: 0,
@@ -104,7 +107,7 @@ class Shard:
         return kept_keys + touched_keys, concatenate(select(self._columns, untouched), touched_columns)
 
 
-def at_rest(columns: Columns, now_ms: int, idle_expiry_ms: int, settings: QuotaSettings) -> np.ndarray:
+def at_rest(columns: Columns, now_ms: int, idle_expiry_ms: int, settings: QuotaSettings) -> Flags:
     """Which entities can be forgotten without changing a later decision.
 
     Idle for longer than the expiry (Kafka: 3600 s), every sample outdated, and the bucket full again. Shipped Kafka
@@ -115,7 +118,7 @@ def at_rest(columns: Columns, now_ms: int, idle_expiry_ms: int, settings: QuotaS
     idle = idle_ms > max(idle_expiry_ms, window.samples * window.window_ms)
     refilled = columns.bucket_tokens + columns.mutation_limit * ((now_ms - columns.bucket_last_ms) / 1000.0)
     full = refilled >= burst(settings.controller_window, 1.0) * columns.mutation_limit
-    at_rest_now: np.ndarray = idle & (np.isnan(columns.bucket_tokens) | full)
+    at_rest_now: Flags = idle & (np.isnan(columns.bucket_tokens) | full)
     return at_rest_now
 
 
@@ -143,7 +146,7 @@ def columns_of(meters_by_key: Mapping[str, Meters]) -> Columns:
     )
 
 
-def select(columns: Columns, kept: np.ndarray) -> Columns:
+def select(columns: Columns, kept: Flags) -> Columns:
     """The columns of the entities for which `kept` is true."""
     rings = np.repeat(kept, columns.ring_counts)
     samples = np.repeat(rings, columns.sample_counts)

@@ -1,11 +1,12 @@
 """The audit query: decisions and dead letters, as gateways saw them, to the Delta tables."""
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from configs.settings import Settings
 from sinks import dead_letters_table, decisions_table, quota_metrics_table
 from sinks.delta import append_once, create_table, new_rows, once
+from streaming.batch_gate import BatchGate
 from streaming.kafka import kafka_source
 
 QUERY_NAME = "audit"
@@ -17,14 +18,13 @@ class AuditQuery:
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
         self._spark = spark
         self._settings = settings
-        self.query: StreamingQuery | None = None
+        self._gate = BatchGate()
+        self._query: StreamingQuery | None = None
 
     def start(self) -> StreamingQuery:
         """Make the tables if need be, and start the query on its checkpoint."""
         delta, audit = self._settings.delta, self._settings.audit
-        create_table(
-            self._spark, delta.decisions, decisions_table.DECISIONS_DDL, decisions_table.PARTITIONED_BY
-        )
+        create_table(self._spark, delta.decisions, decisions_table.DECISIONS_DDL, decisions_table.PARTITIONED_BY)
         create_table(
             self._spark, delta.quota_metrics, quota_metrics_table.QUOTA_METRICS_DDL, quota_metrics_table.PARTITIONED_BY
         )
@@ -40,7 +40,7 @@ class AuditQuery:
             audit.max_offsets_per_trigger,
             self._settings.enforce.fail_on_data_loss,
         )
-        self.query = (
+        self._query = (
             records.select("topic", "value", "timestamp")
             .writeStream.queryName(QUERY_NAME)
             .foreachBatch(self._write_batch)
@@ -48,12 +48,12 @@ class AuditQuery:
             .trigger(processingTime=f"{audit.trigger_s} seconds")
             .start()
         )
-        return self.query
+        return self._query
 
     def stop(self) -> None:
-        """Stop at once: a batch that was cut short is written by the next start, and only once."""
-        if self.query is not None:
-            self.query.stop()
+        """Stop between two batches."""
+        if self._query is not None:
+            self._gate.stop(self._query)
 
     def _write_batch(self, records: DataFrame, batch_id: int) -> None:
         """Write one batch; the order of the commits matters.
@@ -61,6 +61,7 @@ class AuditQuery:
         Metrics count the decisions that the decisions table hasn't yet, so they are merged (once a batch) before the
         decisions are appended: a crash in between repeats both and counts nothing twice.
         """
+        self._gate.enter(batch_id)
         spark, delta, topics = records.sparkSession, self._settings.delta, self._settings.topics
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", QUERY_NAME)
         application = self._application(spark)

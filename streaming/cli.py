@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
+from typer.exceptions import Abort, TyperException
 
 from configs.errors import InvalidSettingsError
 from configs.quotas import load_quotas_file
-from configs.settings import Settings, load_settings
+from configs.settings import load_settings, with_bootstrap_servers
 from state.errors import InvalidQuotaError, SluiceError
 from state.resolution import Quotas
 from streaming.log import configure_logging
@@ -26,13 +26,19 @@ ConfigOption = Annotated[
 ]
 
 app = typer.Typer(
-    help="Kafka-style quotas, enforced in real time and cluster-wide on Spark.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 app.add_typer(quotas_app, name="quotas")
+
+
+@app.callback(invoke_without_command=True)
+def help_without_command(context: typer.Context) -> None:
+    """Kafka-style quotas, enforced in real time and cluster-wide on Spark."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(EXIT_BAD_INPUT)
 
 
 class BadInputError(SluiceError):
@@ -50,7 +56,7 @@ def run(
     ] = None,
 ) -> None:
     """Run the job: requests topic in, decisions topic and Delta tables out, until Ctrl-C or SIGTERM."""
-    settings = _settings(config, bootstrap_servers)
+    settings = with_bootstrap_servers(load_settings(config), bootstrap_servers)
     configure_logging()
     from streaming.job import Job  # Spark takes a second to import; no other command needs it
 
@@ -70,7 +76,7 @@ def simulate(
 
     Prints each decision as a line of JSON; events that can't be decided go to standard error as dead letters.
     """
-    settings = _settings(config, None)
+    settings = load_settings(config)
     in_force = Quotas(load_quotas_file(quotas))
     from streaming.simulation import Simulation
 
@@ -93,7 +99,7 @@ def doctor(
     ] = None,
 ) -> None:
     """Check Java, jars, broker, topics, checkpoint and quotas table: a line each."""
-    settings = _settings(config, bootstrap_servers)
+    settings = with_bootstrap_servers(load_settings(config), bootstrap_servers)
     from streaming.doctor import run_doctor
 
     raise typer.Exit(run_doctor(settings))
@@ -103,11 +109,8 @@ def main() -> None:
     """Run the command line; every error is one line on standard error."""
     try:
         sys.exit(app(standalone_mode=False) or 0)
-    except click.exceptions.NoArgsIsHelpError as usage:
-        usage.show()
-        sys.exit(EXIT_BAD_INPUT)
-    except click.ClickException as error:
-        _fail(error.format_message(), EXIT_BAD_INPUT)
+    except TyperException as error:
+        _fail(error.format_message(), error.exit_code)
     except (InvalidSettingsError, InvalidQuotaError, BadInputError) as error:
         _fail(str(error), EXIT_BAD_INPUT)
     except SluiceError as error:
@@ -115,18 +118,15 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone; nothing to tell it
         sys.exit(EXIT_FAILED)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, Abort):
         _fail("interrupted", 130)
-
-
-def _settings(config: Path | None, bootstrap_servers: str | None) -> Settings:
-    settings = load_settings(config)
-    if bootstrap_servers:
-        settings.kafka["bootstrap.servers"] = bootstrap_servers
-    return settings
 
 
 def _fail(message: str, code: int) -> None:
     logging.shutdown()
     print(f"sluice: error: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,16 +1,14 @@
 """The enforce query: requests topic to decisions and dead letters, nothing slow in it."""
 
-import logging
 import time
-from threading import Event
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from configs.settings import Settings
+from streaming.batch_gate import BatchGate
 from streaming.checkpoint import Batch, BatchLog, CheckpointFolder
-from streaming.errors import JobError
 from streaming.kafka import kafka_source, kafka_writer
 from streaming.operator import (
     DECIDED_AT_PROPERTY,
@@ -24,10 +22,7 @@ from streaming.operator import (
 )
 from streaming.quota_watch import QuotaWatch
 
-log = logging.getLogger("sluice.enforce")
-
 QUERY_NAME = "enforce"
-_COMMIT_SECONDS = 60
 
 
 class EnforceQuery:
@@ -38,9 +33,8 @@ class EnforceQuery:
         self._settings = settings
         self._watch = watch
         self._log = BatchLog(CheckpointFolder(settings.enforce.checkpoint))
-        self._last_begun: int | None = None
-        self._stopping = Event()
-        self.query: StreamingQuery | None = None
+        self._gate = BatchGate()
+        self._query: StreamingQuery | None = None
 
     def start(self) -> StreamingQuery:
         """Start the query on its checkpoint."""
@@ -53,37 +47,19 @@ class EnforceQuery:
         )
         if enforce.trigger_ms:
             writer = writer.trigger(processingTime=f"{enforce.trigger_ms} milliseconds")
-        self.query = writer.start()
-        return self.query
+        self._query = writer.start()
+        return self._query
 
     def stop(self) -> None:
         """Stop between two micro-batches: the current one is finished and committed, none is begun after it."""
-        if self.query is None:
-            return
-        self._stopping.set()
-        deadline = time.monotonic() + _COMMIT_SECONDS
-        while self.query.isActive and not self._committed() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        self.query.stop()
-
-    def stopping(self) -> bool:
-        """Whether the query was asked to stop."""
-        return self._stopping.is_set()
-
-    def _committed(self) -> bool:
-        """Whether the last micro-batch that was begun is committed too."""
-        if self._last_begun is None or self.query is None:
-            return True
-        progress = self.query.lastProgress
-        return progress is not None and progress["batchId"] >= self._last_begun
+        if self._query is not None:
+            self._gate.stop(self._query)
 
     def _write_batch(self, decided: DataFrame, batch_id: int) -> None:
         """Decide and write one micro-batch: one action, for a second one would run the stateful plan again."""
-        if self._stopping.is_set():
-            raise JobError("stopping between two micro-batches")
+        self._gate.enter(batch_id)
         quotas = self._watch.quotas
         batch = self._log.begin(batch_id, quotas.version, now_ms=time.time_ns() // 1_000_000)
-        self._last_begun = batch_id
         self._announce(batch)
         # A replayed batch may have been begun under other quotas: then it may need combining all the same.
         if quotas.one_tag_shape() and batch.quota_version == quotas.version:

@@ -28,4 +28,4 @@ def configure_logging() -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("sluice").setLevel(logging.INFO)
     logging.getLogger("kafka").setLevel(logging.ERROR)
-    logging.getLogger("py4j").setLevel(logging.ERROR)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs what the query reports as its end anyway

@@ -84,7 +84,9 @@ def combiner(decisions_topic: str, quota: QuotaSettings) -> ArrowStage:
         for batch in batches:
             for key, value in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
                 parts_by_request.setdefault(key, []).append(value)
-        records = [combine_rows(map(decode_partial, parts), decisions_topic, quota) for parts in parts_by_request.values()]
+        records = [
+            combine_rows(map(decode_partial, parts), decisions_topic, quota) for parts in parts_by_request.values()
+        ]
         yield pa.RecordBatch.from_pylist([record._asdict() for record in records], schema=_DECIDED)
 
     return combine

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger("sluice.progress")
 
@@ -37,6 +37,7 @@ def summarize(progress: Any) -> dict[str, Any]:
         "started_at": progress["timestamp"],
         "events": progress["numInputRows"],
         "batch_ms": progress["durationMs"].get("triggerExecution"),
+        "stages_ms": dict(progress["durationMs"]),
         "lag": _lag(source),
     }
 

@@ -11,7 +11,6 @@ from state.entity import Tags, sanitize
 from state.errors import InvalidRequestError
 from streaming.events import Source
 
-
 MAX_DEAD_LETTER_VALUE_BYTES = 4 * 1024 * 1024
 """In base64 and with its reason it still fits the 8 MiB that the dead-letter topic allows."""
 

@@ -21,6 +21,7 @@ _DEFAULTS = {
     "spark.scheduler.mode": "FAIR",  # a Delta commit of the audit query must not hold up a decision
     "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|passphrase",
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.debug.maxToStringFields": "1000",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.databricks.delta.snapshotPartitions": "2",

@@ -244,7 +244,9 @@ class ManagerReplay:
         }
 
     def _set_quota(self, quota: Mapping[str, Any]) -> None:
-        names = {part: DEFAULT if quota[part] is None else quota[part] for part in ("user", "client_id") if part in quota}
+        names = {
+            part: DEFAULT if quota[part] is None else quota[part] for part in ("user", "client_id") if part in quota
+        }
         entity = QuotaEntity(**names)
         if quota["value"] is None:
             self.quotas.remove(entity, self.kind)
@@ -262,7 +264,12 @@ class ManagerReplay:
         outcome = self._charge(resolution, amount, strict=True, now_ms=now_ms)
         is_mutation = self.kind is QuotaKind.CONTROLLER_MUTATION_RATE
         throttle_ms = java_int(outcome.wait_ms) if is_mutation else clamp_throttle_ms(outcome.wait_ms)
-        return {"throttle_ms": throttle_ms, "rate": outcome.rate, "tokens": outcome.tokens, "violated": outcome.violated}
+        return {
+            "throttle_ms": throttle_ms,
+            "rate": outcome.rate,
+            "tokens": outcome.tokens,
+            "violated": outcome.violated,
+        }
 
     def _record_unchecked(self, resolution: Resolution, amount: float, now_ms: int) -> Json:
         if not self.quotas.enabled(self.kind):
