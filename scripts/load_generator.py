@@ -22,7 +22,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from configs.errors import InvalidSettingsError
-from configs.settings import load_settings
+from configs.settings import load_settings, with_bootstrap_servers
 from sinks.topics import connect, ensure_topics
 from state.entity import sanitize
 from state.errors import SluiceError
