@@ -1,0 +1,73 @@
+"""What the property tests draw from: quotas, requests and settings as they may come."""
+
+import json
+from typing import Any
+
+from hypothesis import strategies as st
+
+from state.entity import DEFAULT, QuotaEntity
+from state.quota import CLIENT_KINDS, TOPIC_KINDS, Coexistence, QuotaSettings, RequestPolicy, Window
+from state.quota_entry import QuotaEntry
+
+USERS = ("alice", "bob|x", "", "<default>", "🦊 fox")
+CLIENTS = ("app", "app two", "")
+TOPICS = ("orders", "clicks")
+START_MS = 1_700_000_000_000
+
+_names = st.sampled_from([DEFAULT, "alice", "bob|x", "<default>"])
+_client_names = st.sampled_from([DEFAULT, "app", "app two"])
+_limits = st.sampled_from([0.5, 1.0, 5.0, 100.0, 1e6])
+
+client_entities = st.one_of(
+    st.builds(QuotaEntity, user=_names),
+    st.builds(QuotaEntity, client_id=_client_names),
+    st.builds(QuotaEntity, user=_names, client_id=_client_names),
+)
+topic_entities = st.builds(QuotaEntity, topic=st.sampled_from([DEFAULT, *TOPICS]))
+
+quota_entries = st.lists(
+    st.one_of(
+        st.builds(QuotaEntry, client_entities, st.sampled_from(CLIENT_KINDS), _limits, st.booleans()),
+        st.builds(QuotaEntry, topic_entities, st.sampled_from(TOPIC_KINDS), _limits, st.booleans()),
+    ),
+    max_size=8,
+)
+
+windows = st.builds(Window, samples=st.integers(1, 4), window_ms=st.sampled_from([1, 10, 1000]))
+
+quota_settings = st.builds(
+    QuotaSettings,
+    client_window=windows,
+    controller_window=windows,
+    policy=st.sampled_from(RequestPolicy),
+    coexistence=st.sampled_from(Coexistence),
+    validate_only_exempt=st.booleans(),
+)
+
+
+@st.composite
+def events(draw: st.DrawFn) -> bytes:
+    """A request event, nearly always a good one."""
+    if draw(st.integers(0, 19)) == 0:
+        return draw(st.sampled_from([b"", b"{}", b'{"api": 1}', b"\xff"]))
+    api = draw(st.sampled_from(["Produce", "Fetch", "CreateTopics", "DeleteTopics", "Metadata", "Heartbeat"]))
+    event: dict[str, Any] = {
+        "api": api,
+        "user": draw(st.sampled_from(USERS)),
+        "client_id": draw(st.sampled_from(CLIENTS)),
+        "timestamp_ms": START_MS + draw(st.integers(-50, 5000)),
+        "api_version": draw(st.integers(0, 8)),
+    }
+    if draw(st.booleans()):
+        event["request_time_ns"] = draw(st.integers(0, 10**9))
+        event["network_time_ns"] = draw(st.integers(0, 10**8))
+    if api in ("Produce", "Fetch"):
+        partition = st.fixed_dictionaries(
+            {"topic": st.sampled_from(TOPICS), "partition": st.integers(0, 1), "bytes": st.integers(0, 10**6)}
+        )
+        event["topic_partitions"] = draw(st.lists(partition, max_size=3))
+    elif api in ("CreateTopics", "DeleteTopics"):
+        mutation = st.fixed_dictionaries({"topic": st.sampled_from(TOPICS), "partitions": st.integers(0, 50)})
+        event["mutations"] = draw(st.lists(mutation, max_size=3))
+        event["validate_only"] = draw(st.booleans())
+    return json.dumps(event).encode()

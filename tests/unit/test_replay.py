@@ -1,0 +1,120 @@
+"""How a stream is cut into micro-batches, shards and orders never changes a decision."""
+
+import json
+import random
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from configs.settings import Settings, load_settings
+from state.quota import QuotaSettings
+from state.quota_entry import QuotaEntry
+from state.resolution import Quotas
+from streaming.events import Source
+from streaming.planning import PlanSettings
+from streaming.records import ChargeRow, OutputRecord
+from streaming.simulation import Simulation
+from tests import strategies
+from tests.micro_batches import MicroBatches
+
+DEFAULTS = load_settings(environment={})
+RECORD_MS = strategies.START_MS
+
+
+def with_quota(quota: QuotaSettings) -> Settings:
+    return replace(DEFAULTS, quota=quota)
+
+
+def by_id(records: list[OutputRecord]) -> dict[Any, Any]:
+    """Decisions and dead letters by the event they answer; when they were decided is nobody's business here."""
+    answers = {}
+    for record in records:
+        answer = json.loads(record.value)
+        answer.pop("decided_at_ms", None)
+        answers[answer.get("decision_id") or str(answer["source"]["offset"])] = (record.topic, record.key, answer)
+    return answers
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    stream=st.lists(strategies.events(), max_size=30),
+    cuts=st.sets(st.integers(0, 30)),
+    shards=st.sampled_from([1, 2, 7]),
+    seed=st.integers(0, 2**16),
+    entries=strategies.quota_entries,
+    quota=strategies.quota_settings,
+)
+def test_batches_shards_and_row_orders_never_change_a_decision(
+    stream: list[bytes],
+    cuts: set[int],
+    shards: int,
+    seed: int,
+    entries: list[QuotaEntry],
+    quota: QuotaSettings,
+) -> None:
+    """Any cut of the stream, any number of shards and any order of a shard's rows: what `simulate` decides."""
+    quotas = Quotas(entries, version=3)
+    chosen = with_quota(quota)
+    expected = by_id(list(Simulation(quotas, chosen).decide(stream)))
+    random_order = random.Random(seed)
+
+    def shuffled(rows: list[ChargeRow | OutputRecord]) -> list[ChargeRow | OutputRecord]:
+        return random_order.sample(rows, len(rows))
+
+    plan = PlanSettings.of(chosen)._replace(shards=shards)
+    job = MicroBatches(plan)
+    sources = [(value, Source(plan.requests_topic, 0, offset, RECORD_MS)) for offset, value in enumerate(stream)]
+    ends = sorted(cut for cut in cuts if cut < len(sources)) + [len(sources)]
+    starts = [0, *ends[:-1]]
+    records = [
+        record
+        for start, end in zip(starts, ends, strict=True)
+        for record in job.run(sources[start:end], quotas, shuffled)
+    ]
+
+    assert len(records) == len(stream)
+    assert by_id(records) == expected
+
+
+@settings(max_examples=100, deadline=None)
+@given(stream=st.lists(strategies.events(), max_size=30), entries=strategies.quota_entries)
+def test_forgetting_idle_entities_never_changes_a_decision(stream: list[bytes], entries: list[QuotaEntry]) -> None:
+    """With the shortest expiry every entity at rest is dropped at once, and nobody can tell."""
+    quotas = Quotas(entries)
+    plan = PlanSettings.of(DEFAULTS)._replace(shards=2)
+    spread = [
+        (value.replace(b"17000000", b"1700%04d" % (offset * 7)), Source(plan.requests_topic, 0, offset, 2**42))
+        for offset, value in enumerate(stream)
+    ]
+    keeping, forgetting = MicroBatches(plan, idle_expiry_ms=2**40), MicroBatches(plan, idle_expiry_ms=0)
+
+    kept = [record for event in spread for record in keeping.run([event], quotas)]
+    forgot = [record for event in spread for record in forgetting.run([event], quotas)]
+
+    assert by_id(forgot) == by_id(kept)
+
+
+def test_two_source_partitions_are_merged_by_event_time() -> None:
+    """Of one counter's events the earlier is decided first, whatever partition it came from."""
+    entries = [QuotaEntry(strategies.QuotaEntity(user="u"), strategies.CLIENT_KINDS[3], 1.0)]
+    plan = PlanSettings.of(DEFAULTS)
+    late, early = (
+        json.dumps(
+            {
+                "api": "CreateTopics",
+                "user": "u",
+                "timestamp_ms": RECORD_MS + at_ms,
+                "mutations": [{"topic": "t", "partitions": 12}],
+            }
+        ).encode()
+        for at_ms in (10, 0)
+    )
+
+    records = MicroBatches(plan).run(
+        [(late, Source("q", 0, 0, RECORD_MS)), (early, Source("q", 1, 0, RECORD_MS))], Quotas(entries)
+    )
+
+    verdicts = {answer["decision_id"]: answer["verdict"] for _, _, answer in by_id(records).values()}
+    assert verdicts == {"q-1-0": "ALLOW", "q-0-0": "REJECT"}
