@@ -17,7 +17,7 @@ from scripts.broker import Broker, last_error
 from sinks.quotas_table import QuotasTable
 from sinks.topics import ensure_topics
 from streaming.doctor import run_doctor
-from streaming.errors import BrokerError
+from streaming.errors import BrokerError, JarError
 from streaming.jars import REPOSITORY, spark_jars
 
 pytestmark = pytest.mark.kafka
@@ -92,6 +92,19 @@ def test_two_brokers_run_beside_each_other(kafka_broker: str, tmp_path: Path) ->
 def test_a_second_broker_in_one_folder_is_refused(tmp_path: Path) -> None:
     with Broker(tmp_path), pytest.raises(BrokerError, match=r"a broker runs in .* already"):
         Broker(tmp_path).start()
+
+
+def test_no_registry_reachable_is_one_line_that_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    nowhere = "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1 -Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=1"
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", nowhere)
+
+    with pytest.raises(JarError, match=r"conf broker can't be downloaded: .*Connection refused.*; check the ne") as got:
+        Broker(tmp_path / "broker").start()
+
+    assert "\n" not in str(got.value)
 
 
 def test_a_wrong_property_is_quoted_from_the_log(tmp_path: Path) -> None:

