@@ -23,11 +23,17 @@ class Simulation:
         self._settings = plan._replace(shards=1, limits=plan.limits._replace(max_future_ms=MAX_TIMESTAMP_MS))
         self._shard = Shard()
         self._newest_ms = 0
+        self._next_offset = 0
+
+    def change_quotas(self, quotas: Quotas) -> None:
+        """Decide later events under other quotas; the counters stay as they are."""
+        self._quotas = quotas
 
     def decide(self, events: Iterable[bytes]) -> Iterator[OutputRecord]:
         """A decision or dead letter for each event; one without a time happens when the event before it did."""
-        for offset, value in enumerate(events):
-            yield self._decide(value, Source(self._settings.requests_topic, 0, offset, self._newest_ms))
+        for value in events:
+            yield self._decide(value, Source(self._settings.requests_topic, 0, self._next_offset, self._newest_ms))
+            self._next_offset += 1
 
     def _decide(self, value: bytes, source: Source) -> OutputRecord:
         try:

@@ -1,0 +1,396 @@
+"""What requests are charged with and how the charges make a decision, through `simulate`'s path (the job's code)."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from configs.settings import load_settings
+from state.entity import DEFAULT, QuotaEntity
+from state.quota import Coexistence, QuotaKind, QuotaSettings, RequestPolicy, Window
+from state.quota_entry import QuotaEntry
+from state.resolution import Quotas
+from streaming.simulation import Simulation
+
+Json = dict[str, Any]
+T0 = 1_700_000_000_000
+DEFAULTS = load_settings(environment={})
+ALICE = QuotaEntity(user="alice")
+ANY_CLIENT = QuotaEntity(client_id=DEFAULT)
+
+
+def quota(kind: QuotaKind, value: float, entity: QuotaEntity = ALICE, shadow: bool = False) -> QuotaEntry:
+    return QuotaEntry(entity, kind, value, shadow)
+
+
+def decide(entries: list[QuotaEntry], *events: Json, settings: QuotaSettings | None = None) -> list[Json]:
+    """The decision on each event; events are alice's at T0 unless they say otherwise."""
+    chosen = replace(DEFAULTS, quota=settings or QuotaSettings())
+    filled = [{"user": "alice", "client_id": "app", "timestamp_ms": T0, **event} for event in events]
+    simulation = Simulation(Quotas(entries, version=7), chosen)
+    return [json.loads(record.value) for record in simulation.decide(json.dumps(event).encode() for event in filled)]
+
+
+def creates(*partitions: int, **more: Any) -> Json:
+    topics = [{"topic": f"t{number}", "partitions": count} for number, count in enumerate(partitions)]
+    return {"api": "CreateTopics", "mutations": topics, **more}
+
+
+def moves(api: str, size: int, topic: str = "orders", **more: Any) -> Json:
+    return {"api": api, "topic_partitions": [{"topic": topic, "partition": 0, "bytes": size}], **more}
+
+
+def works(milliseconds: float, api: str = "Metadata", **more: Any) -> Json:
+    return {"api": api, "request_time_ns": int(milliseconds * 1_000_000), **more}
+
+
+MUTATIONS = [quota(QuotaKind.CONTROLLER_MUTATION_RATE, 5.0)]
+KIP_599 = QuotaSettings(controller_window=Window(100, 1000))
+
+
+def test_the_proposals_example() -> None:
+    """KIP-599: a burst of 560 is allowed and leaves -60; the next waits 12 000 ms, and is admitted after them."""
+    burst, refused, admitted = decide(
+        MUTATIONS, creates(*[80] * 7), creates(1), creates(1, timestamp_ms=T0 + 12_000), settings=KIP_599
+    )
+
+    assert (burst["verdict"], burst["charges"][0]["tokens"]) == ("ALLOW", -60.0)
+    assert (refused["verdict"], refused["throttle_time_ms"], refused["error_code"]) == ("REJECT", 12_000, 89)
+    assert refused["mute_until_ms"] == T0 + 12_000
+    assert admitted["verdict"] == "ALLOW"
+
+
+def test_one_refused_topic_does_not_stop_an_answer_for_the_others() -> None:
+    """Burst 55: 50 and 10 are admitted one after the other, then tokens are below 0 and the third is refused."""
+    (decision,) = decide(MUTATIONS, creates(50, 10, 1))
+
+    assert [result["error_code"] for result in decision["topic_results"]] == [0, 0, 89]
+    assert decision["topic_results"][2]["error_message"] == "The throttling quota has been exceeded."
+    assert (decision["verdict"], decision["error_code"], decision["throttle_time_ms"]) == ("THROTTLE", 0, 1000)
+    assert decision["charges"][0]["value"] == 60.0
+
+
+@pytest.mark.parametrize(
+    ("api", "oldest_strict"), [("CreateTopics", 6), ("DeleteTopics", 5), ("CreatePartitions", 3)]
+)
+def test_old_versions_are_always_admitted_and_wait(api: str, oldest_strict: int) -> None:
+    """KIP-599, "Handling of old Clients": charged, never refused, told to wait; from the bumped version on refused."""
+    over = {**creates(60), "api": api}
+    for version, verdict in ((oldest_strict - 1, "THROTTLE"), (oldest_strict, "ALLOW")):
+        first, second = decide(MUTATIONS, {**over, "api_version": version}, {**over, "api_version": version})
+
+        assert (first["verdict"], first["throttle_time_ms"]) == (verdict, 1000 if verdict == "THROTTLE" else 0)
+        assert second["verdict"] == ("THROTTLE" if verdict == "THROTTLE" else "REJECT")
+        assert second["throttle_time_ms"] == (13_000 if verdict == "THROTTLE" else 1000)
+
+
+def test_a_refusal_never_carries_a_wait_of_zero() -> None:
+    """Q=3, 1 token missing, 0.33 ms left: shipped Kafka announces 0, which reads like success."""
+    _, refused = decide(
+        [quota(QuotaKind.CONTROLLER_MUTATION_RATE, 3.0)], creates(34), creates(1, timestamp_ms=T0 + 333)
+    )
+
+    assert (refused["verdict"], refused["throttle_time_ms"]) == ("REJECT", 1)
+
+
+def test_time_in_purgatory_counts_as_waited() -> None:
+    """KIP-599: controller throttle time - waiting time in the purgatory."""
+    _, refused = decide(MUTATIONS, creates(60), creates(1, purgatory_ms=400))
+
+    assert refused["throttle_time_ms"] == 600
+
+
+def test_a_wait_longer_than_an_int_is_clamped() -> None:
+    """Shipped Kafka wraps it to a negative number; 109.9999 tokens at 1e-5 a second are 127 days."""
+    _, refused = decide([quota(QuotaKind.CONTROLLER_MUTATION_RATE, 1e-5)], creates(110), creates(110))
+
+    assert refused["throttle_time_ms"] == 2_147_483_647
+
+
+def test_validating_only_costs_nothing_unless_set_so() -> None:
+    """The proposal exempts it; shipped Kafka charges it; `validate_only_exempt` decides."""
+    dry_run = creates(60, validate_only=True)
+
+    (exempt,) = decide(MUTATIONS, dry_run)
+    (charged,) = decide(MUTATIONS, dry_run, settings=QuotaSettings(validate_only_exempt=False))
+
+    assert exempt["charges"] == []
+    assert charged["charges"][0]["tokens"] == -5.0
+
+
+def test_without_a_quota_there_is_no_limit_and_no_charge() -> None:
+    """Unlimited is the default."""
+    (decision,) = decide([], creates(10**6))
+
+    assert (decision["verdict"], decision["charges"], decision["quota_version"]) == ("ALLOW", [], 7)
+
+
+def test_an_unmatched_client_is_metered_without_a_limit() -> None:
+    """With a quota of the kind set for someone else, Kafka counts everyone."""
+    (decision,) = decide([quota(QuotaKind.PRODUCER_BYTE_RATE, 5, QuotaEntity(user="bob"))], moves("Produce", 100))
+
+    assert decision["charges"][0]["matched"] == "none"
+    assert decision["charges"][0]["limit"] is None
+    assert decision["charges"][0]["rate"] == 10.0
+
+
+def test_bytes_over_the_quota_wait_until_the_rate_is_down() -> None:
+    """30 000 bytes over 10 s are 3000 a second; Q=2000: (3000-2000)/2000*10 s. No cap."""
+    (decision,) = decide([quota(QuotaKind.PRODUCER_BYTE_RATE, 2000)], moves("Produce", 30_000))
+
+    assert (decision["verdict"], decision["throttle_time_ms"]) == ("THROTTLE", 5000)
+    assert decision["decided_by"] == "producer_byte_rate"
+
+
+def test_a_throttled_fetch_is_answered_empty_and_its_bytes_are_taken_back() -> None:
+    """KIP-219: the second small fetch sees a counter without the first one's bytes."""
+    first, second = decide(
+        [quota(QuotaKind.CONSUMER_BYTE_RATE, 1000)], moves("Fetch", 20_000), moves("Fetch", 10, timestamp_ms=T0 + 1)
+    )
+
+    assert first["throttle_time_ms"] == 10_000
+    assert second["verdict"] == "ALLOW"
+    assert second["charges"][0]["rate"] < 1.0
+
+
+def test_a_throttled_produce_keeps_its_bytes() -> None:
+    """They were written: the next one waits on."""
+    _, second = decide(
+        [quota(QuotaKind.PRODUCER_BYTE_RATE, 1000)], moves("Produce", 20_000), moves("Produce", 10)
+    )
+
+    assert second["throttle_time_ms"] == 10_010
+
+
+def test_a_fetch_throttled_by_request_time_takes_its_bytes_back_too() -> None:
+    """Whatever throttles it, the response is empty."""
+    entries = [quota(QuotaKind.CONSUMER_BYTE_RATE, 1000), quota(QuotaKind.REQUEST_PERCENTAGE, 1)]
+    slow = moves("Fetch", 9_000, request_time_ns=200_000_000)
+
+    first, second = decide(entries, slow, moves("Fetch", 9_000, timestamp_ms=T0 + 1))
+
+    assert first["decided_by"] == "request_percentage"
+    assert second["charges"][0]["violated"] is False
+
+
+def test_replica_fetches_are_not_charged_to_clients() -> None:
+    """They have the replication quota, and are exempt from request time."""
+    entries = [quota(QuotaKind.CONSUMER_BYTE_RATE, 1), quota(QuotaKind.REQUEST_PERCENTAGE, 1)]
+
+    (decision,) = decide(entries, moves("Fetch", 10**9, cluster_action=True, request_time_ns=10**9))
+
+    assert decision["verdict"] == "ALLOW"
+    assert [charge["quota"] for charge in decision["charges"]] == ["exempt-request-time"]
+    assert decision["charges"][0]["value"] == 100.0
+
+
+def test_request_time_waits_at_most_one_window() -> None:
+    """KIP-124: "The maximum delay applied will be the quota window size"."""
+    (decision,) = decide([quota(QuotaKind.REQUEST_PERCENTAGE, 1)], works(60_000))
+
+    assert decision["throttle_time_ms"] == 1000
+
+
+def test_network_time_is_added_without_a_check() -> None:
+    """It never throttles its own request, only the ones after it."""
+    first, second = decide(
+        [quota(QuotaKind.REQUEST_PERCENTAGE, 1)], works(0, network_time_ns=200_000_000), works(1)
+    )
+
+    assert first["verdict"] == "ALLOW"
+    assert second["verdict"] == "THROTTLE"
+    assert second["charges"][0]["rate"] == pytest.approx(2.01)
+
+
+@pytest.mark.parametrize("api", ["StopReplica", "ControlledShutdown", "LeaderAndIsr", "UpdateMetadata"])
+def test_cluster_requests_are_exempt_only_with_cluster_authorisation(api: str) -> None:
+    """KIP-124: "will be throttled only if authorization for ClusterAction fails"."""
+    entries = [quota(QuotaKind.REQUEST_PERCENTAGE, 1)]
+
+    (authorised,) = decide(entries, works(500, api, cluster_action=True))
+    (client,) = decide(entries, works(500, api))
+
+    assert (authorised["verdict"], client["verdict"]) == ("ALLOW", "THROTTLE")
+
+
+def test_sasl_handshake_is_exempt_only_while_authenticating() -> None:
+    """KIP-124: "but will be throttled on quota violation if used at any other time"."""
+    entries = [quota(QuotaKind.REQUEST_PERCENTAGE, 1)]
+
+    (login,) = decide(entries, works(500, "SaslHandshake", authenticating=True))
+    (later,) = decide(entries, works(500, "SaslHandshake"))
+
+    assert (login["verdict"], later["verdict"]) == ("ALLOW", "THROTTLE")
+
+
+def test_the_earlier_draft_exempts_the_timing_sensitive_requests() -> None:
+    """Heartbeat and the group requests, whoever sends them; LeaderAndIsr is not on its list."""
+    entries = [quota(QuotaKind.REQUEST_PERCENTAGE, 1)]
+    draft = QuotaSettings(policy=RequestPolicy.KIP124_DRAFT)
+    exempt = ("StopReplica", "ControlledShutdown", "Heartbeat", "JoinGroup", "LeaveGroup", "SyncGroup")
+
+    verdicts = [decide(entries, works(2000, api), settings=draft)[0]["verdict"] for api in (*exempt, "LeaderAndIsr")]
+
+    assert verdicts == ["ALLOW"] * 6 + ["THROTTLE"]
+
+
+def test_the_earlier_draft_takes_a_share_of_all_threads() -> None:
+    """1 percent of 8 threads: 80 ms a second; 800 ms over 10 s are the limit, 801 ms are over it."""
+    entries = [quota(QuotaKind.REQUEST_PERCENTAGE, 1)]
+    draft = QuotaSettings(policy=RequestPolicy.KIP124_DRAFT, num_io_threads=8)
+
+    within, over = decide(entries, works(800), works(1), settings=draft)
+
+    assert (within["verdict"], over["verdict"]) == ("ALLOW", "THROTTLE")
+
+
+BOTH = [quota(QuotaKind.PRODUCER_BYTE_RATE, 1000), quota(QuotaKind.REQUEST_PERCENTAGE, 1)]
+
+
+def test_the_longest_wait_counts_and_the_charges_tell_each() -> None:
+    """Shipped Kafka: max(bandwidth, request)."""
+    (decision,) = decide(BOTH, moves("Produce", 20_000, request_time_ns=200_000_000))
+
+    assert decision["throttle_time_ms"] == 10_000
+    assert [charge["throttle_ms"] for charge in decision["charges"][:2]] == [10_000, 1000]
+    assert decision["decided_by"] == "producer_byte_rate"
+
+
+def test_a_tie_goes_to_the_request_quota() -> None:
+    """Both ask for 1000 ms."""
+    (decision,) = decide(BOTH, moves("Produce", 11_000, request_time_ns=200_000_000))
+
+    assert [charge["throttle_ms"] for charge in decision["charges"][:2]] == [1000, 1000]
+    assert decision["decided_by"] == "request_percentage"
+
+
+def test_sequential_checks_request_time_again_after_the_byte_delay() -> None:
+    """KIP-124: 200 ms of handler time are 2 % now; after a byte delay of 500 ms still over, so 1000 ms are added."""
+    sequential = QuotaSettings(coexistence=Coexistence.SEQUENTIAL)
+
+    (decision,) = decide(BOTH, moves("Produce", 10_500, request_time_ns=200_000_000), settings=sequential)
+
+    assert decision["throttle_time_ms"] == 1500
+
+
+def test_sequential_adds_nothing_when_the_byte_delay_was_long_enough() -> None:
+    """After 11 s the request's sample is outdated: "perhaps no longer violated"."""
+    sequential = QuotaSettings(coexistence=Coexistence.SEQUENTIAL)
+
+    (decision,) = decide(BOTH, moves("Produce", 21_000, request_time_ns=200_000_000), settings=sequential)
+
+    assert decision["throttle_time_ms"] == 11_000
+
+
+def test_sequential_works_across_counters() -> None:
+    """The byte quota counts by user, the request quota by client-id: the same total."""
+    entries = [BOTH[0], quota(QuotaKind.REQUEST_PERCENTAGE, 1, ANY_CLIENT)]
+    sequential = QuotaSettings(coexistence=Coexistence.SEQUENTIAL)
+
+    (decision,) = decide(entries, moves("Produce", 10_500, request_time_ns=200_000_000), settings=sequential)
+
+    assert [charge["entity"] for charge in decision["charges"][:2]] == [{"user": "alice"}, {"client_id": "app"}]
+    assert decision["throttle_time_ms"] == 1500
+
+
+def test_each_partition_is_metered_on_its_own_under_its_topics_limit() -> None:
+    """KIP-1010: partition 0 is over, partition 1 of the same topic is not."""
+    entries = [quota(QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 100, QuotaEntity(topic="orders"))]
+    written = [{"topic": "orders", "partition": number, "bytes": size} for number, size in ((0, 2000), (1, 500))]
+
+    (decision,) = decide(entries, {"api": "Produce", "topic_partitions": written})
+
+    assert [charge["entity"] for charge in decision["charges"]] == [
+        {"topic": "orders", "partition": 0},
+        {"topic": "orders", "partition": 1},
+    ]
+    assert [charge["throttle_ms"] for charge in decision["charges"]] == [10_000, 0]
+    assert decision["throttle_time_ms"] == 10_000
+
+
+def test_the_default_topic_limits_topics_without_their_own() -> None:
+    """KIP-1010: `<default>`, overridden for specific topics."""
+    entries = [
+        quota(QuotaKind.TOPIC_CONSUMER_BYTE_RATE, 100, QuotaEntity(topic=DEFAULT)),
+        quota(QuotaKind.TOPIC_CONSUMER_BYTE_RATE, 10_000, QuotaEntity(topic="orders")),
+    ]
+
+    own, default = decide(entries, moves("Fetch", 5000), moves("Fetch", 5000, topic="clicks"))
+
+    assert (own["charges"][0]["matched"], own["verdict"]) == ("topic", "ALLOW")
+    assert (default["charges"][0]["matched"], default["verdict"]) == ("default topic", "THROTTLE")
+
+
+def test_client_and_partition_limits_both_apply() -> None:
+    """Either may throttle: here the client's wait is the longer one."""
+    entries = [
+        quota(QuotaKind.PRODUCER_BYTE_RATE, 100),
+        quota(QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 400, QuotaEntity(topic="orders")),
+    ]
+
+    (decision,) = decide(entries, moves("Produce", 5000))
+
+    assert [(charge["quota"], charge["throttle_ms"]) for charge in decision["charges"]] == [
+        ("producer_byte_rate", 40_000),
+        ("producer.byte.rate", 2500),
+    ]
+    assert decision["throttle_time_ms"] == 40_000
+
+
+def test_partitions_are_reported_even_where_no_quota_is_set() -> None:
+    """KIP-1010: "Regardless of whether the topic-partition quota is enabled or not"."""
+    (decision,) = decide([], moves("Produce", 5000))
+
+    (charge,) = decision["charges"]
+    assert (charge["quota"], charge["value"], charge["matched"]) == ("producer.byte.rate", 5000.0, "none")
+
+
+def test_a_shadow_quota_reports_and_never_throttles() -> None:
+    """Its charge shows the wait it would ask for."""
+    (decision,) = decide([quota(QuotaKind.PRODUCER_BYTE_RATE, 2000, shadow=True)], moves("Produce", 30_000))
+
+    assert (decision["verdict"], decision["throttle_time_ms"], decision["decided_by"]) == ("ALLOW", 0, None)
+    charge = decision["charges"][0]
+    assert (charge["mode"], charge["throttle_ms"], charge["violated"]) == ("shadow", 5000, True)
+
+
+def test_a_shadow_mutation_quota_refuses_nothing() -> None:
+    """Would-be refusals are charges that are violated; every topic is admitted."""
+    _, second = decide([quota(QuotaKind.CONTROLLER_MUTATION_RATE, 5, shadow=True)], creates(60), creates(1))
+
+    assert second["topic_results"] == [{"topic": "t0", "error_code": 0, "error_message": None}]
+    assert (second["verdict"], second["charges"][0]["throttle_ms"]) == ("ALLOW", 1000)
+
+
+def test_unlimited_use_does_not_spoil_a_later_quota() -> None:
+    """Kafka: an unlimited bucket is clipped to a full burst when a real quota arrives."""
+    simulation = Simulation(Quotas([quota(QuotaKind.CONTROLLER_MUTATION_RATE, 10, QuotaEntity(user="bob"))]), DEFAULTS)
+    event = json.dumps({"user": "alice", "timestamp_ms": T0, **creates(1000)}).encode()
+    list(simulation.decide([event]))
+
+    simulation.change_quotas(Quotas([quota(QuotaKind.CONTROLLER_MUTATION_RATE, 10)]))
+    (record,) = simulation.decide([event.replace(b"1000", b"110")])
+
+    assert json.loads(record.value)["charges"][0]["tokens"] == 0.0
+
+
+@pytest.mark.parametrize("name", ["a|b", "<default>", "two words", "🦊", 'quo"te', "new\nline", "a%7Cb", ""])
+def test_any_name_is_decided_under_its_own_counter(name: str) -> None:
+    """Nothing in a name can reach another entity's counter or break the decision."""
+    entries = [quota(QuotaKind.CONTROLLER_MUTATION_RATE, 5, QuotaEntity(user=DEFAULT))]
+
+    first, other, second = decide(entries, creates(60, user=name), creates(1, user=name + "x"), creates(1, user=name))
+
+    assert (first["user"], first["charges"][0]["tokens"]) == (name, -5.0)
+    assert (other["verdict"], second["verdict"]) == ("ALLOW", "REJECT")
+
+
+def test_a_user_named_default_is_not_the_default_user() -> None:
+    """The default entity is null; the name is a name."""
+    entries = [quota(QuotaKind.CONTROLLER_MUTATION_RATE, 5, QuotaEntity(user="<default>"))]
+
+    (named,) = decide(entries, creates(1, user="<default>"))
+    (alice,) = decide(entries, creates(1))
+
+    assert (named["charges"][0]["matched"], alice["charges"][0]["matched"]) == ("user", "none")

@@ -1,0 +1,140 @@
+"""Bad events become dead letters with field and reason; good ones get the contract's defaults."""
+
+import base64
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state.errors import InvalidRequestError
+from state.resolution import Quotas
+from streaming.events import EventLimits, Source, parse_request
+from streaming.planning import PlanSettings, plan_event
+from streaming.records import OutputRecord
+from tests.unit.test_decisions import DEFAULTS
+
+NOW_MS = 1_700_000_000_000
+SOURCE = Source("quota-requests", 2, 17, NOW_MS)
+LIMITS = EventLimits(max_event_bytes=1_048_576, max_future_ms=60_000)
+
+BAD = {
+    "null": (None, "value", "is null"),
+    "empty": (b"", "value", "is not JSON"),
+    "not JSON": (b"{api: Produce}", "value", "is not JSON"),
+    "cut short": (b'{"api": "Produce"', "value", "is not JSON"),
+    "two objects": (b'{"api": "Produce"} {}', "value", "is not JSON"),
+    "not UTF-8": (b'{"api": "Produce", "user": "\xff"}', "value", "is not UTF-8"),
+    "half a surrogate": (b'{"api": "\\ud800"}', "value", "is not JSON"),
+    "a list": (b"[1]", "value", "is of type array"),
+    "no api": (b"{}", "api", "is missing"),
+    "empty api": (b'{"api": ""}', "api", "is empty"),
+    "api is a number": (b'{"api": 3}', "api", "is of type int"),
+    "user is a number": (b'{"api": "Fetch", "user": 5}', "user", "is of type int"),
+    "timestamp is a string": (b'{"api": "Fetch", "timestamp_ms": "5"}', "timestamp_ms", "is of type str"),
+    "timestamp is a float": (b'{"api": "Fetch", "timestamp_ms": 5.0}', "timestamp_ms", "is of type float"),
+    "timestamp is negative": (b'{"api": "Fetch", "timestamp_ms": -1}', "timestamp_ms", "is -1"),
+    "timestamp is huge": (b'{"api": "Fetch", "timestamp_ms": 99999999999999999999}', "timestamp_ms", "is 9999"),
+    "far future": (b'{"api": "Fetch", "timestamp_ms": 1700000060001}', "timestamp_ms", "lies 60001 ms ahead"),
+    "NaN": (b'{"api": "Fetch", "request_time_ns": NaN}', "value", "is not JSON"),
+    "beyond a double": (b'{"api": "Fetch", "request_time_ns": 1e400}', "request_time_ns", "can't be read"),
+    "negative bytes": (
+        b'{"api": "Fetch", "topic_partitions": [{"topic": "t", "partition": 0, "bytes": -1}]}',
+        "topic_partitions[0].bytes",
+        "is -1",
+    ),
+    "partitions missing": (b'{"api": "CreateTopics", "mutations": [{"topic": "t"}]}', "mutations[0].partitions", "is missing"),
+    "partitions huge": (
+        b'{"api": "CreateTopics", "mutations": [{"topic": "t", "partitions": 2147483648}]}',
+        "mutations[0].partitions",
+        "is 2147483648",
+    ),
+    "topic empty": (b'{"api": "CreateTopics", "mutations": [{"topic": "", "partitions": 1}]}', "mutations[0].topic", "is empty"),
+    "flag is a string": (b'{"api": "CreateTopics", "validate_only": "no"}', "validate_only", "is of type str"),
+    "too large": (b'{"api": "Fetch", "user": "' + b"x" * 1_048_576 + b'"}', "value", "has 10486"),
+    "name too long": (b'{"api": "Fetch", "user": "' + b"x" * 32_768 + b'"}', "user", "has 32768 characters"),
+    "nested too deeply": (b'{"api": "Fetch", "more": ' + b"[" * 100_000, "value", "is nested too deeply"),
+    "too many mutations": (
+        json.dumps({"api": "DeleteTopics", "mutations": [{"topic": "t", "partitions": 1}] * 10_001}).encode(),
+        "mutations",
+        "has 10001 entries",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_event_names_its_field_and_what_is_wrong(name: str) -> None:
+    """Field, problem and what would be right."""
+    value, field, problem = BAD[name]
+
+    with pytest.raises(InvalidRequestError) as raised:
+        parse_request(value, SOURCE, LIMITS)
+
+    assert raised.value.field == field
+    assert raised.value.problem.startswith(problem)
+    assert raised.value.expected
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_event_is_kept_whole_in_its_dead_letter(name: str) -> None:
+    """Source, error and the original bytes; the shard it travels through exists."""
+    value = BAD[name][0]
+    settings = PlanSettings.of(DEFAULTS)
+
+    ((shard, record),) = plan_event(value, SOURCE, Quotas(), settings, decided_at_ms=0)
+
+    assert isinstance(record, OutputRecord)
+    assert 0 <= shard < settings.shards
+    letter = json.loads(record.value)
+    assert record.topic == "quota-dead-letters"
+    assert letter["source"] == {"topic": "quota-requests", "partition": 2, "offset": 17}
+    assert letter["error"].keys() == {"field", "problem", "expected"}
+    assert letter["value_bytes"] == (None if value is None else len(value))
+    assert letter["value"] is None if value is None else base64.b64decode(letter["value"]) == value
+
+
+def test_a_giant_bad_event_keeps_its_beginning() -> None:
+    """10 MiB would not fit a Kafka record in base64; its size is told, and its source has the rest."""
+    value = b"x" * (10 * 1024 * 1024)
+
+    ((_, record),) = plan_event(value, SOURCE, Quotas(), PlanSettings.of(DEFAULTS), decided_at_ms=0)
+
+    assert isinstance(record, OutputRecord)
+    assert len(record.value) < 8 * 1024 * 1024
+    assert json.loads(record.value)["value_bytes"] == len(value)
+
+
+def test_defaults_come_from_the_kafka_record() -> None:
+    """request_id is its place, timestamp_ms its time; unknown fields are ignored."""
+    request = parse_request(b'{"api": "Whatever", "colour": "blue"}', SOURCE, LIMITS)
+
+    assert (request.request_id, request.timestamp_ms) == ("quota-requests-2-17", NOW_MS)
+    assert (request.user, request.client_id, request.validate_only) == (None, None, False)
+
+
+def test_an_old_event_is_decided_at_its_own_time() -> None:
+    """Late events are welcome: the bucket takes back the time, as Kafka's does when the clock steps back."""
+    assert parse_request(b'{"api": "Fetch", "timestamp_ms": 0}', SOURCE, LIMITS).timestamp_ms == 0
+
+
+@given(st.one_of(st.none(), st.binary(max_size=200), st.text(max_size=200).map(str.encode)))
+def test_no_bytes_can_stop_the_parser(value: bytes | None) -> None:
+    """Whatever comes, it is a request or an InvalidRequestError."""
+    with pytest.raises(InvalidRequestError):
+        parse_request(value, SOURCE, LIMITS)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=5), children, max_size=3),
+    max_leaves=8,
+)
+FIELDS = ("api", "user", "client_id", "timestamp_ms", "topic_partitions", "mutations", "purgatory_ms", "cluster_action")
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), json_values))
+def test_every_object_is_answered_once(event: dict[str, object]) -> None:
+    """A decision or a dead letter, never neither and never both."""
+    rows = list(plan_event(json.dumps(event).encode(), SOURCE, Quotas(), PlanSettings.of(DEFAULTS), 0))
+
+    assert len(rows) == 1

@@ -1,0 +1,75 @@
+"""The windowed rate of byte-rate and request quotas."""
+
+import copy
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state.quota import Window
+from state.sampled_rate import SampledRate, wait_for_rate_ms
+
+WINDOW = Window(samples=11, window_ms=1000)
+EVENTS = st.lists(st.tuples(st.integers(0, 30_000), st.floats(0, 1e6)))
+
+
+def recorded(events: list[tuple[int, float]]) -> SampledRate:
+    rate = SampledRate()
+    for now_ms, value in sorted(events):
+        rate.record(value, WINDOW, now_ms)
+    return rate
+
+
+def samples_of(rate: SampledRate) -> tuple[list[int], list[int], list[float], int]:
+    return rate.starts_ms, rate.last_events_ms, rate.values, rate.current
+
+
+def test_a_fresh_rate_divides_by_all_but_one_window() -> None:
+    """50 over (11-1) * 1 s."""
+    assert recorded([(0, 50.0)]).measure(WINDOW, now_ms=0) == 5.0
+
+
+def test_a_sample_dies_by_its_last_event() -> None:
+    """A burst at 0 counts until 10 999 ms and is gone at 11 000 ms."""
+    rate = recorded([(0, 2000.0)])
+
+    assert rate.measure(WINDOW, now_ms=10_999) > 0
+    assert rate.measure(WINDOW, now_ms=11_000) == 0
+
+
+def test_the_ring_overwrites_its_oldest_sample() -> None:
+    """S+1 samples are kept, the next window takes the place of the first."""
+    rate = recorded([(second * 1000, 1.0) for second in range(13)])
+
+    assert len(rate.values) == 12
+    assert rate.current == 0
+    assert rate.starts_ms[0] == 12_000
+
+
+def test_no_quota_of_zero_ends_in_an_error() -> None:
+    """Q = 0 asks for an infinite wait, which saturates."""
+    assert wait_for_rate_ms(1.0, 0.0, 1000) == 2**63 - 1
+
+
+@given(events=EVENTS, now_ms=st.integers(0, 60_000))
+def test_peeking_sees_what_measuring_sees_and_leaves_no_trace(events: list[tuple[int, float]], now_ms: int) -> None:
+    """Reading a rate for display never changes it."""
+    rate = recorded(events)
+    before = copy.deepcopy(samples_of(rate))
+
+    peeked = rate.peek(WINDOW, now_ms)
+
+    assert samples_of(rate) == before
+    assert peeked == rate.measure(WINDOW, now_ms)
+
+
+@given(events=EVENTS, value=st.integers(0, 10**6))
+def test_unrecord_undoes_record(events: list[tuple[int, float]], value: int) -> None:
+    """Bytes that are taken back leave the rate as if they had only opened a sample."""
+    rate, reference = recorded(events), recorded(events)
+    reference.record(0.0, WINDOW, now_ms=30_000)
+
+    rate.record(float(value), WINDOW, now_ms=30_000)
+    rate.record(-float(value), WINDOW, now_ms=30_000)
+
+    assert math.isclose(rate.measure(WINDOW, 30_000), reference.measure(WINDOW, 30_000), rel_tol=1e-9, abs_tol=1e-6)

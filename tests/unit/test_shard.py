@@ -1,0 +1,167 @@
+"""A shard's stored form."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from state.charge import Charge
+from state.codec import decode
+from state.entity import Tags
+from state.errors import StateError
+from state.meters import Meters
+from state.quota import QuotaKind, QuotaSettings
+from state.shard import Shard, columns_of, shard_of
+
+SETTINGS = QuotaSettings()
+FOREVER_MS = 2**50
+GOLDEN_V1 = bytes.fromhex(
+    "010400000002000000030000000300000017000000616c6963657c6170700a746f7069633a6f253230727c33326468e5cf8b"
+    "010000000084036600000000000000000000000000907fc0000000000000f87f3800000000000000000068e5cf8b01000000"
+    "000000000000006600000000000000000000000000001440000000000000e043310100000000000000010031000000000000"
+    "0000000503300000000000000000300100000000000000310000000000000000006400300000000000000000660000000000"
+    "000000000000000000e03f00000000008081400000000000002840"
+)
+"""Written by the first release with codec version 1; every later one must read it."""
+
+
+def charged(*charges: tuple[Tags, QuotaKind, float, float, int]) -> Shard:
+    shard = Shard()
+    for tags, kind, limit, amount, now_ms in charges:
+        amounts = [amount, 0.0] if kind is QuotaKind.REQUEST_PERCENTAGE else [amount]
+        shard.meters_of(tags).charge(Charge(kind, "user", limit, False, amounts), now_ms, SETTINGS)
+    return shard
+
+
+def contents(meters: Meters) -> object:
+    rates = {kind: (r.starts_ms, r.last_events_ms, r.values, r.current) for kind, r in meters.rates.items()}
+    bucket = meters.bucket and (meters.bucket.tokens, meters.bucket.last_ms)
+    mutation = meters.mutation_rate and (meters.mutation_rate.starts_ms, meters.mutation_rate.values)
+    return rates, bucket, mutation, meters.mutation_limit, meters.last_event_ms
+
+
+names = st.text(alphabet=st.characters(codec="utf-8"), max_size=8)
+charges = st.lists(
+    st.tuples(
+        st.one_of(
+            st.builds(Tags, names, names),
+            st.builds(Tags, topic=names.filter(bool), partition=st.integers(0, 2**31 - 1)),
+        ),
+        st.sampled_from(QuotaKind),
+        st.floats(1e-6, 1e12),
+        st.floats(0, 2**53),
+        st.integers(0, 253_402_300_799_999),
+    ),
+    max_size=12,
+)
+
+
+def test_bytes_written_by_the_first_release_are_read() -> None:
+    """Version 1: alice's bucket at -60 of KIP-599's example and her byte rate, and one topic-partition."""
+    shard = Shard.from_bytes(GOLDEN_V1, shards=4)
+
+    alice, orders = shard.meters_of(Tags("alice", "app")), shard.meters_of(Tags(topic="o r", partition=3))
+
+    assert alice.bucket is not None
+    assert (alice.bucket.tokens, alice.bucket.last_ms, alice.mutation_limit) == (-505.0, 1_700_000_000_000, 5.0)
+    assert alice.rates[QuotaKind.PRODUCER_BYTE_RATE].values == [0.5]
+    assert alice.rates[QuotaKind.PRODUCER_BYTE_RATE].starts_ms == [1_700_000_000_100]
+    assert orders.rates[QuotaKind.TOPIC_PRODUCER_BYTE_RATE].values == [12.0]
+    assert shard.to_bytes(4, FOREVER_MS, SETTINGS) == GOLDEN_V1
+
+
+@settings(deadline=None)
+@given(charges=charges)
+def test_a_stored_shard_reads_back_the_same(charges: list[tuple[Tags, QuotaKind, float, float, int]]) -> None:
+    """All counters, to the last bit, for any names."""
+    shard = charged(*charges)
+
+    read = Shard.from_bytes(shard.to_bytes(4, FOREVER_MS, SETTINGS), shards=4)
+
+    for tags, *_ in charges:
+        assert contents(read.meters_of(tags)) == contents(shard.meters_of(tags))
+    assert len(read) == len(shard)
+
+
+def test_untouched_entities_pass_through_unchanged() -> None:
+    """A batch that charges one entity writes the others as they were."""
+    alice, bob = Tags("alice"), Tags("bob")
+    both = charged((alice, QuotaKind.PRODUCER_BYTE_RATE, 1.0, 0.1, 5), (bob, QuotaKind.CONTROLLER_MUTATION_RATE, 1, 7, 9))
+    stored = both.to_bytes(4, FOREVER_MS, SETTINGS)
+
+    later = Shard.from_bytes(stored, 4)
+    later.meters_of(alice).charge(Charge(QuotaKind.PRODUCER_BYTE_RATE, "user", 1.0, False, [3.0]), 6, SETTINGS)
+    read = Shard.from_bytes(later.to_bytes(4, FOREVER_MS, SETTINGS), 4)
+
+    assert contents(read.meters_of(bob)) == contents(both.meters_of(bob))
+    assert read.meters_of(alice).rates[QuotaKind.PRODUCER_BYTE_RATE].values == [3.1]
+
+
+def test_another_shard_count_is_refused() -> None:
+    """State hashed into 4 shards is not to be found under 8."""
+    stored = charged((Tags("a"), QuotaKind.PRODUCER_BYTE_RATE, 1.0, 1.0, 0)).to_bytes(4, FOREVER_MS, SETTINGS)
+
+    with pytest.raises(StateError, match=r"made with state\.shards = 4, the settings say 8; set state\.shards back to 4"):
+        Shard.from_bytes(stored, shards=8)
+
+
+@pytest.mark.parametrize("cut", [0, 3, 22, 30, -1])
+def test_damaged_bytes_are_refused(cut: int) -> None:
+    """Cut short anywhere, it is an error that says what to do, never a wrong balance."""
+    stored = charged((Tags("a"), QuotaKind.PRODUCER_BYTE_RATE, 1.0, 1.0, 0)).to_bytes(4, FOREVER_MS, SETTINGS)
+
+    with pytest.raises(StateError, match="restore the checkpoint from a backup"):
+        Shard.from_bytes(stored[:cut], shards=4)
+
+
+def test_a_newer_codec_is_refused() -> None:
+    """A downgrade doesn't guess."""
+    stored = bytearray(Shard().to_bytes(4, FOREVER_MS, SETTINGS))
+    stored[0] = 99
+
+    with pytest.raises(StateError, match="codec version 99"):
+        Shard.from_bytes(bytes(stored), shards=4)
+
+
+def test_an_idle_entity_is_forgotten_after_an_hour_and_not_before() -> None:
+    """Kafka's 3600 s, counted from the newest event of the shard."""
+    hour_ms = 3_600_000
+    for newest_ms, expected in ((hour_ms, 2), (hour_ms + 1, 1)):
+        shard = charged(
+            (Tags("idle"), QuotaKind.PRODUCER_BYTE_RATE, 1.0, 1.0, 0),
+            (Tags("busy"), QuotaKind.PRODUCER_BYTE_RATE, 1.0, 1.0, newest_ms),
+        )
+
+        keys, _ = decode(shard.to_bytes(4, hour_ms, SETTINGS), 4)
+
+        assert len(keys) == expected
+
+
+def test_an_unpaid_deficit_is_never_forgiven_by_idling() -> None:
+    """Shipped Kafka forgives it after 3600 s (Q=1, burst 11, charge 10 010: 9999 s to pay); here it stays until paid."""
+    debtor, busy = Tags("debtor"), Tags("busy")
+    for newest_s, remembered in ((9_000, True), (10_020, False)):
+        shard = charged(
+            (debtor, QuotaKind.CONTROLLER_MUTATION_RATE, 1.0, 10_010.0, 0),
+            (busy, QuotaKind.CONTROLLER_MUTATION_RATE, 1.0, 1.0, newest_s * 1000),
+        )
+
+        keys, _ = decode(shard.to_bytes(4, 3_600_000, SETTINGS), 4)
+
+        assert (debtor.key() in keys) is remembered
+
+
+def test_the_shard_of_an_entity_is_the_same_in_every_release() -> None:
+    """State is found by it: these numbers may never change."""
+    assert [shard_of(key, 32) for key in ("alice|app", "|", "topic:orders|3")] == [27, 26, 18]
+
+
+def test_no_bucket_is_stored_for_an_entity_that_never_mutated() -> None:
+    """NaN tokens stand for "no bucket"."""
+    shard = charged((Tags("a"), QuotaKind.PRODUCER_BYTE_RATE, 1.0, 1.0, 0))
+
+    columns = columns_of({"a": shard.meters_of(Tags("a"))})
+
+    assert math.isnan(columns.bucket_tokens[0])
+    assert Shard.from_bytes(shard.to_bytes(1, FOREVER_MS, SETTINGS), 1).meters_of(Tags("a")).bucket is None

@@ -1,0 +1,25 @@
+"""Every worked example in a docstring of state/ gives the numbers it shows."""
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import state
+
+MODULES = [f"state.{module.name}" for module in pkgutil.iter_modules(state.__path__)]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_worked_examples_hold(name: str) -> None:
+    """What the docstring claims is what the code does."""
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_there_are_worked_examples() -> None:
+    """The check above is not empty: every formula has an example."""
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    examples = sum(len(test.examples) for name in MODULES for test in finder.find(importlib.import_module(name)))
+
+    assert examples >= 20
