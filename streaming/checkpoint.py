@@ -141,15 +141,18 @@ class BatchLog:
     def __init__(self, folder: CheckpointFolder) -> None:
         self._folder = folder
         content = folder.read("batch.json")
-        self._last = msgspec.json.decode(content, type=Batch) if content else None
+        self._last = msgspec.json.decode(content, type=Batch) if content else Batch(-1, -1, -1)
 
     def begin(self, batch_id: int, quota_version: int, now_ms: int) -> Batch:
         """The batch as it was begun the first time, else as it is begun now, written down."""
-        if self._last is not None and self._last.batch_id == batch_id:
-            return self._last
-        self._last = Batch(batch_id, quota_version, now_ms)
-        self._folder.write("batch.json", msgspec.json.encode(self._last))
+        if not self.begun_before(batch_id):
+            self._last = Batch(batch_id, quota_version, now_ms)
+            self._folder.write("batch.json", msgspec.json.encode(self._last))
         return self._last
+
+    def begun_before(self, batch_id: int) -> bool:
+        """Whether this batch was begun before, so that its records may be written already."""
+        return self._last.batch_id == batch_id
 
 
 class _SnapshotRow(NamedTuple):

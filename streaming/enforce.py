@@ -1,15 +1,16 @@
 """The enforce query: requests topic to decisions and dead letters, nothing slow in it."""
 
+import logging
 import time
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from configs.settings import Settings
 from streaming.batch_gate import BatchGate
 from streaming.checkpoint import Batch, BatchLog, CheckpointFolder
-from streaming.kafka import kafka_source, kafka_writer
+from streaming.kafka import kafka_since, kafka_source, kafka_writer
 from streaming.operator import (
     DECIDED_AT_PROPERTY,
     DECIDED_SCHEMA,
@@ -22,7 +23,11 @@ from streaming.operator import (
 )
 from streaming.quota_watch import QuotaWatch
 
+log = logging.getLogger("sluice.enforce")
+
 QUERY_NAME = "enforce"
+_CLOCK_DIFFERENCE_MS = 60_000
+"""How far the broker's clock may be behind ours; looking back further than needed costs time, nothing else."""
 
 
 class EnforceQuery:
@@ -59,18 +64,36 @@ class EnforceQuery:
         """Decide and write one micro-batch: one action, for a second one would run the stateful plan again."""
         self._gate.enter(batch_id)
         quotas = self._watch.quotas
+        replayed = self._log.begun_before(batch_id)
         batch = self._log.begin(batch_id, quotas.version, now_ms=time.time_ns() // 1_000_000)
         self._announce(batch)
-        # A replayed batch may have been begun under other quotas: then it may need combining all the same.
-        if quotas.one_tag_shape() and batch.quota_version == quotas.version:
+        if replayed:
+            log.warning("micro-batch %d is repeated; what it wrote before is left out", batch_id)
+            self._write_combined(decided, batch)
+        elif quotas.one_tag_shape():
             self._write(decided)
-            return
-        # Whole rows and parts come from one run of the stateful plan.
-        decided.persist()
+        else:
+            self._write_combined(decided)
+
+    def _write_combined(self, decided: DataFrame, replayed: Batch | None = None) -> None:
+        """Write with parts of decisions combined, and without what a replayed batch has written already."""
+        decided.persist()  # whole rows and parts come from one run of the stateful plan
         try:
-            self._write(combined(decided, self._settings))
+            records = combined(decided, self._settings)
+            self._write(records if replayed is None else self._unwritten(records, replayed))
         finally:
             decided.unpersist()
+
+    def _unwritten(self, records: DataFrame, batch: Batch) -> DataFrame:
+        """The records that the topics haven't got since the batch was begun for the first time."""
+        topics = self._settings.topics
+        since_ms = batch.decided_at_ms - _CLOCK_DIFFERENCE_MS
+        written = kafka_since(self._spark, self._settings, [topics.decisions, topics.dead_letters], since_ms)
+        return (
+            records.withColumn("answered", _answered())
+            .join(F.broadcast(written.select(_answered().alias("answered"))), "answered", "left_anti")
+            .drop("answered")
+        )
 
     def _announce(self, batch: Batch) -> None:
         context = self._spark.sparkContext
@@ -96,6 +119,12 @@ def decided_rows(spark: SparkSession, settings: Settings) -> DataFrame:
     return planned.groupBy("shard").applyInPandasWithState(
         shard_decider(settings), DECIDED_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
     )
+
+
+def _answered() -> Column:
+    """The event that a record answers: a decision by its id, a dead letter by its source."""
+    value = F.col("value").cast("string")
+    return F.coalesce(F.get_json_object(value, "$.decision_id"), F.get_json_object(value, "$.source"))
 
 
 def combined(decided: DataFrame, settings: Settings) -> DataFrame:

@@ -39,6 +39,18 @@ def kafka_source(
     )
 
 
+def kafka_since(spark: SparkSession, settings: Settings, topics: Sequence[str], since_ms: int) -> DataFrame:
+    """The topics' records that the broker got at `since_ms` or later, as far as there are now."""
+    return (
+        spark.read.format("kafka")
+        .options(**_client_options(settings))
+        .option("subscribe", ",".join(topics))
+        .option("startingTimestamp", since_ms)
+        .option("startingOffsetsByTimestampStrategy", "latest")
+        .load()
+    )
+
+
 def kafka_writer(writer: DataFrameWriter, settings: Settings) -> DataFrameWriter:
     """The writer of records (topic, key, value), each to its own topic."""
     return writer.format("kafka").options(**(_SINK_DEFAULTS | _client_options(settings)))

@@ -43,13 +43,13 @@ class MicroBatches:
         records: list[OutputRecord] = []
         parts: dict[bytes | None, list[PartialRow]] = defaultdict(list)
         for number, rows in rows_by_shard.items():
-            for row in self._decide(number, shuffle(rows)):
-                if row.topic is None:
-                    parts[row.key].append(decode_partial(row.value))
+            for decided in self._decide(number, shuffle(rows)):
+                if decided.topic is None:
+                    parts[decided.key].append(decode_partial(decided.value))
                 else:
-                    records.append(OutputRecord(row.topic, row.key, row.value))
+                    records.append(OutputRecord(decided.topic, decided.key, decided.value))
         topic, quota = self._settings.decisions_topic, self._settings.quota
-        return records + [combine_rows(shuffle_parts, topic, quota) for shuffle_parts in parts.values()]
+        return records + [combine_rows(rows_of_request, topic, quota) for rows_of_request in parts.values()]
 
     def _decide(self, number: int, rows: list[ChargeRow | OutputRecord]) -> list[OperatorRow]:
         settings = self._settings

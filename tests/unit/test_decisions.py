@@ -71,9 +71,7 @@ def test_one_refused_topic_does_not_stop_an_answer_for_the_others() -> None:
     assert decision["charges"][0]["value"] == 60.0
 
 
-@pytest.mark.parametrize(
-    ("api", "oldest_strict"), [("CreateTopics", 6), ("DeleteTopics", 5), ("CreatePartitions", 3)]
-)
+@pytest.mark.parametrize(("api", "oldest_strict"), [("CreateTopics", 6), ("DeleteTopics", 5), ("CreatePartitions", 3)])
 def test_old_versions_are_always_admitted_and_wait(api: str, oldest_strict: int) -> None:
     """KIP-599, "Handling of old Clients": charged, never refused, told to wait; from the bumped version on refused."""
     over = {**creates(60), "api": api}
@@ -156,9 +154,7 @@ def test_a_throttled_fetch_is_answered_empty_and_its_bytes_are_taken_back() -> N
 
 def test_a_throttled_produce_keeps_its_bytes() -> None:
     """They were written: the next one waits on."""
-    _, second = decide(
-        [quota(QuotaKind.PRODUCER_BYTE_RATE, 1000)], moves("Produce", 20_000), moves("Produce", 10)
-    )
+    _, second = decide([quota(QuotaKind.PRODUCER_BYTE_RATE, 1000)], moves("Produce", 20_000), moves("Produce", 10))
 
     assert second["throttle_time_ms"] == 10_010
 
@@ -194,9 +190,7 @@ def test_request_time_waits_at_most_one_window() -> None:
 
 def test_network_time_is_added_without_a_check() -> None:
     """It never throttles its own request, only the ones after it."""
-    first, second = decide(
-        [quota(QuotaKind.REQUEST_PERCENTAGE, 1)], works(0, network_time_ns=200_000_000), works(1)
-    )
+    first, second = decide([quota(QuotaKind.REQUEST_PERCENTAGE, 1)], works(0, network_time_ns=200_000_000), works(1))
 
     assert first["verdict"] == "ALLOW"
     assert second["verdict"] == "THROTTLE"

@@ -43,13 +43,21 @@ BAD = {
         "topic_partitions[0].bytes",
         "is -1",
     ),
-    "partitions missing": (b'{"api": "CreateTopics", "mutations": [{"topic": "t"}]}', "mutations[0].partitions", "is missing"),
+    "partitions missing": (
+        b'{"api": "CreateTopics", "mutations": [{"topic": "t"}]}',
+        "mutations[0].partitions",
+        "is missing",
+    ),
     "partitions huge": (
         b'{"api": "CreateTopics", "mutations": [{"topic": "t", "partitions": 2147483648}]}',
         "mutations[0].partitions",
         "is 2147483648",
     ),
-    "topic empty": (b'{"api": "CreateTopics", "mutations": [{"topic": "", "partitions": 1}]}', "mutations[0].topic", "is empty"),
+    "topic empty": (
+        b'{"api": "CreateTopics", "mutations": [{"topic": "", "partitions": 1}]}',
+        "mutations[0].topic",
+        "is empty",
+    ),
     "flag is a string": (b'{"api": "CreateTopics", "validate_only": "no"}', "validate_only", "is of type str"),
     "too large": (b'{"api": "Fetch", "user": "' + b"x" * 1_048_576 + b'"}', "value", "has 10486"),
     "name too long": (b'{"api": "Fetch", "user": "' + b"x" * 32_768 + b'"}', "user", "has 32768 characters"),

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.settings import Settings, load_settings
-from state.quota import QuotaSettings
+from state.entity import QuotaEntity
+from state.quota import QuotaKind, QuotaSettings
 from state.quota_entry import QuotaEntry
 from state.resolution import Quotas
 from streaming.events import Source
@@ -66,7 +67,7 @@ def test_batches_shards_and_row_orders_never_change_a_decision(
     plan = PlanSettings.of(chosen)._replace(shards=shards)
     job = MicroBatches(plan)
     sources = [(value, Source(plan.requests_topic, 0, offset, RECORD_MS)) for offset, value in enumerate(stream)]
-    ends = sorted(cut for cut in cuts if cut < len(sources)) + [len(sources)]
+    ends = [*sorted(cut for cut in cuts if cut < len(sources)), len(sources)]
     starts = [0, *ends[:-1]]
     records = [
         record
@@ -98,7 +99,7 @@ def test_forgetting_idle_entities_never_changes_a_decision(stream: list[bytes], 
 
 def test_two_source_partitions_are_merged_by_event_time() -> None:
     """Of one counter's events the earlier is decided first, whatever partition it came from."""
-    entries = [QuotaEntry(strategies.QuotaEntity(user="u"), strategies.CLIENT_KINDS[3], 1.0)]
+    entries = [QuotaEntry(QuotaEntity(user="u"), QuotaKind.CONTROLLER_MUTATION_RATE, 1.0)]
     plan = PlanSettings.of(DEFAULTS)
     late, early = (
         json.dumps(

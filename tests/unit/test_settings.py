@@ -62,7 +62,7 @@ def test_the_defaults_are_those_of_kafka() -> None:
 
     assert settings.quota == QuotaSettings()
     assert settings.kafka == {"bootstrap.servers": "localhost:9092"}
-    assert settings.spark == {"spark.master": "local[*, 4]"}
+    assert settings.spark == {"spark.master": "local[*]"}
     assert settings.enforce.shuffle_partitions is None
     assert settings.quotas.seed is None
 

@@ -87,7 +87,9 @@ def test_a_stored_shard_reads_back_the_same(charges: list[tuple[Tags, QuotaKind,
 def test_untouched_entities_pass_through_unchanged() -> None:
     """A batch that charges one entity writes the others as they were."""
     alice, bob = Tags("alice"), Tags("bob")
-    both = charged((alice, QuotaKind.PRODUCER_BYTE_RATE, 1.0, 0.1, 5), (bob, QuotaKind.CONTROLLER_MUTATION_RATE, 1, 7, 9))
+    both = charged(
+        (alice, QuotaKind.PRODUCER_BYTE_RATE, 1.0, 0.1, 5), (bob, QuotaKind.CONTROLLER_MUTATION_RATE, 1, 7, 9)
+    )
     stored = both.to_bytes(4, FOREVER_MS, SETTINGS)
 
     later = Shard.from_bytes(stored, 4)
@@ -102,7 +104,9 @@ def test_another_shard_count_is_refused() -> None:
     """State hashed into 4 shards is not to be found under 8."""
     stored = charged((Tags("a"), QuotaKind.PRODUCER_BYTE_RATE, 1.0, 1.0, 0)).to_bytes(4, FOREVER_MS, SETTINGS)
 
-    with pytest.raises(StateError, match=r"made with state\.shards = 4, the settings say 8; set state\.shards back to 4"):
+    with pytest.raises(
+        StateError, match=r"made with state\.shards = 4, the settings say 8; set state\.shards back to 4"
+    ):
         Shard.from_bytes(stored, shards=8)
 
 
@@ -139,7 +143,7 @@ def test_an_idle_entity_is_forgotten_after_an_hour_and_not_before() -> None:
 
 
 def test_an_unpaid_deficit_is_never_forgiven_by_idling() -> None:
-    """Shipped Kafka forgives it after 3600 s (Q=1, burst 11, charge 10 010: 9999 s to pay); here it stays until paid."""
+    """Q=1, burst 11, charge 10 010: 9999 s to pay. Shipped Kafka forgives it after 3600 s."""
     debtor, busy = Tags("debtor"), Tags("busy")
     for newest_s, remembered in ((9_000, True), (10_020, False)):
         shard = charged(

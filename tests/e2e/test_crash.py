@@ -1,0 +1,76 @@
+"""kill -9 of the job: every request still has exactly one decision, and the balances are as if nothing had happened."""
+
+import json
+import time
+from pathlib import Path
+from threading import Event
+
+import pytest
+from deltalake import DeltaTable
+from kafka import KafkaProducer
+
+from configs.quotas import load_quotas_file
+from scripts.load_generator import DEFAULT_MIX, PRODUCER_OPTIONS, LoadGenerator, publish
+from sinks.topics import connect, ensure_topics
+from state.resolution import Quotas
+from streaming.simulation import Simulation
+from tests.e2e.job_process import JobProcess, wait_until
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+REQUESTS = 100_000
+QUOTAS = [
+    {"entity": {"user": None}, "quotas": {"controller_mutation_rate": 5, "request_percentage": 5}},
+    {"entity": {"client_id": None}, "quotas": {"producer_byte_rate": 1_000_000, "consumer_byte_rate": 1_000_000}},
+]
+
+
+def test_a_hundred_thousand_requests_survive_kill_9_halfway(kafka_broker: str, tmp_path: Path) -> None:
+    """One decision or dead letter in the topic and one row in Delta for each; the same ones as without a crash."""
+    job = JobProcess(
+        tmp_path / "crash",
+        kafka_broker,
+        QUOTAS,
+        enforce={"max_offsets_per_trigger": 15_000, "checkpoint": str(tmp_path / "cp")},
+    )
+    topics = job.settings.topics
+    ensure_topics(job.settings)
+    load = LoadGenerator(seed=7, users=200, clients=20, zipf_skew=1.1, api_mix=DEFAULT_MIX, bad_share=0.01)
+    with connect(KafkaProducer, job.settings.kafka, **PRODUCER_OPTIONS) as producer:
+        publish(producer, topics.requests, load, Event(), count=REQUESTS)
+
+    job.start()
+    wait_until(lambda: job.count(topics.decisions) > REQUESTS * 0.4, 240)
+    time.sleep(0.5)  # into the middle of a micro-batch; where exactly doesn't matter
+    job.kill()
+    written = job.count(topics.decisions, topics.dead_letters)
+    assert written < REQUESTS
+    job.start()
+    job.answered(REQUESTS, 240)
+    wait_until(lambda: rows(job.settings.delta.decisions) + rows(job.settings.delta.dead_letters) >= REQUESTS, 180)
+    job.stop()
+
+    decisions = {decision["decision_id"]: decision for decision in job.decisions()}
+    letters = {letter["source"]["offset"] for letter in job.dead_letters()}
+    assert job.count(topics.decisions, topics.dead_letters) == REQUESTS
+    assert len(decisions) + len(letters) == REQUESTS
+    assert rows(job.settings.delta.decisions) == len(decisions)
+    assert rows(job.settings.delta.dead_letters) == len(letters)
+    assert metric_count(job) == sum(len(decision["charges"]) for decision in decisions.values())
+    events = [record.value for record in job.topic(topics.requests)]
+    simulation = Simulation(Quotas(load_quotas_file(job.folder / "quotas.yaml")), job.settings)
+    for record in simulation.decide(value or b"" for value in events):
+        answer = json.loads(record.value)
+        if "decision_id" in answer and answer["decision_id"] in decisions:
+            made = decisions[answer["decision_id"]]
+            assert {**made, "decided_at_ms": 0} == {**answer, "decided_at_ms": 0}
+
+
+def rows(path: str) -> int:
+    """Rows of a Delta table, from its log."""
+    return sum(DeltaTable(path).get_add_actions(flatten=True)["num_records"].to_pylist())
+
+
+def metric_count(job: JobProcess) -> int:
+    table = DeltaTable(job.settings.delta.quota_metrics).to_pyarrow_dataset().to_table(["count"])
+    return sum(table["count"].to_pylist())

@@ -1,0 +1,190 @@
+"""The whole job over a real broker: what goes in as a request comes out decided, once."""
+
+import base64
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from configs.quotas import load_quotas_file
+from sinks.quotas_table import QuotasTable
+from state.entity import QuotaEntity
+from state.quota import QuotaKind
+from state.quota_entry import QuotaEntry
+from state.resolution import Quotas
+from streaming.simulation import Simulation
+from tests.e2e.job_process import JobProcess, wait_until
+from tests.unit.test_events import BAD
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+Json = dict[str, Any]
+NAMES = ["a|b", "<default>", "two words", "🦊 fox", 'quo"te', "new\nline", "a%7Cb"]
+QUOTAS = [
+    {"entity": {"user": "kip599"}, "quotas": {"controller_mutation_rate": 5}},
+    {"entity": {"user": None}, "quotas": {"controller_mutation_rate": 1, "request_percentage": 1}},
+    {"entity": {"client_id": None}, "quotas": {"producer_byte_rate": 100, "consumer_byte_rate": 100}},
+    {"entity": {"topic": "orders"}, "quotas": {"producer.byte.rate": 50}},
+]
+
+
+@pytest.fixture(scope="module")
+def job(kafka_broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobProcess]:
+    """One job for all tests of this file; every test uses users of its own."""
+    process = JobProcess(
+        tmp_path_factory.mktemp("job"), kafka_broker, QUOTAS, quota={"controller.quota.window.num": 100}
+    )
+    process.start()
+    yield process
+    process.stop()
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def creates(user: str, partitions: list[int], at_ms: int, request_id: str) -> bytes:
+    mutations = [{"topic": f"t{number}", "partitions": count} for number, count in enumerate(partitions)]
+    event = {"api": "CreateTopics", "user": user, "client_id": "c", "timestamp_ms": at_ms, "request_id": request_id}
+    return json.dumps({**event, "mutations": mutations}).encode()
+
+
+def test_the_proposals_example_over_kafka(job: JobProcess) -> None:
+    """KIP-599: Q=5, S=100, W=1 s; 560 allowed, tokens -60; the next refused with 12 000 ms; admitted at +12 s."""
+    start_ms = now_ms()
+    job.publish(
+        [
+            creates("kip599", [80] * 7, start_ms, "burst"),
+            creates("kip599", [1], start_ms, "refused"),
+            creates("kip599", [1], start_ms + 12_000, "admitted"),
+        ]
+    )
+    job.answered(3)
+
+    decisions = {decision["request_id"]: decision for decision in job.decisions()}
+    assert decisions["burst"]["verdict"] == "ALLOW"
+    assert decisions["burst"]["charges"][0]["tokens"] == -60.0
+    assert (decisions["refused"]["verdict"], decisions["refused"]["throttle_time_ms"]) == ("REJECT", 12_000)
+    assert decisions["admitted"]["verdict"] == "ALLOW"
+
+
+def test_every_bad_event_is_a_dead_letter_and_the_job_goes_on(job: JobProcess) -> None:
+    """Requests = decisions + dead letters, with the bytes kept; what comes after is decided."""
+    before = len(job.topic(job.settings.topics.requests))
+    strange = [creates(name, [1], now_ms(), f"strange {number}") for number, name in enumerate(NAMES)]
+    megabyte = b'{"api": "Fetch", "user": "big", "more": "' + b"x" * 1_000_000 + b'"}'
+    far_past = b'{"api": "Fetch", "user": "past", "timestamp_ms": 1}'
+    future = b'{"api": "Fetch", "user": "future", "timestamp_ms": %d}' % (now_ms() + 3_600_000)
+    expected = {**BAD, "far future": (future, "timestamp_ms", "lies ")}
+    bad = [value for value, _, _ in expected.values()]
+
+    job.publish([*bad, megabyte, far_past, *strange])
+    job.answered(before + len(bad) + 2 + len(NAMES))
+
+    letters = {letter["source"]["offset"]: letter for letter in job.dead_letters()}
+    assert sorted(letters) == list(range(before, before + len(bad)))
+    for offset, (value, field, problem) in enumerate(expected.values(), start=before):
+        letter = letters[offset]
+        assert letter["error"]["field"] == field
+        assert letter["error"]["problem"].startswith(problem)
+        assert letter["value"] is None if value is None else base64.b64decode(letter["value"]) == value
+    users = [decision["user"] for decision in job.decisions()]
+    assert {"big", "past", *NAMES} <= set(users)
+
+
+def test_simulate_decides_as_the_job_does(job: JobProcess) -> None:
+    """Field by field, for everything this job was asked so far and a mix of every kind of charge."""
+    start_ms = now_ms()
+    events = []
+    for number in range(300):
+        event: Json = {
+            "user": f"user{number % 3}",
+            "client_id": f"client{number % 2}",
+            "timestamp_ms": start_ms + number * 37 % 5000,
+            "request_time_ns": number * 1_000_000,
+            "network_time_ns": 5_000_000,
+            "gateway": "test",
+        }
+        partitions = [{"topic": topic, "partition": number % 2, "bytes": number * 10} for topic in ("orders", "clicks")]
+        if number % 3 == 0:
+            event |= {"api": "CreateTopics", "api_version": number % 8, "mutations": [{"topic": "t", "partitions": 9}]}
+        else:
+            event |= {"api": "Produce" if number % 3 == 1 else "Fetch", "topic_partitions": partitions}
+        events.append(json.dumps(event).encode())
+    job.publish(events)
+    requests = [record.value for record in job.topic(job.settings.topics.requests)]
+    job.answered(len(requests))
+
+    quotas = Quotas(load_quotas_file(job.folder / "quotas.yaml"), version=0)
+    simulated = Simulation(quotas, job.settings).decide(value or b"" for value in requests)
+    expected = {}
+    for record in simulated:
+        if record.topic == job.settings.topics.decisions:
+            decision = json.loads(record.value)
+            expected[decision["decision_id"]] = decision
+
+    made = {decision["decision_id"]: decision for decision in job.decisions()}
+    assert len(made) >= 300
+    for decision_id, decision in made.items():
+        without_time = {**decision, "decided_at_ms": None}
+        if "timestamp_ms" in json.loads(requests[int(decision_id.rsplit("-", 1)[1])]):
+            assert without_time == {**expected[decision_id], "decided_at_ms": None}
+
+
+def test_each_answer_is_one_row_in_delta(job: JobProcess) -> None:
+    """Decisions, dead letters and their metrics, with the same numbers."""
+    requests = len(job.topic(job.settings.topics.requests))
+    job.answered(requests)
+    decided = {decision["decision_id"] for decision in job.decisions()}
+    letters = len(job.dead_letters())
+
+    wait_until(lambda: len(rows(job.settings.delta.decisions)) >= len(decided), 120)
+    wait_until(lambda: len(rows(job.settings.delta.dead_letters)) >= letters, 120)
+
+    table = rows(job.settings.delta.decisions)
+    assert sorted(row["decision_id"] for row in table) == sorted(decided)
+    assert len(rows(job.settings.delta.dead_letters)) == letters
+    (burst,) = [row for row in table if row["request_id"] == "burst"]
+    assert burst["charges"][0]["tokens"] == -60.0
+    charges = sum(len(row["charges"] or []) for row in table)
+    metrics = rows(job.settings.delta.quota_metrics)
+    assert sum(row["count"] for row in metrics) == charges
+    assert len(
+        {(r["window_start"], r["quota"], r["user"], r["client_id"], r["topic"], r["partition"]) for r in metrics}
+    ) == len(metrics)
+
+
+def test_a_quota_change_acts_within_three_seconds_and_is_named(job: JobProcess) -> None:
+    """Under way, without a restart: events after the change are decided under the new version."""
+    child = job.child
+    table = QuotasTable(job.settings.delta.quotas)
+    raised = QuotaEntry(QuotaEntity(user="changed"), QuotaKind.CONTROLLER_MUTATION_RATE, 1000.0)
+    job.publish([creates("changed", [101], now_ms(), "before"), creates("changed", [1], now_ms(), "refused")])
+    job.answered(len(job.topic(job.settings.topics.requests)))
+
+    version = table.alter(lambda entries: [*entries, raised], "test", datetime.now(UTC))
+    altered_at = time.monotonic()
+    seen = 0.0
+    while not seen and time.monotonic() - altered_at < 30:
+        job.publish([creates("watcher", [1], now_ms(), "after")])
+        if any(decision["quota_version"] == version for decision in job.decisions()):
+            seen = time.monotonic() - altered_at
+    job.publish([creates("changed", [50], now_ms(), "under the new limit")])
+    job.answered(len(job.topic(job.settings.topics.requests)))
+
+    decisions = {decision["request_id"]: decision for decision in job.decisions()}
+    assert decisions["refused"]["charges"][0]["limit"] == 1.0
+    assert decisions["under the new limit"]["charges"][0]["limit"] == 1000.0
+    assert decisions["under the new limit"]["quota_version"] == version
+    assert 0 < seen <= 3.0
+    assert job.child is child
+    assert job.alive
+
+
+def rows(path: str) -> list[Json]:
+    """All rows of a Delta table."""
+    return list(DeltaTable(path).to_pyarrow_dataset().to_table().to_pylist())
