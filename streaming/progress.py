@@ -50,10 +50,8 @@ def write_status(path: Path, status: dict[str, Any]) -> None:
 
 
 def _lag(source: Any) -> int:
-    """Events in the source's topics behind the batch's end."""
-    if not source["latestOffset"]:
-        return 0
-    latest, end = json.loads(source["latestOffset"]), json.loads(source["endOffset"])
+    """Events in the source's topics behind the batch's end; Spark doesn't know them for a repeated batch."""
+    latest, end = (json.loads(source[name] or "null") or {} for name in ("latestOffset", "endOffset"))
     return sum(
         offset - end.get(topic, {}).get(partition, 0)
         for topic, offsets in latest.items()

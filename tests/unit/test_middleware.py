@@ -1,0 +1,267 @@
+"""The middleware: what a muted client is told, what is charged, and what strangers' headers can't do."""
+
+import asyncio
+import http.client
+import json
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+from wsgiref.types import StartResponse, WSGIEnvironment
+
+import pytest
+
+from sinks.event_sender import WhenFull
+from sinks.gateway import Gateway, GatewayOptions, StalePolicy
+from sinks.middleware import (
+    AsgiQuotas,
+    HttpQuotas,
+    InvalidNameError,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    WsgiQuotas,
+    clean_name,
+    throttle_headers,
+)
+from sinks.mute_table import Mute
+from state.request import Request
+
+NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
+NOW_MS = 1_760_000_000_000
+
+
+class RecordingGateway(Gateway):
+    """A gateway without a broker that remembers what was handed over for publishing."""
+
+    def __init__(self, policy: StalePolicy = StalePolicy.FAIL_OPEN) -> None:
+        self.events: list[Request] = []
+        self.now_ms = NOW_MS
+        options = GatewayOptions(policy=policy, when_full=WhenFull.DROP, close_timeout_s=0)
+        super().__init__(NOBODY, options, clock_ms=lambda: self.now_ms)
+
+    def publish(self, request: Any, awaited: bool = False) -> str | None:
+        self.events.append(request)
+        return super().publish(request, awaited)
+
+
+@pytest.fixture(scope="module")
+def shared_gateway() -> Iterator[RecordingGateway]:
+    with RecordingGateway() as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def gateway(shared_gateway: RecordingGateway) -> RecordingGateway:
+    """A gateway with nothing published and nobody muted; each test mutes users of its own."""
+    shared_gateway.events.clear()
+    shared_gateway.now_ms += 3_600_000
+    shared_gateway.mutes.expire()
+    return shared_gateway
+
+
+async def hello(_scope: Scope, _receive: Receive, send: Send) -> None:
+    await asyncio.sleep(0.01)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+def drive(app: AsgiQuotas, headers: dict[str, str], kind: str = "http") -> list[Message]:
+    """What the application sends for one request."""
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+    asyncio.run(app({"type": kind, "headers": raw}, receive, send))
+    return sent
+
+
+def sent_headers(messages: list[Message]) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in messages[0]["headers"]}
+
+
+def test_a_served_asgi_request_becomes_an_event_with_its_time(gateway: RecordingGateway) -> None:
+    messages = drive(AsgiQuotas(hello, gateway), {"X-User": "alice", "X-Client-Id": "app"})
+
+    assert [messages[0]["status"], messages[1]["body"]] == [200, b"hello"]
+    [event] = gateway.events
+    assert (event.api, event.user, event.client_id) == ("Http", "alice", "app")
+    assert 10_000_000 <= (event.request_time_ns or 0) < 5_000_000_000
+
+
+def test_a_muted_asgi_client_gets_429_and_the_application_never_sees_it(gateway: RecordingGateway) -> None:
+    gateway.mutes.mute("alice", "app", Mute(gateway.now_ms + 4_001, "producer_byte_rate", 1024.0))
+
+    messages = drive(AsgiQuotas(hello, gateway), {"X-User": "alice", "X-Client-Id": "app"})
+
+    assert messages[0]["status"] == 429
+    headers = sent_headers(messages)
+    assert headers["retry-after"] == "5"
+    assert headers["ratelimit"] == '"producer_byte_rate";r=0;t=5'
+    assert headers["ratelimit-policy"] == '"producer_byte_rate";q=1024;qu="content-bytes";w=1'
+    assert int(headers["content-length"]) == len(messages[1]["body"])
+    problem = json.loads(messages[1]["body"])
+    assert problem["violated-policies"] == ["producer_byte_rate"]
+    assert problem["throttle_time_ms"] == 4_001
+    assert gateway.events == []
+
+
+def test_an_application_that_fails_is_charged_too(gateway: RecordingGateway) -> None:
+    async def broken(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        drive(AsgiQuotas(broken, gateway), {"X-User": "alice"})
+
+    assert [event.user for event in gateway.events] == ["alice"]
+
+
+def test_what_is_not_http_passes_untouched(gateway: RecordingGateway) -> None:
+    gateway.mutes.mute(None, None, Mute(gateway.now_ms + 1_000))
+
+    drive(AsgiQuotas(hello, gateway), {}, kind="lifespan")
+
+    assert gateway.events == []
+
+
+def test_the_headers_that_name_the_client_can_be_chosen(gateway: RecordingGateway) -> None:
+    options = HttpQuotas(user_header="X-Forwarded-User", client_id_header="X-App", api="Search")
+
+    drive(AsgiQuotas(hello, gateway, options), {"x-forwarded-user": "bob", "x-app": "cli", "X-User": "alice"})
+
+    assert [(event.api, event.user, event.client_id) for event in gateway.events] == [("Search", "bob", "cli")]
+
+
+def test_stale_decisions_of_a_closed_gateway_are_503_and_no_throttle() -> None:
+    with RecordingGateway(StalePolicy.FAIL_CLOSED) as gateway:
+        gateway.publish(Request("Http"))
+        gateway.now_ms += 60_000
+
+        messages = drive(AsgiQuotas(hello, gateway), {"X-User": "alice"})
+
+    assert messages[0]["status"] == 503
+    assert sent_headers(messages)["retry-after"] == "1"
+    assert "ratelimit" not in sent_headers(messages)
+
+
+class Chunks:
+    """A WSGI body that tells whether it was closed."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield b"hel"
+        yield b"lo"
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class QuietHandler(WSGIRequestHandler):
+    """No request lines on stderr."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def get(app: WsgiQuotas, headers: dict[str, str]) -> tuple[int, http.client.HTTPMessage, bytes]:
+    """One GET over a real connection to a real WSGI server."""
+    with make_server("127.0.0.1", 0, app, handler_class=QuietHandler) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+        connection.request("GET", "/", headers=headers)
+        response = connection.getresponse()
+        content = response.read()
+        connection.close()
+        thread.join()
+    return response.status, response.headers, content
+
+
+def test_a_served_wsgi_request_becomes_an_event_when_its_body_is_sent(gateway: RecordingGateway) -> None:
+    chunks = Chunks()
+
+    def app(_environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        start_response("200 OK", [])
+        return chunks
+
+    status, _, content = get(WsgiQuotas(app, gateway), {"X-User": "alice", "X-Client-Id": "app"})
+
+    assert (status, content) == (200, b"hello")
+    assert chunks.closed
+    [event] = gateway.events
+    assert (event.user, event.client_id) == ("alice", "app")
+    assert (event.request_time_ns or 0) > 0
+
+
+def test_a_muted_wsgi_client_gets_429(gateway: RecordingGateway) -> None:
+    gateway.mutes.mute("alice", None, Mute(gateway.now_ms + 1))
+
+    def app(_environ: WSGIEnvironment, _start_response: StartResponse) -> Iterable[bytes]:
+        raise AssertionError("a muted client's request must not be served")
+
+    status, headers, _ = get(WsgiQuotas(app, gateway), {"X-User": "alice"})
+
+    assert status == 429
+    assert headers["Retry-After"] == "1"
+    assert headers["RateLimit"] == '"sluice";r=0;t=1'
+    assert headers["RateLimit-Policy"] is None
+    assert headers["Content-Type"] == "application/problem+json"
+
+
+def test_a_wsgi_application_that_fails_is_charged_too(gateway: RecordingGateway) -> None:
+    def broken(_environ: WSGIEnvironment, _start_response: StartResponse) -> Iterable[bytes]:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        WsgiQuotas(broken, gateway)({"HTTP_X_USER": "alice"}, lambda *_: lambda _: None)
+
+    assert [event.user for event in gateway.events] == ["alice"]
+
+
+@pytest.mark.parametrize("value", ["x" * 256, "%41" * 256, "<a\x00b>", "<a%0d%0ab>", "<\tb>", "x" * 1_000_000])
+def test_a_header_that_is_no_name_is_refused_and_not_echoed(gateway: RecordingGateway, value: str) -> None:
+    messages = drive(AsgiQuotas(hello, gateway), {"X-User": value})
+
+    assert messages[0]["status"] == 400
+    assert value[:3].encode() not in messages[1]["body"]
+    assert gateway.events == []
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (None, None),
+        ("", None),
+        ("alice", "alice"),
+        ("O%3DA%20client", "O=A client"),
+        ("%C3%A9", "é"),
+        ("x" * 255, "x" * 255),
+    ],
+)
+def test_a_name_may_be_percent_encoded(value: str | None, name: str | None) -> None:
+    assert clean_name(value) == name
+
+
+def test_a_name_of_control_characters_is_none() -> None:
+    with pytest.raises(InvalidNameError):
+        clean_name("a\nb")
+
+
+@pytest.mark.parametrize(("wait_ms", "seconds"), [(1, "1"), (1_000, "1"), (1_001, "2"), (2_147_483_647, "2147484")])
+def test_seconds_to_wait_are_whole_and_rounded_up(wait_ms: int, seconds: str) -> None:
+    assert dict(throttle_headers(wait_ms, None))["Retry-After"] == seconds
+
+
+def test_a_quota_name_from_a_decision_is_written_only_if_it_is_one_of_ours() -> None:
+    headers = dict(throttle_headers(1, Mute(1, 'x"\r\nSet-Cookie: a', 1e300)))
+
+    assert headers["RateLimit"] == '"sluice";r=0;t=1'
+    assert headers["RateLimit-Policy"] == '"sluice";q=999999999999999;w=1'
