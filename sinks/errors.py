@@ -17,3 +17,7 @@ class UnsupportedPropertyError(SluiceError):
 
 class QuotasTableError(SluiceError):
     """The quotas table is missing, broken, no quotas table, or can't be written."""
+
+
+class GatewayClosedError(SluiceError):
+    """An event came to a gateway client that is closed."""
