@@ -116,6 +116,22 @@ class QuotasSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartSettings:
+    """Section `restart`: how a query that ended by itself is started again."""
+
+    max_failures: Int32
+    backoff_ms: Int32
+    max_backoff_ms: Int32
+
+
+@dataclass(frozen=True, slots=True)
+class HealthSettings:
+    """Section `health`: where the job answers /healthz, /readyz and /metrics, on loopback; port 0 is off."""
+
+    port: Annotated[int, Meta(ge=0, le=65_535)]
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything the job can be configured with; printing it hides secrets."""
 
@@ -127,6 +143,8 @@ class Settings:
     audit: AuditSettings
     delta: DeltaSettings
     quotas: QuotasSettings
+    restart: RestartSettings
+    health: HealthSettings
     spark: dict[str, str]
 
 
@@ -247,6 +265,8 @@ def _build(sections: Mapping[str, Mapping[str, object]], file: _File) -> Setting
         audit=_section(AuditSettings, "audit", sections, file),
         delta=_section(DeltaSettings, "delta", sections, file),
         quotas=_section(QuotasSettings, "quotas", sections, file),
+        restart=_section(RestartSettings, "restart", sections, file),
+        health=_section(HealthSettings, "health", sections, file),
         spark=_spark(sections["spark"], file),
     )
     topics, delta = settings.topics, settings.delta

@@ -18,6 +18,8 @@ from state.resolution import Quotas
 from streaming.log import configure_logging
 from streaming.quotas_cli import app as quotas_app
 
+log = logging.getLogger("sluice.job")
+
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 
@@ -54,16 +56,28 @@ def run(
     status_file: Annotated[
         Path | None, typer.Option(help="Keep the job's state and last micro-batches in this JSON file.")
     ] = None,
+    log_file: Annotated[
+        Path | None, typer.Option(help="Log to this file instead of standard error; rotated by size, 10 files kept.")
+    ] = None,
+    log_file_mib: Annotated[int, typer.Option(help="Size in MiB at which the log file is rotated.", min=1)] = 100,
 ) -> None:
-    """Run the job: requests topic in, decisions topic and Delta tables out, until Ctrl-C or SIGTERM."""
+    """Run the job: requests topic in, decisions topic and Delta tables out, until Ctrl-C or SIGTERM.
+
+    A query that ends by itself is started again on its checkpoint. Exit codes: 0 after Ctrl-C or SIGTERM, 1 when the
+    job can't start or the enforce query can't be kept going, 2 for bad usage or settings.
+    """
     settings = with_bootstrap_servers(load_settings(config), bootstrap_servers)
-    configure_logging()
+    configure_logging(log_file, log_file_mib)
     from streaming.job import Job  # Spark takes a second to import; no other command needs it
 
     job = Job(settings, status_file)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: job.request_stop())
-    job.run()
+    try:
+        job.run()
+    except SluiceError as error:
+        log.error("the job ends: %s", error)
+        raise
 
 
 @app.command()

@@ -23,5 +23,13 @@ class JobError(SluiceError):
     """A streaming query of the job ended by itself."""
 
 
+class HealthError(SluiceError):
+    """The job can't answer health checks at the port of the settings."""
+
+
+class LogFileError(SluiceError):
+    """The log file of the command line can't be written."""
+
+
 class CheckError(SluiceError):
     """A check of the doctor fails."""

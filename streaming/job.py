@@ -1,25 +1,27 @@
-"""The job: topics, tables and session made ready, then both queries until something ends them."""
+"""The job: topics, tables and session made ready, then both queries until it is asked to stop."""
 
 import logging
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Any
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from configs.settings import Settings
 from sinks.topics import ensure_topics
+from streaming import audit, enforce
 from streaming.audit import AuditQuery
 from streaming.checkpoint import CheckpointFolder, QuotaSnapshots, check_origin
 from streaming.enforce import EnforceQuery
 from streaming.errors import JobError
-from streaming.progress import QueryProgress, write_status
+from streaming.health import HealthServer, JobHealth
+from streaming.progress import write_status
 from streaming.quota_watch import QuotaWatch, ensure_quotas_table
 from streaming.session import start_session
+from streaming.supervision import QueryState, SupervisedQuery
 
 log = logging.getLogger("sluice.job")
 
@@ -34,13 +36,14 @@ class Job:
         self._status_file = status_file
         self._stop = Event()
         self._status: dict[str, Any] = {"state": "starting"}
+        self._health = JobHealth()
 
     def request_stop(self) -> None:
         """Ask the job to end after the current micro-batch; safe to call from a signal handler."""
         self._stop.set()
 
     def run(self) -> None:
-        """Run until asked to stop. Raises a SluiceError if it can't start, or a query ends by itself."""
+        """Run until asked to stop. Raises a SluiceError if it can't start, or the enforce query can't be kept going."""
         self._tell(state="starting")
         for topic in ensure_topics(self._settings):
             log.info("created topic %s", topic)
@@ -48,27 +51,44 @@ class Job:
         folder = CheckpointFolder(self._settings.enforce.checkpoint)
         check_origin(folder, self._settings)
         watch = QuotaWatch(table, QuotaSnapshots(folder), self._settings.quotas.poll_ms)
-        spark = start_session(self._settings)
-        queries = _Queries(spark, self._settings, watch)
+        with _health_server(self._health, self._settings.health.port):
+            spark = start_session(self._settings)
+            try:
+                self._run_queries(spark, watch)
+            finally:
+                spark.stop()
+                self._tell(state="stopped")
+
+    def _run_queries(self, spark: SparkSession, watch: QuotaWatch) -> None:
+        queries = supervised_queries(spark, self._settings, watch)
         try:
             watch.start()
-            queries.start()
+            for query in queries:
+                query.start()
             self._tell(state="running", quota_version=watch.quotas.version)
             log.info("running with quotas version %d", watch.quotas.version)
             self._follow(queries, watch)
         finally:
             self._tell(state="stopping")
             watch.stop()
-            queries.stop()
-            spark.stop()
-            self._tell(state="stopped")
+            for query in queries:
+                query.stop()
+            for query in queries:
+                query.join()
 
-    def _follow(self, queries: "_Queries", watch: QuotaWatch) -> None:
+    def _follow(self, queries: list[SupervisedQuery], watch: QuotaWatch) -> None:
+        told: dict[str, QueryState] = {}
         while not self._stop.wait(_LOOK_SECONDS):
-            for batch in queries.new_batches():
+            for batch in [batch for query in queries for batch in query.new_batches()]:
                 log.info("batch", extra={"fields": batch})
+                self._health.batch(batch)
                 self._tell(quota_version=watch.quotas.version, **{str(batch["query"]): batch})
-            queries.check()
+            states = {query.name: query.state for query in queries}
+            self._health.beat(states, watch.quotas.version)
+            if states != told:
+                told = states
+                self._tell(queries=self._health.queries())
+            _check(states[enforce.QUERY_NAME])
 
     def _tell(self, **changes: Any) -> None:
         self._status |= {**changes, "at_ms": time.time_ns() // 1_000_000}
@@ -76,42 +96,32 @@ class Job:
             write_status(self._status_file, self._status)
 
 
-@dataclass
-class _Queries:
-    """The two queries, followed together."""
-
-    spark: SparkSession
-    settings: Settings
-    watch: QuotaWatch
-    _running: list[StreamingQuery] = field(default_factory=list)
-    _progress: list[QueryProgress] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._enforce = EnforceQuery(self.spark, self.settings, self.watch)
-        self._audit = AuditQuery(self.spark, self.settings)
-
-    def start(self) -> None:
-        self._running = [self._enforce.start(), self._audit.start()]
-        self._progress = [QueryProgress(query) for query in self._running]
-
-    def new_batches(self) -> list[dict[str, Any]]:
-        return [batch for progress in self._progress for batch in progress.new_batches()]
-
-    def check(self) -> None:
-        """Raises JobError with the reason when a query ended by itself."""
-        for query in self._running:
-            if not query.isActive:
-                raise JobError(f"query {query.name} ended: {_reason(query.exception())}")
-
-    def stop(self) -> None:
-        self._enforce.stop()
-        self._audit.stop()
+def supervised_queries(spark: SparkSession, settings: Settings, watch: QuotaWatch) -> list[SupervisedQuery]:
+    """Both queries, each on its own: without the audit query, which is tried again for ever, requests are decided."""
+    return [
+        SupervisedQuery(enforce.QUERY_NAME, lambda: EnforceQuery(spark, settings, watch), settings.restart),
+        SupervisedQuery(audit.QUERY_NAME, lambda: AuditQuery(spark, settings), settings.restart, gives_up=False),
+    ]
 
 
-def _reason(exception: StreamingQueryException | None) -> str:
-    """The line of a query's error that says what happened."""
-    if exception is None:
-        return "no error was given"
-    lines = [line.strip() for line in str(exception).splitlines() if line.strip()]
-    telling = [line for line in lines if "Error" in line or "Exception" in line]
-    return (telling or lines or ["no error was given"])[-1 if telling else 0]
+@contextmanager
+def _health_server(health: JobHealth, port: int) -> Iterator[None]:
+    """The health server while the job runs, if the settings want one."""
+    if not port:
+        yield
+        return
+    server = HealthServer(health, port)
+    server.start()
+    try:
+        yield
+    finally:
+        server.stop()
+
+
+def _check(enforce_state: QueryState) -> None:
+    """Raises JobError with the reason when the enforce query is given up."""
+    if enforce_state.state == "given up":
+        raise JobError(
+            f"query {enforce.QUERY_NAME} ended {enforce_state.failures_in_a_row} times in a row without a micro-batch"
+            f" between: {enforce_state.reason}"
+        )

@@ -1,0 +1,63 @@
+"""The job's log: an entry is a line, whatever is in it; a file of it never grows without end."""
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from streaming.errors import LogFileError
+from streaming.log import FILES_KEPT, configure_logging
+
+HOSTILE = [
+    'x\n{"level": "info", "message": "forged"}',
+    "\x1b[2J\x1b]0;title\x07",
+    '"},{"a":"',
+    "\u2028\u202e",
+    "\ud800",
+]
+
+
+@contextmanager
+def job_log(file: Path, file_mib: int = 1) -> Iterator[None]:
+    """Logging as the job's process has it; afterwards as pytest had it."""
+    root = logging.getLogger()
+    kept, level, root.handlers = root.handlers, root.level, []
+    try:
+        configure_logging(file, file_mib)
+        yield
+    finally:
+        for handler in root.handlers:
+            handler.close()
+        root.handlers = kept
+        root.setLevel(level)
+
+
+def test_hostile_text_stays_in_its_entry(tmp_path: Path) -> None:
+    """No line is forged, no terminal is driven: what is not printable ASCII is escaped."""
+    with job_log(tmp_path / "job.log"):
+        for text in HOSTILE:
+            logging.getLogger("sluice.test").warning("user %s", text, extra={"fields": {"entity": text}})
+
+    content = (tmp_path / "job.log").read_bytes()
+    entries = [json.loads(line) for line in content.splitlines()]
+    assert [entry["message"] for entry in entries] == [f"user {text}" for text in HOSTILE]
+    assert [entry["entity"] for entry in entries] == HOSTILE
+    assert all(byte == 10 or 32 <= byte < 127 for byte in content)
+
+
+def test_a_log_file_is_rotated_by_size(tmp_path: Path) -> None:
+    with job_log(tmp_path / "job.log", file_mib=1):
+        for number in range(FILES_KEPT + 3):
+            logging.getLogger("sluice.test").info("%d %s", number, "x" * 1_000_000)
+
+    files = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    assert set(files) == {"job.log"} | {f"job.log.{number}" for number in range(1, FILES_KEPT + 1)}
+    assert max(files.values()) <= 1024 * 1024
+
+
+def test_an_impossible_log_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(LogFileError, match=r"can't write the log file .*Is a directory"), job_log(tmp_path):
+        pass

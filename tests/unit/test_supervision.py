@@ -1,0 +1,131 @@
+"""A query that ends by itself is started again; queries are made up here, for real ones don't fail at will."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from configs.settings import RestartSettings
+from streaming.errors import CheckpointError
+from streaming.supervision import SupervisedQuery, backoff_s
+
+QUICK = RestartSettings(max_failures=3, backoff_ms=1, max_backoff_ms=1)
+SLOW = RestartSettings(max_failures=3, backoff_ms=3_600_000, max_backoff_ms=3_600_000)
+
+
+class MadeUpQuery:
+    """Runs until it is stopped, or ends at once with an error, after `batches` micro-batches."""
+
+    def __init__(self, error: Exception | None = None, batches: int = 0) -> None:
+        self._error = error
+        self._batches = batches
+        self.stopped = False
+        self.status = {"message": "Processing new data"}
+
+    def start(self) -> Any:
+        return self
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def exception(self) -> Exception | None:
+        return self._error
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 # Spark's name
+        return self._error is None
+
+    @property
+    def lastProgress(self) -> Any:  # noqa: N802 # Spark's name
+        return self.recentProgress[-1] if self._batches else None
+
+    @property
+    def recentProgress(self) -> list[Any]:  # noqa: N802 # Spark's name
+        source = {"latestOffset": None, "endOffset": None}
+        progress = {"name": "q", "timestamp": "", "numInputRows": 1, "durationMs": {}, "sources": [source]}
+        return [{**progress, "batchId": number} for number in range(self._batches)]
+
+
+def supervised(runs: list[MadeUpQuery], restart: RestartSettings, gives_up: bool = True) -> SupervisedQuery:
+    made = iter(runs)
+    query = SupervisedQuery("q", lambda: next(made), restart, gives_up)
+    query.start()
+    return query
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_failed_query_is_started_again_and_its_reason_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """The line of the error that says what happened, not the whole of Spark's report."""
+    report = "[STREAM_FAILED] Query terminated\n  at x.y\njava.io.IOException: disk\x1b is gone\n\tat z"
+    with caplog.at_level(logging.ERROR):
+        query = supervised([MadeUpQuery(RuntimeError(report)), running := MadeUpQuery()], QUICK)
+        wait_until(lambda: query.state.state == "running" and query.state.restarts == 1)
+    query.stop()
+    query.join()
+
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == "query q ended, once; starts again in 0.001 s: java.io.IOException: disk\x1b is gone"
+    assert running.stopped
+    assert query.state.state == "stopped"
+
+
+def test_failures_in_a_row_end_it() -> None:
+    query = supervised([MadeUpQuery(RuntimeError(f"E{number}")) for number in range(3)], QUICK)
+    query.join()
+
+    assert query.state.state == "given up"
+    assert query.state.failures_in_a_row == 3
+    assert query.state.reason == "E2"
+
+
+def test_a_micro_batch_between_failures_starts_the_count_afresh() -> None:
+    """Five failures, never three in a row without a micro-batch."""
+    failing = [MadeUpQuery(RuntimeError("broker"), batches=number % 2) for number in range(5)]
+    query = supervised([*failing, MadeUpQuery()], QUICK)
+    wait_until(lambda: query.state.restarts == 5)
+    batches = query.new_batches()
+    query.stop()
+    query.join()
+
+    assert query.state.state == "stopped"
+    assert [batch["batch_id"] for batch in batches] == [0, 0]
+
+
+def test_a_query_that_never_gives_up_goes_on_trying() -> None:
+    query = supervised([*(MadeUpQuery(RuntimeError("disk")) for _ in range(10)), MadeUpQuery()], QUICK, gives_up=False)
+    wait_until(lambda: query.state.restarts == 10)
+    query.stop()
+    query.join()
+
+    assert query.state.state == "stopped"
+
+
+def test_damage_that_no_restart_cures_ends_it_at_once() -> None:
+    query = supervised([MadeUpQuery(CheckpointError("sluice.json is damaged"))], SLOW)
+    query.join()
+
+    assert query.state.state == "given up"
+    assert query.state.reason == "CheckpointError: sluice.json is damaged"
+
+
+def test_a_stop_ends_the_pause() -> None:
+    """SIGTERM is obeyed at once, whatever the backoff."""
+    query = supervised([MadeUpQuery(RuntimeError("broker"))], SLOW)
+    wait_until(lambda: query.state.state == "backing off")
+    query.stop()
+    query.join()
+
+    assert query.state.state == "stopped"
+
+
+@pytest.mark.parametrize(("failures", "pause_s"), [(1, 1.0), (2, 2.0), (4, 8.0), (6, 30.0), (100_000, 30.0)])
+def test_the_pause_doubles_up_to_its_limit(failures: int, pause_s: float) -> None:
+    assert backoff_s(failures, RestartSettings(8, 1000, 30_000)) == pause_s
