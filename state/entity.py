@@ -1,5 +1,6 @@
 """Quota entities: whom a quota is set on, and whom a counter is kept for."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -16,6 +17,9 @@ class Default(Enum):
 
 
 DEFAULT: Final = Default.DEFAULT
+
+_UNCHANGED = re.compile(r"[A-Za-z0-9._-]*")
+"""Names that URL-encoding leaves as they are: nearly all."""
 
 EntityName = str | Default | None
 """A name, DEFAULT, or None where the entity has no part of that type."""
@@ -105,4 +109,6 @@ def sanitize(name: str) -> str:
     >>> sanitize("O=A client,CN=localhost")
     'O%3DA%20client%2CCN%3Dlocalhost'
     """
-    return quote(name, safe=".-_*").replace("*", "%2A").replace("~", "%7E")
+    if _UNCHANGED.fullmatch(name):
+        return name
+    return quote(name, safe=".-_").replace("~", "%7E")

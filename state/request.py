@@ -60,40 +60,66 @@ class Request:
 
 def check_request(request: Request) -> None:
     """Raises InvalidRequestError, naming the field, unless every amount and name is within its bounds."""
-    _check_name("api", request.api)
     if not request.api:
         raise InvalidRequestError("api", "is empty", "the name of a Kafka API such as Produce")
-    for name in ("user", "client_id", "request_id", "gateway"):
-        _check_name(name, getattr(request, name))
-    _check_amount("timestamp_ms", request.timestamp_ms, MAX_TIMESTAMP_MS)
-    _check_amount("api_version", request.api_version, MAX_INT16)
-    _check_amount("request_time_ns", request.request_time_ns, MAX_EXACT)
-    _check_amount("network_time_ns", request.network_time_ns, MAX_EXACT)
-    _check_amount("purgatory_ms", request.purgatory_ms, MAX_INT32)
-    for name in ("topic_partitions", "mutations"):
-        entries = len(getattr(request, name))
-        if entries > MAX_ENTRIES:
-            raise InvalidRequestError(name, f"has {entries} entries", f"at most {MAX_ENTRIES}")
-    for index, touched in enumerate(request.topic_partitions):
-        _check_topic(f"topic_partitions[{index}].topic", touched.topic)
-        _check_amount(f"topic_partitions[{index}].partition", touched.partition, MAX_INT32)
-        _check_amount(f"topic_partitions[{index}].bytes", touched.bytes, MAX_EXACT)
-    for index, mutation in enumerate(request.mutations):
-        _check_topic(f"mutations[{index}].topic", mutation.topic)
-        _check_amount(f"mutations[{index}].partitions", mutation.partitions, MAX_INT32)
+    for field_name, name in (
+        ("api", request.api),
+        ("user", request.user),
+        ("client_id", request.client_id),
+        ("request_id", request.request_id),
+        ("gateway", request.gateway),
+    ):
+        if name is not None and len(name) > MAX_NAME_LENGTH:
+            raise _too_long(field_name, name)
+    for field_name, amount, maximum in (
+        ("timestamp_ms", request.timestamp_ms, MAX_TIMESTAMP_MS),
+        ("api_version", request.api_version, MAX_INT16),
+        ("request_time_ns", request.request_time_ns, MAX_EXACT),
+        ("network_time_ns", request.network_time_ns, MAX_EXACT),
+        ("purgatory_ms", request.purgatory_ms, MAX_INT32),
+    ):
+        if amount is not None and not 0 <= amount <= maximum:
+            raise _out_of_bounds(field_name, amount, maximum)
+    if request.topic_partitions:
+        _check_topic_partitions(request.topic_partitions)
+    if request.mutations:
+        _check_mutations(request.mutations)
 
 
-def _check_name(field_name: str, name: str | None) -> None:
-    if name is not None and len(name) > MAX_NAME_LENGTH:
-        raise InvalidRequestError(field_name, f"has {len(name)} characters", f"at most {MAX_NAME_LENGTH}")
+def _check_topic_partitions(topic_partitions: list[TopicPartition]) -> None:
+    _check_count("topic_partitions", len(topic_partitions))
+    for index, touched in enumerate(topic_partitions):
+        if not 0 < len(touched.topic) <= MAX_NAME_LENGTH:
+            raise _bad_topic(f"topic_partitions[{index}].topic", touched.topic)
+        if not 0 <= touched.partition <= MAX_INT32:
+            raise _out_of_bounds(f"topic_partitions[{index}].partition", touched.partition, MAX_INT32)
+        if not 0 <= touched.bytes <= MAX_EXACT:
+            raise _out_of_bounds(f"topic_partitions[{index}].bytes", touched.bytes, MAX_EXACT)
 
 
-def _check_topic(field_name: str, topic: str) -> None:
+def _check_mutations(mutations: list[Mutation]) -> None:
+    _check_count("mutations", len(mutations))
+    for index, mutation in enumerate(mutations):
+        if not 0 < len(mutation.topic) <= MAX_NAME_LENGTH:
+            raise _bad_topic(f"mutations[{index}].topic", mutation.topic)
+        if not 0 <= mutation.partitions <= MAX_INT32:
+            raise _out_of_bounds(f"mutations[{index}].partitions", mutation.partitions, MAX_INT32)
+
+
+def _check_count(field_name: str, entries: int) -> None:
+    if entries > MAX_ENTRIES:
+        raise InvalidRequestError(field_name, f"has {entries} entries", f"at most {MAX_ENTRIES}")
+
+
+def _bad_topic(field_name: str, topic: str) -> InvalidRequestError:
     if not topic:
-        raise InvalidRequestError(field_name, "is empty", "the name of a topic")
-    _check_name(field_name, topic)
+        return InvalidRequestError(field_name, "is empty", "the name of a topic")
+    return _too_long(field_name, topic)
 
 
-def _check_amount(field_name: str, amount: int | None, maximum: int) -> None:
-    if amount is not None and not 0 <= amount <= maximum:
-        raise InvalidRequestError(field_name, f"is {amount}", f"an integer from 0 to {maximum}")
+def _too_long(field_name: str, name: str) -> InvalidRequestError:
+    return InvalidRequestError(field_name, f"has {len(name)} characters", f"at most {MAX_NAME_LENGTH}")
+
+
+def _out_of_bounds(field_name: str, amount: int, maximum: int) -> InvalidRequestError:
+    return InvalidRequestError(field_name, f"is {amount}", f"an integer from 0 to {maximum}")

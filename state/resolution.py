@@ -34,6 +34,19 @@ class Level(IntFlag):
     USER_CLIENT = 4
 
 
+LEVELS = {
+    Rung.USER_CLIENT: Level.USER_CLIENT,
+    Rung.USER_DEFAULT_CLIENT: Level.USER_CLIENT,
+    Rung.USER: Level.USER,
+    Rung.DEFAULT_USER_CLIENT: Level.USER_CLIENT,
+    Rung.DEFAULT_USER_DEFAULT_CLIENT: Level.USER_CLIENT,
+    Rung.DEFAULT_USER: Level.USER,
+    Rung.CLIENT: Level.CLIENT,
+    Rung.DEFAULT_CLIENT: Level.CLIENT,
+}
+"""The eight rungs, most specific first, and the level of each."""
+
+
 class Resolution(NamedTuple):
     """The limit that applies to one request and the counter it is charged to; limit None is unlimited."""
 
@@ -51,7 +64,8 @@ class ClientLimits:
 
     def __init__(self) -> None:
         self._entries: dict[tuple[EntityName, EntityName], QuotaEntry] = {}
-        self._entities_by_level: Counter[Level] = Counter()
+        self._entities_by_rung: Counter[Rung] = Counter()
+        self._rungs: tuple[Rung, ...] = ()
 
     def __bool__(self) -> bool:
         """Whether any quota of this kind is set."""
@@ -61,13 +75,14 @@ class ClientLimits:
         """Set or replace the limit of one entity."""
         key = (entry.entity.user, entry.entity.client_id)
         if key not in self._entries:
-            self._entities_by_level[_level(entry.entity)] += 1
+            self._count(key, 1)
         self._entries[key] = entry
 
     def remove(self, entity: QuotaEntity) -> None:
         """Remove the limit of one entity; nothing happens where it has none."""
-        if self._entries.pop((entity.user, entity.client_id), None) is not None:
-            self._entities_by_level[_level(entity)] -= 1
+        key = (entity.user, entity.client_id)
+        if self._entries.pop(key, None) is not None:
+            self._count(key, -1)
 
     def resolve(self, user: str, client_id: str) -> Resolution:
         """The first configured of the eight rungs, and the tags it counts by.
@@ -75,10 +90,10 @@ class ClientLimits:
         While all entities of the kind are of one level, that level gives the tags also where nothing matches;
         with several levels an unmatched request is counted by its client-id.
         """
-        for rung, key in ladder(user, client_id):
-            entry = self._entries.get(key)
+        for rung in self._rungs:
+            entry = self._entries.get(_entity_at(rung, user, client_id))
             if entry is not None:
-                return Resolution(_tags(_level(entry.entity), user, client_id), rung, entry.value, entry.shadow)
+                return Resolution(_tags(LEVELS[rung], user, client_id), rung, entry.value, entry.shadow)
         return Resolution(_tags(self._unmatched_level(), user, client_id), Rung.NONE, None, shadow=False)
 
     def entry(self, key: tuple[EntityName, EntityName]) -> QuotaEntry | None:
@@ -92,10 +107,14 @@ class ClientLimits:
     def levels(self) -> Level:
         """The levels in use."""
         levels = Level(0)
-        for level, entities in self._entities_by_level.items():
-            if entities > 0:
-                levels |= level
+        for rung in self._rungs:
+            levels |= LEVELS[rung]
         return levels
+
+    def _count(self, key: tuple[EntityName, EntityName], change: int) -> None:
+        """Keep the rungs in use, most specific first: only those need looking up."""
+        self._entities_by_rung[_rung_of(*key)] += change
+        self._rungs = tuple(rung for rung in LEVELS if self._entities_by_rung[rung] > 0)
 
     def _unmatched_level(self) -> Level:
         levels = self.levels()
@@ -161,16 +180,7 @@ class Quotas:
 
 def ladder(user: str, client_id: str) -> tuple[tuple[Rung, tuple[EntityName, EntityName]], ...]:
     """The eight rungs for a user and client-id, most specific first, each with the entity it looks for."""
-    return (
-        (Rung.USER_CLIENT, (user, client_id)),
-        (Rung.USER_DEFAULT_CLIENT, (user, DEFAULT)),
-        (Rung.USER, (user, None)),
-        (Rung.DEFAULT_USER_CLIENT, (DEFAULT, client_id)),
-        (Rung.DEFAULT_USER_DEFAULT_CLIENT, (DEFAULT, DEFAULT)),
-        (Rung.DEFAULT_USER, (DEFAULT, None)),
-        (Rung.CLIENT, (None, client_id)),
-        (Rung.DEFAULT_CLIENT, (None, DEFAULT)),
-    )
+    return tuple((rung, _entity_at(rung, user, client_id)) for rung in LEVELS)
 
 
 def topic_ladder(topic: str) -> tuple[tuple[Rung, EntityName], ...]:
@@ -189,10 +199,29 @@ def max_in_window(limit: float | None, window: Window) -> float:
     return limit * (window.samples - 1) * (window.window_ms / 1000.0)
 
 
-def _level(entity: QuotaEntity) -> Level:
-    if entity.user is None:
-        return Level.CLIENT
-    return Level.USER if entity.client_id is None else Level.USER_CLIENT
+def _entity_at(rung: Rung, user: str, client_id: str) -> tuple[EntityName, EntityName]:
+    """The (user, client-id) that a rung looks for."""
+    own_user, own_client_id = _PARTS[rung]
+    return (user if own_user is None else own_user[0], client_id if own_client_id is None else own_client_id[0])
+
+
+_PARTS: dict[Rung, tuple[tuple[EntityName] | None, tuple[EntityName] | None]] = {
+    Rung.USER_CLIENT: (None, None),
+    Rung.USER_DEFAULT_CLIENT: (None, (DEFAULT,)),
+    Rung.USER: (None, (None,)),
+    Rung.DEFAULT_USER_CLIENT: ((DEFAULT,), None),
+    Rung.DEFAULT_USER_DEFAULT_CLIENT: ((DEFAULT,), (DEFAULT,)),
+    Rung.DEFAULT_USER: ((DEFAULT,), (None,)),
+    Rung.CLIENT: ((None,), None),
+    Rung.DEFAULT_CLIENT: ((None,), (DEFAULT,)),
+}
+"""What each rung looks for as (user, client-id): a fixed part, or None for the request's own name."""
+
+
+def _rung_of(user: EntityName, client_id: EntityName) -> Rung:
+    """The rung that an entity stands on."""
+    fixed = tuple((name,) if name is None or name is DEFAULT else None for name in (user, client_id))
+    return next(rung for rung, parts in _PARTS.items() if parts == fixed)
 
 
 def _tags(level: Level, user: str, client_id: str) -> Tags:

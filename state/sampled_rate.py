@@ -48,15 +48,22 @@ class SampledRate:
         >>> rate.measure(window, now_ms=999)
         4.545867806164196
         """
-        self._purge(window, now_ms)
+        window_ms = self.window_ms(window, now_ms)
         total = 0.0
         for value in self.values:
             total += value
-        return total / (self.window_ms(window, now_ms) / 1000.0)
+        return total / (window_ms / 1000.0)
 
     def peek(self, window: Window, now_ms: int) -> float:
         """The rate `measure` would give, leaving the samples as they are: for display."""
-        return self.copy().measure(window, now_ms)
+        oldest_ms = now_ms - window.samples * window.window_ms
+        total, start_ms = 0.0, None
+        for slot, last_event_ms in enumerate(self.last_events_ms):
+            live = last_event_ms > oldest_ms
+            slot_start_ms = self.starts_ms[slot] if live else now_ms
+            total += self.values[slot] if live else 0.0
+            start_ms = slot_start_ms if start_ms is None else min(start_ms, slot_start_ms)
+        return total / (padded_window_ms(now_ms - (now_ms if start_ms is None else start_ms), window) / 1000.0)
 
     def window_ms(self, window: Window, now_ms: int) -> int:
         """Milliseconds the rate is taken over: since the oldest sample, padded to S-1 full windows, at least 1.
@@ -68,13 +75,7 @@ class SampledRate:
         self._purge(window, now_ms)
         if not self.starts_ms:
             self._open(0, now_ms)
-        elapsed_ms = now_ms - min(self.starts_ms)
-        # Java's division truncates towards zero; only a clock that steps back makes elapsed_ms negative.
-        full_windows = int(elapsed_ms / window.window_ms)
-        missing_windows = window.samples - 1 - full_windows
-        if missing_windows > 0:
-            elapsed_ms += missing_windows * window.window_ms
-        return max(elapsed_ms, 1)
+        return padded_window_ms(now_ms - min(self.starts_ms), window)
 
     def _open(self, slot: int, now_ms: int) -> None:
         """Start an empty sample in `slot`, overwriting what the ring had there."""
@@ -95,6 +96,20 @@ class SampledRate:
                 self.starts_ms[slot] = now_ms
                 self.last_events_ms[slot] = now_ms
                 self.values[slot] = 0.0
+
+
+def padded_window_ms(elapsed_ms: int, window: Window) -> int:
+    """Time since the oldest sample, as if S-1 full windows had passed at least; at least 1 ms.
+
+    >>> padded_window_ms(999, Window(samples=11, window_ms=1000))
+    10999
+    """
+    # Java's division truncates towards zero; only a clock that steps back makes elapsed_ms negative.
+    full_windows = int(elapsed_ms / window.window_ms)
+    missing_windows = window.samples - 1 - full_windows
+    if missing_windows > 0:
+        elapsed_ms += missing_windows * window.window_ms
+    return elapsed_ms if elapsed_ms > 1 else 1
 
 
 def wait_for_rate_ms(rate: float, limit: float, window_ms: int) -> int:
