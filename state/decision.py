@@ -117,10 +117,10 @@ def decide_charges(
     """
     outcomes = [meters.charge(charge, now_ms, settings) for charge in charges]
     enforced = [outcome for outcome in outcomes if not outcome.charge.shadow]
-    if any(outcome.wait_ms > 0 for outcome in enforced):
-        for outcome in outcomes:
-            if outcome.charge.kind in CONSUMER_KINDS:
-                meters.unrecord(outcome.charge.kind, outcome.value, now_ms, settings)
+    for outcome in enforced:
+        if outcome.wait_ms > 0:
+            _unrecord_fetched(meters, outcomes, now_ms, settings)
+            break
     return _partial([_charge_result(outcome, tags) for outcome in outcomes], enforced)
 
 
@@ -133,54 +133,101 @@ def combine(
     "Co-existence of multiple quotas"): the byte-rate delay comes first, the request quota is checked again after it
     and what is then left to wait is added.
     """
-    byte_wait_ms, byte_quota = _longest_byte_wait(partials)
-    request_wait, after_bytes_ms = _request_wait(partials, timestamp_ms, byte_wait_ms, settings)
-    refused = [flag for partial in partials for flag in partial.refused]
-    mutation_wait_ms = _mutation_wait_ms(partials, any(refused), head.purgatory_ms)
-    waits = (
-        (request_wait, QuotaKind.REQUEST_PERCENTAGE.value),
-        (byte_wait_ms + after_bytes_ms, byte_quota),
-        (mutation_wait_ms, QuotaKind.CONTROLLER_MUTATION_RATE.value),
-    )
-    longest_ms, decided_by = max(waits, key=lambda wait: wait[0])
-    throttle_time_ms = clamp_throttle_ms(longest_ms)
-    rejected = bool(refused) and all(refused)
-    return Decision(
-        decision_id=head.decision_id,
-        request_id=head.request_id,
-        timestamp_ms=timestamp_ms,
-        user=head.user,
-        client_id=head.client_id,
-        api=head.api,
-        gateway=head.gateway,
-        verdict=_verdict(rejected, throttle_time_ms),
-        throttle_time_ms=throttle_time_ms,
-        mute_until_ms=timestamp_ms + throttle_time_ms if throttle_time_ms else None,
-        error_code=THROTTLING_QUOTA_EXCEEDED if rejected else 0,
-        topic_results=_topic_results(head.topics, refused),
-        decided_by=decided_by if throttle_time_ms else None,
-        charges=[charge for partial in partials for charge in partial.charges]
-        + [_unmetered_result(amount) for amount in head.unmetered],
-        quota_version=head.quota_version,
-        decided_at_ms=head.decided_at_ms,
-    )
+    waits = _Waits(head.purgatory_ms)
+    for partial in partials:
+        waits.add(partial)
+    throttle_ms, decided_by = waits.throttle(timestamp_ms, partials, settings)
+    throttle_time_ms = clamp_throttle_ms(throttle_ms)
+    rejected = bool(waits.refused) and all(waits.refused)
+    charges = partials[0].charges if len(partials) == 1 else [result for part in partials for result in part.charges]
+    if head.unmetered:
+        charges = charges + [_unmetered_result(amount) for amount in head.unmetered]
+    return {
+        "decision_id": head.decision_id,
+        "request_id": head.request_id,
+        "timestamp_ms": timestamp_ms,
+        "user": head.user,
+        "client_id": head.client_id,
+        "api": head.api,
+        "gateway": head.gateway,
+        "verdict": _verdict(rejected, throttle_time_ms),
+        "throttle_time_ms": throttle_time_ms,
+        "mute_until_ms": timestamp_ms + throttle_time_ms if throttle_time_ms else None,
+        "error_code": THROTTLING_QUOTA_EXCEEDED if rejected else 0,
+        "topic_results": _topic_results(head.topics, waits.refused) if head.topics else [],
+        "decided_by": decided_by if throttle_time_ms else None,
+        "charges": charges,
+        "quota_version": head.quota_version,
+        "decided_at_ms": head.decided_at_ms,
+    }
+
+
+class _Waits:
+    """The waits that the quotas of one request ask for, gathered over its counters."""
+
+    __slots__ = ("byte_ms", "byte_quota", "mutation_ms", "purgatory_ms", "refused", "request_ms")
+
+    def __init__(self, purgatory_ms: int) -> None:
+        self.purgatory_ms = purgatory_ms
+        self.byte_ms = self.mutation_ms = self.request_ms = 0
+        self.byte_quota: str | None = None
+        self.refused: list[bool] = []
+
+    def add(self, partial: PartialDecision) -> None:
+        """Take in what one more counter says; each kind's longest wait counts."""
+        if partial.byte_wait_ms > self.byte_ms:
+            self.byte_ms, self.byte_quota = partial.byte_wait_ms, partial.byte_quota
+        if partial.mutation_wait_ms > self.mutation_ms:
+            self.mutation_ms = partial.mutation_wait_ms
+        if partial.request_wait_ms > self.request_ms:
+            self.request_ms = partial.request_wait_ms
+        if partial.refused:
+            self.refused = [*self.refused, *partial.refused]
+
+    def throttle(
+        self, timestamp_ms: int, partials: Sequence[PartialDecision], settings: QuotaSettings
+    ) -> tuple[int, str | None]:
+        """The wait of the whole request, and the quota that decided it."""
+        request_ms, byte_ms, mutation_ms = self.request_ms, self.byte_ms, self._mutation_ms()
+        if byte_ms and settings.coexistence is Coexistence.SEQUENTIAL:
+            after_ms = timestamp_ms + byte_ms
+            byte_ms += max(_request_wait_at(partial, after_ms, settings) for partial in partials)
+            request_ms = 0
+        if request_ms >= byte_ms and request_ms >= mutation_ms:
+            return request_ms, QuotaKind.REQUEST_PERCENTAGE.value
+        if byte_ms >= mutation_ms:
+            return byte_ms, self.byte_quota
+        return mutation_ms, QuotaKind.CONTROLLER_MUTATION_RATE.value
+
+    def _mutation_ms(self) -> int:
+        """The controller's wait less what the request spent in purgatory (KIP-599, "Handling of new Clients")."""
+        if not self.mutation_ms and not self.refused:
+            return 0
+        return max(self.mutation_ms - self.purgatory_ms, 1 if any(self.refused) else 0)
+
+
+def _unrecord_fetched(meters: Meters, outcomes: Sequence[Outcome], now_ms: int, settings: QuotaSettings) -> None:
+    for outcome in outcomes:
+        if outcome.charge.kind in CONSUMER_KINDS:
+            meters.unrecord(outcome.charge.kind, outcome.value, now_ms, settings)
 
 
 def _partial(results: list[ChargeResult], enforced: Sequence[Outcome]) -> PartialDecision:
-    partial = PartialDecision(results)
+    byte_wait_ms, byte_quota, mutation_wait_ms, request_wait_ms = 0, None, 0, 0
+    refused: list[bool] = []
+    request_limit, request_samples = None, None
     for outcome in enforced:
         kind = outcome.charge.kind
         if kind is QuotaKind.CONTROLLER_MUTATION_RATE:
-            partial = partial._replace(mutation_wait_ms=outcome.wait_ms, refused=outcome.refused)
+            mutation_wait_ms, refused = outcome.wait_ms, outcome.refused
         elif kind is QuotaKind.REQUEST_PERCENTAGE:
-            partial = partial._replace(
-                request_wait_ms=outcome.wait_ms,
-                request_limit=outcome.charge.limit,
-                request_samples=_samples(outcome.samples),
-            )
-        elif outcome.wait_ms > partial.byte_wait_ms:
-            partial = partial._replace(byte_wait_ms=outcome.wait_ms, byte_quota=kind.value)
-    return partial
+            request_wait_ms, request_limit = outcome.wait_ms, outcome.charge.limit
+            request_samples = _samples(outcome.samples)
+        elif outcome.wait_ms > byte_wait_ms:
+            byte_wait_ms, byte_quota = outcome.wait_ms, kind.value
+    return PartialDecision(
+        results, byte_wait_ms, byte_quota, mutation_wait_ms, refused, request_wait_ms, request_limit, request_samples
+    )
 
 
 def _samples(rate: SampledRate | None) -> Samples | None:
@@ -191,16 +238,16 @@ def _samples(rate: SampledRate | None) -> Samples | None:
 
 def _charge_result(outcome: Outcome, tags: Tags) -> ChargeResult:
     charge = outcome.charge
-    result = ChargeResult(
-        quota=charge.kind.value,
-        entity=tags.to_mapping(),
-        matched=charge.rung,
-        limit=charge.limit,
-        value=outcome.value,
-        rate=outcome.rate,
-        throttle_ms=_reported_wait_ms(outcome),
-        violated=outcome.violated,
-    )
+    result: ChargeResult = {
+        "quota": charge.kind.value,
+        "entity": tags.to_mapping(),
+        "matched": charge.rung,
+        "limit": charge.limit,
+        "value": outcome.value,
+        "rate": outcome.rate,
+        "throttle_ms": _reported_wait_ms(outcome) if outcome.violated else 0,
+        "violated": outcome.violated,
+    }
     if charge.kind is QuotaKind.CONTROLLER_MUTATION_RATE:
         result["tokens"] = outcome.tokens
     if charge.shadow:
@@ -226,21 +273,6 @@ def _unmetered_result(amount: Unmetered) -> ChargeResult:
     )
 
 
-def _longest_byte_wait(partials: Sequence[PartialDecision]) -> tuple[int, str | None]:
-    longest = max(partials, key=lambda partial: partial.byte_wait_ms, default=None)
-    return (longest.byte_wait_ms, longest.byte_quota) if longest else (0, None)
-
-
-def _request_wait(
-    partials: Sequence[PartialDecision], timestamp_ms: int, byte_wait_ms: int, settings: QuotaSettings
-) -> tuple[int, int]:
-    """(wait of the request quota on its own, wait left of it after the byte-rate delay); one of them is 0."""
-    if settings.coexistence is Coexistence.MAX or byte_wait_ms == 0:
-        return max((partial.request_wait_ms for partial in partials), default=0), 0
-    after_ms = timestamp_ms + byte_wait_ms
-    return 0, max((_request_wait_at(partial, after_ms, settings) for partial in partials), default=0)
-
-
 def _request_wait_at(partial: PartialDecision, now_ms: int, settings: QuotaSettings) -> int:
     """The wait the request quota asks for at a later time, when some of its samples may have gone."""
     if partial.request_samples is None:
@@ -250,12 +282,6 @@ def _request_wait_at(partial: PartialDecision, now_ms: int, settings: QuotaSetti
     if not exceeds(observed, partial.request_limit):
         return 0
     return request_wait_ms(rate, observed, partial.request_limit, window, now_ms)
-
-
-def _mutation_wait_ms(partials: Sequence[PartialDecision], refused: bool, purgatory_ms: int) -> int:
-    """The controller's wait less what the request already spent in purgatory (KIP-599, "Handling of new Clients")."""
-    wait_ms = max((partial.mutation_wait_ms for partial in partials), default=0)
-    return max(wait_ms - purgatory_ms, 1 if refused else 0)
 
 
 def _verdict(rejected: bool, throttle_time_ms: int) -> Verdict:

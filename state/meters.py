@@ -54,7 +54,8 @@ class Meters:
 
     def charge(self, charge: Charge, now_ms: int, settings: QuotaSettings) -> Outcome:
         """Charge one quota at `now_ms`, as the manager of its kind does in Kafka."""
-        self.last_event_ms = max(self.last_event_ms, now_ms)
+        if now_ms > self.last_event_ms:
+            self.last_event_ms = now_ms
         if charge.kind is QuotaKind.CONTROLLER_MUTATION_RATE:
             return self._charge_mutations(charge, now_ms, settings.controller_window)
         if charge.kind is QuotaKind.REQUEST_PERCENTAGE:
@@ -102,11 +103,12 @@ class Meters:
 
     def _charge_bytes(self, charge: Charge, now_ms: int, window: Window) -> Outcome:
         """Record, then check (KIP-219); the wait is not capped."""
-        rate = self.rate(charge.kind)
-        rate.record(charge.amounts[0], window, now_ms)
+        rate, limit, amount = self.rate(charge.kind), charge.limit, charge.amounts[0]
+        rate.record(amount, window, now_ms)
         observed = rate.measure(window, now_ms)
-        wait_ms = wait_over_limit_ms(rate, observed, charge.limit, window, now_ms)
-        return Outcome(charge, charge.amounts[0], exceeds(observed, charge.limit), wait_ms, observed)
+        if limit is None or observed <= limit:
+            return Outcome(charge, amount, False, 0, observed)
+        return Outcome(charge, amount, True, wait_over_limit_ms(rate, observed, limit, window, now_ms), observed)
 
     def _charge_request_time(self, charge: Charge, now_ms: int, settings: QuotaSettings) -> Outcome:
         """KIP-124: handler time is recorded and checked, then network time recorded without a check."""

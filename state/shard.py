@@ -2,7 +2,8 @@
 
 import math
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +43,6 @@ class Shard:
         self._columns = columns or empty_columns()
         self._rows = {key: row for row, key in enumerate(self._keys)}
         self._touched: dict[str, Meters] = {}
-        self._ring_ends: Integers | None = None
-        self._sample_ends: Integers | None = None
 
     @classmethod
     def from_bytes(cls, payload: bytes, shards: int) -> "Shard":
@@ -58,9 +57,24 @@ class Shard:
         """The counters of one entity, made at its first use."""
         meters = self._touched.get(key)
         if meters is None:
-            row = self._rows.get(key)
-            meters = self._touched[key] = Meters() if row is None else self._load(row)
+            self.load([key])
+            meters = self._touched[key]
         return meters
+
+    def load(self, keys: Iterable[str]) -> None:
+        """Make the counters of these entities ready to be charged, all at once: cheaper than one by one."""
+        missing = [key for key in dict.fromkeys(keys) if key not in self._touched]
+        stored = [key for key in missing if key in self._rows]
+        if stored:
+            flags = np.zeros(len(self._keys), np.bool_)
+            rows = sorted(self._rows[key] for key in stored)
+            flags[rows] = True
+            self._touched.update(
+                zip((self._keys[row] for row in rows), meters_of(select(self._columns, flags)), strict=True)
+            )
+        for key in missing:
+            if key not in self._touched:
+                self._touched[key] = Meters()
 
     def meters_of(self, tags: Tags) -> Meters:
         """The counters kept for these tags."""
@@ -74,28 +88,6 @@ class Shard:
             if not kept.all():
                 keys, columns = [key for key, keep in zip(keys, kept, strict=True) if keep], select(columns, kept)
         return encode(keys, columns, shards)
-
-    def _load(self, row: int) -> Meters:
-        columns = self._columns
-        if self._ring_ends is None or self._sample_ends is None:
-            self._ring_ends = np.cumsum(columns.ring_counts)
-            self._sample_ends = np.cumsum(columns.sample_counts)
-        meters = Meters()
-        meters.last_event_ms = int(columns.last_event_ms[row])
-        meters.mutation_limit = float(columns.mutation_limit[row])
-        tokens = float(columns.bucket_tokens[row])
-        if not math.isnan(tokens):
-            meters.bucket = TokenBucket(tokens, int(columns.bucket_last_ms[row]))
-        ring_end = int(self._ring_ends[row])
-        for ring in range(ring_end - int(columns.ring_counts[row]), ring_end):
-            sample_end = int(self._sample_ends[ring])
-            rate = _load_ring(columns, ring, sample_end - int(columns.sample_counts[ring]), sample_end, meters)
-            code = int(columns.ring_kinds[ring])
-            if code == MUTATION_RATE_CODE:
-                meters.mutation_rate = rate
-            else:
-                meters.rates[_KINDS_BY_CODE[code]] = rate
-        return meters
 
     def _merged(self) -> tuple[list[str], Columns]:
         """All entities: the stored ones nobody charged, as they are, then the charged ones."""
@@ -120,6 +112,43 @@ def at_rest(columns: Columns, now_ms: int, idle_expiry_ms: int, settings: QuotaS
     full = refilled >= burst(settings.controller_window, 1.0) * columns.mutation_limit
     at_rest_now: Flags = idle & (np.isnan(columns.bucket_tokens) | full)
     return at_rest_now
+
+
+def meters_of(columns: Columns) -> Iterator[Meters]:
+    """The counters of each entity of the columns, in order."""
+    ring_kinds, ring_currents, sample_counts = (
+        iter(column.tolist()) for column in (columns.ring_kinds, columns.ring_currents, columns.sample_counts)
+    )
+    samples = zip(
+        columns.sample_starts_ms.tolist(),
+        columns.sample_last_events_ms.tolist(),
+        columns.sample_values.tolist(),
+        strict=True,
+    )
+    for last_event_ms, tokens, bucket_last_ms, limit, rings in zip(
+        columns.last_event_ms.tolist(),
+        columns.bucket_tokens.tolist(),
+        columns.bucket_last_ms.tolist(),
+        columns.mutation_limit.tolist(),
+        columns.ring_counts.tolist(),
+        strict=True,
+    ):
+        meters = Meters()
+        meters.last_event_ms, meters.mutation_limit = last_event_ms, limit
+        if not math.isnan(tokens):
+            meters.bucket = TokenBucket(tokens, bucket_last_ms)
+        for _ in range(rings):
+            code, rate = next(ring_kinds), SampledRate(current=next(ring_currents))
+            for distance_ms, lasted_ms, value in islice(samples, next(sample_counts)):
+                start_ms = last_event_ms - distance_ms
+                rate.starts_ms.append(start_ms)
+                rate.last_events_ms.append(start_ms + lasted_ms)
+                rate.values.append(value)
+            if code == MUTATION_RATE_CODE:
+                meters.mutation_rate = rate
+            else:
+                meters.rates[_KINDS_BY_CODE[code]] = rate
+        yield meters
 
 
 def columns_of(meters_by_key: Mapping[str, Meters]) -> Columns:
@@ -158,14 +187,6 @@ def concatenate(first: Columns, second: Columns) -> Columns:
     """The columns of both, the first one's entities first."""
     pairs = ((getattr(first, name), getattr(second, name)) for name in Columns.__slots__)
     return Columns(*(np.concatenate(pair) for pair in pairs))
-
-
-def _load_ring(columns: Columns, ring: int, first: int, end: int, meters: Meters) -> SampledRate:
-    starts = (meters.last_event_ms - columns.sample_starts_ms[first:end]).tolist()
-    distances = columns.sample_last_events_ms[first:end].tolist()
-    last_events = [start + distance for start, distance in zip(starts, distances, strict=True)]
-    values = columns.sample_values[first:end].tolist()
-    return SampledRate(starts, last_events, values, int(columns.ring_currents[ring]))
 
 
 def _rings(meters: Meters) -> Iterable[tuple[int, SampledRate]]:

@@ -1,6 +1,7 @@
 """Deciding the rows of one shard: the heart of the stateful operator, without Spark."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from state.decision import combine, decide_charges
@@ -13,6 +14,8 @@ from streaming.records import (
     decision_record,
     encode_partial,
 )
+
+_PLACE = attrgetter("partition", "offset")
 
 
 class OperatorRow(NamedTuple):
@@ -33,6 +36,7 @@ def decide_rows(
             yield OperatorRow(*row)
         else:
             charge_rows.append(row)
+    shard.load(row.key for row in charge_rows)
     for row in in_order(charge_rows):
         yield _decide_row(shard, row, decisions_topic, settings)
 
@@ -44,15 +48,17 @@ def in_order(rows: Sequence[ChargeRow]) -> list[ChargeRow]:
     time. The order of a counter's rows depends on that counter's rows alone, so neither the number of shards nor
     other entities can change a decision.
     """
-    by_offset = sorted(rows, key=lambda row: (row.partition, row.offset))
+    by_offset = sorted(rows, key=_PLACE)
+    if len({row.partition for row in rows}) <= 1:
+        return by_offset
     newest_ms: dict[tuple[str, int], int] = {}
-    keyed = []
-    for row in by_offset:
+    merged = []
+    for place, row in enumerate(by_offset):
         lane = (row.key, row.partition)
-        merge_ms = newest_ms[lane] = max(row.timestamp_ms, newest_ms.get(lane, row.timestamp_ms))
-        keyed.append((merge_ms, row.partition, row.offset, row))
-    keyed.sort(key=lambda item: item[:3])
-    return [row for _, _, _, row in keyed]
+        newest_ms[lane] = max(row.timestamp_ms, newest_ms.get(lane, row.timestamp_ms))
+        merged.append((newest_ms[lane], place, row))
+    merged.sort()
+    return [row for _, _, row in merged]
 
 
 def _decide_row(shard: Shard, row: ChargeRow, decisions_topic: str, settings: QuotaSettings) -> OperatorRow:
