@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +86,7 @@ def _run(options: argparse.Namespace, place: Place, stack: ExitStack, stop: Even
     stack.callback(tally.close)
     job = _start_job(place, stop)
     stack.callback(lambda: job.end(signal.SIGTERM, _JOB_STOP_SECONDS))
+    audited_before = _audited(settings)
     sent = Sent()
     load_stop = Event()
     load = Thread(target=_publish, args=(options, settings, load_stop, sent), daemon=True)
@@ -93,7 +94,8 @@ def _run(options: argparse.Namespace, place: Place, stack: ExitStack, stop: Even
     _show(options, place, job, tally, sent, stop, console)
     load_stop.set()
     load.join()
-    _drain(job, tally, sent)
+    _wait(job, lambda: tally.answered >= sent.events)
+    _wait(job, lambda: _audited(settings) - audited_before >= tally.answered)
     job.end(signal.SIGTERM, _JOB_STOP_SECONDS)
     return _summary(settings, tally, sent, console)
 
@@ -188,10 +190,10 @@ def _show(
                 print(line(*numbers), *map(decision_line, tally.last()[-2:]), sep="\n  ", flush=True)
 
 
-def _drain(job: Child, tally: Tally, sent: Sent) -> None:
-    """Wait until every published request is answered."""
+def _wait(job: Child, done: Callable[[], bool]) -> None:
+    """Wait until what was published has come through, or the job is gone."""
     deadline = time.monotonic() + _DRAIN_SECONDS
-    while tally.answered < sent.events and job.alive and time.monotonic() < deadline:
+    while not done() and job.alive and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)
 
 
@@ -201,8 +203,8 @@ def _summary(settings: Settings, tally: Tally, sent: Sent, console: Console) -> 
         + (f" ({tally.duplicates} duplicates left out)" if tally.duplicates else ""),
         *(f"  {verdict:<8} {count}" for verdict, count in sorted(tally.verdicts.items())),
         f"median time from request to decision: {tally.median_delay_ms()} ms",
-        f"audit: {_rows(settings.delta.decisions)} decisions, {_rows(settings.delta.quota_metrics)} metrics rows and "
-        f"{_rows(settings.delta.dead_letters)} dead letters in Delta",
+        f"in Delta, with what earlier runs left: {_rows(settings.delta.decisions)} decisions, "
+        f"{_rows(settings.delta.dead_letters)} dead letters, {_rows(settings.delta.quota_metrics)} rows of metrics",
         sep="\n",
     )
     if tally.answered == sent.events:
@@ -211,7 +213,14 @@ def _summary(settings: Settings, tally: Tally, sent: Sent, console: Console) -> 
     return 1
 
 
+def _audited(settings: Settings) -> int:
+    return _rows(settings.delta.decisions) + _rows(settings.delta.dead_letters)
+
+
 def _rows(path: str) -> int:
+    """Rows of a Delta table, from its log; 0 while there is none."""
+    if not DeltaTable.is_deltatable(path):
+        return 0
     return sum(DeltaTable(path).get_add_actions(flatten=True)["num_records"].to_pylist())
 
 
