@@ -28,20 +28,33 @@ def load_quotas_file(path: Path) -> list[QuotaEntry]:
     if not isinstance(content, list):
         raise InvalidQuotaError("bad_file", f"{path}: not a list; expected entries such as - entity: {{user: alice}}")
     quotas: list[QuotaEntry] = []
-    first_index: dict[QuotaEntity, int] = {}
+    places: dict[tuple[QuotaEntity, object], str] = {}
     for index, entry in enumerate(content):
+        place = f"{path}[{index}]"
         try:
             entry_quotas = _entry_quotas(entry)
-            entity = entry_quotas[0].entity
-            if entity in first_index:
-                first = f"{path}[{first_index[entity]}]"
-                problem = f"the entity {entity.to_mapping()} is already in {first}; expected one entry for it"
-                raise InvalidQuotaError("duplicate_entity", problem)
+            _check_new(entry_quotas, places)
         except InvalidQuotaError as error:
-            raise InvalidQuotaError(error.reason, f"{path}[{index}]: {error}") from None
-        first_index[entity] = index
+            raise InvalidQuotaError(error.reason, f"{place}: {error}") from None
+        for quota in entry_quotas:
+            places[quota.entity, quota.shadow] = places[quota.entity, quota.kind] = place
         quotas += entry_quotas
     return quotas
+
+
+def _check_new(quotas: list[QuotaEntry], places: Mapping[tuple[QuotaEntity, object], str]) -> None:
+    """Raises InvalidQuotaError if the entity was there in the same mode, or one of its quotas in either mode."""
+    for quota in quotas:
+        for what, key in ((f"in mode {mode_of(quota)}", quota.shadow), (f"with {quota.kind}", quota.kind)):
+            first = places.get((quota.entity, key))
+            if first is not None:
+                problem = f"the entity {quota.entity.to_mapping()} is already in {first} {what}; expected it once"
+                raise InvalidQuotaError("duplicate_entity", problem)
+
+
+def mode_of(quota: QuotaEntry) -> str:
+    """`shadow` or `enforce`, as a file says it."""
+    return MODES[quota.shadow]
 
 
 def _entry_quotas(entry: object) -> list[QuotaEntry]:

@@ -82,18 +82,14 @@ def entry_json(entry: QuotaEntry | None) -> dict[str, Any] | None:
 def quotas_yaml(entries: Iterable[QuotaEntry]) -> str:
     """The quota file that has these quotas. Raises InvalidQuotaError for what no such file can say."""
     content = []
-    for entity, group in groupby(_sorted(entries), key=lambda entry: entry.entity):
-        quotas = list(group)
+    by_entity_and_mode = sorted(_sorted(entries), key=lambda entry: (entity_text(entry.entity), entry.shadow))
+    for (entity, shadow), group in groupby(by_entity_and_mode, key=lambda entry: (entry.entity, entry.shadow)):
         if DEFAULT.value in entity.to_mapping().values():
             raise InvalidQuotaError(
                 "bad_name", f"{entity_text(entity)}: a quota file takes the name <default> for the default entity"
             )
-        if len({quota.shadow for quota in quotas}) > 1:
-            raise InvalidQuotaError(
-                "bad_mode", f"{entity_text(entity)} has enforced and shadow quotas; a quota file has one mode for both"
-            )
-        values = {quota.kind.value: _plain_number(quota.value) for quota in quotas}
-        mode = {"mode": "shadow"} if quotas[0].shadow else {}
+        values = {quota.kind.value: _plain_number(quota.value) for quota in group}
+        mode = {"mode": "shadow"} if shadow else {}
         content.append({"entity": entity.to_mapping(), **mode, "quotas": values})
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True) if content else "[]\n"
 

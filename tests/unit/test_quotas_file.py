@@ -13,6 +13,7 @@ from state.errors import InvalidQuotaError
 from state.quota import CLIENT_KINDS, QuotaKind
 from state.quota_entry import QuotaEntry
 from state.validation import check_value, quota_kind
+from streaming.quota_formats import quotas_yaml
 
 ALICE = QuotaEntity(user="alice")
 
@@ -227,3 +228,33 @@ def test_clients_and_topics_have_keys_of_their_own() -> None:
     assert [quota_kind(ALICE, kind.value) for kind in CLIENT_KINDS] == list(CLIENT_KINDS)
     with pytest.raises(InvalidQuotaError, match="unknown quota key None"):
         quota_kind(ALICE, None)
+
+
+def test_one_entity_may_have_enforced_and_shadow_quotas(tmp_path: Path) -> None:
+    """As two entries, as long as no quota is in both; an export of it reads back the same."""
+    file = tmp_path / "quotas.yaml"
+    file.write_text(
+        "- {entity: {user: alice}, quotas: {request_percentage: 5}}\n"
+        "- {entity: {user: alice}, mode: shadow, quotas: {producer_byte_rate: 10}}\n"
+    )
+
+    quotas = load_quotas_file(file)
+    file.write_text(quotas_yaml(quotas))
+
+    assert {(quota.kind.value, quota.shadow) for quota in quotas} == {
+        ("request_percentage", False),
+        ("producer_byte_rate", True),
+    }
+    assert sorted(load_quotas_file(file), key=str) == sorted(quotas, key=str)
+
+
+def test_one_quota_in_both_modes_is_refused(tmp_path: Path) -> None:
+    """It could not be both enforced and not."""
+    file = tmp_path / "quotas.yaml"
+    file.write_text(
+        "- {entity: {user: alice}, quotas: {request_percentage: 5}}\n"
+        "- {entity: {user: alice}, mode: shadow, quotas: {request_percentage: 10}}\n"
+    )
+
+    with pytest.raises(InvalidQuotaError, match=r"\[1\].*already in .*\[0\] with request_percentage"):
+        load_quotas_file(file)
