@@ -1,0 +1,39 @@
+"""The yardstick: a stateless Spark copy that moves as much data as the enforce query and decides nothing."""
+
+from typing import cast
+
+from pyspark.sql import DataFrameWriter, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from configs.settings import Settings
+from streaming.kafka import kafka_source, kafka_writer
+
+EVENT_SCHEMA = (
+    "request_id string, timestamp_ms long, user string, client_id string, api string, api_version int, "
+    "validate_only boolean, cluster_action boolean, authenticating boolean, request_time_ns long, "
+    "network_time_ns long, purgatory_ms long, gateway string, "
+    "topic_partitions array<struct<topic: string, partition: int, bytes: long>>, "
+    "mutations array<struct<topic: string, partitions: long>>"
+)
+"""The request event as docs/request.schema.json has it."""
+
+
+def start_copy(spark: SparkSession, settings: Settings, checkpoint: str, padding_bytes: int) -> StreamingQuery:
+    """Kafka to Kafka through the parsed event; `padding_bytes` make a record as large as a decision."""
+    events = kafka_source(
+        spark,
+        settings,
+        [settings.topics.requests],
+        settings.enforce.starting_offsets,
+        settings.enforce.max_offsets_per_trigger,
+        settings.enforce.fail_on_data_loss,
+    ).select(F.from_json(F.col("value").cast("string"), EVENT_SCHEMA).alias("event"))
+    copies = events.select(
+        F.concat_ws("|", "event.user", "event.client_id").alias("key"),
+        F.to_json(F.struct("event.*", F.lit("x" * padding_bytes).alias("padding"))).alias("value"),
+    )
+    stream = copies.writeStream.queryName("copy").option("checkpointLocation", checkpoint)
+    # Spark's two kinds of writer take the same options, and have no base class.
+    written = kafka_writer(cast(DataFrameWriter, stream), settings).option("topic", settings.topics.decisions)
+    return cast(StreamingQuery, written.start())  # type: ignore[attr-defined] # it is the stream's writer

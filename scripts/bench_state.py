@@ -1,0 +1,162 @@
+"""State: what a request costs by the number of known entities, how large they are stored, how long a restart takes."""
+
+import random
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from confluent_kafka import Consumer
+
+from scripts.bench_events import ONE_CHARGE, Users, hot, spread, zipf
+from scripts.bench_place import BenchError, Place, Scale, Setup, SparkDriver, now_ms
+from scripts.bench_report import Figure, Findings, at_most
+from state.charge import Charge
+from state.quota import QuotaKind, QuotaSettings
+from state.shard import Shard
+
+_FLAT_BAR, _RESTART_BAR, _STATE_BYTES_BAR = 1.5, 1.5, 150.0
+_FLAT_FROM, _FLAT_TO = 10_000, 1_000_000
+_RESTART_EVENTS = 1000  # enough that every shard is read
+_FIRST_DECISION_S = 180.0
+_SHARD_ENTITIES, _SHARDS, _EXPIRY_MS = 10_000, 32, 3_600_000
+_SECONDS = 12  # a ring of 11 samples of 1 s is full after these
+
+
+@dataclass
+class Entities:
+    """A job that has decided for some users already, and what their next requests are."""
+
+    setup: Setup
+    users: int
+    sent: int = 0
+
+    @property
+    def requests(self) -> str:
+        """The topic it reads."""
+        return self.setup.settings.topics.requests
+
+    def publish(self, place: Place, users: Users) -> None:
+        """Publish one event for each of these users, after the earlier ones."""
+        place.publish(self.requests, ONE_CHARGE.backlog(users, now_ms()))
+        self.sent += len(users)
+
+
+def measure_known_entities(place: Place, scale: Scale, findings: Findings) -> None:
+    """(c) cost of a request with few and many known entities, with skewed users, and with a single one."""
+    section = "Cost of a request, 1 charge"
+    short = replace(scale, batches=scale.warm + 2)
+    costs: dict[str, list[float]] = {}
+    with place.driver() as driver:
+        jobs = [_known(place, scale, driver, count) for count in scale.known]
+        skewed, single = _known(place, scale, driver, 0, "skewed"), _known(place, scale, driver, 0, "single")
+        for run in range(scale.runs):
+            loads = [(f"{job.users} known entities", job, spread(short.events, job.users, job.sent)) for job in jobs]
+            loads.append((f"{scale.users} entities, zipf 1.1", skewed, zipf(short.events, scale.users, seed=run)))
+            loads.append(("one hot entity", single, hot(short.events)))
+            for name, job, users in loads:
+                job.publish(place, users)
+                driver.start("enforce", job.setup)
+                speed = short.steady_events_per_s(driver.drain(short.events)["batches"])
+                costs.setdefault(name, []).append(1e6 / speed)
+    figures = {name: findings.add(section, name, "µs/request", values) for name, values in costs.items()}
+    _compare_costs(findings, scale, list(figures.values()))
+
+
+def measure_state(place: Place, scale: Scale, findings: Findings) -> None:
+    """(d) bytes of state an entity, size of the checkpoint, restart with all known entities against none."""
+    section = "State and restart"
+    findings.add(section, "an entity with bucket and byte rate", "bytes", [_bytes_per_entity(whole=True)])
+    findings.add(
+        section,
+        "an entity with bucket and request time",
+        "bytes",
+        [_bytes_per_entity(whole=False)],
+        at_most(_STATE_BYTES_BAR),
+    )
+    most = max(scale.known)
+    with place.driver() as driver:
+        none = _known(place, scale, driver, 1, "none")
+        full = _known(place, scale, driver, most, "full")
+        stored = driver.state_bytes(full.setup)
+    findings.add(section, f"payload an entity of this run, {most} entities", "bytes", [stored / most])
+    checkpoint = Path(full.setup.settings.enforce.checkpoint)
+    findings.add(section, f"checkpoint with {most} entities", "MB", [_folder_bytes(checkpoint) / 1e6])
+    found: dict[tuple[int, str], list[float]] = {}
+    for _ in range(scale.runs):
+        for job in (none, full):
+            for start, seconds in _restart_s(place, job).items():
+                found.setdefault((job.users, start), []).append(seconds)
+    figures = {
+        (users, start): findings.add(section, f"{start} to first decision, {users} known", "s", values)
+        for (users, start), values in found.items()
+    }
+    for start, bar in (("start of the process", at_most(_RESTART_BAR)), ("start of the query", None)):
+        name = f"{most} / 1 known entities, {start} to first decision"
+        findings.compare(name, figures[most, start], figures[1, start], bar if most == _FLAT_TO else None)
+
+
+def _known(place: Place, scale: Scale, driver: SparkDriver, users: int, kind: str = "known") -> Entities:
+    """A job that has decided one request of each of so many users."""
+    name = f"{kind}-{users}-{now_ms()}"
+    batch = {"max_offsets_per_trigger": scale.batch_events}
+    job = Entities(place.setup(name, f"{name}-requests", ONE_CHARGE.quotas, enforce=batch), users)
+    driver.session(job.setup)
+    if users:
+        job.publish(place, spread(users, users))
+        driver.start("enforce", job.setup)
+        driver.drain(users)
+    return job
+
+
+def _restart_s(place: Place, job: Entities) -> dict[str, float]:
+    """Seconds from the start of the process, and of the query in it, to the first decision on waiting requests."""
+    reader = place.reader(job.setup.settings.topics.decisions)
+    try:
+        job.publish(place, spread(_RESTART_EVENTS, max(job.users, _RESTART_EVENTS), job.sent))
+        process = time.monotonic()
+        with place.driver() as driver:
+            driver.session(job.setup)
+            query = time.monotonic()
+            driver.start("enforce", job.setup)
+            decided = _first_decision(reader, query + _FIRST_DECISION_S)
+            driver.drain(_RESTART_EVENTS)
+    finally:
+        reader.close()
+    return {"start of the process": decided - process, "start of the query": decided - query}
+
+
+def _first_decision(reader: Consumer, deadline: float) -> float:
+    while time.monotonic() < deadline:
+        if reader.consume(1, timeout=0.05):
+            return time.monotonic()
+    raise BenchError(f"no decision in {_FIRST_DECISION_S} s after a restart")
+
+
+def _bytes_per_entity(whole: bool) -> float:
+    """Stored bytes of an entity with a token bucket and a full ring of 11 samples, of bytes (whole numbers) or not."""
+    settings, shard, draws = QuotaSettings(), Shard(), random.Random(1)
+    rate = QuotaKind.PRODUCER_BYTE_RATE if whole else QuotaKind.REQUEST_PERCENTAGE
+    for number in range(_SHARD_ENTITIES):
+        meters, start_ms = shard.meters(f"u:user-{number * _SHARDS}"), now_ms() + draws.randrange(60_000)
+        for second in range(_SECONDS):
+            amounts = [float(draws.randrange(1, 10**6))] if whole else [draws.random(), draws.random() / 10]
+            at_ms = start_ms + 1000 * second + draws.randrange(100)
+            meters.charge(Charge(rate, "", 10_000.0, False, amounts), at_ms, settings)
+        mutations = Charge(QuotaKind.CONTROLLER_MUTATION_RATE, "", 5.0, False, [1.0], strict=True)
+        meters.charge(mutations, start_ms + 1000 * _SECONDS, settings)
+    return len(shard.to_bytes(_SHARDS, _EXPIRY_MS, settings)) / _SHARD_ENTITIES
+
+
+def _folder_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _compare_costs(findings: Findings, scale: Scale, figures: list[Figure]) -> None:
+    counted = dict(zip(scale.known, figures, strict=False))
+    small, large = (_FLAT_FROM, _FLAT_TO) if _FLAT_TO in counted and _FLAT_FROM in counted else (0, 0)
+    if small:
+        name = f"{large} / {small} known entities, cost of a request"
+        findings.compare(name, counted[large], counted[small], at_most(_FLAT_BAR))
+    else:
+        small, large = min(scale.known), max(scale.known)
+        findings.compare(f"{large} / {small} known entities, cost of a request", counted[large], counted[small])

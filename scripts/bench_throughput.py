@@ -1,0 +1,91 @@
+"""Throughput: the enforce query against the stateless copy and two plain loops; and the audit query."""
+
+import statistics
+
+from deltalake import DeltaTable
+
+from scripts.bench_events import LOADS, ONE_CHARGE, Load, spread
+from scripts.bench_loops import CLIENTS
+from scripts.bench_place import Place, Scale, Setup, SparkDriver, now_ms
+from scripts.bench_report import Figure, Findings, at_least
+
+_BARS = {"1 charge": 0.60, "2 charges": 0.45}
+_LOOP_BAR = 3.0
+_UNIT = "requests/s"
+
+
+def measure_throughput(place: Place, scale: Scale, findings: Findings) -> None:
+    """(a) enforce with 1, 2 and 4 charges a request, interleaved with what it is compared to."""
+    for load in LOADS:
+        requests = f"throughput-{len(load.quotas)}-requests"
+        plain = place.setup(f"throughput-{len(load.quotas)}", requests, load.quotas)
+        place.publish(requests, load.backlog(spread(scale.events, scale.users), now_ms()))
+        speeds: dict[str, list[float]] = {}
+        with place.driver() as driver:
+            driver.session(plain)
+            for run in range(scale.runs):
+                for name, speed in _run(place, scale, driver, load, requests, plain, run).items():
+                    speeds.setdefault(name, []).append(speed)
+        _report(findings, load, speeds)
+
+
+def measure_audit(place: Place, scale: Scale, findings: Findings) -> None:
+    """(f) decisions/s from the topics into Delta, and the files that come of it."""
+    section, requests = "Audit", "audit-requests"
+    batch = {"max_offsets_per_trigger": scale.batch_events}
+    speeds: dict[str, list[float]] = {"enforce": [], "audit": []}
+    sizes: list[float] = []
+    row_bytes: list[float] = []
+    with place.driver() as driver:
+        for run in range(scale.runs):
+            setup = place.setup(f"audit-{run}", requests, ONE_CHARGE.quotas, enforce=batch, audit=batch)
+            if run == 0:
+                place.publish(requests, ONE_CHARGE.backlog(spread(scale.events, scale.users), now_ms()))
+                driver.session(setup)
+            for query, found in speeds.items():
+                driver.start(query, setup)
+                found.append(scale.steady_events_per_s(driver.drain(scale.events)["batches"]))
+            files = DeltaTable(setup.settings.delta.decisions).get_add_actions(flatten=True)
+            file_bytes = files["size_bytes"].to_pylist()
+            sizes.append(statistics.median(file_bytes) / 1e6)
+            row_bytes.append(sum(file_bytes) / scale.events)
+    enforce = findings.add(section, "enforce, 1 charge, for comparison", _UNIT, speeds["enforce"])
+    audit = findings.add(section, "audit", "decisions/s", speeds["audit"])
+    findings.add(section, "size of a file of decisions", "MB", sizes)
+    findings.add(section, "a decision in Delta", "bytes", row_bytes)
+    findings.compare("audit / enforce (1 charge), throughput", audit, enforce)
+
+
+def _run(
+    place: Place, scale: Scale, driver: SparkDriver, load: Load, requests: str, plain: Setup, run: int
+) -> dict[str, float]:
+    """Each of the four once."""
+    batch = {"max_offsets_per_trigger": scale.batch_events}
+    setup = place.setup(f"throughput-{len(load.quotas)}-{run}", requests, load.quotas, enforce=batch)
+    driver.start("enforce", setup)
+    speeds = {"enforce": scale.steady_events_per_s(driver.drain(scale.events)["batches"])}
+    padding = copy_padding(place, setup, load)
+    driver.start("copy", setup, checkpoint=str(setup.file.parent / "copy"), padding_bytes=padding)
+    speeds["copy"] = scale.steady_events_per_s(driver.drain(scale.events)["batches"])
+    for client in CLIENTS:
+        speeds[f"{client} loop"] = place.loop(client, plain, load.name, scale.batch_events)
+    return speeds
+
+
+def copy_padding(place: Place, setup: Setup, load: Load) -> int:
+    """Bytes that make the copy's record as large as a decision on the same event."""
+    _, event = load.event(100_000, 50_000, now_ms())
+    return max(0, place.mean_bytes(setup.settings.topics.decisions) - len(event) - len(',"padding":""'))
+
+
+def _report(findings: Findings, load: Load, speeds: dict[str, list[float]]) -> None:
+    section = f"Throughput, {load.name} a request"
+    figures: dict[str, Figure] = {name: findings.add(section, name, _UNIT, values) for name, values in speeds.items()}
+    enforce = figures.pop("enforce")
+    for name, figure in figures.items():
+        bar = None
+        if name == "copy" and load.name in _BARS:
+            bar = at_least(_BARS[load.name])
+        elif name == "kafka-python loop" and load is ONE_CHARGE:
+            bar = at_least(_LOOP_BAR)
+        findings.compare(f"enforce / {name}, throughput, {load.name}", enforce, figure, bar)
