@@ -92,8 +92,12 @@ class Job:
 
     def _tell(self, **changes: Any) -> None:
         self._status |= {**changes, "at_ms": time.time_ns() // 1_000_000}
-        if self._status_file is not None:
+        if self._status_file is None:
+            return
+        try:
             write_status(self._status_file, self._status)
+        except OSError as error:  # such as a full disk: no reason to end, and the next one may be written
+            log.warning("can't write %s: %s", self._status_file, error.strerror)
 
 
 def supervised_queries(spark: SparkSession, settings: Settings, watch: QuotaWatch) -> list[SupervisedQuery]:

@@ -1,7 +1,6 @@
 """Keeping one query running: when it ends by itself it is started again on its checkpoint, after a pause."""
 
 import logging
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
@@ -11,16 +10,14 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.sql.streaming.query import StreamingQuery
 
 from configs.settings import RestartSettings
-from state.errors import SluiceError
 from streaming.progress import QueryProgress
+from streaming.query_errors import is_lasting, reason_of
 
 log = logging.getLogger("sluice.supervision")
 
 _LOOK_SECONDS = 0.1
 _START_SECONDS = 20.0
-_REASON_LENGTH = 400
-_LASTING = re.compile(r"\b(StateError|CheckpointError)\b")
-"""Reasons that no restart can cure: the operator has to act."""
+_DETAILS_LENGTH = 20_000
 
 
 class Startable(Protocol):
@@ -91,15 +88,17 @@ class SupervisedQuery:
             if self._stopping.is_set():
                 break
             failures = 1 if progressed else failures + 1
-            reason = _reason(ended)
+            reason = reason_of(ended)
+            details = {"fields": {"details": str(ended)[:_DETAILS_LENGTH]}}
             if self._is_last(failures, reason, ended):
                 self.state = QueryState("given up", restarts, failures, reason)
-                log.error("query %s ended %s and is given up: %s", self.name, _times(failures), reason)
+                log.error("query %s ended %s and is given up: %s", self.name, _times(failures), reason, extra=details)
                 self._attempted.set()
                 return
             pause_s = backoff_s(failures, self._restart)
             self.state = QueryState("backing off", restarts, failures, reason)
-            log.error("query %s ended, %s; starts again in %g s: %s", self.name, _times(failures), pause_s, reason)
+            message = "query %s ended, %s; starts again in %g s: %s"
+            log.error(message, self.name, _times(failures), pause_s, reason, extra=details)
             self._attempted.set()
             self._stopping.wait(pause_s)
             restarts += 1
@@ -140,7 +139,7 @@ class SupervisedQuery:
     def _is_last(self, failures: int, reason: str, error: BaseException | None) -> bool:
         if isinstance(error, Py4JNetworkError):  # Java is gone; only a new process brings it back
             return True
-        return self._gives_up and (failures >= self._restart.max_failures or _LASTING.search(reason) is not None)
+        return self._gives_up and (failures >= self._restart.max_failures or is_lasting(reason))
 
 
 def backoff_s(failures: int, restart: RestartSettings) -> float:
@@ -152,17 +151,6 @@ def backoff_s(failures: int, restart: RestartSettings) -> float:
 def _gets_on(query: StreamingQuery) -> bool:
     """Whether a micro-batch was committed, or there is nothing to do."""
     return query.lastProgress is not None or query.status["message"].startswith("Waiting for")
-
-
-def _reason(error: BaseException | None) -> str:
-    """The line of a query's error that says what happened."""
-    if error is None:
-        return "no error was given"
-    if isinstance(error, SluiceError):
-        return f"{type(error).__name__}: {error}"
-    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if re.match(r"(Caused by: )?[\w.$]+(Error|Exception): ", line)]
-    return (telling or lines or [type(error).__name__])[-1 if telling else 0][:_REASON_LENGTH]
 
 
 def _times(failures: int) -> str:
