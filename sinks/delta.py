@@ -1,19 +1,15 @@
 """Writing Delta tables with Spark so that a repeated micro-batch changes nothing."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import cast
 
 from delta.tables import DeltaTable
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 SOURCE_COLUMNS = ("source_topic", "source_partition", "source_offset")
 """The identity of a request event; of a decision and a dead letter there is one for each."""
-
-_APPLICATION = "spark.databricks.delta.write.txnAppId"
-_VERSION = "spark.databricks.delta.write.txnVersion"
 
 
 def create_table(spark: SparkSession, path: str, ddl: str, partitioned_by: Sequence[str]) -> None:
@@ -35,29 +31,23 @@ def append_once(rows: DataFrame, path: str, application: str, batch_id: int) -> 
     )
 
 
-@contextmanager
-def once(spark: SparkSession, application: str, batch_id: int) -> Iterator[None]:
-    """Within it, a MERGE is skipped if this application made it for this batch before."""
-    spark.conf.set(_APPLICATION, application)
-    spark.conf.set(_VERSION, str(batch_id))
-    try:
-        yield
-    finally:
-        spark.conf.unset(_APPLICATION)
-        spark.conf.unset(_VERSION)
+def source_spans(rows: DataFrame) -> list[Row]:
+    """For each source partition with rows the first and last offset of them."""
+    return (
+        rows.groupBy("source_topic", "source_partition")
+        .agg(F.min("source_offset").alias("first"), F.max("source_offset").alias("last"))
+        .collect()
+    )
 
 
-def new_rows(rows: DataFrame, path: str) -> DataFrame:
+def new_rows(rows: DataFrame, spans: Sequence[Row], path: str) -> DataFrame:
     """The rows whose source record the table hasn't yet, one for each source record.
 
-    Rows have the SOURCE_COLUMNS. Files are written in the order of time, so the ranges of offsets that a batch spans
-    let Delta skip nearly all of them: the cost doesn't grow with the table.
+    Rows have the SOURCE_COLUMNS, `spans` are theirs. Files are written in the order of time, so the ranges of offsets
+    that a batch spans let Delta skip nearly all of them: the cost doesn't grow with the table.
     """
-    spans = rows.groupBy("source_topic", "source_partition").agg(
-        F.min("source_offset").alias("first"), F.max("source_offset").alias("last")
-    )
     within = F.lit(False)
-    for span in spans.collect():
+    for span in spans:
         within = within | _within(span["source_topic"], span["source_partition"], span["first"], span["last"])
     known = rows.sparkSession.read.format("delta").load(path).where(within).select(*SOURCE_COLUMNS)
     return rows.dropDuplicates([*SOURCE_COLUMNS]).join(F.broadcast(known), [*SOURCE_COLUMNS], "left_anti")

@@ -1,6 +1,9 @@
 """The Delta table `quota_metrics`: what every counter saw in each window, under Kafka's names."""
 
-from delta.tables import DeltaTable
+from collections.abc import Mapping
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -71,13 +74,40 @@ def measure_decisions(decisions: DataFrame, window_s: int) -> DataFrame:
     )
 
 
-def merge_metrics(measured: DataFrame, path: str) -> None:
-    """Add what a micro-batch measured to the rows of its windows."""
+def merge_metrics(
+    measured: pa.Table, path: str, storage_options: Mapping[str, str], application: str, batch_id: int
+) -> None:
+    """Add what a micro-batch measured to the rows of its windows, unless this application did so before.
+
+    By delta-rs in the driver: the rows are few, and a MERGE by Spark takes seconds of all cores.
+    """
+    table = DeltaTable(path, storage_options=dict(storage_options))
+    done = table.transaction_version(application)
+    if not measured.num_rows or (done is not None and done >= batch_id):
+        return
+    commit = CommitProperties(app_transactions=[Transaction(application, batch_id)])
+    (
+        table.merge(measured, _same_row(measured), source_alias="new", target_alias="old", commit_properties=commit)
+        .when_matched_update(_updates())
+        .when_not_matched_insert_all()
+        .execute()
+    )
+
+
+def _same_row(measured: pa.Table) -> str:
+    """The same window, quota and counter; the days as literals let Delta leave out the files of all others."""
+    dates = ", ".join(f"DATE '{date}'" for date in sorted(set(measured["date"].to_pylist())))
+    pairs = ((f'old."{column}"', f'new."{column}"') for column in _IDENTITY)
+    same = " AND ".join(f"({old} = {new} OR ({old} IS NULL AND {new} IS NULL))" for old, new in pairs)
+    return f"old.date IN ({dates}) AND {same}"
+
+
+def _updates() -> dict[str, str]:
     throttled = "(old.throttled_count + new.throttled_count)"
     waited_ms = " + ".join(f"coalesce({row}.throttle_time_avg_ms * {row}.throttled_count, 0)" for row in ("old", "new"))
     updates = {column: f"old.{column} + new.{column}" for column in ("count", "value", "violated_count")}
-    updates |= {column: _latest(f"new.`{column}`", f"old.`{column}`") for column in ("limit", "metered", "tokens")}
-    updates |= {
+    updates |= {column: _latest(f'new."{column}"', f'old."{column}"') for column in ("limit", "metered", "tokens")}
+    return updates | {
         "rate": f"CASE WHEN new.metered THEN {_latest('new.rate', 'old.rate')} "
         "ELSE (old.value + new.value) / new.window_s END",
         "throttled_count": throttled,
@@ -85,14 +115,6 @@ def merge_metrics(measured: DataFrame, path: str) -> None:
         "throttle_time_max_ms": "greatest(old.throttle_time_max_ms, new.throttle_time_max_ms)",
         "last_timestamp_ms": "greatest(old.last_timestamp_ms, new.last_timestamp_ms)",
     }
-    (
-        DeltaTable.forPath(measured.sparkSession, path)
-        .alias("old")
-        .merge(measured.alias("new"), " AND ".join(f"old.{column} <=> new.{column}" for column in _IDENTITY))
-        .whenMatchedUpdate(set={f"`{column}`": value for column, value in updates.items()})
-        .whenNotMatchedInsertAll()
-        .execute()
-    )
 
 
 def _latest(new: str, old: str) -> str:

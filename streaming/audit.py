@@ -5,7 +5,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from configs.settings import Settings
 from sinks import dead_letters_table, decisions_table, quota_metrics_table
-from sinks.delta import append_once, create_table, new_rows, once
+from sinks.delta import append_once, create_table, new_rows, source_spans
 from streaming.batch_gate import BatchGate
 from streaming.kafka import kafka_source
 
@@ -62,22 +62,38 @@ class AuditQuery:
         decisions are appended: a crash in between repeats both and counts nothing twice.
         """
         self._gate.enter(batch_id)
-        spark, delta, topics = records.sparkSession, self._settings.delta, self._settings.topics
+        topics, spark = self._settings.topics, records.sparkSession
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", QUERY_NAME)
         application = self._application(spark)
         records.persist()
-        decisions = decisions_table.parse_decisions(records.where(records.topic == topics.decisions)).persist()
         try:
-            decided = new_rows(decisions, delta.decisions)
-            with once(spark, application, batch_id):
-                measured = quota_metrics_table.measure_decisions(decided, self._settings.audit.metrics_window_s)
-                quota_metrics_table.merge_metrics(measured, delta.quota_metrics)
             letters = dead_letters_table.parse_dead_letters(records.where(records.topic == topics.dead_letters))
-            append_once(new_rows(letters, delta.dead_letters), delta.dead_letters, application, batch_id)
+            self._append_letters(letters, application, batch_id)
+            decisions = decisions_table.parse_decisions(records.where(records.topic == topics.decisions))
+            self._append_decisions(decisions, application, batch_id)
+        finally:
+            records.unpersist()
+
+    def _append_letters(self, letters: DataFrame, application: str, batch_id: int) -> None:
+        path = self._settings.delta.dead_letters
+        spans = source_spans(letters)
+        if spans:
+            append_once(new_rows(letters, spans, path), path, application, batch_id)
+
+    def _append_decisions(self, decisions: DataFrame, application: str, batch_id: int) -> None:
+        delta = self._settings.delta
+        spans = source_spans(decisions)
+        if not spans:
+            return
+        decided = new_rows(decisions, spans, delta.decisions).persist()
+        try:
+            measured = quota_metrics_table.measure_decisions(decided, self._settings.audit.metrics_window_s)
+            quota_metrics_table.merge_metrics(
+                measured.toArrow(), delta.quota_metrics, delta.storage_options, application, batch_id
+            )
             append_once(decided, delta.decisions, application, batch_id)
         finally:
-            decisions.unpersist()
-            records.unpersist()
+            decided.unpersist()
 
     def _application(self, spark: SparkSession) -> str:
         """The name the tables know this checkpoint by: a new checkpoint counts its batches from 0 again."""
