@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
+from confluent_kafka import KafkaException
 from rich.console import Console
 
+from configs.errors import InvalidSettingsError
 from scripts.bench_cpu import measure_lookup, measure_stages
 from scripts.bench_latency import measure_latency
-from scripts.bench_place import Place, Scale
+from scripts.bench_place import BenchError, Place, Scale
 from scripts.bench_report import Findings, Report
 from scripts.bench_state import measure_known_entities, measure_state
 from scripts.bench_throughput import measure_audit, measure_throughput
@@ -50,17 +52,18 @@ def main() -> int:
     scale = _scale(options)
     signal.signal(signal.SIGTERM, _interrupt)
     environment, findings, console = _environment(scale), Findings(), Console()
-    code = 0
     try:
         with Place(scale.overrides) as place:
-            _measure(options.only, place, scale, findings)
+            code = _measure(options.only, place, scale, findings)
     except SluiceError as error:
         print(f"bench: error: {error}", file=sys.stderr)
-        code = 1
+        code = 2 if isinstance(error, InvalidSettingsError) else 1
     except KeyboardInterrupt:
         print("bench: stopped; what was measured so far:", file=sys.stderr)
         code = 130
     environment["load average over 1 minute, after"] = f"{os.getloadavg()[0]:.1f}"
+    if not findings.figures:
+        return code
     report = Report(environment, findings)
     console.print(report.renderable())
     if options.json:
@@ -70,13 +73,20 @@ def main() -> int:
     return code
 
 
-def _measure(letters: list[str], place: Place, scale: Scale, findings: Findings) -> None:
+def _measure(letters: list[str], place: Place, scale: Scale, findings: Findings) -> int:
+    """1 if something could not be measured; the rest is measured all the same."""
+    code = 0
     for letter in letters:
         title, measure = MEASURES[letter]
         start = time.monotonic()
         print(f"bench: ({letter}) {title} ...", file=sys.stderr, flush=True)
-        measure(place, scale, findings)
+        try:
+            measure(place, scale, findings)
+        except (BenchError, KafkaException) as error:
+            print(f"bench: error: ({letter}) {error}", file=sys.stderr)
+            code = 1
         print(f"bench: ({letter}) took {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+    return code
 
 
 def _interrupt(_: int, __: object) -> NoReturn:

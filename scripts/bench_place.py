@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import yaml
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from configs.settings import Settings, load_settings
 from scripts.broker import Broker
@@ -30,7 +30,10 @@ Json = dict[str, Any]
 
 _WORK = Path(".work")
 _END_SECONDS = 30
+_LEADER_SECONDS = 30.0
+_LOOK_SECONDS = 0.1
 _PRODUCER = {"linger.ms": 5, "queue.buffering.max.messages": 500_000, "compression.type": "none"}
+_CONSUMER = {"group.id": "bench", "enable.auto.commit": False, "fetch.wait.max.ms": 5, "log_level": 2}
 
 
 class BenchError(SluiceError):
@@ -138,14 +141,13 @@ class Place(AbstractContextManager["Place"]):
         partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
         ends = []
         for number in partitions:
-            _, end = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=30)
-            ends.append(TopicPartition(topic, number, end))
+            ends.append(TopicPartition(topic, number, _end(consumer, TopicPartition(topic, number))))
         consumer.assign(ends)
         return consumer
 
     def mean_bytes(self, topic: str) -> int:
         """Mean size of the values at the beginning of a topic: what a copy has to write for the same work."""
-        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "bench", "enable.auto.commit": False})
+        consumer = Consumer({"bootstrap.servers": self.servers, **_CONSUMER})
         try:
             numbers = consumer.list_topics(topic, timeout=30).topics[topic].partitions
             consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
@@ -231,6 +233,19 @@ class SparkDriver(AbstractContextManager["SparkDriver"]):
         if "error" in answer:
             raise BenchError(f"the Spark driver can't {command['do']}: {answer['error']}")
         return answer
+
+
+def _end(consumer: Consumer, partition: TopicPartition) -> int:
+    """The partition's next offset; of a new topic the broker may not know the leader yet."""
+    deadline = time.monotonic() + _LEADER_SECONDS
+    while True:
+        try:
+            _, end = consumer.get_watermark_offsets(partition, timeout=_LEADER_SECONDS)
+            return int(end)
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_LOOK_SECONDS)
 
 
 def now_ms() -> int:
