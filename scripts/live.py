@@ -20,6 +20,7 @@ from kafka import KafkaProducer
 from rich.console import Console
 from rich.live import Live
 
+from configs.errors import InvalidSettingsError
 from configs.settings import Settings, load_settings
 from scripts.broker import Broker, Child
 from scripts.live_view import decision_line, line, overview
@@ -69,6 +70,9 @@ def main() -> int:
         with ExitStack() as stack:
             place = stack.enter_context(_free_place(options.fresh))
             return _run(options, place, stack, stop, console)
+    except InvalidSettingsError as error:
+        print(f"run: error: {error}", file=sys.stderr)
+        return 2
     except SluiceError as error:
         print(f"run: error: {error}", file=sys.stderr)
         return 1
@@ -128,8 +132,8 @@ def _locked(lock: IO[str]) -> bool:
 def _settings(options: argparse.Namespace, place: Place, bootstrap_servers: str | None) -> Settings:
     """The settings of the run, written down for the job; without a file of its own everything lies in its folder."""
     if options.config:
+        load_settings(options.config)  # says what is wrong with it
         content = yaml.safe_load(options.config.read_text()) or {}
-        load_settings(options.config)
     else:
         content = yaml.safe_load(_EMBEDDED.read_text())
         content["enforce"]["checkpoint"] = str(place.folder / "checkpoints" / "enforce")

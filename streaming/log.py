@@ -37,7 +37,7 @@ def configure_logging(file: Path | None = None, file_mib: int = 100) -> None:
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("sluice").setLevel(logging.INFO)
-    logging.getLogger("kafka").setLevel(logging.ERROR)
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # what matters of it reaches us as an error
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs what the query reports as its end anyway
 
 
