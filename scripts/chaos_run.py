@@ -46,7 +46,7 @@ class Chaos:
         shutil.rmtree(_FOLDER, ignore_errors=True)
         _FOLDER.mkdir(parents=True)
         self._options = options
-        self._random = random.Random(options.seed)  # noqa: S311 # repeatable on purpose
+        self._random = random.Random(options.seed)  # repeatable on purpose
         self._broker = Broker(_FOLDER / "broker")
         self._broker.start()
         self.settings = _settings(self._broker.bootstrap_servers)

@@ -25,6 +25,9 @@ RING_COLUMNS = frozenset({"ring_kinds", "ring_currents", "sample_counts"})
 SAMPLE_COLUMNS = frozenset({"sample_starts_ms", "sample_last_events_ms", "sample_values"})
 """Which table a column belongs to; the others belong to the entities."""
 
+RING_KINDS = 6
+"""How many codes there are for the kind of a ring; `state.shard` says which is which."""
+
 _HEADER = struct.Struct("<BIIIII")
 _COLUMN = struct.Struct("<cq")
 _WIDTHS = {b"0": 0, b"1": 1, b"2": 2, b"4": 4, b"8": 8}
@@ -82,7 +85,7 @@ def decode(payload: bytes, shards: int) -> tuple[list[str], Columns]:
         )
     try:
         return _decode_body(payload, entities, rings, samples, key_bytes)
-    except (ValueError, struct.error, KeyError, UnicodeDecodeError) as error:
+    except (ValueError, struct.error, KeyError, UnicodeDecodeError, OverflowError, MemoryError) as error:
         raise StateError(f"stored state is damaged ({error}); restore the checkpoint from a backup") from error
 
 
@@ -98,15 +101,33 @@ def _decode_body(payload: bytes, entities: int, rings: int, samples: int, key_by
     if len(keys) != entities:
         raise ValueError(f"{len(keys)} keys for {entities} entities")
     offset += key_bytes
-    arrays = []
+    arrays: dict[str, Integers | Floats] = {}
     for column in fields(Columns):
-        length = rings if column.name in RING_COLUMNS else samples if column.name in SAMPLE_COLUMNS else entities
-        array, offset = _decode_column(payload, offset, length, _dtype(column.name))
-        arrays.append(array)
-    columns = Columns(*arrays)
-    if offset != len(payload) or columns.ring_counts.sum() != rings or columns.sample_counts.sum() != samples:
+        length = entities
+        if column.name in RING_COLUMNS:
+            length = _checked_length(rings, arrays["ring_counts"])
+        elif column.name in SAMPLE_COLUMNS:
+            length = _checked_length(samples, arrays["sample_counts"])
+        arrays[column.name], offset = _decode_column(payload, offset, length, _dtype(column.name))
+    columns = Columns(**arrays)
+    if offset != len(payload) or not _is_sound(columns):
         raise ValueError("the tables don't fit together")
     return keys, columns
+
+
+def _is_sound(columns: Columns) -> bool:
+    """Whether every ring is of a known kind and its current sample is one of its samples."""
+    kinds, currents = columns.ring_kinds, columns.ring_currents
+    known = (kinds >= 0) & (kinds < RING_KINDS)
+    within = (currents >= 0) & (currents < np.maximum(columns.sample_counts, 1))
+    return bool((known & within).all())
+
+
+def _checked_length(length: int, counts: Integers) -> int:
+    """A table's length, once the counts of the table before agree: damaged bytes must not take all memory."""
+    if (counts < 0).any() or counts.sum() != length:
+        raise ValueError("the tables don't fit together")
+    return length
 
 
 def _dtype(column: str) -> np.dtype[Any]:

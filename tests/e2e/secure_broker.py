@@ -1,0 +1,114 @@
+"""An embedded broker as a cluster of an enterprise has it: TLS, SCRAM logins and access rights for each role."""
+
+import socket
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from kafka.admin import (
+    ACL,
+    ACLOperation,
+    ACLPermissionType,
+    KafkaAdminClient,
+    ResourcePattern,
+    ResourceType,
+    UserScramCredentialUpsertion,
+)
+
+from configs.settings import TopicSettings
+from scripts.broker import Broker
+from streaming.java import find_java
+
+_STORE_PASSWORD = "only-for-this-test"  # noqa: S105 # of a key store that lives as long as the test
+
+
+class SecureBroker:
+    """Clients come in by SASL_SSL alone; a plain listener beside it is the administrator's."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.certificate = folder / "broker.pem"
+        store = folder / "broker.p12"
+        _make_certificate(store, self.certificate)
+        client, admin, controller = _free_ports(3)
+        self.bootstrap_servers = f"127.0.0.1:{client}"
+        self.admin_servers = f"127.0.0.1:{admin}"
+        listeners = f"CLIENT://127.0.0.1:{client},ADMIN://127.0.0.1:{admin}"
+        login = "listener.name.client."
+        self._broker = Broker(
+            folder / "data",
+            properties={
+                "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
+                "advertised.listeners": listeners,
+                "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+                "listener.security.protocol.map": "CLIENT:SASL_SSL,ADMIN:PLAINTEXT,CONTROLLER:PLAINTEXT",
+                "inter.broker.listener.name": "ADMIN",
+                f"{login}sasl.enabled.mechanisms": "SCRAM-SHA-512",
+                f"{login}scram-sha-512.sasl.jaas.config": (
+                    "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+                ),
+                f"{login}ssl.keystore.type": "PKCS12",
+                f"{login}ssl.keystore.location": str(store),
+                f"{login}ssl.keystore.password": _STORE_PASSWORD,
+                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "super.users": "User:ANONYMOUS",
+            },
+        )
+
+    def start(self) -> None:
+        """Returns once the broker serves."""
+        self._broker.start()
+
+    def stop(self) -> None:
+        """Ends the broker."""
+        self._broker.stop()
+
+    def let_in(self, topics: TopicSettings, passwords: Mapping[str, str]) -> None:
+        """Create the topics and the users `job`, `gateway` and `auditor` with the rights of docs/security.md."""
+        names = {"requests": topics.requests, "decisions": topics.decisions, "dead_letters": topics.dead_letters}
+        with KafkaAdminClient(bootstrap_servers=self.admin_servers) as admin:
+            admin.create_topics({name: {"num_partitions": 1, "replication_factor": 1} for name in names.values()})
+            admin.alter_user_scram_credentials(
+                [UserScramCredentialUpsertion(user, "SCRAM-SHA-512", password) for user, password in passwords.items()]
+            )
+            admin.create_acls([_right(user, operation, names[topic]) for user, topic, operation in TOPIC_RIGHTS])
+
+
+TOPIC_RIGHTS = (
+    ("job", "requests", ACLOperation.READ),
+    ("job", "decisions", ACLOperation.WRITE),
+    ("job", "decisions", ACLOperation.READ),
+    ("job", "dead_letters", ACLOperation.WRITE),
+    ("job", "dead_letters", ACLOperation.READ),
+    ("gateway", "requests", ACLOperation.WRITE),
+    ("gateway", "decisions", ACLOperation.READ),
+    ("auditor", "decisions", ACLOperation.READ),
+    ("auditor", "dead_letters", ACLOperation.READ),
+)
+"""Reading and writing include Describe. No right on a group: Spark and the gateways assign partitions themselves."""
+
+
+def _right(user: str, operation: ACLOperation, topic: str) -> ACL:
+    return ACL(f"User:{user}", "*", operation, ACLPermissionType.ALLOW, ResourcePattern(ResourceType.TOPIC, topic))
+
+
+def _make_certificate(store: Path, certificate: Path) -> None:
+    """A key store, and the certificate that clients trust; its key signs itself."""
+    keytool = Path(find_java()[0]).with_name("keytool")
+    secret = ["-keystore", str(store), "-storepass", _STORE_PASSWORD, "-alias", "broker"]
+    generate = ["-genkeypair", "-storetype", "PKCS12", "-keyalg", "EC", "-dname", "CN=broker", "-validity", "30"]
+    subprocess.run([keytool, *generate, "-ext", "san=ip:127.0.0.1", *secret], check=True, capture_output=True)
+    subprocess.run(
+        [keytool, "-exportcert", "-rfc", "-file", str(certificate), *secret], check=True, capture_output=True
+    )
+
+
+def _free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()

@@ -1,0 +1,165 @@
+"""The whole job over SASL_SSL with least rights, and where its password never appears."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import TopicAuthorizationFailedError
+
+from configs.settings import Properties, Settings
+from scripts.books import close_books, records, rows
+from scripts.processes import descendants
+from sinks.topics import connect
+from tests.e2e.job_process import JobProcess, wait_until
+from tests.e2e.secure_broker import SecureBroker
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+PASSWORDS = {"job": "jobs-own-Secret-17", "gateway": "gates-own-Secret-18", "auditor": "audits-own-Secret-19"}
+HOSTILE = [
+    'x\n{"level": "error", "message": "forged"}',
+    "\x1b[2J\x1b]0;owned\x07",
+    '"}, {"verdict": "ALLOW"',
+    "' OR 1=1; DROP TABLE decisions; --",
+    "`rm -rf`$(id)${HOME}%s{0}",
+    "../../etc/passwd",
+    "\u202euser\u2028\x00",
+]
+QUOTAS = [{"entity": {"user": None}, "quotas": {"controller_mutation_rate": 1}}]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
+    broker = SecureBroker(tmp_path_factory.mktemp("secure"))
+    broker.start()
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture(scope="module")
+def job(broker: SecureBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobProcess]:
+    """The job as user `job`; its password comes from the environment and nowhere else."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLUICE_PASSWORD", PASSWORDS["job"])
+        folder = tmp_path_factory.mktemp("job") / "secure"
+        process = JobProcess(folder, broker.bootstrap_servers, QUOTAS, kafka=login(broker, "job", "${SLUICE_PASSWORD}"))
+        broker.let_in(process.settings.topics, PASSWORDS)
+        process.start()
+        yield process
+        process.stop()
+
+
+def login(broker: SecureBroker, user: str, password: str) -> dict[str, str]:
+    """What a client needs to come in; PEM, so that Java and Python use the same file."""
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    return {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": f'{module} required username="{user}" password="{password}";',
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(broker.certificate),
+    }
+
+
+def creates(user: str) -> bytes:
+    mutations = [{"topic": user, "partitions": 30}]
+    return json.dumps({"api": "CreateTopics", "api_version": 7, "user": user, "mutations": mutations}).encode()
+
+
+def send(kafka: dict[str, str], topic: str, values: list[bytes]) -> None:
+    with connect(KafkaProducer, kafka, enable_idempotence=False, max_block_ms=10_000) as producer:
+        for sent in [producer.send(topic, value) for value in values]:
+            sent.get(timeout=15)
+
+
+def test_a_gateway_is_served_over_tls_whatever_the_names_in_its_events(broker: SecureBroker, job: JobProcess) -> None:
+    """Hostile names come out as they went in, in the decision and in Delta, and forge no line of the log."""
+    send(login(broker, "gateway", PASSWORDS["gateway"]), job.settings.topics.requests, [*map(creates, HOSTILE), b"bad"])
+    wait_until(lambda: rows(job.settings.delta.decisions) >= len(HOSTILE), 120)
+    wait_until(lambda: rows(job.settings.delta.dead_letters) >= 1, 60)
+
+    decisions = [json.loads(record.value) for record in records(job.settings, job.settings.topics.decisions)]
+    assert sorted(decision["user"] for decision in decisions) == sorted(HOSTILE)
+    assert {decision["topic_results"][0]["topic"] for decision in decisions} == set(HOSTILE)
+    books = close_books(job.settings)
+    assert (books.requests, books.decisions, books.decision_rows) == (len(HOSTILE) + 1, len(HOSTILE), len(HOSTILE))
+    for line in log(job).splitlines():
+        assert "forged" not in line
+        assert line.isprintable()
+
+
+def test_no_password_is_in_logs_status_settings_or_the_process_list(job: JobProcess) -> None:
+    """It is in the environment, which the system shows to the same user alone."""
+    assert job.child is not None
+    pid = job.child.pid
+    commands = [Path(f"/proc/{pid}/cmdline").read_text(), *descendants(pid).values()]
+    files = [path.read_bytes() for path in job.folder.rglob("*") if path.is_file()]
+
+    assert len(commands) > 2
+    assert not any(password in command for password in PASSWORDS.values() for command in commands)
+    assert not any(password.encode() in content for password in PASSWORDS.values() for content in files)
+    assert PASSWORDS["job"] not in repr(job.settings)
+
+
+@pytest.mark.parametrize(("user", "topic"), [("gateway", "decisions"), ("auditor", "decisions"), ("job", "requests")])
+def test_nobody_writes_what_is_not_theirs(broker: SecureBroker, job: JobProcess, user: str, topic: str) -> None:
+    with pytest.raises(TopicAuthorizationFailedError):
+        send(login(broker, user, PASSWORDS[user]), getattr(job.settings.topics, topic), [b"forged"])
+
+
+def test_nobody_reads_what_is_not_theirs(broker: SecureBroker, job: JobProcess) -> None:
+    """Requests name users and topics: gateways and auditors have no business with those of others."""
+    for user in ("gateway", "auditor"):
+        assert read_one(login(broker, user, PASSWORDS[user]), job.settings.topics.requests) is None
+    kafka = login(broker, "auditor", PASSWORDS["auditor"])
+    assert read_one(kafka, job.settings.topics.dead_letters)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda kafka: kafka | {"sasl.jaas.config": kafka["sasl.jaas.config"].replace("own", "0wn")},
+            "no Kafka broker",
+        ),
+        (lambda kafka: kafka | {"security.protocol": "SASL_PLAINTEXT"}, "no Kafka broker"),
+        (lambda kafka: kafka | {"ssl.truststore.location": "missing.pem"}, "no file missing.pem"),
+    ],
+)
+def test_a_refused_login_is_one_line_without_the_password(
+    broker: SecureBroker, job: JobProcess, tmp_path: Path, change: Callable[[dict[str, Any]], Any], said: str
+) -> None:
+    settings: Settings = job.settings
+    kafka = Properties(change(login(broker, "job", PASSWORDS["job"])))
+    file = tmp_path / "settings.yaml"
+    file.write_text(json.dumps({"kafka": kafka, "enforce": {"checkpoint": settings.enforce.checkpoint}}))
+    command = [sys.executable, "-m", "streaming.cli", "run", "--config", str(file)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=dict(os.environ))
+
+    assert ended.returncode == 1
+    assert said in ended.stderr.splitlines()[-1]
+    assert "Secret" not in ended.stderr
+
+
+def log(job: JobProcess) -> str:
+    return "".join(path.read_text() for path in job.folder.glob("job-*.log"))
+
+
+def read_one(kafka: dict[str, str], topic: str) -> bytes | None:
+    """The first record of a topic's first partition; None when the broker gives none."""
+    consumer = connect(KafkaConsumer, kafka, consumer_timeout_ms=5000)
+    try:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.seek_to_beginning()
+        return next((record.value for record in consumer), None)
+    except TopicAuthorizationFailedError:
+        return None
+    finally:
+        consumer.close()
