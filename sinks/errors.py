@@ -21,3 +21,7 @@ class QuotasTableError(SluiceError):
 
 class GatewayClosedError(SluiceError):
     """An event came to a gateway client that is closed."""
+
+
+class TableMaintenanceError(SluiceError):
+    """A Delta table can't be compacted or cleaned."""

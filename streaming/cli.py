@@ -119,6 +119,24 @@ def doctor(
     raise typer.Exit(run_doctor(settings))
 
 
+@app.command()
+def maintain(
+    config: ConfigOption = None,
+    retention_hours: Annotated[
+        int, typer.Option(help="Keep files that older versions of the tables need for so long.", min=1)
+    ] = 168,
+) -> None:
+    """Compact the tables of decisions, metrics and dead letters, and remove files no longer needed; run it daily.
+
+    The job may run meanwhile. Takes no Java.
+    """
+    settings = load_settings(config)
+    from streaming.maintenance import maintain as maintain_tables
+
+    for done in maintain_tables(settings.delta, retention_hours):
+        typer.echo(f"{done.table}: {done.files_before} files became {done.files_after}, {done.files_removed} removed")
+
+
 def main() -> None:
     """Run the command line; every error is one line on standard error."""
     try:
