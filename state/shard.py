@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from state.codec import RING_COLUMNS, SAMPLE_COLUMNS, Columns, Integers, decode, empty_columns, encode
 from state.entity import Tags
-from state.meters import Meters
+from state.meters import MUTATION_RATE_WINDOW, Meters
 from state.quota import QuotaKind, QuotaSettings, burst
 from state.sampled_rate import SampledRate
 from state.token_bucket import TokenBucket
@@ -105,9 +105,8 @@ def at_rest(columns: Columns, now_ms: int, idle_expiry_ms: int, settings: QuotaS
     Idle for longer than the expiry (Kafka: 3600 s), every sample outdated, and the bucket full again. Shipped Kafka
     forgets a deficit together with the counter; here the counter stays until the deficit is paid.
     """
-    window = settings.client_window
-    idle_ms = now_ms - columns.last_event_ms
-    idle = idle_ms > max(idle_expiry_ms, window.samples * window.window_ms)
+    spans_ms = (window.samples * window.window_ms for window in (settings.client_window, MUTATION_RATE_WINDOW))
+    idle = now_ms - columns.last_event_ms > max(idle_expiry_ms, *spans_ms)
     refilled = columns.bucket_tokens + columns.mutation_limit * ((now_ms - columns.bucket_last_ms) / 1000.0)
     full = refilled >= burst(settings.controller_window, 1.0) * columns.mutation_limit
     at_rest_now: Flags = idle & (np.isnan(columns.bucket_tokens) | full)

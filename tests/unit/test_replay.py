@@ -90,7 +90,7 @@ def test_forgetting_idle_entities_never_changes_a_decision(stream: list[bytes], 
     quotas = Quotas(entries)
     plan = PlanSettings.of(DEFAULTS)._replace(shards=2)
     spread = [
-        (re.sub(rb'"timestamp_ms": \d+', b'"timestamp_ms": %d' % (RECORD_MS + offset * 3_000), value), offset)
+        (re.sub(rb'"timestamp_ms": \d+', b'"timestamp_ms": %d' % (RECORD_MS + offset * 15_000), value), offset)
         for offset, value in enumerate(stream)
     ]
     events = [(value, Source(plan.requests_topic, 0, offset, 2**42)) for value, offset in spread]
