@@ -156,8 +156,13 @@ def main() -> None:
 
 def _fail(message: str, code: int) -> None:
     logging.shutdown()
-    print(f"sluice: error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"sluice: error: {_printable(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(code)
+
+
+def _printable(text: str) -> str:
+    """The text with everything escaped that a terminal would obey instead of showing it."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 if __name__ == "__main__":
