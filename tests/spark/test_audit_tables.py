@@ -140,7 +140,7 @@ def test_a_rate_that_no_counter_keeps_is_the_windows_amount_over_its_length(
     spark: SparkSession, tables: Settings
 ) -> None:
     """Exempt request time, and partitions while no topic has a quota."""
-    exempt = {"quota": "exempt-request-time", "entity": {}, "limit": None}
+    exempt: Json = {"quota": "exempt-request-time", "entity": {}, "limit": None}
     measure(tables, parsed(spark, [decision(1, rate=None, **exempt)]), batch_id=0)
     measure(tables, parsed(spark, [decision(2, rate=None, **exempt)]), batch_id=1)
 
