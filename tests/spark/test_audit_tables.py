@@ -58,7 +58,7 @@ def parsed(spark: SparkSession, decisions: list[Json]) -> DataFrame:
 @pytest.fixture
 def tables(spark: SparkSession, tmp_path: Path) -> Settings:
     """Empty tables of their own."""
-    paths = {name: str(tmp_path / name) for name in ("decisions", "quota_metrics")}
+    paths: Json = {name: str(tmp_path / name) for name in ("decisions", "quota_metrics")}
     create_table(spark, paths["decisions"], decisions_table.DECISIONS_DDL, decisions_table.PARTITIONED_BY)
     create_table(
         spark, paths["quota_metrics"], quota_metrics_table.QUOTA_METRICS_DDL, quota_metrics_table.PARTITIONED_BY
