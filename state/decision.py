@@ -101,7 +101,7 @@ class PartialDecision(NamedTuple):
     byte_wait_ms: int = 0
     byte_quota: str | None = None
     mutation_wait_ms: int = 0
-    refused: list[bool] = []  # noqa: RUF012 - never changed: a NamedTuple's default for "no mutations"
+    refused: Sequence[bool] = ()
     request_wait_ms: int = 0
     request_limit: float | None = None
     request_samples: Samples | None = None
@@ -214,7 +214,7 @@ def _unrecord_fetched(meters: Meters, outcomes: Sequence[Outcome], now_ms: int, 
 
 def _partial(results: list[ChargeResult], enforced: Sequence[Outcome]) -> PartialDecision:
     byte_wait_ms, byte_quota, mutation_wait_ms, request_wait_ms = 0, None, 0, 0
-    refused: list[bool] = []
+    refused: Sequence[bool] = ()
     request_limit, request_samples = None, None
     for outcome in enforced:
         kind = outcome.charge.kind

@@ -1,6 +1,7 @@
 """The counters of one entity, and charging them."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from state.charge import Charge
 from state.quota import MAX_THROTTLE_MS, UNLIMITED, Coexistence, QuotaKind, QuotaSettings, Window
@@ -36,7 +37,7 @@ class Outcome:
     wait_ms: int
     rate: float
     tokens: float | None = None
-    refused: list[bool] = field(default_factory=list)
+    refused: Sequence[bool] = ()
     samples: SampledRate | None = None
 
 

@@ -45,15 +45,13 @@ def planner(settings: Settings) -> ArrowStage:
         quota_version, decided_at_ms = _batch_properties()
         quotas = _quotas(checkpoint, quota_version)
         for batch in batches:
-            rows = [
-                row
-                for value, source in _records(batch, plan_settings.requests_topic)
-                for row in plan_event(value, source, quotas, plan_settings, decided_at_ms)
-            ]
-            columns = [
-                pa.array([row.shard for row in rows], pa.int32()),
-                pa.array([encode_payload(row.row) for row in rows], pa.binary()),
-            ]
+            shards: list[int] = []
+            payloads: list[bytes] = []
+            for value, source in _records(batch, plan_settings.requests_topic):
+                for shard, row in plan_event(value, source, quotas, plan_settings, decided_at_ms):
+                    shards.append(shard)
+                    payloads.append(encode_payload(row))
+            columns = [pa.array(shards, pa.int32()), pa.array(payloads, pa.binary())]
             yield pa.RecordBatch.from_arrays(columns, schema=_PLANNED)
 
     return plan

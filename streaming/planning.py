@@ -1,6 +1,5 @@
 """From Kafka records to charge rows: the stage before the shuffle to the shards."""
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from configs.settings import Settings
@@ -47,20 +46,19 @@ class ShardedRow(NamedTuple):
 
 def plan_event(
     value: bytes | None, source: Source, quotas: Quotas, settings: PlanSettings, decided_at_ms: int
-) -> Iterator[ShardedRow]:
+) -> list[ShardedRow]:
     """The rows of one event; an event that can't be read becomes a dead letter."""
     try:
         request = parse_request(value, source, settings.limits)
     except InvalidRequestError as error:
         letter = dead_letter_record(settings.dead_letters_topic, value, source, error)
-        yield ShardedRow(source.offset % settings.shards, letter)
-        return
-    yield from plan_request(request, source, quotas, settings, decided_at_ms)
+        return [ShardedRow(source.offset % settings.shards, letter)]
+    return plan_request(request, source, quotas, settings, decided_at_ms)
 
 
 def plan_request(
     request: Request, source: Source, quotas: Quotas, settings: PlanSettings, decided_at_ms: int
-) -> Iterator[ShardedRow]:
+) -> list[ShardedRow]:
     """A charge row for each counter the request touches; one that touches none is decided at once."""
     plan = plan_charges(request, quotas, settings.quota)
     timestamp_ms = request.timestamp_ms or 0
@@ -79,12 +77,13 @@ def plan_request(
     )
     if not plan.charges_by_tags:
         decision = combine(head, timestamp_ms, (), settings.quota)
-        yield ShardedRow(source.offset % settings.shards, decision_record(settings.decisions_topic, decision))
-        return
+        return [ShardedRow(source.offset % settings.shards, decision_record(settings.decisions_topic, decision))]
     parts = len(plan.charges_by_tags)
+    rows = []
     for part, (tags, charges) in enumerate(plan.charges_by_tags.items()):
         key = tags.key()
         row = ChargeRow(
             source.partition, source.offset, timestamp_ms, key, tags, charges, part, parts, None if part else head
         )
-        yield ShardedRow(shard_of(key, settings.shards), row)
+        rows.append(ShardedRow(shard_of(key, settings.shards), row))
+    return rows

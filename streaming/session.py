@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from tempfile import gettempdir
 
 from pyspark.sql import SparkSession
 
@@ -21,6 +22,8 @@ _DEFAULTS = {
     "spark.scheduler.mode": "FAIR",  # a Delta commit of the audit query must not hold up a decision
     "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|passphrase",
     "spark.sql.session.timeZone": "UTC",
+    # Spark makes this folder, by default in the current one; Sluice has no managed tables.
+    "spark.sql.warehouse.dir": str(Path(gettempdir()) / "sluice-warehouse"),
     "spark.sql.debug.maxToStringFields": "1000",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
