@@ -113,8 +113,10 @@ class ClientLimits:
 
     def _count(self, key: tuple[EntityName, EntityName], change: int) -> None:
         """Keep the rungs in use, most specific first: only those need looking up."""
-        self._entities_by_rung[_rung_of(*key)] += change
-        self._rungs = tuple(rung for rung in LEVELS if self._entities_by_rung[rung] > 0)
+        rung = _rung_of(*key)
+        self._entities_by_rung[rung] += change
+        if (rung in self._rungs) != (self._entities_by_rung[rung] > 0):
+            self._rungs = tuple(rung for rung in LEVELS if self._entities_by_rung[rung] > 0)
 
     def _unmatched_level(self) -> Level:
         levels = self.levels()
@@ -220,8 +222,18 @@ _PARTS: dict[Rung, tuple[tuple[EntityName] | None, tuple[EntityName] | None]] = 
 
 def _rung_of(user: EntityName, client_id: EntityName) -> Rung:
     """The rung that an entity stands on."""
-    fixed = tuple((name,) if name is None or name is DEFAULT else None for name in (user, client_id))
-    return next(rung for rung, parts in _PARTS.items() if parts == fixed)
+    return _RUNGS[_shape(user), _shape(client_id)]
+
+
+def _shape(name: EntityName) -> EntityName:
+    """None and DEFAULT as they are, any name as ""."""
+    return name if name is None or name is DEFAULT else ""
+
+
+_RUNGS: dict[tuple[EntityName, EntityName], Rung] = {
+    ("" if user is None else user[0], "" if client_id is None else client_id[0]): rung
+    for rung, (user, client_id) in _PARTS.items()
+}
 
 
 def _tags(level: Level, user: str, client_id: str) -> Tags:

@@ -8,7 +8,7 @@ import msgspec
 from pyarrow import fs
 
 from configs.settings import Settings
-from state.entity import QuotaEntity
+from state.entity import DEFAULT, QuotaEntity
 from state.quota import QuotaKind
 from state.quota_entry import QuotaEntry
 from state.resolution import Quotas
@@ -192,8 +192,12 @@ class QuotaSnapshots:
         if content is None:
             raise CheckpointError(f"no snapshot of quotas version {version}; restart the job to make one")
         rows = msgspec.msgpack.decode(content, type=list[_SnapshotRow])
-        entries = (QuotaEntry(QuotaEntity.from_mapping(row.entity), row.kind, row.value, row.shadow) for row in rows)
-        return Quotas(entries, version)
+        return Quotas((QuotaEntry(_entity(row.entity), row.kind, row.value, row.shadow) for row in rows), version)
+
+
+def _entity(names: dict[str, str | None]) -> QuotaEntity:
+    """The entity of `to_mapping`, which was checked when it was set."""
+    return QuotaEntity(**{part: DEFAULT if name is None else name for part, name in names.items()})
 
 
 def _snapshot_name(version: int) -> str:
