@@ -24,7 +24,7 @@ from configs.errors import InvalidSettingsError
 from configs.settings import Settings, load_settings
 from scripts.broker import Broker, Child
 from scripts.live_view import decision_line, line, overview
-from scripts.load_generator import DEFAULT_MIX, PRODUCER_OPTIONS, LoadGenerator, Sent, api_mix, publish
+from scripts.load_generator import DEFAULT_MIX, PRODUCER_OPTIONS, Sent, api_mix, generator_of, publish
 from scripts.tally import Tally
 from sinks.topics import connect, ensure_topics
 from state.errors import SluiceError
@@ -162,16 +162,8 @@ def _start_job(place: Place, stop: Event) -> Child:
 
 
 def _publish(options: argparse.Namespace, settings: Settings, stop: Event, sent: Sent) -> None:
-    generator = LoadGenerator(
-        seed=options.seed,
-        users=options.users,
-        clients=options.clients,
-        zipf_skew=options.skew,
-        api_mix=options.mix,
-        bad_share=options.bad,
-    )
     with connect(KafkaProducer, settings.kafka, **PRODUCER_OPTIONS) as producer:
-        publish(producer, settings.topics.requests, generator, stop, options.rate, sent=sent)
+        publish(producer, settings.topics.requests, generator_of(options), stop, options.rate, sent=sent)
 
 
 def _show(
@@ -258,6 +250,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rate", type=float, default=200.0, help="requests/s to publish (200)")
     parser.add_argument("--users", type=int, default=20, help="number of users (20)")
     parser.add_argument("--clients", type=int, default=5, help="number of client-ids (5)")
+    parser.add_argument("--topics", type=int, default=20, help="number of topics in the requests (20)")
     parser.add_argument("--skew", type=float, default=1.1, help="Zipf exponent of users and clients (1.1)")
     parser.add_argument("--mix", type=api_mix, default=DEFAULT_MIX, help="such as Produce=50,Fetch=30,CreateTopics=20")
     parser.add_argument("--bad", type=float, default=0.01, help="share of bad events (0.01)")

@@ -278,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sent = publish(
                 producer,
                 settings.topics.requests,
-                _generator(options),
+                generator_of(options),
                 _stop_on_signals(),
                 options.rate,
                 options.count,
@@ -309,7 +309,8 @@ def _stop_on_signals() -> Event:
     return stop
 
 
-def _generator(options: argparse.Namespace) -> LoadGenerator:
+def generator_of(options: argparse.Namespace) -> LoadGenerator:
+    """The generator that the options of a command line ask for."""
     return LoadGenerator(
         seed=options.seed,
         users=options.users,
