@@ -1,6 +1,7 @@
 """Replays a scenario of the case file through the code that the job runs, and gives what each step answered."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -81,14 +82,11 @@ def _formula(inputs: Json, event: Json) -> Json:
     return {"throttle_ms": min(wait_ms, merged.get("max_throttle_ms", wait_ms))}
 
 
-class BucketReplay:
-    """Mode token_bucket: one bucket, charged through the job's meters."""
+class MeterReplay(ABC):
+    """One meter with or without a quota: what a bucket and a rate have in common."""
 
     def __init__(self, inputs: Json) -> None:
         self.limit: float | None = inputs.get("quota")
-        self.settings = QuotaSettings(controller_window=_window(inputs))
-        self.meters = Meters()
-        self.meters.bucket = TokenBucket()
 
     def run(self, events: list[Json]) -> list[Json]:
         return [self._step(event, event["t"]) for event in events]
@@ -100,6 +98,27 @@ class BucketReplay:
             return {}
         if operation in ("measure", "check"):
             return self._measure(now_ms)
+        return self._record(operation, event, now_ms)
+
+    @abstractmethod
+    def _measure(self, now_ms: int) -> Json:
+        """What the meter shows."""
+
+    @abstractmethod
+    def _record(self, operation: str, event: Json, now_ms: int) -> Json:
+        """Do an operation that charges the meter. Raises UnmappedCaseError for an unknown one."""
+
+
+class BucketReplay(MeterReplay):
+    """Mode token_bucket: one bucket, charged through the job's meters."""
+
+    def __init__(self, inputs: Json) -> None:
+        super().__init__(inputs)
+        self.settings = QuotaSettings(controller_window=_window(inputs))
+        self.meters = Meters()
+        self.meters.bucket = TokenBucket()
+
+    def _record(self, operation: str, event: Json, now_ms: int) -> Json:
         if operation == "record" and event["v"] < 0:
             bucket = self.meters.bucket or TokenBucket()
             bucket.record(event["v"], self.limit, self.settings.controller_window, now_ms)
@@ -128,42 +147,33 @@ class BucketReplay:
         }
 
 
-class RateReplay:
+class RateReplay(MeterReplay):
     """Mode rate: one sampled rate, with or without a quota."""
 
     def __init__(self, inputs: Json) -> None:
+        super().__init__(inputs)
         self.window = _window(inputs)
-        self.limit: float | None = inputs.get("quota")
         self.longest_ms: float = inputs.get("max_throttle_ms", math.inf)
         self.rate = SampledRate()
 
-    def run(self, events: list[Json]) -> list[Json]:
-        return [self._step(event, event["t"]) for event in events]
-
-    def _step(self, event: Json, now_ms: int) -> Json:
-        operation = event["op"]
-        if operation == "quota":
-            self.limit = event.get("v", event.get("value"))
-            return {}
-        if operation in ("measure", "check"):
-            return self._check(now_ms)
+    def _record(self, operation: str, event: Json, now_ms: int) -> Json:
         if operation == "strict":
-            checked = self._check(now_ms)
+            checked = self._measure(now_ms)
             if checked["violated"]:
                 return {**checked, "applied": False}
             self.rate.record(event["v"], self.window, now_ms)
-            return {**self._check(now_ms), "violated": False, "applied": True, "throttle_ms": 0}
+            return {**self._measure(now_ms), "violated": False, "applied": True, "throttle_ms": 0}
         if operation not in ("record", "record_check", "admit"):
             raise UnmappedCaseError(f"unknown operation {operation!r}")
         self.rate.record(event["v"], self.window, now_ms)
-        checked = self._check(now_ms)
+        checked = self._measure(now_ms)
         if operation == "admit" and checked["violated"]:
             self.rate.record(-event["v"], self.window, now_ms)
             taken_back = self.rate.measure(self.window, now_ms)
             return {**checked, "applied": False, "rate": taken_back}
         return {**checked, "applied": True}
 
-    def _check(self, now_ms: int) -> Json:
+    def _measure(self, now_ms: int) -> Json:
         observed = self.rate.measure(self.window, now_ms)
         wait_ms = wait_over_limit_ms(self.rate, observed, self.limit, self.window, now_ms)
         return {
