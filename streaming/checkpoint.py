@@ -22,8 +22,9 @@ _KEPT_QUOTA_VERSIONS = 5
 class CheckpointFolder:
     """Small files in a folder that the driver and every executor can reach: a path or a URI."""
 
-    def __init__(self, checkpoint: str) -> None:
+    def __init__(self, checkpoint: str, subfolder: str = _FOLDER) -> None:
         self._checkpoint = checkpoint if "://" in checkpoint else str(Path(checkpoint).absolute())
+        self._subfolder = subfolder
 
     @property
     def checkpoint(self) -> str:
@@ -70,9 +71,17 @@ class CheckpointFolder:
     def _open(self) -> tuple[fs.FileSystem, PurePosixPath]:
         location = self._checkpoint.replace("s3a://", "s3://", 1)
         if "://" not in location:
-            return fs.LocalFileSystem(), PurePosixPath(location) / _FOLDER
+            return fs.LocalFileSystem(), PurePosixPath(location) / self._subfolder
         filesystem, path = fs.FileSystem.from_uri(location)
-        return filesystem, PurePosixPath(path) / _FOLDER
+        return filesystem, PurePosixPath(path) / self._subfolder
+
+
+def damaged(name: str, checkpoint: str, why: str) -> CheckpointError:
+    """The error for a file of a checkpoint that can't be used."""
+    return CheckpointError(
+        f"{name} in {checkpoint} is damaged ({why}); restore the checkpoint from a backup, or name a new one"
+        " (balances start afresh)"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +123,7 @@ def check_origin(folder: CheckpointFolder, settings: Settings) -> None:
     try:
         stored = msgspec.json.decode(content, type=Origin)
     except msgspec.MsgspecError as error:
-        raise CheckpointError(
-            f"sluice.json in {settings.enforce.checkpoint} is damaged ({error}); restore the checkpoint from a backup"
-        ) from error
+        raise damaged("sluice/sluice.json", folder.checkpoint, str(error)) from error
     for name, value in asdict(origin).items():
         was = getattr(stored, name)
         if was != value:
@@ -139,9 +146,18 @@ class BatchLog:
     """The last micro-batch that was begun; the only one that a restart can replay."""
 
     def __init__(self, folder: CheckpointFolder) -> None:
+        """Raises CheckpointError when its file is damaged."""
         self._folder = folder
         content = folder.read("batch.json")
-        self._last = msgspec.json.decode(content, type=Batch) if content else Batch(-1, -1, -1)
+        try:
+            self._last = Batch(-1, -1, -1) if content is None else msgspec.json.decode(content, type=Batch)
+        except msgspec.MsgspecError as error:
+            raise damaged("sluice/batch.json", folder.checkpoint, str(error)) from error
+
+    @property
+    def last_begun(self) -> int:
+        """The last micro-batch's number, -1 before the first."""
+        return self._last.batch_id
 
     def begin(self, batch_id: int, quota_version: int, now_ms: int) -> Batch:
         """The batch as it was begun the first time, else as it is begun now, written down."""
@@ -187,11 +203,14 @@ class QuotaSnapshots:
         return sorted(int(name.removesuffix(".msgpack")) for name in names if name.endswith(".msgpack"))
 
     def load(self, version: int) -> Quotas:
-        """The quotas of a version. Raises CheckpointError if it isn't kept."""
+        """The quotas of a version. Raises CheckpointError if it isn't kept, or damaged."""
         content = self._folder.read(_snapshot_name(version))
         if content is None:
             raise CheckpointError(f"no snapshot of quotas version {version}; restart the job to make one")
-        rows = msgspec.msgpack.decode(content, type=list[_SnapshotRow])
+        try:
+            rows = msgspec.msgpack.decode(content, type=list[_SnapshotRow])
+        except msgspec.MsgspecError as error:
+            raise damaged(f"sluice/{_snapshot_name(version)}", self._folder.checkpoint, str(error)) from error
         return Quotas((QuotaEntry(_entity(row.entity), row.kind, row.value, row.shadow) for row in rows), version)
 
 

@@ -16,6 +16,7 @@ from streaming import jars
 from streaming.checkpoint import CheckpointFolder, check_origin
 from streaming.errors import CheckError
 from streaming.java import find_java
+from streaming.spark_files import check_enforce_checkpoint
 
 
 def run_doctor(settings: Settings, show: Callable[[str], object] = print) -> int:
@@ -84,6 +85,7 @@ def check_checkpoint(settings: Settings) -> str:
     folder = CheckpointFolder(settings.enforce.checkpoint)
     if "://" not in folder.checkpoint:
         _check_writable(Path(folder.checkpoint))
+    check_enforce_checkpoint(settings)
     made_with = folder.read("sluice.json")
     if made_with is None:
         return f"{folder.checkpoint} is new"

@@ -21,7 +21,8 @@ from streaming.health import HealthServer, JobHealth
 from streaming.progress import write_status
 from streaming.quota_watch import QuotaWatch, ensure_quotas_table
 from streaming.session import start_session
-from streaming.supervision import QueryState, SupervisedQuery
+from streaming.spark_files import check_enforce_checkpoint, check_spark_files
+from streaming.supervision import QueryState, SupervisedQuery, times
 
 log = logging.getLogger("sluice.job")
 
@@ -48,6 +49,7 @@ class Job:
         for topic in ensure_topics(self._settings):
             log.info("created topic %s", topic)
         table = ensure_quotas_table(self._settings)
+        check_enforce_checkpoint(self._settings)
         folder = CheckpointFolder(self._settings.enforce.checkpoint)
         check_origin(folder, self._settings)
         watch = QuotaWatch(table, QuotaSnapshots(folder), self._settings.quotas.poll_ms)
@@ -102,9 +104,18 @@ class Job:
 
 def supervised_queries(spark: SparkSession, settings: Settings, watch: QuotaWatch) -> list[SupervisedQuery]:
     """Both queries, each on its own: without the audit query, which is tried again for ever, requests are decided."""
+
+    def make_enforce() -> EnforceQuery:
+        check_enforce_checkpoint(settings)
+        return EnforceQuery(spark, settings, watch)
+
+    def make_audit() -> AuditQuery:
+        check_spark_files(settings.audit.checkpoint)
+        return AuditQuery(spark, settings)
+
     return [
-        SupervisedQuery(enforce.QUERY_NAME, lambda: EnforceQuery(spark, settings, watch), settings.restart),
-        SupervisedQuery(audit.QUERY_NAME, lambda: AuditQuery(spark, settings), settings.restart, gives_up=False),
+        SupervisedQuery(enforce.QUERY_NAME, make_enforce, settings.restart),
+        SupervisedQuery(audit.QUERY_NAME, make_audit, settings.restart, gives_up=False),
     ]
 
 
@@ -126,6 +137,6 @@ def _check(enforce_state: QueryState) -> None:
     """Raises JobError with the reason when the enforce query is given up."""
     if enforce_state.state == "given up":
         raise JobError(
-            f"query {enforce.QUERY_NAME} ended {enforce_state.failures_in_a_row} times in a row without a micro-batch"
-            f" between: {enforce_state.reason}"
+            f"query {enforce.QUERY_NAME} ended {times(enforce_state.failures_in_a_row)} and can't go on:"
+            f" {enforce_state.reason}"
         )

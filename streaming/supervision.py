@@ -92,13 +92,13 @@ class SupervisedQuery:
             details = {"fields": {"details": str(ended)[:_DETAILS_LENGTH]}}
             if self._is_last(failures, reason, ended):
                 self.state = QueryState("given up", restarts, failures, reason)
-                log.error("query %s ended %s and is given up: %s", self.name, _times(failures), reason, extra=details)
+                log.error("query %s ended %s and is given up: %s", self.name, times(failures), reason, extra=details)
                 self._attempted.set()
                 return
             pause_s = backoff_s(failures, self._restart)
             self.state = QueryState("backing off", restarts, failures, reason)
             message = "query %s ended, %s; starts again in %g s: %s"
-            log.error(message, self.name, _times(failures), pause_s, reason, extra=details)
+            log.error(message, self.name, times(failures), pause_s, reason, extra=details)
             self._attempted.set()
             self._stopping.wait(pause_s)
             restarts += 1
@@ -107,8 +107,8 @@ class SupervisedQuery:
 
     def _run_once(self, running: QueryState) -> tuple[bool, BaseException | None]:
         """Start the query and follow it to its end: whether it got on, and the error that ended it."""
-        started = self._make()
         try:
+            started = self._make()
             query = started.start()
             self.state = running
             self._attempted.set()
@@ -153,5 +153,6 @@ def _gets_on(query: StreamingQuery) -> bool:
     return query.lastProgress is not None or query.status["message"].startswith("Waiting for")
 
 
-def _times(failures: int) -> str:
+def times(failures: int) -> str:
+    """How often, in words."""
     return "once" if failures == 1 else f"{failures} times in a row"

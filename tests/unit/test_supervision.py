@@ -116,6 +116,19 @@ def test_damage_that_no_restart_cures_ends_it_at_once() -> None:
     assert query.state.reason == "CheckpointError: sluice.json is damaged"
 
 
+def test_a_query_that_cannot_even_be_made_is_a_failure_too() -> None:
+    """Its checkpoint is looked at then; the thread must not die of what is found."""
+
+    def make() -> MadeUpQuery:
+        raise CheckpointError("batch.json is damaged")
+
+    query = SupervisedQuery("q", make, SLOW)
+    query.start()
+    query.join()
+
+    assert (query.state.state, query.state.reason) == ("given up", "CheckpointError: batch.json is damaged")
+
+
 def test_a_stop_ends_the_pause() -> None:
     """SIGTERM is obeyed at once, whatever the backoff."""
     query = supervised([MadeUpQuery(RuntimeError("broker"))], SLOW)

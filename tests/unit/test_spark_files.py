@@ -1,0 +1,117 @@
+"""A damaged checkpoint is refused before Spark reads it: one line that names the file, never a start from zero."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from configs.settings import Settings, load_settings
+from streaming.checkpoint import BatchLog, CheckpointFolder, QuotaSnapshots, check_origin
+from streaming.errors import CheckpointError
+from streaming.spark_files import SparkBatches, check_enforce_checkpoint, check_spark_files
+
+DEFAULTS = load_settings(environment={})
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """As after the commit of micro-batch 3; Spark has dropped the files of batch 0."""
+    write(tmp_path / "metadata", '{"id":"e1cedcb8-37b2-4f9d-b9cf-65059ac9bf08"}')
+    write(tmp_path / "sources/0/0", '\0v1\n{"requests":{"0":0}}')
+    for batch in (1, 2, 3):
+        write(tmp_path / f"offsets/{batch}", f'v1\n{{"batchWatermarkMs":0}}\n{{"requests":{{"0":{batch}00}}}}')
+        write(tmp_path / f"offsets/.{batch}.crc", "crc")
+        write(tmp_path / f"commits/{batch}", 'v1\n{"nextBatchWatermarkMs":0}')
+    folder = CheckpointFolder(str(tmp_path))
+    check_origin(folder, settings_in(tmp_path))
+    BatchLog(folder).begin(3, quota_version=0, now_ms=1000)
+    QuotaSnapshots(folder).save(0, [])
+    return tmp_path
+
+
+def write(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def settings_in(folder: Path) -> Settings:
+    return replace(DEFAULTS, enforce=replace(DEFAULTS.enforce, checkpoint=str(folder)))
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def cut(file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
+
+
+def cut_last_line(file: Path) -> None:
+    file.write_bytes(file.read_bytes().rpartition(b"\n")[0])
+
+
+def test_a_whole_checkpoint_is_taken(checkpoint: Path) -> None:
+    """Committed, as well as with a micro-batch that was begun but not committed, or only planned."""
+    check_enforce_checkpoint(settings_in(checkpoint))
+    (checkpoint / "commits/3").unlink()
+    check_enforce_checkpoint(settings_in(checkpoint))
+    BatchLog(CheckpointFolder(str(checkpoint))).begin(2, quota_version=0, now_ms=1000)
+
+    assert check_spark_files(str(checkpoint)) == SparkBatches(planned=3, committed=2)
+    check_enforce_checkpoint(settings_in(checkpoint))
+
+
+@pytest.mark.parametrize("files", [(), ("metadata",), ("metadata", "offsets/0")])
+def test_a_new_checkpoint_is_taken(tmp_path: Path, files: tuple[str, ...]) -> None:
+    """As it is when there is none, and after a start that was cut short before or in its first micro-batch."""
+    for name in files:
+        write(tmp_path / name, '{"id":"x"}' if name == "metadata" else "v1\n{}\n{}")
+
+    check_enforce_checkpoint(settings_in(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "harm"),
+    [
+        *product(["offsets/3", "offsets/2", "commits/3", "metadata", "sluice/batch.json"], [empty, cut]),
+        *product(["offsets/3", "offsets/2", "metadata", "sluice/batch.json", "sluice/sluice.json"], [Path.unlink]),
+        ("offsets/3", cut_last_line),
+        ("commits/3", cut_last_line),
+    ],
+)
+def test_a_damaged_file_is_named(checkpoint: Path, name: str, harm: Callable[[Path], None]) -> None:
+    """Also the offsets of the micro-batch before: there the last one begins."""
+    harm(checkpoint / name)
+
+    with pytest.raises(CheckpointError, match=f"^{name} in ") as raised:
+        check_enforce_checkpoint(settings_in(checkpoint))
+
+    assert "restore the checkpoint from a backup" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("folders", "missing"),
+    [(["commits"], "commits/2"), (["offsets"], "offsets/3"), (["offsets", "commits"], "offsets/3")],
+)
+def test_files_that_are_gone_are_named(checkpoint: Path, folders: list[str], missing: str) -> None:
+    """Without its offsets Spark would decide everything again; without its commits, too old a micro-batch."""
+    for folder in folders:
+        shutil.rmtree(checkpoint / folder)
+
+    with pytest.raises(CheckpointError, match=f"^{missing} in .* is damaged .it is missing"):
+        check_enforce_checkpoint(settings_in(checkpoint))
+
+
+@pytest.mark.parametrize("harm", [empty, cut])
+def test_a_damaged_snapshot_of_quotas_is_named(checkpoint: Path, harm: Callable[[Path], None]) -> None:
+    """It is read by the workers; no decision is made with other quotas instead."""
+    (snapshot,) = (checkpoint / "sluice/quotas").iterdir()
+    harm(snapshot)
+
+    with pytest.raises(CheckpointError, match=f"^sluice/quotas/{snapshot.name} in .* is damaged"):
+        QuotaSnapshots(CheckpointFolder(str(checkpoint))).load(0)
