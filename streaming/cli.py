@@ -76,7 +76,8 @@ def run(
     try:
         job.run()
     except SluiceError as error:
-        log.error("the job ends: %s", error)
+        if log_file is not None:  # standard error gets the line that `main` writes
+            log.error("the job ends: %s", error)
         raise
 
 
