@@ -38,7 +38,7 @@ class QuotaEntity:
         """The entity of a mapping such as `{"user": "alice", "client_id": None}`; None is the default.
 
         With `literal_default` the name `<default>` means the default too (files that people write).
-        Raises InvalidQuotaError for an unknown part, an empty name or no part at all.
+        Raises InvalidQuotaError for an unknown part, one given twice, an empty name or no part at all.
         """
         names: dict[str, EntityName] = {}
         for key, name in parts.items():
@@ -47,6 +47,8 @@ class QuotaEntity:
                 raise InvalidQuotaError(
                     "unknown_entity_type", f"unknown entity type {key!r}; expected user, client_id or topic"
                 )
+            if part in names:
+                raise InvalidQuotaError("duplicate_part", "client-id and client_id are the same; expected one of them")
             if name is None or (literal_default and name == DEFAULT.value):
                 names[part] = DEFAULT
             elif isinstance(name, str):
