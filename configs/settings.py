@@ -98,13 +98,15 @@ class AuditSettings:
 
 @dataclass(frozen=True, slots=True)
 class DeltaSettings:
-    """Section `delta`: where the tables are, and the options of their object store."""
+    """Section `delta`: where the tables are, the options of their object store, and how they are kept small."""
 
     quotas: Text
     decisions: Text
     quota_metrics: Text
     dead_letters: Text
     storage_options: Properties
+    maintain_every_hours: Annotated[int, Meta(ge=0, le=8_760)]
+    retention_hours: Annotated[int, Meta(ge=1, le=876_000)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,18 +124,19 @@ def doctor(
 def maintain(
     config: ConfigOption = None,
     retention_hours: Annotated[
-        int, typer.Option(help="Keep files that older versions of the tables need for so long.", min=1)
-    ] = 168,
+        int | None,
+        typer.Option(help="Keep files that older versions of the tables need for so long; overrides delta.", min=1),
+    ] = None,
 ) -> None:
-    """Compact the tables of decisions, metrics and dead letters, and remove files no longer needed; run it daily.
+    """Compact the tables of decisions, metrics and dead letters, and remove files no longer needed.
 
-    The job may run meanwhile. Takes no Java.
+    The job does it by itself every delta.maintain_every_hours. It may run meanwhile. Takes no Java.
     """
     settings = load_settings(config)
     from streaming.maintenance import maintain as maintain_tables
 
-    for done in maintain_tables(settings.delta, retention_hours):
-        typer.echo(f"{done.table}: {done.files_before} files became {done.files_after}, {done.files_removed} removed")
+    for done in maintain_tables(settings.delta, retention_hours or settings.delta.retention_hours):
+        typer.echo(str(done))
 
 
 def main() -> None:

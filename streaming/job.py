@@ -18,6 +18,7 @@ from streaming.checkpoint import CheckpointFolder, QuotaSnapshots, check_origin
 from streaming.enforce import EnforceQuery
 from streaming.errors import JobError
 from streaming.health import HealthServer, JobHealth
+from streaming.maintenance import MaintenanceSchedule
 from streaming.progress import write_status
 from streaming.quota_watch import QuotaWatch, ensure_quotas_table
 from streaming.session import start_session
@@ -63,8 +64,10 @@ class Job:
 
     def _run_queries(self, spark: SparkSession, watch: QuotaWatch) -> None:
         queries = supervised_queries(spark, self._settings, watch)
+        maintenance = MaintenanceSchedule(self._settings.delta, CheckpointFolder(self._settings.audit.checkpoint))
         try:
             watch.start()
+            maintenance.start()
             for query in queries:
                 query.start()
             self._tell(state="running", quota_version=watch.quotas.version)
@@ -72,6 +75,7 @@ class Job:
             self._follow(queries, watch)
         finally:
             self._tell(state="stopping")
+            maintenance.stop()
             watch.stop()
             for query in queries:
                 query.stop()

@@ -10,7 +10,8 @@ from deltalake import DeltaTable, write_deltalake
 from configs.settings import DeltaSettings, Properties
 from sinks.errors import TableMaintenanceError
 from sinks.quotas_table import QuotasTable
-from streaming.maintenance import maintain
+from streaming.checkpoint import CheckpointFolder
+from streaming.maintenance import MaintenanceSchedule, maintain
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def delta(tmp_path: Path) -> DeltaSettings:
     for number in range(5):
         write_deltalake(paths["decisions"], pa.table({"source_offset": [number]}), mode="append")
     QuotasTable(paths["quotas"]).create([], changed_by="test", at=datetime.now(UTC))
-    return DeltaSettings(**paths, storage_options=Properties())
+    return DeltaSettings(**paths, storage_options=Properties(), maintain_every_hours=24, retention_hours=168)
 
 
 def test_tables_are_compacted_and_old_files_removed(delta: DeltaSettings) -> None:
@@ -44,8 +45,81 @@ def test_files_in_use_lately_are_kept(delta: DeltaSettings) -> None:
 
 
 def test_a_broken_table_is_one_line(delta: DeltaSettings) -> None:
-    for commit in (Path(delta.decisions) / "_delta_log").iterdir():
-        commit.write_text("no commit")
+    break_table(delta.decisions)
 
     with pytest.raises(TableMaintenanceError, match=r"decisions can't be maintained .*try again$"):
         list(maintain(delta, retention_hours=1))
+
+
+class Clock:
+    """The job's maintenance, over several starts of it; hours since the first look."""
+
+    def __init__(self, delta: DeltaSettings, folder: Path) -> None:
+        self._delta = delta
+        self._folder = CheckpointFolder(str(folder))
+        self.restart()
+
+    def restart(self) -> None:
+        self._schedule = MaintenanceSchedule(self._delta, self._folder)
+
+    def look(self, hour: float) -> None:
+        self._schedule.look(1_700_000_000.0 + hour * 3600.0)
+
+
+def files(path: str) -> int:
+    return len(DeltaTable(path).file_uris())
+
+
+def break_table(path: str) -> None:
+    for commit in (Path(path) / "_delta_log").iterdir():
+        commit.write_text("no commit")
+
+
+def test_the_job_maintains_its_tables_every_so_many_hours(delta: DeltaSettings, tmp_path: Path) -> None:
+    """Counted from the last time, not from the start: a job that is restarted every day does it too."""
+    clock = Clock(delta, tmp_path / "audit")
+    clock.look(0)
+    clock.restart()
+    clock.look(23.9)
+    assert files(delta.decisions) == 5
+
+    clock.look(24)
+    assert files(delta.decisions) == 1
+
+    write_deltalake(delta.decisions, pa.table({"source_offset": [5]}), mode="append")
+    clock.restart()
+    clock.look(47.9)
+    assert files(delta.decisions) == 2
+    clock.look(48)
+    assert files(delta.decisions) == 1
+
+
+def test_a_table_that_cannot_be_maintained_is_a_line_in_the_log(
+    delta: DeltaSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other tables are maintained, the thread goes on, and in an hour it is tried again."""
+    write_deltalake(delta.dead_letters, pa.table({"source_offset": [0]}), mode="append")
+    write_deltalake(delta.dead_letters, pa.table({"source_offset": [1]}), mode="append")
+    break_table(delta.decisions)
+    clock = Clock(delta, tmp_path / "audit")
+    clock.look(0)
+
+    for hour in (24, 24.5, 25):
+        clock.look(hour)
+
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(lines) == 2
+    assert all("decisions can't be maintained" in line and "\n" not in line for line in lines)
+    assert files(delta.dead_letters) == 1
+
+
+def test_a_folder_that_cannot_be_written_does_not_end_it(
+    delta: DeltaSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A full disk, say: a line, and again later."""
+    (tmp_path / "audit").write_text("no folder")
+
+    Clock(delta, tmp_path / "audit").look(0)
+
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "maintained.json" in line
