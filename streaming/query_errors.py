@@ -19,7 +19,7 @@ _KNOWN = {
 """What Spark's report has in it -> what to tell the operator; `cause` is the report's innermost line."""
 
 _ERROR_LINE = re.compile(r"(?:Caused by: )?((?:[\w$]+\.)*[\w$]*(?:Error|Exception)\b.*)")
-_LASTING = re.compile(r"\b(StateError|CheckpointError)\b")
+_LASTING = re.compile(r"\b(StateError|CheckpointError)\b|^Kafka has no longer")
 
 
 def reason_of(error: BaseException | None) -> str:
@@ -37,7 +37,11 @@ def reason_of(error: BaseException | None) -> str:
 
 
 def is_lasting(reason: str) -> bool:
-    """Whether no restart can cure it: the operator has to act."""
+    """Whether no restart can cure it: the operator has to act.
+
+    A topic that was made anew looks well again as soon as it has as many records as the old one; going on then would
+    leave them out without a word.
+    """
     return _LASTING.search(reason) is not None
 
 

@@ -47,5 +47,6 @@ def test_a_long_reason_is_cut() -> None:
 
 def test_only_damage_that_no_restart_cures_is_lasting() -> None:
     assert is_lasting(reason_of(CheckpointError("sluice.json is damaged")))
+    assert is_lasting(reason_of(RuntimeError("[KAFKA_DATA_LOSS.X] Some data may have been lost")))
     assert is_lasting(reason_of(RuntimeError("Traceback\nstate.errors.StateError: stored state is cut short")))
     assert not is_lasting(reason_of(RuntimeError("java.io.IOException: disk")))
