@@ -5,8 +5,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from kafka import KafkaConsumer, TopicPartition
+from numpy.typing import NDArray
 
 from configs.settings import Settings
 from sinks.quotas_table import QuotasTable
@@ -15,6 +18,10 @@ from state.resolution import Quotas
 from streaming.simulation import Simulation
 
 _POLL_MS = 500
+_SOURCE = ["source_partition", "source_offset"]
+
+Marks = NDArray[np.bool_]
+"""Of each record of a partition, by its offset, whether it is answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +93,48 @@ def close_books(settings: Settings) -> Books:
     )
 
 
+def count_books(settings: Settings) -> Books:
+    """The same counts in bounded memory, whatever the size; nothing is simulated, and topics are counted, not read.
+
+    Duplicates are those in Delta, which has a row for each source record.
+    """
+    topics, delta = settings.topics, settings.delta
+    answered = {partition: np.zeros(end, bool) for partition, end in ends(settings, topics.requests).items()}
+    charges = duplicates = 0
+    for batch in _batches(delta.decisions, [*_SOURCE, "charges"]):
+        duplicates += _mark(batch, answered)
+        charges += pc.sum(pc.list_value_length(batch["charges"])).as_py() or 0
+    for batch in _batches(delta.dead_letters, _SOURCE):
+        duplicates += _mark(batch, answered)
+    return Books(
+        requests=sum(map(len, answered.values())),
+        decisions=sum(ends(settings, topics.decisions).values()),
+        dead_letters=sum(ends(settings, topics.dead_letters).values()),
+        duplicates=duplicates,
+        decision_rows=rows(delta.decisions),
+        dead_letter_rows=rows(delta.dead_letters),
+        charges=charges,
+        metered_charges=sum(pc.sum(batch["count"]).as_py() or 0 for batch in _batches(delta.quota_metrics, ["count"])),
+        different=0,
+        simulated=False,
+    )
+
+
 def rows(path: str) -> int:
     """Rows of a Delta table, from its log; 0 if there is no table yet."""
     if not DeltaTable.is_deltatable(path):
         return 0
     return sum(DeltaTable(path).get_add_actions(flatten=True)["num_records"].to_pylist())
+
+
+def ends(settings: Settings, topic: str) -> dict[int, int]:
+    """The next offset of each partition of a topic."""
+    consumer = connect(KafkaConsumer, settings.kafka)
+    try:
+        partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
+        return {partition.partition: end for partition, end in consumer.end_offsets(partitions).items()}
+    finally:
+        consumer.close()
 
 
 def records(settings: Settings, topic: str) -> Iterator[Any]:
@@ -106,6 +150,24 @@ def records(settings: Settings, topic: str) -> Iterator[Any]:
                 yield from batch
     finally:
         consumer.close()
+
+
+def _batches(path: str, columns: list[str]) -> Iterator[Any]:
+    """A Delta table piece by piece, as Arrow record batches; nothing if there is no table yet."""
+    if DeltaTable.is_deltatable(path):
+        yield from DeltaTable(path).to_pyarrow_dataset().to_batches(columns=columns)
+
+
+def _mark(batch: Any, answered: dict[int, Marks]) -> int:
+    """Mark the source records of these rows as answered; how many of them were so already."""
+    offsets, partitions = batch["source_offset"].to_numpy(), batch["source_partition"].to_numpy()
+    again = 0
+    for partition, marks in answered.items():
+        own = offsets[partitions == partition]
+        before = int(marks.sum())
+        marks[own] = True
+        again += len(own) - (int(marks.sum()) - before)
+    return again
 
 
 def _different(settings: Settings, values: Iterable[bytes | None], decisions: dict[str, Any]) -> int:

@@ -1,35 +1,33 @@
 """`./scripts/run`: broker, job and a small load, shown as they work, until Ctrl-C or for some seconds."""
 
 import argparse
-import fcntl
 import json
-import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
-from typing import IO, Any
+from typing import Any
 
 import yaml
-from deltalake import DeltaTable
 from kafka import KafkaProducer
 from rich.console import Console
 from rich.live import Live
 
 from configs.errors import InvalidSettingsError
 from configs.settings import Settings, load_settings
+from scripts.books import rows
 from scripts.broker import Broker, Child
+from scripts.free_folder import free_folder
 from scripts.live_view import decision_line, line, overview
 from scripts.load_generator import DEFAULT_MIX, PRODUCER_OPTIONS, Sent, api_mix, generator_of, publish
 from scripts.tally import Tally
 from sinks.topics import connect, ensure_topics
 from state.errors import SluiceError
 
-_WORK = Path(".work")
 _EMBEDDED = Path("configs/embedded.yaml")
 _START_SECONDS = 180
 _DRAIN_SECONDS = 60
@@ -68,7 +66,7 @@ def main() -> int:
     console = Console()
     try:
         with ExitStack() as stack:
-            place = stack.enter_context(_free_place(options.fresh))
+            place = Place(stack.enter_context(free_folder("run", options.fresh)))
             return _run(options, place, stack, stop, console)
     except InvalidSettingsError as error:
         print(f"run: error: {error}", file=sys.stderr)
@@ -102,31 +100,6 @@ def _run(options: argparse.Namespace, place: Place, stack: ExitStack, stop: Even
     _wait(job, lambda: _audited(settings) - audited_before >= tally.answered)
     job.end(signal.SIGTERM, _JOB_STOP_SECONDS)
     return _summary(settings, tally, sent, console)
-
-
-@contextmanager
-def _free_place(fresh: bool) -> Iterator[Place]:
-    """A folder that no other run uses: .work/run, or with one running beside .work/run-2 and so on."""
-    number = 1
-    while True:
-        folder = _WORK / ("run" if number == 1 else f"run-{number}")
-        folder.mkdir(parents=True, exist_ok=True)
-        with (_WORK / f"{folder.name}.lock").open("w") as lock:
-            if _locked(lock):
-                if fresh:
-                    shutil.rmtree(folder)
-                    folder.mkdir()
-                yield Place(folder.absolute())
-                return
-        number += 1
-
-
-def _locked(lock: IO[str]) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _settings(options: argparse.Namespace, place: Place, bootstrap_servers: str | None) -> Settings:
@@ -199,8 +172,8 @@ def _summary(settings: Settings, tally: Tally, sent: Sent, console: Console) -> 
         + (f" ({tally.duplicates} duplicates left out)" if tally.duplicates else ""),
         *(f"  {verdict:<8} {count}" for verdict, count in sorted(tally.verdicts.items())),
         f"median time from request to decision: {tally.median_delay_ms()} ms",
-        f"in Delta, with what earlier runs left: {_rows(settings.delta.decisions)} decisions, "
-        f"{_rows(settings.delta.dead_letters)} dead letters, {_rows(settings.delta.quota_metrics)} rows of metrics",
+        f"in Delta, with what earlier runs left: {rows(settings.delta.decisions)} decisions, "
+        f"{rows(settings.delta.dead_letters)} dead letters, {rows(settings.delta.quota_metrics)} rows of metrics",
         sep="\n",
     )
     if tally.answered == sent.events:
@@ -210,14 +183,7 @@ def _summary(settings: Settings, tally: Tally, sent: Sent, console: Console) -> 
 
 
 def _audited(settings: Settings) -> int:
-    return _rows(settings.delta.decisions) + _rows(settings.delta.dead_letters)
-
-
-def _rows(path: str) -> int:
-    """Rows of a Delta table, from its log; 0 while there is none."""
-    if not DeltaTable.is_deltatable(path):
-        return 0
-    return sum(DeltaTable(path).get_add_actions(flatten=True)["num_records"].to_pylist())
+    return rows(settings.delta.decisions) + rows(settings.delta.dead_letters)
 
 
 def _status(place: Place) -> dict[str, Any]:

@@ -80,7 +80,8 @@ class LoadGenerator:
 
     users, clients, topics: how many names there are of each. zipf_skew: the k-th busiest user (and client-id) has a
     share in proportion to 1 / k**zipf_skew; 0 makes them equal. api_mix: Kafka API -> weight. bad_share: share of
-    events, 0 to 1, that break the contract in one of the ways of BAD_EVENTS.
+    events, 0 to 1, that break the contract in one of the ways of BAD_EVENTS. in_turn: every user comes once before any
+    comes again.
     """
 
     def __init__(
@@ -92,10 +93,12 @@ class LoadGenerator:
         api_mix: Mapping[str, float] = DEFAULT_MIX,
         bad_share: float = 0.0,
         topics: int = 20,
+        in_turn: bool = False,
     ) -> None:
         self._seed = seed
         self._offset = _hash64(seed)
         self._bad_share = bad_share
+        self._in_turn = in_turn
         user_names = _names(USERS, "user", users)
         client_names = _names(CLIENTS, "client", clients)
         self._topics = _names(TOPICS, "topic", topics)
@@ -135,7 +138,10 @@ class LoadGenerator:
     def _entity(self, sequence: int) -> tuple[int, int]:
         """The indexes of the event's user and client-id."""
         bits = _hash64(self._offset + 2 * sequence)
-        user = bisect_right(self._user_shares, (bits & _MASK_32) * _UNIT_32)
+        if self._in_turn:
+            user = sequence % len(self._users)
+        else:
+            user = bisect_right(self._user_shares, (bits & _MASK_32) * _UNIT_32)
         client = bisect_right(self._client_shares, (bits >> 32) * _UNIT_32)
         return user, client
 
@@ -326,20 +332,20 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="load", description="Publishes made-up request events until Ctrl-C.")
     parser.add_argument("--bootstrap-servers", metavar="HOST:PORT", help="default: as the settings say")
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings file (kafka and topics are used)")
-    parser.add_argument("--rate", type=_number(0), default=1000.0, help="events/s; 0: as fast as it goes (1000)")
-    parser.add_argument("--seconds", type=_number(0), default=math.inf, help="stop after so many seconds")
-    parser.add_argument("--count", type=_whole(0), default=sys.maxsize, help="stop after so many events")
-    parser.add_argument("--users", type=_whole(1), default=100, help="number of users (100)")
-    parser.add_argument("--clients", type=_whole(1), default=10, help="number of client-ids (10)")
-    parser.add_argument("--topics", type=_whole(1), default=20, help="number of topics in the events (20)")
-    parser.add_argument("--skew", type=_number(0, 10), default=1.1, help="Zipf exponent of users and clients (1.1)")
+    parser.add_argument("--rate", type=number_from(0), default=1000.0, help="events/s; 0: as fast as it goes (1000)")
+    parser.add_argument("--seconds", type=number_from(0), default=math.inf, help="stop after so many seconds")
+    parser.add_argument("--count", type=whole_from(0), default=sys.maxsize, help="stop after so many events")
+    parser.add_argument("--users", type=whole_from(1), default=100, help="number of users (100)")
+    parser.add_argument("--clients", type=whole_from(1), default=10, help="number of client-ids (10)")
+    parser.add_argument("--topics", type=whole_from(1), default=20, help="number of topics in the events (20)")
+    parser.add_argument("--skew", type=number_from(0, 10), default=1.1, help="Zipf exponent of users and clients (1.1)")
     parser.add_argument("--mix", type=api_mix, default=DEFAULT_MIX, help="such as Produce=50,Fetch=30,Metadata=20")
-    parser.add_argument("--bad", type=_number(0, 1), default=0.0, help="share of bad events, 0 to 1 (0)")
+    parser.add_argument("--bad", type=number_from(0, 1), default=0.0, help="share of bad events, 0 to 1 (0)")
     parser.add_argument("--seed", type=int, default=1, help="the same seed makes the same events (1)")
     return parser
 
 
-def _number(least: float, most: float = 1e9) -> Callable[[str], float]:
+def number_from(least: float, most: float = 1e9) -> Callable[[str], float]:
     """An argparse type: a number in a range."""
 
     def parse(text: str) -> float:
@@ -354,11 +360,11 @@ def _number(least: float, most: float = 1e9) -> Callable[[str], float]:
     return parse
 
 
-def _whole(least: int, most: int = 10**9) -> Callable[[str], int]:
+def whole_from(least: int, most: int = 10**9) -> Callable[[str], int]:
     """An argparse type: a whole number in a range."""
 
     def parse(text: str) -> int:
-        number = _number(least, most)(text)
+        number = number_from(least, most)(text)
         if not number.is_integer():
             raise argparse.ArgumentTypeError(f"{text} is not right; expected a whole number")
         return int(number)

@@ -160,3 +160,12 @@ def test_a_missing_settings_file_ends_with_code_2(capsys: pytest.CaptureFixture[
     assert (
         capsys.readouterr().err == "load: no-such-file.yaml: No such file or directory; expected a readable YAML file\n"
     )
+
+
+def test_users_in_turn_each_come_once_before_any_comes_again() -> None:
+    load = LoadGenerator(seed=3, users=50, clients=5, in_turn=True)
+
+    users = [load.key(sequence).split(b"|")[0] for sequence in range(100)]
+
+    assert len(set(users[:50])) == 50
+    assert users[50:] == users[:50]
