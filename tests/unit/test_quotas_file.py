@@ -88,7 +88,7 @@ def test_the_sample_shows_every_kind_of_quota_and_of_client_rung() -> None:
         ("- {quotas: {request_percentage: 1}}", "bad_entity", "[0]: entity is missing; expected a mapping such as"),
         ("- {entity: alice, quotas: {a: 1}}", "bad_entity", "[0]: entity is 'alice'; expected a mapping such as"),
         ("- {entity: {group: a}, quotas: {a: 1}}", "unknown_entity_type", "[0]: unknown entity type 'group'; expected"),
-        ("- {entity: {client-id: a, client_id: b}, quotas: {a: 1}}", "duplicate_part", "[0]: client-id and client_id are"),
+        ("- {entity: {client-id: a, client_id: b}, quotas: {a: 1}}", "duplicate_part", "[0]: client-id and client_id"),
         ("- {entity: {user: ''}, quotas: {a: 1}}", "empty_name", "[0]: an entity name is empty; expected"),
         ("- {entity: {user: a, topic: b}, quotas: {a: 1}}", "topic_combined", "[0]: a topic can't be combined with"),
         ("- {entity: {user: 7}, quotas: {a: 1}}", "bad_name", "[0]: user is 7; expected a string or null"),
