@@ -6,11 +6,12 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.settings import Settings, load_settings
-from state.entity import QuotaEntity
+from state.entity import DEFAULT, QuotaEntity
 from state.quota import QuotaKind, QuotaSettings
 from state.quota_entry import QuotaEntry
 from state.resolution import Quotas
@@ -124,3 +125,75 @@ def test_two_source_partitions_are_merged_by_event_time() -> None:
 
     verdicts = {answer["decision_id"]: answer["verdict"] for _, _, answer in by_id(records).values()}
     assert verdicts == {"q-1-0": "ALLOW", "q-0-0": "REJECT"}
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    stream=st.lists(strategies.events(), max_size=20),
+    clock_ms=st.lists(st.integers(0, 2**41), min_size=20, max_size=20),
+    entries=strategies.quota_entries,
+)
+def test_a_wall_clock_that_jumps_never_changes_a_decision(
+    stream: list[bytes], clock_ms: list[int], entries: list[QuotaEntry]
+) -> None:
+    """Back or forth between micro-batches: only `decided_at_ms` shows it."""
+    quotas = Quotas(entries)
+    job = MicroBatches(PlanSettings.of(DEFAULTS)._replace(shards=2))
+    records = [
+        record
+        for offset, value in enumerate(stream)
+        for record in job.run(
+            [(value, Source("quota-requests", 0, offset, RECORD_MS))], quotas, decided_at_ms=clock_ms[offset]
+        )
+    ]
+
+    assert by_id(records) == by_id(list(Simulation(quotas, DEFAULTS).decide(stream)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    users=st.lists(st.booleans(), min_size=1, max_size=30),
+    jumps_ms=st.lists(st.sampled_from([60_000, 1, -1, -5_000, -3_600_000, -864_000_000]), min_size=30, max_size=30),
+)
+def test_a_clock_that_goes_wrong_is_nobody_elses_business(users: list[bool], jumps_ms: list[int]) -> None:
+    """A gateway's times leap back by days and ahead as far as they may: other users' decisions stay as they were."""
+    entries = [QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.CONTROLLER_MUTATION_RATE, 1.0)]
+    stream = []
+    for offset, is_steady in enumerate(users):
+        record_ms = RECORD_MS + offset * 1000
+        user, at_ms = ("steady", record_ms) if is_steady else ("leaping", record_ms + jumps_ms[offset])
+        stream.append((creation(user, at_ms), Source("quota-requests", 0, offset, record_ms)))
+    plan = PlanSettings.of(DEFAULTS)._replace(shards=1)
+    steady = [event for event, is_steady in zip(stream, users, strict=True) if is_steady]
+    mixed, alone = MicroBatches(plan), MicroBatches(plan)
+
+    together = by_id([record for event in stream for record in mixed.run([event], Quotas(entries))])
+    apart = by_id([record for event in steady for record in alone.run([event], Quotas(entries))])
+
+    assert {key: together[key] for key in apart} == apart
+
+
+@pytest.mark.parametrize(("late_ms", "is_charged"), [(1, True), (5_000, True), (3_600_000, False)])
+def test_a_late_event_neither_freezes_nor_fills_its_bucket(late_ms: int, is_charged: bool) -> None:
+    """Tokens are taken for the time it is late, and given back: afterwards only its own charge is missing."""
+    entries = [QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.CONTROLLER_MUTATION_RATE, 1.0)]
+    times_ms = [RECORD_MS, RECORD_MS - late_ms, RECORD_MS + 1]
+    on_time_ms = [RECORD_MS, RECORD_MS, RECORD_MS + 1] if is_charged else [RECORD_MS, RECORD_MS + 1]
+
+    late, on_time = (
+        [
+            json.loads(record.value)
+            for record in Simulation(Quotas(entries), DEFAULTS).decide(creation("u", at_ms) for at_ms in times)
+        ]
+        for times in (times_ms, on_time_ms)
+    )
+
+    assert late[1]["verdict"] == ("ALLOW" if is_charged else "REJECT")
+    assert late[-1]["verdict"] == "ALLOW"
+    assert late[-1]["charges"][0]["tokens"] == pytest.approx(on_time[-1]["charges"][0]["tokens"])
+
+
+def creation(user: str, at_ms: int) -> bytes:
+    """A request for two new partitions."""
+    mutations = [{"topic": "t", "partitions": 2}]
+    return json.dumps({"api": "CreateTopics", "user": user, "timestamp_ms": at_ms, "mutations": mutations}).encode()
