@@ -33,6 +33,7 @@ STAGES = {
     "streaming/operator": "Arrow",
     "streaming/deciding": "order",
     "state/meters": "arithmetic",
+    "state/counters": "arithmetic",
     "state/sampled_rate": "arithmetic",
     "state/token_bucket": "arithmetic",
     "state/rounding": "arithmetic",

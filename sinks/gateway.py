@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import count
 from threading import Lock
@@ -182,7 +182,7 @@ class Gateway:
         the decision. Raises InvalidRequestError for an event that breaks the contract and GatewayClosedError.
         """
         event = _as_request(request)
-        event = replace(
+        event = msgspec.structs.replace(
             event,
             request_id=event.request_id or f"{self._id_stem}-{next(self._numbers)}",
             timestamp_ms=self._clock_ms() if event.timestamp_ms is None else event.timestamp_ms,

@@ -1,6 +1,6 @@
 """What one request is charged with: one charge for each quota kind, grouped by the counter it goes to."""
 
-from typing import NamedTuple
+import msgspec
 
 from state.entity import Tags
 from state.quota import QuotaKind, QuotaSettings, RequestPolicy
@@ -26,7 +26,7 @@ POINTS_PER_NANOSECOND = 100.0 / 1e9
 """Percent of one thread-second: 10 ms are 1 point (KIP-124, "Request quotas")."""
 
 
-class Charge(NamedTuple):
+class Charge(msgspec.Struct, array_like=True, gc=False):
     """A charge still to be made. `amounts` are bytes; [handler, network] points; or partitions for each topic."""
 
     kind: QuotaKind
@@ -37,7 +37,7 @@ class Charge(NamedTuple):
     strict: bool = False
 
 
-class Unmetered(NamedTuple):
+class Unmetered(msgspec.Struct, array_like=True, gc=False):
     """An amount that is reported and needs no counter: exempt request time, or bytes while no topic has a quota."""
 
     quota: str
@@ -46,7 +46,7 @@ class Unmetered(NamedTuple):
     value: float
 
 
-class ChargePlan(NamedTuple):
+class ChargePlan(msgspec.Struct):
     """All charges of one request: by counter, in the order the request meets them, and what needs no counter."""
 
     charges_by_tags: dict[Tags, list[Charge]]
@@ -56,15 +56,15 @@ class ChargePlan(NamedTuple):
 def plan_charges(request: Request, quotas: Quotas, settings: QuotaSettings) -> ChargePlan:
     """Which counters this request is charged to, with which limits, under these quotas."""
     plan = ChargePlan({}, [])
-    user, client_id = request.user or "", request.client_id or ""
     if request.api in MUTATION_APIS:
         _plan_mutations(plan, request, quotas, settings)
-    elif request.api == "Produce" and request.topic_partitions:
-        _plan_bytes(plan, request, quotas, QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.TOPIC_PRODUCER_BYTE_RATE)
-    elif request.api == "Fetch" and request.topic_partitions and not request.cluster_action:
-        _plan_bytes(plan, request, quotas, QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.TOPIC_CONSUMER_BYTE_RATE)
+    elif request.topic_partitions:
+        if request.api == "Produce":
+            _plan_bytes(plan, request, quotas, QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.TOPIC_PRODUCER_BYTE_RATE)
+        elif request.api == "Fetch" and not request.cluster_action:
+            _plan_bytes(plan, request, quotas, QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.TOPIC_CONSUMER_BYTE_RATE)
     if quotas.enabled(QuotaKind.REQUEST_PERCENTAGE):
-        _plan_request_time(plan, request, quotas.resolve(QuotaKind.REQUEST_PERCENTAGE, user, client_id), settings)
+        _plan_request_time(plan, request, quotas, settings)
     return plan
 
 
@@ -120,23 +120,25 @@ def _plan_bytes(
 ) -> None:
     if quotas.enabled(client_kind):
         resolution = quotas.resolve(client_kind, request.user or "", request.client_id or "")
-        _add(plan, client_kind, resolution, [float(sum(touched.bytes for touched in request.topic_partitions))])
+        _add(plan, client_kind, resolution, [float(sum([touched.bytes for touched in request.topic_partitions]))])
+    metered = quotas.enabled(topic_kind)
     for (topic, partition), size in _bytes_by_partition(request).items():
-        if quotas.enabled(topic_kind):
+        if metered:
             _add(plan, topic_kind, quotas.resolve_topic(topic_kind, topic, partition), [size])
         else:
             tags = Tags(topic=topic, partition=partition)
             plan.unmetered.append(Unmetered(topic_kind, Rung.NONE, tags, size))
 
 
-def _plan_request_time(plan: ChargePlan, request: Request, resolution: Resolution, settings: QuotaSettings) -> None:
+def _plan_request_time(plan: ChargePlan, request: Request, quotas: Quotas, settings: QuotaSettings) -> None:
     if request.request_time_ns is None and request.network_time_ns is None:
         return
     points = request_points(request, settings)
     if is_exempt(request, settings.policy):
         plan.unmetered.append(Unmetered(EXEMPT_REQUEST_TIME, "exempt", None, sum(points)))
     else:
-        _add(plan, QuotaKind.REQUEST_PERCENTAGE, resolution, points)
+        kind = QuotaKind.REQUEST_PERCENTAGE
+        _add(plan, kind, quotas.resolve(kind, request.user or "", request.client_id or ""), points)
 
 
 def _bytes_by_partition(request: Request) -> dict[tuple[str, int], float]:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from state.errors import StateError
+from state.quota import QuotaKind
 
 CODEC_VERSION = 1
 
@@ -25,8 +26,18 @@ RING_COLUMNS = frozenset({"ring_kinds", "ring_currents", "sample_counts"})
 SAMPLE_COLUMNS = frozenset({"sample_starts_ms", "sample_last_events_ms", "sample_values"})
 """Which table a column belongs to; the others belong to the entities."""
 
+KIND_CODES = {
+    QuotaKind.PRODUCER_BYTE_RATE: 0,
+    QuotaKind.CONSUMER_BYTE_RATE: 1,
+    QuotaKind.REQUEST_PERCENTAGE: 2,
+    QuotaKind.TOPIC_PRODUCER_BYTE_RATE: 3,
+    QuotaKind.TOPIC_CONSUMER_BYTE_RATE: 4,
+}
+"""How a ring's quota kind is stored; a code is never given to another kind."""
+
+MUTATION_RATE_CODE = 5
 RING_KINDS = 6
-"""How many codes there are for the kind of a ring; `state.shard` says which is which."""
+"""How many codes there are for the kind of a ring."""
 
 _HEADER = struct.Struct("<BIIIII")
 _COLUMN = struct.Struct("<cq")

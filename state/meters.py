@@ -1,7 +1,8 @@
 """The counters of one entity, and charging them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from state.charge import Charge
 from state.quota import MAX_THROTTLE_MS, UNLIMITED, Coexistence, QuotaKind, QuotaSettings, Window
@@ -22,8 +23,7 @@ BYTE_KINDS = frozenset(
 CONSUMER_KINDS = frozenset({QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.TOPIC_CONSUMER_BYTE_RATE})
 
 
-@dataclass(slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, gc=False):
     """What charging one quota gave.
 
     `wait_ms` is the wait this quota asks for, at least 0, not yet clamped to an int32; a shadow quota's is what it
@@ -52,6 +52,18 @@ class Meters:
         self.mutation_limit = UNLIMITED
         self.rates: dict[QuotaKind, SampledRate] = {}
         self.last_event_ms = 0
+
+    def charge_request(self, charges: Sequence[Charge], now_ms: int, settings: QuotaSettings) -> list[Outcome]:
+        """Make all charges of one request on this entity.
+
+        If one of them throttles a Fetch, its bytes are taken back, for the response goes out empty (KIP-219).
+        """
+        outcomes = [self.charge(charge, now_ms, settings) for charge in charges]
+        if throttles(outcomes):
+            for outcome in outcomes:
+                if outcome.charge.kind in CONSUMER_KINDS:
+                    self.unrecord(outcome.charge.kind, outcome.value, now_ms, settings)
+        return outcomes
 
     def charge(self, charge: Charge, now_ms: int, settings: QuotaSettings) -> Outcome:
         """Charge one quota at `now_ms`, as the manager of its kind does in Kafka."""
@@ -126,6 +138,11 @@ class Meters:
         if network:
             rate.record(network, window, now_ms)
         return outcome
+
+
+def throttles(outcomes: Sequence[Outcome]) -> bool:
+    """Whether one of the quotas asks for a wait; a shadow quota has no say."""
+    return any(outcome.wait_ms > 0 and not outcome.charge.shadow for outcome in outcomes)
 
 
 def exceeds(rate: float, limit: float | None) -> bool:

@@ -23,6 +23,8 @@ class QuotaKind(StrEnum):
     TOPIC_PRODUCER_BYTE_RATE = "producer.byte.rate"
     TOPIC_CONSUMER_BYTE_RATE = "consumer.byte.rate"
 
+    __hash__ = str.__hash__  # an enum's own is slow, and several are looked up for each request
+
 
 KEY_ALIASES = {
     "request_time_percent": QuotaKind.REQUEST_PERCENTAGE,  # the earlier draft of KIP-124

@@ -1,6 +1,6 @@
 """The request event: what a gateway publishes about one request it served (DESIGN, "Request event")."""
 
-from dataclasses import dataclass, field
+import msgspec
 
 from state.errors import InvalidRequestError
 
@@ -20,8 +20,7 @@ MAX_INT32 = 2**31 - 1
 MAX_INT16 = 2**15 - 1
 
 
-@dataclass(slots=True)
-class TopicPartition:
+class TopicPartition(msgspec.Struct, gc=False):
     """Bytes a Produce request wrote to, or a Fetch request read from, one partition."""
 
     topic: str
@@ -29,16 +28,14 @@ class TopicPartition:
     bytes: int = 0
 
 
-@dataclass(slots=True)
-class Mutation:
+class Mutation(msgspec.Struct, gc=False):
     """Partitions a request creates in, adds to or deletes with one topic."""
 
     topic: str
     partitions: int
 
 
-@dataclass(slots=True)
-class Request:
+class Request(msgspec.Struct):
     """One request event. Times are epoch milliseconds unless the name says nanoseconds."""
 
     api: str
@@ -54,36 +51,55 @@ class Request:
     network_time_ns: int | None = None
     purgatory_ms: int = 0
     gateway: str | None = None
-    topic_partitions: list[TopicPartition] = field(default_factory=list)
-    mutations: list[Mutation] = field(default_factory=list)
+    topic_partitions: list[TopicPartition] = []
+    mutations: list[Mutation] = []
 
 
 def check_request(request: Request) -> None:
     """Raises InvalidRequestError, naming the field, unless every amount and name is within its bounds."""
-    if not request.api:
-        raise InvalidRequestError("api", "is empty", "the name of a Kafka API such as Produce")
-    for field_name, name in (
-        ("api", request.api),
-        ("user", request.user),
-        ("client_id", request.client_id),
-        ("request_id", request.request_id),
-        ("gateway", request.gateway),
-    ):
-        if name is not None and len(name) > MAX_NAME_LENGTH:
-            raise _too_long(field_name, name)
-    for field_name, amount, maximum in (
-        ("timestamp_ms", request.timestamp_ms, MAX_TIMESTAMP_MS),
-        ("api_version", request.api_version, MAX_INT16),
-        ("request_time_ns", request.request_time_ns, MAX_EXACT),
-        ("network_time_ns", request.network_time_ns, MAX_EXACT),
-        ("purgatory_ms", request.purgatory_ms, MAX_INT32),
-    ):
-        if amount is not None and not 0 <= amount <= maximum:
-            raise _out_of_bounds(field_name, amount, maximum)
+    _check_names(request)
+    _check_amounts(request)
     if request.topic_partitions:
         _check_topic_partitions(request.topic_partitions)
     if request.mutations:
         _check_mutations(request.mutations)
+
+
+def _check_names(request: Request) -> None:
+    if not request.api:
+        raise InvalidRequestError("api", "is empty", "the name of a Kafka API such as Produce")
+    _check_length("api", request.api)
+    if request.user is not None:
+        _check_length("user", request.user)
+    if request.client_id is not None:
+        _check_length("client_id", request.client_id)
+    if request.request_id is not None:
+        _check_length("request_id", request.request_id)
+    if request.gateway is not None:
+        _check_length("gateway", request.gateway)
+
+
+def _check_amounts(request: Request) -> None:
+    if request.timestamp_ms is not None:
+        _check_bounds("timestamp_ms", request.timestamp_ms, MAX_TIMESTAMP_MS)
+    if request.api_version is not None:
+        _check_bounds("api_version", request.api_version, MAX_INT16)
+    if request.request_time_ns is not None:
+        _check_bounds("request_time_ns", request.request_time_ns, MAX_EXACT)
+    if request.network_time_ns is not None:
+        _check_bounds("network_time_ns", request.network_time_ns, MAX_EXACT)
+    if request.purgatory_ms:
+        _check_bounds("purgatory_ms", request.purgatory_ms, MAX_INT32)
+
+
+def _check_length(field_name: str, name: str) -> None:
+    if len(name) > MAX_NAME_LENGTH:
+        raise _too_long(field_name, name)
+
+
+def _check_bounds(field_name: str, amount: int, maximum: int) -> None:
+    if not 0 <= amount <= maximum:
+        raise _out_of_bounds(field_name, amount, maximum)
 
 
 def _check_topic_partitions(topic_partitions: list[TopicPartition]) -> None:

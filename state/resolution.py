@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from enum import IntFlag, StrEnum
-from typing import NamedTuple
+from enum import Enum, StrEnum
+
+import msgspec
 
 from state.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from state.quota import CLIENT_KINDS, TOPIC_KINDS, QuotaKind, Window
@@ -25,13 +26,15 @@ class Rung(StrEnum):
     DEFAULT_TOPIC = "default topic"
     NONE = "none"
 
+    __hash__ = str.__hash__  # an enum's own is slow, and rungs are looked up for each request
 
-class Level(IntFlag):
-    """Which tags the entities of a kind use; Kafka's QuotaTypes bits."""
 
-    CLIENT = 1
-    USER = 2
-    USER_CLIENT = 4
+class Level(Enum):
+    """Which tags the entities of a rung use."""
+
+    CLIENT = "client-id"
+    USER = "user"
+    USER_CLIENT = "user+client-id"
 
 
 LEVELS = {
@@ -47,7 +50,11 @@ LEVELS = {
 """The eight rungs, most specific first, and the level of each."""
 
 
-class Resolution(NamedTuple):
+_Part = tuple[EntityName] | None
+"""What a rung looks for as user or client-id: a fixed part, or None for the request's own name."""
+
+
+class Resolution(msgspec.Struct, frozen=True, gc=False):
     """The limit that applies to one request and the counter it is charged to; limit None is unlimited."""
 
     tags: Tags
@@ -65,7 +72,8 @@ class ClientLimits:
     def __init__(self) -> None:
         self._entries: dict[tuple[EntityName, EntityName], QuotaEntry] = {}
         self._entities_by_rung: Counter[Rung] = Counter()
-        self._rungs: tuple[Rung, ...] = ()
+        self._rungs: tuple[tuple[Rung, Level, _Part, _Part], ...] = ()
+        self._unmatched_level = Level.CLIENT
 
     def __bool__(self) -> bool:
         """Whether any quota of this kind is set."""
@@ -90,11 +98,15 @@ class ClientLimits:
         While all entities of the kind are of one level, that level gives the tags also where nothing matches;
         with several levels an unmatched request is counted by its client-id.
         """
-        for rung in self._rungs:
-            entry = self._entries.get(_entity_at(rung, user, client_id))
+        for rung, level, own_user, own_client_id in self._rungs:
+            key = (
+                user if own_user is None else own_user[0],
+                client_id if own_client_id is None else own_client_id[0],
+            )
+            entry = self._entries.get(key)
             if entry is not None:
-                return Resolution(_tags(LEVELS[rung], user, client_id), rung, entry.value, entry.shadow)
-        return Resolution(_tags(self._unmatched_level(), user, client_id), Rung.NONE, None, shadow=False)
+                return Resolution(_tags(level, user, client_id), rung, entry.value, entry.shadow)
+        return Resolution(_tags(self._unmatched_level, user, client_id), Rung.NONE, None, shadow=False)
 
     def entry(self, key: tuple[EntityName, EntityName]) -> QuotaEntry | None:
         """The entry set on exactly this (user, client-id), for showing which rungs were passed over."""
@@ -104,23 +116,16 @@ class ClientLimits:
         """Every (user, client-id) with a limit of this kind."""
         return frozenset(self._entries)
 
-    def levels(self) -> Level:
-        """The levels in use."""
-        levels = Level(0)
-        for rung in self._rungs:
-            levels |= LEVELS[rung]
-        return levels
-
     def _count(self, key: tuple[EntityName, EntityName], change: int) -> None:
         """Keep the rungs in use, most specific first: only those need looking up."""
         rung = _rung_of(*key)
         self._entities_by_rung[rung] += change
-        if (rung in self._rungs) != (self._entities_by_rung[rung] > 0):
-            self._rungs = tuple(rung for rung in LEVELS if self._entities_by_rung[rung] > 0)
-
-    def _unmatched_level(self) -> Level:
-        levels = self.levels()
-        return levels if levels in (Level.USER, Level.USER_CLIENT) else Level.CLIENT
+        if (rung in (used[0] for used in self._rungs)) != (self._entities_by_rung[rung] > 0):
+            self._rungs = tuple(
+                (rung, level, *_PARTS[rung]) for rung, level in LEVELS.items() if self._entities_by_rung[rung] > 0
+            )
+            levels = {level for _, level, _, _ in self._rungs}
+            self._unmatched_level = levels.pop() if len(levels) == 1 else Level.CLIENT
 
 
 class Quotas:
@@ -207,7 +212,7 @@ def _entity_at(rung: Rung, user: str, client_id: str) -> tuple[EntityName, Entit
     return (user if own_user is None else own_user[0], client_id if own_client_id is None else own_client_id[0])
 
 
-_PARTS: dict[Rung, tuple[tuple[EntityName] | None, tuple[EntityName] | None]] = {
+_PARTS: dict[Rung, tuple[_Part, _Part]] = {
     Rung.USER_CLIENT: (None, None),
     Rung.USER_DEFAULT_CLIENT: (None, (DEFAULT,)),
     Rung.USER: (None, (None,)),
@@ -217,7 +222,6 @@ _PARTS: dict[Rung, tuple[tuple[EntityName] | None, tuple[EntityName] | None]] = 
     Rung.CLIENT: ((None,), None),
     Rung.DEFAULT_CLIENT: ((None,), (DEFAULT,)),
 }
-"""What each rung looks for as (user, client-id): a fixed part, or None for the request's own name."""
 
 
 def _rung_of(user: EntityName, client_id: EntityName) -> Rung:
@@ -237,4 +241,4 @@ _RUNGS: dict[tuple[EntityName, EntityName], Rung] = {
 
 
 def _tags(level: Level, user: str, client_id: str) -> Tags:
-    return Tags(user if level != Level.CLIENT else "", client_id if level != Level.USER else "")
+    return Tags(user if level is not Level.CLIENT else "", client_id if level is not Level.USER else "")

@@ -2,32 +2,53 @@
 
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from state.codec import RING_COLUMNS, SAMPLE_COLUMNS, Columns, Integers, decode, empty_columns, encode
+from state.charge import Charge
+from state.codec import (
+    KIND_CODES,
+    MUTATION_RATE_CODE,
+    RING_COLUMNS,
+    SAMPLE_COLUMNS,
+    Columns,
+    Integers,
+    decode,
+    empty_columns,
+    encode,
+)
+from state.counters import Counters, can_charge_together
 from state.entity import Tags
-from state.meters import MUTATION_RATE_WINDOW, Meters
-from state.quota import QuotaKind, QuotaSettings, burst
+from state.meters import MUTATION_RATE_WINDOW, Meters, Outcome
+from state.quota import QuotaSettings, burst
 from state.sampled_rate import SampledRate
 from state.token_bucket import TokenBucket
 
 Flags = NDArray[np.bool_]
 
-KIND_CODES = {
-    QuotaKind.PRODUCER_BYTE_RATE: 0,
-    QuotaKind.CONSUMER_BYTE_RATE: 1,
-    QuotaKind.REQUEST_PERCENTAGE: 2,
-    QuotaKind.TOPIC_PRODUCER_BYTE_RATE: 3,
-    QuotaKind.TOPIC_CONSUMER_BYTE_RATE: 4,
-}
-"""How a ring's quota kind is stored; a code is never given to another kind."""
-
-MUTATION_RATE_CODE = 5
 _KINDS_BY_CODE = {code: kind for kind, code in KIND_CODES.items()}
+
+TOGETHER = 64
+"""From so many entities on, charging them together over arrays is faster than one by one."""
+
+
+class Charged(Protocol):
+    """A request with its charges on one entity."""
+
+    @property
+    def timestamp_ms(self) -> int:
+        """When it happened."""
+
+    @property
+    def charges(self) -> Sequence[Charge]:
+        """What the entity is charged with."""
+
+
+RequestT = TypeVar("RequestT", bound=Charged)
 
 
 def shard_of(key: str, shards: int) -> int:
@@ -36,7 +57,7 @@ def shard_of(key: str, shards: int) -> int:
 
 
 class Shard:
-    """The counters of many entities. Stored entities become objects only when they are charged."""
+    """The counters of many entities: in columns as they are stored, and as objects where they are charged singly."""
 
     def __init__(self, keys: list[str] | None = None, columns: Columns | None = None) -> None:
         self._keys = keys or []
@@ -53,6 +74,33 @@ class Shard:
         """How many entities have counters here."""
         return len(self._keys) + sum(key not in self._rows for key in self._touched)
 
+    def charge(
+        self, requests_by_key: Mapping[str, Sequence[RequestT]], settings: QuotaSettings, together: int = TOGETHER
+    ) -> Iterator[tuple[RequestT, list[Outcome]]]:
+        """Charge entities with their requests, each entity's in the order given; answers what came of each.
+
+        First all entities' first requests over arrays, then all second ones, while there are at least `together` of
+        them; the rest one by one. Either way gives the same, to the last bit.
+        """
+        regular = {
+            key: requests
+            for key, requests in requests_by_key.items()
+            if all(can_charge_together(request.charges, settings) for request in requests)
+        }
+        rounds = _rounds(regular.values(), together) if not self._touched else 0
+        if rounds:
+            yield from self._charge_together(regular, rounds, settings)
+        rest = {
+            key: requests[rounds:] if key in regular else requests
+            for key, requests in requests_by_key.items()
+            if key not in regular or len(requests) > rounds
+        }
+        self.load(rest)
+        for key, requests in rest.items():
+            meters = self.meters(key)
+            for request in requests:
+                yield request, meters.charge_request(request.charges, request.timestamp_ms, settings)
+
     def meters(self, key: str) -> Meters:
         """The counters of one entity, made at its first use."""
         meters = self._touched.get(key)
@@ -62,16 +110,12 @@ class Shard:
         return meters
 
     def load(self, keys: Iterable[str]) -> None:
-        """Make the counters of these entities ready to be charged, all at once: cheaper than one by one."""
+        """Make the counters of these entities ready to be charged singly, all at once: cheaper than one by one."""
         missing = [key for key in dict.fromkeys(keys) if key not in self._touched]
-        stored = [key for key in missing if key in self._rows]
-        if stored:
-            flags = np.zeros(len(self._keys), np.bool_)
-            rows = sorted(self._rows[key] for key in stored)
-            flags[rows] = True
-            self._touched.update(
-                zip((self._keys[row] for row in rows), meters_of(select(self._columns, flags)), strict=True)
-            )
+        rows = sorted(self._rows[key] for key in missing if key in self._rows)
+        if rows:
+            stored = meters_of(select(self._columns, _flags(rows, len(self._keys))))
+            self._touched.update(zip((self._keys[row] for row in rows), stored, strict=True))
         for key in missing:
             if key not in self._touched:
                 self._touched[key] = Meters()
@@ -89,14 +133,56 @@ class Shard:
                 keys, columns = [key for key, keep in zip(keys, kept, strict=True) if keep], select(columns, kept)
         return encode(keys, columns, shards)
 
+    def _charge_together(
+        self, requests_by_key: Mapping[str, Sequence[RequestT]], rounds: int, settings: QuotaSettings
+    ) -> Iterator[tuple[RequestT, list[Outcome]]]:
+        """The first `rounds` requests of each of these entities, which become the last ones of the columns."""
+        others, keys, columns = self._taken_out(requests_by_key)
+        kinds = {
+            charge.kind for requests in requests_by_key.values() for request in requests for charge in request.charges
+        }
+        counters = Counters(columns, kinds, settings)
+        queues = [requests_by_key[key] for key in keys]
+        for number in range(rounds):
+            entities = [entity for entity, queue in enumerate(queues) if len(queue) > number]
+            requests = [queues[entity][number] for entity in entities]
+            now_ms = integers(request.timestamp_ms for request in requests)
+            outcomes = counters.charge(np.array(entities), now_ms, [request.charges for request in requests])
+            yield from zip(requests, outcomes, strict=True)
+        self._keys, self._columns = others[0] + keys, concatenate(others[1], counters.columns())
+        self._rows = {key: row for row, key in enumerate(self._keys)}
+
+    def _taken_out(self, keys: Iterable[str]) -> tuple[tuple[list[str], Columns], list[str], Columns]:
+        """All other entities, and these with their columns; those that are new have none yet."""
+        rows = sorted(self._rows[key] for key in keys if key in self._rows)
+        new = [key for key in keys if key not in self._rows]
+        taken = _flags(rows, len(self._keys))
+        left = np.flatnonzero(~taken).tolist()
+        columns = concatenate(select(self._columns, taken), columns_of(dict.fromkeys(new, Meters())))
+        others = [self._keys[row] for row in left], select(self._columns, ~taken)
+        return others, [self._keys[row] for row in rows] + new, columns
+
     def _merged(self) -> tuple[list[str], Columns]:
-        """All entities: the stored ones nobody charged, as they are, then the charged ones."""
-        touched_keys, touched_columns = list(self._touched), columns_of(self._touched)
-        untouched = np.fromiter((key not in self._touched for key in self._keys), np.bool_, len(self._keys))
-        if not untouched.any():
-            return touched_keys, touched_columns
-        kept_keys = [key for key in self._keys if key not in self._touched]
-        return kept_keys + touched_keys, concatenate(select(self._columns, untouched), touched_columns)
+        """All entities: the stored ones nobody charged singly, as they are, then the others."""
+        if not self._touched:
+            return self._keys, self._columns
+        rows = [self._rows[key] for key in self._touched if key in self._rows]
+        untouched = ~_flags(rows, len(self._keys))
+        kept_keys = [self._keys[row] for row in np.flatnonzero(untouched).tolist()]
+        columns = concatenate(select(self._columns, untouched), columns_of(self._touched))
+        return kept_keys + list(self._touched), columns
+
+
+def _rounds(queues: Iterable[Sequence[Charged]], together: int) -> int:
+    """How often there is a further request of at least `together` entities."""
+    longest_first = sorted(map(len, queues), reverse=True)
+    return longest_first[together - 1] if len(longest_first) >= together else 0
+
+
+def _flags(rows: Sequence[int], length: int) -> Flags:
+    flags = np.zeros(length, np.bool_)
+    flags[rows] = True
+    return flags
 
 
 def at_rest(columns: Columns, now_ms: int, idle_expiry_ms: int, settings: QuotaSettings) -> Flags:
@@ -156,16 +242,16 @@ def columns_of(meters_by_key: Mapping[str, Meters]) -> Columns:
     rings = [(code, rate, meters.last_event_ms) for meters in entities for code, rate in _rings(meters)]
     buckets = [meters.bucket or TokenBucket(math.nan) for meters in entities]
     return Columns(
-        last_event_ms=_integers(meters.last_event_ms for meters in entities),
+        last_event_ms=integers(meters.last_event_ms for meters in entities),
         bucket_tokens=np.array([bucket.tokens for bucket in buckets], np.float64),
-        bucket_last_ms=_integers(bucket.last_ms for bucket in buckets),
+        bucket_last_ms=integers(bucket.last_ms for bucket in buckets),
         mutation_limit=np.array([meters.mutation_limit for meters in entities], np.float64),
-        ring_counts=_integers(len(meters.rates) + (meters.mutation_rate is not None) for meters in entities),
-        ring_kinds=_integers(code for code, _, _ in rings),
-        ring_currents=_integers(rate.current for _, rate, _ in rings),
-        sample_counts=_integers(len(rate.values) for _, rate, _ in rings),
-        sample_starts_ms=_integers(last_ms - start for _, rate, last_ms in rings for start in rate.starts_ms),
-        sample_last_events_ms=_integers(
+        ring_counts=integers(len(meters.rates) + (meters.mutation_rate is not None) for meters in entities),
+        ring_kinds=integers(code for code, _, _ in rings),
+        ring_currents=integers(rate.current for _, rate, _ in rings),
+        sample_counts=integers(len(rate.values) for _, rate, _ in rings),
+        sample_starts_ms=integers(last_ms - start for _, rate, last_ms in rings for start in rate.starts_ms),
+        sample_last_events_ms=integers(
             last - start
             for _, rate, _ in rings
             for start, last in zip(rate.starts_ms, rate.last_events_ms, strict=True)
@@ -195,5 +281,5 @@ def _rings(meters: Meters) -> Iterable[tuple[int, SampledRate]]:
         yield MUTATION_RATE_CODE, meters.mutation_rate
 
 
-def _integers(numbers: Iterable[int]) -> Integers:
+def integers(numbers: Iterable[int]) -> Integers:
     return np.fromiter(numbers, np.int64)

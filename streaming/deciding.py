@@ -1,80 +1,90 @@
 """Deciding the rows of one shard: the heart of the stateful operator, without Spark."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
-from typing import NamedTuple
 
-from state.decision import combine, decide_charges
+from state.decision import PartialDecision, combine, partial_decision
 from state.quota import QuotaSettings
 from state.shard import Shard
 from streaming.records import (
     ChargeRow,
     OutputRecord,
+    Parcel,
     PartialRow,
     decision_record,
-    encode_partial,
+    encode_partials,
 )
 
 _PLACE = attrgetter("partition", "offset")
+_PART = attrgetter("part")
 
-
-class OperatorRow(NamedTuple):
-    """What leaves the operator: a finished record, or (topic None) a part of a decision keyed by its id."""
-
-    topic: str | None
-    key: bytes | None
-    value: bytes
+_BUCKETS = 64
+"""Parts of decisions travel to the combining step in so many groups: at most so many tasks combine."""
 
 
 def decide_rows(
-    shard: Shard, rows: Iterable[ChargeRow | OutputRecord], decisions_topic: str, settings: QuotaSettings
-) -> Iterator[OperatorRow]:
-    """Charge the shard's counters with all rows of a micro-batch, in order, and say what came of each."""
-    charge_rows: list[ChargeRow] = []
-    for row in rows:
-        if isinstance(row, OutputRecord):
-            yield OperatorRow(*row)
+    shard: Shard, parcels: Iterable[Parcel], decisions_topic: str, settings: QuotaSettings
+) -> list[OutputRecord]:
+    """Charge the shard's counters with all rows of a micro-batch, and say what came of each.
+
+    Finished records; and for requests that other counters have a say in too, rows with topic None: groups of parts of
+    decisions, all parts of a request under the same key.
+    """
+    records: list[OutputRecord] = []
+    partial_rows: dict[int, list[PartialRow]] = {}
+    rows_by_key: dict[str, list[ChargeRow]] = {}
+    for parcel in parcels:
+        records.extend(parcel.records)
+        for row in parcel.charge_rows:
+            rows_by_key.setdefault(row.key, []).append(row)
+    for row, outcomes in shard.charge({key: in_order(rows) for key, rows in rows_by_key.items()}, settings):
+        partial = partial_decision(outcomes, row.tags)
+        if row.parts == 1 and row.head is not None:
+            records.append(decision_record(decisions_topic, combine(row.head, row.timestamp_ms, [partial], settings)))
         else:
-            charge_rows.append(row)
-    shard.load(row.key for row in charge_rows)
-    for row in in_order(charge_rows):
-        yield _decide_row(shard, row, decisions_topic, settings)
+            partial_rows.setdefault((row.partition + row.offset) % _BUCKETS, []).append(_partial_row(row, partial))
+    records.extend(OutputRecord(None, b"%d" % key, encode_partials(rows)) for key, rows in partial_rows.items())
+    return records
 
 
-def in_order(rows: Sequence[ChargeRow]) -> list[ChargeRow]:
-    """The rows in the order in which each counter is charged.
+def in_order(rows: list[ChargeRow]) -> list[ChargeRow]:
+    """One counter's rows in the order in which they are charged.
 
     Records of one source partition keep their offset order, whatever their times say; partitions are merged by event
     time. The order of a counter's rows depends on that counter's rows alone, so neither the number of shards nor
     other entities can change a decision.
     """
+    if len(rows) == 1:
+        return rows
     by_offset = sorted(rows, key=_PLACE)
-    if len({row.partition for row in rows}) <= 1:
+    if by_offset[0].partition == by_offset[-1].partition:
         return by_offset
-    newest_ms: dict[tuple[str, int], int] = {}
+    newest_ms: dict[int, int] = {}
     merged = []
     for place, row in enumerate(by_offset):
-        lane = (row.key, row.partition)
-        newest_ms[lane] = max(row.timestamp_ms, newest_ms.get(lane, row.timestamp_ms))
-        merged.append((newest_ms[lane], place, row))
+        newest_ms[row.partition] = max(row.timestamp_ms, newest_ms.get(row.partition, row.timestamp_ms))
+        merged.append((newest_ms[row.partition], place))
     merged.sort()
-    return [row for _, _, row in merged]
+    return [by_offset[place] for _, place in merged]
 
 
-def _decide_row(shard: Shard, row: ChargeRow, decisions_topic: str, settings: QuotaSettings) -> OperatorRow:
-    partial = decide_charges(shard.meters(row.key), row.tags, row.charges, row.timestamp_ms, settings)
-    if row.parts == 1 and row.head is not None:
-        decision = combine(row.head, row.timestamp_ms, [partial], settings)
-        return OperatorRow(*decision_record(decisions_topic, decision))
-    source_key = f"{row.partition}-{row.offset}".encode()
-    return OperatorRow(None, source_key, encode_partial(PartialRow(row.part, row.timestamp_ms, row.head, partial)))
+def by_request(rows: Iterable[PartialRow]) -> Iterable[Sequence[PartialRow]]:
+    """The parts of each request."""
+    parts: dict[tuple[int, int], list[PartialRow]] = {}
+    for row in rows:
+        parts.setdefault((row.partition, row.offset), []).append(row)
+    return parts.values()
 
 
 def combine_rows(rows: Iterable[PartialRow], decisions_topic: str, settings: QuotaSettings) -> OutputRecord:
     """The decision of one request from what all its counters said, in the order of its charges."""
-    ordered = sorted(rows, key=lambda row: row.part)
+    ordered = sorted(rows, key=_PART)
     head = ordered[0].head
     if head is None:
         raise ValueError("the first part of a request carries its head")
     partials = [row.partial for row in ordered]
     return decision_record(decisions_topic, combine(head, ordered[0].timestamp_ms, partials, settings))
+
+
+def _partial_row(row: ChargeRow, partial: PartialDecision) -> PartialRow:
+    return PartialRow(row.partition, row.offset, row.part, row.timestamp_ms, row.head, partial)

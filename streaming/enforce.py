@@ -69,20 +69,11 @@ class EnforceQuery:
         self._announce(batch)
         if replayed:
             log.warning("micro-batch %d is repeated; what it wrote before is left out", batch_id)
-            self._write_combined(decided, batch)
+            self._write(self._unwritten(combined(decided, self._settings), batch))
         elif quotas.one_tag_shape():
             self._write(decided)
         else:
-            self._write_combined(decided)
-
-    def _write_combined(self, decided: DataFrame, replayed: Batch | None = None) -> None:
-        """Write with parts of decisions combined, and without what a replayed batch has written already."""
-        decided.persist()  # whole rows and parts come from one run of the stateful plan
-        try:
-            records = combined(decided, self._settings)
-            self._write(records if replayed is None else self._unwritten(records, replayed))
-        finally:
-            decided.unpersist()
+            self._write(combined(decided, self._settings))
 
     def _unwritten(self, records: DataFrame, batch: Batch) -> DataFrame:
         """The records that the topics haven't got since the batch was begun for the first time."""
@@ -128,7 +119,6 @@ def _answered() -> Column:
 
 
 def combined(decided: DataFrame, settings: Settings) -> DataFrame:
-    """Finished records as they are, parts brought together by request and combined."""
-    whole = decided.where("topic is not null")
-    parts = decided.where("topic is null").select("key", "value").repartition("key")
-    return whole.unionByName(parts.mapInArrow(combiner(settings.topics.decisions, settings.quota), DECIDED_SCHEMA))
+    """Finished records as they are, and those that the parts of decisions make, brought together by key."""
+    together = decided.repartition("key")
+    return together.mapInArrow(combiner(settings.topics.decisions, settings.quota), DECIDED_SCHEMA)

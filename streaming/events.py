@@ -14,7 +14,7 @@ _MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>.+?)`(?: -
 _PLACE = re.compile(r"(?P<problem>.+?)(?: - at `\$\.?(?P<path>.*)`)?$")
 
 
-class Source(NamedTuple):
+class Source(msgspec.Struct, frozen=True, gc=False):
     """Where an event came from: its Kafka record."""
 
     topic: str

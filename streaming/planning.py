@@ -1,5 +1,6 @@
 """From Kafka records to charge rows: the stage before the shuffle to the shards."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from configs.settings import Settings
@@ -11,7 +12,7 @@ from state.request import Request
 from state.resolution import Quotas
 from state.shard import shard_of
 from streaming.events import EventLimits, Source, parse_request
-from streaming.records import ChargeRow, OutputRecord, dead_letter_record, decision_record
+from streaming.records import ChargeRow, OutputRecord, Parcel, dead_letter_record, decision_record, encode_parcel
 
 
 class PlanSettings(NamedTuple):
@@ -37,11 +38,8 @@ class PlanSettings(NamedTuple):
         )
 
 
-class ShardedRow(NamedTuple):
-    """A row and the shard it goes to."""
-
-    shard: int
-    row: ChargeRow | OutputRecord
+ShardedRow = tuple[int, ChargeRow | OutputRecord]
+"""A row and the shard it goes to."""
 
 
 def plan_event(
@@ -52,7 +50,7 @@ def plan_event(
         request = parse_request(value, source, settings.limits)
     except InvalidRequestError as error:
         letter = dead_letter_record(settings.dead_letters_topic, value, source, error)
-        return [ShardedRow(source.offset % settings.shards, letter)]
+        return [(source.offset % settings.shards, letter)]
     return plan_request(request, source, quotas, settings, decided_at_ms)
 
 
@@ -63,27 +61,52 @@ def plan_request(
     plan = plan_charges(request, quotas, settings.quota)
     timestamp_ms = request.timestamp_ms or 0
     head = RequestHead(
-        decision_id=source.record_id(),
-        request_id=request.request_id or "",
-        user=request.user,
-        client_id=request.client_id,
-        api=request.api,
-        gateway=request.gateway,
-        topics=[mutation.topic for mutation in request.mutations] if request.api in MUTATION_APIS else [],
-        purgatory_ms=request.purgatory_ms,
-        unmetered=plan.unmetered,
-        quota_version=quotas.version,
-        decided_at_ms=decided_at_ms,
+        source.record_id(),
+        request.request_id or "",
+        request.user,
+        request.client_id,
+        request.api,
+        request.gateway,
+        [mutation.topic for mutation in request.mutations] if request.api in MUTATION_APIS else [],
+        request.purgatory_ms,
+        plan.unmetered,
+        quotas.version,
+        decided_at_ms,
     )
-    if not plan.charges_by_tags:
+    charges_by_tags = plan.charges_by_tags
+    if not charges_by_tags:
         decision = combine(head, timestamp_ms, (), settings.quota)
-        return [ShardedRow(source.offset % settings.shards, decision_record(settings.decisions_topic, decision))]
-    parts = len(plan.charges_by_tags)
-    rows = []
-    for part, (tags, charges) in enumerate(plan.charges_by_tags.items()):
+        return [(source.offset % settings.shards, decision_record(settings.decisions_topic, decision))]
+    parts = len(charges_by_tags)
+    rows: list[ShardedRow] = []
+    for part, (tags, charges) in enumerate(charges_by_tags.items()):
         key = tags.key()
         row = ChargeRow(
             source.partition, source.offset, timestamp_ms, key, tags, charges, part, parts, None if part else head
         )
-        rows.append(ShardedRow(shard_of(key, settings.shards), row))
+        rows.append((shard_of(key, settings.shards), row))
     return rows
+
+
+class Parcels:
+    """Rows planned so far, by the shard they go to."""
+
+    def __init__(self) -> None:
+        self._by_shard: dict[int, Parcel] = {}
+
+    def add(self, rows: Iterable[ShardedRow]) -> None:
+        """Put in the rows of one event."""
+        for shard, row in rows:
+            parcel = self._by_shard.get(shard)
+            if parcel is None:
+                parcel = self._by_shard[shard] = Parcel([], [])
+            if isinstance(row, ChargeRow):
+                parcel.charge_rows.append(row)
+            else:
+                parcel.records.append(row)
+
+    def encoded(self) -> tuple[list[int], list[bytes]]:
+        """Shards and what goes to each, which is then no longer here."""
+        shards, parcels = list(self._by_shard), [encode_parcel(parcel) for parcel in self._by_shard.values()]
+        self._by_shard.clear()
+        return shards, parcels

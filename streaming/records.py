@@ -7,7 +7,7 @@ import msgspec
 
 from state.charge import Charge
 from state.decision import Decision, PartialDecision, RequestHead
-from state.entity import Tags, sanitize
+from state.entity import Tags, client_key
 from state.errors import InvalidRequestError
 from streaming.events import Source
 
@@ -16,14 +16,14 @@ MAX_DEAD_LETTER_VALUE_BYTES = 4 * 1024 * 1024
 
 
 class OutputRecord(NamedTuple):
-    """One finished Kafka record: a decision or a dead letter."""
+    """One finished Kafka record: a decision or a dead letter; without a topic, parts of decisions to be combined."""
 
-    topic: str
+    topic: str | None
     key: bytes | None
     value: bytes
 
 
-class ChargeRow(NamedTuple):
+class ChargeRow(msgspec.Struct, array_like=True, gc=False):
     """What one counter is charged with for one request: row `part` of its `parts` rows; the first has the head."""
 
     partition: int
@@ -37,9 +37,18 @@ class ChargeRow(NamedTuple):
     head: RequestHead | None
 
 
-class PartialRow(NamedTuple):
+class Parcel(msgspec.Struct, array_like=True):
+    """Rows that travel to one shard together: one Spark row for thousands of them is far cheaper than one for each."""
+
+    charge_rows: list[ChargeRow]
+    records: list[OutputRecord]
+
+
+class PartialRow(msgspec.Struct, array_like=True, gc=False):
     """What one counter said about a request that other counters have a say in too."""
 
+    partition: int
+    offset: int
     part: int
     timestamp_ms: int
     head: RequestHead | None
@@ -48,17 +57,13 @@ class PartialRow(NamedTuple):
 
 _JSON = msgspec.json.Encoder()
 _PACK = msgspec.msgpack.Encoder()
-_CHARGE_ROW = msgspec.msgpack.Decoder(ChargeRow)
-_PARTIAL_ROW = msgspec.msgpack.Decoder(PartialRow)
-_OUTPUT_RECORD = msgspec.msgpack.Decoder(OutputRecord)
-
-_IS_CHARGE_ROW = b"c"
-_IS_OUTPUT_RECORD = b"o"
+_PARCEL = msgspec.msgpack.Decoder(Parcel)
+_PARTIAL_ROWS = msgspec.msgpack.Decoder(list[PartialRow])
 
 
 def decision_record(topic: str, decision: Decision) -> OutputRecord:
     """The decision as it goes out, keyed by `user|client_id` so that a client's decisions stay in order."""
-    key = f"{sanitize(decision['user'] or '')}|{sanitize(decision['client_id'] or '')}"
+    key = client_key(decision.user or "", decision.client_id or "")
     return OutputRecord(topic, key.encode(), _JSON.encode(decision))
 
 
@@ -74,22 +79,21 @@ def dead_letter_record(topic: str, value: bytes | None, source: Source, error: I
     return OutputRecord(topic, None, _JSON.encode(letter))
 
 
-def encode_payload(row: ChargeRow | OutputRecord) -> bytes:
-    """A row on its way to a shard."""
-    return (_IS_CHARGE_ROW if isinstance(row, ChargeRow) else _IS_OUTPUT_RECORD) + _PACK.encode(row)
+def encode_parcel(parcel: Parcel) -> bytes:
+    """A parcel on its way to a shard."""
+    return _PACK.encode(parcel)
 
 
-def decode_payload(payload: bytes) -> ChargeRow | OutputRecord:
-    """The row of `encode_payload`."""
-    decoder = _CHARGE_ROW if payload[:1] == _IS_CHARGE_ROW else _OUTPUT_RECORD
-    return decoder.decode(memoryview(payload)[1:])
+def decode_parcel(payload: bytes) -> Parcel:
+    """The parcel of `encode_parcel`."""
+    return _PARCEL.decode(payload)
 
 
-def encode_partial(row: PartialRow) -> bytes:
-    """A row on its way from a shard to the combining step."""
-    return _PACK.encode(row)
+def encode_partials(rows: list[PartialRow]) -> bytes:
+    """Rows on their way from a shard to the combining step."""
+    return _PACK.encode(rows)
 
 
-def decode_partial(payload: bytes) -> PartialRow:
-    """The row of `encode_partial`."""
-    return _PARTIAL_ROW.decode(payload)
+def decode_partials(payload: bytes) -> list[PartialRow]:
+    """The rows of `encode_partials`."""
+    return _PARTIAL_ROWS.decode(payload)

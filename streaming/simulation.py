@@ -10,7 +10,7 @@ from state.shard import Shard
 from streaming.deciding import combine_rows, decide_rows
 from streaming.events import Source, parse_request
 from streaming.planning import PlanSettings, plan_request
-from streaming.records import OutputRecord, dead_letter_record, decode_partial
+from streaming.records import ChargeRow, OutputRecord, Parcel, dead_letter_record, decode_partials
 
 
 class Simulation:
@@ -43,7 +43,7 @@ class Simulation:
         self._newest_ms = request.timestamp_ms or 0
         planned = plan_request(request, source, self._quotas, self._settings, decided_at_ms=self._newest_ms)
         topic, quota = self._settings.decisions_topic, self._settings.quota
-        decided = list(decide_rows(self._shard, (row for _, row in planned), topic, quota))
-        if decided[0].topic is not None:
-            return OutputRecord(decided[0].topic, decided[0].key, decided[0].value)
-        return combine_rows((decode_partial(row.value) for row in decided), topic, quota)
+        parcel = Parcel([row for _, row in planned if isinstance(row, ChargeRow)], [])
+        parcel.records.extend(row for _, row in planned if isinstance(row, OutputRecord))
+        (record,) = decide_rows(self._shard, [parcel], topic, quota)
+        return record if record.topic is not None else combine_rows(decode_partials(record.value), topic, quota)

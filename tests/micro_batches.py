@@ -5,16 +5,17 @@ from collections.abc import Callable, Sequence
 
 from state.resolution import Quotas
 from state.shard import Shard
-from streaming.deciding import OperatorRow, combine_rows, decide_rows
+from streaming.deciding import by_request, combine_rows, decide_rows
 from streaming.events import Source
 from streaming.planning import PlanSettings, plan_event
 from streaming.records import (
     ChargeRow,
     OutputRecord,
+    Parcel,
     PartialRow,
-    decode_partial,
-    decode_payload,
-    encode_payload,
+    decode_parcel,
+    decode_partials,
+    encode_parcel,
 )
 
 Shuffle = Callable[[list[ChargeRow | OutputRecord]], list[ChargeRow | OutputRecord]]
@@ -39,21 +40,26 @@ class MicroBatches:
         rows_by_shard: dict[int, list[ChargeRow | OutputRecord]] = defaultdict(list)
         for value, source in events:
             for shard, row in plan_event(value, source, quotas, self._settings, decided_at_ms):
-                rows_by_shard[shard].append(decode_payload(encode_payload(row)))
+                rows_by_shard[shard].append(row)
         records: list[OutputRecord] = []
-        parts: dict[bytes | None, list[PartialRow]] = defaultdict(list)
+        parts: list[PartialRow] = []
         for number, rows in rows_by_shard.items():
             for decided in self._decide(number, shuffle(rows)):
                 if decided.topic is None:
-                    parts[decided.key].append(decode_partial(decided.value))
+                    parts.extend(decode_partials(decided.value))
                 else:
-                    records.append(OutputRecord(decided.topic, decided.key, decided.value))
+                    records.append(decided)
         topic, quota = self._settings.decisions_topic, self._settings.quota
-        return records + [combine_rows(rows_of_request, topic, quota) for rows_of_request in parts.values()]
+        return records + [combine_rows(rows_of_request, topic, quota) for rows_of_request in by_request(parts)]
 
-    def _decide(self, number: int, rows: list[ChargeRow | OutputRecord]) -> list[OperatorRow]:
+    def _decide(self, number: int, rows: list[ChargeRow | OutputRecord]) -> list[OutputRecord]:
         settings = self._settings
         shard = Shard.from_bytes(self.state[number], settings.shards) if number in self.state else Shard()
-        decided = list(decide_rows(shard, rows, settings.decisions_topic, settings.quota))
+        parcels = (decode_parcel(encode_parcel(_parcel(row))) for row in rows)
+        decided = decide_rows(shard, parcels, settings.decisions_topic, settings.quota)
         self.state[number] = shard.to_bytes(settings.shards, self._idle_expiry_ms, settings.quota)
         return decided
+
+
+def _parcel(row: ChargeRow | OutputRecord) -> Parcel:
+    return Parcel([row], []) if isinstance(row, ChargeRow) else Parcel([], [row])

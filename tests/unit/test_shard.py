@@ -34,8 +34,10 @@ def charged(*charges: tuple[Tags, QuotaKind, float, float, int]) -> Shard:
     return shard
 
 
-def contents(meters: Meters) -> object:
-    rates = {kind: (r.starts_ms, r.last_events_ms, r.values, r.current) for kind, r in meters.rates.items()}
+def contents(meters: Meters) -> tuple[dict[QuotaKind, object], object, object, float, int]:
+    rates: dict[QuotaKind, object] = {
+        kind: (r.starts_ms, r.last_events_ms, r.values, r.current) for kind, r in meters.rates.items()
+    }
     bucket = meters.bucket and (meters.bucket.tokens, meters.bucket.last_ms)
     mutation = meters.mutation_rate and (meters.mutation_rate.starts_ms, meters.mutation_rate.values)
     return rates, bucket, mutation, meters.mutation_limit, meters.last_event_ms

@@ -1,0 +1,101 @@
+"""Charging many entities over arrays: the same as one by one, to the last bit."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from state.charge import Charge
+from state.codec import decode
+from state.meters import Meters
+from state.quota import Coexistence, QuotaKind, QuotaSettings
+from state.shard import Shard, meters_of
+from tests import strategies
+from tests.unit.test_shard import contents
+
+FOREVER_MS = 2**50
+ONE_BY_ONE = 2**31
+KEYS = ("a|", "b|", "c|", "d|", "topic:t|0")
+
+
+class ChargedRequest(NamedTuple):
+    timestamp_ms: int
+    charges: Sequence[Charge]
+
+
+limits = st.one_of(st.none(), st.sampled_from([0.5, 1.0, 5.0, 100.0, 1e6]), st.floats(1e-3, 1e9))
+amounts = st.one_of(st.sampled_from([0.0, 1.0, 7.0, 12.0, 1000.0]), st.floats(0, 1e12))
+
+
+@st.composite
+def charges(draw: st.DrawFn) -> list[Charge]:
+    """The charges of one request on one entity: each kind at most once."""
+    made = []
+    for kind in draw(st.lists(st.sampled_from(QuotaKind), min_size=1, max_size=3, unique=True)):
+        count = 2 if kind is QuotaKind.REQUEST_PERCENTAGE else 1
+        if kind is QuotaKind.CONTROLLER_MUTATION_RATE:
+            count = draw(st.sampled_from([1, 1, 1, 3]))
+        values = draw(st.lists(amounts, min_size=count, max_size=count))
+        made.append(Charge(kind, "user", draw(limits), draw(st.booleans()), values, draw(st.booleans())))
+    return made
+
+
+requests = st.builds(
+    ChargedRequest, st.integers(-50, 40_000).map(lambda after_ms: strategies.START_MS + after_ms), charges()
+)
+micro_batches = st.lists(
+    st.dictionaries(st.sampled_from(KEYS), st.lists(requests, min_size=1, max_size=4), min_size=1), max_size=4
+)
+
+
+def charge_all(batches: Sequence[dict[str, list[ChargedRequest]]], quota: QuotaSettings, together: int) -> object:
+    """What came of every request, and what is stored in the end; the state goes through bytes between batches."""
+    stored, answers = Shard().to_bytes(1, FOREVER_MS, quota), []
+    for number, batch in enumerate(batches):
+        shard = Shard.from_bytes(stored, 1)
+        places = {id(request): (number, key, place) for key in batch for place, request in enumerate(batch[key])}
+        for request, outcomes in shard.charge(batch, quota, together):
+            answers.append((places[id(request)], repr(outcomes)))
+        stored = shard.to_bytes(1, FOREVER_MS, quota)
+    keys, columns = decode(stored, 1)
+    state = sorted((key, everything(meters)) for key, meters in zip(keys, meters_of(columns), strict=True))
+    return sorted(answers), state
+
+
+def everything(meters: Meters) -> str:
+    """All counters of an entity, whatever order they came into being."""
+    rates, *others = contents(meters)
+    return repr((sorted(rates.items()), others))
+
+
+@settings(max_examples=150, deadline=None)
+@given(batches=micro_batches, quota=strategies.quota_settings, together=st.integers(1, 4))
+def test_many_entities_together_give_the_same_as_one_by_one(
+    batches: list[dict[str, list[ChargedRequest]]], quota: QuotaSettings, together: int
+) -> None:
+    """Outcomes and stored counters, for every kind, late and early times, strict and not, shadow or not."""
+    quota = replace(quota, coexistence=Coexistence.MAX)  # the other needs copies of samples and is done one by one
+    assert charge_all(batches, quota, together) == charge_all(batches, quota, ONE_BY_ONE)
+
+
+def test_a_thousand_entities_are_charged_together_as_one_by_one() -> None:
+    """With the default threshold, over several windows, until samples go out of the window and quotas are exceeded."""
+    quota = QuotaSettings(coexistence=Coexistence.MAX)
+    charged = [
+        Charge(QuotaKind.PRODUCER_BYTE_RATE, "user", 100.0, False, [333.3]),
+        Charge(QuotaKind.REQUEST_PERCENTAGE, "user", 1.0, False, [1.1, 0.7]),
+        Charge(QuotaKind.CONTROLLER_MUTATION_RATE, "user", 5.0, False, [30.0], True),
+    ]
+    batches = [
+        {
+            f"user-{user}|": [ChargedRequest(user % 7 + 700 * (batch * 3 + turn), charged) for turn in range(3)]
+            for user in range(1000)
+        }
+        for batch in range(8)
+    ]
+
+    together = charge_all(batches, quota, together=64)
+
+    assert together == charge_all(batches, quota, ONE_BY_ONE)
