@@ -1,6 +1,6 @@
 """What Sluice keeps in a query's checkpoint folder beside Spark's own files."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -15,6 +15,12 @@ from state.resolution import Quotas
 from streaming.errors import CheckpointError
 
 _FOLDER = "sluice"
+PREPARED_SUFFIX = ".resharded"
+"""What `sluice state reshard` adds to the checkpoint's name while it prepares the new one."""
+
+LOCK = "lock"
+"""The file that a process holds while it works on the checkpoint."""
+
 _KEPT_QUOTA_VERSIONS = 5
 """A replay needs the version of one batch ago; a few more cost nothing."""
 
@@ -23,7 +29,7 @@ class CheckpointFolder:
     """Small files in a folder that the driver and every executor can reach: a path or a URI."""
 
     def __init__(self, checkpoint: str, subfolder: str = _FOLDER) -> None:
-        self._checkpoint = checkpoint if "://" in checkpoint else str(Path(checkpoint).absolute())
+        self._checkpoint = checkpoint.rstrip("/") if "://" in checkpoint else str(Path(checkpoint).absolute())
         self._subfolder = subfolder
 
     @property
@@ -68,12 +74,41 @@ class CheckpointFolder:
         filesystem, folder = self._open()
         filesystem.delete_file(str(folder / name))
 
+    def is_new(self) -> bool:
+        """Whether neither Spark nor Sluice keeps anything in the checkpoint yet; a lock doesn't count."""
+        filesystem, folder = _opened(self._checkpoint)
+        selector = fs.FileSelector(str(folder), allow_not_found=True, recursive=True)
+        return all(entry.base_name == LOCK for entry in filesystem.get_file_info(selector) if entry.is_file)
+
+    def move(self, target: "CheckpointFolder") -> None:
+        """Rename the checkpoint. Raises CheckpointError, as in an object store, which can't do that at once."""
+        filesystem, folder = _opened(self._checkpoint)
+        try:
+            filesystem.move(str(folder), str(_opened(target.checkpoint)[1]))
+        except (OSError, NotImplementedError) as error:
+            raise CheckpointError(
+                f"{self._checkpoint} can't be renamed to {target.checkpoint} ({error}); name a new enforce.checkpoint,"
+                " and use `sluice state export` with the old and `sluice state import` with the new one"
+            ) from error
+
+    def clear(self) -> None:
+        """Remove the checkpoint with all that is in it, if it is there."""
+        filesystem, folder = _opened(self._checkpoint)
+        if filesystem.get_file_info(str(folder)).type is fs.FileType.Directory:
+            filesystem.delete_dir(str(folder))
+
     def _open(self) -> tuple[fs.FileSystem, PurePosixPath]:
-        location = self._checkpoint.replace("s3a://", "s3://", 1)
-        if "://" not in location:
-            return fs.LocalFileSystem(), PurePosixPath(location) / self._subfolder
-        filesystem, path = fs.FileSystem.from_uri(location)
-        return filesystem, PurePosixPath(path) / self._subfolder
+        filesystem, path = _opened(self._checkpoint)
+        return filesystem, path / self._subfolder
+
+
+def _opened(checkpoint: str) -> tuple[fs.FileSystem, PurePosixPath]:
+    """The file system that a checkpoint is in, and its path there."""
+    location = checkpoint.replace("s3a://", "s3://", 1)
+    if "://" not in location:
+        return fs.LocalFileSystem(), PurePosixPath(location)
+    filesystem, path = fs.FileSystem.from_uri(location)
+    return filesystem, PurePosixPath(path)
 
 
 def damaged(name: str, checkpoint: str, why: str) -> CheckpointError:
@@ -104,6 +139,19 @@ class Origin:
             (quota.controller_window.samples, quota.controller_window.window_ms),
         )
 
+    def difference(self, settings: Settings) -> str | None:
+        """The first setting, in words, that would make another origin than this one; None if all are the same."""
+        wanted = Origin.of(settings)
+        for name, setting in _SETTING_NAMES.items():
+            was, value = getattr(self, name), getattr(wanted, name)
+            if was != value:
+                return f"{setting} = {was}, the settings say {value}"
+        return None
+
+    def difference_but_shards(self, settings: Settings) -> str | None:
+        """As `difference`, of what balances can't be moved to."""
+        return replace(self, shards=settings.state.shards).difference(settings)
+
 
 _SETTING_NAMES = {
     "shards": "state.shards",
@@ -115,22 +163,40 @@ _SETTING_NAMES = {
 
 def check_origin(folder: CheckpointFolder, settings: Settings) -> None:
     """Write down what a new checkpoint is made with; raise CheckpointError if an old one was made with other values."""
-    origin = Origin.of(settings)
+    stored = read_origin(folder)
+    if stored is None:
+        _check_not_between(folder)
+        folder.write("sluice.json", msgspec.json.encode(Origin.of(settings)))
+        return
+    difference = stored.difference(settings)
+    if difference is not None:
+        way_on = (
+            "run `sluice state reshard`, which keeps the balances"
+            if stored.shards != settings.state.shards
+            else "name a new enforce.checkpoint (balances start afresh)"
+        )
+        raise CheckpointError(
+            f"the checkpoint {settings.enforce.checkpoint} was made with {difference}; set it back, or {way_on}"
+        )
+
+
+def read_origin(folder: CheckpointFolder) -> Origin | None:
+    """What the checkpoint was made with, None for a new one. Raises CheckpointError if it can't be read."""
     content = folder.read("sluice.json")
     if content is None:
-        folder.write("sluice.json", msgspec.json.encode(origin))
-        return
+        return None
     try:
-        stored = msgspec.json.decode(content, type=Origin)
+        return msgspec.json.decode(content, type=Origin)
     except msgspec.MsgspecError as error:
         raise damaged("sluice/sluice.json", folder.checkpoint, str(error)) from error
-    for name, value in asdict(origin).items():
-        was = getattr(stored, name)
-        if was != value:
-            raise CheckpointError(
-                f"the checkpoint {settings.enforce.checkpoint} was made with {_SETTING_NAMES[name]} = {was}, "
-                f"the settings say {value}; set it back, or name a new enforce.checkpoint (balances start afresh)"
-            )
+
+
+def _check_not_between(folder: CheckpointFolder) -> None:
+    """Raises CheckpointError if there is no checkpoint because its successor wasn't put in its place yet."""
+    if CheckpointFolder(folder.checkpoint + PREPARED_SUFFIX).read("sluice.json") is not None:
+        raise CheckpointError(
+            f"`sluice state reshard` of {folder.checkpoint} was cut short; run it again, and it goes on where it was"
+        )
 
 
 @dataclass(frozen=True, slots=True)

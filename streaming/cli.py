@@ -15,8 +15,10 @@ from configs.quotas import load_quotas_file
 from configs.settings import load_settings, with_bootstrap_servers
 from state.errors import InvalidQuotaError, SluiceError
 from state.resolution import Quotas
+from streaming.errors import StateFileError
 from streaming.log import configure_logging
 from streaming.quotas_cli import app as quotas_app
+from streaming.state_cli import app as state_app
 
 log = logging.getLogger("sluice.job")
 
@@ -33,6 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(quotas_app, name="quotas")
+app.add_typer(state_app, name="state")
 
 
 @app.callback(invoke_without_command=True)
@@ -145,7 +148,7 @@ def main() -> None:
         sys.exit(app(standalone_mode=False) or 0)
     except TyperException as error:
         _fail(error.format_message(), error.exit_code)
-    except (InvalidSettingsError, InvalidQuotaError, BadInputError) as error:
+    except (InvalidSettingsError, InvalidQuotaError, BadInputError, StateFileError) as error:
         _fail(str(error), EXIT_BAD_INPUT)
     except SluiceError as error:
         _fail(str(error), EXIT_FAILED)

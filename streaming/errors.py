@@ -19,6 +19,10 @@ class CheckpointError(SluiceError):
     """A checkpoint folder can't be used, or was made with other settings."""
 
 
+class StateFileError(SluiceError):
+    """A file of exported balances can't be used: missing, damaged, or made with other settings."""
+
+
 class JobError(SluiceError):
     """A streaming query of the job ended by itself."""
 

@@ -1,0 +1,132 @@
+"""`sluice state ...` on a real job: decisions after a change of what is frozen equal those without it."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient
+
+from configs.quotas import load_quotas_file
+from configs.settings import Settings
+from scripts.load_generator import LoadGenerator
+from sinks.topics import connect, ensure_topics
+from state.resolution import Quotas
+from streaming.balances import Balances
+from streaming.checkpoint import CheckpointFolder, Origin
+from streaming.errors import CheckpointError
+from streaming.seed import plant
+from streaming.simulation import Simulation
+from streaming.starting_offsets import starting_offsets
+from tests.e2e.job_process import JobProcess, Json, wait_until
+from tests.e2e.test_job import creates
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+EARLY_USERS = 10
+QUOTAS = [
+    {"entity": {"user": None}, "quotas": {"controller_mutation_rate": 5, "request_percentage": 5}},
+    {"entity": {"client_id": None}, "quotas": {"producer_byte_rate": 100_000, "consumer_byte_rate": 100_000}},
+]
+
+
+def job_with(folder: Path, broker: str, checkpoint: str, shards: int, shuffle_partitions: int) -> JobProcess:
+    """The job of this folder, with its topics and tables, under other settings."""
+    enforce: Json = {
+        "checkpoint": str(folder / checkpoint),
+        "shuffle_partitions": shuffle_partitions,
+        "max_offsets_per_trigger": 400,
+    }
+    return JobProcess(folder, broker, QUOTAS, state={"shards": shards}, enforce=enforce)
+
+
+def state(job: JobProcess, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """`sluice state ...` with the settings of the job."""
+    command = [sys.executable, "-m", "streaming.cli", "state", *map(str, arguments)]
+    return subprocess.run([*command, "--config", str(job.settings_file)], capture_output=True, text=True, check=False)
+
+
+def stop_after_a_micro_batch(job: JobProcess, requests: int) -> int:
+    """Stop the job when it has answered something more; how many requests are answered then."""
+    topics = job.settings.topics
+    before = job.count(topics.decisions, topics.dead_letters)
+    wait_until(lambda: job.count(topics.decisions, topics.dead_letters) > before, 120)
+    job.stop()
+    answered = job.count(topics.decisions, topics.dead_letters)
+    assert answered < requests
+    return answered
+
+
+def requests_of(start_ms: int) -> list[bytes]:
+    """A mixed load, in which some users come at the beginning and at the end only."""
+    load = LoadGenerator(seed=11, users=100, clients=10)
+    middle = [load.event(number, start_ms + number // 100) or b"" for number in range(2400)]
+    overdrawn = [creates(f"early{number}", [60], start_ms, f"first {number}") for number in range(EARLY_USERS)]
+    again = [creates(f"early{number}", [1], start_ms + 30, f"last {number}") for number in range(EARLY_USERS)]
+    return [*overdrawn, *middle, b"no event", *again]
+
+
+def test_balances_survive_other_shards_partitions_and_checkpoints(kafka_broker: str, tmp_path: Path) -> None:
+    """8 shards, resharded to 200, exported and imported into 3: one decision a request, the ones of `simulate`."""
+    folder = tmp_path / "moved"
+    job = job_with(folder, kafka_broker, "first", shards=8, shuffle_partitions=2)
+    ensure_topics(job.settings)
+    topics, requests = job.settings.topics, requests_of(time.time_ns() // 1_000_000)
+    job.start()
+    assert "is in use by a job" in state(job, "reshard").stderr
+    job.publish(requests)
+    answered = stop_after_a_micro_batch(job, len(requests))
+
+    job = job_with(folder, kafka_broker, "first", shards=200, shuffle_partitions=1)
+    resharded = state(job, "reshard")
+    assert f"from 8 shards to 200 shards in {folder / 'first'}" in resharded.stdout, resharded.stderr
+    assert f"goes on at {topics.requests} 0:{answered};" in resharded.stdout
+    job.start()
+    answered = stop_after_a_micro_batch(job, len(requests))
+
+    exported = state(job, "export", folder / "balances")
+    assert exported.stdout.startswith("exported "), exported.stderr
+    job = job_with(folder, kafka_broker, "second", shards=3, shuffle_partitions=2)
+    imported = state(job, "import", folder / "balances")
+    assert f"goes on at {topics.requests} 0:{answered}\n" in imported.stdout, imported.stderr
+    job.start()
+    job.answered(len(requests))
+    job.stop()
+
+    quotas = Quotas(load_quotas_file(folder / "quotas.yaml"))
+    simulated = [json.loads(record.value) for record in Simulation(quotas, job.settings).decide(requests)]
+    expected = {answer["decision_id"]: untimed(answer) for answer in simulated if "decision_id" in answer}
+    decisions = {decision["decision_id"]: untimed(decision) for decision in job.decisions()}
+    assert job.count(topics.decisions, topics.dead_letters) == len(requests)
+    assert decisions == expected
+    last = [decision for decision in decisions.values() if decision["request_id"].startswith("last ")]
+    assert [decision["verdict"] for decision in last] == ["REJECT"] * EARLY_USERS
+
+
+def untimed(decision: Json) -> Json:
+    """The decision without the time of deciding."""
+    return {**decision, "decided_at_ms": None}
+
+
+def test_a_partition_gained_since_the_export_is_read_from_its_beginning(kafka_broker: str, tmp_path: Path) -> None:
+    """And one that is gone stops the start: the topic isn't the one that the balances come from."""
+    settings = job_with(tmp_path / "gained", kafka_broker, "checkpoint", shards=8, shuffle_partitions=2).settings
+    topic = settings.topics.requests
+    assert starting_offsets(settings) == "earliest"
+    ensure_topics(settings)
+    begin_at(settings, {0: 17})
+    with connect(KafkaAdminClient, settings.kafka) as admin:
+        admin.create_partitions({topic: 3})
+
+    wait_until(lambda: json.loads(starting_offsets(settings)) == {topic: {"0": 17, "1": -2, "2": -2}}, 30)
+
+    begin_at(settings, {0: 17, 3: 4})
+    with pytest.raises(CheckpointError, match="has no partition 3"):
+        starting_offsets(settings)
+
+
+def begin_at(settings: Settings, offsets: dict[int, int]) -> None:
+    """A checkpoint without balances that begins at these offsets."""
+    plant(CheckpointFolder(settings.enforce.checkpoint), Balances(Origin.of(settings), offsets, {}))

@@ -1,0 +1,245 @@
+"""`sluice state ...` as far as no Spark is needed: what it refuses, and balances that nothing was charged to yet."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from configs.settings import Settings, load_settings
+from state.entity import Tags
+from state.quota import QuotaKind
+from streaming.balances import Balances, read_balances, write_balances
+from streaming.checkpoint import BatchLog, CheckpointFolder, Origin, check_origin
+from streaming.checkpoint_lock import locked
+from streaming.cli import main
+from streaming.errors import CheckpointError
+from streaming.seed import Seeds, plant, read_start
+from tests.unit.test_resharding import stored
+
+USERS = [Tags(f"user{number}") for number in range(20)]
+CHARGES = [(user, QuotaKind.PRODUCER_BYTE_RATE, 1.0, 7.0, 5) for user in USERS]
+
+
+class Place:
+    """A folder with settings, a checkpoint and a file of balances, and the command line run on them."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.file = folder / "balances"
+        self._settings_file = folder / "settings.yaml"
+        self._capsys = capsys
+        self._monkeypatch = monkeypatch
+        self.use(shards=8)
+        write_balances(self.file, Balances(Origin.of(self.settings), {0: 17, 1: 4}, stored(CHARGES, 8)))
+
+    @property
+    def settings(self) -> Settings:
+        """As they are written now."""
+        return load_settings(self._settings_file)
+
+    @property
+    def checkpoint(self) -> CheckpointFolder:
+        """The checkpoint that the settings name."""
+        return CheckpointFolder(self.settings.enforce.checkpoint)
+
+    def use(self, shards: int, **sections: dict[str, object]) -> None:
+        """Write other settings; the checkpoint stays."""
+        enforce = {"checkpoint": str(self._settings_file.parent / "checkpoint")}
+        self._settings_file.write_text(yaml.safe_dump({"state": {"shards": shards}, "enforce": enforce, **sections}))
+
+    def state(self, *arguments: object) -> tuple[int, str, str]:
+        """Run `sluice state ...`: exit code, standard output and error."""
+        command = ["sluice", "state", *map(str, arguments), "--config", str(self._settings_file)]
+        self._monkeypatch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *self._capsys.readouterr()  # type: ignore[return-value] # main's codes are ints
+
+
+@pytest.fixture
+def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Place:
+    """Balances of twenty users in 8 shards, and a checkpoint that doesn't exist yet."""
+    return Place(tmp_path, capsys, monkeypatch)
+
+
+def test_an_import_says_what_it_did_and_where_the_job_goes_on(place: Place) -> None:
+    """In one line; and the job takes the checkpoint for its own."""
+    place.use(shards=5)
+
+    code, output, _ = place.state("import", place.file)
+
+    assert (code, output.count("\n")) == (0, 1)
+    assert output.startswith("imported 20 entities into 5 shards in ")
+    assert output.endswith("the next sluice run goes on at quota-requests 0:17 1:4\n")
+    check_origin(place.checkpoint, place.settings)
+    assert sum(len(Seeds.of(place.settings).shard(number)) for number in range(5)) == 20
+
+
+def test_balances_that_were_imported_and_not_used_yet_can_be_exported_again(place: Place) -> None:
+    """Seeds are balances as good as stored ones."""
+    place.use(shards=5)
+    place.state("import", place.file)
+    again = place.file.with_name("again")
+
+    code, output, _ = place.state("export", again)
+
+    assert (code, output.count("\n")) == (0, 1)
+    assert output.startswith("exported 20 entities of 5 shards, charged up to quota-requests 0:17 1:4, to ")
+    assert read_balances(again).entities() == 20
+    assert read_balances(again).offsets == {0: 17, 1: 4}
+
+
+def test_a_reshard_keeps_the_old_checkpoint_and_prints_its_name(place: Place) -> None:
+    """And may be done again."""
+    place.state("import", place.file)
+
+    for shards, kept in ((5, ".before-reshard-1"), (3, ".before-reshard-2")):
+        place.use(shards)
+        code, output, _ = place.state("reshard")
+
+        kept_checkpoint = place.checkpoint.checkpoint + kept
+        assert (code, output.count("\n")) == (0, 1)
+        assert f" shards to {shards} shards in " in output
+        assert output.endswith(f"the old checkpoint is kept as {kept_checkpoint}\n")
+        assert read_start(CheckpointFolder(kept_checkpoint)) is not None
+        check_origin(place.checkpoint, place.settings)
+        assert sum(len(Seeds.of(place.settings).shard(number)) for number in range(shards)) == 20
+
+
+def test_a_reshard_cut_short_between_old_and_new_is_finished_by_the_next_one(place: Place) -> None:
+    """Meanwhile the job doesn't start afresh."""
+    place.use(shards=5)
+    balances = read_balances(place.file).resharded(5)
+    plant(CheckpointFolder(f"{place.checkpoint.checkpoint}.resharded"), balances)
+
+    with pytest.raises(CheckpointError, match="was cut short; run it again"):
+        check_origin(place.checkpoint, place.settings)
+    code, output, _ = place.state("reshard")
+
+    assert (code, output.split(":")[0]) == (0, "finished the reshard that was cut short")
+    check_origin(place.checkpoint, place.settings)
+    assert sum(len(Seeds.of(place.settings).shard(number)) for number in range(5)) == 20
+
+
+def test_a_reshard_cut_short_while_it_prepared_begins_anew(place: Place) -> None:
+    """Nothing of the half-prepared checkpoint is used."""
+    place.state("import", place.file)
+    CheckpointFolder(f"{place.checkpoint.checkpoint}.resharded").write("seeds/00004.bin", b"half")
+    place.use(shards=5)
+
+    code, _, _ = place.state("reshard")
+
+    assert code == 0
+    assert sum(len(Seeds.of(place.settings).shard(number)) for number in range(5)) == 20
+
+
+@pytest.mark.parametrize(
+    ("sections", "named"),
+    [
+        ({"topics": {"requests": "other"}}, "topics.requests = quota-requests, the settings say other; set it back"),
+        ({"quota": {"quota.window.num": 5}}, "quota.window.num"),
+        ({"quota": {"controller.quota.window.size.seconds": 2}}, "controller.quota.window.num"),
+    ],
+)
+def test_balances_go_to_no_other_topic_or_window(
+    place: Place, sections: dict[str, dict[str, object]], named: str
+) -> None:
+    """They would mean something else. One line says which setting; the checkpoint stays untouched."""
+    place.use(8, **sections)
+    code, output, error = place.state("import", place.file)
+
+    assert (code, output, error.count("\n")) == (2, "", 1)
+    assert named in error
+    assert place.checkpoint.is_new()
+
+    place.use(8)
+    place.state("import", place.file)
+    place.use(5, **sections)
+    code, output, error = place.state("reshard")
+
+    assert (code, output, error.count("\n")) == (1, "", 1)
+    assert named in error
+    assert read_start(place.checkpoint) is not None
+
+
+def test_an_import_takes_a_new_folder_only(place: Place) -> None:
+    """One with anything in it may be a job's."""
+    place.state("import", place.file)
+
+    code, output, error = place.state("import", place.file)
+
+    assert (code, output, error.count("\n")) == (1, "", 1)
+    assert "isn't empty; name a new enforce.checkpoint" in error
+
+
+def test_a_damaged_file_leaves_no_trace(place: Place) -> None:
+    """Bad input is exit 2, one line."""
+    place.file.write_bytes(place.file.read_bytes()[:-1])
+
+    code, output, error = place.state("import", place.file)
+
+    assert (code, output, error.count("\n")) == (2, "", 1)
+    assert "is damaged" in error
+    assert place.checkpoint.is_new()
+
+
+@pytest.mark.parametrize("command", [("export", "unused"), ("reshard",)])
+def test_there_must_be_balances(
+    place: Place, command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither no checkpoint nor one without a micro-batch; no folder is made."""
+    monkeypatch.chdir(tmp_path)
+    for words in ("name the enforce.checkpoint of a job that has run", "has committed no micro-batch"):
+        code, output, error = place.state(*command)
+
+        assert (code, output, error.count("\n")) == (1, "", 1)
+        assert words in error
+        assert not Path("unused").exists()
+        check_origin(place.checkpoint, place.settings)
+
+
+@pytest.mark.parametrize("command", [("export", "unused"), ("reshard",)])
+def test_a_running_job_is_left_alone(
+    place: Place, command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds its checkpoint."""
+    monkeypatch.chdir(tmp_path)
+    place.state("import", place.file)
+
+    with locked(place.checkpoint):
+        code, output, error = place.state(*command)
+
+    assert (code, output, error.count("\n")) == (1, "", 1)
+    assert "is in use by a job or another command; stop it with SIGTERM first" in error
+
+
+@pytest.mark.parametrize("command", [("export", "unused"), ("reshard",)])
+def test_a_micro_batch_that_was_begun_has_to_be_committed_first(
+    place: Place, command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Part of its decisions may be out; only its own query leaves those out when it repeats the batch."""
+    monkeypatch.chdir(tmp_path)
+    place.state("import", place.file)
+    planned = CheckpointFolder(place.checkpoint.checkpoint, subfolder="")
+    planned.write("metadata", b'{"id": "some"}')
+    planned.write("offsets/0", b'v1\n{}\n{"quota-requests": {"0": 20, "1": 4}}')
+    BatchLog(place.checkpoint).begin(0, quota_version=0, now_ms=1)
+
+    code, output, error = place.state(*command)
+
+    assert (code, output, error.count("\n")) == (1, "", 1)
+    assert "micro-batch 0" in error
+    assert "start the job once with the settings it ran with" in error
+
+
+def test_a_micro_batch_that_was_only_planned_is_left_to_the_next_run(place: Place) -> None:
+    """As it is when a job is stopped: nothing of it was decided, so the balances stand before it."""
+    place.state("import", place.file)
+    planned = CheckpointFolder(place.checkpoint.checkpoint, subfolder="")
+    planned.write("metadata", b'{"id": "some"}')
+    planned.write("offsets/0", b'v1\n{}\n{"quota-requests": {"0": 20, "1": 4}}')
+
+    code, _, _ = place.state("export", place.file.with_name("again"))
+
+    assert code == 0
+    assert read_balances(place.file.with_name("again")).offsets == {0: 17, 1: 4}
