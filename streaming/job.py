@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from configs.settings import Settings
 from sinks.topics import ensure_topics
+from state.errors import SluiceError
 from streaming import audit, enforce
 from streaming.audit import AuditQuery
 from streaming.checkpoint import CheckpointFolder, QuotaSnapshots, check_origin
@@ -110,6 +111,7 @@ def supervised_queries(spark: SparkSession, settings: Settings, watch: QuotaWatc
     """Both queries, each on its own: without the audit query, which is tried again for ever, requests are decided."""
 
     def make_enforce() -> EnforceQuery:
+        _create_topics_again(settings)
         check_enforce_checkpoint(settings)
         return EnforceQuery(spark, settings, watch)
 
@@ -121,6 +123,15 @@ def supervised_queries(spark: SparkSession, settings: Settings, watch: QuotaWatc
         SupervisedQuery(enforce.QUERY_NAME, make_enforce, settings.restart),
         SupervisedQuery(audit.QUERY_NAME, make_audit, settings.restart, gives_up=False),
     ]
+
+
+def _create_topics_again(settings: Settings) -> None:
+    """Topics that were deleted since the start; without them the query would fail again."""
+    try:
+        for topic in ensure_topics(settings):
+            log.error("topic %s was deleted; it is created again, empty", topic)
+    except SluiceError as error:  # no broker, say: the query waits for it, or fails with the reason
+        log.warning("can't look for missing topics: %s", error)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ _KNOWN = {
         "Kafka has no longer, or not any more under the same offsets, what was to be read next ({cause}); to go on with"
         " what there is set enforce.fail_on_data_loss: false, or start with a new checkpoint"
     ),
-    r"UnknownTopicOrPartitionException": "a topic is missing ({cause}); restart the job, which creates missing topics",
+    r"UnknownTopicOrPartitionException": "a topic is missing ({cause}); it is created again with the next start",
     r"Python worker exited unexpectedly": "a Python worker died: killed, or out of memory ({cause})",
     r"No space left on device|File too large": "there is no room to write ({cause}); make room on the disk",
 }

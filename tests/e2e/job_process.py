@@ -69,6 +69,20 @@ class JobProcess:
         status: Json = json.loads(self.status_file.read_text())
         return status
 
+    def log(self) -> list[Json]:
+        """The log's entries of the last start."""
+        lines = (self.folder / f"job-{self._starts}.log").read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def last_line(self) -> str:
+        """The last line that the last start wrote."""
+        return (self.folder / f"job-{self._starts}.log").read_text().splitlines()[-1]
+
+    def batch_sizes(self) -> list[int]:
+        """Requests in each micro-batch since the last start."""
+        batches = [entry for entry in self.log() if entry["message"] == "batch"]
+        return [batch["events"] for batch in batches if batch["query"] == "enforce"]
+
     def stop(self) -> None:
         """SIGTERM, and wait."""
         if self.child is not None:

@@ -19,6 +19,7 @@ from tests.e2e.job_process import JobProcess, wait_until
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 REQUESTS = 100_000
+BATCH = 15_000
 QUOTAS = [
     {"entity": {"user": None}, "quotas": {"controller_mutation_rate": 5, "request_percentage": 5}},
     {"entity": {"client_id": None}, "quotas": {"producer_byte_rate": 1_000_000, "consumer_byte_rate": 1_000_000}},
@@ -31,7 +32,7 @@ def test_a_hundred_thousand_requests_survive_kill_9_halfway(kafka_broker: str, t
         tmp_path / "crash",
         kafka_broker,
         QUOTAS,
-        enforce={"max_offsets_per_trigger": 15_000, "checkpoint": str(tmp_path / "cp")},
+        enforce={"max_offsets_per_trigger": BATCH, "checkpoint": str(tmp_path / "cp")},
     )
     topics = job.settings.topics
     ensure_topics(job.settings)
@@ -50,6 +51,7 @@ def test_a_hundred_thousand_requests_survive_kill_9_halfway(kafka_broker: str, t
     wait_until(lambda: rows(job.settings.delta.decisions) + rows(job.settings.delta.dead_letters) >= REQUESTS, 180)
     job.stop()
 
+    assert max(job.batch_sizes()) == BATCH  # a backlog makes no larger one
     decisions = {decision["decision_id"]: decision for decision in job.decisions()}
     letters = {letter["source"]["offset"] for letter in job.dead_letters()}
     assert job.count(topics.decisions, topics.dead_letters) == REQUESTS

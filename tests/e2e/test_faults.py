@@ -24,10 +24,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 
-from scripts.books import Books, close_books, rows
+from scripts.books import Books, close_books, count_books, rows
 from scripts.broker import Broker
 from scripts.load_generator import DEFAULT_MIX, LoadGenerator
 from scripts.processes import descendants, kill, python_workers
+from sinks.topics import ensure_topics
 from tests.e2e.job_process import JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -73,11 +74,6 @@ class Faulty:
         state: Json = self.job.status().get("queries", {}).get(name, {})
         return state
 
-    def log(self) -> list[Json]:
-        """The job's log entries of its last start."""
-        newest = max(self.job.folder.glob("job-*.log"), key=lambda path: path.stat().st_mtime)
-        return [json.loads(line) for line in newest.read_text().splitlines() if line.startswith("{")]
-
     def run_to_the_end(self, **sections: Json) -> tuple[int, str]:
         """Start the job with other settings and wait for its end: exit code and last line."""
         content = yaml.safe_load(self.job.settings_file.read_text())
@@ -113,7 +109,7 @@ def test_killed_python_workers_are_replaced(faulty: Faulty) -> None:
             faulty.publish(1_000)
 
     assert faulty.answers().answered
-    assert any("query enforce ended" in entry["message"] for entry in faulty.log())
+    assert any("query enforce ended" in entry["message"] for entry in faulty.job.log())
 
 
 def test_a_broker_that_is_killed_and_then_away_for_twenty_seconds(faulty: Faulty) -> None:
@@ -205,7 +201,43 @@ def test_new_partitions_of_the_topic_are_read(faulty: Faulty) -> None:
     partitions_published(faulty, 3, 100)
     assert faulty.job.count(topic) == before + 300
 
-    assert faulty.balance().balanced
+    books = faulty.balance()
+    assert books.balanced
+    assert count_books(faulty.settings) == books  # what the soak counts in bounded memory
+
+
+def test_topics_deleted_while_the_job_runs(tmp_path: Path) -> None:
+    """Decisions: made again, and no request stays without an answer. Requests: the job ends and says why."""
+    soon = {"delivery.timeout.ms": 8000, "request.timeout.ms": 5000}  # a decision that can't be written fails then
+    faulty = Faulty(tmp_path, kafka=soon)
+    topics, delta = faulty.settings.topics, faulty.settings.delta
+    try:
+        faulty.job.start()
+        faulty.publish(300)
+        assert faulty.balance().balanced
+        letters = faulty.job.count(topics.dead_letters)
+
+        delete_topic(faulty, topics.decisions)
+        faulty.publish(100)
+        wait_until(lambda: answers(faulty) - letters == 100, 120)
+        wait_until(lambda: "Kafka has no longer" in str(faulty.query("audit").get("reason")), 60)
+        assert any(f"topic {topics.decisions} was deleted" in entry["message"] for entry in faulty.job.log())
+
+        faulty.job.stop()
+        change(faulty.job, audit={"checkpoint": str(tmp_path / "new audit")})
+        faulty.job.start()
+        wait_until(lambda: rows(delta.decisions) + rows(delta.dead_letters) >= 400, 60)
+        assert rows(delta.decisions) + rows(delta.dead_letters) == 400
+
+        delete_topic(faulty, topics.requests)
+        ensure_topics(faulty.settings)
+        faulty.publish(100)
+        wait_until(lambda: not faulty.job.alive, 60)
+        line = faulty.job.last_line()
+        assert "fail_on_data_loss" in line, line
+    finally:
+        faulty.job.stop()
+        faulty.broker.stop()
 
 
 def test_lost_input_and_damage_end_the_job_with_one_line(tmp_path: Path) -> None:
@@ -216,6 +248,11 @@ def test_lost_input_and_damage_end_the_job_with_one_line(tmp_path: Path) -> None
         faulty.publish(500)
         assert faulty.answers().answered
         faulty.job.stop()
+
+        offsets = newest_batch(Path(faulty.settings.enforce.checkpoint) / "offsets")
+        with damaged(offsets):
+            code, line = faulty.run_to_the_end()
+            assert (code, f"offsets/{offsets.name} in" in line) == (1, True), line
 
         state_file = newest(Path(faulty.settings.enforce.checkpoint) / "state")
         with damaged(state_file):
@@ -316,6 +353,16 @@ def full_disk(pids: list[int]) -> Iterator[None]:
     finally:
         for pid, limits in before.items():
             resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+
+
+def delete_topic(faulty: Faulty, name: str) -> None:
+    with KafkaAdminClient(bootstrap_servers=faulty.broker.bootstrap_servers) as admin:
+        admin.delete_topics([name])
+
+
+def newest_batch(folder: Path) -> Path:
+    """The file of Spark's last micro-batch."""
+    return max((file for file in folder.iterdir() if file.name.isdigit()), key=lambda file: int(file.name))
 
 
 def newest(folder: Path) -> Path:
