@@ -22,6 +22,7 @@ from streaming.operator import (
     shard_decider,
 )
 from streaming.quota_watch import QuotaWatch
+from streaming.starting_offsets import starting_offsets
 
 log = logging.getLogger("sluice.enforce")
 
@@ -102,7 +103,7 @@ def decided_rows(spark: SparkSession, settings: Settings) -> DataFrame:
         spark,
         settings,
         [settings.topics.requests],
-        settings.enforce.starting_offsets,
+        starting_offsets(settings),
         settings.enforce.max_offsets_per_trigger,
         settings.enforce.fail_on_data_loss,
     ).select("value", "partition", "offset", F.unix_millis("timestamp").alias("timestamp_ms"))

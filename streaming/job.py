@@ -11,11 +11,13 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from configs.settings import Settings
+from sinks.quotas_table import QuotasTable
 from sinks.topics import ensure_topics
 from state.errors import SluiceError
 from streaming import audit, enforce
 from streaming.audit import AuditQuery
 from streaming.checkpoint import CheckpointFolder, QuotaSnapshots, check_origin
+from streaming.checkpoint_lock import locked
 from streaming.enforce import EnforceQuery
 from streaming.errors import JobError
 from streaming.health import HealthServer, JobHealth
@@ -53,7 +55,11 @@ class Job:
         table = ensure_quotas_table(self._settings)
         check_enforce_checkpoint(self._settings)
         folder = CheckpointFolder(self._settings.enforce.checkpoint)
-        check_origin(folder, self._settings)
+        with locked(folder):
+            check_origin(folder, self._settings)
+            self._run_on(folder, table)
+
+    def _run_on(self, folder: CheckpointFolder, table: QuotasTable) -> None:
         watch = QuotaWatch(table, QuotaSnapshots(folder), self._settings.quotas.poll_ms)
         with _health_server(self._health, self._settings.health.port):
             spark = start_session(self._settings)

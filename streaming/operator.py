@@ -19,6 +19,7 @@ from streaming.deciding import by_request, combine_rows, decide_rows
 from streaming.events import Source
 from streaming.planning import Parcels, PlanSettings, plan_event
 from streaming.records import OutputRecord, PartialRow, decode_parcel, decode_partials
+from streaming.seed import Seeds
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
@@ -71,10 +72,11 @@ def shard_decider(
     """The stateful operator: one shard's rows of a micro-batch, charged to the counters in its state."""
     decisions_topic, quota, shards = settings.topics.decisions, settings.quota, settings.state.shards
     idle_expiry_ms = settings.state.idle_expiry_s * 1000
+    seeds = Seeds.of(settings)
 
-    def decide(_: tuple[int], frames: Iterable[pd.DataFrame], state: "GroupState") -> Iterator[pd.DataFrame]:
+    def decide(number: tuple[int], frames: Iterable[pd.DataFrame], state: "GroupState") -> Iterator[pd.DataFrame]:
         with _no_garbage():
-            shard = Shard.from_bytes(state.get[1], shards) if state.exists else Shard()
+            shard = Shard.from_bytes(state.get[1], shards) if state.exists else seeds.shard(number[0])
             parcels = (decode_parcel(payload) for frame in frames for payload in frame["payload"])
             records = decide_rows(shard, parcels, decisions_topic, quota)
             state.update((_STATE_VERSION, shard.to_bytes(shards, idle_expiry_ms, quota)))
