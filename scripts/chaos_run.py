@@ -10,11 +10,9 @@ import time
 from threading import Event, Thread
 
 from scripts.books import close_books
-from scripts.free_folder import free_folder
 from scripts.load_generator import DEFAULT_MIX, LoadGenerator, Sent
 from scripts.processes import kill, python_workers
-from scripts.trial import Trial
-from state.errors import SluiceError
+from scripts.trial import Trial, run_trial
 
 _DRAIN_SECONDS = 900
 _SECTIONS = {
@@ -73,12 +71,7 @@ class Chaos:
 def main() -> int:
     """Run it; 0 if the books balance, 1 if not or if it can't go on, 2 for bad usage."""
     options = _parser().parse_args()
-    try:
-        with free_folder("chaos", fresh=True) as folder, Trial(folder, **_SECTIONS) as trial:
-            return 0 if Chaos(trial, options).run() else 1
-    except SluiceError as error:
-        print(f"chaos: error: {error}", file=sys.stderr)
-        return 1
+    return run_trial("chaos", _SECTIONS, lambda trial: Chaos(trial, options).run())
 
 
 def _parser() -> argparse.ArgumentParser:

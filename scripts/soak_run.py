@@ -17,11 +17,9 @@ from pathlib import Path
 from threading import Event, Thread
 
 from scripts.books import count_books
-from scripts.free_folder import free_folder
 from scripts.load_generator import DEFAULT_MIX, LoadGenerator, number_from, whole_from
 from scripts.processes import descendants, resident_mib
-from scripts.trial import Trial
-from state.errors import SluiceError
+from scripts.trial import Trial, run_trial
 
 _SAMPLE_SECONDS = 10.0
 _FLAT_RATIO = 1.2
@@ -174,12 +172,7 @@ def _folder_mib(folder: Path) -> float:
 def main() -> int:
     """Run it; 0 if all is flat and the books balance, 1 if not or if it can't go on, 2 for bad usage."""
     options = _parser().parse_args()
-    try:
-        with free_folder("soak", fresh=True) as folder, Trial(folder, **_SECTIONS) as trial:
-            return 0 if Soak(trial, options).run() else 1
-    except SluiceError as error:
-        print(f"soak: error: {error}", file=sys.stderr)
-        return 1
+    return run_trial("soak", _SECTIONS, lambda trial: Soak(trial, options).run())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Event
 from types import TracebackType
@@ -16,6 +16,7 @@ from kafka import KafkaProducer
 from configs.settings import load_settings
 from scripts.books import ends, rows
 from scripts.broker import Broker, Child
+from scripts.free_folder import free_folder
 from scripts.load_generator import PRODUCER_OPTIONS, LoadGenerator, Sent, publish
 from scripts.processes import descendants
 from sinks.topics import connect, ensure_topics
@@ -29,6 +30,16 @@ _QUOTAS = [
     {"entity": {"user": None}, "quotas": {"controller_mutation_rate": 5, "request_percentage": 5}},
     {"entity": {"client_id": None}, "quotas": {"producer_byte_rate": 1_000_000, "consumer_byte_rate": 1_000_000}},
 ]
+
+
+def run_trial(name: str, sections: Mapping[str, Json], passes: Callable[["Trial"], bool]) -> int:
+    """The exit code of a command that tries a job in .work/NAME: 0 if it passes, 1 if not or if it can't go on."""
+    try:
+        with free_folder(name, fresh=True) as folder, Trial(folder, **sections) as trial:
+            return 0 if passes(trial) else 1
+    except SluiceError as error:
+        print(f"{name}: error: {error}", file=sys.stderr)
+        return 1
 
 
 class TrialError(SluiceError):
