@@ -12,6 +12,7 @@ from streaming.batch_gate import BatchGate
 from streaming.checkpoint import Batch, BatchLog, CheckpointFolder
 from streaming.kafka import kafka_since, kafka_source, kafka_writer
 from streaming.operator import (
+    COMBINED_SCHEMA,
     DECIDED_AT_PROPERTY,
     DECIDED_SCHEMA,
     PLANNED_SCHEMA,
@@ -108,9 +109,10 @@ def decided_rows(spark: SparkSession, settings: Settings) -> DataFrame:
         settings.enforce.fail_on_data_loss,
     ).select("value", "partition", "offset", F.unix_millis("timestamp").alias("timestamp_ms"))
     planned = records.mapInArrow(planner(settings), PLANNED_SCHEMA)
-    return planned.groupBy("shard").applyInPandasWithState(
+    decided = planned.groupBy("shard").applyInPandasWithState(
         shard_decider(settings), DECIDED_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
     )
+    return decided.select("topic", F.inline(F.arrays_zip("keys", "values")).alias("key", "value"))
 
 
 def _answered() -> Column:
@@ -122,4 +124,4 @@ def _answered() -> Column:
 def combined(decided: DataFrame, settings: Settings) -> DataFrame:
     """Finished records as they are, and those that the parts of decisions make, brought together by key."""
     together = decided.repartition("key")
-    return together.mapInArrow(combiner(settings.topics.decisions, settings.quota), DECIDED_SCHEMA)
+    return together.mapInArrow(combiner(settings.topics.decisions, settings.quota), COMBINED_SCHEMA)

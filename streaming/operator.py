@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
 
 PLANNED_SCHEMA = "shard int, payload binary"
-DECIDED_SCHEMA = "topic string, key binary, value binary"
+DECIDED_SCHEMA = "topic string, keys array<binary>, values array<binary>"
+COMBINED_SCHEMA = "topic string, key binary, value binary"
 STATE_SCHEMA = "v int, payload binary"
 """For good: PySpark can't evolve the state of this operator, so the versioned codec inside `payload` does."""
 
 _STATE_VERSION = 1
 _PLANNED = pa.schema([("shard", pa.int32()), ("payload", pa.binary())])
-_DECIDED = pa.schema([("topic", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
+_COMBINED = pa.schema([("topic", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
 
 QUOTA_VERSION_PROPERTY = "sluice.quota_version"
 DECIDED_AT_PROPERTY = "sluice.decided_at_ms"
@@ -39,6 +40,9 @@ DECIDED_AT_PROPERTY = "sluice.decided_at_ms"
 
 _MOST_UNSENT_BYTES = 16 * 1024 * 1024
 """Bytes of events whose rows are held back to travel together."""
+
+_RECORDS_IN_ROW = 1000
+"""Records that leave the stateful operator in one row."""
 
 ArrowStage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -80,7 +84,7 @@ def shard_decider(
             parcels = (decode_parcel(payload) for frame in frames for payload in frame["payload"])
             records = decide_rows(shard, parcels, decisions_topic, quota)
             state.update((_STATE_VERSION, shard.to_bytes(shards, idle_expiry_ms, quota)))
-            yield pd.DataFrame(dict(zip(OutputRecord._fields, zip(*records, strict=True), strict=True)), dtype=object)
+            yield _packed(records)
 
     return decide
 
@@ -100,9 +104,9 @@ def combiner(decisions_topic: str, quota: QuotaSettings) -> ArrowStage:
                 records = [combine_rows(parts, decisions_topic, quota) for parts in by_request(rows)]
                 columns = [
                     pa.array(column, kind)
-                    for column, kind in zip(zip(*records, strict=True), _DECIDED.types, strict=True)
+                    for column, kind in zip(zip(*records, strict=True), _COMBINED.types, strict=True)
                 ]
-                yield pa.RecordBatch.from_arrays(columns, schema=_DECIDED)
+                yield pa.RecordBatch.from_arrays(columns, schema=_COMBINED)
 
     return combine
 
@@ -115,6 +119,21 @@ def _no_garbage() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+def _packed(records: list[OutputRecord]) -> pd.DataFrame:
+    """Records of a topic in one row: PySpark pads what it stores to the rows it gives out, so each of those is dear."""
+    by_topic: dict[str | None, tuple[list[bytes | None], list[bytes]]] = {}
+    for topic, key, value in records:
+        keys, values = by_topic.setdefault(topic, ([], []))
+        keys.append(key)
+        values.append(value)
+    rows = [
+        (topic, keys[first : first + _RECORDS_IN_ROW], values[first : first + _RECORDS_IN_ROW])
+        for topic, (keys, values) in by_topic.items()
+        for first in range(0, len(keys), _RECORDS_IN_ROW)
+    ]
+    return pd.DataFrame(rows, columns=["topic", "keys", "values"])
 
 
 def _planned(parcels: Parcels) -> pa.RecordBatch:
