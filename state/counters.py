@@ -5,6 +5,7 @@ test holds both against each other. Worth its while from some dozens of entities
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from state.charge import Charge
 from state.codec import KIND_CODES, MUTATION_RATE_CODE, RING_KINDS, Columns, Floats, Integers
 from state.meters import CONSUMER_KINDS, MUTATION_RATE_WINDOW, Outcome, throttles
-from state.quota import UNLIMITED, Coexistence, QuotaKind, QuotaSettings, Window, burst
+from state.quota import UNLIMITED, QuotaKind, QuotaSettings, Window, burst
 from state.sampled_rate import wait_for_rate_ms
 from state.token_bucket import wait_for_tokens_ms
 
@@ -23,13 +24,24 @@ Entities = NDArray[np.int64]
 _LATEST_MS = np.iinfo(np.int64).max
 
 
-def can_charge_together(charges: Iterable[Charge], settings: QuotaSettings) -> bool:
-    """Whether `Counters` knows these charges: not several topics of one request, nor the samples of `sequential`."""
-    if settings.coexistence is Coexistence.SEQUENTIAL:
-        return False
-    for charge in charges:
-        if charge.kind is QuotaKind.CONTROLLER_MUTATION_RATE and len(charge.amounts) != 1:
-            return False
+class Charged(Protocol):
+    """A request with its charges on one entity."""
+
+    @property
+    def timestamp_ms(self) -> int:
+        """When it happened."""
+
+    @property
+    def charges(self) -> Sequence[Charge]:
+        """What the entity is charged with."""
+
+
+def can_charge_together(requests: Iterable[Charged]) -> bool:
+    """Whether `Counters` knows these requests: not those that mutate several topics."""
+    for request in requests:
+        for charge in request.charges:
+            if charge.kind is QuotaKind.CONTROLLER_MUTATION_RATE and len(charge.amounts) != 1:
+                return False
     return True
 
 

@@ -123,7 +123,7 @@ def partial_decision(outcomes: Sequence[Outcome], tags: Tags) -> PartialDecision
             partial.request_wait_ms, partial.request_limit = outcome.wait_ms, outcome.charge.limit
             partial.request_samples = _samples(outcome.samples)
         elif outcome.wait_ms > partial.byte_wait_ms:
-            partial.byte_wait_ms, partial.byte_quota = outcome.wait_ms, kind.value
+            partial.byte_wait_ms, partial.byte_quota = outcome.wait_ms, kind
     return partial
 
 
@@ -188,10 +188,10 @@ def _throttle(
         byte_ms += _request_wait_at(partial, timestamp_ms + byte_ms, settings)
         request_ms = 0
     if request_ms >= byte_ms and request_ms >= mutation_ms:
-        return request_ms, QuotaKind.REQUEST_PERCENTAGE.value
+        return request_ms, QuotaKind.REQUEST_PERCENTAGE
     if byte_ms >= mutation_ms:
         return byte_ms, partial.byte_quota
-    return mutation_ms, QuotaKind.CONTROLLER_MUTATION_RATE.value
+    return mutation_ms, QuotaKind.CONTROLLER_MUTATION_RATE
 
 
 def _mutation_ms(partial: PartialDecision, purgatory_ms: int) -> int:
@@ -210,7 +210,7 @@ def _samples(rate: SampledRate | None) -> Samples | None:
 def _charge_result(outcome: Outcome, entity: dict[str, str | int]) -> ChargeResult:
     charge = outcome.charge
     result = ChargeResult(
-        charge.kind.value,
+        charge.kind,
         entity,
         charge.rung,
         charge.limit,
@@ -263,8 +263,9 @@ def _verdict(rejected: bool, throttle_time_ms: int) -> Verdict:
 
 
 def _topic_results(topics: Sequence[str], refused: Sequence[bool]) -> list[TopicResult]:
-    flags = refused or [False] * len(topics)
+    if not any(refused):
+        return [TopicResult(topic, 0, None) for topic in topics]
     return [
         TopicResult(topic, THROTTLING_QUOTA_EXCEEDED, QUOTA_EXCEEDED_MESSAGE) if flag else TopicResult(topic, 0, None)
-        for topic, flag in zip(topics, flags, strict=True)
+        for topic, flag in zip(topics, refused, strict=True)
     ]

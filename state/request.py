@@ -57,29 +57,14 @@ class Request(msgspec.Struct):
 
 def check_request(request: Request) -> None:
     """Raises InvalidRequestError, naming the field, unless every amount and name is within its bounds."""
-    _check_names(request)
-    _check_amounts(request)
-    if request.topic_partitions:
-        _check_topic_partitions(request.topic_partitions)
-    if request.mutations:
-        _check_mutations(request.mutations)
+    check_amounts(request)
+    check_lengths(request)
 
 
-def _check_names(request: Request) -> None:
+def check_amounts(request: Request) -> None:
+    """Raises InvalidRequestError unless every amount is within its bounds, and no name that is needed is empty."""
     if not request.api:
         raise InvalidRequestError("api", "is empty", "the name of a Kafka API such as Produce")
-    _check_length("api", request.api)
-    if request.user is not None:
-        _check_length("user", request.user)
-    if request.client_id is not None:
-        _check_length("client_id", request.client_id)
-    if request.request_id is not None:
-        _check_length("request_id", request.request_id)
-    if request.gateway is not None:
-        _check_length("gateway", request.gateway)
-
-
-def _check_amounts(request: Request) -> None:
     if request.timestamp_ms is not None:
         _check_bounds("timestamp_ms", request.timestamp_ms, MAX_TIMESTAMP_MS)
     if request.api_version is not None:
@@ -90,11 +75,27 @@ def _check_amounts(request: Request) -> None:
         _check_bounds("network_time_ns", request.network_time_ns, MAX_EXACT)
     if request.purgatory_ms:
         _check_bounds("purgatory_ms", request.purgatory_ms, MAX_INT32)
+    if request.topic_partitions:
+        _check_topic_partitions(request.topic_partitions)
+    if request.mutations:
+        _check_mutations(request.mutations)
 
 
-def _check_length(field_name: str, name: str) -> None:
-    if len(name) > MAX_NAME_LENGTH:
-        raise _too_long(field_name, name)
+def check_lengths(request: Request) -> None:
+    """Raises InvalidRequestError for names and lists that are too long: needless for an event of few bytes."""
+    for field_name in ("api", "user", "client_id", "request_id", "gateway"):
+        _check_length(field_name, getattr(request, field_name))
+    for field_name in ("topic_partitions", "mutations"):
+        touched = getattr(request, field_name)
+        if len(touched) > MAX_ENTRIES:
+            raise InvalidRequestError(field_name, f"has {len(touched)} entries", f"at most {MAX_ENTRIES}")
+        for index, entry in enumerate(touched):
+            _check_length(f"{field_name}[{index}].topic", entry.topic)
+
+
+def _check_length(field_name: str, name: str | None) -> None:
+    if name is not None and len(name) > MAX_NAME_LENGTH:
+        raise InvalidRequestError(field_name, f"has {len(name)} characters", f"at most {MAX_NAME_LENGTH}")
 
 
 def _check_bounds(field_name: str, amount: int, maximum: int) -> None:
@@ -103,10 +104,9 @@ def _check_bounds(field_name: str, amount: int, maximum: int) -> None:
 
 
 def _check_topic_partitions(topic_partitions: list[TopicPartition]) -> None:
-    _check_count("topic_partitions", len(topic_partitions))
     for index, touched in enumerate(topic_partitions):
-        if not 0 < len(touched.topic) <= MAX_NAME_LENGTH:
-            raise _bad_topic(f"topic_partitions[{index}].topic", touched.topic)
+        if not touched.topic:
+            raise _no_topic(f"topic_partitions[{index}].topic")
         if not 0 <= touched.partition <= MAX_INT32:
             raise _out_of_bounds(f"topic_partitions[{index}].partition", touched.partition, MAX_INT32)
         if not 0 <= touched.bytes <= MAX_EXACT:
@@ -114,27 +114,15 @@ def _check_topic_partitions(topic_partitions: list[TopicPartition]) -> None:
 
 
 def _check_mutations(mutations: list[Mutation]) -> None:
-    _check_count("mutations", len(mutations))
     for index, mutation in enumerate(mutations):
-        if not 0 < len(mutation.topic) <= MAX_NAME_LENGTH:
-            raise _bad_topic(f"mutations[{index}].topic", mutation.topic)
+        if not mutation.topic:
+            raise _no_topic(f"mutations[{index}].topic")
         if not 0 <= mutation.partitions <= MAX_INT32:
             raise _out_of_bounds(f"mutations[{index}].partitions", mutation.partitions, MAX_INT32)
 
 
-def _check_count(field_name: str, entries: int) -> None:
-    if entries > MAX_ENTRIES:
-        raise InvalidRequestError(field_name, f"has {entries} entries", f"at most {MAX_ENTRIES}")
-
-
-def _bad_topic(field_name: str, topic: str) -> InvalidRequestError:
-    if not topic:
-        return InvalidRequestError(field_name, "is empty", "the name of a topic")
-    return _too_long(field_name, topic)
-
-
-def _too_long(field_name: str, name: str) -> InvalidRequestError:
-    return InvalidRequestError(field_name, f"has {len(name)} characters", f"at most {MAX_NAME_LENGTH}")
+def _no_topic(field_name: str) -> InvalidRequestError:
+    return InvalidRequestError(field_name, "is empty", "the name of a topic")
 
 
 def _out_of_bounds(field_name: str, amount: int, maximum: int) -> InvalidRequestError:

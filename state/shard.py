@@ -4,12 +4,11 @@ import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from state.charge import Charge
 from state.codec import (
     KIND_CODES,
     MUTATION_RATE_CODE,
@@ -21,10 +20,10 @@ from state.codec import (
     empty_columns,
     encode,
 )
-from state.counters import Counters, can_charge_together
+from state.counters import Charged, Counters, can_charge_together
 from state.entity import Tags
 from state.meters import MUTATION_RATE_WINDOW, Meters, Outcome
-from state.quota import QuotaSettings, burst
+from state.quota import Coexistence, QuotaSettings, burst
 from state.sampled_rate import SampledRate
 from state.token_bucket import TokenBucket
 
@@ -34,18 +33,6 @@ _KINDS_BY_CODE = {code: kind for kind, code in KIND_CODES.items()}
 
 TOGETHER = 64
 """From so many entities on, charging them together over arrays is faster than one by one."""
-
-
-class Charged(Protocol):
-    """A request with its charges on one entity."""
-
-    @property
-    def timestamp_ms(self) -> int:
-        """When it happened."""
-
-    @property
-    def charges(self) -> Sequence[Charge]:
-        """What the entity is charged with."""
 
 
 RequestT = TypeVar("RequestT", bound=Charged)
@@ -82,12 +69,10 @@ class Shard:
         First all entities' first requests over arrays, then all second ones, while there are at least `together` of
         them; the rest one by one. Either way gives the same, to the last bit.
         """
-        regular = {
-            key: requests
-            for key, requests in requests_by_key.items()
-            if all(can_charge_together(request.charges, settings) for request in requests)
-        }
-        rounds = _rounds(regular.values(), together) if not self._touched else 0
+        regular: Mapping[str, Sequence[RequestT]] = {}
+        if not self._touched and settings.coexistence is Coexistence.MAX:
+            regular = {key: requests for key, requests in requests_by_key.items() if can_charge_together(requests)}
+        rounds = _rounds(regular.values(), together)
         if rounds:
             yield from self._charge_together(regular, rounds, settings)
         rest = {

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from state.errors import InvalidRequestError
-from state.request import Request, check_request
+from state.request import MAX_NAME_LENGTH, Request, check_amounts, check_lengths
 
 _DECODER = msgspec.json.Decoder(Request)
 _VALIDATION_MESSAGE = re.compile(r"Expected `(?P<expected>.+?)`, got `(?P<found>.+?)`(?: - at `\$\.?(?P<path>.*)`)?$")
@@ -41,7 +41,9 @@ def parse_request(value: bytes | None, source: Source, limits: EventLimits) -> R
     if len(value) > limits.max_event_bytes:
         raise InvalidRequestError("value", f"has {len(value)} bytes", f"at most {limits.max_event_bytes}")
     request = _decode(value)
-    check_request(request)
+    check_amounts(request)
+    if len(value) > MAX_NAME_LENGTH:  # a shorter event has no room for a name or list that is too long
+        check_lengths(request)
     if request.timestamp_ms is None:
         request.timestamp_ms = source.timestamp_ms
     elif request.timestamp_ms > source.timestamp_ms + limits.max_future_ms:
