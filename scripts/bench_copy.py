@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from configs.settings import Settings
-from streaming.kafka import kafka_source, kafka_writer
+from streaming.kafka import kafka_writer, requests_source
 
 EVENT_SCHEMA = (
     "request_id string, timestamp_ms long, user string, client_id string, api string, api_version int, "
@@ -21,14 +21,8 @@ EVENT_SCHEMA = (
 
 def start_copy(spark: SparkSession, settings: Settings, checkpoint: str, padding_bytes: int) -> StreamingQuery:
     """Kafka to Kafka through the parsed event; `padding_bytes` make a record as large as a decision."""
-    events = kafka_source(
-        spark,
-        settings,
-        [settings.topics.requests],
-        settings.enforce.starting_offsets,
-        settings.enforce.max_offsets_per_trigger,
-        settings.enforce.fail_on_data_loss,
-    ).select(F.from_json(F.col("value").cast("string"), EVENT_SCHEMA).alias("event"))
+    requests = requests_source(spark, settings, settings.enforce.starting_offsets)
+    events = requests.select(F.from_json(F.col("value").cast("string"), EVENT_SCHEMA).alias("event"))
     copies = events.select(
         F.concat_ws("|", "event.user", "event.client_id").alias("key"),
         F.to_json(F.struct("event.*", F.lit("x" * padding_bytes).alias("padding"))).alias("value"),

@@ -32,14 +32,8 @@ class AuditQuery:
             self._spark, delta.dead_letters, dead_letters_table.DEAD_LETTERS_DDL, dead_letters_table.PARTITIONED_BY
         )
         topics = self._settings.topics
-        records = kafka_source(
-            self._spark,
-            self._settings,
-            [topics.decisions, topics.dead_letters],
-            "earliest",
-            audit.max_offsets_per_trigger,
-            self._settings.enforce.fail_on_data_loss,
-        )
+        answers = [topics.decisions, topics.dead_letters]
+        records = kafka_source(self._spark, self._settings, answers, "earliest", audit.max_offsets_per_trigger)
         self._query = (
             records.select("topic", "value", "timestamp")
             .writeStream.queryName(QUERY_NAME)

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from configs.settings import Settings
 from streaming.batch_gate import BatchGate
 from streaming.checkpoint import Batch, BatchLog, CheckpointFolder
-from streaming.kafka import kafka_since, kafka_source, kafka_writer
+from streaming.kafka import kafka_since, kafka_writer, requests_source
 from streaming.operator import (
     COMBINED_SCHEMA,
     DECIDED_AT_PROPERTY,
@@ -100,14 +100,9 @@ class EnforceQuery:
 
 def decided_rows(spark: SparkSession, settings: Settings) -> DataFrame:
     """The streaming plan: finished records, and parts of decisions (topic null) still to be combined."""
-    records = kafka_source(
-        spark,
-        settings,
-        [settings.topics.requests],
-        starting_offsets(settings),
-        settings.enforce.max_offsets_per_trigger,
-        settings.enforce.fail_on_data_loss,
-    ).select("value", "partition", "offset", F.unix_millis("timestamp").alias("timestamp_ms"))
+    records = requests_source(spark, settings, starting_offsets(settings)).select(
+        "value", "partition", "offset", F.unix_millis("timestamp").alias("timestamp_ms")
+    )
     planned = records.mapInArrow(planner(settings), PLANNED_SCHEMA)
     decided = planned.groupBy("shard").applyInPandasWithState(
         shard_decider(settings), DECIDED_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"

@@ -18,13 +18,15 @@ _SINK_DEFAULTS = {
 }
 
 
+def requests_source(spark: SparkSession, settings: Settings, starting_offsets: str) -> DataFrame:
+    """A stream of the request events."""
+    return kafka_source(
+        spark, settings, [settings.topics.requests], starting_offsets, settings.enforce.max_offsets_per_trigger
+    )
+
+
 def kafka_source(
-    spark: SparkSession,
-    settings: Settings,
-    topics: Sequence[str],
-    starting_offsets: str,
-    max_offsets_per_trigger: int,
-    fail_on_data_loss: bool,
+    spark: SparkSession, settings: Settings, topics: Sequence[str], starting_offsets: str, max_offsets_per_trigger: int
 ) -> DataFrame:
     """A stream of the topics' records."""
     options = _SOURCE_DEFAULTS | _client_options(settings)
@@ -34,7 +36,7 @@ def kafka_source(
         .option("subscribe", ",".join(topics))
         .option("startingOffsets", starting_offsets)
         .option("maxOffsetsPerTrigger", max_offsets_per_trigger)
-        .option("failOnDataLoss", fail_on_data_loss)
+        .option("failOnDataLoss", settings.enforce.fail_on_data_loss)
         .load()
     )
 

@@ -1,7 +1,7 @@
 """The Python stages of the enforce query: thin adapters between Arrow or pandas frames and the pure code."""
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from state.shard import Shard
 from streaming.checkpoint import CheckpointFolder, QuotaSnapshots
 from streaming.deciding import by_request, combine_rows, decide_rows
 from streaming.events import Source
-from streaming.planning import Parcels, PlanSettings, plan_event
+from streaming.planning import PlanSettings, parcels_of
 from streaming.records import OutputRecord, PartialRow, decode_parcel, decode_partials
 from streaming.seed import Seeds
 
@@ -38,11 +38,8 @@ QUOTA_VERSION_PROPERTY = "sluice.quota_version"
 DECIDED_AT_PROPERTY = "sluice.decided_at_ms"
 """How a micro-batch tells its tasks which quotas are in force and when it was begun."""
 
-_MOST_UNSENT_BYTES = 16 * 1024 * 1024
-"""Bytes of events whose rows are held back to travel together."""
-
-_RECORDS_IN_ROW = 1000
-"""Records that leave the stateful operator in one row."""
+_MOST_ROW_BYTES = 1024 * 1024
+"""Bytes of records that leave the stateful operator in one row; a larger record has a row of its own."""
 
 ArrowStage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -55,17 +52,10 @@ def planner(settings: Settings) -> ArrowStage:
     def plan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         quota_version, decided_at_ms = _batch_properties()
         quotas = _quotas(checkpoint, quota_version)
-        parcels = Parcels()
-        unsent_bytes = 0
+        records = (record for batch in batches for record in _records(batch, plan_settings.requests_topic))
         with _no_garbage():
-            for batch in batches:
-                for value, source in _records(batch, plan_settings.requests_topic):
-                    parcels.add(plan_event(value, source, quotas, plan_settings, decided_at_ms))
-                    unsent_bytes += len(value or b"")
-                    if unsent_bytes >= _MOST_UNSENT_BYTES:
-                        yield _planned(parcels)
-                        unsent_bytes = 0
-            yield _planned(parcels)
+            for parcels in parcels_of(records, quotas, plan_settings, decided_at_ms):
+                yield _planned(parcels)
 
     return plan
 
@@ -84,7 +74,7 @@ def shard_decider(
             parcels = (decode_parcel(payload) for frame in frames for payload in frame["payload"])
             records = decide_rows(shard, parcels, decisions_topic, quota)
             state.update((_STATE_VERSION, shard.to_bytes(shards, idle_expiry_ms, quota)))
-            yield _packed(records)
+            yield packed(records)
 
     return decide
 
@@ -121,24 +111,40 @@ def _no_garbage() -> Iterator[None]:
         gc.enable()
 
 
-def _packed(records: list[OutputRecord]) -> pd.DataFrame:
+def packed(records: list[OutputRecord]) -> pd.DataFrame:
     """Records of a topic in one row: PySpark pads what it stores to the rows it gives out, so each of those is dear."""
-    by_topic: dict[str | None, tuple[list[bytes | None], list[bytes]]] = {}
+    rows: list[_PackedRow] = []
+    unfilled: dict[str | None, _PackedRow] = {}
     for topic, key, value in records:
-        keys, values = by_topic.setdefault(topic, ([], []))
-        keys.append(key)
-        values.append(value)
-    rows = [
-        (topic, keys[first : first + _RECORDS_IN_ROW], values[first : first + _RECORDS_IN_ROW])
-        for topic, (keys, values) in by_topic.items()
-        for first in range(0, len(keys), _RECORDS_IN_ROW)
-    ]
-    return pd.DataFrame(rows, columns=["topic", "keys", "values"])
+        row = unfilled.get(topic)
+        if row is None or row.value_bytes + len(value) > _MOST_ROW_BYTES:
+            row = unfilled[topic] = _PackedRow(topic)
+            rows.append(row)
+        row.add(key, value)
+    return pd.DataFrame([(row.topic, row.keys, row.values) for row in rows], columns=["topic", "keys", "values"])
 
 
-def _planned(parcels: Parcels) -> pa.RecordBatch:
-    shards, payloads = parcels.encoded()
-    return pa.RecordBatch.from_arrays([pa.array(shards, pa.int32()), pa.array(payloads, pa.binary())], schema=_PLANNED)
+class _PackedRow:
+    """Records of one topic."""
+
+    __slots__ = ("keys", "topic", "value_bytes", "values")
+
+    def __init__(self, topic: str | None) -> None:
+        self.topic = topic
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes] = []
+        self.value_bytes = 0
+
+    def add(self, key: bytes | None, value: bytes) -> None:
+        """Put in one more record."""
+        self.keys.append(key)
+        self.values.append(value)
+        self.value_bytes += len(value)
+
+
+def _planned(parcels: Mapping[int, bytes]) -> pa.RecordBatch:
+    columns = [pa.array(parcels.keys(), pa.int32()), pa.array(parcels.values(), pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, schema=_PLANNED)
 
 
 def _records(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[bytes | None, Source]]:

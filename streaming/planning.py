@@ -1,6 +1,6 @@
 """From Kafka records to charge rows: the stage before the shuffle to the shards."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from configs.settings import Settings
@@ -13,6 +13,9 @@ from state.resolution import Quotas
 from state.shard import shard_of
 from streaming.events import EventLimits, Source, parse_request
 from streaming.records import ChargeRow, OutputRecord, Parcel, dead_letter_record, decision_record, encode_parcel
+
+MOST_PARCELLED_BYTES = 16 * 1024 * 1024
+"""Bytes of events whose rows wait to travel together."""
 
 
 class PlanSettings(NamedTuple):
@@ -88,25 +91,31 @@ def plan_request(
     return rows
 
 
-class Parcels:
-    """Rows planned so far, by the shard they go to."""
-
-    def __init__(self) -> None:
-        self._by_shard: dict[int, Parcel] = {}
-
-    def add(self, rows: Iterable[ShardedRow]) -> None:
-        """Put in the rows of one event."""
-        for shard, row in rows:
-            parcel = self._by_shard.get(shard)
+def parcels_of(
+    events: Iterable[tuple[bytes | None, Source]],
+    quotas: Quotas,
+    settings: PlanSettings,
+    decided_at_ms: int,
+    most_bytes: int = MOST_PARCELLED_BYTES,
+) -> Iterator[dict[int, bytes]]:
+    """The rows of all events in encoded parcels, one for each shard; anew after every `most_bytes` of events."""
+    parcels: dict[int, Parcel] = {}
+    parcelled_bytes = 0
+    for value, source in events:
+        for shard, row in plan_event(value, source, quotas, settings, decided_at_ms):
+            parcel = parcels.get(shard)
             if parcel is None:
-                parcel = self._by_shard[shard] = Parcel([], [])
+                parcel = parcels[shard] = Parcel([], [])
             if isinstance(row, ChargeRow):
                 parcel.charge_rows.append(row)
             else:
                 parcel.records.append(row)
+        parcelled_bytes += len(value or b"")
+        if parcelled_bytes >= most_bytes:
+            yield _encoded(parcels)
+            parcels, parcelled_bytes = {}, 0
+    yield _encoded(parcels)
 
-    def encoded(self) -> tuple[list[int], list[bytes]]:
-        """Shards and what goes to each, which is then no longer here."""
-        shards, parcels = list(self._by_shard), [encode_parcel(parcel) for parcel in self._by_shard.values()]
-        self._by_shard.clear()
-        return shards, parcels
+
+def _encoded(parcels: Mapping[int, Parcel]) -> dict[int, bytes]:
+    return {shard: encode_parcel(parcel) for shard, parcel in parcels.items()}
