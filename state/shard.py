@@ -128,8 +128,9 @@ class Shard:
         }
         counters = Counters(columns, kinds, settings)
         queues = [requests_by_key[key] for key in keys]
+        entities = list(range(len(queues)))
         for number in range(rounds):
-            entities = [entity for entity, queue in enumerate(queues) if len(queue) > number]
+            entities = [entity for entity in entities if len(queues[entity]) > number]
             requests = [queues[entity][number] for entity in entities]
             now_ms = integers(request.timestamp_ms for request in requests)
             outcomes = counters.charge(np.array(entities), now_ms, [request.charges for request in requests])
