@@ -18,6 +18,9 @@ from streaming.errors import CheckError
 from streaming.java import find_java
 from streaming.spark_files import check_enforce_checkpoint
 
+ENTITIES_IN_SHARD = 5000
+"""A micro-batch reads and writes every shard it touches whole; beyond this that takes longer than deciding."""
+
 
 def run_doctor(settings: Settings, show: Callable[[str], object] = print) -> int:
     """Shows one line a check, `ok` or `FAIL`; answers 0 when all pass, 1 otherwise. Changes nothing."""
@@ -39,6 +42,7 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print) -> int
         passes("broker", lambda: check_broker(settings)) and passes("topics", lambda: check_topics(settings)),
         passes("checkpoint", lambda: check_checkpoint(settings)),
         passes("quotas table", lambda: check_quotas_table(settings)),
+        passes("sizing", lambda: check_sizing(settings)),
     ]
     return 0 if all(passed) else 1
 
@@ -104,3 +108,13 @@ def check_quotas_table(settings: Settings) -> str:
     table = QuotasTable(settings.delta.quotas, settings.delta.storage_options)
     version = table.version()
     return f"{table.path} is at version {version} with {len(table.entries(version))} quotas"
+
+
+def check_sizing(settings: Settings) -> str:
+    """What the frozen numbers are good for; docs/operating.md says how they were found."""
+    shards = settings.state.shards
+    tasks = settings.enforce.shuffle_partitions or f"as many as Spark has cores (here {os.cpu_count()})"
+    return (
+        f"{shards} shards, good for up to about {shards * ENTITIES_IN_SHARD} known entities;"
+        f" tasks that work on them: {tasks}, more than {shards} would be idle"
+    )

@@ -53,6 +53,7 @@ def test_every_check_is_one_line_and_any_failure_is_exit_1(
         "broker": "FAIL",
         "checkpoint": "ok",
         "quotas table": "FAIL",
+        "sizing": "ok",
     }
     assert not any("\n" in line for line in lines)
     assert exit_code == 1
@@ -63,6 +64,15 @@ def test_missing_jars_say_how_to_get_them(tmp_path: Path, monkeypatch: pytest.Mo
 
     with pytest.raises(JarError, match=r"\.jar of configs/jars\.sha256 is missing; .* run \./scripts/setup"):
         doctor.check_jars("spark")
+
+
+def test_sizing_says_what_the_shards_are_good_for(settings: Settings) -> None:
+    enforce = dataclasses.replace(settings.enforce, shuffle_partitions=12)
+
+    found = doctor.check_sizing(_with_shards(dataclasses.replace(settings, enforce=enforce), 64))
+
+    assert found.startswith(f"64 shards, good for up to about {64 * doctor.ENTITIES_IN_SHARD} known entities")
+    assert "tasks that work on them: 12, more than 64 would be idle" in found
 
 
 def test_a_broker_that_does_not_answer_is_named(settings: Settings) -> None:
