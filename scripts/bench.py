@@ -22,6 +22,7 @@ from rich.console import Console
 
 from configs.errors import InvalidSettingsError
 from scripts.bench_cpu import measure_lookup, measure_stages
+from scripts.bench_events import LOADS
 from scripts.bench_latency import measure_latency
 from scripts.bench_place import BenchError, Place, Scale
 from scripts.bench_report import Findings, Report
@@ -106,6 +107,7 @@ def _scale(options: argparse.Namespace) -> Scale:
         configured=(10, 1_000, 10_000) if quick else (10, 1_000, 100_000),
         rates_per_s=options.rates or ((1_000,) if quick else (100, 1_000, 5_000)),
         latency_s=4.0 if quick else 15.0,
+        loads=tuple(load for load in LOADS if options.charges is None or load.charges in options.charges),
         overrides=_overrides(options.set),
     )
 
@@ -174,6 +176,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch-events", type=_positive, help="events of a micro-batch (100000; quick 10000)")
     parser.add_argument("--users", type=_positive, help="distinct users (as many as events of a micro-batch)")
     parser.add_argument("--known", type=_numbers, metavar="N,...", help="numbers of known entities for c and d")
+    parser.add_argument("--charges", type=_charges, metavar="N,...", help="charges a request for a and e (1,2,4)")
     parser.add_argument("--rates", type=_numbers, metavar="N,...", help="requests/s for b (100,1000,5000; quick 1000)")
     parser.add_argument(
         "--set",
@@ -198,6 +201,14 @@ def _positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not right; expected a whole number from 1")
     return int(text)
+
+
+def _charges(text: str) -> tuple[int, ...]:
+    known = {load.charges for load in LOADS}
+    numbers = _numbers(text)
+    if not known.issuperset(numbers):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected some of {','.join(map(str, sorted(known)))}")
+    return numbers
 
 
 def _numbers(text: str) -> tuple[int, ...]:

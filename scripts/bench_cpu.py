@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.bench_daemon import FOLDER_VARIABLE, LOOKUP
-from scripts.bench_events import LOADS, TWO_CHARGES, Load, configured, spread
+from scripts.bench_events import TWO_CHARGES, Load, configured, spread
 from scripts.bench_place import Json, Place, Scale, SparkDriver, now_ms
 from scripts.bench_report import Findings, at_most
 from state.quota_entry import QuotaEntry
@@ -59,7 +59,7 @@ def measure_stages(place: Place, scale: Scale, findings: Findings) -> None:
     """(e) CPU time a request by stage, with 1, 2 and 4 charges, and the parts of a micro-batch's time."""
     profiled = ProfiledDriver(place, scale, "cpu")
     with profiled.driver() as driver:
-        for load in LOADS:
+        for load in scale.loads:
             requests = f"cpu-{len(load.quotas)}-requests"
             _publish(place, scale, requests, load)
             runs = [profiled.run(driver, requests, load.quotas) for _ in range(scale.runs)]

@@ -26,9 +26,14 @@ _PRIME = 1_000_003  # steps over all users before any comes again, for no user c
 class Load:
     """A kind of request with the quotas it is charged to; `work` gives its JSON fields by sequence number."""
 
-    name: str
+    charges: int
     quotas: tuple[QuotaEntry, ...]
     work: Callable[[int], str]
+
+    @property
+    def name(self) -> str:
+        """How the reports call it."""
+        return "1 charge" if self.charges == 1 else f"{self.charges} charges"
 
     def event(self, sequence: int, user: int, timestamp_ms: int) -> tuple[bytes, bytes]:
         """Key and value of one request event."""
@@ -71,10 +76,10 @@ _CLIENT_QUOTAS = (
     QuotaEntry(_EVERY_USER, QuotaKind.REQUEST_PERCENTAGE, 1.0),
 )
 
-ONE_CHARGE = Load("1 charge", (QuotaEntry(_EVERY_USER, QuotaKind.CONTROLLER_MUTATION_RATE, 5.0),), _creation)
-TWO_CHARGES = Load("2 charges", _CLIENT_QUOTAS, _write)
+ONE_CHARGE = Load(1, (QuotaEntry(_EVERY_USER, QuotaKind.CONTROLLER_MUTATION_RATE, 5.0),), _creation)
+TWO_CHARGES = Load(2, _CLIENT_QUOTAS, _write)
 FOUR_CHARGES = Load(
-    "4 charges",
+    4,
     (*_CLIENT_QUOTAS, QuotaEntry(_EVERY_TOPIC, QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 1_000_000.0)),
     _double_write,
 )

@@ -20,6 +20,7 @@ import yaml
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from configs.settings import Settings, load_settings
+from scripts.bench_events import Load
 from scripts.broker import Broker
 from sinks.quotas_table import QuotasTable
 from sinks.topics import ensure_topics
@@ -53,6 +54,7 @@ class Scale:
     configured: tuple[int, ...]
     rates_per_s: tuple[int, ...]
     latency_s: float
+    loads: tuple[Load, ...]
     overrides: Mapping[str, Mapping[str, Any]]
 
     @property

@@ -4,7 +4,7 @@ import statistics
 
 from deltalake import DeltaTable
 
-from scripts.bench_events import LOADS, ONE_CHARGE, Load, spread
+from scripts.bench_events import ONE_CHARGE, Load, spread
 from scripts.bench_loops import CLIENTS
 from scripts.bench_place import Place, Scale, Setup, SparkDriver, now_ms
 from scripts.bench_report import Figure, Findings, at_least
@@ -16,7 +16,7 @@ _UNIT = "requests/s"
 
 def measure_throughput(place: Place, scale: Scale, findings: Findings) -> None:
     """(a) enforce with 1, 2 and 4 charges a request, interleaved with what it is compared to."""
-    for load in LOADS:
+    for load in scale.loads:
         requests = f"throughput-{len(load.quotas)}-requests"
         plain = place.setup(f"throughput-{len(load.quotas)}", requests, load.quotas)
         place.publish(requests, load.backlog(spread(scale.events, scale.users), now_ms()))
