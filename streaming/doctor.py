@@ -18,8 +18,8 @@ from streaming.errors import CheckError
 from streaming.java import find_java
 from streaming.spark_files import check_enforce_checkpoint
 
-ENTITIES_IN_SHARD = 5000
-"""A micro-batch reads and writes every shard it touches whole; beyond this that takes longer than deciding."""
+CORE_SECONDS_FOR_A_MILLION = 12
+"""What reading and writing the counters of a million entities in a micro-batch takes: ./scripts/soak on 2 cores."""
 
 
 def run_doctor(settings: Settings, show: Callable[[str], object] = print) -> int:
@@ -111,10 +111,10 @@ def check_quotas_table(settings: Settings) -> str:
 
 
 def check_sizing(settings: Settings) -> str:
-    """What the frozen numbers are good for; docs/operating.md says how they were found."""
-    shards = settings.state.shards
-    tasks = settings.enforce.shuffle_partitions or f"as many as Spark has cores (here {os.cpu_count()})"
+    """What the frozen numbers mean on this machine; docs/operating.md says how to choose them."""
+    shards, cores = settings.state.shards, os.cpu_count() or 1
+    tasks = settings.enforce.shuffle_partitions or f"as many as Spark has cores (here {cores})"
     return (
-        f"{shards} shards, good for up to about {shards * ENTITIES_IN_SHARD} known entities;"
-        f" tasks that work on them: {tasks}, more than {shards} would be idle"
+        f"{shards} shards; tasks that work on them: {tasks}, more than {shards} would be idle; on {cores} cores a"
+        f" micro-batch takes about {CORE_SECONDS_FOR_A_MILLION / cores:.1f} s for each million known entities"
     )

@@ -66,13 +66,13 @@ def test_missing_jars_say_how_to_get_them(tmp_path: Path, monkeypatch: pytest.Mo
         doctor.check_jars("spark")
 
 
-def test_sizing_says_what_the_shards_are_good_for(settings: Settings) -> None:
+def test_sizing_says_what_the_frozen_numbers_mean(settings: Settings) -> None:
     enforce = dataclasses.replace(settings.enforce, shuffle_partitions=12)
 
     found = doctor.check_sizing(_with_shards(dataclasses.replace(settings, enforce=enforce), 64))
 
-    assert found.startswith(f"64 shards, good for up to about {64 * doctor.ENTITIES_IN_SHARD} known entities")
-    assert "tasks that work on them: 12, more than 64 would be idle" in found
+    assert found.startswith("64 shards; tasks that work on them: 12, more than 64 would be idle; on ")
+    assert found.endswith(" s for each million known entities")
 
 
 def test_a_broker_that_does_not_answer_is_named(settings: Settings) -> None:
