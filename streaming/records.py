@@ -62,7 +62,7 @@ _PARTIAL_ROWS = msgspec.msgpack.Decoder(list[PartialRow])
 
 
 def decision_record(topic: str, decision: Decision) -> OutputRecord:
-    """The decision as it goes out, keyed by `user|client_id` so that a client's decisions stay in order."""
+    """The decision as it goes out, keyed by `user|client_id`: all decisions for a client are in one partition."""
     key = client_key(decision.user or "", decision.client_id or "")
     return OutputRecord(topic, key.encode(), _JSON.encode(decision))
 
