@@ -32,7 +32,9 @@ METRIC_NAMES = {
 }
 """Kafka's metric group of each quota, and its name for the rate."""
 
-_IDENTITY = ("date", "window_start", "window_s", "quota", "user", "client_id", "topic", "partition")
+_IDENTITY = ("date", "window_start", "window_s", "quota")
+_ENTITY = {"user": "''", "client_id": "''", "topic": "''", "partition": "-1"}
+"""The parts of a counter's entity, any of which may be null, and what stands for null in comparisons."""
 
 
 def measure_decisions(decisions: DataFrame, window_s: int) -> DataFrame:
@@ -97,8 +99,12 @@ def merge_metrics(
 def _same_row(measured: pa.Table) -> str:
     """The same window, quota and counter; the days as literals let Delta leave out the files of all others."""
     dates = ", ".join(f"DATE '{date}'" for date in sorted(set(measured["date"].to_pylist())))
-    pairs = ((f'old."{column}"', f'new."{column}"') for column in _IDENTITY)
-    same = " AND ".join(f"({old} = {new} OR ({old} IS NULL AND {new} IS NULL))" for old, new in pairs)
+    pairs = [(f'old."{column}"', f'new."{column}"') for column in _IDENTITY]
+    # Equalities alone, null or not, so that the engine hashes rows: with an OR it would compare each with every other.
+    for column, null in _ENTITY.items():
+        old, new = f'old."{column}"', f'new."{column}"'
+        pairs += [(f"({old} IS NULL)", f"({new} IS NULL)"), (f"coalesce({old}, {null})", f"coalesce({new}, {null})")]
+    same = " AND ".join(f"{old} = {new}" for old, new in pairs)
     return f"old.date IN ({dates}) AND {same}"
 
 

@@ -195,7 +195,7 @@ def test_the_doctor_passes_once_everything_is_there(kafka_broker: str, tmp_path:
     lines.clear()
 
     assert run_doctor(settings, lines.append) == 0
-    assert [line[:4] for line in lines] == ["ok  "] * 8
+    assert {line[:4] for line in lines} == {"ok  "}
 
 
 def test_the_reason_in_a_log_is_its_last_innermost_cause() -> None:

@@ -1,0 +1,98 @@
+"""Merging what a micro-batch measured into the quota_metrics table."""
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from sinks.quota_metrics_table import merge_metrics
+
+DAY = date(2026, 11, 21)
+WINDOW_START = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+SCHEMA = pa.schema(
+    [
+        ("window_start", pa.timestamp("us", "UTC")),
+        ("window_s", pa.int32()),
+        ("metric_group", pa.string()),
+        ("rate_metric", pa.string()),
+        ("quota", pa.string()),
+        ("user", pa.string()),
+        ("client_id", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("limit", pa.float64()),
+        ("metered", pa.bool_()),
+        ("count", pa.int64()),
+        ("value", pa.float64()),
+        ("rate", pa.float64()),
+        ("tokens", pa.float64()),
+        ("violated_count", pa.int64()),
+        ("throttled_count", pa.int64()),
+        ("throttle_time_avg_ms", pa.float64()),
+        ("throttle_time_max_ms", pa.int64()),
+        ("last_timestamp_ms", pa.int64()),
+        ("date", pa.date32()),
+    ]
+)
+
+
+def measured(entities: list[dict[str, object]]) -> pa.Table:
+    """One request of one byte by each of these entities."""
+    common = {
+        "window_start": WINDOW_START,
+        "window_s": 60,
+        "quota": "producer_byte_rate",
+        "metered": True,
+        "count": 1,
+        "value": 1.0,
+        "rate": 0.1,
+        "violated_count": 0,
+        "throttled_count": 0,
+        "last_timestamp_ms": 1,
+        "date": DAY,
+    }
+    return pa.Table.from_pylist([common | entity for entity in entities], schema=SCHEMA)
+
+
+def counts(path: str) -> dict[tuple[object, ...], int]:
+    rows = DeltaTable(path).to_pyarrow_table().to_pylist()
+    return {tuple(row[part] for part in ("user", "client_id", "topic", "partition")): row["count"] for row in rows}
+
+
+def test_an_entity_without_a_part_is_another_than_one_whose_part_is_empty(tmp_path: Path) -> None:
+    """Null is no part of the entity; an empty client-id is a client-id."""
+    path = str(tmp_path)
+    write_deltalake(path, measured([]))
+    entities: list[dict[str, object]] = [
+        {"user": "alice"},
+        {"user": "alice", "client_id": ""},
+        {"client_id": ""},
+        {"topic": "orders", "partition": 0},
+        {"topic": "orders"},
+    ]
+
+    for batch_id in range(3):
+        merge_metrics(measured(entities), path, {}, "audit", batch_id)
+    merge_metrics(measured(entities[:1]), path, {}, "audit", 3)
+
+    assert counts(path) == {
+        ("alice", None, None, None): 4,
+        ("alice", "", None, None): 3,
+        (None, "", None, None): 3,
+        (None, None, "orders", 0): 3,
+        (None, None, "orders", None): 3,
+    }
+
+
+def test_a_hundred_thousand_counters_are_merged_by_hashing(tmp_path: Path) -> None:
+    """Not each with every other: that would be 10 billion comparisons, which end in no reasonable time."""
+    path = str(tmp_path)
+    everybody: list[dict[str, object]] = [{"user": f"user-{number}"} for number in range(100_000)]
+    write_deltalake(path, measured(everybody))
+
+    merge_metrics(measured(everybody), path, {}, "audit", 1)
+
+    assert set(counts(path).values()) == {2}
+    assert len(counts(path)) == 100_000
