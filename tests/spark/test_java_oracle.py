@@ -2,7 +2,7 @@
 
 import math
 import random
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -42,28 +42,52 @@ def steps(window: Window, *, clock_steps_back: bool) -> list[tuple[int, float]]:
     return sequence
 
 
-def java_config(jvm: Any, window: Window, limit: float) -> Any:
-    metrics = jvm.org.apache.kafka.common.metrics
-    unit = jvm.java.util.concurrent.TimeUnit.MILLISECONDS
-    config = metrics.MetricConfig().samples(window.samples).timeWindow(window.window_ms, unit)
-    return config.quota(metrics.Quota.upperBound(limit))
+class Java(NamedTuple):
+    """What is needed of Java, found once: finding a class takes as long as ten calls of it."""
+
+    metric_config: Any
+    upper_bound: Any
+    token_bucket: Any
+    rate: Any
+    windowed_sum: Any
+    round: Any
+    milliseconds: Any
+    seconds: Any
+
+    @classmethod
+    def of(cls, jvm: Any) -> "Java":
+        metrics, units = jvm.org.apache.kafka.common.metrics, jvm.java.util.concurrent.TimeUnit
+        return cls(
+            metric_config=metrics.MetricConfig,
+            upper_bound=metrics.Quota.upperBound,
+            token_bucket=metrics.stats.TokenBucket,
+            rate=metrics.stats.Rate,
+            windowed_sum=metrics.stats.WindowedSum,
+            round=jvm.java.lang.Math.round,
+            milliseconds=units.MILLISECONDS,
+            seconds=units.SECONDS,
+        )
+
+    def config(self, window: Window, limit: float) -> Any:
+        config = self.metric_config().samples(window.samples).timeWindow(window.window_ms, self.milliseconds)
+        return config.quota(self.upper_bound(limit))
 
 
 def test_token_buckets_agree_with_java(spark: Any) -> None:
     """Tokens after every step, and the wait that shipped Kafka computes from them, clock steps included."""
-    jvm = spark._jvm
+    java = Java.of(spark._jvm)
     different = []
     for number in range(SEQUENCES):
         window, limit = random_window(), random_limit()
-        ours, config = TokenBucket(), java_config(jvm, window, limit)
-        javas = jvm.org.apache.kafka.common.metrics.stats.TokenBucket()
+        ours, config = TokenBucket(), java.config(window, limit)
+        javas = java.token_bucket()
         for now_ms, amount in steps(window, clock_steps_back=True):
             if not math.isnan(amount):
                 ours.record(amount, limit, window, now_ms)
                 javas.record(config, amount, now_ms)
             tokens, expected = ours.measure(limit, window, now_ms), javas.measure(config, now_ms)
             wait_ms = wait_for_tokens_ms(tokens, limit)
-            expected_ms = jvm.java.lang.Math.round(-expected / limit * 1000)
+            expected_ms = java.round(-expected / limit * 1000)
             if not close(tokens, expected) or abs(wait_ms - expected_ms) > 1 + 1e-9 * abs(expected_ms):
                 different.append((number, now_ms, tokens, expected, wait_ms, expected_ms))
 
@@ -72,13 +96,12 @@ def test_token_buckets_agree_with_java(spark: Any) -> None:
 
 def test_sampled_rates_agree_with_java(spark: Any) -> None:
     """Rate, window and wait after every step: expiry, padding and the ring's overwriting included."""
-    jvm = spark._jvm
-    stats, seconds = jvm.org.apache.kafka.common.metrics.stats, jvm.java.util.concurrent.TimeUnit.SECONDS
+    java = Java.of(spark._jvm)
     different = []
     for number in range(SEQUENCES):
         window, limit = random_window(), random_limit()
-        ours, config = SampledRate(), java_config(jvm, window, limit)
-        javas = stats.Rate(seconds, stats.WindowedSum())
+        ours, config = SampledRate(), java.config(window, limit)
+        javas = java.rate(java.seconds, java.windowed_sum())
         for now_ms, amount in steps(window, clock_steps_back=False):
             if not math.isnan(amount):
                 ours.record(amount, window, now_ms)
@@ -86,7 +109,7 @@ def test_sampled_rates_agree_with_java(spark: Any) -> None:
             rate, expected = ours.measure(window, now_ms), javas.measure(config, now_ms)
             window_ms, expected_window_ms = ours.window_ms(window, now_ms), javas.windowSize(config, now_ms)
             wait_ms = wait_for_rate_ms(rate, limit, window_ms)
-            expected_ms = jvm.java.lang.Math.round((expected - limit) / limit * expected_window_ms)
+            expected_ms = java.round((expected - limit) / limit * expected_window_ms)
             same = close(rate, expected) and window_ms == expected_window_ms
             if not same or abs(wait_ms - expected_ms) > 1 + 1e-9 * abs(expected_ms):
                 different.append((number, now_ms, rate, expected, window_ms, expected_window_ms))
