@@ -1,10 +1,10 @@
 """Writing Delta tables with Spark so that a repeated micro-batch changes nothing."""
 
 from collections.abc import Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 from delta.tables import DeltaTable
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -31,28 +31,40 @@ def append_once(rows: DataFrame, path: str, application: str, batch_id: int) -> 
     )
 
 
-def source_spans(rows: DataFrame) -> list[Row]:
-    """For each source partition with rows the first and last offset of them."""
-    return (
-        rows.groupBy("source_topic", "source_partition")
-        .agg(F.min("source_offset").alias("first"), F.max("source_offset").alias("last"))
-        .collect()
+class SourceSpan(NamedTuple):
+    """The first and last offset that some rows have of a source partition, and whether they have each only once."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+    unique: bool
+
+
+def source_spans(rows: DataFrame) -> list[SourceSpan]:
+    """The span of each source partition with rows."""
+    offset = F.col("source_offset")
+    spans = rows.groupBy("source_topic", "source_partition").agg(
+        F.min(offset), F.max(offset), F.count(offset) == F.count_distinct(offset)
     )
+    return [SourceSpan(*span) for span in spans.collect()]
 
 
-def new_rows(rows: DataFrame, spans: Sequence[Row], path: str) -> DataFrame:
+def new_rows(rows: DataFrame, spans: Sequence[SourceSpan], path: str) -> DataFrame:
     """The rows whose source record the table hasn't yet, one for each source record.
 
     Rows have the SOURCE_COLUMNS, `spans` are theirs. Files are written in the order of time, so the ranges of offsets
     that a batch spans let Delta skip nearly all of them: the cost doesn't grow with the table.
     """
+    if not all(span.unique for span in spans):  # seldom, and it sorts whole rows
+        rows = rows.dropDuplicates([*SOURCE_COLUMNS])
     within = F.lit(False)
     for span in spans:
-        within = within | _within(span["source_topic"], span["source_partition"], span["first"], span["last"])
+        within = within | _within(span)
     known = rows.sparkSession.read.format("delta").load(path).where(within).select(*SOURCE_COLUMNS)
-    return rows.dropDuplicates([*SOURCE_COLUMNS]).join(F.broadcast(known), [*SOURCE_COLUMNS], "left_anti")
+    return rows.join(F.broadcast(known), [*SOURCE_COLUMNS], "left_anti")
 
 
-def _within(topic: str, partition: int, first: int, last: int) -> Column:
-    same_partition = (F.col("source_topic") == topic) & (F.col("source_partition") == partition)
-    return same_partition & F.col("source_offset").between(first, last)
+def _within(span: SourceSpan) -> Column:
+    same_partition = (F.col("source_topic") == span.topic) & (F.col("source_partition") == span.partition)
+    return same_partition & F.col("source_offset").between(span.first, span.last)

@@ -157,3 +157,23 @@ def test_a_shadow_quota_throttles_nobody(spark: SparkSession, tables: Settings) 
 
     (row,) = metrics_rows(tables)
     assert (row["violated_count"], row["throttled_count"]) == (1, 0)
+
+
+def test_of_two_decisions_at_the_same_time_the_one_read_later_is_the_latest(
+    spark: SparkSession, tables: Settings
+) -> None:
+    """Also where offsets and times are as large as they can be."""
+    offset = 2**63 - 2
+    measure(tables, parsed(spark, [decision(offset + 1, rate=2.0), decision(offset, rate=1.0)]), batch_id=0)
+
+    (row,) = metrics_rows(tables)
+    assert (row["rate"], row["count"]) == (2.0, 2)
+
+
+def test_metrics_are_hashed_not_sorted(spark: SparkSession) -> None:
+    """Sorting the charges of a large batch takes longer than everything else that the audit query does."""
+    measured = quota_metrics_table.measure_decisions(parsed(spark, [decision(1)]), window_s=60)
+
+    plan = measured._jdf.queryExecution().executedPlan().toString()
+    assert "HashAggregate" in plan
+    assert "SortAggregate" not in plan

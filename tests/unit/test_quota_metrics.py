@@ -1,7 +1,8 @@
 """Merging what a micro-batch measured into the quota_metrics table."""
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
@@ -96,3 +97,26 @@ def test_a_hundred_thousand_counters_are_merged_by_hashing(tmp_path: Path) -> No
 
     assert set(counts(path).values()) == {2}
     assert len(counts(path)) == 100_000
+
+
+def test_windows_that_a_batch_has_nothing_of_are_not_read(tmp_path: Path) -> None:
+    """Else each batch would take longer than the one before, until the day is over."""
+    path = str(tmp_path)
+    windows = [{"user": "alice", "window_start": WINDOW_START + timedelta(minutes=minute)} for minute in range(3)]
+    for window in windows:
+        write_deltalake(path, measured([window]), mode="append")
+    first, middle, last = sorted(files(path), key=lambda file: str(file["min.window_start"]))
+    for file in (first, last):
+        (tmp_path / file["path"]).unlink()
+
+    merge_metrics(measured([windows[1]]), path, {}, "audit", 1)
+
+    left = {file["path"] for file in files(path)}
+    assert {first["path"], last["path"]} < left
+    assert middle["path"] not in left
+
+
+def files(path: str) -> list[dict[str, Any]]:
+    """Path and statistics of each of the table's files."""
+    rows: list[dict[str, Any]] = pa.table(DeltaTable(path).get_add_actions(flatten=True)).to_pylist()
+    return rows
