@@ -65,16 +65,16 @@ def check_amounts(request: Request) -> None:
     """Raises InvalidRequestError unless every amount is within its bounds, and no name that is needed is empty."""
     if not request.api:
         raise InvalidRequestError("api", "is empty", "the name of a Kafka API such as Produce")
-    if request.timestamp_ms is not None:
-        _check_bounds("timestamp_ms", request.timestamp_ms, MAX_TIMESTAMP_MS)
-    if request.api_version is not None:
-        _check_bounds("api_version", request.api_version, MAX_INT16)
-    if request.request_time_ns is not None:
-        _check_bounds("request_time_ns", request.request_time_ns, MAX_EXACT)
-    if request.network_time_ns is not None:
-        _check_bounds("network_time_ns", request.network_time_ns, MAX_EXACT)
-    if request.purgatory_ms:
-        _check_bounds("purgatory_ms", request.purgatory_ms, MAX_INT32)
+    if request.timestamp_ms is not None and not 0 <= request.timestamp_ms <= MAX_TIMESTAMP_MS:
+        raise _out_of_bounds("timestamp_ms", request.timestamp_ms, MAX_TIMESTAMP_MS)
+    if request.api_version is not None and not 0 <= request.api_version <= MAX_INT16:
+        raise _out_of_bounds("api_version", request.api_version, MAX_INT16)
+    if request.request_time_ns is not None and not 0 <= request.request_time_ns <= MAX_EXACT:
+        raise _out_of_bounds("request_time_ns", request.request_time_ns, MAX_EXACT)
+    if request.network_time_ns is not None and not 0 <= request.network_time_ns <= MAX_EXACT:
+        raise _out_of_bounds("network_time_ns", request.network_time_ns, MAX_EXACT)
+    if not 0 <= request.purgatory_ms <= MAX_INT32:
+        raise _out_of_bounds("purgatory_ms", request.purgatory_ms, MAX_INT32)
     if request.topic_partitions:
         _check_topic_partitions(request.topic_partitions)
     if request.mutations:
@@ -96,11 +96,6 @@ def check_lengths(request: Request) -> None:
 def _check_length(field_name: str, name: str | None) -> None:
     if name is not None and len(name) > MAX_NAME_LENGTH:
         raise InvalidRequestError(field_name, f"has {len(name)} characters", f"at most {MAX_NAME_LENGTH}")
-
-
-def _check_bounds(field_name: str, amount: int, maximum: int) -> None:
-    if not 0 <= amount <= maximum:
-        raise _out_of_bounds(field_name, amount, maximum)
 
 
 def _check_topic_partitions(topic_partitions: list[TopicPartition]) -> None:

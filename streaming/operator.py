@@ -148,8 +148,8 @@ def _planned(parcels: Mapping[int, bytes]) -> pa.RecordBatch:
 
 
 def _records(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[bytes | None, Source]]:
-    columns = (batch.column(name).to_pylist() for name in ("value", "partition", "offset", "timestamp_ms"))
-    for value, partition, offset, timestamp_ms in zip(*columns, strict=True):
+    numbers = (batch.column(name).to_numpy().tolist() for name in ("partition", "offset", "timestamp_ms"))
+    for value, partition, offset, timestamp_ms in zip(batch.column("value").to_pylist(), *numbers, strict=True):
         yield value, Source(topic, partition, offset, timestamp_ms)
 
 
