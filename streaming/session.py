@@ -11,12 +11,12 @@ from configs.settings import Settings
 from streaming.jars import spark_jars
 from streaming.java import find_java
 
-_LOGGING = Path(__file__).with_name("log4j2.properties")
+_LOGGING = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 _DEFAULTS = {
     "spark.app.name": "sluice",
     "spark.driver.memory": "2g",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.scheduler.mode": "FAIR",  # a Delta commit of the audit query must not hold up a decision
@@ -41,6 +41,7 @@ _DEFAULTS = {
 def start_session(settings: Settings) -> SparkSession:
     """The session with Sluice's settings; section `spark` overrides any of them. Raises JarError and JavaError."""
     properties = _DEFAULTS | settings.spark
+    properties[_JAVA_OPTIONS] = f"{_LOGGING} {properties.get(_JAVA_OPTIONS, '')}".strip()
     # Workers would start the python3 of the PATH; the UI and block manager would listen on every interface.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if properties["spark.master"].startswith("local"):

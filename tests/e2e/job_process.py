@@ -15,6 +15,9 @@ from configs.settings import Settings, load_settings
 from scripts.broker import Child
 
 Json = dict[str, Any]
+QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+"""No time for Java's second compiler, which takes more of a short test than all else."""
+
 Waits = Callable[[], bool]
 
 
@@ -37,6 +40,7 @@ class JobProcess:
                 name: str(folder / "delta" / name) for name in ("quotas", "decisions", "quota_metrics", "dead_letters")
             },
             "quotas": {"seed": str(seed)},
+            "spark": QUICK_JAVA,
         }
         for section, values in sections.items():
             content[section] = {**content.get(section, {}), **values}

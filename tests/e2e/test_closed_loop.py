@@ -41,6 +41,7 @@ def job(kafka_broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     process.stop()
 
 
+@pytest.mark.alone
 def test_a_greedy_client_is_held_to_its_quota_by_every_gateway(job: JobProcess) -> None:
     """Muted within two micro-batches on all ten gateways, served again after the mute, on average at its quota."""
     clock, topics = FastClock(), job.settings.topics

@@ -60,13 +60,13 @@ class Faulty:
 
     def answers(self) -> Books:
         """Wait until every request is answered, and close the books; Delta may be behind."""
-        self.job.answered(self.job.count(self.settings.topics.requests), 120)
+        self.job.answered(self.job.count(self.settings.topics.requests), 180)
         return close_books(self.settings)
 
     def balance(self) -> Books:
         """Wait until every answer is in Delta too, and close the books."""
         delta, requests = self.settings.delta, self.job.count(self.settings.topics.requests)
-        wait_until(lambda: rows(delta.decisions) + rows(delta.dead_letters) >= requests, 120)
+        wait_until(lambda: rows(delta.decisions) + rows(delta.dead_letters) >= requests, 180)
         return self.answers()
 
     def query(self, name: str) -> Json:
@@ -115,7 +115,7 @@ def test_killed_python_workers_are_replaced(faulty: Faulty) -> None:
 def test_a_broker_that_is_killed_and_then_away_for_ten_seconds(faulty: Faulty) -> None:
     """kill -9 in the middle of micro-batches, and an outage: the job stays, and both queries go on where they were."""
     faulty.publish(5_000)
-    wait_until(lambda: answers(faulty) < faulty.job.count(faulty.settings.topics.requests), 30)
+    wait_until(lambda: answers(faulty) < faulty.job.count(faulty.settings.topics.requests), 180)
     faulty.broker.kill()
     faulty.broker.start()
     faulty.publish(2_000)
@@ -150,7 +150,7 @@ def test_decisions_go_on_while_delta_is_broken(faulty: Faulty) -> None:
     try:
         faulty.publish(2_000)
         faulty.job.answered(faulty.job.count(faulty.settings.topics.requests))
-        wait_until(lambda: faulty.query("audit").get("state") == "backing off", 60)
+        wait_until(lambda: faulty.query("audit").get("state") == "backing off", 180)
         assert health(faulty, "/healthz")[0] == 200
         ready, body = health(faulty, "/readyz")
         assert ready == 200
@@ -161,7 +161,7 @@ def test_decisions_go_on_while_delta_is_broken(faulty: Faulty) -> None:
         aside.rename(folder)
 
     assert faulty.balance().balanced
-    wait_until(lambda: faulty.query("audit").get("state") == "running", 60)
+    wait_until(lambda: faulty.query("audit").get("state") == "running", 180)
 
 
 def test_a_full_disk(faulty: Faulty) -> None:
@@ -172,7 +172,7 @@ def test_a_full_disk(faulty: Faulty) -> None:
     before = faulty.query("enforce").get("restarts", 0)
     with full_disk([pid, *java]):
         faulty.publish(2_000)
-        wait_until(lambda: restarts(faulty, "enforce") > before, 60)
+        wait_until(lambda: restarts(faulty, "enforce") > before, 180)
 
     assert faulty.balance().balanced
 
@@ -184,7 +184,7 @@ def test_commits_of_another_writer_double_nothing(faulty: Faulty) -> None:
     rewriter.start()
     try:
         faulty.publish(500)
-        wait_until(lambda: restarts(faulty, "audit") > before, 60)
+        wait_until(lambda: restarts(faulty, "audit") > before, 180)
     finally:
         done.set()
         rewriter.join()
@@ -219,20 +219,20 @@ def test_topics_deleted_while_the_job_runs(tmp_path: Path) -> None:
 
         delete_topic(faulty, topics.decisions)
         faulty.publish(100)
-        wait_until(lambda: answers(faulty) - letters == 100, 120)
-        wait_until(lambda: "Kafka has no longer" in str(faulty.query("audit").get("reason")), 60)
+        wait_until(lambda: answers(faulty) - letters == 100, 180)
+        wait_until(lambda: "Kafka has no longer" in str(faulty.query("audit").get("reason")), 180)
         assert any(f"topic {topics.decisions} was deleted" in entry["message"] for entry in faulty.job.log())
 
         faulty.job.stop()
         change(faulty.job, audit={"checkpoint": str(tmp_path / "new audit")})
         faulty.job.start()
-        wait_until(lambda: rows(delta.decisions) + rows(delta.dead_letters) >= 400, 60)
+        wait_until(lambda: rows(delta.decisions) + rows(delta.dead_letters) >= 400, 180)
         assert rows(delta.decisions) + rows(delta.dead_letters) == 400
 
         delete_topic(faulty, topics.requests)
         ensure_topics(faulty.settings)
         faulty.publish(100)
-        wait_until(lambda: not faulty.job.alive, 60)
+        wait_until(lambda: not faulty.job.alive, 180)
         line = faulty.job.last_line()
         assert "fail_on_data_loss" in line, line
     finally:

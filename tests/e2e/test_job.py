@@ -163,6 +163,7 @@ def test_each_answer_is_one_row_in_delta(job: JobProcess) -> None:
     ) == len(metrics)
 
 
+@pytest.mark.alone
 def test_a_quota_change_acts_within_three_seconds_of_a_running_load(job: JobProcess) -> None:
     """Without a restart or a pause: micro-batches go on, the first one after the change has the new version."""
     child = job.child

@@ -546,6 +546,7 @@ def test_alters_by_several_operators_at_once_all_count(shell: Shell) -> None:
     assert {entry.entity.user for entry in shell.table.entries()} == {f"user-{user}" for user in range(8)}
 
 
+@pytest.mark.alone
 def test_a_command_answers_within_a_second_and_loads_no_spark(example: Shell) -> None:
     program = (
         "import sys; from streaming.quotas_cli import app\n"
