@@ -45,7 +45,7 @@ def source_spans(rows: DataFrame) -> list[SourceSpan]:
     """The span of each source partition with rows."""
     offset = F.col("source_offset")
     spans = rows.groupBy("source_topic", "source_partition").agg(
-        F.min(offset), F.max(offset), F.count(offset) == F.count_distinct(offset)
+        F.min(offset), F.max(offset), F.count("*") == F.count_distinct(offset)
     )
     return [SourceSpan(*span) for span in spans.collect()]
 

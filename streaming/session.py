@@ -39,7 +39,10 @@ _DEFAULTS = {
 
 
 def start_session(settings: Settings) -> SparkSession:
-    """The session with Sluice's settings; section `spark` overrides any of them. Raises JarError and JavaError."""
+    """The session with Sluice's settings; section `spark` overrides any of them, and adds to Java's options.
+
+    Raises JarError and JavaError.
+    """
     properties = _DEFAULTS | settings.spark
     properties[_JAVA_OPTIONS] = f"{_LOGGING} {properties.get(_JAVA_OPTIONS, '')}".strip()
     # Workers would start the python3 of the PATH; the UI and block manager would listen on every interface.

@@ -31,7 +31,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Remove the locks."""
-    for lock in _locks(str(_run_id(session.config))):
+    run_id = _run_id(session.config)
+    for lock in _locks(run_id) if run_id else ():
         lock.unlink(missing_ok=True)
 
 

@@ -104,6 +104,17 @@ def test_decisions_that_are_there_already_are_not_new(spark: SparkSession, table
     assert [row["source_offset"] for row in new.collect()] == [3]
 
 
+def test_rows_without_an_offset_are_one_row(spark: SparkSession, tables: Settings) -> None:
+    """A letter that somebody else wrote, twice in a batch: there is no source record to tell them apart."""
+    columns = "source_topic string, source_partition int, source_offset bigint"
+    rows = spark.createDataFrame([("t", 0, None), ("t", 0, None)], columns)
+
+    spans = source_spans(rows)
+
+    assert [span.unique for span in spans] == [False]
+    assert new_rows(rows, spans, tables.delta.decisions).count() == 1
+
+
 def test_a_repeated_batch_is_appended_once(spark: SparkSession, tables: Settings) -> None:
     """Versions 0, 1, 1, 0, 2 of one row each leave three."""
     for batch_id in (0, 1, 1, 0, 2):
