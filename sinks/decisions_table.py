@@ -30,12 +30,13 @@ PARTITIONED_BY = ("date",)
 def parse_decisions(values: DataFrame) -> DataFrame:
     """Rows of the table from the decisions topic's records (`value`); what is no decision is left out."""
     decision = F.from_json(F.col("value").cast("string"), DECISION_DDL)
-    decisions = values.select(decision.alias("decision")).select("decision.*").where("decision_id is not null")
+    decisions = values.select(decision.alias("decision")).select("decision.*").where("timestamp_ms is not null")
     parts = F.split("decision_id", "-")
-    return decisions.select(
+    rows = decisions.select(
         F.regexp_replace("decision_id", r"-\d+-\d+$", "").alias("source_topic"),
-        F.element_at(parts, -2).cast("int").alias("source_partition"),
-        F.element_at(parts, -1).cast("bigint").alias("source_offset"),
+        F.try_element_at(parts, F.lit(-2)).try_cast("int").alias("source_partition"),
+        F.try_element_at(parts, F.lit(-1)).try_cast("bigint").alias("source_offset"),
         *decisions.columns,
         F.to_date(F.timestamp_millis("decided_at_ms")).alias("date"),
     )
+    return rows.where("source_partition is not null and source_offset is not null")

@@ -86,9 +86,12 @@ def test_a_decisions_source_comes_from_its_id(spark: SparkSession) -> None:
 
 def test_what_is_no_decision_is_left_out(spark: SparkSession) -> None:
     """Somebody else's record in the topic stops nothing."""
-    values = [(b"junk",), (None,), (b"{}",), (json.dumps(decision(1)).encode(),)]
+    ids = ["junk", "a-b", "a-b-c", "a-0-", "-", "a-0-99999999999999999999"]
+    strangers: list[Json] = [{}, {"decision_id": "a-0-1"}, *(decision(1) | {"decision_id": strange} for strange in ids)]
+    values = [(b"junk",), (None,), *((json.dumps(value).encode(),) for value in [*strangers, decision(1)])]
 
-    assert decisions_table.parse_decisions(spark.createDataFrame(values, "value binary")).count() == 1
+    (row,) = decisions_table.parse_decisions(spark.createDataFrame(values, "value binary")).collect()
+    assert row["decision_id"] == decision(1)["decision_id"]
 
 
 def test_decisions_that_are_there_already_are_not_new(spark: SparkSession, tables: Settings) -> None:
