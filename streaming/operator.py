@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -104,11 +104,24 @@ def combiner(decisions_topic: str, quota: QuotaSettings) -> ArrowStage:
 @contextmanager
 def _no_garbage() -> Iterator[None]:
     """No search for garbage meanwhile: thousands of rows and no cycle among them, it would take a third of the time."""
+    _keep_imports()
     gc.disable()
     try:
         yield
     finally:
         gc.enable()
+
+
+@cache
+def _keep_imports() -> None:
+    """Once a worker process: PySpark searches for garbage after every task, 40 ms and more with all that pandas is."""
+    _keep_everything()
+
+
+def _keep_everything() -> None:
+    """Searches for garbage pass over all that is there by now."""
+    gc.collect()
+    gc.freeze()
 
 
 def packed(records: list[OutputRecord]) -> pd.DataFrame:
@@ -167,4 +180,6 @@ def _batch_properties() -> tuple[int, int]:
 @lru_cache(maxsize=2)
 def _quotas(checkpoint: str, version: int) -> Quotas:
     """The quotas of a version, read once a worker process."""
-    return QuotaSnapshots(CheckpointFolder(checkpoint)).load(version)
+    quotas = QuotaSnapshots(CheckpointFolder(checkpoint)).load(version)
+    _keep_everything()
+    return quotas
