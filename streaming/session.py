@@ -37,14 +37,27 @@ _DEFAULTS = {
     "spark.sql.streaming.metricsEnabled": "true",
 }
 
+_LOCAL_CHECKPOINTS = {
+    # Hadoop's other interface starts ten processes (chmod, readlink) for each local file, a quarter of a second in
+    # every micro-batch. Neither renames in one step with its check on a local disk; the checkpoint's lock sees to that.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+
+
+def session_properties(settings: Settings) -> dict[str, str]:
+    """Sluice's properties of the session; section `spark` overrides any of them, and adds to Java's options."""
+    checkpoints = (settings.enforce.checkpoint, settings.audit.checkpoint)
+    local = {} if any("://" in checkpoint for checkpoint in checkpoints) else _LOCAL_CHECKPOINTS
+    properties = _DEFAULTS | local | settings.spark
+    properties[_JAVA_OPTIONS] = f"{_LOGGING} {properties.get(_JAVA_OPTIONS, '')}".strip()
+    return properties
+
 
 def start_session(settings: Settings) -> SparkSession:
-    """The session with Sluice's settings; section `spark` overrides any of them, and adds to Java's options.
-
-    Raises JarError and JavaError.
-    """
-    properties = _DEFAULTS | settings.spark
-    properties[_JAVA_OPTIONS] = f"{_LOGGING} {properties.get(_JAVA_OPTIONS, '')}".strip()
+    """The session with Sluice's properties. Raises JarError and JavaError."""
+    properties = session_properties(settings)
     # Workers would start the python3 of the PATH; the UI and block manager would listen on every interface.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if properties["spark.master"].startswith("local"):

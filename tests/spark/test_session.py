@@ -1,11 +1,19 @@
 """The Spark session that Sluice makes."""
 
+import os
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from configs.settings import load_settings
+from streaming.session import session_properties
+
 pytestmark = pytest.mark.spark
+
+_FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 
 
 def test_options_for_java_are_added_to_sluices_own(spark: SparkSession) -> None:
@@ -15,3 +23,25 @@ def test_options_for_java_are_added_to_sluices_own(spark: SparkSession) -> None:
 
     assert [option for option in options if option.startswith("-Dlog4j2.configurationFile=file:")]
     assert "-XX:TieredStopAtLevel=1" in options
+
+
+def test_the_file_manager_goes_by_where_the_checkpoints_are(spark: SparkSession) -> None:
+    """On a local disk Hadoop's FileContext runs chmod and readlink for each file; on HDFS only it renames at once."""
+    settings = load_settings(environment={})
+    remote = replace(settings, enforce=replace(settings.enforce, checkpoint="s3a://bucket/enforce"))
+
+    assert str(spark.conf.get(_FILE_MANAGER)).endswith(".FileSystemBasedCheckpointFileManager")
+    assert _FILE_MANAGER not in session_properties(remote)
+
+
+def test_a_local_checkpoint_is_gone_on_with(spark: SparkSession, tmp_path: Path) -> None:
+    """The file manager finds what it wrote; each micro-batch is written once."""
+    source, output = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    for text in ("a", "b"):
+        (source / text).write_text(text)
+        stream = spark.readStream.text(str(source)).writeStream.option("checkpointLocation", str(tmp_path / "c"))
+        stream.trigger(availableNow=True).start(str(output), "json").awaitTermination()
+
+    assert sorted(row.value for row in spark.read.json(str(output)).collect()) == ["a", "b"]
+    assert sorted(name for name in os.listdir(tmp_path / "c" / "offsets") if not name.startswith(".")) == ["0", "1"]
