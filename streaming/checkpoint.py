@@ -21,6 +21,9 @@ PREPARED_SUFFIX = ".resharded"
 LOCK = "lock"
 """The file that a process holds while it works on the checkpoint."""
 
+_LAYOUT = 2
+"""Says under which keys Spark's state has the shards; under others none would be found. 1 was the shard's number."""
+
 _KEPT_QUOTA_VERSIONS = 5
 """A replay needs the version of one batch ago; a few more cost nothing."""
 
@@ -127,6 +130,7 @@ class Origin:
     requests_topic: str
     quota_window: tuple[int, int]
     controller_window: tuple[int, int]
+    layout: int = 1
 
     @classmethod
     def of(cls, settings: Settings) -> "Origin":
@@ -137,6 +141,7 @@ class Origin:
             settings.topics.requests,
             (quota.client_window.samples, quota.client_window.window_ms),
             (quota.controller_window.samples, quota.controller_window.window_ms),
+            _LAYOUT,
         )
 
     def difference(self, settings: Settings) -> str | None:
@@ -166,7 +171,7 @@ def check_origin(folder: CheckpointFolder, settings: Settings) -> None:
     stored = read_origin(folder)
     if stored is None:
         _check_not_between(folder)
-        folder.write("sluice.json", msgspec.json.encode(Origin.of(settings)))
+        write_origin(folder, Origin.of(settings))
         return
     difference = stored.difference(settings)
     if difference is not None:
@@ -186,9 +191,21 @@ def read_origin(folder: CheckpointFolder) -> Origin | None:
     if content is None:
         return None
     try:
-        return msgspec.json.decode(content, type=Origin)
+        origin = msgspec.json.decode(content, type=Origin)
     except msgspec.MsgspecError as error:
         raise damaged("sluice/sluice.json", folder.checkpoint, str(error)) from error
+    if origin.layout != _LAYOUT:
+        raise CheckpointError(
+            f"the state in {folder.checkpoint} has layout {origin.layout}, this release has {_LAYOUT}; run `sluice"
+            " state export` with the release that made it and `sluice state import` with this one, or name a new"
+            " enforce.checkpoint (balances start afresh)"
+        )
+    return origin
+
+
+def write_origin(folder: CheckpointFolder, origin: Origin) -> None:
+    """Write down what a checkpoint of this release is made with."""
+    folder.write("sluice.json", msgspec.json.encode(replace(origin, layout=_LAYOUT)))
 
 
 def _check_not_between(folder: CheckpointFolder) -> None:

@@ -104,7 +104,7 @@ def decided_rows(spark: SparkSession, settings: Settings) -> DataFrame:
         "value", "partition", "offset", F.unix_millis("timestamp").alias("timestamp_ms")
     )
     planned = records.mapInArrow(planner(settings), PLANNED_SCHEMA)
-    decided = planned.groupBy("shard").applyInPandasWithState(
+    decided = planned.groupBy("shard_key").applyInPandasWithState(
         shard_decider(settings), DECIDED_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
     )
     return decided.select("topic", F.inline(F.arrays_zip("keys", "values")).alias("key", "value"))

@@ -20,18 +20,19 @@ from streaming.events import Source
 from streaming.planning import PlanSettings, parcels_of
 from streaming.records import OutputRecord, PartialRow, decode_parcel, decode_partials
 from streaming.seed import Seeds
+from streaming.shard_keys import key_of, shard_at
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
 
-PLANNED_SCHEMA = "shard int, payload binary"
+PLANNED_SCHEMA = "shard_key int, payload binary"
 DECIDED_SCHEMA = "topic string, keys array<binary>, values array<binary>"
 COMBINED_SCHEMA = "topic string, key binary, value binary"
 STATE_SCHEMA = "v int, payload binary"
 """For good: PySpark can't evolve the state of this operator, so the versioned codec inside `payload` does."""
 
 _STATE_VERSION = 1
-_PLANNED = pa.schema([("shard", pa.int32()), ("payload", pa.binary())])
+_PLANNED = pa.schema([("shard_key", pa.int32()), ("payload", pa.binary())])
 _COMBINED = pa.schema([("topic", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
 
 QUOTA_VERSION_PROPERTY = "sluice.quota_version"
@@ -68,9 +69,9 @@ def shard_decider(
     idle_expiry_ms = settings.state.idle_expiry_s * 1000
     seeds = Seeds.of(settings)
 
-    def decide(number: tuple[int], frames: Iterable[pd.DataFrame], state: "GroupState") -> Iterator[pd.DataFrame]:
+    def decide(key: tuple[int], frames: Iterable[pd.DataFrame], state: "GroupState") -> Iterator[pd.DataFrame]:
         with _no_garbage():
-            shard = Shard.from_bytes(state.get[1], shards) if state.exists else seeds.shard(number[0])
+            shard = Shard.from_bytes(state.get[1], shards) if state.exists else seeds.shard(shard_at(key[0]))
             parcels = (decode_parcel(payload) for frame in frames for payload in frame["payload"])
             records = decide_rows(shard, parcels, decisions_topic, quota)
             state.update((_STATE_VERSION, shard.to_bytes(shards, idle_expiry_ms, quota)))
@@ -156,7 +157,7 @@ class _PackedRow:
 
 
 def _planned(parcels: Mapping[int, bytes]) -> pa.RecordBatch:
-    columns = [pa.array(parcels.keys(), pa.int32()), pa.array(parcels.values(), pa.binary())]
+    columns = [pa.array(map(key_of, parcels), pa.int32()), pa.array(parcels.values(), pa.binary())]
     return pa.RecordBatch.from_arrays(columns, schema=_PLANNED)
 
 

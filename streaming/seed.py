@@ -11,7 +11,7 @@ import msgspec
 from configs.settings import Settings
 from state.shard import Shard
 from streaming.balances import Balances, Offset
-from streaming.checkpoint import CheckpointFolder, damaged
+from streaming.checkpoint import CheckpointFolder, damaged, write_origin
 from streaming.errors import CheckpointError
 
 _FOLDER = "seeds"
@@ -30,7 +30,7 @@ def plant(folder: CheckpointFolder, balances: Balances) -> None:
     for number, payload in balances.shards.items():
         folder.write(_seed_name(number), payload)
     folder.write("start.json", msgspec.json.encode(Start(balances.offsets, list(balances.shards))))
-    folder.write("sluice.json", msgspec.json.encode(balances.origin))
+    write_origin(folder, balances.origin)
 
 
 def read_start(folder: CheckpointFolder) -> Start | None:

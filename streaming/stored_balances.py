@@ -12,6 +12,7 @@ from streaming.checkpoint import BatchLog, CheckpointFolder, Origin, read_origin
 from streaming.errors import CheckpointError
 from streaming.query_errors import reason_of
 from streaming.seed import read_seed, read_start
+from streaming.shard_keys import shard_at
 from streaming.spark_files import check_enforce_checkpoint, check_spark_files
 
 _OFFSETS_FORM = "v1"
@@ -83,8 +84,8 @@ def _stored_shards(settings: Settings, checkpoint: str, batch_id: int) -> dict[i
     try:
         _ = spark.streams  # SPARK-58973: reading state needs a coordinator that Spark sets up with this, and only then
         state = spark.read.format("statestore").option("batchId", batch_id).load(checkpoint)
-        rows: Iterator[tuple[int, bytes]] = state.select("key.shard", "value.groupState.payload").toLocalIterator()
-        return {number: bytes(payload) for number, payload in rows}
+        rows: Iterator[tuple[int, bytes]] = state.select("key.shard_key", "value.groupState.payload").toLocalIterator()
+        return {shard_at(key): bytes(payload) for key, payload in rows}
     except (PySparkException, Py4JError) as error:
         raise CheckpointError(f"{checkpoint}: {reason_of(error)}") from error
     finally:

@@ -1,5 +1,6 @@
 """What Sluice keeps beside Spark's checkpoint."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,3 +67,18 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(CheckpointError, match="can't write"):
         CheckpointFolder(str(tmp_path / "file")).write("x", b"")
+
+
+def test_a_checkpoint_with_its_shards_under_other_keys_is_refused(tmp_path: Path) -> None:
+    """Its balances would not be found, and everybody's bucket be full again."""
+    settings, folder = settings_in(tmp_path), CheckpointFolder(str(tmp_path))
+    made_before_there_were_layouts = {
+        "shards": 32,
+        "requests_topic": "quota-requests",
+        "quota_window": [11, 1000],
+        "controller_window": [11, 1000],
+    }
+    folder.write("sluice.json", json.dumps(made_before_there_were_layouts).encode())
+
+    with pytest.raises(CheckpointError, match="has layout 1, this release has 2; run `sluice state export`"):
+        check_origin(folder, settings)
