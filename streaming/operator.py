@@ -71,7 +71,7 @@ def shard_decider(
 
     def decide(key: tuple[int], frames: Iterable[pd.DataFrame], state: "GroupState") -> Iterator[pd.DataFrame]:
         with _no_garbage():
-            shard = Shard.from_bytes(state.get[1], shards) if state.exists else seeds.shard(shard_at(key[0]))
+            shard = Shard.from_bytes(state.get[1], shards) if state.exists else seeds.shard(shard_at(int(key[0])))
             parcels = (decode_parcel(payload) for frame in frames for payload in frame["payload"])
             records = decide_rows(shard, parcels, decisions_topic, quota)
             state.update((_STATE_VERSION, shard.to_bytes(shards, idle_expiry_ms, quota)))
