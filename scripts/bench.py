@@ -99,6 +99,8 @@ def _scale(options: argparse.Namespace) -> Scale:
     batch_events: int = options.batch_events or (10_000 if quick else 100_000)
     return Scale(
         runs=options.runs,
+        warm_runs=1 if quick else 3,
+        warm_s=3.0 if quick else 60.0,
         batch_events=batch_events,
         batches=3 if quick else 5,
         warm=1 if quick else 2,

@@ -43,9 +43,15 @@ class BenchError(SluiceError):
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How large and how often: `runs` of every figure, batches of `batch_events`, of which `warm` don't count."""
+    """How large and how often: `runs` of every figure, batches of `batch_events`, of which `warm` don't count.
+
+    Java compiles for minutes, which is nothing to a job that runs for months: `warm_runs` of (a) and the first
+    `warm_s` of (b) don't count either.
+    """
 
     runs: int
+    warm_runs: int
+    warm_s: float
     batch_events: int
     batches: int
     warm: int
@@ -100,9 +106,16 @@ class Place(AbstractContextManager["Place"]):
     def setup(self, name: str, requests: str, quotas: Iterable[QuotaEntry] = (), **sections: Json) -> Setup:
         """A configuration with its own checkpoint, tables and output topics, reading the topic `requests`."""
         folder = self.folder / name
+        cores = os.cpu_count() or 1  # sized for this machine as docs/operating.md, "Sizing", has it
         content: dict[str, Json] = {
             "kafka": {"bootstrap.servers": self.servers},
-            "topics": {"requests": requests, "decisions": f"{name}-decisions", "dead_letters": f"{name}-dead-letters"},
+            "topics": {
+                "requests": requests,
+                "decisions": f"{name}-decisions",
+                "dead_letters": f"{name}-dead-letters",
+                "partitions": cores,
+            },
+            "state": {"shards": 4 * cores},
             "enforce": {"checkpoint": str(folder / "enforce")},
             "audit": {"checkpoint": str(folder / "audit"), "trigger_s": 0},
             "delta": {

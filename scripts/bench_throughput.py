@@ -23,9 +23,13 @@ def measure_throughput(place: Place, scale: Scale, findings: Findings) -> None:
         speeds: dict[str, list[float]] = {}
         with place.driver() as driver:
             driver.session(plain)
-            _run(place, scale, driver, load, requests, plain, run=0)  # Java compiles; a job that runs for months has
-            for run in range(1, scale.runs + 1):
-                for name, speed in _run(place, scale, driver, load, requests, plain, run).items():
+            for run in range(scale.warm_runs):
+                _queries(place, scale, driver, load, requests, f"warm-{run}")
+            for run in range(scale.runs):
+                run_speeds = _queries(place, scale, driver, load, requests, str(run)) | _loops(
+                    place, scale, load, plain
+                )
+                for name, speed in run_speeds.items():
                     speeds.setdefault(name, []).append(speed)
         _report(findings, load, speeds)
 
@@ -57,20 +61,21 @@ def measure_audit(place: Place, scale: Scale, findings: Findings) -> None:
     findings.compare("audit / enforce (1 charge), throughput", audit, enforce)
 
 
-def _run(
-    place: Place, scale: Scale, driver: SparkDriver, load: Load, requests: str, plain: Setup, run: int
-) -> dict[str, float]:
-    """Each of the four once."""
+def _queries(place: Place, scale: Scale, driver: SparkDriver, load: Load, requests: str, name: str) -> dict[str, float]:
+    """The enforce query and the copy, once each, in this order: the copy writes as much as the decisions had."""
     batch = {"max_offsets_per_trigger": scale.batch_events}
-    setup = place.setup(f"throughput-{len(load.quotas)}-{run}", requests, load.quotas, enforce=batch)
+    setup = place.setup(f"throughput-{len(load.quotas)}-{name}", requests, load.quotas, enforce=batch)
     driver.start("enforce", setup)
     speeds = {"enforce": scale.steady_events_per_s(driver.drain(scale.events)["batches"])}
     padding = copy_padding(place, setup, load)
     driver.start("copy", setup, checkpoint=str(setup.file.parent / "copy"), padding_bytes=padding)
     speeds["copy"] = scale.steady_events_per_s(driver.drain(scale.events)["batches"])
-    for client in CLIENTS:
-        speeds[f"{client} loop"] = place.loop(client, plain, load.name, scale.batch_events)
     return speeds
+
+
+def _loops(place: Place, scale: Scale, load: Load, plain: Setup) -> dict[str, float]:
+    """The plain loops, once each."""
+    return {f"{client} loop": place.loop(client, plain, load.name, scale.batch_events) for client in CLIENTS}
 
 
 def copy_padding(place: Place, setup: Setup, load: Load) -> int:
