@@ -63,7 +63,7 @@ def plan_charges(request: Request, quotas: Quotas, settings: QuotaSettings) -> C
             _plan_bytes(plan, request, quotas, QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.TOPIC_PRODUCER_BYTE_RATE)
         elif request.api == "Fetch" and not request.cluster_action:
             _plan_bytes(plan, request, quotas, QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.TOPIC_CONSUMER_BYTE_RATE)
-    if quotas.enabled(QuotaKind.REQUEST_PERCENTAGE):
+    if request.request_time_ns is not None or request.network_time_ns is not None:
         _plan_request_time(plan, request, quotas, settings)
     return plan
 
@@ -131,13 +131,13 @@ def _plan_bytes(
 
 
 def _plan_request_time(plan: ChargePlan, request: Request, quotas: Quotas, settings: QuotaSettings) -> None:
-    if request.request_time_ns is None and request.network_time_ns is None:
+    kind = QuotaKind.REQUEST_PERCENTAGE
+    if not quotas.enabled(kind):
         return
     points = request_points(request, settings)
     if is_exempt(request, settings.policy):
         plan.unmetered.append(Unmetered(EXEMPT_REQUEST_TIME, "exempt", None, sum(points)))
     else:
-        kind = QuotaKind.REQUEST_PERCENTAGE
         _add(plan, kind, quotas.resolve(kind, request.user or "", request.client_id or ""), points)
 
 
