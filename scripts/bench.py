@@ -53,6 +53,7 @@ def main() -> int:
     scale = _scale(options)
     signal.signal(signal.SIGTERM, _interrupt)
     environment, findings, console = _environment(scale), Findings(), Console()
+    stolen_before, all_before = _cpu_ticks()
     try:
         with Place(scale.overrides) as place:
             code = _measure(options.only, place, scale, findings)
@@ -63,6 +64,8 @@ def main() -> int:
         print("bench: stopped; what was measured so far:", file=sys.stderr)
         code = 130
     environment["load average over 1 minute, after"] = f"{os.getloadavg()[0]:.1f}"
+    stolen, ticks = _cpu_ticks()
+    environment["CPU time that the host gave to others"] = f"{(stolen - stolen_before) / (ticks - all_before or 1):.1%}"
     if not findings.figures:
         return code
     report = Report(environment, findings)
@@ -145,6 +148,13 @@ def _commit() -> str:
 
     changed = git("status", "--porcelain", "--untracked-files=no", "--", "state", "streaming", "sinks", "configs")
     return (git("rev-parse", "--short", "HEAD") or "unknown") + (" with uncommitted changes" if changed else "")
+
+
+def _cpu_ticks() -> tuple[int, int]:
+    """CPU time that a virtual machine wasn't given, and all of it; no time at all where the kernel doesn't say."""
+    stat = Path("/proc/stat")
+    ticks = [int(number) for number in stat.read_text().split("\n", 1)[0].split()[1:9]] if stat.exists() else [0] * 8
+    return ticks[-1], sum(ticks)
 
 
 def _processor() -> str:
