@@ -26,10 +26,9 @@ def measure_throughput(place: Place, scale: Scale, findings: Findings) -> None:
             for run in range(scale.warm_runs):
                 _queries(place, scale, driver, load, requests, f"warm-{run}")
             for run in range(scale.runs):
-                run_speeds = _queries(place, scale, driver, load, requests, str(run)) | _loops(
-                    place, scale, load, plain
-                )
-                for name, speed in run_speeds.items():
+                found = _queries(place, scale, driver, load, requests, str(run))
+                found |= _loops(place, scale, load, plain)
+                for name, speed in found.items():
                     speeds.setdefault(name, []).append(speed)
         _report(findings, load, speeds)
 

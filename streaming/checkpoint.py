@@ -40,6 +40,11 @@ class CheckpointFolder:
         """The checkpoint folder: a URI, or an absolute path so that workers find it too."""
         return self._checkpoint
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a path on this machine rather than a URI."""
+        return "://" not in self._checkpoint
+
     def read(self, name: str) -> bytes | None:
         """The content of a file, None if it doesn't exist. Raises CheckpointError if the folder can't be read."""
         filesystem, folder = self._open()

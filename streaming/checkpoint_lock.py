@@ -15,7 +15,7 @@ def locked(folder: CheckpointFolder) -> Iterator[None]:
 
     Only a path can be locked: of a URI the operator has to know that nobody else works on it.
     """
-    if "://" in folder.checkpoint:
+    if not folder.is_local:
         yield
         return
     path = Path(folder.checkpoint) / "sluice" / LOCK

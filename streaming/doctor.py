@@ -87,7 +87,7 @@ def check_topics(settings: Settings) -> str:
 def check_checkpoint(settings: Settings) -> str:
     """What the enforce checkpoint was made with. Raises CheckError or CheckpointError when the job can't use it."""
     folder = CheckpointFolder(settings.enforce.checkpoint)
-    if "://" not in folder.checkpoint:
+    if folder.is_local:
         _check_writable(Path(folder.checkpoint))
     check_enforce_checkpoint(settings)
     made_with = folder.read("sluice.json")

@@ -8,6 +8,7 @@ from tempfile import gettempdir
 from pyspark.sql import SparkSession
 
 from configs.settings import Settings
+from streaming.checkpoint import CheckpointFolder
 from streaming.jars import spark_jars
 from streaming.java import find_java
 
@@ -48,9 +49,9 @@ _LOCAL_CHECKPOINTS = {
 
 def session_properties(settings: Settings) -> dict[str, str]:
     """Sluice's properties of the session; section `spark` overrides any of them, and adds to Java's options."""
-    checkpoints = (settings.enforce.checkpoint, settings.audit.checkpoint)
-    local = {} if any("://" in checkpoint for checkpoint in checkpoints) else _LOCAL_CHECKPOINTS
-    properties = _DEFAULTS | local | settings.spark
+    checkpoints = (CheckpointFolder(settings.enforce.checkpoint), CheckpointFolder(settings.audit.checkpoint))
+    local = all(checkpoint.is_local for checkpoint in checkpoints)
+    properties = _DEFAULTS | (_LOCAL_CHECKPOINTS if local else {}) | settings.spark
     properties[_JAVA_OPTIONS] = f"{_LOGGING} {properties.get(_JAVA_OPTIONS, '')}".strip()
     return properties
 
