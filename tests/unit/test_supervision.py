@@ -71,7 +71,7 @@ def test_a_failed_query_is_started_again_and_its_reason_is_one_line(caplog: pyte
     query.stop()
     query.join()
 
-    (line,) = [record.getMessage() for record in caplog.records]
+    (line,) = [record.getMessage() for record in caplog.records if record.name.startswith("sluice.")]
     assert line == "query q ended, once; starts again in 0.001 s: java.io.IOException: disk\x1b is gone"
     assert running.stopped
     assert query.state.state == "stopped"
