@@ -6,10 +6,12 @@ The enforce and audit queries are the job's own, started as streaming.job starts
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -46,12 +48,14 @@ class Driver:
         self._spark = start_session(load_settings(Path(settings)))
         return {"spark": self._spark.version}
 
-    def start(self, query: str, settings: str, checkpoint: str = "", padding_bytes: int = 0) -> Json:
-        """Start a query: `enforce`, `audit` or `copy`; the latter two arguments are the copy's."""
+    def start(
+        self, query: str, settings: str, checkpoint: str = "", padding_bytes: int = 0, tuned: bool = False
+    ) -> Json:
+        """Start a query: `enforce`, `audit` or `copy`; the latter three arguments are the copy's."""
         loaded = load_settings(Path(settings))
         self._cpu_before = jvm_cpu_s(self._jvm())
         if query == "copy":
-            running = start_copy(self._session(), loaded, checkpoint, padding_bytes)
+            running = start_copy(self._session(), loaded, checkpoint, padding_bytes, tuned)
             self._query, self._stop = running, running.stop
         elif query == "audit":
             audit = AuditQuery(self._session(), loaded)
@@ -145,8 +149,9 @@ def main() -> None:
 def _read(commands: "SimpleQueue[Json]") -> None:
     for line in sys.stdin:
         commands.put(json.loads(line))
-    os._exit(0)  # nobody wants an answer any more; the JVM ends with this process
+    os.kill(os.getpid(), signal.SIGINT)  # nobody wants an answer any more; the JVM ends with this process
 
 
 if __name__ == "__main__":
-    main()
+    with suppress(KeyboardInterrupt):
+        main()

@@ -1,9 +1,11 @@
 """The Spark session of the job."""
 
+import atexit
 import os
+import shutil
 import sys
 from pathlib import Path
-from tempfile import gettempdir
+from tempfile import gettempdir, mkdtemp
 
 from pyspark.sql import SparkSession
 
@@ -14,6 +16,10 @@ from streaming.java import find_java
 
 _LOGGING = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+_SOCKETS = "spark.python.unix.domain.socket.enabled"
+_LONGEST_SOCKET_FOLDER = 60
+"""Linux allows a socket's path 107 bytes and macOS 103; Spark's name for it takes 43."""
 
 _DEFAULTS = {
     "spark.app.name": "sluice",
@@ -63,7 +69,7 @@ def start_session(settings: Settings) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if properties["spark.master"].startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        properties = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} | properties
+        properties = local_properties() | properties
     find_java()
     builder = SparkSession.builder.config("spark.jars", ",".join(map(str, spark_jars())))
     for name, value in properties.items():
@@ -72,3 +78,14 @@ def start_session(settings: Settings) -> SparkSession:
     partitions = settings.enforce.shuffle_partitions or session.sparkContext.defaultParallelism
     session.conf.set("spark.sql.shuffle.partitions", str(partitions))
     return session
+
+
+def local_properties() -> dict[str, str]:
+    """Properties for a driver whose executor and workers are on the same machine."""
+    properties = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    sockets = mkdtemp(prefix="sluice-")  # only this user may enter it
+    atexit.register(shutil.rmtree, sockets, ignore_errors=True)
+    if len(sockets) <= _LONGEST_SOCKET_FOLDER:
+        # Over TCP a worker waits 40 ms for each acknowledgement that the other side puts off.
+        properties |= {_SOCKETS: "true", f"{_SOCKETS.removesuffix('enabled')}dir": sockets}
+    return properties

@@ -1,6 +1,7 @@
 """The Spark session that Sluice makes."""
 
 import os
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from configs.settings import load_settings
-from streaming.session import session_properties
+from streaming.session import local_properties, session_properties
 
 pytestmark = pytest.mark.spark
 
@@ -32,6 +33,26 @@ def test_the_file_manager_goes_by_where_the_checkpoints_are(spark: SparkSession)
 
     assert str(spark.conf.get(_FILE_MANAGER)).endswith(".FileSystemBasedCheckpointFileManager")
     assert _FILE_MANAGER not in session_properties(remote)
+
+
+def test_workers_talk_over_sockets_that_only_this_user_can_reach(spark: SparkSession) -> None:
+    """Over TCP a micro-batch waited 40 ms for an acknowledgement that was put off; the folder is no one else's."""
+    folder = Path(str(spark.sparkContext.getConf().get("spark.python.unix.domain.socket.dir")))
+
+    assert spark.range(4).rdd.map(lambda row: row.id).sum() == 6  # starts workers
+    assert [file for file in folder.iterdir() if file.is_socket()]
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_temporary_folder_too_deep_for_sockets_leaves_workers_on_tcp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A socket's path may have some hundred bytes; a longer one must not keep the job from starting."""
+    deep = tmp_path / ("x" * 60)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+
+    assert "spark.python.unix.domain.socket.enabled" not in local_properties()
 
 
 def test_a_local_checkpoint_is_gone_on_with(spark: SparkSession, tmp_path: Path) -> None:
