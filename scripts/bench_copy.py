@@ -1,5 +1,6 @@
 """The yardstick: a stateless Spark copy that moves as much data as the enforce query and decides nothing."""
 
+from dataclasses import replace
 from typing import cast
 
 from pyspark.sql import DataFrameWriter, SparkSession
@@ -19,8 +20,23 @@ EVENT_SCHEMA = (
 """The request event as docs/request.schema.json has it."""
 
 
-def start_copy(spark: SparkSession, settings: Settings, checkpoint: str, padding_bytes: int) -> StreamingQuery:
-    """Kafka to Kafka through the parsed event; `padding_bytes` make a record as large as a decision."""
+PLAIN_CLIENTS = {
+    "max.poll.records": "500",
+    "max.partition.fetch.bytes": "1048576",
+    "batch.size": "16384",
+}
+"""Kafka's defaults where the job has its own values: what a copy has that nobody tuned."""
+
+
+def start_copy(
+    spark: SparkSession, settings: Settings, checkpoint: str, padding_bytes: int, tuned: bool
+) -> StreamingQuery:
+    """Kafka to Kafka through the parsed event; `padding_bytes` make a record as large as a decision.
+
+    A tuned copy has the Kafka client properties of the job, the other one Kafka's own.
+    """
+    if not tuned:
+        settings = replace(settings, kafka=PLAIN_CLIENTS | settings.kafka)
     requests = requests_source(spark, settings, settings.enforce.starting_offsets)
     events = requests.select(F.from_json(F.col("value").cast("string"), EVENT_SCHEMA).alias("event"))
     copies = events.select(

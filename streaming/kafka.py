@@ -8,11 +8,14 @@ from configs.settings import Settings
 
 _SOURCE_DEFAULTS = {
     "kafka.fetch.max.wait.ms": "10",  # the default of 500 ms is spent in every small micro-batch
+    "kafka.max.poll.records": "5000",  # Kafka's own values of this and the next are made for slower readers
+    "kafka.max.partition.fetch.bytes": str(4 * 1024 * 1024),
 }
 _SINK_DEFAULTS = {
     "kafka.acks": "all",
     "kafka.enable.idempotence": "true",
     "kafka.linger.ms": "5",
+    "kafka.batch.size": str(512 * 1024),  # Kafka's own 16 KiB hold some 25 decisions
     "kafka.max.request.size": str(8 * 1024 * 1024),  # a dead letter holds up to 4 MiB in base64
     "kafka.delivery.timeout.ms": "120000",
 }
