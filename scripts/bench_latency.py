@@ -82,7 +82,7 @@ def _with_new_requests(place: Place, setup: Setup) -> Setup:
 
 def _send(place: Place, scale: Scale, topic: str, events: int, rate_per_s: int) -> None:
     """Publish events as they become due, each with the present time."""
-    producer = Producer({"bootstrap.servers": place.servers, "linger.ms": 0})
+    producer = Producer({"bootstrap.servers": place.servers, "linger.ms": 5})
     users = spread(events, scale.users).tolist()
     start, sent = time.monotonic(), 0
     while sent < events:

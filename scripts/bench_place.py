@@ -150,7 +150,6 @@ class Place(AbstractContextManager["Place"]):
                 "bootstrap.servers": self.servers,
                 "group.id": "bench",
                 "enable.auto.commit": False,
-                "fetch.wait.max.ms": 5,
             }
         )
         partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions

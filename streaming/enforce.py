@@ -95,7 +95,7 @@ class EnforceQuery:
         context.setLocalProperty("spark.scheduler.pool", QUERY_NAME)
 
     def _write(self, records: DataFrame) -> None:
-        kafka_writer(records.select("topic", "key", "value").write, self._settings).save()
+        kafka_writer(records.write, self._settings).save()
 
 
 def decided_rows(spark: SparkSession, settings: Settings) -> DataFrame:
