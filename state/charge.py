@@ -46,10 +46,17 @@ class Unmetered(msgspec.Struct, array_like=True, gc=False):
     value: float
 
 
-class ChargePlan(msgspec.Struct):
-    """All charges of one request: by counter, in the order the request meets them, and what needs no counter."""
+class CounterCharges(msgspec.Struct, gc=False):
+    """All charges of one request on one counter."""
 
-    charges_by_tags: dict[Tags, list[Charge]]
+    tags: Tags
+    charges: list[Charge]
+
+
+class ChargePlan(msgspec.Struct, gc=False):
+    """All charges of one request: by the counter's key, in the order the request meets them, and what needs none."""
+
+    counters: dict[str, CounterCharges]
     unmetered: list[Unmetered]
 
 
@@ -151,4 +158,8 @@ def _bytes_by_partition(request: Request) -> dict[tuple[str, int], float]:
 
 def _add(plan: ChargePlan, kind: QuotaKind, resolution: Resolution, amounts: list[float], strict: bool = False) -> None:
     charge = Charge(kind, resolution.rung, resolution.limit, resolution.shadow, amounts, strict)
-    plan.charges_by_tags.setdefault(resolution.tags, []).append(charge)
+    counter = plan.counters.get(resolution.key)
+    if counter is None:
+        plan.counters[resolution.key] = CounterCharges(resolution.tags, [charge])
+    else:
+        counter.charges.append(charge)

@@ -127,6 +127,17 @@ def partial_decision(outcomes: Sequence[Outcome], tags: Tags) -> PartialDecision
     return partial
 
 
+def decide(
+    head: RequestHead, timestamp_ms: int, outcomes: Sequence[Outcome], tags: Tags, settings: QuotaSettings
+) -> Decision:
+    """The decision on a request with a single counter: as `combine` of its part, quicker if nothing waits."""
+    for outcome in outcomes:
+        if outcome.wait_ms or any(outcome.refused):
+            return combine(head, timestamp_ms, [partial_decision(outcomes, tags)], settings)
+    entity = tags.to_mapping()
+    return _allowed(head, timestamp_ms, [_charge_result(outcome, entity) for outcome in outcomes])
+
+
 def combine(
     head: RequestHead, timestamp_ms: int, partials: Sequence[PartialDecision], settings: QuotaSettings
 ) -> Decision:
@@ -139,8 +150,21 @@ def combine(
     partial = partials[0] if len(partials) == 1 else _joined(partials)
     throttle_ms, decided_by = _throttle(partial, head.purgatory_ms, timestamp_ms, settings)
     throttle_time_ms = clamp_throttle_ms(throttle_ms)
-    rejected = bool(partial.refused) and all(partial.refused)
-    charges = partial.charges
+    decision = _allowed(head, timestamp_ms, partial.charges)
+    if any(partial.refused):
+        decision.topic_results = _topic_results(head.topics, partial.refused)
+    if partial.refused and all(partial.refused):
+        decision.verdict, decision.error_code = Verdict.REJECT, THROTTLING_QUOTA_EXCEEDED
+    elif throttle_time_ms:
+        decision.verdict = Verdict.THROTTLE
+    if throttle_time_ms:
+        decision.throttle_time_ms, decision.mute_until_ms = throttle_time_ms, timestamp_ms + throttle_time_ms
+        decision.decided_by = decided_by
+    return decision
+
+
+def _allowed(head: RequestHead, timestamp_ms: int, charges: list[ChargeResult]) -> Decision:
+    """The decision on a request that need not wait."""
     if head.unmetered:
         charges = charges + [_unmetered_result(amount) for amount in head.unmetered]
     return Decision(
@@ -151,12 +175,12 @@ def combine(
         head.client_id,
         head.api,
         head.gateway,
-        _verdict(rejected, throttle_time_ms),
-        throttle_time_ms,
-        timestamp_ms + throttle_time_ms if throttle_time_ms else None,
-        THROTTLING_QUOTA_EXCEEDED if rejected else 0,
-        _topic_results(head.topics, partial.refused) if head.topics else [],
-        decided_by if throttle_time_ms else None,
+        Verdict.ALLOW,
+        0,
+        None,
+        0,
+        [TopicResult(topic, 0, None) for topic in head.topics],
+        None,
         charges,
         head.quota_version,
         head.decided_at_ms,
@@ -256,15 +280,8 @@ def _request_wait_at(partial: PartialDecision, now_ms: int, settings: QuotaSetti
     return request_wait_ms(rate, observed, partial.request_limit, window, now_ms)
 
 
-def _verdict(rejected: bool, throttle_time_ms: int) -> Verdict:
-    if rejected:
-        return Verdict.REJECT
-    return Verdict.THROTTLE if throttle_time_ms else Verdict.ALLOW
-
-
 def _topic_results(topics: Sequence[str], refused: Sequence[bool]) -> list[TopicResult]:
-    if not any(refused):
-        return [TopicResult(topic, 0, None) for topic in topics]
+    """What becomes of each topic when some are refused."""
     return [
         TopicResult(topic, THROTTLING_QUOTA_EXCEEDED, QUOTA_EXCEEDED_MESSAGE) if flag else TopicResult(topic, 0, None)
         for topic, flag in zip(topics, refused, strict=True)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from enum import Enum, StrEnum
+from typing import TypeVar
 
 import msgspec
 
@@ -50,14 +51,23 @@ LEVELS = {
 """The eight rungs, most specific first, and the level of each."""
 
 
+MOST_REMEMBERED = 1 << 16
+"""Resolutions of each kind that are kept: some 30 MB in a worker."""
+
+_Whom = TypeVar("_Whom", tuple[str, str], tuple[str, int])
+
 _Part = tuple[EntityName] | None
 """What a rung looks for as user or client-id: a fixed part, or None for the request's own name."""
 
 
 class Resolution(msgspec.Struct, frozen=True, gc=False):
-    """The limit that applies to one request and the counter it is charged to; limit None is unlimited."""
+    """The limit that applies to one request and the counter it is charged to; limit None is unlimited.
+
+    `key` is that of the tags.
+    """
 
     tags: Tags
+    key: str
     rung: Rung
     limit: float | None
     shadow: bool
@@ -74,6 +84,7 @@ class ClientLimits:
         self._entities_by_rung: Counter[Rung] = Counter()
         self._rungs: tuple[tuple[Rung, Level, _Part, _Part], ...] = ()
         self._unmatched_level = Level.CLIENT
+        self._resolved: dict[tuple[str, str], Resolution] = {}
 
     def __bool__(self) -> bool:
         """Whether any quota of this kind is set."""
@@ -85,12 +96,14 @@ class ClientLimits:
         if key not in self._entries:
             self._count(key, 1)
         self._entries[key] = entry
+        self._resolved.clear()
 
     def remove(self, entity: QuotaEntity) -> None:
         """Remove the limit of one entity; nothing happens where it has none."""
         key = (entity.user, entity.client_id)
         if self._entries.pop(key, None) is not None:
             self._count(key, -1)
+            self._resolved.clear()
 
     def resolve(self, user: str, client_id: str) -> Resolution:
         """The first configured of the eight rungs, and the tags it counts by.
@@ -98,6 +111,12 @@ class ClientLimits:
         While all entities of the kind are of one level, that level gives the tags also where nothing matches;
         with several levels an unmatched request is counted by its client-id.
         """
+        resolution = self._resolved.get((user, client_id))
+        if resolution is None:
+            resolution = _remembered(self._resolved, (user, client_id), self._resolve(user, client_id))
+        return resolution
+
+    def _resolve(self, user: str, client_id: str) -> Resolution:
         for rung, level, own_user, own_client_id in self._rungs:
             key = (
                 user if own_user is None else own_user[0],
@@ -105,8 +124,8 @@ class ClientLimits:
             )
             entry = self._entries.get(key)
             if entry is not None:
-                return Resolution(_tags(level, user, client_id), rung, entry.value, entry.shadow)
-        return Resolution(_tags(self._unmatched_level, user, client_id), Rung.NONE, None, shadow=False)
+                return _resolution(_tags(level, user, client_id), rung, entry)
+        return _resolution(_tags(self._unmatched_level, user, client_id), Rung.NONE, None)
 
     def entry(self, key: tuple[EntityName, EntityName]) -> QuotaEntry | None:
         """The entry set on exactly this (user, client-id), for showing which rungs were passed over."""
@@ -135,6 +154,7 @@ class Quotas:
         self.version = version
         self._client_limits = {kind: ClientLimits() for kind in CLIENT_KINDS}
         self._topic_entries: dict[QuotaKind, dict[EntityName, QuotaEntry]] = {kind: {} for kind in TOPIC_KINDS}
+        self._resolved_topics: dict[QuotaKind, dict[tuple[str, int], Resolution]] = {kind: {} for kind in TOPIC_KINDS}
         for entry in entries:
             self.set(entry)
 
@@ -142,6 +162,7 @@ class Quotas:
         """Set or replace one limit."""
         if entry.kind in TOPIC_KINDS:
             self._topic_entries[entry.kind][entry.entity.topic] = entry
+            self._resolved_topics[entry.kind].clear()
         else:
             self._client_limits[entry.kind].set(entry)
 
@@ -149,6 +170,7 @@ class Quotas:
         """Remove one limit; nothing happens where there is none."""
         if kind in TOPIC_KINDS:
             self._topic_entries[kind].pop(entity.topic, None)
+            self._resolved_topics[kind].clear()
         else:
             self._client_limits[kind].remove(entity)
 
@@ -166,13 +188,20 @@ class Quotas:
 
     def resolve_topic(self, kind: QuotaKind, topic: str, partition: int) -> Resolution:
         """The limit of each partition of a topic: the topic's own, else the default topic's (KIP-1010)."""
+        resolved = self._resolved_topics[kind]
+        resolution = resolved.get((topic, partition))
+        if resolution is None:
+            resolution = _remembered(resolved, (topic, partition), self._resolve_topic(kind, topic, partition))
+        return resolution
+
+    def _resolve_topic(self, kind: QuotaKind, topic: str, partition: int) -> Resolution:
         tags = Tags(topic=topic, partition=partition)
         entries = self._topic_entries[kind]
         for rung, name in topic_ladder(topic):
             entry = entries.get(name)
             if entry is not None:
-                return Resolution(tags, rung, entry.value, entry.shadow)
-        return Resolution(tags, Rung.NONE, None, shadow=False)
+                return _resolution(tags, rung, entry)
+        return _resolution(tags, Rung.NONE, None)
 
     def topic_entry(self, kind: QuotaKind, name: EntityName) -> QuotaEntry | None:
         """The entry set on exactly this topic, for showing which rungs were passed over."""
@@ -238,6 +267,20 @@ _RUNGS: dict[tuple[EntityName, EntityName], Rung] = {
     ("" if user is None else user[0], "" if client_id is None else client_id[0]): rung
     for rung, (user, client_id) in _PARTS.items()
 }
+
+
+def _resolution(tags: Tags, rung: Rung, entry: QuotaEntry | None) -> Resolution:
+    if entry is None:
+        return Resolution(tags, tags.key(), rung, None, shadow=False)
+    return Resolution(tags, tags.key(), rung, entry.value, entry.shadow)
+
+
+def _remembered(resolved: dict[_Whom, Resolution], whom: _Whom, resolution: Resolution) -> Resolution:
+    """The resolution, kept for the next request of the same client: most requests come from few of them."""
+    if len(resolved) >= MOST_REMEMBERED:
+        resolved.clear()
+    resolved[whom] = resolution
+    return resolution
 
 
 def _tags(level: Level, user: str, client_id: str) -> Tags:

@@ -34,6 +34,9 @@ _KINDS_BY_CODE = {code: kind for kind, code in KIND_CODES.items()}
 TOGETHER = 64
 """From so many entities on, charging them together over arrays is faster than one by one."""
 
+_BLOCK = 512
+"""Of more entities so many are charged at a time, and decided before the next: what that takes stays in the cache."""
+
 
 RequestT = TypeVar("RequestT", bound=Charged)
 
@@ -131,10 +134,11 @@ class Shard:
         entities = list(range(len(queues)))
         for number in range(rounds):
             entities = [entity for entity in entities if len(queues[entity]) > number]
-            requests = [queues[entity][number] for entity in entities]
-            now_ms = integers(request.timestamp_ms for request in requests)
-            outcomes = counters.charge(np.array(entities), now_ms, [request.charges for request in requests])
-            yield from zip(requests, outcomes, strict=True)
+            for block in _blocks(entities):
+                requests = [queues[entity][number] for entity in block]
+                now_ms = integers(request.timestamp_ms for request in requests)
+                outcomes = counters.charge(np.array(block), now_ms, [request.charges for request in requests])
+                yield from zip(requests, outcomes, strict=True)
         self._keys, self._columns = others[0] + keys, concatenate(others[1], counters.columns())
         self._rows = {key: row for row, key in enumerate(self._keys)}
 
@@ -163,6 +167,12 @@ def _rounds(queues: Iterable[Sequence[Charged]], together: int) -> int:
     """How often there is a further request of at least `together` entities."""
     longest_first = sorted(map(len, queues), reverse=True)
     return longest_first[together - 1] if len(longest_first) >= together else 0
+
+
+def _blocks(entities: Sequence[int]) -> Iterator[Sequence[int]]:
+    """The entities in blocks that are charged together."""
+    for start in range(0, len(entities), _BLOCK):
+        yield entities[start : start + _BLOCK]
 
 
 def _flags(rows: Sequence[int], length: int) -> Flags:

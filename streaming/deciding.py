@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
-from state.decision import PartialDecision, combine, partial_decision
+from state.decision import PartialDecision, combine, decide, partial_decision
 from state.quota import QuotaSettings
 from state.shard import Shard
 from streaming.records import (
@@ -38,10 +38,11 @@ def decide_rows(
         for row in parcel.charge_rows:
             rows_by_key.setdefault(row.key, []).append(row)
     for row, outcomes in shard.charge({key: in_order(rows) for key, rows in rows_by_key.items()}, settings):
-        partial = partial_decision(outcomes, row.tags)
         if row.parts == 1 and row.head is not None:
-            records.append(decision_record(decisions_topic, combine(row.head, row.timestamp_ms, [partial], settings)))
+            decision = decide(row.head, row.timestamp_ms, outcomes, row.tags, settings)
+            records.append(decision_record(decisions_topic, decision))
         else:
+            partial = partial_decision(outcomes, row.tags)
             partial_rows.setdefault((row.partition + row.offset) % _BUCKETS, []).append(_partial_row(row, partial))
     records.extend(OutputRecord(None, b"%d" % key, encode_partials(rows)) for key, rows in partial_rows.items())
     return records

@@ -14,8 +14,8 @@ from state.shard import shard_of
 from streaming.events import EventLimits, Source, parse_request
 from streaming.records import ChargeRow, OutputRecord, Parcel, dead_letter_record, decision_record, encode_parcel
 
-MOST_PARCELLED_BYTES = 16 * 1024 * 1024
-"""Bytes of events whose rows wait to travel together."""
+MOST_PARCELLED_BYTES = 16 * 1024
+"""Bytes of events for each shard whose rows wait to travel together: few enough to stay in the processor's cache."""
 
 
 class PlanSettings(NamedTuple):
@@ -76,16 +76,22 @@ def plan_request(
         quotas.version,
         decided_at_ms,
     )
-    charges_by_tags = plan.charges_by_tags
-    if not charges_by_tags:
+    if not plan.counters:
         decision = combine(head, timestamp_ms, (), settings.quota)
         return [(source.offset % settings.shards, decision_record(settings.decisions_topic, decision))]
-    parts = len(charges_by_tags)
+    parts = len(plan.counters)
     rows: list[ShardedRow] = []
-    for part, (tags, charges) in enumerate(charges_by_tags.items()):
-        key = tags.key()
+    for part, (key, counter) in enumerate(plan.counters.items()):
         row = ChargeRow(
-            source.partition, source.offset, timestamp_ms, key, tags, charges, part, parts, None if part else head
+            source.partition,
+            source.offset,
+            timestamp_ms,
+            key,
+            counter.tags,
+            counter.charges,
+            part,
+            parts,
+            None if part else head,
         )
         rows.append((shard_of(key, settings.shards), row))
     return rows
@@ -96,9 +102,10 @@ def parcels_of(
     quotas: Quotas,
     settings: PlanSettings,
     decided_at_ms: int,
-    most_bytes: int = MOST_PARCELLED_BYTES,
+    most_bytes_a_shard: int = MOST_PARCELLED_BYTES,
 ) -> Iterator[dict[int, bytes]]:
-    """The rows of all events in encoded parcels, one for each shard; anew after every `most_bytes` of events."""
+    """The rows of all events in encoded parcels, one for each shard; anew after so many bytes of events."""
+    most_bytes = most_bytes_a_shard * settings.shards
     parcels: dict[int, Parcel] = {}
     parcelled_bytes = 0
     for value, source in events:

@@ -5,13 +5,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from configs.settings import load_settings
+from state import decision as one_decision
 from state.entity import DEFAULT, QuotaEntity
+from state.meters import Meters
 from state.quota import Coexistence, QuotaKind, QuotaSettings, RequestPolicy, Window
 from state.quota_entry import QuotaEntry
 from state.resolution import Quotas
+from streaming.events import Source
+from streaming.planning import PlanSettings, plan_event
+from streaming.records import ChargeRow
 from streaming.simulation import Simulation
+from tests.strategies import events, quota_entries, quota_settings
 
 Json = dict[str, Any]
 T0 = 1_700_000_000_000
@@ -388,3 +396,22 @@ def test_a_user_named_default_is_not_the_default_user() -> None:
     (alice,) = decide(entries, creates(1))
 
     assert (named["charges"][0]["matched"], alice["charges"][0]["matched"]) == ("user", "none")
+
+
+@given(quota_entries, quota_settings, st.lists(events(), max_size=20))
+def test_one_counters_decision_is_what_combining_its_single_part_gives(
+    entries: list[QuotaEntry], settings: QuotaSettings, sent: list[bytes]
+) -> None:
+    """The short way that most requests take must not know other rules than the long one."""
+    plan = PlanSettings.of(load_settings(environment={}))._replace(quota=settings)
+    counters: dict[str, Meters] = {}
+    for offset, event in enumerate(sent):
+        for _, row in plan_event(event, Source("requests", 0, offset, 10**13), Quotas(entries), plan, 0):
+            if isinstance(row, ChargeRow) and row.head is not None:
+                meters = counters.setdefault(row.key, Meters())
+                outcomes = meters.charge_request(row.charges, row.timestamp_ms, settings)
+                partial = one_decision.partial_decision(outcomes, row.tags)
+
+                decision = one_decision.decide(row.head, row.timestamp_ms, outcomes, row.tags, settings)
+
+                assert decision == one_decision.combine(row.head, row.timestamp_ms, [partial], settings)

@@ -47,7 +47,7 @@ def test_parcels_are_sent_before_they_hold_too_much() -> None:
     events = [produce(offset) for offset in range(50)]
     event_bytes = len(events[0][0])
 
-    sent = list(parcels_of(events, QUOTAS, PLAN, decided_at_ms=0, most_bytes=10 * event_bytes))
+    sent = list(parcels_of(events, QUOTAS, PLAN, 0, most_bytes_a_shard=10 * event_bytes // PLAN.shards))
 
     assert [len(offsets([decode_parcel(payload) for payload in parcels.values()])) for parcels in sent] == [10] * 5 + [
         0
