@@ -54,6 +54,9 @@ LEVELS = {
 MOST_REMEMBERED = 1 << 16
 """Resolutions of each kind that are kept: some 30 MB in a worker."""
 
+LONGEST_REMEMBERED = 256
+"""Characters of the names of a client that is remembered: names may have tens of thousands, and memory has an end."""
+
 _Whom = TypeVar("_Whom", tuple[str, str], tuple[str, int])
 
 _Part = tuple[EntityName] | None
@@ -277,6 +280,8 @@ def _resolution(tags: Tags, rung: Rung, entry: QuotaEntry | None) -> Resolution:
 
 def _remembered(resolved: dict[_Whom, Resolution], whom: _Whom, resolution: Resolution) -> Resolution:
     """The resolution, kept for the next request of the same client: most requests come from few of them."""
+    if len(f"{whom[0]}{whom[1]}") > LONGEST_REMEMBERED:
+        return resolution
     if len(resolved) >= MOST_REMEMBERED:
         resolved.clear()
     resolved[whom] = resolution

@@ -47,3 +47,13 @@ def test_more_clients_than_are_remembered_are_resolved_all_the_same(monkeypatch:
     assert [one.limit for _, one in found] == [1.0, 2.0, 3.0] * 2
     assert [one.key for _, one in found] == [f"{user}|" for user, _ in found]
     assert len(quotas.client_limits(KIND)._resolved) <= 2
+
+
+def test_a_client_with_a_giant_name_is_resolved_and_not_remembered() -> None:
+    """Whoever sends a new giant name with each request must not fill the workers' memory."""
+    quotas = Quotas([QuotaEntry(QuotaEntity(user=DEFAULT), KIND, 1.0)])
+
+    assert quotas.resolve(KIND, "alice", "app" * 10_000).limit == 1.0
+    assert quotas.resolve(KIND, "x" * 30_000, "app").key == "x" * 30_000 + "|"
+
+    assert not quotas.client_limits(KIND)._resolved
