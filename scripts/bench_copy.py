@@ -20,7 +20,7 @@ EVENT_SCHEMA = (
 """The request event as docs/request.schema.json has it."""
 
 
-PLAIN_CLIENTS = {
+_PLAIN_CLIENTS = {
     "max.poll.records": "500",
     "max.partition.fetch.bytes": "1048576",
     "batch.size": "16384",
@@ -36,7 +36,7 @@ def start_copy(
     A tuned copy has the Kafka client properties of the job, the other one Kafka's own.
     """
     if not tuned:
-        settings = replace(settings, kafka=PLAIN_CLIENTS | settings.kafka)
+        settings = replace(settings, kafka=_PLAIN_CLIENTS | settings.kafka)
     requests = requests_source(spark, settings, settings.enforce.starting_offsets)
     events = requests.select(F.from_json(F.col("value").cast("string"), EVENT_SCHEMA).alias("event"))
     copies = events.select(

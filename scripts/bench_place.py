@@ -34,7 +34,7 @@ _END_SECONDS = 30
 _LEADER_SECONDS = 30.0
 _LOOK_SECONDS = 0.1
 _PRODUCER = {"linger.ms": 5, "queue.buffering.max.messages": 500_000, "compression.type": "none"}
-_CONSUMER = {"group.id": "bench", "enable.auto.commit": False, "fetch.wait.max.ms": 5, "log_level": 2}
+_CONSUMER = {"group.id": "bench", "enable.auto.commit": False, "log_level": 2}
 
 
 class BenchError(SluiceError):
@@ -145,13 +145,7 @@ class Place(AbstractContextManager["Place"]):
 
     def reader(self, topic: str) -> Consumer:
         """A consumer of what comes into a topic from now on; the caller closes it."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.servers,
-                "group.id": "bench",
-                "enable.auto.commit": False,
-            }
-        )
+        consumer = Consumer({"bootstrap.servers": self.servers, **_CONSUMER})
         partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
         ends = []
         for number in partitions:

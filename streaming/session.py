@@ -17,8 +17,7 @@ from streaming.java import find_java
 _LOGGING = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
-_SOCKETS = "spark.python.unix.domain.socket.enabled"
-_LONGEST_SOCKET_FOLDER = 60
+_LONGEST_SOCKET_FOLDER_BYTES = 60
 """Linux allows a socket's path 107 bytes and macOS 103; Spark's name for it takes 43."""
 
 _DEFAULTS = {
@@ -85,7 +84,8 @@ def local_properties() -> dict[str, str]:
     properties = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     sockets = mkdtemp(prefix="sluice-")  # only this user may enter it
     atexit.register(shutil.rmtree, sockets, ignore_errors=True)
-    if len(sockets) <= _LONGEST_SOCKET_FOLDER:
+    if len(os.fsencode(sockets)) <= _LONGEST_SOCKET_FOLDER_BYTES:
         # Over TCP a worker waits 40 ms for each acknowledgement that the other side puts off.
-        properties |= {_SOCKETS: "true", f"{_SOCKETS.removesuffix('enabled')}dir": sockets}
+        properties["spark.python.unix.domain.socket.enabled"] = "true"
+        properties["spark.python.unix.domain.socket.dir"] = sockets
     return properties

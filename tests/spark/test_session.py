@@ -55,6 +55,14 @@ def test_a_temporary_folder_too_deep_for_sockets_leaves_workers_on_tcp(
     assert "spark.python.unix.domain.socket.enabled" not in local_properties()
 
 
+def test_a_temporary_folder_counts_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path of few letters may have too many bytes for a socket."""
+    with tempfile.TemporaryDirectory(prefix="é" * 30) as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+
+        assert "spark.python.unix.domain.socket.enabled" not in local_properties()
+
+
 def test_a_local_checkpoint_is_gone_on_with(spark: SparkSession, tmp_path: Path) -> None:
     """The file manager finds what it wrote; each micro-batch is written once."""
     source, output = tmp_path / "in", tmp_path / "out"

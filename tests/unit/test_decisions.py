@@ -404,9 +404,9 @@ def test_one_counters_decision_is_what_combining_its_single_part_gives(
 ) -> None:
     """The short way that most requests take must not know other rules than the long one."""
     plan = PlanSettings.of(load_settings(environment={}))._replace(quota=settings)
-    counters: dict[str, Meters] = {}
+    quotas, counters = Quotas(entries), dict[str, Meters]()
     for offset, event in enumerate(sent):
-        for _, row in plan_event(event, Source("requests", 0, offset, 10**13), Quotas(entries), plan, 0):
+        for _, row in plan_event(event, Source("requests", 0, offset, 10**13), quotas, plan, 0):
             if isinstance(row, ChargeRow) and row.head is not None:
                 meters = counters.setdefault(row.key, Meters())
                 outcomes = meters.charge_request(row.charges, row.timestamp_ms, settings)
