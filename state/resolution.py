@@ -51,8 +51,8 @@ LEVELS = {
 """The eight rungs, most specific first, and the level of each."""
 
 
-MOST_REMEMBERED = 1 << 16
-"""Resolutions of each kind that are kept: some 30 MB in a worker."""
+MOST_REMEMBERED = 1 << 17
+"""Resolutions of each kind that are kept: some 50 MB in a worker."""
 
 LONGEST_REMEMBERED = 256
 """Characters of the names of a client that is remembered: names may have tens of thousands, and memory has an end."""
