@@ -2,7 +2,6 @@
 
 import string
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 from urllib.parse import quote
@@ -29,8 +28,7 @@ EntityName = str | Default | None
 """A name, DEFAULT, or None where the entity has no part of that type."""
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaEntity:
+class QuotaEntity(msgspec.Struct, frozen=True, gc=False):
     """Whom a quota is set on: a user, a client-id, both, or a topic; each part a name or DEFAULT."""
 
     user: EntityName = None

@@ -1,13 +1,12 @@
 """One quota as it is set: on whom, of which kind, how much."""
 
-from dataclasses import dataclass
+import msgspec
 
 from state.entity import QuotaEntity
 from state.quota import QuotaKind
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaEntry:
+class QuotaEntry(msgspec.Struct, frozen=True, gc=False):
     """A quota on an entity. `value` is bytes/s, percent or mutations/s as `kind` says.
 
     A `shadow` quota is metered and reported, and never delays or refuses.

@@ -141,8 +141,9 @@ class ClientLimits:
     def _count(self, key: tuple[EntityName, EntityName], change: int) -> None:
         """Keep the rungs in use, most specific first: only those need looking up."""
         rung = _rung_of(*key)
-        self._entities_by_rung[rung] += change
-        if (rung in (used[0] for used in self._rungs)) != (self._entities_by_rung[rung] > 0):
+        entities = self._entities_by_rung[rung] + change
+        self._entities_by_rung[rung] = entities
+        if entities in (0, change):  # the rung's last entity has gone, or its first one come
             self._rungs = tuple(
                 (rung, level, *_PARTS[rung]) for rung, level in LEVELS.items() if self._entities_by_rung[rung] > 0
             )
