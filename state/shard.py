@@ -3,7 +3,7 @@
 import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import compress, islice
 from typing import TypeVar
 
 import numpy as np
@@ -52,8 +52,8 @@ class Shard:
     def __init__(self, keys: list[str] | None = None, columns: Columns | None = None) -> None:
         self._keys = keys or []
         self._columns = columns or empty_columns()
-        self._rows = {key: row for row, key in enumerate(self._keys)}
         self._touched: dict[str, Meters] = {}
+        self._touched_rows: list[int] = []
 
     @classmethod
     def from_bytes(cls, payload: bytes, shards: int) -> "Shard":
@@ -62,7 +62,7 @@ class Shard:
 
     def __len__(self) -> int:
         """How many entities have counters here."""
-        return len(self._keys) + sum(key not in self._rows for key in self._touched)
+        return len(self._keys) + len(self._touched) - len(self._touched_rows)
 
     def charge(
         self, requests_by_key: Mapping[str, Sequence[RequestT]], settings: QuotaSettings, together: int = TOGETHER
@@ -100,10 +100,11 @@ class Shard:
     def load(self, keys: Iterable[str]) -> None:
         """Make the counters of these entities ready to be charged singly, all at once: cheaper than one by one."""
         missing = [key for key in dict.fromkeys(keys) if key not in self._touched]
-        rows = sorted(self._rows[key] for key in missing if key in self._rows)
+        rows = self._rows_of(missing)
         if rows:
             stored = meters_of(select(self._columns, _flags(rows, len(self._keys))))
             self._touched.update(zip((self._keys[row] for row in rows), stored, strict=True))
+            self._touched_rows += rows
         for key in missing:
             if key not in self._touched:
                 self._touched[key] = Meters()
@@ -118,7 +119,7 @@ class Shard:
         if keys:
             kept = ~at_rest(columns, int(columns.last_event_ms.max()), idle_expiry_ms, settings)
             if not kept.all():
-                keys, columns = [key for key, keep in zip(keys, kept, strict=True) if keep], select(columns, kept)
+                keys, columns = _kept(keys, kept), select(columns, kept)
         return encode(keys, columns, shards)
 
     def _charge_together(
@@ -140,27 +141,30 @@ class Shard:
                 outcomes = counters.charge(np.array(block), now_ms, [request.charges for request in requests])
                 yield from zip(requests, outcomes, strict=True)
         self._keys, self._columns = others[0] + keys, concatenate(others[1], counters.columns())
-        self._rows = {key: row for row, key in enumerate(self._keys)}
 
     def _taken_out(self, keys: Iterable[str]) -> tuple[tuple[list[str], Columns], list[str], Columns]:
         """All other entities, and these with their columns; those that are new have none yet."""
-        rows = sorted(self._rows[key] for key in keys if key in self._rows)
-        new = [key for key in keys if key not in self._rows]
+        rows = self._rows_of(keys)
         taken = _flags(rows, len(self._keys))
-        left = np.flatnonzero(~taken).tolist()
+        stored = [self._keys[row] for row in rows]
+        known = set(stored)
+        new = [key for key in keys if key not in known]
         columns = concatenate(select(self._columns, taken), columns_of(dict.fromkeys(new, Meters())))
-        others = [self._keys[row] for row in left], select(self._columns, ~taken)
-        return others, [self._keys[row] for row in rows] + new, columns
+        others = _kept(self._keys, ~taken), select(self._columns, ~taken)
+        return others, stored + new, columns
 
     def _merged(self) -> tuple[list[str], Columns]:
         """All entities: the stored ones nobody charged singly, as they are, then the others."""
         if not self._touched:
             return self._keys, self._columns
-        rows = [self._rows[key] for key in self._touched if key in self._rows]
-        untouched = ~_flags(rows, len(self._keys))
-        kept_keys = [self._keys[row] for row in np.flatnonzero(untouched).tolist()]
+        untouched = ~_flags(self._touched_rows, len(self._keys))
         columns = concatenate(select(self._columns, untouched), columns_of(self._touched))
-        return kept_keys + list(self._touched), columns
+        return _kept(self._keys, untouched) + list(self._touched), columns
+
+    def _rows_of(self, keys: Iterable[str]) -> list[int]:
+        """Where the stored ones of these entities are. A pass over all keys takes less than an index of them."""
+        wanted = set(keys)
+        return list(compress(range(len(self._keys)), map(wanted.__contains__, self._keys)))
 
 
 def _rounds(queues: Iterable[Sequence[Charged]], together: int) -> int:
@@ -173,6 +177,10 @@ def _blocks(entities: Sequence[int]) -> Iterator[Sequence[int]]:
     """The entities in blocks that are charged together."""
     for start in range(0, len(entities), _BLOCK):
         yield entities[start : start + _BLOCK]
+
+
+def _kept(keys: Sequence[str], kept: Flags) -> list[str]:
+    return list(compress(keys, kept.tolist()))
 
 
 def _flags(rows: Sequence[int], length: int) -> Flags:
