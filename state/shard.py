@@ -100,7 +100,7 @@ class Shard:
     def load(self, keys: Iterable[str]) -> None:
         """Make the counters of these entities ready to be charged singly, all at once: cheaper than one by one."""
         missing = [key for key in dict.fromkeys(keys) if key not in self._touched]
-        rows = self._rows_of(missing)
+        rows = sorted(self._rows_of(missing).values())
         if rows:
             stored = meters_of(select(self._columns, _flags(rows, len(self._keys))))
             self._touched.update(zip((self._keys[row] for row in rows), stored, strict=True))
@@ -144,14 +144,13 @@ class Shard:
 
     def _taken_out(self, keys: Iterable[str]) -> tuple[tuple[list[str], Columns], list[str], Columns]:
         """All other entities, and these with their columns; those that are new have none yet."""
-        rows = self._rows_of(keys)
+        rows_by_key = self._rows_of(keys)
+        rows = sorted(rows_by_key.values())
         taken = _flags(rows, len(self._keys))
-        stored = [self._keys[row] for row in rows]
-        known = set(stored)
-        new = [key for key in keys if key not in known]
+        new = [key for key in keys if key not in rows_by_key]
         columns = concatenate(select(self._columns, taken), columns_of(dict.fromkeys(new, Meters())))
         others = _kept(self._keys, ~taken), select(self._columns, ~taken)
-        return others, stored + new, columns
+        return others, [self._keys[row] for row in rows] + new, columns
 
     def _merged(self) -> tuple[list[str], Columns]:
         """All entities: the stored ones nobody charged singly, as they are, then the others."""
@@ -161,10 +160,11 @@ class Shard:
         columns = concatenate(select(self._columns, untouched), columns_of(self._touched))
         return _kept(self._keys, untouched) + list(self._touched), columns
 
-    def _rows_of(self, keys: Iterable[str]) -> list[int]:
+    def _rows_of(self, keys: Iterable[str]) -> dict[str, int]:
         """Where the stored ones of these entities are. A pass over all keys takes less than an index of them."""
         wanted = set(keys)
-        return list(compress(range(len(self._keys)), map(wanted.__contains__, self._keys)))
+        found = compress(range(len(self._keys)), map(wanted.__contains__, self._keys))
+        return {self._keys[row]: row for row in found}
 
 
 def _rounds(queues: Iterable[Sequence[Charged]], together: int) -> int:

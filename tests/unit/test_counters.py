@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +12,7 @@ from state.charge import Charge
 from state.codec import decode
 from state.meters import Meters
 from state.quota import Coexistence, QuotaKind, QuotaSettings
-from state.shard import Shard, meters_of
+from state.shard import Shard, columns_of, concatenate, meters_of
 from tests import strategies
 from tests.unit.test_shard import contents
 
@@ -99,3 +100,15 @@ def test_a_thousand_entities_are_charged_together_as_one_by_one() -> None:
     together = charge_all(batches, quota, together=64)
 
     assert together == charge_all(batches, quota, ONE_BY_ONE)
+
+
+@pytest.mark.parametrize("together", [1, ONE_BY_ONE])
+def test_a_request_is_answered_once_though_damaged_state_names_its_entity_twice(together: int) -> None:
+    """A second row of the same name must not make a second decision."""
+    row = columns_of({"a|": Meters()})
+    shard = Shard(["a|", "a|"], concatenate(row, row))
+    request = ChargedRequest(0, [Charge(QuotaKind.PRODUCER_BYTE_RATE, "user", 1.0, False, [1.0])])
+
+    answers = list(shard.charge({"a|": [request]}, QuotaSettings(coexistence=Coexistence.MAX), together))
+
+    assert len(answers) == 1
