@@ -1,89 +1,91 @@
-"""Quota files: the quotas that people write as YAML."""
+"""Reads quota files: quotas that people write as YAML."""
 
+import itertools
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
-from configs.yaml_file import read_yaml
-from state.entity import QuotaEntity
+from configs.yaml_file import read_yaml, shown
 from state.errors import InvalidQuotaError
-from state.quota import QuotaKind
-from state.quota_entry import QuotaEntry
-from state.validation import check_value, quota_kind
+from state.quotas.entity import QuotaEntity
+from state.quotas.entry import Mode, QuotaEntry
+from state.quotas.kinds import QuotaKind
+from state.quotas.validation import check_value, quota_kind
 
 ENTRY_KEYS = ("entity", "quotas", "mode")
-MODES = ("enforce", "shadow")
 
 
 def load_quotas_file(path: Path) -> list[QuotaEntry]:
     """The quotas of the YAML file `path`, in its order; an empty file has none.
 
     The file is a list of `{entity: {user: alice, client_id: app}, quotas: {request_percentage: 1}, mode: shadow}`;
-    `mode` may be left out (enforce). Raises InvalidSettingsError if the file can't be read as YAML, and
-    InvalidQuotaError, naming the file and the list index, if an entry is not one that Kafka would take.
+    `mode` may be left out (enforce), and one entity may have an entry in each mode. Raises InvalidSettingsError if the
+    file can't be read as YAML, and InvalidQuotaError, naming the file and the list index, if an entry is not one that
+    Kafka would take.
     """
-    content = read_yaml(path)
-    if content is None:
-        return []
-    if not isinstance(content, list):
-        raise InvalidQuotaError("bad_file", f"{path}: not a list; expected entries such as - entity: {{user: alice}}")
     quotas: list[QuotaEntry] = []
-    places: dict[tuple[QuotaEntity, object], str] = {}
-    for index, entry in enumerate(content):
-        place = f"{path}[{index}]"
+    entry_of: dict[tuple[QuotaEntity, Mode], int] = {}
+    indexes = itertools.count()
+
+    def add(entry: object) -> None:
+        """Add the quotas of the next entry of the list."""
+        index = next(indexes)
         try:
             entry_quotas = _entry_quotas(entry)
-            _check_new(entry_quotas, places)
+            key = (entry_quotas[0].entity, entry_quotas[0].mode)
+            _check_new(entry_quotas[0], path, entry_of.get(key))
         except InvalidQuotaError as error:
-            raise InvalidQuotaError(error.reason, f"{place}: {error}") from None
-        for quota in entry_quotas:
-            places[quota.entity, quota.shadow] = places[quota.entity, quota.kind] = place
-        quotas += entry_quotas
+            raise InvalidQuotaError(error.reason, f"{path}[{index}]: {error!s:.500}") from None
+        entry_of[key] = index
+        quotas.extend(entry_quotas)
+
+    content = read_yaml(path, add)  # entry by entry: a file may have many
+    if content is not None and not isinstance(content, list):
+        raise InvalidQuotaError("bad_file", f"{path}: not a list; expected entries such as - entity: {{user: alice}}")
     return quotas
 
 
-def _check_new(quotas: list[QuotaEntry], places: Mapping[tuple[QuotaEntity, object], str]) -> None:
-    """Raises InvalidQuotaError if the entity was there in the same mode, or one of its quotas in either mode."""
-    for quota in quotas:
-        for what, key in ((f"in mode {mode_of(quota)}", quota.shadow), (f"with {quota.kind}", quota.kind)):
-            first = places.get((quota.entity, key))
-            if first is not None:
-                problem = f"the entity {quota.entity.to_mapping()} is already in {first} {what}; expected it once"
-                raise InvalidQuotaError("duplicate_entity", problem)
-
-
-def mode_of(quota: QuotaEntry) -> str:
-    """`shadow` or `enforce`, as a file says it."""
-    return MODES[quota.shadow]
+def _check_new(quota: QuotaEntry, path: Path, first: int | None) -> None:
+    """Raises InvalidQuotaError if there is a `first` entry with the quota's entity and mode."""
+    if first is not None:
+        entity = quota.entity.to_mapping()
+        problem = f"the entity {entity} is already in {path}[{first}] in mode {quota.mode}; expected it once"
+        raise InvalidQuotaError("duplicate_entity", problem)
 
 
 def _entry_quotas(entry: object) -> list[QuotaEntry]:
     """The quotas of one entry, at least one. Raises InvalidQuotaError."""
     if not isinstance(entry, dict):
-        raise InvalidQuotaError("bad_entry", f"{entry!r:.80} is not an entry; expected entity: and quotas:")
+        raise InvalidQuotaError("bad_entry", f"{shown(entry)} is not an entry; expected entity: and quotas:")
     for key in entry:
         if key not in ENTRY_KEYS:
-            nearest = get_close_matches(str(key), ENTRY_KEYS, n=1, cutoff=0.0)[0]
-            raise InvalidQuotaError("bad_entry", f"unknown key {key!r}; did you mean {nearest}?")
-    entity = QuotaEntity.from_mapping(_part(entry, "entity", "{user: alice}"), literal_default=True)
+            nearest = get_close_matches(str(key)[:80], ENTRY_KEYS, n=1, cutoff=0.0)[0]
+            raise InvalidQuotaError("bad_entry", f"unknown key {shown(key)}; did you mean {nearest}?")
+    parts = _part(entry, "entity", "{user: alice}")
+    for part, name in parts.items():
+        if isinstance(name, dict | list):
+            raise InvalidQuotaError(
+                "bad_name", f"{part:.80} is {shown(name)}; expected a string or null for the default"
+            )
+    entity = QuotaEntity.from_mapping(parts, literal_default=True)
     values = _part(entry, "quotas", "{request_percentage: 50}")
-    mode = entry.get("mode", "enforce")
-    if mode not in MODES:
-        raise InvalidQuotaError("bad_mode", f"mode is {mode!r}; expected one of {', '.join(MODES)}")
+    mode = entry.get("mode", Mode.ENFORCE)
+    if mode not in tuple(Mode):
+        raise InvalidQuotaError("bad_mode", f"mode is {shown(mode)}; expected one of {', '.join(Mode)}")
     written: dict[QuotaKind, str] = {}
     for key in values:
         kind = quota_kind(entity, key)
         if kind in written:
             raise InvalidQuotaError("duplicate_key", f"{written[kind]} and {key} are the same quota; expected one")
         written[kind] = key
-    return [QuotaEntry(entity, kind, _number(kind, values[key]), mode == "shadow") for kind, key in written.items()]
+    return [QuotaEntry(entity, kind, _number(kind, values[key]), mode == Mode.SHADOW) for kind, key in written.items()]
 
 
 def _part(entry: Mapping[object, object], name: str, example: str) -> Mapping[str, object]:
     """The mapping `name` of an entry, not empty. Raises InvalidQuotaError."""
     part = entry.get(name)
     if not isinstance(part, dict) or not part or not all(isinstance(key, str) for key in part):
-        found = f"{name} is {part!r:.80}" if name in entry else f"{name} is missing"
+        found = f"{name} is {shown(part)}" if name in entry else f"{name} is missing"
         raise InvalidQuotaError(f"bad_{name}", f"{found}; expected a mapping such as {example}")
     return part
 
@@ -91,7 +93,7 @@ def _part(entry: Mapping[object, object], name: str, example: str) -> Mapping[st
 def _number(kind: QuotaKind, value: object) -> float:
     """`value` as a number that Kafka would take for `kind`. Raises InvalidQuotaError."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidQuotaError("not_a_number", f"{kind} is {value!r:.80}; expected a number > 0")
+        raise InvalidQuotaError("not_a_number", f"{kind} is {shown(value)}; expected a number > 0")
     try:
         number = float(value)
     except OverflowError:

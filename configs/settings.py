@@ -4,10 +4,11 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -24,8 +25,9 @@ from msgspec.inspect import (
 )
 
 from configs.errors import InvalidSettingsError
+from configs.kafka import TopicSettings
 from configs.yaml_file import read_yaml
-from state.quota import Coexistence, QuotaSettings, RequestPolicy, Window
+from state.quotas.kinds import Coexistence, QuotaSettings, RequestPolicy, Window
 
 DEFAULTS = Path(__file__).parent / "default.yaml"
 """Every setting with its default: the reference page for operators."""
@@ -33,12 +35,22 @@ DEFAULTS = Path(__file__).parent / "default.yaml"
 Int32 = Annotated[int, Meta(ge=1, le=2_147_483_647)]
 Millis = Annotated[int, Meta(ge=0, le=9_007_199_254_740_991)]
 WindowSeconds = Annotated[int, Meta(ge=1, le=2_147_483)]  # its milliseconds fit an int32, as the longest throttle does
-RetentionMillis = Annotated[int, Meta(ge=-1, le=9_007_199_254_740_991)]
 Text = Annotated[str, Meta(min_length=1)]
-TopicName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
 
 SECRET_NAME = re.compile(r"password|passphrase|jaas|key|secret|token|credential", re.IGNORECASE)
 """Names of properties whose values are never shown."""
+
+_PROPERTIES = ("kafka", "spark", "delta.storage_options")
+"""Sections that take any name: properties of foreign systems."""
+
+_DISTINCT = (
+    ("topics.requests", "topics.decisions", "topics.dead_letters", "topics.limits", "topics.waits"),
+    (
+        *("enforce.checkpoint", "audit.checkpoint"),
+        *("delta.quotas", "delta.decisions", "delta.quota_metrics", "delta.dead_letters", "delta.unreadable"),
+    ),
+)
+"""Settings that name different topics, or different folders."""
 
 
 class Properties(dict[str, str]):
@@ -47,21 +59,6 @@ class Properties(dict[str, str]):
     def __repr__(self) -> str:
         shown = {name: "***" if SECRET_NAME.search(name) else value for name, value in self.items()}
         return repr(shown)
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSettings:
-    """Section `topics`: names, and how a missing topic is created."""
-
-    requests: TopicName
-    decisions: TopicName
-    dead_letters: TopicName
-    partitions: Annotated[int, Meta(ge=1, le=100_000)]
-    replication_factor: Annotated[int, Meta(ge=1, le=32_767)]
-    requests_retention_ms: RetentionMillis
-    decisions_retention_ms: RetentionMillis
-    dead_letters_retention_ms: RetentionMillis
-    max_message_bytes: Int32
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +79,9 @@ class EnforceSettings:
     starting_offsets: Literal["earliest", "latest"]
     fail_on_data_loss: bool
     max_future_ms: Millis
+    max_past_ms: Millis
     max_event_bytes: Int32
+    max_charges_per_event: Int32
     shuffle_partitions: Annotated[int, Meta(ge=1, le=65_536)] | None  # None: the number of cores
 
 
@@ -93,6 +92,7 @@ class AuditSettings:
     checkpoint: Text
     trigger_s: Annotated[int, Meta(ge=0, le=2_147_483_647)]
     max_offsets_per_trigger: Int32
+    fail_on_data_loss: bool
     metrics_window_s: Int32
 
 
@@ -104,6 +104,7 @@ class DeltaSettings:
     decisions: Text
     quota_metrics: Text
     dead_letters: Text
+    unreadable: Text
     storage_options: Properties
     maintain_every_hours: Annotated[int, Meta(ge=0, le=8_760)]
     retention_hours: Annotated[int, Meta(ge=1, le=876_000)]
@@ -128,8 +129,9 @@ class RestartSettings:
 
 @dataclass(frozen=True, slots=True)
 class HealthSettings:
-    """Section `health`: where the job answers /healthz, /readyz and /metrics, on loopback; port 0 is off."""
+    """Section `health`: where the job answers /healthz, /readyz and /metrics; port 0 is off."""
 
+    address: Text
     port: Annotated[int, Meta(ge=0, le=65_535)]
 
 
@@ -137,7 +139,7 @@ class HealthSettings:
 class Settings:
     """Everything the job can be configured with; printing it hides secrets."""
 
-    kafka: dict[str, str]
+    kafka: Properties
     topics: TopicSettings
     quota: QuotaSettings
     state: StateSettings
@@ -147,18 +149,26 @@ class Settings:
     quotas: QuotasSettings
     restart: RestartSettings
     health: HealthSettings
-    spark: dict[str, str]
+    spark: Properties
 
 
-@dataclass(frozen=True, slots=True)
-class _QuotaSection:
-    """Section `quota` as it is written: a `key` is Kafka's own property name."""
+class _QuotaSection(
+    msgspec.Struct,
+    rename={
+        "samples": "quota.window.num",
+        "window_s": "quota.window.size.seconds",
+        "controller_samples": "controller.quota.window.num",
+        "controller_window_s": "controller.quota.window.size.seconds",
+        "num_io_threads": "num.io.threads",
+    },
+):
+    """Section `quota` as it is written, with Kafka's own property names."""
 
-    samples: Int32 = field(metadata={"key": "quota.window.num"})
-    window_s: WindowSeconds = field(metadata={"key": "quota.window.size.seconds"})
-    controller_samples: Int32 = field(metadata={"key": "controller.quota.window.num"})
-    controller_window_s: WindowSeconds = field(metadata={"key": "controller.quota.window.size.seconds"})
-    num_io_threads: Int32 = field(metadata={"key": "num.io.threads"})
+    samples: Int32
+    window_s: WindowSeconds
+    controller_samples: Int32
+    controller_window_s: WindowSeconds
+    num_io_threads: Int32
     policy: RequestPolicy
     coexistence: Coexistence
     validate_only_exempt: bool
@@ -180,13 +190,13 @@ def load_settings(path: Path | None = None, environment: Mapping[str, str] = os.
     `${NAME}` in a value is replaced from `environment`. Raises InvalidSettingsError for a file that can't be read,
     an unknown key, a missing variable and a value of the wrong type or range.
     """
-    defaults = _sections(read_yaml(DEFAULTS), _File(DEFAULTS, {}))
-    if path is None:
-        return _build(defaults, _File(DEFAULTS, environment))
-    file = _File(path, environment)
-    given = _sections(read_yaml(path), file)
-    file.check_known(given, defaults, "")
-    return _build({name: {**values, **given.get(name, {})} for name, values in defaults.items()}, file)
+    defaults = _sections(read_yaml(DEFAULTS))
+    try:
+        given = _sections(read_yaml(path)) if path else {}
+        _check_known(given, defaults)
+        return _settings({name: {**values, **given.get(name, {})} for name, values in defaults.items()}, environment)
+    except _SettingError as error:
+        raise InvalidSettingsError(f"{path or DEFAULTS}: {error}") from None
 
 
 def with_bootstrap_servers(settings: Settings, bootstrap_servers: str | None) -> Settings:
@@ -196,175 +206,135 @@ def with_bootstrap_servers(settings: Settings, bootstrap_servers: str | None) ->
     return replace(settings, kafka=Properties({**settings.kafka, "bootstrap.servers": bootstrap_servers}))
 
 
-class _File:
-    """The file whose values are read: knows its name and the environment, for replacing and for errors."""
-
-    def __init__(self, path: Path, environment: Mapping[str, str]) -> None:
-        self.path = path
-        self.environment = environment
-
-    def error(self, message: str) -> InvalidSettingsError:
-        return InvalidSettingsError(f"{self.path}: {message}")
-
-    def check_known(self, given: Mapping[str, object], known: Mapping[str, object], prefix: str) -> None:
-        """Raises InvalidSettingsError for the first key of `given` that `known` has not."""
-        for key in given:
-            if key not in known:
-                nearest = get_close_matches(key, known, n=1, cutoff=0.0)
-                raise self.error(f"unknown setting {prefix}{key}; did you mean {prefix}{nearest[0]}?")
-
-    def replaced(self, key: str, value: object) -> object:
-        """`value` with every `${NAME}` replaced from the environment and `$${` made a plain `${`."""
-        if not isinstance(value, str) or "${" not in value:
-            return value
-
-        def replacement(match: re.Match[str]) -> str:
-            if match[0] == "$${":
-                return "${"
-            name = match["name"]
-            if name is None:
-                raise self.error(f"{key} has a ${{ without a variable; expected ${{NAME}}, or $${{ for a plain ${{")
-            if name not in self.environment:
-                raise self.error(f"{key} needs the environment variable {name}, which is not set; set it")
-            return self.environment[name]
-
-        return re.sub(r"\$\$\{|\$\{(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*)\})?", replacement, value)
+class _SettingError(InvalidSettingsError):
+    """What is wrong in a settings file, without the file's name."""
 
 
-SectionT = TypeVar("SectionT")
-
-
-def _sections(content: object, file: _File) -> dict[str, dict[str, object]]:
-    """The file's sections; one that is empty, such as with all its lines commented out, has no keys."""
+def _sections(content: object) -> dict[str, dict[str, object]]:
+    """The file's sections; an empty one, such as one with all its lines commented out, has no keys."""
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise file.error("not a mapping; expected sections such as kafka: and topics:")
-    return {_name(name, "", file): _keys(name, values, file) for name, values in content.items()}
+        raise _SettingError("not a mapping; expected sections such as kafka: and topics:")
+    return {_name(name): _section(name, values) for name, values in content.items()}
 
 
-def _keys(section: str, values: object, file: _File) -> dict[str, object]:
+def _section(key: str, values: object) -> dict[str, object]:
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise file.error(f"{section} is not a section; expected settings indented below {section}:")
-    return {_name(key, f"{section}.", file): value for key, value in values.items()}
+        raise _SettingError(f"{key} is not a section; expected settings indented below {key}:")
+    return {_name(name, f"{key}."): value for name, value in values.items()}
 
 
-def _name(key: object, prefix: str, file: _File) -> str:
+def _name(key: object, prefix: str = "") -> str:
     if not isinstance(key, str):
-        raise file.error(f"{prefix}{_shown(key)} is not a name; expected a word such as topics.partitions")
+        raise _SettingError(f"{prefix}{_shown(key)} is not a name; expected a word such as topics.partitions")
     return key
 
 
-def _build(sections: Mapping[str, Mapping[str, object]], file: _File) -> Settings:
-    settings = Settings(
-        kafka=_kafka(sections["kafka"], file),
-        topics=_section(TopicSettings, "topics", sections, file),
-        quota=_section(_QuotaSection, "quota", sections, file).settings(),
-        state=_section(StateSettings, "state", sections, file),
-        enforce=_section(EnforceSettings, "enforce", sections, file),
-        audit=_section(AuditSettings, "audit", sections, file),
-        delta=_section(DeltaSettings, "delta", sections, file),
-        quotas=_section(QuotasSettings, "quotas", sections, file),
-        restart=_section(RestartSettings, "restart", sections, file),
-        health=_section(HealthSettings, "health", sections, file),
-        spark=_spark(sections["spark"], file),
-    )
-    topics, delta = settings.topics, settings.delta
-    _check_distinct(
-        file,
-        {
-            "topics.requests": topics.requests,
-            "topics.decisions": topics.decisions,
-            "topics.dead_letters": topics.dead_letters,
-        },
-    )
-    _check_distinct(
-        file,
-        {
-            "enforce.checkpoint": settings.enforce.checkpoint,
-            "audit.checkpoint": settings.audit.checkpoint,
-            "delta.quotas": delta.quotas,
-            "delta.decisions": delta.decisions,
-            "delta.quota_metrics": delta.quota_metrics,
-            "delta.dead_letters": delta.dead_letters,
-        },
-    )
+def _check_known(given: Mapping[str, Any], known: Mapping[str, Any], prefix: str = "") -> None:
+    """Raises InvalidSettingsError for the first key that the defaults don't have, with the nearest one they have."""
+    for key, values in given.items():
+        if key not in known:
+            nearest = get_close_matches(key, known, n=1, cutoff=0.0)
+            raise _SettingError(f"unknown setting {prefix}{key}; did you mean {prefix}{nearest[0]}?")
+        if not prefix and key not in _PROPERTIES:
+            _check_known(values, known[key], f"{key}.")
+
+
+def _settings(sections: Mapping[str, Mapping[str, object]], environment: Mapping[str, str]) -> Settings:
+    """The sections, each converted to its type, and checked together."""
+    kinds = get_type_hints(Settings, include_extras=True) | {"quota": _QuotaSection}
+    values = {name: _converted(name, _replaced(name, sections[name], environment), kinds[name]) for name in kinds}
+    settings = Settings(**values | {"quota": values["quota"].settings()})
+    _check_kafka(settings.kafka)
+    _check_spark(settings.spark)
+    for keys in _DISTINCT:
+        _check_distinct({key: attrgetter(key)(settings) for key in keys})
     return settings
 
 
-def _check_distinct(file: _File, places: Mapping[str, str]) -> None:
-    """Raises InvalidSettingsError if two settings name the same topic or folder: one would spoil the other."""
-    first: dict[str, str] = {}
-    for key, place in places.items():
-        if place in first:
-            raise file.error(f"{key} is {_shown(place)}, as {first[place]} is; expected another one")
-        first[place] = key
+def _replaced(key: str, value: object, environment: Mapping[str, str]) -> Any:
+    """`value` with every `${NAME}` in its texts replaced from the environment and `$${` made a plain `${`."""
+    if key in _PROPERTIES:
+        value = _section(key, value)
+    if isinstance(value, Mapping):
+        values = {name: _replaced(f"{key}.{name}", item, environment) for name, item in value.items()}
+        return _properties(key, values) if key in _PROPERTIES else values
+    if not isinstance(value, str):
+        return value
+
+    def replacement(match: re.Match[str]) -> str:
+        name = match["name"]
+        if match[0] == "$${":
+            return "${"
+        if name is None:
+            raise _SettingError(f"{key} has a ${{ without a variable; expected ${{NAME}}, or $${{ for a plain ${{")
+        if name not in environment:
+            raise _SettingError(f"{key} needs the environment variable {name}, which is not set; set it")
+        return environment[name]
+
+    return re.sub(r"\$\$\{|\$\{(?:(?P<name>[A-Za-z_][A-Za-z0-9_]*)\})?", replacement, value)
 
 
-def _section(kind: type[SectionT], name: str, sections: Mapping[str, Mapping[str, object]], file: _File) -> SectionT:
-    """The section `name` as the dataclass `kind`, whose field types say what is right."""
-    setting_fields = {setting.metadata.get("key", setting.name): setting for setting in fields(kind)}  # type: ignore[arg-type] # kind is a dataclass
-    file.check_known(sections[name], setting_fields, f"{name}.")
-    values = {
-        setting.name: _value(f"{name}.{key}", sections[name][key], setting.type, file)
-        for key, setting in setting_fields.items()
-    }
-    return kind(**values)
-
-
-def _value(key: str, given: object, kind: Any, file: _File) -> object:
-    """The setting `key` as the type `kind`; a text that came from the environment may be a number or bool."""
-    if kind is Properties:
-        return _properties(key, given, file)
-    value = file.replaced(key, given)
-    try:
-        return msgspec.convert(value, kind, strict=False)
-    except msgspec.ValidationError:
-        raise file.error(f"{key} is {_shown(value)}; expected {_expected(type_info(kind))}") from None
-
-
-def _properties(section: str, given: object, file: _File) -> Properties:
+def _properties(section: str, values: Mapping[str, object]) -> Properties:
     """Foreign properties as texts, as their systems want them: 10 is "10", true is "true"."""
     properties = Properties()
-    for name, value in _keys(section, given, file).items():
-        match file.replaced(f"{section}.{name}", value):
-            case bool(flag):
-                properties[name] = str(flag).lower()
-            case str(text) | int(text):
-                properties[name] = str(text)
-            case _:  # the value is not shown, it may be a secret; a fraction would lose its spelling (1.10)
-                raise file.error(f"{section}.{name} is not a text; expected a text, a whole number, true or false")
+    for name, value in values.items():
+        if not isinstance(value, str | int):  # the value is not shown, it may be a secret; a fraction would lose digits
+            raise _SettingError(f"{section}.{name} is not a text; expected a text, a whole number, true or false")
+        properties[name] = str(value).lower() if isinstance(value, bool) else str(value)
     return properties
 
 
-def _kafka(given: object, file: _File) -> Properties:
-    properties = _properties("kafka", given, file)
-    for name in properties:
+def _converted(section: str, values: Any, kind: Any) -> Any:
+    """The section as `kind`; a text from the environment may be a number or a bool. Raises InvalidSettingsError."""
+    try:
+        return msgspec.convert(values, kind, strict=False, dec_hook=lambda _, properties: properties)
+    except msgspec.ValidationError as error:
+        key = str(error).partition("`$.")[2].removesuffix("`")
+        expected = next(field.type for field in type_info(kind).fields if field.encode_name == key)  # type: ignore[attr-defined] # kind has fields
+        raise _SettingError(f"{section}.{key} is {_shown(values[key])}; expected {_expected(expected)}") from None
+
+
+def _check_kafka(kafka: Mapping[str, str]) -> None:
+    for name in kafka:
         if name.startswith("kafka."):
             plain = name.removeprefix("kafka.")
-            raise file.error(f"kafka.{name} has Spark's prefix; expected Kafka's own name, kafka: {{{plain}: ...}}")
-    if not properties["bootstrap.servers"].strip():
-        raise file.error("kafka.bootstrap.servers is empty; expected host:port, or several with commas between them")
-    return properties
+            raise _SettingError(f"kafka.{name} has Spark's prefix; expected Kafka's own name, kafka: {{{plain}: ...}}")
+    if not kafka["bootstrap.servers"].strip():
+        raise _SettingError("kafka.bootstrap.servers is empty; expected host:port, or several with commas between them")
 
 
-def _spark(given: object, file: _File) -> Properties:
-    properties = _properties("spark", given, file)
-    for name in properties:
+def _check_spark(spark: Mapping[str, str]) -> None:
+    for name in spark:
         if not name.startswith("spark."):
-            raise file.error(f"unknown setting spark.{name}; did you mean spark: {{spark.{name}: ...}}?")
-    return properties
+            raise _SettingError(f"unknown setting spark.{name}; did you mean spark: {{spark.{name}: ...}}?")
+
+
+def _check_distinct(values: Mapping[str, str]) -> None:
+    """Raises InvalidSettingsError if two settings name the same topic or folder: one would overwrite the other."""
+    first: dict[str, str] = {}
+    for key, value in values.items():
+        if value in first:
+            raise _SettingError(f"{key} is {_shown(value)}, as {first[value]} is; expected another one")
+        first[value] = key
 
 
 def _shown(value: object) -> str:
     """`value` as YAML has it, short enough for one line."""
-    return json.dumps(value, ensure_ascii=False, default=str)[:80]
+    text = ""
+    # in pieces: aliases make giants of a few lines
+    for piece in json.JSONEncoder(ensure_ascii=False, default=str).iterencode(value):
+        text += piece[:80]
+        if len(text) >= 80:
+            break
+    return text[:80]
 
 
 def _expected(kind: Type) -> str:
-    """What a value of `kind` looks like, for people."""
+    """A right value of `kind`, in words."""
     match kind:
         case BoolType():
             return "true or false"
@@ -372,14 +342,10 @@ def _expected(kind: Type) -> str:
             return "null"
         case IntType(ge=least, le=most):
             return f"a whole number from {least} to {most}"
-        case StrType(pattern=None):
-            return "a text"
-        case StrType():
-            return "a topic name of letters, digits, . _ and -"
-        case EnumType(cls=choices):
-            return "one of " + ", ".join(choice.value for choice in choices)
-        case LiteralType(values=choices):
-            return "one of " + ", ".join(str(choice) for choice in choices)
+        case StrType(pattern=pattern):
+            return "a topic name of letters, digits, . _ and -" if pattern else "a text"
+        case EnumType(cls=choices) | LiteralType(values=choices):
+            return "one of " + ", ".join(map(str, choices))
         case UnionType(types=kinds):
-            return " or ".join(_expected(member) for member in kinds)
+            return " or ".join(map(_expected, kinds))
     raise TypeError(f"no words for settings of {kind}")  # a new field's type needs its words here

@@ -1,1 +1,1 @@
-"""Where decisions go: topics, Delta tables and the gateways that consume them."""
+"""What the job writes to: Kafka topics and Delta tables."""

@@ -1,27 +1,23 @@
-"""The errors of what Sluice writes to: Kafka topics and Delta tables."""
+"""The errors of the Kafka topics and Delta tables that Sluice writes to."""
 
 from state.errors import SluiceError
-
-
-class KafkaUnavailableError(SluiceError):
-    """No broker answers at `bootstrap.servers`, or it refuses the connection."""
 
 
 class TopicCreationError(SluiceError):
     """The cluster refuses to create a topic."""
 
 
-class UnsupportedPropertyError(SluiceError):
-    """A Kafka property means something that the Python client can't do; the message names a way that works."""
-
-
 class QuotasTableError(SluiceError):
-    """The quotas table is missing, broken, no quotas table, or can't be written."""
-
-
-class GatewayClosedError(SluiceError):
-    """An event came to a gateway client that is closed."""
+    """The quotas table is missing, broken or can't be written, or its path holds another table."""
 
 
 class TableMaintenanceError(SluiceError):
     """A Delta table can't be compacted or cleaned."""
+
+
+class QueryError(SluiceError):
+    """An SQL query over the Delta tables is wrong, or a table that it names can't be read."""
+
+
+class UsageUnknownError(SluiceError):
+    """The table of metrics can't be read, so nobody knows what clients used."""

@@ -1,37 +1,36 @@
-"""The Kafka topics: created when missing, and the Python client's arguments for reaching them."""
+"""Creates the Kafka topics that the job reads and writes."""
 
-import re
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import TypeVar
+from collections.abc import Mapping
 
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError, TopicAlreadyExistsError
 
-from configs.settings import Settings
-from sinks.errors import KafkaUnavailableError, TopicCreationError, UnsupportedPropertyError
-
-ClientT = TypeVar("ClientT")
-
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-
-CONNECT_TIMEOUT_MS = 10_000
-"""How long to look for a broker before giving up."""
+from configs.kafka import TopicSettings, connect, error_line
+from sinks.errors import TopicCreationError
 
 TOPIC_READY_TIMEOUT_MS = 30_000
-"""How long a new topic may take until all its partitions have leaders."""
+"""Longest wait until all partitions of a new topic have leaders."""
 
 
-def ensure_topics(settings: Settings) -> list[str]:
-    """Creates the requests, decisions and dead-letter topics that are missing; returns the names created.
+_WAITS = {
+    "cleanup.policy": "compact",
+    # A new gateway reads this topic from its beginning, so it is kept short: segments are closed and compacted early.
+    "segment.ms": "60000",
+    "min.cleanable.dirty.ratio": "0.1",
+    "delete.retention.ms": "60000",
+}
+
+
+def ensure_topics(topics: TopicSettings, kafka: Mapping[str, str]) -> list[str]:
+    """Creates the topics of the job that are missing; returns the names created.
 
     Existing topics are left as they are. Raises KafkaUnavailableError if no broker can be reached,
     TopicCreationError if one refuses, UnsupportedPropertyError as kafka_python_config does.
     """
-    with connect(KafkaAdminClient, settings.kafka) as admin:
+    with connect(KafkaAdminClient, kafka) as admin:
         try:
             existing = set(admin.list_topics())
-            missing = {name: spec for name, spec in _topic_specs(settings).items() if name not in existing}
+            missing = {name: spec for name, spec in _topic_specs(topics).items() if name not in existing}
             if not missing:
                 return []
             answers = admin.create_topics(missing, raise_errors=False)["topics"]
@@ -39,72 +38,29 @@ def ensure_topics(settings: Settings) -> list[str]:
             admin.wait_for_topics(list(missing), timeout_ms=TOPIC_READY_TIMEOUT_MS)
         except (KafkaError, OSError) as error:
             raise TopicCreationError(
-                f"topics at {settings.kafka['bootstrap.servers']} can't be listed or created: {_reason(error)}"
+                f"topics at {kafka['bootstrap.servers']} can't be listed or created: {error_line(error)}"
             ) from error
     return created
 
 
-def connect(client: Callable[..., ClientT], kafka: Mapping[str, str], **options: object) -> ClientT:
-    """A kafka-python client, such as KafkaProducer, that has reached a broker; `options` are its further arguments.
-
-    Raises KafkaUnavailableError, naming the address, if no broker answers or it refuses the login.
-    """
-    servers = kafka["bootstrap.servers"]
-    config = kafka_python_config(kafka)
-    for argument in ("ssl_cafile", "ssl_certfile", "ssl_keyfile"):  # kafka-python would only say that it timed out
-        if argument in config and not Path(str(config[argument])).is_file():
-            raise KafkaUnavailableError(
-                f"no file {config[argument]}, which kafka.ssl.* names; expected a PEM file there"
-            )
-    try:
-        return client(**config, bootstrap_timeout_ms=CONNECT_TIMEOUT_MS, **options)
-    except (KafkaError, OSError, ValueError) as error:
-        raise KafkaUnavailableError(
-            f"no Kafka broker answers at {servers} ({_reason(error)}); check that it runs there, and"
-            " kafka.bootstrap.servers, security.protocol and login in the settings"
-        ) from error
-
-
-def kafka_python_config(kafka: Mapping[str, str]) -> dict[str, object]:
-    """The arguments of kafka-python's clients for Kafka's own property names; what only Java knows is left out.
-
-    Certificates have to be PEM files: `ssl.truststore.location` and `ssl.keystore.location` with their types PEM, or,
-    beside a JKS store for the job, `ssl.ca.location`, `ssl.certificate.location` and `ssl.key.location`.
-    Raises UnsupportedPropertyError for a login or a certificate store that the Python client can't use.
-    """
-    config: dict[str, object] = {}
-    for name, (argument, convert) in _ARGUMENTS.items():
-        if name in kafka:
-            config[argument] = _converted(name, kafka[name], convert)
-    return config | _login(kafka) | _certificates(kafka)
-
-
-def _topic_specs(settings: Settings) -> dict[str, dict[str, object]]:
-    """How each topic is created, as KafkaAdminClient.create_topics takes it."""
-    topics = settings.topics
-    configs = {
-        topics.requests: {"retention.ms": str(topics.requests_retention_ms)},
-        topics.decisions: {
-            "retention.ms": str(topics.decisions_retention_ms),
-            "max.message.bytes": str(topics.max_message_bytes),
-        },
-        topics.dead_letters: {
-            "retention.ms": str(topics.dead_letters_retention_ms),
-            "max.message.bytes": str(topics.max_message_bytes),
-        },
+def _topic_specs(topics: TopicSettings) -> dict[str, dict[str, object]]:
+    """The topics in the form that KafkaAdminClient.create_topics takes."""
+    large = {"max.message.bytes": str(topics.max_message_bytes)}
+    specs = {
+        topics.requests: (topics.partitions, {"retention.ms": str(topics.requests_retention_ms)}),
+        topics.decisions: (topics.partitions, {"retention.ms": str(topics.decisions_retention_ms), **large}),
+        topics.dead_letters: (topics.partitions, {"retention.ms": str(topics.dead_letters_retention_ms), **large}),
+        topics.limits: (1, {"cleanup.policy": "compact"}),  # one partition: a version ends after all its records
+        topics.waits: (topics.partitions, _WAITS),
     }
     return {
-        name: {
-            "num_partitions": topics.partitions,
-            "replication_factor": topics.replication_factor,
-            "configs": topic_configs,
-        }
-        for name, topic_configs in configs.items()
+        name: {"num_partitions": partitions, "replication_factor": topics.replication_factor, "configs": configs}
+        for name, (partitions, configs) in specs.items()
     }
 
 
 def _is_created(answer: Mapping[str, object]) -> bool:
-    """True for a topic created now, False if another process was faster. Raises TopicCreationError."""
+    """True for a topic created now, False if another process created it first. Raises TopicCreationError."""
     code = answer["error_code"]
     if code == TopicAlreadyExistsError.errno:
         return False
@@ -114,114 +70,3 @@ def _is_created(answer: Mapping[str, object]) -> bool:
             f"topic {answer['name']} can't be created: {reason}; see section topics of the settings"
         )
     return True
-
-
-def _reason(error: Exception) -> str:
-    """The error in one short line; never the arguments, they may hold a password."""
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-def _converted(name: str, value: str, convert: Callable[[str], object]) -> object:
-    try:
-        return convert(value)
-    except ValueError:
-        raise UnsupportedPropertyError(f"kafka.{name} is {value!r}; expected a whole number") from None
-
-
-def _servers(value: str) -> list[str]:
-    return [server.strip() for server in value.split(",") if server.strip()]
-
-
-def _protocol(value: str) -> str:
-    """The protocol in capitals; kafka-python would take any unknown word for PLAINTEXT."""
-    if value.upper() not in PROTOCOLS:
-        raise UnsupportedPropertyError(f"kafka.security.protocol is {value!r}; expected one of {', '.join(PROTOCOLS)}")
-    return value.upper()
-
-
-_ARGUMENTS: dict[str, tuple[str, Callable[[str], object]]] = {
-    "bootstrap.servers": ("bootstrap_servers", _servers),
-    "client.id": ("client_id", str),
-    "client.dns.lookup": ("client_dns_lookup", str),
-    "connections.max.idle.ms": ("connections_max_idle_ms", int),
-    "metadata.max.age.ms": ("metadata_max_age_ms", int),
-    "reconnect.backoff.ms": ("reconnect_backoff_ms", int),
-    "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", int),
-    "request.timeout.ms": ("request_timeout_ms", int),
-    "retry.backoff.ms": ("retry_backoff_ms", int),
-    "security.protocol": ("security_protocol", _protocol),
-    "sasl.mechanism": ("sasl_mechanism", str),
-    "sasl.kerberos.service.name": ("sasl_kerberos_service_name", str),
-    "ssl.key.password": ("ssl_password", str),
-    "ssl.endpoint.identification.algorithm": ("ssl_check_hostname", bool),  # "" turns the check off
-}
-"""Kafka's name -> kafka-python's argument, common to its admin client, producer and consumer."""
-
-
-def _uses(kafka: Mapping[str, str], layer: str) -> bool:
-    """Whether `security.protocol` has the layer SASL or SSL; stores and logins of another one don't matter."""
-    return layer in kafka.get("security.protocol", "PLAINTEXT").upper()
-
-
-def _login(kafka: Mapping[str, str]) -> dict[str, object]:
-    """User name and password out of `sasl.jaas.config`."""
-    if not _uses(kafka, "SASL"):
-        return {}
-    mechanism = kafka.get("sasl.mechanism", "GSSAPI")
-    if mechanism == "OAUTHBEARER":
-        raise UnsupportedPropertyError(
-            "kafka.sasl.mechanism OAUTHBEARER is not supported by Sluice's Python client;"
-            " expected PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or GSSAPI"
-        )
-    if mechanism not in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
-        return {}
-    options = _jaas_options(kafka.get("sasl.jaas.config", ""))
-    if "username" not in options or "password" not in options:
-        raise UnsupportedPropertyError(
-            f'kafka.sasl.jaas.config has no username="..." and password="..."; expected both with {mechanism}'
-        )
-    return {"sasl_plain_username": options["username"], "sasl_plain_password": options["password"]}
-
-
-def _jaas_options(jaas: str) -> dict[str, str]:
-    """The options of a JAAS line.
-
-    >>> _jaas_options('org.x.PlainLoginModule required username="al\\\\"ice" password=secret;')
-    {'username': 'al"ice', 'password': 'secret'}
-    """
-    options = {}
-    for match in re.finditer(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;]+))""", jaas):
-        name, *values = match.groups()
-        quoted = next((value for value in values[:2] if value is not None), None)
-        options[name] = values[2] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
-    return options
-
-
-def _certificates(kafka: Mapping[str, str]) -> dict[str, object]:
-    """The PEM files of the certificate authority and of the client."""
-    if not _uses(kafka, "SSL"):
-        return {}
-    files = {
-        "ssl_cafile": kafka.get("ssl.ca.location") or _pem_store(kafka, "truststore", "ssl.ca.location"),
-        "ssl_certfile": kafka.get("ssl.certificate.location")
-        or _pem_store(kafka, "keystore", "ssl.certificate.location"),
-        "ssl_keyfile": kafka.get("ssl.key.location"),
-    }
-    return {argument: file for argument, file in files.items() if file}
-
-
-def _pem_store(kafka: Mapping[str, str], store: str, instead: str) -> str | None:
-    """The PEM file that is the trust store or key store; None without a store."""
-    inline = {"truststore": "ssl.truststore.certificates", "keystore": "ssl.keystore.certificate.chain"}[store]
-    if inline in kafka:
-        raise UnsupportedPropertyError(
-            f"kafka.{inline} is not supported by the Python client; expected a PEM file in kafka.{instead} beside it"
-        )
-    location = kafka.get(f"ssl.{store}.location")
-    kind = kafka.get(f"ssl.{store}.type", "JKS").upper()
-    if location and kind != "PEM":
-        raise UnsupportedPropertyError(
-            f"kafka.ssl.{store}.location is a {kind} store, which the Python client can't read;"
-            f" expected kafka.ssl.{store}.type PEM, or a PEM file in kafka.{instead} beside it"
-        )
-    return location

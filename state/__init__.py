@@ -1,1 +1,1 @@
-"""Pure quota arithmetic: no Spark, no Kafka, time is always an argument."""
+"""Pure quota arithmetic without Spark or Kafka. Time is always an argument."""

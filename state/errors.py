@@ -1,15 +1,15 @@
-"""The errors of quota arithmetic and state. Each message tells the operator what is wrong and what would be right."""
+"""The errors of quota arithmetic and state. Each message says what is wrong and what is expected."""
 
 
 class SluiceError(Exception):
-    """Root of every error Sluice raises on purpose; the command line prints its message as one line."""
+    """Base class of all errors that Sluice raises deliberately. The command line prints the message as one line."""
 
 
 class InvalidRequestError(SluiceError):
-    """A request event breaks its contract; it becomes a dead letter.
+    """A request event violates its contract and becomes a dead letter.
 
-    `field` names the offending field ("value" for the event as a whole), `problem` says what was found and
-    `expected` what would be right.
+    `field` names the field in question ("value" for the whole event), `problem` says what was found, and `expected`
+    what is allowed.
     """
 
     def __init__(self, field: str, problem: str, expected: str) -> None:
@@ -20,7 +20,7 @@ class InvalidRequestError(SluiceError):
 
 
 class InvalidQuotaError(SluiceError):
-    """A quota or its entity is refused, as Kafka's controller refuses it. `reason` is a short code for programs."""
+    """A quota or its entity that Kafka's controller would refuse. `reason` is a short code for programs."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -28,4 +28,4 @@ class InvalidQuotaError(SluiceError):
 
 
 class StateError(SluiceError):
-    """Stored state can't be read with the present settings or code version."""
+    """Stored state can't be read with the current settings or this release."""

@@ -1,34 +1,30 @@
-"""The errors of set-up and start. Each message is one line: what is wrong, where, and what would be right."""
+"""The errors of set-up and start. Each message is one line: what is wrong, where, and what is expected."""
 
 from state.errors import SluiceError
 
 
 class JavaError(SluiceError):
-    """There is no Java that Spark and Kafka run on."""
+    """No Java was found that Spark and Kafka run on."""
 
 
 class JarError(SluiceError):
-    """A jar can't be downloaded, or isn't the one that was checked when its version was chosen."""
-
-
-class BrokerError(SluiceError):
-    """The embedded Kafka broker can't be started."""
+    """A jar can't be downloaded, or its checksum isn't the expected one."""
 
 
 class CheckpointError(SluiceError):
-    """A checkpoint folder can't be used, or was made with other settings."""
+    """A checkpoint can't be used, or was created with other settings."""
 
 
 class StateFileError(SluiceError):
-    """A file of exported balances can't be used: missing, damaged, or made with other settings."""
+    """A file of exported balances can't be used: missing, damaged, or written with other settings."""
 
 
 class JobError(SluiceError):
-    """A streaming query of the job ended by itself."""
+    """A streaming query of the job ended and can't be restarted."""
 
 
 class HealthError(SluiceError):
-    """The job can't answer health checks at the port of the settings."""
+    """The health server can't listen on the port of the settings."""
 
 
 class LogFileError(SluiceError):
@@ -36,4 +32,4 @@ class LogFileError(SluiceError):
 
 
 class CheckError(SluiceError):
-    """A check of the doctor fails."""
+    """A check of `sluice doctor` failed."""

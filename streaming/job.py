@@ -1,4 +1,4 @@
-"""The job: topics, tables and session made ready, then both queries until it is asked to stop."""
+"""The job: prepares topics, tables and session, then runs both queries until it is asked to stop."""
 
 import logging
 import time
@@ -8,29 +8,38 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from pyspark.accumulators import Accumulator
 from pyspark.sql import SparkSession
 
-from configs.settings import Settings
-from sinks.quotas_table import QuotasTable
+from configs.settings import HealthSettings, Settings
+from sinks.limits import LimitsPublisher
+from sinks.tables.quotas import QuotasTable
 from sinks.topics import ensure_topics
 from state.errors import SluiceError
-from streaming import audit, enforce
-from streaming.audit import AuditQuery
-from streaming.checkpoint import CheckpointFolder, QuotaSnapshots, check_origin
-from streaming.checkpoint_lock import locked
-from streaming.enforce import EnforceQuery
+from streaming.audit import query as audit
+from streaming.audit.query import AuditQuery
+from streaming.checkpoint.folder import Checkpoint
+from streaming.checkpoint.job_identity import job_identity
+from streaming.checkpoint.lock import locked
+from streaming.checkpoint.origin import check_origin
+from streaming.checkpoint.quota_snapshots import QuotaSnapshots
+from streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files
+from streaming.enforce import query as enforce
+from streaming.enforce.known_entities import EntitiesByShard, known_entities, total
+from streaming.enforce.query import EnforceQuery
+from streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
 from streaming.errors import JobError
-from streaming.health import HealthServer, JobHealth
-from streaming.maintenance import MaintenanceSchedule
-from streaming.progress import write_status
-from streaming.quota_watch import QuotaWatch, ensure_quotas_table
-from streaming.session import start_session
-from streaming.spark_files import check_enforce_checkpoint, check_spark_files
-from streaming.supervision import QueryState, SupervisedQuery, times
+from streaming.runtime.foreign_decisions import ForeignDecisions, ForeignDecisionsWatch
+from streaming.runtime.health import HealthServer, JobHealth
+from streaming.runtime.maintenance import MaintenanceSchedule
+from streaming.runtime.progress import write_status
+from streaming.runtime.query_state import QueryState, RunState
+from streaming.runtime.session import start_session
+from streaming.runtime.supervision import SupervisedQuery, times
 
 log = logging.getLogger("sluice.job")
 
-_LOOK_SECONDS = 0.25
+_POLL_S = 0.25
 
 
 class Job:
@@ -41,88 +50,121 @@ class Job:
         self._status_file = status_file
         self._stop = Event()
         self._status: dict[str, Any] = {"state": "starting"}
-        self._health = JobHealth()
+        self._health = JobHealth(required_query=enforce.QUERY_NAME)
 
     def request_stop(self) -> None:
-        """Ask the job to end after the current micro-batch; safe to call from a signal handler."""
+        """Ask the job to stop after the current micro-batch; safe to call from a signal handler."""
         self._stop.set()
 
     def run(self) -> None:
-        """Run until asked to stop. Raises a SluiceError if it can't start, or the enforce query can't be kept going."""
-        self._tell(state="starting")
-        for topic in ensure_topics(self._settings):
+        """Run until asked to stop. Raises SluiceError if it can't start or can't keep the enforce query running."""
+        self._publish_status(state="starting", waiting_for="broker")
+        for topic in ensure_topics(self._settings.topics, self._settings.kafka):
             log.info("created topic %s", topic)
         table = ensure_quotas_table(self._settings)
         check_enforce_checkpoint(self._settings)
-        folder = CheckpointFolder(self._settings.enforce.checkpoint)
-        with locked(folder):
-            check_origin(folder, self._settings)
-            self._run_on(folder, table)
+        checkpoint = Checkpoint(self._settings.enforce.checkpoint)
+        with locked(checkpoint):
+            check_origin(checkpoint, self._settings)
+            self._run_on(checkpoint, table)
 
-    def _run_on(self, folder: CheckpointFolder, table: QuotasTable) -> None:
-        watch = QuotaWatch(table, QuotaSnapshots(folder), self._settings.quotas.poll_ms)
-        with _health_server(self._health, self._settings.health.port):
-            spark = start_session(self._settings)
+    def _run_on(self, checkpoint: Checkpoint, table: QuotasTable) -> None:
+        watch = QuotaWatch(table, QuotaSnapshots(checkpoint), self._settings.quotas.poll_ms)
+        identity = job_identity(checkpoint)
+        foreign = ForeignDecisionsWatch(self._settings.topics.decisions, self._settings.kafka, identity)
+        with _health_server(self._health, self._settings.health):
             try:
-                self._run_queries(spark, watch)
+                spark = self._started_session()
+                if spark is not None:
+                    try:
+                        self._run_queries(spark, watch, foreign)
+                    finally:
+                        spark.stop()
             finally:
-                spark.stop()
-                self._tell(state="stopped")
+                self._publish_status(state="stopped")
 
-    def _run_queries(self, spark: SparkSession, watch: QuotaWatch) -> None:
-        queries = supervised_queries(spark, self._settings, watch)
-        maintenance = MaintenanceSchedule(self._settings.delta, CheckpointFolder(self._settings.audit.checkpoint))
+    def _started_session(self) -> SparkSession | None:
+        """A new session; None when the job is to stop and Java has ended at the same signal, as it does at first."""
+        self._publish_status(waiting_for="session")
+        try:
+            return start_session(self._settings)
+        except Exception:  # of any class: PySpark's depends on how far Java had come
+            if not self._stop.is_set():
+                raise
+            log.info("stopped while Java was starting")
+            return None
+
+    def _run_queries(self, spark: SparkSession, watch: QuotaWatch, foreign: ForeignDecisionsWatch) -> None:
+        known = known_entities(spark.sparkContext)
+        queries = supervised_queries(spark, self._settings, watch, known)
+        maintenance = MaintenanceSchedule(self._settings.delta, Checkpoint(self._settings.audit.checkpoint).sluice)
+        limits = LimitsPublisher(self._settings.topics, self._settings.kafka, watch.in_force)
+        self._publish_status(waiting_for="queries")
         try:
             watch.start()
+            limits.start()
+            foreign.start()
             maintenance.start()
             for query in queries:
                 query.start()
-            self._tell(state="running", quota_version=watch.quotas.version)
+            self._publish_status(state="running", waiting_for=None, quota_version=watch.quotas.version)
             log.info("running with quotas version %d", watch.quotas.version)
-            self._follow(queries, watch)
+            self._follow(queries, watch, foreign.found, known)
         finally:
-            self._tell(state="stopping")
+            self._publish_status(state="stopping")
             maintenance.stop()
-            watch.stop()
             for query in queries:
                 query.stop()
+            limits.stop()
+            foreign.stop()
+            watch.stop()
             for query in queries:
                 query.join()
 
-    def _follow(self, queries: list[SupervisedQuery], watch: QuotaWatch) -> None:
-        told: dict[str, QueryState] = {}
-        while not self._stop.wait(_LOOK_SECONDS):
+    def _follow(
+        self,
+        queries: list[SupervisedQuery],
+        watch: QuotaWatch,
+        foreign: ForeignDecisions,
+        known: Accumulator[EntitiesByShard],
+    ) -> None:
+        published: dict[str, QueryState] = {}
+        while not self._stop.wait(_POLL_S):
             for batch in [batch for query in queries for batch in query.new_batches()]:
                 log.info("batch", extra={"fields": batch})
-                self._health.batch(batch)
-                self._tell(quota_version=watch.quotas.version, **{str(batch["query"]): batch})
+                self._health.count_batch(batch)
+                self._publish_status(quota_version=watch.quotas.version, **{str(batch["query"]): batch})
             states = {query.name: query.state for query in queries}
-            self._health.beat(states, watch.quotas.version)
-            if states != told:
-                told = states
-                self._tell(queries=self._health.queries())
+            self._health.heartbeat(states, watch.quotas.version)
+            self._health.report_foreign(foreign.count, foreign.jobs)
+            self._health.report_known(total(known.value))
+            if states != published:
+                published = states
+                self._publish_status(queries=self._health.queries())
             _check(states[enforce.QUERY_NAME])
 
-    def _tell(self, **changes: Any) -> None:
+    def _publish_status(self, **changes: Any) -> None:
         self._status |= {**changes, "at_ms": time.time_ns() // 1_000_000}
         if self._status_file is None:
             return
         try:
             write_status(self._status_file, self._status)
-        except OSError as error:  # such as a full disk: no reason to end, and the next one may be written
+        except OSError as error:  # such as a full disk: no reason to stop deciding
             log.warning("can't write %s: %s", self._status_file, error.strerror)
 
 
-def supervised_queries(spark: SparkSession, settings: Settings, watch: QuotaWatch) -> list[SupervisedQuery]:
-    """Both queries, each on its own: without the audit query, which is tried again for ever, requests are decided."""
+def supervised_queries(
+    spark: SparkSession, settings: Settings, watch: QuotaWatch, known: Accumulator[EntitiesByShard]
+) -> list[SupervisedQuery]:
+    """Both queries, each supervised by itself: requests are decided without the audit query, which never gives up."""
 
     def make_enforce() -> EnforceQuery:
         _create_topics_again(settings)
         check_enforce_checkpoint(settings)
-        return EnforceQuery(spark, settings, watch)
+        return EnforceQuery(spark, settings, watch, known)
 
     def make_audit() -> AuditQuery:
-        check_spark_files(settings.audit.checkpoint)
+        check_spark_files(Checkpoint(settings.audit.checkpoint))
         return AuditQuery(spark, settings)
 
     return [
@@ -132,21 +174,21 @@ def supervised_queries(spark: SparkSession, settings: Settings, watch: QuotaWatc
 
 
 def _create_topics_again(settings: Settings) -> None:
-    """Topics that were deleted since the start; without them the query would fail again."""
+    """Create topics that were deleted since the start; without them the query would fail again."""
     try:
-        for topic in ensure_topics(settings):
+        for topic in ensure_topics(settings.topics, settings.kafka):
             log.error("topic %s was deleted; it is created again, empty", topic)
-    except SluiceError as error:  # no broker, say: the query waits for it, or fails with the reason
+    except SluiceError as error:  # such as no broker: the query waits for it, or fails with the reason
         log.warning("can't look for missing topics: %s", error)
 
 
 @contextmanager
-def _health_server(health: JobHealth, port: int) -> Iterator[None]:
-    """The health server while the job runs, if the settings want one."""
-    if not port:
+def _health_server(health: JobHealth, settings: HealthSettings) -> Iterator[None]:
+    """Run the health server in this block; port 0 is none."""
+    if not settings.port:
         yield
         return
-    server = HealthServer(health, port)
+    server = HealthServer(health, settings.port, settings.address)
     server.start()
     try:
         yield
@@ -156,7 +198,7 @@ def _health_server(health: JobHealth, port: int) -> Iterator[None]:
 
 def _check(enforce_state: QueryState) -> None:
     """Raises JobError with the reason when the enforce query is given up."""
-    if enforce_state.state == "given up":
+    if enforce_state.state is RunState.GIVEN_UP:
         raise JobError(
             f"query {enforce.QUERY_NAME} ended {times(enforce_state.failures_in_a_row)} and can't go on:"
             f" {enforce_state.reason}"

@@ -1,6 +1,7 @@
-"""Parts shared by all tests: started once a run, real, and gone with it."""
+"""Fixtures that all tests share: a broker and a Spark session, started once per run and ended with it."""
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from configs.settings import load_settings
-from scripts.broker import Broker
-from streaming import jars
+from configs.settings import Properties, load_settings
+from scripts.testbed.broker import Broker
+from streaming.java.jars import SPARK_JARS
 from tests.e2e.job_process import QUICK_JAVA
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Tests run side by side, but one that goes by the clock (`alone`) only while no other does."""
+    """Tests run side by side; a test that depends on the clock (`alone`) runs only while no other does."""
     run_id = _run_id(item.config)
     if run_id is None:
         return (yield)
@@ -37,14 +38,18 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def _run_id(config: pytest.Config) -> str | None:
-    """Names the run, if it has several processes."""
+    """The id of the test run, if it has several processes."""
     run_id: str | None = getattr(config, "workerinput", {}).get("testrunuid")
     return run_id
 
 
 @contextmanager
 def _turn(run_id: str, *, alone: bool) -> Iterator[None]:
-    """Share the machine with other tests, or have it alone; who waits for that lets no further test begin."""
+    """Share the machine with other tests, or have it alone; a test that waits for that keeps others from starting.
+
+    This is `fcntl.flock` because filelock's FileLock has no shared mode. Its ReadWriteLock has one, but is a SQLite
+    transaction that is polled for: the kernel's lock wakes the next test immediately and ends with its process.
+    """
     gate, machine = _locks(run_id)
     with machine.open("w") as machine_file:
         with gate.open("w") as gate_file:
@@ -57,25 +62,33 @@ def _locks(run_id: str) -> list[Path]:
     return [Path(gettempdir()) / f"sluice-tests-{run_id}-{name}" for name in ("gate", "machine")]
 
 
+@pytest.fixture
+def usual_umask() -> Iterator[None]:
+    """The umask of most machines, under which others may read new files."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
 @pytest.fixture(scope="session")
 def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Bootstrap servers of an embedded broker; topics are not created by themselves, and each test takes its own."""
+    """Bootstrap servers of an embedded broker, which creates no topics; each test creates and uses its own."""
     with Broker(tmp_path_factory.mktemp("broker")) as broker:
         yield broker.bootstrap_servers
 
 
 @pytest.fixture(scope="session")
 def spark_jars() -> list[Path]:
-    """The jars that a Spark session needs beside pyspark's own."""
-    return jars.spark_jars()
+    """The jars that a Spark session needs in addition to pyspark's own."""
+    return SPARK_JARS.paths()
 
 
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
-    """The job's own session, for all tests that need one."""
-    from streaming.session import start_session
+    """The job's own Spark session, shared by all tests that need one."""
+    from streaming.runtime.session import start_session
 
     settings = load_settings(environment={})
-    session = start_session(replace(settings, spark={**settings.spark, **QUICK_JAVA}))
+    session = start_session(replace(settings, spark=Properties(settings.spark | QUICK_JAVA)))
     yield session
     session.stop()

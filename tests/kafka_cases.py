@@ -1,22 +1,38 @@
-"""Replays a scenario of the case file through the code that the job runs, and gives what each step answered."""
+"""Replays a scenario of the case file through the code that the job runs, with either engine."""
 
 import math
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
-from state.charge import POINTS_PER_NANOSECOND, Charge
-from state.entity import DEFAULT, QuotaEntity, sanitize
+import numpy as np
+
+from state.arithmetic.charge import Charge, Outcome
+from state.arithmetic.columns import Columns, columns_of, counters_from
+from state.arithmetic.counter import EntityCounters, request_wait_ms, wait_over_limit_ms
+from state.arithmetic.counter_arrays import CounterArrays, padded_windows_ms
+from state.arithmetic.sampled_rate import is_exceeded, padded_window_ms, wait_for_rate_ms
+from state.arithmetic.token_bucket import TokenBucket, wait_for_tokens_ms
+from state.decisions.charge_plan import POINTS_PER_NANOSECOND
+from state.decisions.decision import clamp_throttle_ms
 from state.errors import InvalidQuotaError
-from state.meters import Meters, Outcome, clamp_throttle_ms, exceeds, request_wait_ms, wait_over_limit_ms
-from state.quota import UNLIMITED, QuotaKind, QuotaSettings, Window
-from state.quota_control import Alteration, FilterComponent, QuotaControl, UnsupportedEntityTypeError
-from state.quota_entry import QuotaEntry
-from state.resolution import Quotas, Resolution, Rung, max_in_window
-from state.sampled_rate import SampledRate, wait_for_rate_ms
-from state.shard import Shard
-from state.token_bucket import TokenBucket, wait_for_tokens_ms
+from state.quotas.alteration import (
+    FilterComponent,
+    QuotaValue,
+    UnsupportedEntityTypeError,
+    altered,
+    check_filter,
+    matches,
+)
+from state.quotas.entity import DEFAULT, QuotaEntity, sanitize
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import UNLIMITED, Family, QuotaKind, QuotaSettings, Window
+from state.quotas.resolution import Quotas, Resolution, Rung
+from state.store.codec import decode
+from state.store.shard import Shard
 
 Json = dict[str, Any]
 
@@ -44,21 +60,155 @@ def in_scope(case: Json) -> bool:
     return not (altered and all("ip" in alteration["entity"] for alteration in altered))
 
 
-def replay(case: Json) -> list[Json]:
-    """What every event or step of the case answered, all fields that its expectation could name."""
+def replay(case: Json, engine: "type[Engine]") -> list[Json]:
+    """What every event or step of the case answered by this engine, all fields that its expectation could name."""
     inputs = case["inputs"]
     mode = inputs["mode"]
     if mode == "validate":
         return ControllerReplay().run(inputs["steps"])
     if mode == "throttle_formula":
-        return [_formula(inputs, event) for event in inputs["events"]]
+        return [_formula(inputs, event, engine) for event in inputs["events"]]
     if mode == "token_bucket":
-        return BucketReplay(inputs).run(inputs["events"])
+        return BucketReplay(inputs, engine).run(inputs["events"])
     if mode == "rate":
-        return RateReplay(inputs).run(inputs["events"])
+        return RateReplay(inputs, engine).run(inputs["events"])
     if mode in MANAGER_KINDS:
-        return ManagerReplay(inputs).run(inputs["events"])
+        return ManagerReplay(inputs, engine).run(inputs["events"])
     raise UnmappedCaseError(f"unknown mode {mode!r}")
+
+
+class ChargedRequest(NamedTuple):
+    """A request as a shard is charged with it."""
+
+    timestamp_ms: int
+    charges: Sequence[Charge]
+
+
+class Measured(NamedTuple):
+    """A rate per second, the length of the window it covers, and the wait it asks for under a limit."""
+
+    rate: float
+    window_ms: int
+    wait_ms: int
+
+
+class Engine(ABC):
+    """The counters of some entities, charged by one of the two engines; every operation reads and stores them."""
+
+    together: ClassVar[int]
+    """The threshold of `Shard.charge` that chooses this engine."""
+
+    def __init__(self, settings: QuotaSettings) -> None:
+        self.settings = settings
+        self._columns: dict[str, Columns] = {}
+
+    def charge(self, key: str, charge: Charge, now_ms: int) -> Outcome:
+        """Charge an entity as the job does."""
+        shard = Shard([key], self._columns_of(key))
+        ((_, (outcome,)),) = shard.charge({key: [ChargedRequest(now_ms, [charge])]}, self.settings, self.together)
+        _, self._columns[key] = decode(shard.to_bytes(1, 2**50, self.settings), 1)
+        return outcome
+
+    @staticmethod
+    @abstractmethod
+    def padded_window_ms(elapsed_ms: int, window: Window) -> int:
+        """The window that a rate covers, this long after its oldest sample."""
+
+    @abstractmethod
+    def record(self, key: str, kind: QuotaKind, amount: float, now_ms: int) -> None:
+        """Record an amount to a rate, without a check."""
+
+    @abstractmethod
+    def measure(self, key: str, kind: QuotaKind, limit: float | None, now_ms: int) -> Measured:
+        """Measure a rate."""
+
+    @abstractmethod
+    def take(self, key: str, amount: float, limit: float, now_ms: int) -> None:
+        """Take tokens of a bucket, without a check."""
+
+    @abstractmethod
+    def tokens(self, key: str, limit: float, now_ms: int) -> float:
+        """Measure a bucket."""
+
+    def _columns_of(self, key: str) -> Columns:
+        return self._columns.get(key) or columns_of([EntityCounters()])
+
+
+class ScalarEngine(Engine):
+    """One entity after another: `state.arithmetic.counter`."""
+
+    together = 2
+    padded_window_ms = staticmethod(padded_window_ms)
+
+    def record(self, key: str, kind: QuotaKind, amount: float, now_ms: int) -> None:
+        with self._counters(key) as counters:
+            counters.rate(kind).record(amount, self.settings.client_window, now_ms)
+
+    def measure(self, key: str, kind: QuotaKind, limit: float | None, now_ms: int) -> Measured:
+        window = self.settings.client_window
+        wait = request_wait_ms if kind.family is Family.REQUEST_TIME else wait_over_limit_ms
+        with self._counters(key) as counters:
+            rate = counters.rate(kind)
+            observed = rate.measure(window, now_ms)
+            return Measured(observed, rate.window_ms(window, now_ms), wait(rate, observed, limit, window, now_ms))
+
+    def take(self, key: str, amount: float, limit: float, now_ms: int) -> None:
+        with self._counters(key) as counters:
+            counters.bucket = counters.bucket or TokenBucket()
+            counters.bucket.record(amount, limit, self.settings.controller_window, now_ms)
+
+    def tokens(self, key: str, limit: float, now_ms: int) -> float:
+        with self._counters(key) as counters:
+            counters.bucket = counters.bucket or TokenBucket()
+            return counters.bucket.measure(limit, self.settings.controller_window, now_ms)
+
+    @contextmanager
+    def _counters(self, key: str) -> Iterator[EntityCounters]:
+        (counters,) = counters_from(self._columns_of(key))
+        yield counters
+        self._columns[key] = columns_of([counters])
+
+
+class ArrayEngine(Engine):
+    """All entities together: `state.arithmetic.counter_arrays`."""
+
+    together = 1
+
+    @staticmethod
+    def padded_window_ms(elapsed_ms: int, window: Window) -> int:
+        return int(padded_windows_ms(np.array([elapsed_ms]), window)[0])
+
+    def record(self, key: str, kind: QuotaKind, amount: float, now_ms: int) -> None:
+        with self._arrays(key, kind) as arrays:
+            arrays.rates.record(kind, _FIRST, np.array([amount]), self.settings.client_window, np.array([now_ms]))
+
+    def measure(self, key: str, kind: QuotaKind, limit: float | None, now_ms: int) -> Measured:
+        window = self.settings.client_window
+        with self._arrays(key, kind) as arrays:
+            rates, windows_ms = arrays.rates.measure(kind, _FIRST, window, np.array([now_ms]))
+        observed, window_ms = float(rates[0]), int(windows_ms[0])
+        wait_ms = wait_for_rate_ms(observed, limit, window_ms) if is_exceeded(limit, observed) else 0
+        longest_ms = window.window_ms if kind.family is Family.REQUEST_TIME else wait_ms
+        return Measured(observed, window_ms, min(wait_ms, longest_ms))
+
+    def take(self, key: str, amount: float, limit: float, now_ms: int) -> None:
+        self.tokens(key, limit, now_ms)
+        with self._arrays(key) as arrays:
+            arrays.buckets.take(_FIRST, np.array([amount]), np.array([limit]), self.settings.controller_window)
+
+    def tokens(self, key: str, limit: float, now_ms: int) -> float:
+        window = self.settings.controller_window
+        with self._arrays(key) as arrays:
+            return float(arrays.buckets.measure(_FIRST, np.array([limit]), window, np.array([now_ms]))[0])
+
+    @contextmanager
+    def _arrays(self, key: str, *kinds: QuotaKind) -> Iterator[CounterArrays]:
+        arrays = CounterArrays(self._columns_of(key), kinds, self.settings)
+        yield arrays
+        self._columns[key] = arrays.columns()
+
+
+_FIRST = np.array([0])
 
 
 def java_int(number: int) -> int:
@@ -71,13 +221,19 @@ def _window(inputs: Json) -> Window:
     return Window(inputs["samples"], window_ms)
 
 
-def _formula(inputs: Json, event: Json) -> Json:
+def max_in_window(limit: float | None, window: Window) -> float:
+    """Most bytes worth fetching at once, as in Kafka: Q * (S-1) * W; without a limit the largest double."""
+    if limit is None:
+        return sys.float_info.max
+    return limit * (window.samples - 1) * (window.window_ms / 1000.0)
+
+
+def _formula(inputs: Json, event: Json, engine: type[Engine]) -> Json:
     merged = {**inputs, **event}
     if event.get("stat") == "token_bucket":
         wait_ms = wait_for_tokens_ms(event["value"], event["bound"])
     else:
-        window = _window(merged)
-        fresh_window_ms = SampledRate().window_ms(window, now_ms=0)
+        fresh_window_ms = engine.padded_window_ms(0, _window(merged))
         wait_ms = wait_for_rate_ms(event["value"], event["bound"], fresh_window_ms)
     return {"throttle_ms": min(wait_ms, merged.get("max_throttle_ms", wait_ms))}
 
@@ -85,8 +241,12 @@ def _formula(inputs: Json, event: Json) -> Json:
 class MeterReplay(ABC):
     """One meter with or without a quota: what a bucket and a rate have in common."""
 
-    def __init__(self, inputs: Json) -> None:
+    key = "user|"
+
+    def __init__(self, inputs: Json, engine: type[Engine]) -> None:
         self.limit: float | None = inputs.get("quota")
+        window = _window(inputs)
+        self.counters = engine(QuotaSettings(client_window=window, controller_window=window))
 
     def run(self, events: list[Json]) -> list[Json]:
         return [self._step(event, event["t"]) for event in events]
@@ -98,47 +258,31 @@ class MeterReplay(ABC):
             return {}
         if operation in ("measure", "check"):
             return self._measure(now_ms)
-        return self._record(operation, event, now_ms)
+        return self._record(operation, event["v"], now_ms)
 
     @abstractmethod
     def _measure(self, now_ms: int) -> Json:
         """What the meter shows."""
 
     @abstractmethod
-    def _record(self, operation: str, event: Json, now_ms: int) -> Json:
+    def _record(self, operation: str, amount: float, now_ms: int) -> Json:
         """Do an operation that charges the meter. Raises UnmappedCaseError for an unknown one."""
 
 
 class BucketReplay(MeterReplay):
-    """Mode token_bucket: one bucket, charged through the job's meters."""
+    """Mode token_bucket: one bucket. Without a limit Kafka leaves it alone."""
 
-    def __init__(self, inputs: Json) -> None:
-        super().__init__(inputs)
-        self.settings = QuotaSettings(controller_window=_window(inputs))
-        self.meters = Meters()
-        self.meters.bucket = TokenBucket()
-
-    def _record(self, operation: str, event: Json, now_ms: int) -> Json:
-        if operation == "record" and event["v"] < 0:
-            bucket = self.meters.bucket or TokenBucket()
-            bucket.record(event["v"], self.limit, self.settings.controller_window, now_ms)
-            return self._measure(now_ms)
-        if operation in ("record", "record_check", "strict"):
-            return self._charge(event["v"], strict=operation == "strict", now_ms=now_ms)
-        raise UnmappedCaseError(f"unknown operation {operation!r}")
-
-    def _measure(self, now_ms: int) -> Json:
-        bucket = self.meters.bucket or TokenBucket()
-        tokens = bucket.measure(self.limit, self.settings.controller_window, now_ms)
-        violated = tokens < 0
-        wait_ms = wait_for_tokens_ms(tokens, self.limit) if violated and self.limit is not None else 0
-        return {"tokens": tokens, "violated": violated, "throttle_ms": wait_ms}
-
-    def _charge(self, value: float, *, strict: bool, now_ms: int) -> Json:
+    def _record(self, operation: str, amount: float, now_ms: int) -> Json:
+        if operation not in ("record", "record_check", "strict"):
+            raise UnmappedCaseError(f"unknown operation {operation!r}")
         if self.limit is None:
-            return {"tokens": UNLIMITED, "violated": False, "applied": True, "throttle_ms": 0}
-        charge = Charge(QuotaKind.CONTROLLER_MUTATION_RATE, Rung.USER, self.limit, False, [value], strict)
-        outcome = self.meters.charge(charge, now_ms, self.settings)
+            return {**self._measure(now_ms), "applied": True}
+        if operation == "record" and amount < 0:
+            self.counters.take(self.key, amount, self.limit, now_ms)
+            return self._measure(now_ms)
+        strict = operation == "strict"
+        charge = Charge(QuotaKind.CONTROLLER_MUTATION_RATE, Rung.USER, self.limit, False, [amount], strict)
+        outcome = self.counters.charge(self.key, charge, now_ms)
         return {
             "tokens": outcome.tokens,
             "violated": outcome.violated,
@@ -146,41 +290,47 @@ class BucketReplay(MeterReplay):
             "throttle_ms": outcome.wait_ms,
         }
 
+    def _measure(self, now_ms: int) -> Json:
+        if self.limit is None:
+            return {"tokens": UNLIMITED, "violated": False, "throttle_ms": 0}
+        tokens = self.counters.tokens(self.key, self.limit, now_ms)
+        violated = tokens < 0
+        wait_ms = wait_for_tokens_ms(tokens, self.limit) if violated else 0
+        return {"tokens": tokens, "violated": violated, "throttle_ms": wait_ms}
+
 
 class RateReplay(MeterReplay):
     """Mode rate: one sampled rate, with or without a quota."""
 
-    def __init__(self, inputs: Json) -> None:
-        super().__init__(inputs)
-        self.window = _window(inputs)
-        self.longest_ms: float = inputs.get("max_throttle_ms", math.inf)
-        self.rate = SampledRate()
+    kind = QuotaKind.PRODUCER_BYTE_RATE
 
-    def _record(self, operation: str, event: Json, now_ms: int) -> Json:
+    def __init__(self, inputs: Json, engine: type[Engine]) -> None:
+        super().__init__(inputs, engine)
+        self.longest_ms: float = inputs.get("max_throttle_ms", math.inf)
+
+    def _record(self, operation: str, amount: float, now_ms: int) -> Json:
         if operation == "strict":
             checked = self._measure(now_ms)
             if checked["violated"]:
                 return {**checked, "applied": False}
-            self.rate.record(event["v"], self.window, now_ms)
+            self.counters.record(self.key, self.kind, amount, now_ms)
             return {**self._measure(now_ms), "violated": False, "applied": True, "throttle_ms": 0}
         if operation not in ("record", "record_check", "admit"):
             raise UnmappedCaseError(f"unknown operation {operation!r}")
-        self.rate.record(event["v"], self.window, now_ms)
+        self.counters.record(self.key, self.kind, amount, now_ms)
         checked = self._measure(now_ms)
         if operation == "admit" and checked["violated"]:
-            self.rate.record(-event["v"], self.window, now_ms)
-            taken_back = self.rate.measure(self.window, now_ms)
-            return {**checked, "applied": False, "rate": taken_back}
+            self.counters.record(self.key, self.kind, -amount, now_ms)
+            return {**checked, "applied": False, "rate": self._measure(now_ms)["rate"]}
         return {**checked, "applied": True}
 
     def _measure(self, now_ms: int) -> Json:
-        observed = self.rate.measure(self.window, now_ms)
-        wait_ms = wait_over_limit_ms(self.rate, observed, self.limit, self.window, now_ms)
+        measured = self.counters.measure(self.key, self.kind, self.limit, now_ms)
         return {
-            "rate": observed,
-            "window_ms": self.rate.window_ms(self.window, now_ms),
-            "violated": exceeds(observed, self.limit),
-            "throttle_ms": min(wait_ms, self.longest_ms),
+            "rate": measured.rate,
+            "window_ms": measured.window_ms,
+            "violated": is_exceeded(self.limit, measured.rate),
+            "throttle_ms": min(measured.wait_ms, self.longest_ms),
         }
 
 
@@ -207,13 +357,12 @@ class MutationQuotaHandle:
 class ManagerReplay:
     """Modes produce, fetch, request and controller_mutation: resolution, counters and waits of one quota kind."""
 
-    def __init__(self, inputs: Json) -> None:
-        window = _window(inputs)
+    def __init__(self, inputs: Json, engine: type[Engine]) -> None:
+        self.window = _window(inputs)
         self.kind = MANAGER_KINDS[inputs["mode"]]
-        self.settings = QuotaSettings(client_window=window, controller_window=window)
-        self.window = window
+        self.counters = engine(QuotaSettings(client_window=self.window, controller_window=self.window))
+        self.entries: dict[QuotaEntity, QuotaEntry] = {}
         self.quotas = Quotas()
-        self.shard = Shard()
         self.handles: dict[str, MutationQuotaHandle] = {}
         for quota in inputs.get("quotas", []):
             self._set_quota(quota)
@@ -259,14 +408,16 @@ class ManagerReplay:
         }
         entity = QuotaEntity(**names)
         if quota["value"] is None:
-            self.quotas.remove(entity, self.kind)
+            self.entries.pop(entity, None)
         else:
-            self.quotas.set(QuotaEntry(entity, self.kind, quota["value"]))
+            self.entries[entity] = QuotaEntry(entity, self.kind, quota["value"])
+        self.quotas = Quotas(self.entries.values())
 
     def _charge(self, resolution: Resolution, amount: float, *, strict: bool, now_ms: int) -> Outcome:
         amounts = [amount, 0.0] if self.kind is QuotaKind.REQUEST_PERCENTAGE else [amount]
-        charge = Charge(self.kind, resolution.rung, resolution.limit, False, amounts, strict)
-        return self.shard.meters_of(resolution.tags).charge(charge, now_ms, self.settings)
+        # A shadow quota is charged alike, but doesn't take a throttled Fetch back: the cases do that by `unrecord`.
+        charge = Charge(self.kind, resolution.rung, resolution.limit, True, amounts, strict)
+        return self.counters.charge(resolution.key, charge, now_ms)
 
     def _record(self, resolution: Resolution, amount: float, now_ms: int) -> Json:
         if not self.quotas.enabled(self.kind):
@@ -284,26 +435,21 @@ class ManagerReplay:
     def _record_unchecked(self, resolution: Resolution, amount: float, now_ms: int) -> Json:
         if not self.quotas.enabled(self.kind):
             return {}
-        meters = self.shard.meters_of(resolution.tags)
-        if self.kind is QuotaKind.CONTROLLER_MUTATION_RATE:
-            meters.bucket = meters.bucket or TokenBucket()
-            meters.bucket.record(amount, resolution.limit, self.window, now_ms)
-        else:
-            meters.unrecord(self.kind, -amount, now_ms, self.settings)
+        if self.kind is not QuotaKind.CONTROLLER_MUTATION_RATE:
+            self.counters.record(resolution.key, self.kind, amount, now_ms)
+        elif resolution.limit is not None:
+            self.counters.take(resolution.key, amount, resolution.limit, now_ms)
         return self._check(resolution, now_ms)
 
     def _check(self, resolution: Resolution, now_ms: int) -> Json:
+        key, limit = resolution.key, resolution.limit
         if self.kind is QuotaKind.CONTROLLER_MUTATION_RATE:
-            bucket = self.shard.meters_of(resolution.tags).bucket or TokenBucket()
-            tokens = bucket.measure(resolution.limit, self.window, now_ms)
-            wait_ms = wait_for_tokens_ms(tokens, resolution.limit) if resolution.limit and tokens < 0 else 0
+            tokens = UNLIMITED if limit is None else self.counters.tokens(key, limit, now_ms)
+            wait_ms = wait_for_tokens_ms(tokens, limit) if limit and tokens < 0 else 0
             return {"tokens": tokens, "violated": tokens < 0, "exceeded": tokens < 0, "throttle_ms": java_int(wait_ms)}
-        rate = self.shard.meters_of(resolution.tags).rate(self.kind)
-        observed = rate.measure(self.window, now_ms)
-        wait = request_wait_ms if self.kind is QuotaKind.REQUEST_PERCENTAGE else wait_over_limit_ms
-        wait_ms = clamp_throttle_ms(wait(rate, observed, resolution.limit, self.window, now_ms))
-        violated = exceeds(observed, resolution.limit)
-        return {"rate": observed, "violated": violated, "exceeded": violated, "throttle_ms": wait_ms}
+        measured = self.counters.measure(key, self.kind, limit, now_ms)
+        violated, wait_ms = is_exceeded(limit, measured.rate), clamp_throttle_ms(measured.wait_ms)
+        return {"rate": measured.rate, "violated": violated, "exceeded": violated, "throttle_ms": wait_ms}
 
     def _open(self, event: Json, now_ms: int) -> Json:
         handle = MutationQuotaHandle(
@@ -327,40 +473,66 @@ class ManagerReplay:
         return {**answer, "error_throttle_ms": java_int(outcome.wait_ms)} if rejected else answer
 
 
+EntityKey = frozenset[tuple[str, str | None]]
+
+
 class ControllerReplay:
-    """Mode validate: alter and describe calls on the controller's quotas."""
+    """Mode validate: alter and describe calls on the quotas of every entity."""
 
     def __init__(self) -> None:
-        self.control = QuotaControl()
+        self.quotas: dict[EntityKey, dict[str, QuotaValue]] = {}
 
     def run(self, steps: list[Json]) -> list[Json]:
         return [self._alter(step) if "alter" in step else self._describe(step) for step in steps]
 
     def _alter(self, step: Json) -> Json:
-        alterations = [
-            Alteration(call["entity"], [(key, value) for key, value in call["ops"]]) for call in step["alter"]
-        ]
-        result = self.control.alter(alterations, validate_only=step.get("validate_only", False))
-        answers = [
-            {"error": "INVALID_REQUEST", "reason": error.reason} if error else {"error": "NONE"}
-            for error in result.errors
-        ]
-        records = 0 if step.get("validate_only") else result.records
-        return {"results": answers, "records": records, "state": _entries(self.control.values_by_entity)}
+        """One call for several entities. An entity that comes twice is an error for both; the first is written."""
+        before = dict(self.quotas)
+        answers: dict[EntityKey, Json] = {}
+        for call in step["alter"]:
+            entity = frozenset(call["entity"].items())
+            if entity in answers:
+                answers[entity] = {"error": "INVALID_REQUEST", "reason": "duplicate_entity"}
+                continue
+            try:
+                self.quotas[entity] = altered(self.quotas.get(entity, {}), call["entity"], call["ops"])
+                answers[entity] = {"error": "NONE"}
+            except InvalidQuotaError as error:
+                answers[entity] = {"error": "INVALID_REQUEST", "reason": error.reason}
+        records = sum(_changed(before.get(entity, {}), quotas) for entity, quotas in self.quotas.items())
+        if step.get("validate_only"):
+            self.quotas, records = before, 0
+        results = [answers[frozenset(call["entity"].items())] for call in step["alter"]]
+        return {"results": results, "records": records, "state": _entries(self.quotas)}
 
     def _describe(self, step: Json) -> Json:
         components = [FilterComponent(part["type"], part["match"], part.get("name")) for part in step["describe"]]
         try:
-            found = self.control.describe(components, strict=step["strict"])
+            check_filter(components)
         except UnsupportedEntityTypeError:
             return {"error": "UnsupportedVersionException"}
         except InvalidQuotaError as error:
             return {"error": "InvalidRequestException", "reason": error.reason}
-        return {"matched": len(found), "entries": _entries(found)}
+        found = _entries(
+            {
+                entity: quotas
+                for entity, quotas in self.quotas.items()
+                if matches(dict(entity), components, strict=step["strict"])
+            }
+        )
+        return {"matched": len(found), "entries": found}
 
 
-def _entries(values_by_entity: Mapping[frozenset[tuple[str, str | None]], dict[str, float]]) -> list[Json]:
-    return [{"entity": dict(entity), "values": values} for entity, values in values_by_entity.items()]
+def _changed(before: Mapping[str, QuotaValue], after: Mapping[str, QuotaValue]) -> int:
+    return sum(before.get(key) != after.get(key) for key in before.keys() | after.keys())
+
+
+def _entries(quotas: Mapping[EntityKey, Mapping[str, QuotaValue]]) -> list[Json]:
+    return [
+        {"entity": dict(entity), "values": {key: quota.value for key, quota in values.items()}}
+        for entity, values in quotas.items()
+        if values
+    ]
 
 
 def _amount(event: Json) -> float:

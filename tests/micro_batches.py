@@ -1,33 +1,36 @@
-"""The job's stages without Spark: micro-batches through planner, shards (state as bytes) and combining."""
+"""The enforce query's pipeline without Spark: micro-batches through plan, decide and combine, with stored state."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from state.resolution import Quotas
-from state.shard import Shard
-from streaming.deciding import by_request, combine_rows, decide_rows
-from streaming.events import Source
-from streaming.planning import PlanSettings, plan_event
-from streaming.records import (
+from state.quotas.resolution import Quotas
+from state.store.shard import Shard
+from streaming.enforce import pipeline
+from streaming.enforce.pipeline import Decided
+from streaming.enforce.pipeline_settings import PipelineSettings
+from streaming.enforce.source import Source
+from streaming.enforce.wire import (
     ChargeRow,
+    DecisionPart,
     OutputRecord,
     Parcel,
-    PartialRow,
     decode_parcel,
-    decode_partials,
+    decode_parts,
     encode_parcel,
+    packed,
 )
 
 Shuffle = Callable[[list[ChargeRow | OutputRecord]], list[ChargeRow | OutputRecord]]
 
 
 class MicroBatches:
-    """The enforce query's data path; each batch's state goes through its stored form, as in Spark."""
+    """Runs the pipeline on one micro-batch after another; rows and state are encoded in between, as in Spark."""
 
-    def __init__(self, settings: PlanSettings, idle_expiry_ms: int = 3_600_000) -> None:
-        self._settings = settings
-        self._idle_expiry_ms = idle_expiry_ms
+    def __init__(self, settings: PipelineSettings, idle_expiry_ms: int = 3_600_000) -> None:
+        self._settings = settings._replace(idle_expiry_ms=idle_expiry_ms)
         self.state: dict[int, bytes] = {}
+        self.waits: list[tuple[bytes, bytes | None]] = []
+        """Key and value of each record for the waits topic so far."""
 
     def run(
         self,
@@ -36,28 +39,28 @@ class MicroBatches:
         shuffle: Shuffle = list,
         decided_at_ms: int = 0,
     ) -> list[OutputRecord]:
-        """Decide one micro-batch; `shuffle` puts the rows of a shard in the order Spark happens to give them."""
+        """Decide one micro-batch; `shuffle` puts a shard's rows in the order in which Spark happens to give them."""
         rows_by_shard: dict[int, list[ChargeRow | OutputRecord]] = defaultdict(list)
-        for value, source in events:
-            for shard, row in plan_event(value, source, quotas, self._settings, decided_at_ms):
-                rows_by_shard[shard].append(row)
+        for parcels in pipeline.plan(events, quotas, self._settings, decided_at_ms):
+            for number, parcel in parcels.items():
+                rows_by_shard[number] += [*parcel.charge_rows, *parcel.records]
         records: list[OutputRecord] = []
-        parts: list[PartialRow] = []
+        parts: list[DecisionPart] = []
         for number, rows in rows_by_shard.items():
-            for decided in self._decide(number, shuffle(rows)):
-                if decided.topic is None:
-                    parts.extend(decode_partials(decided.value))
-                else:
-                    records.append(decided)
-        topic, quota = self._settings.decisions_topic, self._settings.quota
-        return records + [combine_rows(rows_of_request, topic, quota) for rows_of_request in by_request(parts)]
+            decided = self._decide(number, shuffle(rows))
+            records += decided.records
+            for packed_row in packed([], decided.parts):
+                for payload in packed_row.values:
+                    parts += decode_parts(payload or b"")
+        return [*records, *pipeline.combine(parts, self._settings)]
 
-    def _decide(self, number: int, rows: list[ChargeRow | OutputRecord]) -> list[OutputRecord]:
+    def _decide(self, number: int, rows: list[ChargeRow | OutputRecord]) -> Decided:
         settings = self._settings
         shard = Shard.from_bytes(self.state[number], settings.shards) if number in self.state else Shard()
         parcels = (decode_parcel(encode_parcel(_parcel(row))) for row in rows)
-        decided = decide_rows(shard, parcels, settings.decisions_topic, settings.quota)
-        self.state[number] = shard.to_bytes(settings.shards, self._idle_expiry_ms, settings.quota)
+        decided = pipeline.decide(shard, parcels, settings)
+        self.waits += [(wait.key, wait.value) for wait in decided.waits]
+        self.state[number] = shard.to_bytes(settings.shards, settings.idle_expiry_ms, settings.quota)
         return decided
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from state.entity import DEFAULT, QuotaEntity
-from state.quota import CLIENT_KINDS, TOPIC_KINDS, Coexistence, QuotaSettings, RequestPolicy, Window
-from state.quota_entry import QuotaEntry
+from state.quotas.entity import DEFAULT, QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, Coexistence, QuotaSettings, RequestPolicy, Window
 
 USERS = ("alice", "bob|x", "", "<default>", "🦊 fox")
 CLIENTS = ("app", "app two", "")

@@ -1,6 +1,5 @@
-"""An embedded broker as a cluster of an enterprise has it: TLS, SCRAM logins and access rights for each role."""
+"""An embedded broker that is secured as a production cluster: TLS, SCRAM logins and access rights for each role."""
 
-import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,22 +14,22 @@ from kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from configs.settings import TopicSettings
-from scripts.broker import Broker
-from streaming.java import find_java
+from configs.kafka import TopicSettings
+from scripts.testbed.broker import Broker, free_ports
+from streaming.java.java import find_java
 
-_STORE_PASSWORD = "only-for-this-test"  # noqa: S105 # of a key store that lives as long as the test
+_STORE_PASSWORD = "only-for-this-test"  # noqa: S105 # of a key store that only exists during the test
 
 
 class SecureBroker:
-    """Clients come in by SASL_SSL alone; a plain listener beside it is the administrator's."""
+    """A broker whose clients connect by SASL_SSL; the administrator has a separate plain listener."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.certificate = folder / "broker.pem"
         store = folder / "broker.p12"
         _make_certificate(store, self.certificate)
-        client, admin, controller = _free_ports(3)
+        client, admin, controller = free_ports(3)
         self.bootstrap_servers = f"127.0.0.1:{client}"
         self.admin_servers = f"127.0.0.1:{admin}"
         listeners = f"CLIENT://127.0.0.1:{client},ADMIN://127.0.0.1:{admin}"
@@ -56,16 +55,16 @@ class SecureBroker:
         )
 
     def start(self) -> None:
-        """Returns once the broker serves."""
+        """Start the broker and return when it serves."""
         self._broker.start()
 
     def stop(self) -> None:
-        """Ends the broker."""
+        """End the broker."""
         self._broker.stop()
 
     def let_in(self, topics: TopicSettings, passwords: Mapping[str, str]) -> None:
         """Create the topics and the users `job`, `gateway` and `auditor` with the rights of docs/security.md."""
-        names = {"requests": topics.requests, "decisions": topics.decisions, "dead_letters": topics.dead_letters}
+        names = {name: getattr(topics, name) for name in ("requests", "decisions", "dead_letters", "limits", "waits")}
         with KafkaAdminClient(bootstrap_servers=self.admin_servers) as admin:
             admin.create_topics({name: {"num_partitions": 1, "replication_factor": 1} for name in names.values()})
             admin.alter_user_scram_credentials(
@@ -80,8 +79,13 @@ TOPIC_RIGHTS = (
     ("job", "decisions", ACLOperation.READ),
     ("job", "dead_letters", ACLOperation.WRITE),
     ("job", "dead_letters", ACLOperation.READ),
+    ("job", "limits", ACLOperation.WRITE),
+    ("job", "limits", ACLOperation.READ),
+    ("job", "waits", ACLOperation.WRITE),
     ("gateway", "requests", ACLOperation.WRITE),
     ("gateway", "decisions", ACLOperation.READ),
+    ("gateway", "limits", ACLOperation.READ),
+    ("gateway", "waits", ACLOperation.READ),
     ("auditor", "decisions", ACLOperation.READ),
     ("auditor", "dead_letters", ACLOperation.READ),
 )
@@ -93,7 +97,7 @@ def _right(user: str, operation: ACLOperation, topic: str) -> ACL:
 
 
 def _make_certificate(store: Path, certificate: Path) -> None:
-    """A key store, and the certificate that clients trust; its key signs itself."""
+    """Create a key store and its self-signed certificate, which clients trust."""
     keytool = Path(find_java()[0]).with_name("keytool")
     secret = ["-keystore", str(store), "-storepass", _STORE_PASSWORD, "-alias", "broker"]
     generate = ["-genkeypair", "-storetype", "PKCS12", "-keyalg", "EC", "-dname", "CN=broker", "-validity", "30"]
@@ -101,14 +105,3 @@ def _make_certificate(store: Path, certificate: Path) -> None:
     subprocess.run(
         [keytool, "-exportcert", "-rfc", "-file", str(certificate), *secret], check=True, capture_output=True
     )
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

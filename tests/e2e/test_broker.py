@@ -1,4 +1,4 @@
-"""The embedded broker: a real Kafka whose data outlives it, and which never outlives the process that started it."""
+"""The embedded broker: a real Kafka whose data survives a restart, and which ends with the process that started it."""
 
 import dataclasses
 import os
@@ -9,16 +9,17 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+import psutil
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 from configs.settings import Properties, load_settings
-from scripts.broker import Broker, last_error
-from sinks.quotas_table import QuotasTable
+from scripts.testbed.broker import Broker, BrokerError, last_error
+from sinks.tables.quotas import QuotasTable
 from sinks.topics import ensure_topics
-from streaming.doctor import run_doctor
-from streaming.errors import BrokerError, JarError
-from streaming.jars import REPOSITORY, spark_jars
+from streaming.cli.doctor import run_doctor
+from streaming.errors import JarError
+from streaming.java.jars import REPOSITORY, SPARK_JARS
 
 pytestmark = pytest.mark.kafka
 
@@ -46,10 +47,10 @@ def _first_value(servers: str, topic: str) -> bytes:
 
 
 def _alive(pid: int) -> bool:
-    """Whether the process runs; one that is dead and not yet collected doesn't."""
+    """Whether the process runs; a zombie doesn't."""
     try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
 
 
@@ -81,7 +82,7 @@ def test_fresh_forgets_the_data(tmp_path: Path) -> None:
         assert "kept" not in admin.list_topics()
 
 
-def test_two_brokers_run_beside_each_other(kafka_broker: str, tmp_path: Path) -> None:
+def test_two_brokers_run_side_by_side(kafka_broker: str, tmp_path: Path) -> None:
     with Broker(tmp_path) as other:
         assert other.bootstrap_servers != kafka_broker
         _create_topic(kafka_broker, "only-in-the-first")
@@ -115,7 +116,7 @@ def test_a_wrong_property_is_quoted_from_the_log(tmp_path: Path) -> None:
 
 
 def test_properties_override_the_server_properties(tmp_path: Path) -> None:
-    """A login on the listener of the clients, which is what the security tests need."""
+    """A login on the listener of the clients, as the security tests need it."""
     jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b" user_a="b";'
     properties = {
         "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -137,10 +138,10 @@ def test_properties_override_the_server_properties(tmp_path: Path) -> None:
 
 
 def test_a_killed_parent_takes_its_broker_along(tmp_path: Path) -> None:
-    """Started from a thread that ends at once, which must not end the broker; killed so that no clean-up runs."""
+    """The thread that starts the broker ends, which must not end the broker; the kill allows no clean-up."""
     code = (
         "import pathlib, sys, threading, time\n"
-        "from scripts.broker import Broker\n"
+        "from scripts.testbed.broker import Broker\n"
         "broker = Broker(pathlib.Path(sys.argv[1]))\n"
         "thread = threading.Thread(target=broker.start)\n"
         "thread.start()\n"
@@ -163,7 +164,7 @@ def test_a_killed_parent_takes_its_broker_along(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_prints_the_address_and_ends_in_good_order(tmp_path: Path, sign: signal.Signals) -> None:
-    command = [sys.executable, "-m", "scripts.broker", "--folder", str(tmp_path)]
+    command = [sys.executable, "-m", "scripts.testbed.broker", "--folder", str(tmp_path)]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("127.0.0.1:")
@@ -179,19 +180,28 @@ def test_the_doctor_passes_once_everything_is_there(kafka_broker: str, tmp_path:
         defaults,
         kafka=Properties({"bootstrap.servers": kafka_broker}),
         enforce=dataclasses.replace(defaults.enforce, checkpoint=str(tmp_path / "checkpoint")),
+        audit=dataclasses.replace(defaults.audit, checkpoint=str(tmp_path / "audit")),
         delta=dataclasses.replace(defaults.delta, quotas=str(tmp_path / "quotas")),
-        topics=dataclasses.replace(defaults.topics, requests="doctor-r", decisions="doctor-d", dead_letters="doctor-x"),
+        topics=dataclasses.replace(
+            defaults.topics,
+            requests="doctor-r",
+            decisions="doctor-d",
+            dead_letters="doctor-x",
+            limits="doctor-l",
+            waits="doctor-w",
+        ),
     )
     QuotasTable(settings.delta.quotas).create([], "test", datetime(2026, 1, 1, tzinfo=UTC))
-    spark_jars()
+    SPARK_JARS.paths()
     lines: list[str] = []
 
     assert run_doctor(settings, lines.append) == 1
     assert [line for line in lines if line.startswith("FAIL")] == [
-        "FAIL  topics: doctor-r, doctor-d, doctor-x not there; sluice run creates them, or create them yourself"
+        "FAIL  topics: doctor-r, doctor-d, doctor-x, doctor-l, doctor-w not there; sluice run creates them, or create"
+        " them yourself"
     ]
 
-    ensure_topics(settings)
+    ensure_topics(settings.topics, settings.kafka)
     lines.clear()
 
     assert run_doctor(settings, lines.append) == 0

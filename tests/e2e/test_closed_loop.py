@@ -6,21 +6,22 @@ from contextlib import ExitStack
 
 import pytest
 
-from sinks.gateway import Gateway, GatewayOptions
+from gateways.client.client import Gateway
+from gateways.client.options import GatewayOptions
 from tests.e2e.job_process import JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 MUTATIONS_PER_S = 10.0
 PERMITS = 10
-CLOCK_SPEED = 2  # the gateways' clock runs faster than ours: a minute of traffic in half of it
+CLOCK_SPEED = 2  # the gateways' clock runs faster than ours: a minute of traffic takes half a minute
 TRAFFIC_MS = 60_000
 DEADLINE_S = 240
 QUOTAS = [{"entity": {"user": None}, "quotas": {"controller_mutation_rate": MUTATIONS_PER_S}}]
 
 
 class FastClock:
-    """Milliseconds that pass several times as fast as real ones."""
+    """A clock in milliseconds that runs CLOCK_SPEED times as fast as the real one."""
 
     def __init__(self) -> None:
         self._start_s = time.time()
@@ -32,7 +33,7 @@ class FastClock:
 
 @pytest.fixture(scope="module")
 def job(kafka_broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobProcess]:
-    """A job that takes events from clocks that run ahead."""
+    """A job that accepts events from clocks that run ahead."""
     process = JobProcess(
         tmp_path_factory.mktemp("loop"), kafka_broker, QUOTAS, enforce={"max_future_ms": 10 * TRAFFIC_MS}
     )
@@ -54,7 +55,8 @@ def test_a_greedy_client_is_held_to_its_quota_by_every_gateway(job: JobProcess) 
                         name=f"gateway-{number}",
                         requests_topic=topics.requests,
                         decisions_topic=topics.decisions,
-                        lookback_s=60,
+                        limits_topic=topics.limits,
+                        waits_topic=topics.waits,
                     ),
                     clock_ms=clock,
                 )
@@ -74,15 +76,15 @@ def test_a_greedy_client_is_held_to_its_quota_by_every_gateway(job: JobProcess) 
         permits = PERMITS * sum(first_ms <= at_ms < last_ms for at_ms in client.served_ms)
         assert permits / ((last_ms - first_ms) / 1000) == pytest.approx(MUTATIONS_PER_S, rel=0.05)
         assert client.mutes_seen_by_all > 0
-        assert gateways[0].check("greedy", "other app") == 0
+        assert gateways[0].check("somebody", "app") == 0
     assert_muted_within_two_batches(job)
 
 
 class GreedyClient:
-    """Sends whenever it is let in, at three times its quota, by each gateway in turn.
+    """Sends at three times its quota whenever it isn't muted, through each gateway in turn.
 
-    `settled_ms` are the ends of those mutes at which every request had its decision: there the bucket is at 0 tokens,
-    so between two of them the client got exactly what refilled, if it was held rightly.
+    `settled_ms` are the ends of those mutes at which every request had its decision. The bucket has 0 tokens then, so
+    between two of them a correctly throttled client gets exactly the tokens that were refilled.
     """
 
     def __init__(self, gateways: list[Gateway], clock: Callable[[], int]) -> None:
@@ -95,7 +97,7 @@ class GreedyClient:
         self.mutes_seen_by_all = 0
 
     def step(self) -> None:
-        """Look at the mute, and send if there is none."""
+        """Check the mute, and send if there is none."""
         remaining_ms = self._gateways[0].check("greedy", "app")
         now_ms = self._clock()
         if remaining_ms:
@@ -113,7 +115,7 @@ class GreedyClient:
             self._next_request_ms = now_ms + int(1000 * PERMITS / (3 * MUTATIONS_PER_S))
 
     def _assert_muted_by_all(self) -> None:
-        """Whoever has read as many decisions as the first gateway mutes as it does; the mute may end meanwhile."""
+        """Gateways that have read as many decisions as the first one mute as it does; the mute may end meanwhile."""
         first, *others = self._gateways
         decisions = first.stats().decisions
         wait_until(lambda: all(gateway.stats().decisions >= decisions for gateway in others), 60)

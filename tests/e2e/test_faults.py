@@ -1,4 +1,4 @@
-"""Faults against the real job, the real broker and real Delta tables: the books balance after each.
+"""Faults against the real job, the real broker and real Delta tables: everything balances after each.
 
 Requests = decisions + dead letters, each once in its topic and one row in Delta, each charge counted once in the
 metrics, and each decision the one that `simulate` makes of the same events, so that no balance is lost either.
@@ -6,7 +6,6 @@ metrics, and each decision the one that `simulate` makes of the same events, so 
 
 import json
 import resource
-import socket
 import subprocess
 import sys
 import time
@@ -16,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
 
 import pytest
 import yaml
@@ -24,20 +22,17 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 
-from scripts.books import Books, close_books, count_books, rows
-from scripts.broker import Broker
-from scripts.load_generator import DEFAULT_MIX, LoadGenerator
-from scripts.processes import descendants, kill, python_workers
+from scripts.testbed.broker import Broker, free_ports
+from scripts.testbed.job import Json, write_settings
+from scripts.testbed.job_under_test import QUOTAS
+from scripts.testbed.load_generator import DEFAULT_MIX, LoadGenerator
+from scripts.testbed.processes import descendants, kill, python_workers
+from scripts.testbed.reconciliation import Reconciliation, answered, audited, reconcile, reconcile_counts
 from sinks.topics import ensure_topics
 from tests.e2e.job_process import JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-Json = dict[str, Any]
-QUOTAS = [
-    {"entity": {"user": None}, "quotas": {"controller_mutation_rate": 5, "request_percentage": 5}},
-    {"entity": {"client_id": None}, "quotas": {"producer_byte_rate": 1_000_000, "consumer_byte_rate": 1_000_000}},
-]
 RESTART = {"max_failures": 4, "backoff_ms": 200, "max_backoff_ms": 1000}
 START_MS = time.time_ns() // 1_000_000
 EVENTS = LoadGenerator(seed=8, users=50, clients=10, zipf_skew=1.1, api_mix=DEFAULT_MIX, bad_share=0.01)
@@ -54,19 +49,19 @@ class Faulty:
         self._published = 0
 
     def publish(self, count: int) -> None:
-        """Publish the next so many events, one in a hundred of them bad."""
+        """Publish the next `count` events; one in a hundred is bad."""
         first, self._published = self._published, self._published + count
         self.job.publish(EVENTS.event(number, START_MS + number) for number in range(first, self._published))
 
-    def answers(self) -> Books:
-        """Wait until every request is answered, and close the books; Delta may be behind."""
+    def answers(self) -> Reconciliation:
+        """Wait until every request is answered, and reconcile; Delta may be behind."""
         self.job.answered(self.job.count(self.settings.topics.requests), 180)
-        return close_books(self.settings)
+        return reconcile(self.settings)
 
-    def balance(self) -> Books:
-        """Wait until every answer is in Delta too, and close the books."""
-        delta, requests = self.settings.delta, self.job.count(self.settings.topics.requests)
-        wait_until(lambda: rows(delta.decisions) + rows(delta.dead_letters) >= requests, 180)
+    def balance(self) -> Reconciliation:
+        """Wait until every answer is in Delta too, and reconcile."""
+        requests = self.job.count(self.settings.topics.requests)
+        wait_until(lambda: audited(self.settings) >= requests, 180)
         return self.answers()
 
     def query(self, name: str) -> Json:
@@ -76,12 +71,9 @@ class Faulty:
 
     def run_to_the_end(self, **sections: Json) -> tuple[int, str]:
         """Start the job with other settings and wait for its end: exit code and last line."""
-        content = yaml.safe_load(self.job.settings_file.read_text())
-        for section, values in sections.items():
-            content.setdefault(section, {}).update(values)
         other = self.job.folder / "other.yaml"
-        other.write_text(yaml.safe_dump(content))
-        command = [sys.executable, "-m", "streaming.cli", "run", "--config", str(other)]
+        write_settings(other, yaml.safe_load(self.job.settings_file.read_text()), sections)
+        command = [sys.executable, "-m", "streaming.cli.main", "run", "--config", str(other)]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert "Traceback" not in [line for line in ended.stderr.splitlines() if not line.startswith("{")]
         return ended.returncode, ended.stderr.splitlines()[-1]
@@ -89,8 +81,8 @@ class Faulty:
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faulty]:
-    """One job that goes through the faults of this file, one after the other, as in months of running."""
-    faulty = Faulty(tmp_path_factory.mktemp("faults"), health={"port": free_port()})
+    """One job that goes through the faults of this file one after the other, as a job that runs for months."""
+    faulty = Faulty(tmp_path_factory.mktemp("faults"), health={"port": free_ports(1)[0]})
     faulty.job.start()
     yield faulty
     faulty.job.stop()
@@ -98,14 +90,14 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faulty]:
 
 
 def test_killed_python_workers_are_replaced(faulty: Faulty) -> None:
-    """The micro-batch fails, the query starts again on its checkpoint, and what was written is left out."""
+    """The micro-batch fails, the query restarts on its checkpoint, and skips what it has already written."""
     before = faulty.query("enforce").get("restarts", 0)
     faulty.publish(5_000)
     assert faulty.job.child is not None
     while faulty.query("enforce").get("restarts", 0) == before:
         for pid in python_workers(faulty.job.child.pid):
             kill(pid)
-        if not faulty.job.count(faulty.settings.topics.requests) > answers(faulty):
+        if not faulty.job.count(faulty.settings.topics.requests) > answered(faulty.settings):
             faulty.publish(1_000)
 
     assert faulty.answers().answered
@@ -113,9 +105,9 @@ def test_killed_python_workers_are_replaced(faulty: Faulty) -> None:
 
 
 def test_a_broker_that_is_killed_and_then_away_for_twenty_seconds(faulty: Faulty) -> None:
-    """kill -9 in the middle of micro-batches, and an outage: the job stays, and both queries go on where they were."""
+    """kill -9 in the middle of micro-batches, and an outage: the job stays alive, and both queries continue."""
     faulty.publish(5_000)
-    wait_until(lambda: answers(faulty) < faulty.job.count(faulty.settings.topics.requests), 180)
+    wait_until(lambda: answered(faulty.settings) < faulty.job.count(faulty.settings.topics.requests), 180)
     faulty.broker.kill()
     faulty.broker.start()
     faulty.publish(2_000)
@@ -129,20 +121,20 @@ def test_a_broker_that_is_killed_and_then_away_for_twenty_seconds(faulty: Faulty
 
 
 def test_the_same_request_delivered_twice_is_two_requests(faulty: Faulty) -> None:
-    """The record is the request: whoever sends it again is charged again, and both answers name the request."""
+    """Each record is a request: a repeated one is charged again, and both decisions carry its request id."""
     event = EVENTS.event(10_000_001, START_MS)
     assert event is not None
     faulty.job.publish([event, event])
-    books = faulty.answers()
+    found = faulty.answers()
 
     request_id = json.loads(event)["request_id"]
     twice = [decision for decision in faulty.job.decisions() if decision["request_id"] == request_id]
     assert len({decision["decision_id"] for decision in twice}) == 2
-    assert books.answered
+    assert found.answered
 
 
 def test_decisions_go_on_while_delta_is_broken(faulty: Faulty) -> None:
-    """A table that is suddenly a file: the audit query backs off and says why, and catches up when it is mended."""
+    """A table is replaced by a file: the audit query backs off with a reason, and catches up after the repair."""
     folder = Path(faulty.settings.delta.decisions)
     aside = folder.with_name("aside")
     folder.rename(aside)
@@ -165,7 +157,7 @@ def test_decisions_go_on_while_delta_is_broken(faulty: Faulty) -> None:
 
 
 def test_a_full_disk(faulty: Faulty) -> None:
-    """Checkpoint, state and tables can't be written: both queries wait until there is room, and lose nothing."""
+    """Checkpoint, state and tables can't be written: both queries wait until there is space, and lose nothing."""
     assert faulty.job.child is not None
     pid = faulty.job.child.pid
     java = [child for child, command in descendants(pid).items() if "org.apache.spark.deploy" in command]
@@ -178,7 +170,7 @@ def test_a_full_disk(faulty: Faulty) -> None:
 
 
 def test_commits_of_another_writer_double_nothing(faulty: Faulty) -> None:
-    """Somebody rewrites the metrics table all the time: conflicting commits are repeated, whole."""
+    """Another writer rewrites the metrics table all the time: conflicting commits are repeated completely."""
     before, done = restarts(faulty, "audit"), Event()
     rewriter = Thread(target=rewrite, args=(faulty.settings.delta.quota_metrics, done))
     rewriter.start()
@@ -201,16 +193,16 @@ def test_new_partitions_of_the_topic_are_read(faulty: Faulty) -> None:
     partitions_published(faulty, 3, 100)
     assert faulty.job.count(topic) == before + 300
 
-    books = faulty.balance()
-    assert books.balanced
-    assert count_books(faulty.settings) == books  # what the soak counts in bounded memory
+    found = faulty.balance()
+    assert found.balanced
+    assert reconcile_counts(faulty.settings) == found  # what the soak counts in bounded memory
 
 
 def test_topics_deleted_while_the_job_runs(tmp_path: Path) -> None:
-    """Decisions: made again, and no request stays without an answer. Requests: the job ends and says why."""
+    """Topic of decisions: created again, all requests are answered. Topic of requests: the job ends with a reason."""
     soon = {"delivery.timeout.ms": 5000, "request.timeout.ms": 4000}  # a decision that can't be written fails then
     faulty = Faulty(tmp_path, kafka=soon)
-    topics, delta = faulty.settings.topics, faulty.settings.delta
+    topics = faulty.settings.topics
     try:
         faulty.job.start()
         faulty.publish(300)
@@ -219,18 +211,18 @@ def test_topics_deleted_while_the_job_runs(tmp_path: Path) -> None:
 
         delete_topic(faulty, topics.decisions)
         faulty.publish(100)
-        wait_until(lambda: answers(faulty) - letters == 100, 180)
-        wait_until(lambda: "Kafka has no longer" in str(faulty.query("audit").get("reason")), 180)
+        wait_until(lambda: answered(faulty.settings) - letters == 100, 180)
+        wait_until(lambda: "Kafka no longer has" in str(faulty.query("audit").get("reason")), 180)
         assert any(f"topic {topics.decisions} was deleted" in entry["message"] for entry in faulty.job.log())
 
         faulty.job.stop()
         change(faulty.job, audit={"checkpoint": str(tmp_path / "new audit")})
         faulty.job.start()
-        wait_until(lambda: rows(delta.decisions) + rows(delta.dead_letters) >= 400, 180)
-        assert rows(delta.decisions) + rows(delta.dead_letters) == 400
+        wait_until(lambda: audited(faulty.settings) >= 400, 180)
+        assert audited(faulty.settings) == 400
 
         delete_topic(faulty, topics.requests)
-        ensure_topics(faulty.settings)
+        ensure_topics(faulty.settings.topics, faulty.settings.kafka)
         faulty.publish(100)
         wait_until(lambda: not faulty.job.alive, 180)
         line = faulty.job.last_line()
@@ -241,7 +233,7 @@ def test_topics_deleted_while_the_job_runs(tmp_path: Path) -> None:
 
 
 def test_lost_input_and_damage_end_the_job_with_one_line(tmp_path: Path) -> None:
-    """What no restart cures: exit 1, the line says what and where; mended, it goes on with the same balances."""
+    """Errors that no restart cures: exit 1 and a line with the file; after the repair the balances are the same."""
     faulty = Faulty(tmp_path)
     try:
         faulty.job.start()
@@ -270,18 +262,14 @@ def test_lost_input_and_damage_end_the_job_with_one_line(tmp_path: Path) -> None
         faulty.job.start()
         faulty.job.answered(500 + 300)
         faulty.job.stop()
-        assert answers(faulty) == 500 + 300
+        assert answered(faulty.settings) == 500 + 300
     finally:
         faulty.job.stop()
         faulty.broker.stop()
 
 
-def answers(faulty: Faulty) -> int:
-    return faulty.job.count(faulty.settings.topics.decisions, faulty.settings.topics.dead_letters)
-
-
 def restarts(faulty: Faulty, query: str) -> int:
-    """As Prometheus is told, for a status file needs a disk too."""
+    """Restarts of a query by the metrics endpoint: the status file can't be written on a full disk."""
     (line,) = [
         line
         for line in health_text(faulty, "/metrics")[1].splitlines()
@@ -291,7 +279,7 @@ def restarts(faulty: Faulty, query: str) -> int:
 
 
 def partitions_published(faulty: Faulty, partitions: int, count: int) -> None:
-    """Publish so many events to each partition."""
+    """Publish `count` events to each partition."""
     with KafkaProducer(bootstrap_servers=faulty.broker.bootstrap_servers) as producer:
         for number in range(count * partitions):
             event = EVENTS.event(20_000_000 + number, START_MS)
@@ -315,7 +303,7 @@ def health_text(faulty: Faulty, path: str) -> tuple[int, str]:
 
 
 def rewrite(path: str, done: Event) -> None:
-    """Rewrite a table over and over until `done`; whose commit loses is tried again."""
+    """Rewrite a table repeatedly until `done`; a commit that conflicts is tried again."""
     while not done.is_set():
         try:
             DeltaTable(path).update({"count": "count"})
@@ -325,15 +313,12 @@ def rewrite(path: str, done: Event) -> None:
 
 def change(job: JobProcess, **sections: Json) -> None:
     """Change the job's settings file, for its next start."""
-    content = yaml.safe_load(job.settings_file.read_text())
-    for section, values in sections.items():
-        content.setdefault(section, {}).update(values)
-    job.settings_file.write_text(yaml.safe_dump(content))
+    write_settings(job.settings_file, yaml.safe_load(job.settings_file.read_text()), sections)
 
 
 @contextmanager
 def damaged(file: Path) -> Iterator[None]:
-    """A file cut in half for a while."""
+    """Cut a file in half, and restore it afterwards."""
     content = file.read_bytes()
     file.write_bytes(content[: len(content) // 2])
     try:
@@ -344,7 +329,7 @@ def damaged(file: Path) -> Iterator[None]:
 
 @contextmanager
 def full_disk(pids: list[int]) -> Iterator[None]:
-    """Processes that can't make any file longer for a while: each write fails, as on a full disk."""
+    """Keep processes from extending any file: each write fails, as on a full disk."""
     before = {pid: resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in pids}
     try:
         for pid, (_, most) in before.items():
@@ -369,10 +354,3 @@ def newest(folder: Path) -> Path:
     """The state file written last."""
     files = [path for path in folder.rglob("*") if path.suffix in (".changelog", ".zip") and path.name[0] != "."]
     return max(files, key=lambda path: path.stat().st_mtime)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

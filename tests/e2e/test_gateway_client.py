@@ -2,6 +2,12 @@
 
 import http.client
 import json
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -16,19 +22,30 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 from configs.settings import Settings, load_settings, with_bootstrap_servers
-from scripts.broker import Broker
-from scripts.http_gateway import HttpGateway, HttpServer, KafkaBackend
-from sinks.event_sender import WhenFull
-from sinks.gateway import HEARTBEAT_CLIENT_ID, Gateway, GatewayOptions, StalePolicy
-from sinks.mute_table import now_ms
-from sinks.throttling_client import ThrottlingQuotaExceededError, TopicErrors, retry_topics
+from gateways.client.client import HEARTBEAT_CLIENT_ID
+from gateways.client.clock import now_ms
+from gateways.client.retry import TopicErrors
+from gateways.http.app import create_app
+from gateways.http.backend import KafkaBackend
+from gateways.http.server import HttpServer
+from scripts.testbed.broker import Broker
+from sinks.limits import LimitsPublisher
 from sinks.topics import ensure_topics
-from state.entity import QuotaEntity
-from state.quota import QuotaKind
-from state.quota_entry import QuotaEntry
-from state.request import Request
-from state.resolution import Quotas
-from streaming.simulation import Simulation
+from sluice import (
+    Gateway,
+    GatewayOptions,
+    Request,
+    StalePolicy,
+    ThrottlingQuotaExceededError,
+    WhenFull,
+    retry_topics,
+)
+from state.decisions.wait_records import WaitRecord, wait_key, wait_value
+from state.quotas.entity import QuotaEntity, Tags
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
+from state.quotas.resolution import Quotas
+from streaming.enforce.simulation import Simulation
 
 pytestmark = pytest.mark.kafka
 
@@ -49,7 +66,7 @@ def eventually(holds: Callable[[], bool], seconds: float = 30) -> None:
 
 
 def own_settings(bootstrap_servers: str) -> Settings:
-    """Settings with three topics that no other test uses; they exist."""
+    """Settings with topics that no other test uses; they exist."""
     settings = with_bootstrap_servers(load_settings(), bootstrap_servers)
     stem = uuid.uuid4().hex[:8]
     topics = replace(
@@ -57,19 +74,28 @@ def own_settings(bootstrap_servers: str) -> Settings:
         requests=f"requests-{stem}",
         decisions=f"decisions-{stem}",
         dead_letters=f"dead-letters-{stem}",
+        limits=f"limits-{stem}",
+        waits=f"waits-{stem}",
     )
     settings = replace(settings, topics=topics)
-    ensure_topics(settings)
+    ensure_topics(settings.topics, settings.kafka)
     return settings
 
 
 def options(settings: Settings, **changes: Any) -> GatewayOptions:
     topics = settings.topics
-    return GatewayOptions(requests_topic=topics.requests, decisions_topic=topics.decisions, **changes)
+    return GatewayOptions(
+        requests_topic=topics.requests,
+        decisions_topic=topics.decisions,
+        limits_topic=topics.limits,
+        waits_topic=topics.waits,
+        **changes,
+    )
 
 
 def decision(user: str, mute_until_ms: int | None, request_id: str = "r", timestamp_ms: int | None = None) -> bytes:
-    """A decision written by hand, with what a gateway reads of it."""
+    """A decision written by hand, with what a gateway reads of it: a charge on the counter of the user's client app."""
+    entity = {"user": user, "client_id": "app"}
     fields = {
         "request_id": request_id,
         "timestamp_ms": now_ms() if timestamp_ms is None else timestamp_ms,
@@ -77,7 +103,7 @@ def decision(user: str, mute_until_ms: int | None, request_id: str = "r", timest
         "client_id": "app",
         "mute_until_ms": mute_until_ms,
         "decided_by": "producer_byte_rate",
-        "charges": [{"quota": "producer_byte_rate", "limit": 1024.0, "throttle_ms": 5000}],
+        "charges": [{"quota": "producer_byte_rate", "entity": entity, "limit": 1024.0, "throttle_ms": 5000}],
     }
     return json.dumps(fields).encode()
 
@@ -86,6 +112,14 @@ def write(settings: Settings, *values: bytes | None, timestamp_ms: int | None = 
     producer = KafkaProducer(bootstrap_servers=settings.kafka["bootstrap.servers"])
     for value in values:
         producer.send(settings.topics.decisions, value, key=b"key", timestamp_ms=timestamp_ms).get(timeout=30)
+    producer.close()
+
+
+def write_to(settings: Settings, topic: str, *records: tuple[bytes, bytes | None]) -> None:
+    producer = KafkaProducer(bootstrap_servers=settings.kafka["bootstrap.servers"], linger_ms=5)
+    for key, value in records:
+        producer.send(topic, value, key=key)
+    producer.flush(60)
     producer.close()
 
 
@@ -143,9 +177,9 @@ def test_a_decision_mutes_its_client_until_the_time_it_names(kafka_broker: str) 
 
         assert gateway.check("alice", "app") == 5_000
         assert gateway.check("bob", "app") == 0
-        mute = gateway.mutes.find("alice", "app")
-        assert mute is not None
-        assert (mute.quota, mute.limit) == ("producer_byte_rate", 1024.0)
+        wait = gateway.find_wait("alice", "app")
+        assert wait is not None
+        assert (wait.quota, wait.limit) == ("producer_byte_rate", 1024.0)
 
         clock[0] = until_ms
         assert gateway.check("alice", "app") == 0
@@ -161,6 +195,93 @@ def test_what_is_no_decision_is_passed_over(kafka_broker: str) -> None:
 
         eventually(lambda: gateway.check("alice", "app") > 0)
         assert gateway.check("mallory", "app") == 0
+        assert gateway.stats().unreadable_records == len(rubbish) + 1
+
+
+def test_a_record_that_no_decoder_can_follow_ends_no_reader(kafka_broker: str) -> None:
+    """Neither in a gateway that runs nor in one that starts later."""
+    settings, now = own_settings(kafka_broker), now_ms()
+    deep = decision("mallory", now + 60_000)[:-1] + b', "new": ' + b"[" * 2_000 + b"]" * 2_000 + b"}"
+    with Gateway(settings.kafka, options(settings)) as running:
+        assert running.wait_until_ready(30)
+        write(settings, deep, decision("alice", now + 60_000))
+        with Gateway(settings.kafka, options(settings)) as later:
+            for gateway in (running, later):
+                eventually(lambda gateway=gateway: gateway.check("alice", "app") > 0)  # type: ignore[misc]
+                assert (gateway.stats().unreadable_records, gateway.stats().reader_restarts) == (1, 0)
+
+
+class NoText(str):
+    """The name of a header that the producer sends as bytes which are no UTF-8."""
+
+    __slots__ = ()
+
+    def encode(self, *_: str) -> bytes:
+        return b"\xff\xfe"
+
+
+def test_a_batch_that_the_consumer_cant_decode_is_passed_over(kafka_broker: str) -> None:
+    settings, now = own_settings(kafka_broker), now_ms()
+    with Gateway(settings.kafka, options(settings)) as gateway:
+        assert gateway.wait_until_ready(30)
+        producer = KafkaProducer(bootstrap_servers=kafka_broker, linger_ms=0)
+        for partition in range(settings.topics.partitions):
+            headers = [(NoText("name"), b"x")]
+            producer.send(settings.topics.decisions, b"x", partition=partition, headers=headers).get(30)
+        producer.close()
+        write(settings, *(decision(f"user-{number}", now + 60_000) for number in range(20)))
+
+        eventually(lambda: gateway.stats().decisions == 20)
+        assert gateway.stats().unreadable_records == settings.topics.partitions
+        assert gateway.stats().reader_restarts == 0
+
+
+def test_a_gateway_follows_the_limits_in_force_also_when_their_topic_is_made_again(kafka_broker: str) -> None:
+    settings, now = own_settings(kafka_broker), now_ms()
+    in_force: list[tuple[int, tuple[QuotaEntry, ...]]] = [(1, (bytes_limit("alice"),))]
+    publisher = LimitsPublisher(settings.topics, settings.kafka, lambda: in_force[0])
+    with Gateway(settings.kafka, options(settings, before_limits="hold")) as gateway:
+        assert gateway.check("bob", "app") == 1_000
+        publisher.start()
+        try:
+            eventually(lambda: gateway.stats().limits_version == 1)
+            assert gateway.check("bob", "app") == 0
+            write(settings, decision("alice", now + 60_000))
+            write_to(settings, settings.topics.limits, (b"key", b"garbage"))
+            eventually(lambda: gateway.stats().unreadable_records == 1)
+
+            in_force[0] = (2, (bytes_limit("alice"), bytes_limit("bob")))
+            eventually(lambda: gateway.stats().limits_version == 2)
+            with KafkaAdminClient(bootstrap_servers=settings.kafka["bootstrap.servers"]) as admin:
+                admin.delete_topics([settings.topics.limits])
+            in_force[0] = (3, (bytes_limit("carol"),))
+            eventually(lambda: gateway.stats().limits_version == 3, seconds=60)
+            assert gateway.check("alice", "app") == 0  # the limit is gone, and its wait with it
+        finally:
+            publisher.stop()
+
+
+def bytes_limit(user: str) -> QuotaEntry:
+    return QuotaEntry(QuotaEntity(user=user, client_id="app"), QuotaKind.PRODUCER_BYTE_RATE, 1024.0)
+
+
+def test_a_new_gateway_knows_ten_thousand_kept_waits_within_seconds(kafka_broker: str) -> None:
+    settings, now = own_settings(kafka_broker), now_ms()
+    records: list[tuple[bytes, bytes | None]] = []
+    for number in range(10_000):
+        wait = WaitRecord(now + 600_000 + number, 1_200_000, 1024.0, 9999.0, now - 600_000, number)
+        records.append((wait_key(("producer_byte_rate", Tags(f"user-{number}"))), wait_value(wait)))
+    records.append((wait_key(("producer_byte_rate", Tags("user-0"))), None))
+    write_to(settings, settings.topics.waits, *records)
+
+    start_s = time.monotonic()
+    with Gateway(settings.kafka, options(settings, before_current="hold"), clock_ms=lambda: now) as gateway:
+        assert gateway.check("nobody", "app") == 1_000
+        assert gateway.wait_until_ready(30)
+        assert time.monotonic() - start_s < 10
+        assert gateway.check("nobody", "app") == 0
+        assert gateway.check("user-0", "app") == 0
+        assert [gateway.check(f"user-{number}", "any") for number in (1, 9_999)] == [600_001, 609_999]
 
 
 def test_a_failing_callback_stops_nothing(kafka_broker: str) -> None:
@@ -273,7 +394,7 @@ def test_a_gateway_may_start_before_its_broker_and_its_topics(tmp_path: Path) ->
             gateway.publish({"api": "Produce"})
             assert gateway.check("alice", "app") == 0
             broker.start()
-            ensure_topics(settings)
+            ensure_topics(settings.topics, settings.kafka)
             eventually(lambda: gateway.stats().published == 1, seconds=60)
             write(settings, decision("alice", now_ms() + 60_000))
             eventually(lambda: gateway.check("alice", "app") > 0, seconds=60)
@@ -343,6 +464,7 @@ class HttpClient:
     """A client of the HTTP gateway over a real connection."""
 
     def __init__(self, address: str) -> None:
+        self.address = address
         self._address = urlsplit(address).netloc
 
     def call(
@@ -373,8 +495,8 @@ def client(settings: Settings) -> Iterator[HttpClient]:
     with (
         deciding_side(settings),
         Gateway(settings.kafka, options(settings, name="http")) as gateway,
-        HttpServer(HttpGateway(gateway, backend)) as server,
     ):
+        server = HttpServer(create_app(gateway, backend))
         thread = threading.Thread(target=server.serve)
         thread.start()
         try:
@@ -420,6 +542,22 @@ def test_one_request_has_its_first_topics_created_and_the_rest_refused(client: H
     assert headers["RateLimit-Policy"] == '"controller_mutation_rate";q=1;qu="sluice-partitions";w=1'
     assert answer["violated-policies"] == ["controller_mutation_rate"]
     assert partition_counts(settings, names[:1]) == [8]
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_the_calls_of_the_page_can_be_pasted(client: HttpClient) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "gateways.md").read_text()
+    lines = re.findall(r"^curl .*$", page, re.MULTILINE)
+
+    commands = [shlex.split(line.replace("http://127.0.0.1:8080", client.address)) for line in lines]
+    answers = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for command in commands]
+
+    assert len(answers) == 5
+    for answer in answers[:4]:
+        assert answer.startswith("HTTP/1.1 200 OK")
+        assert '"throttle_time_ms":0' in answer
+    assert '"offset":0' in answers[2]
+    assert 'sluice_gateway_decisions_total{gateway="http"}' in answers[4]
 
 
 def test_an_old_client_is_never_refused_and_muted_afterwards(client: HttpClient, settings: Settings) -> None:
@@ -473,6 +611,17 @@ def test_records_are_charged_with_the_bytes_that_were_written(client: HttpClient
     assert sizes == {0: 2_003, 1: 1_000}
     assert produced["request_time_ns"] > 0
     assert produced["gateway"] == "http"
+
+
+def test_a_record_for_a_partition_that_is_not_there_is_refused(client: HttpClient) -> None:
+    [topic] = own_topics(1)
+    client.call("POST", "/topics", "dave", {"topics": [{"name": topic, "partitions": 2}]})
+
+    status, _, problem = client.call(
+        "POST", f"/topics/{topic}/records", "dave", {"records": [{"value": "v", "partition": 2}]}
+    )
+
+    assert (status, problem["title"]) == (400, "a record is for a partition that the topic doesn't have; it has 2")
 
 
 def test_partitions_are_charged_by_how_many_are_added(client: HttpClient, settings: Settings) -> None:
@@ -547,6 +696,28 @@ def test_too_large_a_body_is_refused_unread(client: HttpClient) -> None:
     status, _, _ = client.call("POST", "/topics", "dave", headers={"Content-Length": "99999999"})
 
     assert status == 413
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_command_serves_until_a_signal_and_answers_what_is_under_way(kafka_broker: str, number: int) -> None:
+    """Nothing decides, so a mutation is held: it is answered before the command ends."""
+    arguments = ["--bootstrap-servers", kafka_broker, "--name", "by-hand"]
+    command = [sys.executable, "-m", "scripts.demo.http_gateway", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as service:
+        assert service.stdout is not None
+        client = HttpClient(service.stdout.readline().strip())
+        body = {"topics": [{"name": own_topics(1)[0]}]}
+        answers: list[int] = []
+        held = threading.Thread(target=lambda: answers.append(client.call("POST", "/topics", "dave", body)[0]))
+        held.start()
+        eventually(lambda: 'published_events_total{gateway="by-hand"} 1.0' in client.call("GET", "/metrics", "")[2])
+
+        service.send_signal(number)
+        held.join()
+        output, errors = service.communicate(timeout=60)
+
+    assert answers == [200]
+    assert (service.returncode, output, errors) == (0, "", "")
 
 
 def test_prometheus_can_read_the_gateway(client: HttpClient) -> None:

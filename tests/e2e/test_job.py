@@ -1,8 +1,7 @@
-"""The whole job over a real broker: what goes in as a request comes out decided, once."""
+"""The whole job over a real broker: each request is decided once."""
 
 import base64
 import json
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from threading import Event, Thread
@@ -12,12 +11,13 @@ import pytest
 from deltalake import DeltaTable
 
 from configs.quotas import load_quotas_file
-from sinks.quotas_table import QuotasTable
-from state.entity import QuotaEntity
-from state.quota import QuotaKind
-from state.quota_entry import QuotaEntry
-from state.resolution import Quotas
-from streaming.simulation import Simulation
+from gateways.client.clock import now_ms
+from sinks.tables.quotas import QuotasTable
+from state.quotas.entity import QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
+from state.quotas.resolution import Quotas
+from streaming.enforce.simulation import Simulation
 from tests.e2e.job_process import JobProcess, wait_until
 from tests.unit.test_events import BAD
 
@@ -48,10 +48,6 @@ def job(kafka_broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     process.stop()
 
 
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def creates(user: str, partitions: list[int], at_ms: int, request_id: str) -> bytes:
     mutations = [{"topic": f"t{number}", "partitions": count} for number, count in enumerate(partitions)]
     event = {"api": "CreateTopics", "user": user, "client_id": "c", "timestamp_ms": at_ms, "request_id": request_id}
@@ -78,16 +74,17 @@ def test_the_proposals_example_over_kafka(job: JobProcess) -> None:
 
 
 def test_every_bad_event_is_a_dead_letter_and_the_job_goes_on(job: JobProcess) -> None:
-    """Requests = decisions + dead letters, with the bytes kept; what comes after is decided."""
+    """Requests = decisions + dead letters, which keep the bytes; later requests are decided."""
     before = len(job.topic(job.settings.topics.requests))
     strange = [creates(name, [1], now_ms(), f"strange {number}") for number, name in enumerate(NAMES)]
     megabyte = b'{"api": "Fetch", "user": "big", "more": "' + b"x" * 1_000_000 + b'"}'
+    past = b'{"api": "Fetch", "user": "past", "timestamp_ms": %d}' % (now_ms() - 6 * 86_400_000)
     far_past = b'{"api": "Fetch", "user": "past", "timestamp_ms": 1}'
     future = b'{"api": "Fetch", "user": "future", "timestamp_ms": %d}' % (now_ms() + 3_600_000)
-    expected = {**BAD, "far future": (future, "timestamp_ms", "lies ")}
+    expected = {**BAD, "far future": (future, "timestamp_ms", "lies "), "far past": (far_past, "timestamp_ms", "lies ")}
     bad = [value for value, _, _ in expected.values()]
 
-    job.publish([*bad, megabyte, far_past, *strange])
+    job.publish([*bad, megabyte, past, *strange])
     job.answered(before + len(bad) + 2 + len(NAMES))
 
     letters = {letter["source"]["offset"]: letter for letter in job.dead_letters()}
@@ -102,7 +99,7 @@ def test_every_bad_event_is_a_dead_letter_and_the_job_goes_on(job: JobProcess) -
 
 
 def test_simulate_decides_as_the_job_does(job: JobProcess) -> None:
-    """Field by field, for everything this job was asked so far and a mix of every kind of charge."""
+    """Field by field, for all requests of this job so far and a mix of every kind of charge."""
     start_ms = now_ms()
     events = []
     for number in range(300):
@@ -135,7 +132,7 @@ def test_simulate_decides_as_the_job_does(job: JobProcess) -> None:
     made = {decision["decision_id"]: decision for decision in job.decisions()}
     assert len(made) >= 300
     for decision_id, decision in made.items():
-        without_time = {**decision, "decided_at_ms": None}
+        without_time = {**decision, "decided_at_ms": None, "job_id": None}
         if "timestamp_ms" in json.loads(requests[int(decision_id.rsplit("-", 1)[1])]):
             assert without_time == {**expected[decision_id], "decided_at_ms": None}
 
@@ -165,7 +162,7 @@ def test_each_answer_is_one_row_in_delta(job: JobProcess) -> None:
 
 @pytest.mark.alone
 def test_a_quota_change_acts_within_three_seconds_of_a_running_load(job: JobProcess) -> None:
-    """Without a restart or a pause: micro-batches go on, the first one after the change has the new version."""
+    """Without a restart or a pause: micro-batches continue, and the first one after the change has the new version."""
     child = job.child
     table = QuotasTable(job.settings.delta.quotas)
     raised = QuotaEntry(QuotaEntity(user="changed"), QuotaKind.CONTROLLER_MUTATION_RATE, 1000.0)

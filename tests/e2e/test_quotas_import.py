@@ -2,20 +2,21 @@
 
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from kafka.protocol.admin import AlterClientQuotasRequest, AlterClientQuotasResponse
 from typer.testing import CliRunner
 
-from sinks.errors import KafkaUnavailableError
-from sinks.quotas_table import QuotasTable
-from sinks.topics import connect
-from state.entity import DEFAULT, QuotaEntity
-from state.quota import QuotaKind
-from state.quota_entry import QuotaEntry
-from streaming.cluster_quotas import ClientQuotasAdmin, read_cluster_quotas
-from streaming.quotas_cli import app
+from configs.errors import KafkaUnavailableError
+from configs.kafka import connect
+from sinks.tables.quotas import QuotasTable
+from state.quotas.entity import DEFAULT, QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
+from streaming.cli.kafka_import import ClientQuotasAdmin, read_cluster_quotas
+from streaming.cli.quotas import app
 
 pytestmark = pytest.mark.kafka
 
@@ -66,6 +67,7 @@ def wait_until_described(bootstrap_servers: str) -> None:
 
 def test_the_quotas_of_a_cluster_are_taken_over_but_those_of_connections(kafka_broker: str, tmp_path: Path) -> None:
     table = QuotasTable(str(tmp_path / "quotas"))
+    table.create([], "seed", datetime.now(UTC))
     arguments = ["import", "--bootstrap-servers", kafka_broker, "--table", table.path, "--yes"]
     alter_all(kafka_broker, remove=False)
     try:

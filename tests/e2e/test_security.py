@@ -12,10 +12,10 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import TopicAuthorizationFailedError
 
+from configs.kafka import connect
 from configs.settings import Properties, Settings
-from scripts.books import close_books, records, rows
-from scripts.processes import descendants
-from sinks.topics import connect
+from scripts.testbed.processes import descendants
+from scripts.testbed.reconciliation import reconcile, records, rows
 from tests.e2e.job_process import JobProcess, wait_until
 from tests.e2e.secure_broker import SecureBroker
 
@@ -44,7 +44,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBroker]:
 
 @pytest.fixture(scope="module")
 def job(broker: SecureBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobProcess]:
-    """The job as user `job`; its password comes from the environment and nowhere else."""
+    """The job as user `job`; its password comes from the environment only."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLUICE_PASSWORD", PASSWORDS["job"])
         folder = tmp_path_factory.mktemp("job") / "secure"
@@ -56,7 +56,7 @@ def job(broker: SecureBroker, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def login(broker: SecureBroker, user: str, password: str) -> dict[str, str]:
-    """What a client needs to come in; PEM, so that Java and Python use the same file."""
+    """The properties of a client that may connect; PEM, so that Java and Python use the same file."""
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     return {
         "bootstrap.servers": broker.bootstrap_servers,
@@ -80,7 +80,7 @@ def send(kafka: dict[str, str], topic: str, values: list[bytes]) -> None:
 
 
 def test_a_gateway_is_served_over_tls_whatever_the_names_in_its_events(broker: SecureBroker, job: JobProcess) -> None:
-    """Hostile names come out as they went in, in the decision and in Delta, and forge no line of the log."""
+    """Hostile names are unchanged in the decision and in Delta, and forge no line of the log."""
     send(login(broker, "gateway", PASSWORDS["gateway"]), job.settings.topics.requests, [*map(creates, HOSTILE), b"bad"])
     wait_until(lambda: rows(job.settings.delta.decisions) >= len(HOSTILE), 120)
     wait_until(lambda: rows(job.settings.delta.dead_letters) >= 1, 60)
@@ -88,15 +88,15 @@ def test_a_gateway_is_served_over_tls_whatever_the_names_in_its_events(broker: S
     decisions = [json.loads(record.value) for record in records(job.settings, job.settings.topics.decisions)]
     assert sorted(decision["user"] for decision in decisions) == sorted(HOSTILE)
     assert {decision["topic_results"][0]["topic"] for decision in decisions} == set(HOSTILE)
-    books = close_books(job.settings)
-    assert (books.requests, books.decisions, books.decision_rows) == (len(HOSTILE) + 1, len(HOSTILE), len(HOSTILE))
+    found = reconcile(job.settings)
+    assert (found.requests, found.decisions, found.decision_rows) == (len(HOSTILE) + 1, len(HOSTILE), len(HOSTILE))
     for line in log(job).splitlines():
         assert "forged" not in line
         assert line.isprintable()
 
 
 def test_no_password_is_in_logs_status_settings_or_the_process_list(job: JobProcess) -> None:
-    """It is in the environment, which the system shows to the same user alone."""
+    """It is in the environment, which the system shows only to the same user."""
     assert job.child is not None
     pid = job.child.pid
     commands = [Path(f"/proc/{pid}/cmdline").read_text(), *descendants(pid).values()]
@@ -115,7 +115,7 @@ def test_nobody_writes_what_is_not_theirs(broker: SecureBroker, job: JobProcess,
 
 
 def test_nobody_reads_what_is_not_theirs(broker: SecureBroker, job: JobProcess) -> None:
-    """Requests name users and topics: gateways and auditors have no business with those of others."""
+    """Requests name users and topics, so gateways and auditors must not read those of others."""
     for user in ("gateway", "auditor"):
         assert read_one(login(broker, user, PASSWORDS[user]), job.settings.topics.requests) is None
     kafka = login(broker, "auditor", PASSWORDS["auditor"])
@@ -140,7 +140,7 @@ def test_a_refused_login_is_one_line_without_the_password(
     kafka = Properties(change(login(broker, "job", PASSWORDS["job"])))
     file = tmp_path / "settings.yaml"
     file.write_text(json.dumps({"kafka": kafka, "enforce": {"checkpoint": settings.enforce.checkpoint}}))
-    command = [sys.executable, "-m", "streaming.cli", "run", "--config", str(file)]
+    command = [sys.executable, "-m", "streaming.cli.main", "run", "--config", str(file)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=dict(os.environ))
 
     assert ended.returncode == 1
@@ -153,7 +153,7 @@ def log(job: JobProcess) -> str:
 
 
 def read_one(kafka: dict[str, str], topic: str) -> bytes | None:
-    """The first record of a topic's first partition; None when the broker gives none."""
+    """The first record of a topic's first partition; None when the broker returns none."""
     consumer = connect(KafkaConsumer, kafka, consumer_timeout_ms=5000)
     try:
         consumer.assign([TopicPartition(topic, 0)])

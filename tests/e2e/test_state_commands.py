@@ -9,17 +9,19 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient
 
+from configs.kafka import connect
 from configs.quotas import load_quotas_file
 from configs.settings import Settings
-from scripts.load_generator import LoadGenerator
-from sinks.topics import connect, ensure_topics
-from state.resolution import Quotas
-from streaming.balances import Balances
-from streaming.checkpoint import CheckpointFolder, Origin
+from scripts.testbed.load_generator import LoadGenerator
+from sinks.topics import ensure_topics
+from state.quotas.resolution import Quotas
+from streaming.balances.file import Balances
+from streaming.balances.imported import store_imported
+from streaming.checkpoint.folder import Checkpoint
+from streaming.checkpoint.origin import Origin
+from streaming.enforce.simulation import Simulation
+from streaming.enforce.starting_offsets import starting_offsets
 from streaming.errors import CheckpointError
-from streaming.seed import plant
-from streaming.simulation import Simulation
-from streaming.starting_offsets import starting_offsets
 from tests.e2e.job_process import JobProcess, Json, wait_until
 from tests.e2e.test_job import creates
 
@@ -44,7 +46,7 @@ def job_with(folder: Path, broker: str, checkpoint: str, shards: int, shuffle_pa
 
 def state(job: JobProcess, *arguments: object) -> subprocess.CompletedProcess[str]:
     """`sluice state ...` with the settings of the job."""
-    command = [sys.executable, "-m", "streaming.cli", "state", *map(str, arguments)]
+    command = [sys.executable, "-m", "streaming.cli.main", "state", *map(str, arguments)]
     return subprocess.run([*command, "--config", str(job.settings_file)], capture_output=True, text=True, check=False)
 
 
@@ -72,7 +74,7 @@ def test_balances_survive_other_shards_partitions_and_checkpoints(kafka_broker: 
     """8 shards, resharded to 200, exported and imported into 3: one decision a request, the ones of `simulate`."""
     folder = tmp_path / "moved"
     job = job_with(folder, kafka_broker, "first", shards=8, shuffle_partitions=2)
-    ensure_topics(job.settings)
+    ensure_topics(job.settings.topics, job.settings.kafka)
     topics, requests = job.settings.topics, requests_of(time.time_ns() // 1_000_000)
     job.start()
     assert "is in use by a job" in state(job, "reshard").stderr
@@ -101,13 +103,15 @@ def test_balances_survive_other_shards_partitions_and_checkpoints(kafka_broker: 
     decisions = {decision["decision_id"]: untimed(decision) for decision in job.decisions()}
     assert job.count(topics.decisions, topics.dead_letters) == len(requests)
     assert decisions == expected
+    # A reshard keeps the job's id; another checkpoint has another.
+    assert len({decision["job_id"] for decision in job.decisions()}) == 2
     last = [decision for decision in decisions.values() if decision["request_id"].startswith("last ")]
     assert [decision["verdict"] for decision in last] == ["REJECT"] * EARLY_USERS
 
 
 def untimed(decision: Json) -> Json:
     """The decision without the time of deciding."""
-    return {**decision, "decided_at_ms": None}
+    return {**decision, "decided_at_ms": None, "job_id": None}
 
 
 def test_a_partition_gained_since_the_export_is_read_from_its_beginning(kafka_broker: str, tmp_path: Path) -> None:
@@ -115,7 +119,7 @@ def test_a_partition_gained_since_the_export_is_read_from_its_beginning(kafka_br
     settings = job_with(tmp_path / "gained", kafka_broker, "checkpoint", shards=8, shuffle_partitions=2).settings
     topic = settings.topics.requests
     assert starting_offsets(settings) == "earliest"
-    ensure_topics(settings)
+    ensure_topics(settings.topics, settings.kafka)
     begin_at(settings, {0: 17})
     with connect(KafkaAdminClient, settings.kafka) as admin:
         admin.create_partitions({topic: 3})
@@ -129,4 +133,4 @@ def test_a_partition_gained_since_the_export_is_read_from_its_beginning(kafka_br
 
 def begin_at(settings: Settings, offsets: dict[int, int]) -> None:
     """A checkpoint without balances that begins at these offsets."""
-    plant(CheckpointFolder(settings.enforce.checkpoint), Balances(Origin.of(settings), offsets, {}))
+    store_imported(Checkpoint(settings.enforce.checkpoint), Balances(Origin.of(settings), offsets, {}))

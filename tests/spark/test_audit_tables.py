@@ -1,22 +1,31 @@
-"""The audit tables: one row for each decision, metrics that add up, and nothing counted twice."""
+"""The audit tables: one row per decision, metrics that add up, and nothing counted twice."""
 
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from configs.settings import Settings, load_settings
-from sinks import decisions_table, quota_metrics_table
-from sinks.delta import append_once, create_table, new_rows, source_spans
+from sinks.tables.decisions import decisions_table, parse_decisions
+from sinks.tables.delta import Commit, append_once, create_table, new_rows, source_spans
+from sinks.tables.quota_metrics import measure_decisions, merge_metrics, quota_metrics_table
+from sinks.tables.unreadable import TimeBounds, unreadable_table
+from streaming.audit.query import audit_feeds, write_records
 
 pytestmark = pytest.mark.spark
 
 Json = dict[str, Any]
 T0 = 1_700_000_040_000  # a full minute
+DAY_MS = 86_400_000
+BOUNDS = TimeBounds(past_ms=DAY_MS, future_ms=DAY_MS)
 DEFAULTS = load_settings(environment={})
 
 
@@ -50,30 +59,84 @@ def decision(offset: int, at_ms: int = T0, throttle_ms: int = 0, rate: float | N
     }
 
 
+Record = tuple[str, bytes | None]
+"""Topic and value of a Kafka record."""
+
+FEEDS = ("decisions", "dead_letters")
+
+
+def letter(offset: int, value: str | None = "QQ==", **more: Any) -> Json:
+    error = {"field": "user", "problem": "is of type int", "expected": "str"}
+    return {"source": {"topic": "t", "partition": 0, "offset": offset}, "error": error, "value": value} | more
+
+
+def records(spark: SparkSession, values: Sequence[Record], first: int = 0, at_ms: int = T0) -> DataFrame:
+    """Kafka records of one partition from offset `first`, all of one time, read a minute later."""
+    columns = "topic string, partition int, offset bigint, timestamp timestamp, key binary, value binary"
+    time = datetime.fromtimestamp(at_ms / 1000, UTC)
+    rows = [(topic, 0, first + number, time, b"key", value) for number, (topic, value) in enumerate(values)]
+    return spark.createDataFrame(rows, columns).withColumn(
+        "read_at", F.lit(datetime.fromtimestamp(T0 / 1000 + 60, UTC))
+    )
+
+
+def judged(spark: SparkSession, decisions: list[Json]) -> DataFrame:
+    """What the audit query makes of these decisions, with the records that they are from."""
+    values = [(DEFAULTS.topics.decisions, json.dumps(value).encode()) for value in decisions]
+    return parse_decisions(records(spark, values), BOUNDS)
+
+
 def parsed(spark: SparkSession, decisions: list[Json]) -> DataFrame:
-    values = [(json.dumps(value).encode(),) for value in decisions]
-    return decisions_table.parse_decisions(spark.createDataFrame(values, "value binary"))
+    """Rows of the decisions table."""
+    return judged(spark, decisions).where("fault is null").drop("record", "fault")
 
 
 @pytest.fixture
 def tables(spark: SparkSession, tmp_path: Path) -> Settings:
-    """Empty tables of their own."""
-    paths: Json = {name: str(tmp_path / name) for name in ("decisions", "quota_metrics")}
-    create_table(spark, paths["decisions"], decisions_table.DECISIONS_DDL, decisions_table.PARTITIONED_BY)
-    create_table(
-        spark, paths["quota_metrics"], quota_metrics_table.QUOTA_METRICS_DDL, quota_metrics_table.PARTITIONED_BY
-    )
-    return replace(DEFAULTS, delta=replace(DEFAULTS.delta, **paths))
+    """Empty tables for one test."""
+    paths: Json = {name: str(tmp_path / name) for name in ("decisions", "quota_metrics", "dead_letters", "unreadable")}
+    settings = replace(DEFAULTS, delta=replace(DEFAULTS.delta, **paths))
+    for feed in audit_feeds(settings):
+        for table in feed.tables:
+            create_table(spark, table)
+    create_table(spark, unreadable_table(paths["unreadable"]))
+    return settings
+
+
+def write(settings: Settings, batch: DataFrame, batch_id: int, query: str = "query") -> None:
+    """A micro-batch of the audit query."""
+    write_records(batch, audit_feeds(settings), settings.delta.unreadable, Commit(query, batch_id))
+
+
+def rows(path: str) -> list[Json]:
+    found: list[Json] = DeltaTable(path).to_pyarrow_dataset().to_table().to_pylist()
+    return found
+
+
+def offsets(path: str, column: str = "source_offset") -> list[int]:
+    return sorted(row[column] for row in rows(path))
 
 
 def metrics_rows(settings: Settings) -> list[Json]:
-    rows: list[Json] = DeltaTable(settings.delta.quota_metrics).to_pyarrow_dataset().to_table().to_pylist()
-    return sorted(rows, key=lambda row: row["window_start"])
+    return sorted(rows(settings.delta.quota_metrics), key=lambda row: row["window_start"])
 
 
 def measure(settings: Settings, decided: DataFrame, batch_id: int) -> None:
-    measured = quota_metrics_table.measure_decisions(decided, window_s=60).toArrow()
-    quota_metrics_table.merge_metrics(measured, settings.delta.quota_metrics, {}, "test", batch_id)
+    measured = measure_decisions(decided, window_s=60).toArrow()
+    merge_metrics(measured, settings.delta.quota_metrics, {}, Commit("test", batch_id))
+
+
+def test_a_table_of_an_older_release_gets_the_column_job_id(spark: SparkSession, tmp_path: Path) -> None:
+    """Without a new checkpoint or table; its old rows have null."""
+    table = decisions_table(str(tmp_path / "decisions"))
+    create_table(spark, table._replace(ddl=re.sub(r"job_id STRING\s*,", "", table.ddl)))
+    table.write(parsed(spark, [decision(1)]).drop("job_id"), Commit("old", 1))
+
+    create_table(spark, table)
+    table.write(parsed(spark, [decision(2) | {"job_id": "mine"}]), Commit("new", 1))
+
+    rows = DeltaTable(table.path).to_pyarrow_dataset().to_table(columns=["source_offset", "job_id"]).to_pylist()
+    assert sorted((row["source_offset"], row["job_id"]) for row in rows) == [(1, None), (2, "mine")]
 
 
 def test_a_decisions_source_comes_from_its_id(spark: SparkSession) -> None:
@@ -84,44 +147,264 @@ def test_a_decisions_source_comes_from_its_id(spark: SparkSession) -> None:
     assert row["charges"][0]["entity"]["user"] == "a|b"
 
 
-def test_what_is_no_decision_is_left_out(spark: SparkSession) -> None:
-    """Somebody else's record in the topic stops nothing."""
-    ids = ["junk", "a-b", "a-b-c", "a-0-", "-", "a-0-99999999999999999999"]
-    strangers: list[Json] = [{}, {"decision_id": "a-0-1"}, *(decision(1) | {"decision_id": strange} for strange in ids)]
-    values = [(b"junk",), (None,), *((json.dumps(value).encode(),) for value in [*strangers, decision(1)])]
+def member(decided: Json, name: str, text: bytes) -> bytes:
+    """The decision with this JSON text as the value of one of its fields."""
+    return json.dumps(decided | {name: "@@"}).encode().replace(b'"@@"', text)
 
-    (row,) = decisions_table.parse_decisions(spark.createDataFrame(values, "value binary")).collect()
-    assert row["decision_id"] == decision(1)["decision_id"]
+
+def charged(**more: Any) -> bytes:
+    return json.dumps(decision(1, **more)).encode()
+
+
+def source(**more: Any) -> bytes:
+    return json.dumps(letter(1, source={"topic": "t", "partition": 0, "offset": 1} | more)).encode()
+
+
+DEEP = b"[" * 2000 + b"]" * 2000
+VERY_DEEP = b"[" * 200_000 + b"]" * 200_000
+IDS = [
+    "junk",
+    "",
+    "-",
+    "a-b",
+    "a-b-c",
+    "a-0-",
+    "-0-1",
+    "a-0-007",
+    "a-0--1",
+    "a-3000000000-1",
+    "a-0-99999999999999999999",
+]
+
+HOSTILE_DECISIONS: dict[str, tuple[bytes | None, str]] = {
+    "null": (None, "value"),
+    "empty": (b"", "value"),
+    "no JSON": (b"junk", "value"),
+    "a list": (b"[" + json.dumps(decision(1)).encode() + b"]", "value"),
+    "cut off": (json.dumps(decision(1)).encode()[:-9], "value"),
+    "UTF-16": (json.dumps(decision(1)).encode("utf-16"), "value"),
+    "not UTF-8": (json.dumps(decision(1)).encode().replace(b"a|b", b"a\xffb"), "value"),
+    "no field of a decision": (b"{}", "decision_id"),
+    "only an id": (b'{"decision_id": "a-0-1"}', "timestamp_ms"),
+    "a dead letter": (json.dumps(letter(1)).encode(), "decision_id"),
+    "deep unknown field": (member(decision(1), "unknown", DEEP), "value"),
+    "very deep unknown field": (member(decision(1), "unknown", VERY_DEEP), "value"),
+    "deep user": (member(decision(1), "user", DEEP), "value"),
+    "number of 2000 digits": (member(decision(1), "timestamp_ms", b"9" * 2000), "value"),
+    "text for a number": (member(decision(1), "timestamp_ms", b'"1"'), "value"),
+    "fraction for an integer": (member(decision(1), "timestamp_ms", b"1e18"), "value"),
+    "NaN for an integer": (member(decision(1), "timestamp_ms", b"NaN"), "value"),
+    "object for charges": (member(decision(1), "charges", b"{}"), "value"),
+    "text for an entity": (charged(entity="alice"), "value"),
+    "partition overflow": (charged(entity={"topic": "t", "partition": 2**40}), "value"),
+    "time overflow": (json.dumps(decision(1) | {"timestamp_ms": 9 * 10**17}).encode(), "timestamp_ms"),
+    "year 12000": (json.dumps(decision(1) | {"timestamp_ms": 316_000_000_000_000}).encode(), "timestamp_ms"),
+    "before year 1": (json.dumps(decision(1) | {"timestamp_ms": -63_000_000_000_000}).encode(), "timestamp_ms"),
+    "negative window": (json.dumps(decision(1) | {"timestamp_ms": -1}).encode(), "timestamp_ms"),
+    "a year ago": (json.dumps(decision(1, T0 - 365 * DAY_MS)).encode(), "timestamp_ms"),
+    "in a week": (json.dumps(decision(1, T0 + 7 * DAY_MS)).encode(), "timestamp_ms"),
+    "smallest time": (json.dumps(decision(1) | {"timestamp_ms": -(2**63)}).encode(), "timestamp_ms"),
+    "no time": (json.dumps(decision(1) | {"timestamp_ms": None}).encode(), "timestamp_ms"),
+    "decided in year 30000": (json.dumps(decision(1) | {"decided_at_ms": 9 * 10**14}).encode(), "decided_at_ms"),
+    "decided overflow": (json.dumps(decision(1) | {"decided_at_ms": 2**63 - 1}).encode(), "decided_at_ms"),
+    "never decided": (json.dumps(decision(1) | {"decided_at_ms": None}).encode(), "decided_at_ms"),
+    "unknown verdict": (json.dumps(decision(1) | {"verdict": "MAYBE"}).encode(), "verdict"),
+    "object for verdict": (json.dumps(decision(1) | {"verdict": {}}).encode(), "verdict"),
+    "a charge that is null": (member(decision(1), "charges", b"[null]"), "charges.quota"),
+    "a charge without quota": (member(decision(1), "charges", b"[{}]"), "charges.quota"),
+    "an unknown quota": (charged(quota="unknown"), "charges.quota"),
+    "a million charges": (member(decision(1), "charges", b"[" + b"{}," * 1_000_000 + b"{}]"), "charges"),
+    "an unknown mode": (charged(mode="trial"), "charges.mode"),
+    "NaN charged": (charged(value=float("nan")), "charges.value"),
+    "infinity charged": (charged(value=float("-inf")), "charges.value"),
+    "overflow charged": (charged(value="@@").replace(b'"@@"', b"1e999"), "charges.value"),
+    "infinity as text": (charged(value="Infinity"), "charges.value"),
+    "largest double charged": (charged(value=1.7e308), "charges.value"),
+    "infinite rate": (charged(rate=float("inf")), "charges.rate"),
+    "limit NaN": (charged(limit=float("nan")), "charges.limit"),
+    "infinite tokens": (charged(tokens=float("-inf")), "charges.tokens"),
+    "name of 7 MB": (charged(entity={"user": "x" * 7_000_000}), "charges.entity"),
+    **{f"id {bad!r}": (json.dumps(decision(1) | {"decision_id": bad}).encode(), "decision_id") for bad in IDS},
+}
+
+HOSTILE_LETTERS: dict[str, tuple[bytes | None, str]] = {
+    "null": (None, "value"),
+    "no JSON": (b"junk", "value"),
+    "not UTF-8": (b'{"source": "\xff"}', "value"),
+    "a decision": (json.dumps(decision(1)).encode(), "source"),
+    "no base64": (json.dumps(letter(1, "A")).encode(), "value"),
+    "base64 of another alphabet": (json.dumps(letter(1, "____")).encode(), "value"),
+    "deep unknown field": (member(letter(1), "unknown", DEEP), "value"),
+    "no offset": (source(offset=None), "source"),
+    "negative offset": (source(offset=-1), "source"),
+    "no partition": (source(partition=None), "source"),
+    "partition overflow": (source(partition=2**31), "value"),
+    "no topic": (source(topic=""), "source"),
+    "no error": (json.dumps(letter(1, error=None)).encode(), "error"),
+    "length overflow": (json.dumps(letter(1, value_bytes=2**63)).encode(), "value"),
+}
+
+HOSTILE: list[tuple[Record, str]] = [
+    ((getattr(DEFAULTS.topics, feed), value), field)
+    for feed, values in zip(FEEDS, (HOSTILE_DECISIONS, HOSTILE_LETTERS), strict=True)
+    for value, field in values.values()
+]
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        (DEFAULTS.topics.dead_letters, HOSTILE_LETTERS["no base64"][0]),
+        (DEFAULTS.topics.decisions, HOSTILE_DECISIONS["time overflow"][0]),
+    ],
+    ids=["no base64", "time overflow"],
+)
+def test_one_forged_record_does_not_stop_the_query(spark: SparkSession, tables: Settings, forged: Record) -> None:
+    """Each ended every attempt to write its micro-batch."""
+    good = (DEFAULTS.topics.decisions, json.dumps(decision(1)).encode())
+
+    write(tables, records(spark, [forged, good]), batch_id=0)
+
+    assert offsets(tables.delta.decisions) == [1]
+    ((topic, value),) = [(row["topic"], row["value"]) for row in rows(tables.delta.unreadable)]
+    assert (topic, value) == forged
+
+
+def test_what_cannot_be_read_or_written_is_kept_whole_and_the_rest_is_committed_once(
+    spark: SparkSession, tables: Settings
+) -> None:
+    """Of one micro-batch, of the same again, and of another query that reads the topics from their beginning."""
+    spark.conf.set("spark.sql.ansi.enabled", "true")
+    topics = DEFAULTS.topics
+    good: list[Record] = [(topics.decisions, json.dumps(decision(offset)).encode()) for offset in (2, 3)]
+    good += [(topics.dead_letters, json.dumps(letter(offset)).encode()) for offset in (2, 3)]
+    batch = records(spark, [record for record, _ in HOSTILE] + good)
+
+    for query, batch_id in (("query", 0), ("query", 0), ("another", 0)):
+        write(tables, batch, batch_id, query)
+
+    assert offsets(tables.delta.decisions) == offsets(tables.delta.dead_letters) == [2, 3]
+    assert sum(row["count"] for row in rows(tables.delta.quota_metrics)) == 2
+    found = sorted(rows(tables.delta.unreadable), key=lambda row: row["offset"])
+    assert [((row["topic"], row["value"]), row["field"]) for row in found] == HOSTILE
+    assert {(row["partition"], row["timestamp_ms"], row["key"]) for row in found} == {(0, T0, b"key")}
+    assert [row["offset"] for row in found] == list(range(len(HOSTILE)))
+    assert all(row["reason"] for row in found)
+
+
+def test_strange_records_that_can_be_written_are_rows(spark: SparkSession, tables: Settings) -> None:
+    """Unknown fields, names that are no text, numbers that are large, and no charges."""
+    strange = [
+        member(decision(1), "unknown", b"[" * 900 + b"]" * 900),
+        member(decision(2), "user", b'{"a": 1}'),
+        member(decision(3), "user", b'"\\ud800\\u0000"'),
+        json.dumps(decision(4) | {"throttle_time_ms": 2**63 - 1, "mute_until_ms": -(2**63)}).encode(),
+        json.dumps(decision(5) | {"charges": []}).encode(),
+        json.dumps(decision(6) | {"charges": None}).encode(),
+        json.dumps(decision(7) | {"api": "x" * 1_000_000}).encode(),
+        json.dumps(decision(2**63 - 1, limit=1.7e308)).encode(),
+    ]
+
+    write(tables, records(spark, [(DEFAULTS.topics.decisions, value) for value in strange]), batch_id=0)
+
+    assert offsets(tables.delta.decisions) == [*range(1, 8), 2**63 - 1]
+    assert rows(tables.delta.unreadable) == []
+
+
+def test_a_dead_letter_whose_record_has_no_time_is_unreadable(spark: SparkSession, tables: Settings) -> None:
+    """Whoever writes a record sets its time; each day is a folder of the table."""
+    batch = records(spark, [(DEFAULTS.topics.dead_letters, json.dumps(letter(1)).encode())], at_ms=-1)
+
+    write(tables, batch, batch_id=0)
+
+    assert [(row["field"], row["timestamp_ms"]) for row in rows(tables.delta.unreadable)] == [("timestamp", -1)]
+
+
+def test_events_of_many_days_do_not_become_many_folders(spark: SparkSession, tables: Settings) -> None:
+    """Days before the bounds are unreadable; what genuine events can have is a row."""
+    days = [decision(number, T0 - number * DAY_MS) for number in range(3000)]
+
+    write(tables, records(spark, as_records(days)), batch_id=0)
+
+    dates = {row["date"] for row in rows(tables.delta.quota_metrics)}
+    assert 8 < len(dates) < 50
+    assert len(rows(tables.delta.decisions)) == len(dates)
+    assert len(rows(tables.delta.decisions)) + len(rows(tables.delta.unreadable)) == 3000
+
+
+def as_records(answers: list[Json]) -> list[Record]:
+    return [(DEFAULTS.topics.decisions, json.dumps(answer).encode()) for answer in answers]
+
+
+def test_a_second_decision_of_an_event_is_unreadable_unless_it_says_the_same(
+    spark: SparkSession, tables: Settings
+) -> None:
+    """In the same micro-batch and in a later one; the first that was written to the topic is the row."""
+    first, again, other = decision(1), decision(1), decision(1) | {"user": "mallory"}
+    write(tables, records(spark, as_records([first, other, again, decision(2)])), batch_id=0)
+    write(tables, records(spark, as_records([other, again, decision(3)]), first=4), batch_id=1)
+
+    found = {row["source_offset"]: row["user"] for row in rows(tables.delta.decisions)}
+    assert found == {1: "a|b", 2: "a|b", 3: "a|b"}
+    assert sum(row["count"] for row in rows(tables.delta.quota_metrics)) == 3
+    assert offsets(tables.delta.unreadable, "offset") == [1, 4]
+    assert {json.loads(row["value"])["user"] for row in rows(tables.delta.unreadable)} == {"mallory"}
+
+
+def test_a_table_without_a_column_of_a_later_release_is_compared_without_it(
+    spark: SparkSession, tables: Settings
+) -> None:
+    """Such as after an upgrade, before the first micro-batch has added the column."""
+    path = tables.delta.decisions
+    old = spark.read.format("delta").load(path).drop("gateway")
+    old.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)
+    parsed(spark, [decision(1)]).drop("gateway").write.format("delta").mode("append").save(path)
+    batch = judged(spark, [decision(1), decision(2)]).drop("fault")
+
+    new = new_rows(batch, source_spans(batch).spans, path, ["date"])
+
+    assert [row["source_offset"] for row in new.first.collect()] == [2]
+    assert new.contradicting is not None
+    assert new.contradicting.count() == 0
+
+
+def test_a_batch_of_forged_source_partitions_is_written(spark: SparkSession, tables: Settings) -> None:
+    """A condition for each of thousands can't be planned; duplicates are found all the same."""
+    forged = [decision(1) | {"decision_id": f"topic{number}-{number}-7"} for number in range(3000)]
+    write(tables, records(spark, as_records([decision(1), *forged])), batch_id=0)
+
+    write(tables, records(spark, as_records([*forged, decision(2), decision(1)]), first=5000), batch_id=1)
+
+    assert len(rows(tables.delta.decisions)) == 3002
+
+
+def test_an_answer_to_a_very_old_event_does_not_make_the_whole_table_be_looked_up(
+    spark: SparkSession, tables: Settings
+) -> None:
+    """Its span may hold more rows than memory; only those that the micro-batch has are kept."""
+    write(tables, records(spark, as_records([decision(0), decision(10**12)])), batch_id=0)
+    batch = judged(spark, [decision(0), decision(10**12 + 1)]).drop("fault")
+    spans, _ = source_spans(batch)
+
+    new = new_rows(batch, spans, tables.delta.decisions, ["date"])
+
+    assert [row["source_offset"] for row in new.first.collect()] == [10**12 + 1]
+    assert [frame.count() for frame in new.cached] == [1]
 
 
 def test_decisions_that_are_there_already_are_not_new(spark: SparkSession, tables: Settings) -> None:
     """Twice in one batch, or in an earlier one."""
-    path = tables.delta.decisions
-    first = parsed(spark, [decision(1), decision(2), decision(2)])
-    append_once(new_rows(first, source_spans(first), path), path, "test", 0)
-    second = parsed(spark, [decision(2), decision(3)])
+    write(tables, records(spark, as_records([decision(1), decision(2), decision(2)])), batch_id=0)
+    write(tables, records(spark, as_records([decision(2), decision(3)]), first=3), batch_id=1)
 
-    new = new_rows(second, source_spans(second), path)
-
-    assert DeltaTable(path).to_pyarrow_dataset().count_rows() == 2
-    assert [row["source_offset"] for row in new.collect()] == [3]
-
-
-def test_rows_without_an_offset_are_one_row(spark: SparkSession, tables: Settings) -> None:
-    """A letter that somebody else wrote, twice in a batch: there is no source record to tell them apart."""
-    columns = "source_topic string, source_partition int, source_offset bigint"
-    rows = spark.createDataFrame([("t", 0, None), ("t", 0, None)], columns)
-
-    spans = source_spans(rows)
-
-    assert [span.unique for span in spans] == [False]
-    assert new_rows(rows, spans, tables.delta.decisions).count() == 1
+    assert offsets(tables.delta.decisions) == [1, 2, 3]
+    assert rows(tables.delta.unreadable) == []
 
 
 def test_a_repeated_batch_is_appended_once(spark: SparkSession, tables: Settings) -> None:
     """Versions 0, 1, 1, 0, 2 of one row each leave three."""
     for batch_id in (0, 1, 1, 0, 2):
-        append_once(parsed(spark, [decision(batch_id)]), tables.delta.decisions, "test", batch_id)
+        append_once(parsed(spark, [decision(batch_id)]), Commit("test", batch_id), tables.delta.decisions)
 
     assert DeltaTable(tables.delta.decisions).to_pyarrow_dataset().count_rows() == 3
 
@@ -173,6 +456,30 @@ def test_a_shadow_quota_throttles_nobody(spark: SparkSession, tables: Settings) 
     assert (row["violated_count"], row["throttled_count"]) == (1, 0)
 
 
+def test_a_shadow_charge_is_measured_apart_from_the_enforced_one(spark: SparkSession, tables: Settings) -> None:
+    """Of one decision, on counters with the same tags: what is tried must not count twice in what is in force."""
+    both = decision(1)
+    both["charges"] += decision(1, mode="shadow", limit=5.0)["charges"]
+    measure(tables, parsed(spark, [both]), batch_id=0)
+    measure(tables, parsed(spark, [both | {"decision_id": "my-requests-3-2"}]), batch_id=1)
+
+    rows = {row["mode"]: (row["count"], row["value"], row["limit"]) for row in metrics_rows(tables)}
+    assert rows == {None: (2, 200.0, 10.0), "shadow": (2, 200.0, 5.0)}
+
+
+def test_a_metrics_table_of_an_older_release_is_taken_over(spark: SparkSession, tmp_path: Path) -> None:
+    """It has no column `mode`; the query's start leaves it, and its first batch adds the column."""
+    path = str(tmp_path / "quota_metrics")
+    table = quota_metrics_table(path, {}, window_s=60)
+    create_table(spark, table._replace(ddl=table.ddl.replace("mode STRING,", "")))
+
+    create_table(spark, table)
+    table.write(parsed(spark, [decision(1)]), Commit("test", 0))
+
+    (row,) = DeltaTable(path).to_pyarrow_dataset().to_table().to_pylist()
+    assert (row["mode"], row["count"]) == (None, 1)
+
+
 def test_of_two_decisions_at_the_same_time_the_one_read_later_is_the_latest(
     spark: SparkSession, tables: Settings
 ) -> None:
@@ -184,9 +491,23 @@ def test_of_two_decisions_at_the_same_time_the_one_read_later_is_the_latest(
     assert (row["rate"], row["count"]) == (2.0, 2)
 
 
+def test_metrics_of_very_many_counters_are_merged_in_parts(
+    spark: SparkSession, tables: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver never holds all of them; a repeated batch adds nothing."""
+    monkeypatch.setattr("sinks.tables.quota_metrics.MAX_MERGED_ROWS", 4)
+    table = quota_metrics_table(tables.delta.quota_metrics, {}, window_s=60)
+    batch = parsed(spark, [decision(number, entity={"user": f"user{number}"}) for number in range(10)])
+
+    table.write(batch, Commit("test", 0))
+    table.write(batch, Commit("test", 0))
+
+    assert sorted((row["user"], row["count"]) for row in metrics_rows(tables)) == [(f"user{n}", 1) for n in range(10)]
+
+
 def test_metrics_are_hashed_not_sorted(spark: SparkSession) -> None:
     """Sorting the charges of a large batch takes longer than everything else that the audit query does."""
-    measured = quota_metrics_table.measure_decisions(parsed(spark, [decision(1)]), window_s=60)
+    measured = measure_decisions(parsed(spark, [decision(1)]), window_s=60)
 
     plan = measured._jdf.queryExecution().executedPlan().toString()
     assert "HashAggregate" in plan

@@ -1,4 +1,4 @@
-"""The Spark session that Sluice makes."""
+"""The Spark session of the job."""
 
 import os
 import tempfile
@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from configs.settings import load_settings
-from streaming.session import local_properties, session_properties
+from streaming.runtime.session import local_properties, session_properties
 
 pytestmark = pytest.mark.spark
 
@@ -18,7 +18,7 @@ _FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 
 
 def test_options_for_java_are_added_to_sluices_own(spark: SparkSession) -> None:
-    """Section `spark` of the settings must not switch off Sluice's logging by the way."""
+    """Section `spark` of the settings must not switch off Sluice's logging as a side effect."""
     jvm: Any = spark._jvm
     options = jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
 
@@ -27,7 +27,7 @@ def test_options_for_java_are_added_to_sluices_own(spark: SparkSession) -> None:
 
 
 def test_the_file_manager_goes_by_where_the_checkpoints_are(spark: SparkSession) -> None:
-    """On a local disk Hadoop's FileContext runs chmod and readlink for each file; on HDFS only it renames at once."""
+    """On a local disk Hadoop's FileContext runs chmod and readlink per file; only on HDFS it renames atomically."""
     settings = load_settings(environment={})
     remote = replace(settings, enforce=replace(settings.enforce, checkpoint="s3a://bucket/enforce"))
 
@@ -36,7 +36,7 @@ def test_the_file_manager_goes_by_where_the_checkpoints_are(spark: SparkSession)
 
 
 def test_workers_talk_over_sockets_that_only_this_user_can_reach(spark: SparkSession) -> None:
-    """Over TCP a micro-batch waited 40 ms for an acknowledgement that was put off; the folder is no one else's."""
+    """Over TCP a micro-batch waits for delayed acknowledgements; no other user can enter the folder."""
     folder = Path(str(spark.sparkContext.getConf().get("spark.python.unix.domain.socket.dir")))
 
     assert spark.range(4).rdd.map(lambda row: row.id).sum() == 6  # starts workers
@@ -47,7 +47,7 @@ def test_workers_talk_over_sockets_that_only_this_user_can_reach(spark: SparkSes
 def test_a_temporary_folder_too_deep_for_sockets_leaves_workers_on_tcp(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A socket's path may have some hundred bytes; a longer one must not keep the job from starting."""
+    """A socket's path is limited to about a hundred bytes; a longer one must not prevent the job's start."""
     deep = tmp_path / ("x" * 60)
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
@@ -56,7 +56,7 @@ def test_a_temporary_folder_too_deep_for_sockets_leaves_workers_on_tcp(
 
 
 def test_a_temporary_folder_counts_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A path of few letters may have too many bytes for a socket."""
+    """A short path of multi-byte characters may be too long for a socket."""
     with tempfile.TemporaryDirectory(prefix="é" * 30) as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
 
@@ -64,7 +64,7 @@ def test_a_temporary_folder_counts_in_bytes(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_local_checkpoint_is_gone_on_with(spark: SparkSession, tmp_path: Path) -> None:
-    """The file manager finds what it wrote; each micro-batch is written once."""
+    """The file manager reads back what it wrote; each micro-batch is written once."""
     source, output = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     for text in ("a", "b"):
@@ -74,3 +74,27 @@ def test_a_local_checkpoint_is_gone_on_with(spark: SparkSession, tmp_path: Path)
 
     assert sorted(row.value for row in spark.read.json(str(output)).collect()) == ["a", "b"]
     assert sorted(name for name in os.listdir(tmp_path / "c" / "offsets") if not name.startswith(".")) == ["0", "1"]
+
+
+def test_what_java_and_workers_write_is_for_its_owner_alone(spark: SparkSession, tmp_path: Path) -> None:
+    """Tables, checkpoints and shuffle files hold users' names; Hadoop sets modes by itself, whatever the umask is."""
+
+    def write(number: int) -> int:
+        (tmp_path / f"worker-{number}").write_text("alice")
+        return number
+
+    table, checkpoint = tmp_path / "table", tmp_path / "checkpoint"
+    spark.range(100).repartition(4).write.format("delta").save(str(table))
+    stream = spark.readStream.format("delta").load(str(table)).groupBy("id").count().writeStream
+    stream = stream.option("checkpointLocation", str(checkpoint)).format("noop").outputMode("complete")
+    stream.trigger(availableNow=True).start().awaitTermination()
+    assert spark.sparkContext.parallelize(range(4), 4).map(write).map(lambda n: (n, n)).groupByKey().count() == 4
+
+    jvm: Any = spark._jvm
+    local = [
+        Path(str(folder))
+        for folder in jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager().localDirsString()
+    ]
+    written = [tmp_path / "table", *(path for folder in (tmp_path, *local) for path in folder.rglob("*"))]
+    assert {path.name for path in written} >= {"worker-0", "_delta_log", "offsets"}
+    assert [path for path in (*written, *local) if path.stat().st_mode & 0o077] == []

@@ -8,17 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.settings import load_settings
-from state.codec import CODEC_VERSION, decode
-from state.quota_entry import QuotaEntry
-from state.resolution import Quotas
-from streaming import balances as balances_module
-from streaming.balances import Balances, read_balances, write_balances
-from streaming.checkpoint import Origin
+from state.quotas.entry import QuotaEntry
+from state.quotas.resolution import Quotas
+from state.store.codec import CODEC_VERSION, decode
+from streaming.balances import file as balances_module
+from streaming.balances.file import Balances, read_balances, write_balances
+from streaming.checkpoint.origin import Origin
+from streaming.enforce.pipeline_settings import PipelineSettings
+from streaming.enforce.simulation import Simulation
+from streaming.enforce.source import Source
+from streaming.enforce.wire import OutputRecord
 from streaming.errors import StateFileError
-from streaming.events import Source
-from streaming.planning import PlanSettings
-from streaming.records import OutputRecord
-from streaming.simulation import Simulation
 from tests import strategies
 from tests.micro_batches import MicroBatches
 from tests.unit.test_resharding import ChargeList, bits, stored
@@ -68,7 +68,7 @@ def test_decisions_after_it_equal_those_without_it(
     stream: list[bytes], cut: int, before: int, after: int, entries: list[QuotaEntry]
 ) -> None:
     """Wherever the stream is cut."""
-    quotas, plan = Quotas(entries), PlanSettings.of(DEFAULTS)
+    quotas, plan = Quotas(entries), PipelineSettings.of(DEFAULTS)
     events = [(value, Source("quota-requests", 0, offset, strategies.START_MS)) for offset, value in enumerate(stream)]
     first, second = MicroBatches(plan._replace(shards=before)), MicroBatches(plan._replace(shards=after))
 
@@ -129,3 +129,12 @@ def test_an_export_never_replaces_a_file(tmp_path: Path) -> None:
         write_balances(file, balances_of({}, 5))
 
     assert read_balances(file).origin.shards == 4
+
+
+def test_an_export_is_for_its_owner_alone(tmp_path: Path, usual_umask: None) -> None:  # noqa: ARG001 -- a state
+    """It holds the names of users. A draft that a cut export left doesn't matter."""
+    (tmp_path / "export.draft").write_bytes(b"half")
+
+    write_balances(tmp_path / "export", balances_of({}, 4))
+
+    assert (tmp_path / "export").stat().st_mode & 0o777 == 0o600

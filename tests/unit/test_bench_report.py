@@ -1,4 +1,4 @@
-"""What the bench makes of its measurements."""
+"""The report of the benchmarks: medians, ratios, bars and their tables."""
 
 import json
 from io import StringIO
@@ -6,7 +6,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from scripts.bench_report import Findings, Report, at_least, at_most, shown
+from scripts.benchmarks.report import Findings, Report, at_least, at_most, shown
 
 ENVIRONMENT = {"machine": "2 cores", "command": "./scripts/bench --quick"}
 

@@ -1,10 +1,12 @@
 """An error of the command line is one printable line, whatever was in it."""
 
 import sys
+from importlib.metadata import version
 
 import pytest
+from typer.testing import CliRunner
 
-from streaming.cli import main
+from streaming.cli.main import app, main
 
 
 @pytest.mark.parametrize("name", ["x\x1b[2J\x1b]0;owned\x07", "x\nsluice: all is well", "\u202ex\u2028", "\x9b31m"])
@@ -20,3 +22,24 @@ def test_hostile_text_does_not_reach_the_terminal(
     assert ended.value.code == 2
     assert line.startswith("sluice: error: /nowhere/")
     assert line.isprintable()
+
+
+def test_the_version_is_the_installed_one() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+
+    assert (result.exit_code, result.stdout) == (0, f"sluice {version('sluice')}\n")
+
+
+@pytest.mark.parametrize("group", [[], ["quotas"], ["state"]])
+@pytest.mark.parametrize("width", ["80", "200"])
+def test_help_texts_are_whole(group: list[str], width: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are wrapped, not cut, also on a terminal of 80 columns."""
+    monkeypatch.setenv("COLUMNS", width)
+    monkeypatch.setenv("TERMINAL_WIDTH", width)
+
+    result = CliRunner().invoke(app, [*group, "--help"])
+
+    assert result.exit_code == 0
+    assert "Commands:" in result.stdout
+    assert "..." not in result.stdout.replace("[ARGS]...", "")
+    assert max(map(len, result.stdout.splitlines())) <= 80

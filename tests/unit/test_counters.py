@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state.charge import Charge
-from state.codec import decode
-from state.meters import Meters
-from state.quota import Coexistence, QuotaKind, QuotaSettings
-from state.shard import Shard, columns_of, concatenate, meters_of
+from state.arithmetic.charge import Charge
+from state.arithmetic.columns import columns_of, concatenate, counters_from
+from state.arithmetic.counter import EntityCounters
+from state.quotas.kinds import Coexistence, QuotaKind, QuotaSettings
+from state.store.codec import decode
+from state.store.shard import Shard
 from tests import strategies
 from tests.unit.test_shard import contents
 
@@ -61,13 +62,13 @@ def charge_all(batches: Sequence[dict[str, list[ChargedRequest]]], quota: QuotaS
             answers.append((places[id(request)], repr(outcomes)))
         stored = shard.to_bytes(1, FOREVER_MS, quota)
     keys, columns = decode(stored, 1)
-    state = sorted((key, everything(meters)) for key, meters in zip(keys, meters_of(columns), strict=True))
+    state = sorted((key, everything(counters)) for key, counters in zip(keys, counters_from(columns), strict=True))
     return sorted(answers), state
 
 
-def everything(meters: Meters) -> str:
-    """All counters of an entity, whatever order they came into being."""
-    rates, *others = contents(meters)
+def everything(counters: EntityCounters) -> str:
+    """All counters of an entity, no matter in which order they were created."""
+    rates, *others = contents(counters)
     return repr((sorted(rates.items()), others))
 
 
@@ -105,10 +106,10 @@ def test_a_thousand_entities_are_charged_together_as_one_by_one() -> None:
 @pytest.mark.parametrize("together", [1, ONE_BY_ONE])
 def test_a_request_is_answered_once_though_damaged_state_names_its_entity_twice(together: int) -> None:
     """A second row of the same name must not make a second decision."""
-    row = columns_of({"a|": Meters()})
-    shard = Shard(["a|", "a|"], concatenate(row, row))
+    row = columns_of([EntityCounters()])
+    shard = Shard(["a|", "a|"], concatenate([row, row]))
     request = ChargedRequest(0, [Charge(QuotaKind.PRODUCER_BYTE_RATE, "user", 1.0, False, [1.0])])
 
-    answers = list(shard.charge({"a|": [request]}, QuotaSettings(coexistence=Coexistence.MAX), together))
+    answers = shard.charge({"a|": [request]}, QuotaSettings(coexistence=Coexistence.MAX), together)
 
     assert len(answers) == 1

@@ -9,16 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.settings import load_settings
-from state import decision as one_decision
-from state.entity import DEFAULT, QuotaEntity
-from state.meters import Meters
-from state.quota import Coexistence, QuotaKind, QuotaSettings, RequestPolicy, Window
-from state.quota_entry import QuotaEntry
-from state.resolution import Quotas
-from streaming.events import Source
-from streaming.planning import PlanSettings, plan_event
-from streaming.records import ChargeRow
-from streaming.simulation import Simulation
+from state.arithmetic.columns import counters_from
+from state.arithmetic.counter import EntityCounters
+from state.decisions import decision as one_decision
+from state.quotas.entity import DEFAULT, QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import Coexistence, QuotaKind, QuotaSettings, RequestPolicy, Window
+from state.quotas.resolution import Quotas
+from state.store.codec import decode
+from streaming.enforce.pipeline_settings import PipelineSettings
+from streaming.enforce.planning import plan_event
+from streaming.enforce.simulation import Simulation
+from streaming.enforce.source import Source
+from streaming.enforce.wire import ChargeRow
+from tests.micro_batches import MicroBatches
 from tests.strategies import events, quota_entries, quota_settings
 
 Json = dict[str, Any]
@@ -365,14 +369,155 @@ def test_a_shadow_mutation_quota_refuses_nothing() -> None:
     assert (second["verdict"], second["charges"][0]["throttle_ms"]) == ("ALLOW", 1000)
 
 
+BYTES = QuotaKind.PRODUCER_BYTE_RATE
+
+
+def test_a_lower_limit_is_tried_in_shadow_beside_the_live_one() -> None:
+    """30 000 bytes in a fresh window of 10 s are 3 000 a second: within 4 000, over 2 000."""
+    (decision,) = decide([quota(BYTES, 4000), quota(BYTES, 2000, shadow=True)], moves("Produce", 30_000))
+
+    assert (decision["verdict"], decision["throttle_time_ms"]) == ("ALLOW", 0)
+    live, trial, partition = decision["charges"]
+    assert (live["quota"], live["limit"], live["rate"], live["throttle_ms"]) == (BYTES, 4000.0, 3000.0, 0)
+    assert "mode" not in live
+    assert (trial["quota"], trial["limit"], trial["rate"], trial["throttle_ms"]) == (BYTES, 2000.0, 3000.0, 5000)
+    assert (trial["mode"], trial["entity"], trial["matched"]) == ("shadow", {"user": "alice"}, "user")
+    assert partition["quota"] == "producer.byte.rate"
+
+
+def test_a_more_specific_shadow_quota_leaves_the_enforced_one_and_its_counter() -> None:
+    """Each ladder is resolved on its own: the trial counts alice's app, the live quota all of alice."""
+    trial = quota(BYTES, 500, QuotaEntity(user="alice", client_id="app"), shadow=True)
+    other, own = decide([quota(BYTES, 1000), trial], moves("Produce", 5000, client_id="other"), moves("Produce", 6000))
+
+    assert [charge.get("mode") for charge in other["charges"]] == [None, None]
+    live, tried, _ = own["charges"]
+    assert (live["entity"], live["rate"]) == ({"user": "alice"}, 1100.0)
+    assert (tried["entity"], tried["rate"]) == ({"user": "alice", "client_id": "app"}, 600.0)
+    assert (own["verdict"], own["decided_by"], own["throttle_time_ms"]) == ("THROTTLE", BYTES, live["throttle_ms"])
+
+
+def test_what_no_shadow_quota_matches_is_not_charged_in_shadow() -> None:
+    """A trial on one user costs nobody else anything."""
+    trial = quota(BYTES, 1.0, QuotaEntity(user="bob"), shadow=True)
+    with_trial, without = (decide(entries, moves("Produce", 5000)) for entries in ([trial], []))
+
+    assert with_trial == without
+
+
+def test_a_shadow_quota_takes_no_fetch_back() -> None:
+    """Two fetches, both over the trial's limit: the live counter and the trial's keep the bytes of both."""
+    kind = QuotaKind.CONSUMER_BYTE_RATE
+    _, second = decide(
+        [quota(kind, 1e9), quota(kind, 1.0, shadow=True)], moves("Fetch", 30_000), moves("Fetch", 30_000)
+    )
+
+    assert [charge["rate"] for charge in second["charges"][:2]] == [6000.0, 6000.0]
+    assert second["verdict"] == "ALLOW"
+
+
+def test_what_an_enforced_quota_takes_back_stays_counted_in_shadow() -> None:
+    """30 000 bytes of a throttled Fetch: taken back from the live counter, which the second Fetch finds empty."""
+    kind = QuotaKind.CONSUMER_BYTE_RATE
+    first, second = decide(
+        [quota(kind, 1000), quota(kind, 500, shadow=True)], moves("Fetch", 30_000), moves("Fetch", 1000)
+    )
+
+    assert (first["verdict"], second["verdict"]) == ("THROTTLE", "ALLOW")
+    assert [charge["rate"] for charge in second["charges"][:2]] == [100.0, 3100.0]
+
+
+@given(quota_entries, quota_settings, st.lists(events(), max_size=8))
+def test_quotas_that_charge_one_counter_never_charge_two(
+    entries: list[QuotaEntry], settings: QuotaSettings, values: list[bytes]
+) -> None:
+    """In either mode; else the job would leave out the step that combines the parts of decisions."""
+    quotas, chosen = Quotas(entries), PipelineSettings.of(replace(DEFAULTS, quota=settings))
+    if quotas.charges_one_counter():
+        for offset, value in enumerate(values):
+            planned = plan_event(value, Source("q", 0, offset, T0), quotas, chosen, decided_at_ms=0)
+            assert not isinstance(planned, list) or len(planned) == 1
+
+
+def test_a_shadow_quota_of_a_partition_is_charged_beside_what_is_only_reported() -> None:
+    trial = quota(QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 1.0, QuotaEntity(topic="orders"), shadow=True)
+    (decision,) = decide([trial], moves("Produce", 5000))
+
+    assert [(charge.get("mode"), charge["limit"], charge["rate"]) for charge in decision["charges"]] == [
+        ("shadow", 1.0, 500.0),
+        (None, None, None),
+    ]
+    assert decision["verdict"] == "ALLOW"
+
+
+@given(quota_entries, quota_settings, st.lists(st.lists(events(), max_size=8), max_size=4))
+def test_shadow_quotas_change_nothing_for_enforced_ones(
+    entries: list[QuotaEntry], settings: QuotaSettings, batches: list[list[bytes]]
+) -> None:
+    """Every decision, and every counter of an enforced quota, is equal to the last bit with and without them."""
+    chosen = PipelineSettings.of(replace(DEFAULTS, quota=settings))
+    enforced = [entry for entry in entries if not entry.shadow]
+    (decided, counters), (expected, expected_counters) = (
+        _decided(batches, chosen, Quotas(some)) for some in (entries, enforced)
+    )
+
+    assert [_enforced_part(decision, enforced) for decision in decided] == expected
+    assert {key: state for key, state in counters.items() if not key.startswith("shadow:")} == expected_counters
+
+
+def _decided(
+    batches: list[list[bytes]], settings: PipelineSettings, quotas: Quotas
+) -> tuple[list[Json], dict[str, Any]]:
+    """The decisions and dead letters in the order of their events, and what each counter holds in the end."""
+    job = MicroBatches(settings)
+    offset = 0
+    decided: list[Json] = []
+    for batch in batches:
+        planned = [(value, Source("q", 0, offset + number, T0)) for number, value in enumerate(batch)]
+        offset += len(batch)
+        decided += [json.loads(record.value) for record in job.run(planned, quotas)]
+    counters: dict[str, Any] = {}
+    for payload in job.state.values():
+        keys, columns = decode(payload, settings.shards)
+        stored = counters_from(columns)
+        for key, one in zip(keys, stored, strict=True):
+            rates = {
+                kind: (rate.values, rate.starts_ms, rate.last_events_ms, rate.current)
+                for kind, rate in one.rates.items()
+            }
+            bucket = one.bucket and (one.bucket.tokens, one.bucket.last_ms)
+            counters[key] = (bucket, one.mutation_limit, rates, one.last_event_ms)
+    return sorted(decided, key=_offset), counters
+
+
+def _offset(answer: Json) -> int:
+    """The offset of the event that a decision or dead letter answers."""
+    if "source" in answer:
+        return int(answer["source"]["offset"])
+    return int(answer["decision_id"].rpartition("-")[2])
+
+
+def _enforced_part(decision: Json, enforced: list[QuotaEntry]) -> Json:
+    """The decision without its shadow charges, and without exempt time that only a shadow quota made known."""
+    if "charges" not in decision:
+        return decision
+    timed = any(entry.kind is QuotaKind.REQUEST_PERCENTAGE for entry in enforced)
+    charges = [
+        charge
+        for charge in decision["charges"]
+        if "mode" not in charge and (timed or charge["quota"] != "exempt-request-time")
+    ]
+    return decision | {"charges": charges}
+
+
 def test_unlimited_use_does_not_spoil_a_later_quota() -> None:
     """Kafka: an unlimited bucket is clipped to a full burst when a real quota arrives."""
-    simulation = Simulation(Quotas([quota(QuotaKind.CONTROLLER_MUTATION_RATE, 10, QuotaEntity(user="bob"))]), DEFAULTS)
+    job, source = MicroBatches(PipelineSettings.of(DEFAULTS)), Source("requests", 0, 0, T0)
     event = json.dumps({"user": "alice", "timestamp_ms": T0, **creates(1000)}).encode()
-    list(simulation.decide([event]))
+    job.run([(event, source)], Quotas([quota(QuotaKind.CONTROLLER_MUTATION_RATE, 10, QuotaEntity(user="bob"))]))
 
-    simulation.change_quotas(Quotas([quota(QuotaKind.CONTROLLER_MUTATION_RATE, 10)]))
-    (record,) = simulation.decide([event.replace(b"1000", b"110")])
+    limited = Quotas([quota(QuotaKind.CONTROLLER_MUTATION_RATE, 10)])
+    (record,) = job.run([(event.replace(b"1000", b"110"), source)], limited)
 
     assert json.loads(record.value)["charges"][0]["tokens"] == 0.0
 
@@ -403,13 +548,13 @@ def test_one_counters_decision_is_what_combining_its_single_part_gives(
     entries: list[QuotaEntry], settings: QuotaSettings, sent: list[bytes]
 ) -> None:
     """The short way that most requests take must not know other rules than the long one."""
-    plan = PlanSettings.of(load_settings(environment={}))._replace(quota=settings)
-    quotas, counters = Quotas(entries), dict[str, Meters]()
+    plan = PipelineSettings.of(load_settings(environment={}))._replace(quota=settings)
+    quotas, counters = Quotas(entries), dict[str, EntityCounters]()
     for offset, event in enumerate(sent):
-        for _, row in plan_event(event, Source("requests", 0, offset, 10**13), quotas, plan, 0):
+        for row in plan_event(event, Source("requests", 0, offset, 10**13), quotas, plan, 0):
             if isinstance(row, ChargeRow) and row.head is not None:
-                meters = counters.setdefault(row.key, Meters())
-                outcomes = meters.charge_request(row.charges, row.timestamp_ms, settings)
+                charged = counters.setdefault(row.key, EntityCounters())
+                outcomes = charged.charge_request(row.charges, row.timestamp_ms, settings)
                 partial = one_decision.partial_decision(outcomes, row.tags)
 
                 decision = one_decision.decide(row.head, row.timestamp_ms, outcomes, row.tags, settings)

@@ -1,25 +1,32 @@
-"""The doctor: one line a check, that says what is well and how to mend what isn't, and changes nothing."""
+"""The doctor: one line a check, that says what is well and how to fix what isn't, and changes nothing."""
 
 import dataclasses
 import socket
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
+from configs import kafka
+from configs.errors import KafkaUnavailableError
 from configs.settings import Properties, Settings, load_settings
-from sinks import topics
-from sinks.errors import KafkaUnavailableError, QuotasTableError
-from sinks.quotas_table import QuotasTable
-from streaming import doctor
-from streaming.checkpoint import CheckpointFolder, check_origin
+from sinks.errors import QuotasTableError
+from sinks.tables.quotas import QuotasTable
+from streaming.checkpoint.folder import Checkpoint
+from streaming.checkpoint.lock import locked
+from streaming.checkpoint.origin import check_origin
+from streaming.cli import doctor
+from streaming.cli.main import main
 from streaming.errors import CheckError, CheckpointError, JarError
 
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """The defaults, with every folder below tmp_path and a broker address where nobody listens."""
-    monkeypatch.setattr(topics, "CONNECT_TIMEOUT_MS", 200)
+    monkeypatch.setattr(kafka, "CONNECT_TIMEOUT_MS", 200)
     defaults = load_settings(environment={})
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -28,7 +35,12 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
         defaults,
         kafka=Properties({"bootstrap.servers": address}),
         enforce=dataclasses.replace(defaults.enforce, checkpoint=str(tmp_path / "checkpoint")),
-        delta=dataclasses.replace(defaults.delta, quotas=str(tmp_path / "quotas")),
+        delta=dataclasses.replace(
+            defaults.delta,
+            quotas=str(tmp_path / "quotas"),
+            decisions=str(tmp_path / "decisions"),
+            quota_metrics=str(tmp_path / "quota_metrics"),
+        ),
     )
 
 
@@ -49,10 +61,12 @@ def test_every_check_is_one_line_and_any_failure_is_exit_1(
     assert verdicts == {
         "python": "ok",
         "jars of Spark": "FAIL",
-        "jars of the embedded broker": "FAIL",
         "broker": "FAIL",
+        "job": "ok",
         "checkpoint": "ok",
         "quotas table": "FAIL",
+        "tables": "ok",
+        "health": "ok",
         "sizing": "ok",
     }
     assert not any("\n" in line for line in lines)
@@ -63,7 +77,7 @@ def test_missing_jars_say_how_to_get_them(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
 
     with pytest.raises(JarError, match=r"\.jar of configs/jars\.sha256 is missing; .* run \./scripts/setup"):
-        doctor.check_jars("spark")
+        doctor.check_jars()
 
 
 def test_sizing_says_what_the_frozen_numbers_mean(settings: Settings) -> None:
@@ -86,13 +100,13 @@ def test_a_new_checkpoint_is_fine_and_stays_untouched(settings: Settings) -> Non
 
 
 def test_a_checkpoint_tells_what_it_was_made_with(settings: Settings) -> None:
-    check_origin(CheckpointFolder(settings.enforce.checkpoint), settings)
+    check_origin(Checkpoint(settings.enforce.checkpoint), settings)
 
     assert f'"shards":{settings.state.shards}' in doctor.check_checkpoint(settings)
 
 
 def test_a_checkpoint_of_another_shard_count_fails(settings: Settings) -> None:
-    check_origin(CheckpointFolder(settings.enforce.checkpoint), _with_shards(settings, 7))
+    check_origin(Checkpoint(settings.enforce.checkpoint), _with_shards(settings, 7))
 
     with pytest.raises(CheckpointError, match=r"was made with state\.shards = 7"):
         doctor.check_checkpoint(settings)
@@ -115,3 +129,65 @@ def test_a_readable_quotas_table_tells_its_version(settings: Settings) -> None:
     QuotasTable(settings.delta.quotas).create([], "test", datetime(2026, 1, 1, tzinfo=UTC))
 
     assert doctor.check_quotas_table(settings) == f"{settings.delta.quotas} is at version 0 with 0 quotas"
+
+
+def test_a_job_that_holds_the_checkpoint_runs(settings: Settings) -> None:
+    checkpoint = Checkpoint(settings.enforce.checkpoint)
+
+    assert doctor.check_job(settings) == f"none runs on {checkpoint.location}"
+    with locked(checkpoint):
+        assert doctor.check_job(settings) == f"one runs on {checkpoint.location}"
+    assert doctor.check_job(settings) == f"none runs on {checkpoint.location}"
+
+
+def test_a_checkpoint_in_an_object_store_tells_nothing(settings: Settings) -> None:
+    enforce = dataclasses.replace(settings.enforce, checkpoint="s3a://bucket/enforce")
+
+    assert doctor.check_job(dataclasses.replace(settings, enforce=enforce)).startswith("nobody can tell")
+
+
+def test_a_query_says_how_many_records_are_before_it(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition that the topic has gained since counts from its beginning."""
+    location = settings.enforce.checkpoint
+    assert doctor.check_progress(settings, location) == "has committed no micro-batch yet"
+    files = Checkpoint(location).spark
+    files.write("metadata", b'{"id": "some"}')
+    for batch, offset in enumerate((10, 20)):
+        files.write(f"offsets/{batch}", b'v1\n{}\n{"requests": {"0": %d, "1": 4}}' % offset)
+    files.write("commits/0", b"v1\n{}")
+    monkeypatch.setattr(doctor, "_topic_ends", lambda *_: {0: (0, 100), 1: (3, 4), 2: (50, 57)})
+
+    found = doctor.check_progress(settings, location)
+
+    assert found == "micro-batch 0 is committed; still to be read: 97 records of requests"
+
+
+def test_tables_tell_their_rows_and_size(settings: Settings) -> None:
+    write_deltalake(settings.delta.decisions, pa.table({"user": ["alice", "bob"]}))
+    write_deltalake(settings.delta.decisions, pa.table({"user": ["carol"]}), mode="append")
+
+    found = doctor.check_tables(settings)
+
+    assert found.startswith("decisions has 3 rows in 2 files, 0.0 MiB; quota_metrics isn't there yet; ")
+
+
+def test_a_health_address_of_another_machine_fails(settings: Settings) -> None:
+    """Documentation's own address (RFC 5737) is nobody's."""
+    assert doctor.check_health(settings).startswith("off; health.port")
+    health = dataclasses.replace(settings.health, address="192.0.2.1", port=9464)
+    with pytest.raises(CheckError, match=r"nothing can listen at 192\.0\.2\.1:9464 .*set health\.address"):
+        doctor.check_health(dataclasses.replace(settings, health=health))
+
+
+def test_a_missing_java_is_found_before_a_broker_is_waited_for(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    servers = settings.kafka["bootstrap.servers"]
+    monkeypatch.setattr(sys, "argv", ["sluice", "run", "--bootstrap-servers", servers])
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code == 1
+    assert f"JAVA_HOME is {tmp_path}, but there is no bin/java in it" in capsys.readouterr().err

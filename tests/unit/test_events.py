@@ -8,15 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state.errors import InvalidRequestError
-from state.resolution import Quotas
-from streaming.events import EventLimits, Source, parse_request
-from streaming.planning import PlanSettings, plan_event
-from streaming.records import OutputRecord
+from state.quotas.resolution import Quotas
+from streaming.enforce.parsing import EventLimits, parse_request
+from streaming.enforce.pipeline import plan
+from streaming.enforce.pipeline_settings import PipelineSettings
+from streaming.enforce.simulation import Simulation
+from streaming.enforce.source import Source
+from streaming.enforce.wire import ChargeRow, OutputRecord
 from tests.unit.test_decisions import DEFAULTS
 
 NOW_MS = 1_700_000_000_000
 SOURCE = Source("quota-requests", 2, 17, NOW_MS)
-LIMITS = EventLimits(max_event_bytes=1_048_576, max_future_ms=60_000)
+LIMITS = EventLimits(
+    max_event_bytes=1_048_576, max_future_ms=60_000, max_past_ms=DEFAULTS.enforce.max_past_ms, max_charges=1_000
+)
+WEEK_MS = 7 * 86_400_000
 
 BAD = {
     "null": (None, "value", "is null"),
@@ -62,12 +68,32 @@ BAD = {
     "too large": (b'{"api": "Fetch", "user": "' + b"x" * 1_048_576 + b'"}', "value", "has 10486"),
     "name too long": (b'{"api": "Fetch", "user": "' + b"x" * 32_768 + b'"}', "user", "has 32768 characters"),
     "nested too deeply": (b'{"api": "Fetch", "more": ' + b"[" * 100_000, "value", "is nested too deeply"),
+    "far past": (
+        b'{"api": "Fetch", "timestamp_ms": %d}' % (NOW_MS - WEEK_MS - 1),
+        "timestamp_ms",
+        "lies 604800001 ms before",
+    ),
     "too many mutations": (
-        json.dumps({"api": "DeleteTopics", "mutations": [{"topic": "t", "partitions": 1}] * 10_001}).encode(),
+        json.dumps({"api": "DeleteTopics", "mutations": [{"topic": "t", "partitions": 1}] * 1_001}).encode(),
         "mutations",
-        "has 10001 entries",
+        "has 1001 entries",
+    ),
+    "too many topic-partitions": (
+        json.dumps({"api": "Produce", "topic_partitions": [{"topic": "t", "partition": 0}] * 1_001}).encode(),
+        "topic_partitions",
+        "has 1001 entries",
     ),
 }
+
+
+def planned(value: bytes | None) -> list[tuple[int, ChargeRow | OutputRecord]]:
+    """The rows of one event, each with its shard."""
+    rows: list[tuple[int, ChargeRow | OutputRecord]] = []
+    for parcels in plan([(value, SOURCE)], Quotas(), PipelineSettings.of(DEFAULTS), decided_at_ms=0):
+        for shard, parcel in parcels.items():
+            rows += [(shard, row) for row in parcel.charge_rows]
+            rows += [(shard, record) for record in parcel.records]
+    return rows
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -87,9 +113,9 @@ def test_a_bad_event_names_its_field_and_what_is_wrong(name: str) -> None:
 def test_a_bad_event_is_kept_whole_in_its_dead_letter(name: str) -> None:
     """Source, error and the original bytes; the shard it travels through exists."""
     value = BAD[name][0]
-    settings = PlanSettings.of(DEFAULTS)
+    settings = PipelineSettings.of(DEFAULTS)
 
-    ((shard, record),) = plan_event(value, SOURCE, Quotas(), settings, decided_at_ms=0)
+    ((shard, record),) = planned(value)
 
     assert isinstance(record, OutputRecord)
     assert 0 <= shard < settings.shards
@@ -102,10 +128,10 @@ def test_a_bad_event_is_kept_whole_in_its_dead_letter(name: str) -> None:
 
 
 def test_a_giant_bad_event_keeps_its_beginning() -> None:
-    """10 MiB would not fit a Kafka record in base64; its size is told, and its source has the rest."""
+    """10 MiB would not fit a Kafka record in base64; its size is in the letter, and its source has the rest."""
     value = b"x" * (10 * 1024 * 1024)
 
-    ((_, record),) = plan_event(value, SOURCE, Quotas(), PlanSettings.of(DEFAULTS), decided_at_ms=0)
+    ((_, record),) = planned(value)
 
     assert isinstance(record, OutputRecord)
     assert len(record.value) < 8 * 1024 * 1024
@@ -113,7 +139,7 @@ def test_a_giant_bad_event_keeps_its_beginning() -> None:
 
 
 def test_defaults_come_from_the_kafka_record() -> None:
-    """request_id is its place, timestamp_ms its time; unknown fields are ignored."""
+    """request_id is the record's identity, timestamp_ms its time; unknown fields are ignored."""
     request = parse_request(b'{"api": "Whatever", "colour": "blue"}', SOURCE, LIMITS)
 
     assert (request.request_id, request.timestamp_ms) == ("quota-requests-2-17", NOW_MS)
@@ -122,7 +148,24 @@ def test_defaults_come_from_the_kafka_record() -> None:
 
 def test_an_old_event_is_decided_at_its_own_time() -> None:
     """Late events are welcome: the bucket takes back the time, as Kafka's does when the clock steps back."""
-    assert parse_request(b'{"api": "Fetch", "timestamp_ms": 0}', SOURCE, LIMITS).timestamp_ms == 0
+    event = b'{"api": "Fetch", "timestamp_ms": %d}' % (NOW_MS - WEEK_MS)
+
+    assert parse_request(event, SOURCE, LIMITS).timestamp_ms == NOW_MS - WEEK_MS
+
+
+def test_simulated_events_may_be_of_any_time() -> None:
+    """An event's own time stands for its record's."""
+    events = [b'{"api": "Fetch", "timestamp_ms": %d}' % at_ms for at_ms in (NOW_MS, 0, NOW_MS)]
+
+    records = list(Simulation(Quotas(), DEFAULTS).decide(events))
+
+    assert [record.topic for record in records] == ["quota-decisions"] * 3
+
+
+def test_as_many_charges_as_are_allowed_are_decided() -> None:
+    event = {"api": "Produce", "topic_partitions": [{"topic": "t", "partition": number} for number in range(1_000)]}
+
+    assert len(parse_request(json.dumps(event).encode(), SOURCE, LIMITS).topic_partitions) == 1_000
 
 
 @given(st.one_of(st.none(), st.binary(max_size=200), st.text(max_size=200).map(str.encode)))
@@ -143,6 +186,4 @@ FIELDS = ("api", "user", "client_id", "timestamp_ms", "topic_partitions", "mutat
 @given(st.dictionaries(st.sampled_from(FIELDS), json_values))
 def test_every_object_is_answered_once(event: dict[str, object]) -> None:
     """A decision or a dead letter, never neither and never both."""
-    rows = list(plan_event(json.dumps(event).encode(), SOURCE, Quotas(), PlanSettings.of(DEFAULTS), 0))
-
-    assert len(rows) == 1
+    assert len(planned(json.dumps(event).encode())) == 1

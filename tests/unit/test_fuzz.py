@@ -1,15 +1,17 @@
-"""Foreign bytes never crash a parser; the long form is `python -m scripts.fuzz --examples 1000000`."""
+"""Foreign bytes never crash a parser; the long form is `python -m scripts.reliability.fuzz --examples 1000000`."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.fuzz import fuzz
-from state.codec import decode
+from scripts.reliability.fuzz import fuzz
 from state.errors import InvalidRequestError, StateError
-from state.quota import QuotaSettings
-from state.shard import Shard
-from streaming.events import EventLimits, Source, parse_request
+from state.quotas.kinds import KINDS_BY_CODE, QuotaSettings
+from state.store.codec import decode
+from state.store.shard import Shard
+from streaming.enforce.parsing import EventLimits, parse_request
+from streaming.enforce.source import Source
+from tests.unit.test_shard import GOLDEN
 
 SOURCE = Source("requests", 0, 0, 1_700_000_000_000)
 
@@ -45,19 +47,11 @@ def test_damaged_counts_take_no_memory() -> None:
         decode(bytes(stored), 4)
 
 
-def test_a_ring_of_no_known_kind_is_damage() -> None:
+def test_a_rate_of_no_known_kind_is_damage() -> None:
     """Else it would be found in the middle of a micro-batch."""
-    stored = bytearray(
-        bytes.fromhex(
-            "010400000002000000030000000300000017000000616c6963657c6170700a746f7069633a6f253230727c33326468e5cf8b"
-            "010000000084036600000000000000000000000000907fc0000000000000f87f3800000000000000000068e5cf8b01000000"
-            "000000000000006600000000000000000000000000001440000000000000e043310100000000000000010031000000000000"
-            "0000000503300000000000000000300100000000000000310000000000000000006400300000000000000000660000000000"
-            "000000000000000000e03f00000000008081400000000000002840"
-        )
-    )
+    stored = bytearray((GOLDEN / "state-v1.bin").read_bytes())
     decode(bytes(stored), 4)
     kinds = stored.index(b"\x00\x05\x03")
-    stored[kinds + 1] = 6
+    stored[kinds + 1] = max(KINDS_BY_CODE) + 1
     with pytest.raises(StateError, match="damaged"):
         decode(bytes(stored), 4)

@@ -6,18 +6,34 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kafka import TopicPartition as KafkaPartition
 from prometheus_client import CollectorRegistry, generate_latest
 
-from sinks.errors import GatewayClosedError, UnsupportedPropertyError
-from sinks.event_sender import WhenFull
-from sinks.gateway import Gateway, GatewayOptions, StalePolicy
-from sinks.gateway_metrics import GatewayCollector
-from sinks.mute_table import Mute
-from state.decision import ChargeResult, Decision, TopicResult
-from state.errors import InvalidRequestError
-from state.request import Mutation, Request, TopicPartition
+from gateways.client.event_sender import EventRecord
+from sluice import (
+    BeforeKnown,
+    Gateway,
+    GatewayClosedError,
+    GatewayCollector,
+    GatewayOptions,
+    InvalidOptionError,
+    InvalidRequestError,
+    Mutation,
+    Request,
+    StalePolicy,
+    TopicPartition,
+    UnsupportedPropertyError,
+    WhenFull,
+)
+from state.decisions.decision import ChargeResult, Decision, TopicResult
+from state.decisions.wait_records import WaitRecord, wait_key, wait_value
+from state.quotas.entity import QuotaEntity, Tags
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
+from state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
 """An address where no broker answers."""
@@ -25,6 +41,7 @@ NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
 DOCS = Path(__file__).parents[2] / "docs"
 
 NOW_MS = 1_760_000_000_000
+PARTITION = KafkaPartition("topic", 0)
 
 
 class Clock:
@@ -52,20 +69,402 @@ def gateway(clock: Clock) -> Iterator[Gateway]:
 
 def test_the_client_needs_no_spark_pandas_or_pyarrow() -> None:
     heavy = "{'pyspark', 'pandas', 'pyarrow', 'deltalake', 'numpy'}"
-    script = f"import sys, sinks.gateway, sinks.middleware, sinks.gateway_metrics; print({heavy} & set(sys.modules))"
+    script = f"import sys, sluice; print({heavy} & set(sys.modules))"
 
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
 
     assert printed.strip() == "set()"
 
 
-def test_a_client_is_allowed_until_a_decision_mutes_it(gateway: Gateway, clock: Clock) -> None:
+def charge(throttle_ms: int, quota: str = "producer_byte_rate", **changes: Any) -> dict[str, Any]:
+    """A charge on the counter of alice's client app."""
+    entity = {"user": "alice", "client_id": "app"}
+    return {"quota": quota, "entity": entity, "limit": 1024.0, "rate": 2048.0, "throttle_ms": throttle_ms} | changes
+
+
+def decision(*charges: dict[str, Any], at_ms: int = NOW_MS, offset: int = 0, **changes: Any) -> bytes:
+    """A decision with what a gateway reads of it; the longest charge has decided."""
+    longest = max((made for made in charges if "mode" not in made), key=lambda made: int(made["throttle_ms"]))
+    throttle_ms = longest["throttle_ms"]
+    fields = {
+        "decision_id": f"quota-requests-0-{offset}",
+        "request_id": "r",
+        "timestamp_ms": at_ms,
+        "user": "alice",
+        "client_id": "app",
+        "mute_until_ms": at_ms + throttle_ms if throttle_ms else None,
+        "decided_by": longest["quota"] if throttle_ms else None,
+        "charges": charges,
+        "quota_version": 1,
+    }
+    return json.dumps(fields | changes).encode()
+
+
+def decide(gateway: Gateway, *charges: dict[str, Any], **changes: Any) -> None:
+    gateway._on_decision(None, decision(*charges, **changes))
+
+
+def set_limits(gateway: Gateway, version: int, *entries: QuotaEntry) -> None:
+    """Makes these quotas the version in force, as records of the limits topic would."""
+    gateway._read_limits_again()
+    for entry in entries:
+        gateway._on_limit(limit_key(entry), limit_value(entry, version))
+    gateway._on_limit(VERSION_KEY, version_end(version, len(entries)))
+
+
+def bytes_limit(value: float = 1024.0, **entity: str) -> QuotaEntry:
+    return QuotaEntry(QuotaEntity(**entity), QuotaKind.PRODUCER_BYTE_RATE, value)
+
+
+def read_everything(gateway: Gateway) -> None:
+    """Both topics with waits are read."""
+    for reader in (gateway._waits_reader, gateway._decision_reader):
+        reader.caught_up.set()
+        reader._reading.on_caught_up()
+
+
+def test_a_client_is_allowed_until_a_decision_mutes_it(gateway: Gateway) -> None:
     assert gateway.check("alice", "app") == 0
 
-    gateway.mutes.mute("alice", "app", Mute(clock.ms + 700))
+    decide(gateway, charge(700))
 
     assert gateway.check("alice", "app") == 700
     assert gateway.check("alice", "other") == 0
+
+
+@pytest.mark.parametrize("knows_limits", [True, False])
+def test_a_quota_on_a_user_is_no_way_around_with_new_client_ids(gateway: Gateway, knows_limits: bool) -> None:
+    if knows_limits:
+        set_limits(gateway, 1, bytes_limit(user="alice"))
+
+    decide(gateway, charge(700, entity={"user": "alice"}))
+
+    assert {gateway.check("alice", f"app-{number}") for number in range(50)} == {700}
+    assert gateway.check("alice", "app", "Produce", [("orders", 0)]) == 700
+    assert gateway.check("alice", "app", "Fetch") == 0
+    assert gateway.check("bob", "app-1") == 0
+    found = gateway.find_wait("alice", "app-7", "Produce")
+    assert found is not None
+    assert (found.quota, found.limit) == ("producer_byte_rate", 1024.0)
+
+
+def test_a_partition_that_has_to_wait_holds_those_who_write_to_it(gateway: Gateway) -> None:
+    decide(gateway, charge(700, "producer.byte.rate", entity={"topic": "orders", "partition": 3}))
+
+    assert gateway.check("bob", "app", "Produce", [("orders", 2), ("orders", 3)]) == 700
+    assert gateway.check("bob", "app", "Produce", [("orders", 2)]) == 0
+    assert gateway.check("bob", "app", topic_partitions=[("orders", 3)]) == 700
+
+
+def test_each_counter_waits_for_what_it_asked(gateway: Gateway) -> None:
+    """The one that decided waits as long as the decision says: 900 ms, its own 600 and another's 300 in sequence."""
+    byte_wait, time_wait = charge(600), charge(300, "request_percentage")
+    decide(gateway, byte_wait, time_wait, mute_until_ms=NOW_MS + 900)
+
+    assert gateway.check("alice", "app", "Produce") == 900
+    assert gateway.check("alice", "app", "Metadata") == 300
+
+
+def test_time_in_purgatory_is_no_longer_waited(gateway: Gateway) -> None:
+    decide(gateway, charge(600, "controller_mutation_rate"), mute_until_ms=NOW_MS + 100)
+    assert gateway.check("alice", "app", "CreateTopics") == 100
+
+    decide(gateway, charge(600, "controller_mutation_rate"), mute_until_ms=None, decided_by=None, offset=1)
+    assert gateway.check("alice", "app", "CreateTopics") == 0
+
+
+def test_a_shadow_quota_makes_nobody_wait(gateway: Gateway) -> None:
+    decide(gateway, charge(0), charge(60_000, mode="shadow"))
+
+    assert gateway.check("alice", "app") == 0
+
+
+def test_a_later_decision_ends_a_wait_and_an_earlier_one_that_comes_late_does_not(gateway: Gateway) -> None:
+    decide(gateway, charge(60_000), offset=5)
+    decide(gateway, charge(0), offset=4)
+    assert gateway.check("alice", "app") == 60_000
+
+    decide(gateway, charge(0), offset=6)
+    assert gateway.check("alice", "app") == 0
+
+
+def test_a_wait_until_the_year_9999_counts_as_the_longest_allowed(
+    gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    for offset in range(2):
+        decide(gateway, charge(1), mute_until_ms=253_402_300_799_999, offset=offset)
+        gateway._on_idle()
+
+    assert gateway.check("alice", "app") == 3_600_000
+    assert gateway.stats().capped == 2
+    assert sum("max_mute_ms (3600000 ms)" in record.getMessage() for record in caplog.records) == 1
+    decide(gateway, charge(0), offset=2)
+    assert gateway.check("alice", "app") == 0
+
+
+def test_an_event_from_the_future_hides_no_stale_decisions(clock: Clock) -> None:
+    options = GatewayOptions(policy=StalePolicy.FAIL_CLOSED, stale_after_s=1.0, close_timeout_s=0.0)
+    with Gateway(NOBODY, options, clock_ms=clock) as gateway:
+        gateway.publish({"api": "Metadata", "timestamp_ms": clock.ms + 7_200_000})
+        clock.ms += 3_000
+
+        assert gateway.is_stale()
+        assert gateway.stats().stale_s == 3.0
+
+
+def test_a_record_has_no_time_from_the_future(gateway: Gateway, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker would refuse it, and with it every event in its batch."""
+    sent: list[EventRecord] = []
+
+    def send(record: EventRecord) -> bool:
+        sent.append(record)
+        return True
+
+    monkeypatch.setattr(gateway._sender, "send", send)
+
+    gateway.publish({"api": "Metadata", "timestamp_ms": clock.ms + 7_200_000})
+    gateway.publish({"api": "Metadata", "timestamp_ms": clock.ms - 5})
+
+    assert [record.timestamp_ms for record in sent] == [clock.ms, clock.ms - 5]
+
+
+def test_a_decision_from_the_future_is_outranked_by_the_next_one(gateway: Gateway, clock: Clock) -> None:
+    decide(gateway, charge(1_000), at_ms=NOW_MS + 86_400_000)
+    clock.ms += 10
+    decide(gateway, charge(0), at_ms=NOW_MS + 5, offset=1)
+
+    assert gateway.check("alice", "app") == 0
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        None,
+        b"",
+        b"[1]",
+        b'{"request_id": 7}',
+        decision(charge(700))[:-1] + b', "new": ' + b"[" * 2_000 + b"]" * 2_000 + b"}",
+        decision(charge(700), timestamp_ms=900_000_000_000_000_000),
+        decision(charge(700), charges="none"),
+        decision(charge(700), charge(5, entity={"user": 7})),
+    ],
+)
+def test_a_record_that_is_no_decision_changes_nothing(gateway: Gateway, record: bytes | None) -> None:
+    gateway._decision_reader._positions[PARTITION] = 0
+    gateway._decision_reader._take(PARTITION, 0, None, record)
+
+    assert gateway.stats().unreadable_records == 1
+    assert gateway.stats().decisions == 0
+    assert gateway.check("alice", "app") == 0
+
+
+def test_a_raised_or_removed_limit_shortens_or_ends_waits_at_once(gateway: Gateway) -> None:
+    mine = {"user": "alice", "client_id": "app"}
+    set_limits(gateway, 1, bytes_limit(2000.0, **mine))
+    decide(gateway, charge(3_750, limit=2000.0, rate=2750.0))
+
+    set_limits(gateway, 2, bytes_limit(2500.0, **mine))
+    assert gateway.check("alice", "app") == 1_000
+
+    set_limits(gateway, 3)
+    assert gateway.check("alice", "app") == 0
+
+
+def test_a_wait_for_tokens_follows_the_limit_alone(gateway: Gateway) -> None:
+    """The rate that the decision reports beside the tokens has no part in the wait."""
+    kind = QuotaKind.CONTROLLER_MUTATION_RATE
+    mine = QuotaEntity(user="alice", client_id="app")
+    set_limits(gateway, 1, QuotaEntry(mine, kind, 5.0))
+    decide(gateway, charge(12_000, kind, limit=5.0, rate=0.5, tokens=-60.0))
+
+    set_limits(gateway, 2, QuotaEntry(mine, kind, 10.0))
+    assert gateway.check("alice", "app", "CreateTopics") == 6_000
+
+
+def test_a_forged_wait_keeps_no_other_from_being_relaxed(gateway: Gateway) -> None:
+    forged = {"quota": "unknown", "throttle_ms": 10**400, "limit": 1e308, "rate": 1.7e308}
+    value = json.dumps({"request_id": "r", "timestamp_ms": NOW_MS, "mute_until_ms": 10**18, "charges": [forged]})
+    for text in (value, value.replace("unknown", "producer_byte_rate"), value.replace("10000", "1")):
+        gateway._decision_reader._positions[PARTITION] = 0
+        gateway._decision_reader._take(PARTITION, 0, None, text.encode())
+    decide(gateway, charge(3_750))
+
+    set_limits(gateway, 2)
+    assert gateway.check("alice", "app") == 0
+    assert gateway.stats().limits_version == 2
+
+
+def test_a_decision_under_older_limits_that_comes_late_brings_the_wait_not_back(gateway: Gateway) -> None:
+    mine = {"user": "alice", "client_id": "app"}
+    set_limits(gateway, 2, bytes_limit(2500.0, **mine))
+
+    decide(gateway, charge(3_750, limit=2000.0, rate=2750.0), quota_version=1)
+    assert gateway.check("alice", "app") == 1_000
+    decide(gateway, charge(3_750, limit=2500.0, rate=2750.0), quota_version=2, offset=1)
+    assert gateway.check("alice", "app") == 3_750
+
+
+def test_limits_stay_in_force_while_the_topic_is_read_again(gateway: Gateway) -> None:
+    set_limits(gateway, 4, bytes_limit(user="alice"))
+
+    gateway._read_limits_again()
+    assert gateway.stats().limits_version == 4
+    gateway._on_limit(VERSION_KEY, version_end(5, 1))  # one limit is still to come
+    assert gateway.stats().limits_version == 4
+    set_limits(gateway, 5, bytes_limit(user="bob"))
+    assert gateway.stats().limits_version == 5
+
+
+def test_garbage_among_the_limits_is_counted_and_ignored(gateway: Gateway) -> None:
+    set_limits(gateway, 1, bytes_limit(user="alice"))
+    entry = bytes_limit(user="bob")
+    gateway._limits_reader._positions[PARTITION] = 0
+    for offset, value in enumerate((b"garbage", b"[" * 5_000, limit_value(entry, 2).replace(b"1024.0", b"0"))):
+        gateway._limits_reader._take(PARTITION, offset, limit_key(entry), value)
+
+    assert gateway.stats().unreadable_records == 3
+    assert gateway.stats().limits_version == 1
+
+
+def test_requests_before_the_limits_are_known_are_let_through_and_counted(gateway: Gateway) -> None:
+    read_everything(gateway)
+    assert [gateway.check("alice", "app") for _ in range(3)] == [0, 0, 0]
+    assert gateway.stats().allowed_before_limits == 3
+
+    set_limits(gateway, 1)
+    gateway.check("alice", "app")
+    assert gateway.stats().allowed_before_limits == 3
+    assert gateway.stats().allowed_before_current == 0
+
+
+def test_requests_may_be_held_until_the_limits_are_known(clock: Clock) -> None:
+    options = GatewayOptions(before_limits=BeforeKnown.HOLD, close_timeout_s=0)
+    with Gateway(NOBODY, options, clock_ms=clock) as gateway:
+        assert gateway.check("alice", "app") == 1_000
+        assert gateway.refuses_all()
+        set_limits(gateway, 1)
+        assert gateway.check("alice", "app") == 0
+        assert not gateway.refuses_all()
+
+
+def test_requests_may_be_held_until_all_earlier_waits_are_known(clock: Clock) -> None:
+    options = GatewayOptions(before_current="hold", close_timeout_s=0)  # type: ignore[arg-type]
+    with Gateway(NOBODY, options, clock_ms=clock) as gateway:
+        set_limits(gateway, 1)
+        assert gateway.check("alice", "app") == 1_000
+        read_everything(gateway)
+        assert gateway.check("alice", "app") == 0
+        assert gateway.stats().is_current
+        assert gateway.wait_until_ready(0)
+
+
+def kept_wait(gateway: Gateway, wait: WaitRecord | None) -> None:
+    gateway._on_wait(wait_key(("producer_byte_rate", Tags("alice", "app"))), None if wait is None else wait_value(wait))
+
+
+def test_a_new_gateway_knows_the_waits_that_are_kept(gateway: Gateway) -> None:
+    kept_wait(gateway, WaitRecord(NOW_MS + 7_000, 60_000, 1024.0, 2048.0, NOW_MS - 53_000, 7))
+    assert gateway.check("alice", "app") == 7_000
+    assert gateway.stats().allowed_before_current == 0
+
+    kept_wait(gateway, None)
+    assert gateway.check("alice", "app") == 0
+
+
+def test_a_kept_wait_that_ended_ends_no_later_one(gateway: Gateway) -> None:
+    kept_wait(gateway, WaitRecord(NOW_MS + 7_000, 60_000, 1024.0, 2048.0, NOW_MS - 53_000, 7))
+    decide(gateway, charge(9_000), at_ms=NOW_MS, offset=8)
+    kept_wait(gateway, None)
+
+    assert gateway.check("alice", "app") == 9_000
+
+
+def test_kept_waits_are_relaxed_by_the_limits_in_force(gateway: Gateway) -> None:
+    set_limits(gateway, 9)
+    kept_wait(gateway, WaitRecord(NOW_MS + 7_000, 60_000, 10.0, 2048.0, NOW_MS - 53_000, 7))
+    read_everything(gateway)
+
+    assert len(gateway.waits) <= 1
+    assert gateway.find_wait("alice", "app") is None
+
+
+def published(gateway: Gateway) -> list[dict[str, Any]]:
+    """The events that wait for Kafka."""
+    queue, events = gateway._sender._queue, []
+    while not queue.empty():
+        record = queue.get()
+        if record is not None:
+            events.append(json.loads(record.value))
+    return events
+
+
+def test_a_request_wider_than_an_event_may_be_becomes_several() -> None:
+    touched = [TopicPartition("orders", number, 1) for number in range(2_500)]
+    with Gateway(NOBODY, GatewayOptions(close_timeout_s=0)) as gateway:
+        last_id = gateway.publish(Request("Produce", "wide", user="alice", request_time_ns=5, topic_partitions=touched))
+        events = published(gateway)
+
+    assert last_id == "wide-3"
+    assert [event["request_id"] for event in events] == ["wide-1", "wide-2", "wide-3"]
+    assert [event["request_time_ns"] for event in events] == [5, None, None]
+    assert {(event["api"], event["user"], event["timestamp_ms"]) for event in events} == {
+        ("Produce", "alice", events[0]["timestamp_ms"])
+    }
+    partitions = [entry["partition"] for event in events for entry in event["topic_partitions"]]
+    assert partitions == list(range(2_500))
+
+
+def test_a_request_of_the_greatest_width_stays_one_event() -> None:
+    touched = [TopicPartition("orders", number, 1) for number in range(1_000)]
+    with Gateway(NOBODY, GatewayOptions(close_timeout_s=0)) as gateway:
+        assert gateway.publish(Request("Produce", "whole", topic_partitions=touched)) == "whole"
+        with pytest.raises(InvalidRequestError, match="mutations"):
+            gateway.publish(Request("CreateTopics", mutations=[Mutation("a", 1)] * 1_001))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "member"),
+    [
+        ("policy", "fail_closed", StalePolicy.FAIL_CLOSED),
+        ("when_full", "block", WhenFull.BLOCK),
+        ("before_limits", "hold", BeforeKnown.HOLD),
+        ("before_current", "allow", BeforeKnown.ALLOW),
+    ],
+)
+def test_a_string_is_taken_for_what_it_says(option: str, value: str, member: object) -> None:
+    assert getattr(GatewayOptions(**{option: value}), option) is member  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("policy", "fail-closed"),
+        ("when_full", None),
+        ("before_limits", True),
+        ("before_current", ["hold"]),
+        ("name", ""),
+        ("name", "x" * 40_000),
+        ("requests_topic", "quota requests"),
+        ("limits_topic", None),
+        ("stale_after_s", 0),
+        ("stale_after_s", float("nan")),
+        ("stale_after_s", "30"),
+        ("lookback_s", -1),
+        ("lookback_s", float("inf")),
+        ("close_timeout_s", None),
+        ("max_muted", 0),
+        ("max_muted", 1.5),
+        ("max_unsent", True),
+        ("max_mute_ms", -5),
+        ("max_charges_per_event", 0),
+        ("max_charges_per_event", 20_000),
+    ],
+)
+def test_an_option_out_of_range_is_refused_by_name(option: str, value: object) -> None:
+    with pytest.raises(InvalidOptionError, match=f"option {option} is .*; expected ") as refused:
+        GatewayOptions(**{option: value})  # type: ignore[arg-type]
+
+    assert isinstance(refused.value, ValueError)
 
 
 def test_events_beyond_the_limit_are_dropped_and_counted_by_choice(gateway: Gateway) -> None:
@@ -136,8 +535,8 @@ def test_fail_closed_refuses_when_the_first_unanswered_event_is_too_old(clock: C
         clock.ms += 1
         assert gateway.check("alice", "app") == 1_000
 
-        gateway.mutes.mute("alice", "app", Mute(clock.ms + 5_000))
-        assert gateway.check("alice", "app") == 5_000
+        decide(gateway, charge(35_001), at_ms=NOW_MS - 1)  # of an earlier event: that one is still unanswered
+        assert gateway.check("alice", "app") == 4_999
 
 
 def test_a_late_decision_leaves_the_later_events_unanswered(gateway: Gateway, clock: Clock) -> None:
@@ -147,9 +546,9 @@ def test_a_late_decision_leaves_the_later_events_unanswered(gateway: Gateway, cl
     gateway.publish(Request("Produce"))
     clock.ms += 30_000
 
-    gateway._take(b'{"request_id": "first", "timestamp_ms": %d}' % (NOW_MS + 5_000))
+    gateway._on_decision(None, b'{"request_id": "first", "timestamp_ms": %d}' % (NOW_MS + 5_000))
     assert gateway.stats().stale_s == 35
-    gateway._take(b'{"request_id": "second", "timestamp_ms": %d}' % (NOW_MS + 10_000))
+    gateway._on_decision(None, b'{"request_id": "second", "timestamp_ms": %d}' % (NOW_MS + 10_000))
     assert gateway.stats().stale_s == 0
     assert gateway.stats().decision_age_p99_ms == 35_000
 
@@ -162,7 +561,8 @@ def test_a_login_that_the_client_cant_use_is_told_at_once() -> None:
 
 
 def test_prometheus_sees_every_number(gateway: Gateway, clock: Clock) -> None:
-    gateway.mutes.mute("alice", "app", Mute(clock.ms + 700))
+    decide(gateway, charge(60_000))
+    gateway.check("bob", "app")
     for _ in range(3):
         gateway.publish(Request("Produce"))
     clock.ms += 2_500
@@ -172,7 +572,12 @@ def test_prometheus_sees_every_number(gateway: Gateway, clock: Clock) -> None:
     text = generate_latest(registry).decode()
 
     for line in (
-        'sluice_gateway_muted_clients{gateway="gateway"} 1.0',
+        'sluice_gateway_muted_counters{gateway="gateway"} 1.0',
+        'sluice_gateway_is_current{gateway="gateway"} 0.0',
+        'sluice_gateway_limits_version{gateway="gateway"} -1.0',
+        'sluice_gateway_allowed_before_limits_total{gateway="gateway"} 1.0',
+        'sluice_gateway_unreadable_records_total{gateway="gateway"} 0.0',
+        'sluice_gateway_reader_restarts_total{gateway="gateway"} 0.0',
         'sluice_gateway_unsent_events{gateway="gateway"} 2.0',
         'sluice_gateway_dropped_events_total{gateway="gateway"} 1.0',
         'sluice_gateway_stale_seconds{gateway="gateway"} 2.5',

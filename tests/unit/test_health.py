@@ -1,25 +1,31 @@
-"""What the job answers to those who watch it."""
+"""Health checks and metrics over HTTP."""
 
 import json
+import socket
+import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from streaming.errors import HealthError
-from streaming.health import HealthServer, JobHealth
-from streaming.supervision import QueryState
+from streaming.runtime.health import MAX_CONNECTIONS, HealthServer, JobHealth
+from streaming.runtime.query_state import Place, QueryState, RunState
 
-RUNNING = QueryState("running")
+RUNNING = QueryState(RunState.RUNNING)
 BATCH = {"query": "enforce", "batch_ms": 240, "events": 7, "lag": 5}
 
 
 @pytest.fixture
 def health() -> JobHealth:
-    return JobHealth()
+    return JobHealth("enforce")
 
 
 @pytest.fixture
@@ -45,31 +51,63 @@ def test_a_starting_job_is_alive_and_not_ready(server: HealthServer) -> None:
 
 
 def test_a_job_is_ready_while_requests_are_decided(server: HealthServer, health: JobHealth) -> None:
-    """The audit query may be behind: gateways get their decisions without it; the answer says why."""
-    health.beat({"enforce": RUNNING, "audit": QueryState("backing off", 3, 4, "disk")}, 1)
+    """The audit query may be behind: gateways get their decisions without it; the body says why."""
+    health.heartbeat({"enforce": RUNNING, "audit": QueryState(RunState.BACKING_OFF, 3, 4, "disk")}, 1)
     status, body = get(server, "/readyz")
 
     assert status == 200
-    assert json.loads(body)["queries"]["audit"] == {"state": "backing off", "restarts": 3, "reason": "disk"}
+    assert json.loads(body)["queries"]["audit"] == {
+        "state": "backing off",
+        "restarts": 3,
+        "reason": "disk",
+        "place": None,
+    }
 
-    health.beat({"enforce": QueryState("backing off"), "audit": RUNNING}, 1)
+    health.heartbeat({"enforce": QueryState(RunState.BACKING_OFF), "audit": RUNNING}, 1)
     assert get(server, "/readyz")[0] == 503
+
+
+def test_decisions_of_other_jobs_are_in_the_body_and_a_metric(server: HealthServer, health: JobHealth) -> None:
+    health.heartbeat({"enforce": RUNNING}, 1)
+    health.report_foreign(7, ["other"])
+
+    status, body = get(server, "/readyz")
+
+    assert status == 200
+    assert json.loads(body)["foreign_decisions"] == {"count": 7, "jobs": ["other"]}
+    assert "\nsluice_foreign_decisions 7.0\n" in get(server, "/metrics")[1]
+
+
+def test_readyz_names_topic_partition_and_offset_of_what_ended_a_query(server: HealthServer, health: JobHealth) -> None:
+    ended = QueryState(RunState.GIVEN_UP, 0, 1, "lost", Place("requests", 3, 700))
+    health.heartbeat({"enforce": ended, "audit": replace(ended, place=Place(shard=5))}, 1)
+
+    queries = json.loads(get(server, "/readyz")[1])["queries"]
+
+    assert queries["enforce"]["place"] == {"topic": "requests", "partition": 3, "offset": 700}
+    assert queries["audit"]["place"] == {"shard": 5}
+
+
+def test_known_entities_are_a_metric(server: HealthServer, health: JobHealth) -> None:
+    health.report_known(12)
+
+    assert "\nsluice_known_entities 12.0\n" in get(server, "/metrics")[1]
 
 
 def test_a_job_without_a_heartbeat_is_dead(
     server: HealthServer, health: JobHealth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    health.beat({"enforce": RUNNING}, 1)
-    monkeypatch.setattr("streaming.health._HEARTBEAT_SECONDS", 0.0)
+    health.heartbeat({"enforce": RUNNING}, 1)
+    monkeypatch.setattr("streaming.runtime.health._MAX_HEARTBEAT_AGE_S", 0.0)
 
     assert get(server, "/healthz")[0] == 503
     assert get(server, "/readyz")[0] == 503
 
 
 def test_metrics_are_prometheus_text(server: HealthServer, health: JobHealth) -> None:
-    health.batch(BATCH)
-    health.batch(BATCH)
-    health.beat({"enforce": RUNNING, "audit": QueryState("backing off", 3)}, 12)
+    health.count_batch(BATCH)
+    health.count_batch(BATCH)
+    health.heartbeat({"enforce": RUNNING, "audit": QueryState(RunState.BACKING_OFF, 3)}, 12)
 
     values = {
         (sample.name, sample.labels.get("query")): sample.value
@@ -95,5 +133,87 @@ def test_another_path_is_named(server: HealthServer) -> None:
 
 
 def test_a_taken_port_is_said_in_one_line(server: HealthServer, health: JobHealth) -> None:
-    with pytest.raises(HealthError, match=f"can't listen on 127.0.0.1:{server.port} .*health.port"):
+    with pytest.raises(
+        HealthError, match=rf"can't listen on 127\.0\.0\.1:{server.port} .*health\.port.*health\.address"
+    ):
         HealthServer(health, server.port)
+
+
+@pytest.mark.parametrize("address", ["203.0.113.7", "no.such.host.invalid", "127.0.0.1:9464", "::g", ""])
+def test_an_address_of_another_machine_is_said_in_one_line(health: JobHealth, address: str) -> None:
+    with pytest.raises(HealthError, match=r"can't listen on .*health\.port.*health\.address.*127\.0\.0\.1.*0\.0\.0\.0"):
+        HealthServer(health, 0, address)
+
+
+def test_by_default_only_this_machine_is_answered(health: JobHealth) -> None:
+    """127.0.0.2 is this machine too, by an address the server doesn't listen on."""
+    server = HealthServer(health, 0)
+    server.start()
+    try:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", server.port), timeout=5)
+    finally:
+        server.stop()
+
+
+def test_an_open_address_answers_others(health: JobHealth) -> None:
+    server = HealthServer(health, 0, "0.0.0.0")  # noqa: S104 # what is tested
+    server.start()
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.2:{server.port}/healthz", timeout=5) as answer:
+            assert answer.status == 200
+    finally:
+        server.stop()
+
+
+def test_an_ipv6_address_is_an_address(health: JobHealth) -> None:
+    if not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists():
+        pytest.skip("this machine has no IPv6")
+    server = HealthServer(health, 0, "::1")
+    server.start()
+    try:
+        with urllib.request.urlopen(f"http://[::1]:{server.port}/healthz", timeout=5) as answer:
+            assert answer.status == 200
+    finally:
+        server.stop()
+
+
+def test_a_caller_that_sends_byte_by_byte_is_cut_off(
+    health: JobHealth, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever reaches the port can't hold a thread, and doesn't make the job write tracebacks."""
+    monkeypatch.setattr("streaming.runtime.health._LONGEST_REQUEST_S", 0.3)
+    server = HealthServer(health, 0)
+    server.start()
+    try:
+        start_s = time.monotonic()
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as caller, suppress(OSError):
+            while time.monotonic() - start_s < 5:
+                caller.sendall(b"G")
+                time.sleep(0.05)
+        assert time.monotonic() - start_s < 5
+    finally:
+        server.stop()
+    assert capfd.readouterr().err == ""
+
+
+def test_idle_connections_beyond_a_bound_are_refused(health: JobHealth) -> None:
+    """They hold no more threads than the bound; once they are gone, probes are answered again."""
+    server = HealthServer(health, 0)
+    server.start()
+    try:
+        threads = threading.active_count()
+        with ExitStack() as stack:
+            for _ in range(200):
+                stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=5))
+            time.sleep(0.2)
+            assert threading.active_count() - threads <= 2 * MAX_CONNECTIONS
+        answers_s = time.monotonic() + 10
+        while True:
+            try:
+                assert get(server, "/healthz")[0] == 200
+                break
+            except OSError:
+                assert time.monotonic() < answers_s
+    finally:
+        server.stop()

@@ -1,24 +1,26 @@
 """The jars: one list of versions, checked sums, and a start that does nothing when all is there."""
 
 import hashlib
-import tomllib
+import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
 
-from streaming import jars
+from scripts.testbed.broker_jars import BROKER_JARS
 from streaming.errors import JarError, JavaError
-from streaming.java import check_java_version, find_java, parse_java_version
+from streaming.java import jars
+from streaming.java.jars import SPARK_JARS, JarSet
+from streaming.java.java import check_java_version, find_java, parse_java_version
 
 
 def _pins() -> dict[str, str]:
-    project = tomllib.loads((jars.REPOSITORY / "pyproject.toml").read_text())["project"]
-    return dict(dependency.split("==") for dependency in project["dependencies"])
+    lock = (jars.REPOSITORY / "requirements.lock").read_text()
+    return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", lock, re.MULTILINE))
 
 
-def _jar_versions() -> dict[str, str]:
-    tree = ElementTree.parse(jars.VERSIONS)  # noqa: S314 - our own file
+def _jar_versions(jar_set: JarSet) -> dict[str, str]:
+    tree = ElementTree.parse(jar_set.versions)  # noqa: S314 - our own file
     return {found.attrib["name"]: found.attrib["rev"] for found in tree.iter("dependency")}
 
 
@@ -27,20 +29,20 @@ def _jar_versions() -> dict[str, str]:
     [("pyspark", "spark-sql-kafka-0-10_2.13"), ("delta-spark", "delta-spark_4.2_2.13")],
 )
 def test_a_jar_has_the_version_of_its_python_package(package: str, artifact: str) -> None:
-    assert _jar_versions()[artifact] == _pins()[package]
+    assert _jar_versions(SPARK_JARS)[artifact] == _pins()[package]
 
 
-@pytest.mark.parametrize(("conf", "artifact"), [("spark", "delta-spark_4.2_2.13"), ("broker", "kafka_2.13")])
-def test_every_conf_has_checksums(conf: str, artifact: str) -> None:
-    checksums = jars.read_checksums(jars.CHECKSUMS, conf)
+@pytest.mark.parametrize(("jar_set", "artifact"), [(SPARK_JARS, "delta-spark_4.2_2.13"), (BROKER_JARS, "kafka_2.13")])
+def test_every_set_has_checksums(jar_set: JarSet, artifact: str) -> None:
+    checksums = jar_set.expected()
 
-    assert f"{artifact}-{_jar_versions()[artifact]}.jar" in checksums
+    assert f"{artifact}-{_jar_versions(jar_set)[artifact]}.jar" in checksums
     assert all(len(digest) == 64 for digest in checksums.values())
 
 
 def test_spark_gets_no_jar_of_the_broker() -> None:
-    assert "kafka-clients-3.9.2.jar" in jars.read_checksums(jars.CHECKSUMS, "spark")
-    assert "kafka-clients-4.3.1.jar" not in jars.read_checksums(jars.CHECKSUMS, "spark")
+    assert "kafka-clients-3.9.2.jar" in SPARK_JARS.expected()
+    assert "kafka-clients-4.3.1.jar" not in SPARK_JARS.expected()
 
 
 def test_the_ivy_settings_name_no_host() -> None:
@@ -56,7 +58,7 @@ def _jar(folder: Path, name: str, content: bytes) -> tuple[Path, dict[str, str]]
 def test_the_right_jars_pass(tmp_path: Path) -> None:
     jar, checksums = _jar(tmp_path, "a-1.jar", b"content")
 
-    jars.check_jars([jar], checksums, "try again")
+    jars.check_jars([jar], checksums, "try again", "configs/jars.sha256")
 
 
 def test_a_jar_with_other_content_is_refused(tmp_path: Path) -> None:
@@ -64,21 +66,58 @@ def test_a_jar_with_other_content_is_refused(tmp_path: Path) -> None:
     jar.write_bytes(b"c0ntent")
 
     with pytest.raises(JarError, match=r"a-1\.jar has SHA-256 \w{64}, expected \w{64} .*; try again"):
-        jars.check_jars([jar], checksums, "try again")
+        jars.check_jars([jar], checksums, "try again", "configs/jars.sha256")
 
 
 def test_an_unknown_jar_is_refused(tmp_path: Path) -> None:
     jar, _ = _jar(tmp_path, "b-1.jar", b"content")
 
     with pytest.raises(JarError, match=r"b-1\.jar is a jar that configs/jars\.sha256 doesn't know; try again"):
-        jars.check_jars([jar], {}, "try again")
+        jars.check_jars([jar], {}, "try again", "configs/jars.sha256")
 
 
 def test_a_missing_jar_is_noticed(tmp_path: Path) -> None:
     _, checksums = _jar(tmp_path, "a-1.jar", b"content")
 
     with pytest.raises(JarError, match=r"a-1\.jar of configs/jars\.sha256 is missing; try again"):
-        jars.check_jars([], checksums, "try again")
+        jars.check_jars([], checksums, "try again", "configs/jars.sha256")
+
+
+@pytest.fixture
+def jar_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JarSet:
+    """A set of one jar that is there, as if downloaded for other versions."""
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    monkeypatch.setattr(jars, "REPOSITORY", tmp_path)
+    (tmp_path / "jars" / "own").mkdir(parents=True)
+    jar, checksums = _jar(tmp_path / "jars" / "own", "a-1.jar", b"content")
+    (tmp_path / "versions.xml").write_text("no Ivy file: a download would fail")
+    (tmp_path / "sums").write_text(f"{checksums[jar.name]}  own/{jar.name}\n")
+    return JarSet("own", tmp_path / "versions.xml", tmp_path / "sums", "own.jars", added_to_pyspark=False)
+
+
+def test_jars_that_are_right_already_are_not_downloaded_again(jar_set: JarSet) -> None:
+    assert [jar.name for jar in jar_set.paths()] == ["a-1.jar"]
+    assert jar_set.verify() == 1
+
+
+def test_without_a_checkout_the_fix_names_a_command_that_is_installed(jar_set: JarSet) -> None:
+    (jar_set.folder / "a-1.jar").unlink()
+
+    with pytest.raises(JarError, match=r"a-1\.jar of sums is missing; remove .* and run .*python.* -m own\.jars$"):
+        jar_set.verify()
+
+
+def test_the_jars_of_an_installed_distribution_are_in_the_users_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLUICE_HOME", raising=False)
+    assert jars.jars_home() == jars.REPOSITORY / ".jars"
+
+    monkeypatch.setattr(jars, "REPOSITORY", tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert jars.jars_home() == Path("/caches/sluice/jars")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert jars.jars_home() == Path.home() / ".cache" / "sluice" / "jars"
 
 
 @pytest.mark.parametrize(

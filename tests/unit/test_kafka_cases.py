@@ -1,4 +1,4 @@
-"""Every scenario of the case file gives Kafka's numbers, replayed through the code that the job runs."""
+"""Every scenario of the case file gives Kafka's numbers, replayed through the code of the job with both engines."""
 
 import json
 import math
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.kafka_cases import in_scope, replay
+from tests.kafka_cases import ArrayEngine, Engine, ScalarEngine, in_scope, replay
 
 Json = dict[str, Any]
 
@@ -21,9 +21,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("case", [case for case in cases if in_scope(case)], ids=lambda case: case["id"])
 
 
-def test_scenario_gives_kafkas_numbers(case: Json) -> None:
+@pytest.mark.parametrize("engine", [ScalarEngine, ArrayEngine])
+def test_scenario_gives_kafkas_numbers(case: Json, engine: type[Engine]) -> None:
     """Each field that the case expects of a step is what our step answered."""
-    expected, answers = case["expected"], replay(case)
+    expected, answers = case["expected"], replay(case, engine)
 
     differences = list(_differences(expected["events"], answers))
     if "level" in expected:

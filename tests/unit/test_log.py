@@ -1,4 +1,4 @@
-"""The job's log: an entry is a line, whatever is in it; a file of it never grows without end."""
+"""The job's log: every entry is one line, and a log file doesn't grow without limit."""
 
 import json
 import logging
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from streaming.errors import LogFileError
-from streaming.log import FILES_KEPT, configure_logging
+from streaming.runtime.log import FILES_KEPT, configure_logging
 
 HOSTILE = [
     'x\n{"level": "info", "message": "forged"}',
@@ -22,7 +22,7 @@ HOSTILE = [
 
 @contextmanager
 def job_log(file: Path, file_mib: int = 1) -> Iterator[None]:
-    """Logging as the job's process has it; afterwards as pytest had it."""
+    """Logging as in the job's process; pytest's logging is restored afterwards."""
     root = logging.getLogger()
     kept, level, root.handlers = root.handlers, root.level, []
     try:
@@ -36,7 +36,7 @@ def job_log(file: Path, file_mib: int = 1) -> Iterator[None]:
 
 
 def test_hostile_text_stays_in_its_entry(tmp_path: Path) -> None:
-    """No line is forged, no terminal is driven: what is not printable ASCII is escaped."""
+    """Anything but printable ASCII is escaped, so it can't forge a line or control a terminal."""
     with job_log(tmp_path / "job.log"):
         for text in HOSTILE:
             logging.getLogger("sluice.test").warning("user %s", text, extra={"fields": {"entity": text}})

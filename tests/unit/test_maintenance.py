@@ -10,15 +10,17 @@ from deltalake import DeltaTable, write_deltalake
 
 from configs.settings import DeltaSettings, Properties
 from sinks.errors import TableMaintenanceError
-from sinks.quotas_table import QuotasTable
-from streaming.checkpoint import CheckpointFolder
-from streaming.maintenance import MaintenanceSchedule, maintain
+from sinks.tables.quotas import QuotasTable
+from streaming.checkpoint.folder import Checkpoint
+from streaming.runtime.maintenance import MaintenanceSchedule, maintain
 
 
 @pytest.fixture
 def delta(tmp_path: Path) -> DeltaSettings:
-    """Decisions of five commits, quotas, and tables that aren't there yet."""
-    paths = {name: str(tmp_path / name) for name in ("quotas", "decisions", "quota_metrics", "dead_letters")}
+    """Decisions of five commits, quotas, and tables that don't exist yet."""
+    paths = {
+        name: str(tmp_path / name) for name in ("quotas", "decisions", "quota_metrics", "dead_letters", "unreadable")
+    }
     for number in range(5):
         write_deltalake(paths["decisions"], pa.table({"source_offset": [number]}), mode="append")
     QuotasTable(paths["quotas"]).create([], changed_by="test", at=datetime.now(UTC))
@@ -28,7 +30,7 @@ def delta(tmp_path: Path) -> DeltaSettings:
 def test_tables_are_compacted_and_old_files_removed(delta: DeltaSettings) -> None:
     quota_files = sorted(Path(delta.quotas).rglob("*"))
 
-    (done,) = maintain(delta, retention_hours=0)
+    done, *_ = maintain(delta, retention_hours=0)
 
     assert (done.files_before, done.files_after, done.files_removed) == (5, 1, 5)
     assert len(list(Path(delta.decisions).glob("*.parquet"))) == 1
@@ -38,11 +40,26 @@ def test_tables_are_compacted_and_old_files_removed(delta: DeltaSettings) -> Non
 
 
 def test_files_in_use_lately_are_kept(delta: DeltaSettings) -> None:
-    """A reader of an older version goes on."""
-    (done,) = maintain(delta, retention_hours=1)
+    """A reader of an older version isn't disturbed."""
+    done, *_ = maintain(delta, retention_hours=1)
 
     assert done.files_removed == 0
     assert DeltaTable(delta.decisions, version=4).to_pyarrow_table().num_rows == 5
+
+
+def test_maintenance_says_what_it_did_to_each_table(delta: DeltaSettings) -> None:
+    """Also where that is nothing: an operator can tell it from a command that did not look."""
+    write_deltalake(delta.dead_letters, pa.table({"source_offset": [0]}))
+
+    first, again = ([str(done) for done in maintain(delta, retention_hours=0)] for _ in range(2))
+
+    assert first == [
+        f"{delta.decisions}: 5 files became 1, 5 files of older versions removed",
+        f"{delta.quota_metrics}: nothing to do, there is no table yet",
+        f"{delta.dead_letters}: nothing to do, 1 file in use",
+        f"{delta.unreadable}: nothing to do, there is no table yet",
+    ]
+    assert again[0] == f"{delta.decisions}: nothing to do, 1 file in use"
 
 
 def test_a_broken_table_is_one_line(delta: DeltaSettings) -> None:
@@ -53,18 +70,18 @@ def test_a_broken_table_is_one_line(delta: DeltaSettings) -> None:
 
 
 class Clock:
-    """The job's maintenance, over several starts of it; hours since the first look."""
+    """The job's maintenance over several starts; times are hours since the first call."""
 
     def __init__(self, delta: DeltaSettings, folder: Path) -> None:
         self._delta = delta
-        self._folder = CheckpointFolder(str(folder))
+        self._folder = Checkpoint(str(folder)).sluice
         self.restart()
 
     def restart(self) -> None:
         self._schedule = MaintenanceSchedule(self._delta, self._folder)
 
-    def look(self, hour: float) -> None:
-        self._schedule.look(1_700_000_000.0 + hour * 3600.0)
+    def maintain_if_due(self, hour: float) -> None:
+        self._schedule.maintain_if_due(1_700_000_000.0 + hour * 3600.0)
 
 
 def files(path: str) -> int:
@@ -77,41 +94,41 @@ def break_table(path: str) -> None:
 
 
 def test_the_job_maintains_its_tables_every_so_many_hours(delta: DeltaSettings, tmp_path: Path) -> None:
-    """Counted from the last time, not from the start: a job that is restarted every day does it too."""
+    """Counted from the last maintenance, not from the start, so a job that is restarted daily does it too."""
     clock = Clock(delta, tmp_path / "audit")
-    clock.look(0)
+    clock.maintain_if_due(0)
     clock.restart()
-    clock.look(23.9)
+    clock.maintain_if_due(23.9)
     assert files(delta.decisions) == 5
 
-    clock.look(24)
+    clock.maintain_if_due(24)
     assert files(delta.decisions) == 1
 
     write_deltalake(delta.decisions, pa.table({"source_offset": [5]}), mode="append")
     clock.restart()
-    clock.look(47.9)
+    clock.maintain_if_due(47.9)
     assert files(delta.decisions) == 2
-    clock.look(48)
+    clock.maintain_if_due(48)
     assert files(delta.decisions) == 1
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """What maintenance logged; Kafka clients of earlier tests may still be trying to connect, and say so."""
+    """What maintenance logged; Kafka clients of earlier tests may still log failed connections."""
     return [record for record in caplog.records if record.name == "sluice.maintenance"]
 
 
 def test_a_table_that_cannot_be_maintained_is_a_line_in_the_log(
     delta: DeltaSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The other tables are maintained, the thread goes on, and in an hour it is tried again."""
+    """The other tables are maintained, the thread survives, and the next attempt is an hour later."""
     write_deltalake(delta.dead_letters, pa.table({"source_offset": [0]}), mode="append")
     write_deltalake(delta.dead_letters, pa.table({"source_offset": [1]}), mode="append")
     break_table(delta.decisions)
     clock = Clock(delta, tmp_path / "audit")
-    clock.look(0)
+    clock.maintain_if_due(0)
 
     for hour in (24, 24.5, 25):
-        clock.look(hour)
+        clock.maintain_if_due(hour)
 
     lines = [record.getMessage() for record in said(caplog) if record.levelname == "ERROR"]
     assert len(lines) == 2
@@ -122,10 +139,10 @@ def test_a_table_that_cannot_be_maintained_is_a_line_in_the_log(
 def test_a_folder_that_cannot_be_written_does_not_end_it(
     delta: DeltaSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A full disk, say: a line, and again later."""
+    """Such as on a full disk: one log line, and another attempt later."""
     (tmp_path / "audit").write_text("no folder")
 
-    Clock(delta, tmp_path / "audit").look(0)
+    Clock(delta, tmp_path / "audit").maintain_if_due(0)
 
     (line,) = [record.getMessage() for record in said(caplog)]
     assert "maintained.json" in line

@@ -11,22 +11,20 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 import pytest
 
-from sinks.event_sender import WhenFull
-from sinks.gateway import Gateway, GatewayOptions, StalePolicy
-from sinks.middleware import (
-    AsgiQuotas,
-    HttpQuotas,
+from gateways.client.middleware import (
+    CALLER,
+    Caller,
     InvalidNameError,
     Message,
     Receive,
     Scope,
     Send,
-    WsgiQuotas,
     clean_name,
     throttle_headers,
 )
-from sinks.mute_table import Mute
-from state.request import Request
+from gateways.client.wait_table import Wait
+from sluice import AsgiQuotas, Gateway, GatewayOptions, HttpQuotas, Request, StalePolicy, WhenFull, WsgiQuotas
+from state.quotas.entity import Tags
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
 NOW_MS = 1_760_000_000_000
@@ -45,6 +43,11 @@ class RecordingGateway(Gateway):
         self.events.append(request)
         return super().publish(request, awaited)
 
+    def hold(self, user: str, client_id: str, wait_ms: int, quota: str = "producer_byte_rate") -> None:
+        """Makes the counter of this user and client-id wait."""
+        order = (self.now_ms, 0)
+        self.waits.take((quota, Tags(user, client_id)), Wait(self.now_ms + wait_ms, order, wait_ms, quota, 1024.0))
+
 
 @pytest.fixture(scope="module")
 def shared_gateway() -> Iterator[RecordingGateway]:
@@ -57,7 +60,7 @@ def gateway(shared_gateway: RecordingGateway) -> RecordingGateway:
     """A gateway with nothing published and nobody muted; each test mutes users of its own."""
     shared_gateway.events.clear()
     shared_gateway.now_ms += 3_600_000
-    shared_gateway.mutes.expire()
+    shared_gateway.waits.expire()
     return shared_gateway
 
 
@@ -67,7 +70,7 @@ async def hello(_scope: Scope, _receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": b"hello"})
 
 
-def drive(app: AsgiQuotas, headers: dict[str, str], kind: str = "http") -> list[Message]:
+def drive(app: AsgiQuotas, headers: dict[str, str] | list[tuple[str, str]], kind: str = "http") -> list[Message]:
     """What the application sends for one request."""
     sent: list[Message] = []
 
@@ -77,7 +80,8 @@ def drive(app: AsgiQuotas, headers: dict[str, str], kind: str = "http") -> list[
     async def send(message: Message) -> None:
         sent.append(message)
 
-    raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in pairs]
     asyncio.run(app({"type": kind, "headers": raw}, receive, send))
     return sent
 
@@ -96,7 +100,7 @@ def test_a_served_asgi_request_becomes_an_event_with_its_time(gateway: Recording
 
 
 def test_a_muted_asgi_client_gets_429_and_the_application_never_sees_it(gateway: RecordingGateway) -> None:
-    gateway.mutes.mute("alice", "app", Mute(gateway.now_ms + 4_001, "producer_byte_rate", 1024.0))
+    gateway.hold("alice", "app", 4_001)
 
     messages = drive(AsgiQuotas(hello, gateway), {"X-User": "alice", "X-Client-Id": "app"})
 
@@ -123,7 +127,7 @@ def test_an_application_that_fails_is_charged_too(gateway: RecordingGateway) -> 
 
 
 def test_what_is_not_http_passes_untouched(gateway: RecordingGateway) -> None:
-    gateway.mutes.mute(None, None, Mute(gateway.now_ms + 1_000))
+    gateway.hold("", "", 1_000)
 
     drive(AsgiQuotas(hello, gateway), {}, kind="lifespan")
 
@@ -136,6 +140,27 @@ def test_the_headers_that_name_the_client_can_be_chosen(gateway: RecordingGatewa
     drive(AsgiQuotas(hello, gateway, options), {"x-forwarded-user": "bob", "x-app": "cli", "X-User": "alice"})
 
     assert [(event.api, event.user, event.client_id) for event in gateway.events] == [("Search", "bob", "cli")]
+
+
+def test_an_application_may_publish_its_own_events_for_the_caller_it_is_given(gateway: RecordingGateway) -> None:
+    callers: list[Caller] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        callers.append(scope[CALLER])
+        await hello(scope, receive, send)
+
+    messages = drive(AsgiQuotas(app, gateway, HttpQuotas(api=None)), {"X-User": "alice", "X-Client-Id": "app"})
+
+    assert messages[0]["status"] == 200
+    assert callers == [("alice", "app")]
+    assert gateway.events == []
+
+
+def test_two_users_in_one_request_are_refused(gateway: RecordingGateway) -> None:
+    messages = drive(AsgiQuotas(hello, gateway), [("X-User", "alice"), ("x-user", "bob")])
+
+    assert messages[0]["status"] == 400
+    assert gateway.events == []
 
 
 def test_stale_decisions_of_a_closed_gateway_are_503_and_no_throttle() -> None:
@@ -202,7 +227,7 @@ def test_a_served_wsgi_request_becomes_an_event_when_its_body_is_sent(gateway: R
 
 
 def test_a_muted_wsgi_client_gets_429(gateway: RecordingGateway) -> None:
-    gateway.mutes.mute("alice", None, Mute(gateway.now_ms + 1))
+    gateway.hold("alice", "", 1, quota="request_percentage")
 
     def app(_environ: WSGIEnvironment, _start_response: StartResponse) -> Iterable[bytes]:
         raise AssertionError("a muted client's request must not be served")
@@ -211,8 +236,8 @@ def test_a_muted_wsgi_client_gets_429(gateway: RecordingGateway) -> None:
 
     assert status == 429
     assert headers["Retry-After"] == "1"
-    assert headers["RateLimit"] == '"sluice";r=0;t=1'
-    assert headers["RateLimit-Policy"] is None
+    assert headers["RateLimit"] == '"request_percentage";r=0;t=1'
+    assert headers["RateLimit-Policy"] == '"request_percentage";q=1024;qu="sluice-thread-percent";w=1'
     assert headers["Content-Type"] == "application/problem+json"
 
 
@@ -261,7 +286,7 @@ def test_seconds_to_wait_are_whole_and_rounded_up(wait_ms: int, seconds: str) ->
 
 
 def test_a_quota_name_from_a_decision_is_written_only_if_it_is_one_of_ours() -> None:
-    headers = dict(throttle_headers(1, Mute(1, 'x"\r\nSet-Cookie: a', 1e300)))
+    headers = dict(throttle_headers(1, Wait(1, (0, 0), 1, 'x"\r\nSet-Cookie: a', 1e300)))
 
     assert headers["RateLimit"] == '"sluice";r=0;t=1'
     assert headers["RateLimit-Policy"] == '"sluice";q=999999999999999;w=1'

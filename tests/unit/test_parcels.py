@@ -3,16 +3,17 @@
 import json
 
 from configs.settings import load_settings
-from state.entity import DEFAULT, QuotaEntity
-from state.quota import QuotaKind
-from state.quota_entry import QuotaEntry
-from state.resolution import Quotas
-from streaming.events import Source
-from streaming.operator import packed
-from streaming.planning import PlanSettings, parcels_of
-from streaming.records import OutputRecord, Parcel, decode_parcel
+from state.decisions.decision import PartialDecision
+from state.quotas.entity import DEFAULT, QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
+from state.quotas.resolution import Quotas
+from streaming.enforce.pipeline import plan
+from streaming.enforce.pipeline_settings import PipelineSettings
+from streaming.enforce.source import Source
+from streaming.enforce.wire import DecisionPart, OutputRecord, Parcel, decode_parts, packed
 
-PLAN = PlanSettings.of(load_settings(environment={}))._replace(shards=3)
+SETTINGS = PipelineSettings.of(load_settings(environment={}))._replace(shards=3)
 QUOTAS = Quotas([QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 10.0)])
 
 
@@ -33,25 +34,22 @@ def test_all_rows_for_a_shard_travel_in_one_parcel() -> None:
     """A dead letter among them."""
     events = [*(produce(offset) for offset in range(50)), (b"{", Source("requests", 0, 50, 0))]
 
-    (parcels,) = parcels_of(events, QUOTAS, PLAN, decided_at_ms=0)
+    (parcels,) = plan(events, QUOTAS, SETTINGS, decided_at_ms=0)
 
-    decoded = {shard: decode_parcel(payload) for shard, payload in parcels.items()}
-    assert set(decoded) == {0, 1, 2}
-    assert offsets(list(decoded.values())) == list(range(50))
-    (letter,) = [record for parcel in decoded.values() for record in parcel.records]
+    assert set(parcels) == {0, 1, 2}
+    assert offsets(list(parcels.values())) == list(range(50))
+    (letter,) = [record for parcel in parcels.values() for record in parcel.records]
     assert letter.topic == "quota-dead-letters"
 
 
 def test_parcels_are_sent_before_they_hold_too_much() -> None:
-    """Every so many bytes of events, so that a worker's memory is bounded whatever the micro-batch is."""
+    """A worker's memory is bounded, whatever the size of the micro-batch."""
     events = [produce(offset) for offset in range(50)]
     event_bytes = len(events[0][0])
 
-    sent = list(parcels_of(events, QUOTAS, PLAN, 0, most_bytes_a_shard=10 * event_bytes // PLAN.shards))
+    sent = list(plan(events, QUOTAS, SETTINGS, 0, max_parcel_bytes=10 * event_bytes // SETTINGS.shards))
 
-    assert [len(offsets([decode_parcel(payload) for payload in parcels.values()])) for parcels in sent] == [10] * 5 + [
-        0
-    ]
+    assert [len(offsets(list(parcels.values()))) for parcels in sent] == [10] * 5 + [0]
 
 
 def test_records_leave_the_operator_a_mebibyte_to_a_row() -> None:
@@ -59,15 +57,28 @@ def test_records_leave_the_operator_a_mebibyte_to_a_row() -> None:
     small = [OutputRecord("decisions", b"key", b"%6d" % number + b"x" * 250_000) for number in range(8)]
     large = OutputRecord("letters", None, b"y" * 3_000_000)
 
-    rows = packed([*small[:5], large, *small[5:], large])
+    rows = packed([*small[:5], large, *small[5:], large], [])
 
-    assert [(topic, len(values)) for topic, values in zip(rows["topic"], rows["values"], strict=True)] == [
+    assert [(row.topic, len(row.values)) for row in rows] == [
         ("decisions", 4),
         ("decisions", 4),
         ("letters", 1),
         ("letters", 1),
     ]
-    values = [value for topic, of_row in zip(rows["topic"], rows["values"], strict=True) for value in of_row]
+    assert not any(row.partial for row in rows)
+    values = [value for row in rows for value in row.values if value is not None]
     assert [value for value in values if value.startswith(b" ")] == [record.value for record in small]
-    assert rows["keys"][0] == [b"key"] * 4
-    assert rows["keys"][2] == [None]
+    assert rows[0].keys == [b"key"] * 4
+    assert rows[2].keys == [None]
+
+
+def test_parts_of_decisions_leave_the_operator_in_rows_without_a_topic() -> None:
+    """They are marked as parts, apart from the records, and all parts of a request are under the same key."""
+    parts = [DecisionPart(0, offset, part, 0, None, PartialDecision([])) for offset in range(100) for part in (0, 1)]
+
+    (row,) = packed([], parts)
+
+    assert (row.partial, row.topic) == (True, None)
+    groups = [decode_parts(value or b"") for value in row.values]
+    assert len(set(row.keys)) == len(groups)
+    assert [len({part.offset for part in group}) * 2 for group in groups] == [len(group) for group in groups]

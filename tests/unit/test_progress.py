@@ -1,11 +1,11 @@
-"""What the job tells of its micro-batches."""
+"""Summaries of micro-batches, and the status file."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from streaming.progress import summarize, write_status
+from streaming.runtime.progress import summarize, write_status
 
 
 def progress(latest: str | None, end: str | None) -> dict[str, object]:
@@ -29,14 +29,20 @@ def progress(latest: str | None, end: str | None) -> dict[str, object]:
     ],
 )
 def test_lag_is_what_lies_behind_the_end_of_the_batch(latest: str | None, end: str | None, lag: int) -> None:
-    """In events over all partitions; 0 where Spark doesn't say."""
+    """In events, over all partitions; 0 if Spark doesn't report it."""
     assert summarize(progress(latest, end))["lag"] == lag
 
 
 def test_a_status_file_is_replaced_whole(tmp_path: Path) -> None:
-    """No draft is left beside it."""
+    """No draft is left in the folder."""
     write_status(tmp_path / "status.json", {"state": "running"})
     write_status(tmp_path / "status.json", {"state": "stopped"})
 
     assert json.loads((tmp_path / "status.json").read_text()) == {"state": "stopped"}
     assert [file.name for file in tmp_path.iterdir()] == ["status.json"]
+
+
+def test_a_status_file_is_for_its_owner_alone(tmp_path: Path, usual_umask: None) -> None:  # noqa: ARG001 -- a state
+    write_status(tmp_path / "status.json", {"state": "running"})
+
+    assert (tmp_path / "status.json").stat().st_mode & 0o777 == 0o600

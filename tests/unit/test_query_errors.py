@@ -1,9 +1,12 @@
 """The one line that says why a query ended."""
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
-from streaming.errors import CheckpointError
-from streaming.query_errors import is_lasting, reason_of
+from state.errors import StateError
+from streaming.errors import CheckpointError, JobError
+from streaming.runtime.query_errors import Cause, reason_of
+from streaming.runtime.query_state import Place
 
 REPORT = """[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred. Reason: Traceback (most recent call last):
   File "enforce.py", line 76, in _write_batch
@@ -14,6 +17,10 @@ Caused by: java.io.EOFException: Stream ended prematurely
 \t... 19 more
  SQLSTATE: 39000
 """
+
+
+def text_of(error: BaseException | None) -> str:
+    return reason_of(error, "enforce").text
 
 
 @pytest.mark.parametrize(
@@ -31,22 +38,106 @@ Caused by: java.io.EOFException: Stream ended prematurely
         ),
     ],
 )
-def test_the_innermost_cause_is_told_and_what_to_do(outer: str, reason: str) -> None:
-    assert reason_of(RuntimeError(REPORT.format(outer=outer))) == reason
+def test_the_text_has_the_innermost_cause_and_what_to_do(outer: str, reason: str) -> None:
+    assert text_of(RuntimeError(REPORT.format(outer=outer))) == reason
 
 
 def test_a_report_without_an_error_is_its_first_line() -> None:
-    assert reason_of(RuntimeError("query\tstopped\nfor no reason")) == "query stopped"
-    assert reason_of(RuntimeError()) == "RuntimeError"
-    assert reason_of(None) == "no error was given"
+    assert text_of(RuntimeError("query\tstopped\nfor no reason")) == "query stopped"
+    assert text_of(RuntimeError()) == "RuntimeError"
+    assert text_of(None) == "no error was given"
 
 
 def test_a_long_reason_is_cut() -> None:
-    assert len(reason_of(RuntimeError("java.io.IOException: " + "x" * 10_000))) == 400
+    assert len(text_of(RuntimeError("java.io.IOException: " + "x" * 10_000))) == 400
+
+
+@pytest.mark.parametrize("query", ["enforce", "audit"])
+def test_lost_input_names_the_setting_of_the_query(query: str) -> None:
+    reason = reason_of(RuntimeError("[KAFKA_DATA_LOSS.X] Some data may have been lost"), query)
+
+    assert reason.cause is Cause.LOST_INPUT
+    assert f"set {query}.fail_on_data_loss: false" in reason.text
 
 
 def test_only_damage_that_no_restart_cures_is_lasting() -> None:
-    assert is_lasting(reason_of(CheckpointError("sluice.json is damaged")))
-    assert is_lasting(reason_of(RuntimeError("[KAFKA_DATA_LOSS.X] Some data may have been lost")))
-    assert is_lasting(reason_of(RuntimeError("Traceback\nstate.errors.StateError: stored state is cut short")))
-    assert not is_lasting(reason_of(RuntimeError("java.io.IOException: disk")))
+    def is_lasting(error: Exception) -> bool:
+        return reason_of(error, "enforce").cause.is_lasting
+
+    assert is_lasting(CheckpointError("sluice.json is damaged"))
+    assert is_lasting(RuntimeError("[KAFKA_DATA_LOSS.X] Some data may have been lost"))
+    assert is_lasting(RuntimeError("Traceback\nstate.errors.StateError: stored state is cut short"))
+    assert not is_lasting(RuntimeError("java.io.IOException: disk"))
+
+
+def test_the_words_of_a_message_never_decide() -> None:
+    """Only Spark's report does: this is the text of lost input, in an error that isn't."""
+    reason = reason_of(JobError("Kafka no longer has the next records to read"), "enforce")
+
+    assert reason.cause is Cause.OTHER
+
+
+def test_a_java_that_is_gone_is_a_cause() -> None:
+    assert reason_of(Py4JNetworkError("Answer from Java side is empty"), "audit").cause is Cause.JAVA_GONE
+
+
+@pytest.mark.parametrize(
+    ("message", "place"),
+    [
+        (
+            "[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] Some data may have been lost because they are not available"
+            " in Kafka any more. Could not read records in offset [700, 800) for topic partition quota-requests-3\n"
+            "with consumer group spark-kafka-source-1.",
+            Place("quota-requests", 3, 700),
+        ),
+        (
+            "[KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED] Some data may have been lost. Partition my.requests_1-0 offset"
+            " was changed from 1000 to 5.",
+            Place("my.requests_1", 0, 1000),
+        ),
+        (
+            "[KAFKA_DATA_LOSS.START_OFFSET_RESET] Some data may have been lost. Starting offset for requests-12 was 500"
+            " but consumer reset to 700.",
+            Place("requests", 12, 500),
+        ),
+        (
+            "[KAFKA_DATA_LOSS.ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO] Added partition requests-4 starts from 9"
+            " instead of 0.",
+            Place("requests", 4, 0),
+        ),
+        (
+            "[KAFKA_MALFORMED_RECORD_TIMESTAMP] Record at topic quota-requests partition 1 offset 42 has timestamp"
+            " value 9223372036854775807 that overflows",
+            Place("quota-requests", 1, 42),
+        ),
+        (
+            "[RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] The resolved start offset 9 is greater than the resolved"
+            " end offset 5 for topic requests partition 2.",
+            Place("requests", 2, 9),
+        ),
+        (
+            "org.apache.kafka.common.errors.CorruptRecordException: Record batch for partition requests-2 at offset 17"
+            " is invalid, cause: Record is corrupt",
+            Place("requests", 2, 17),
+        ),
+        (
+            "org.apache.kafka.clients.consumer.OffsetOutOfRangeException: Fetch position FetchPosition{offset=31,"
+            " offsetEpoch=Optional[0], currentLeader=LeaderAndEpoch{}} is out of range for partition requests-0",
+            Place("requests", 0, 31),
+        ),
+        (
+            "org.apache.kafka.common.errors.TimeoutException: Timeout of 60000ms expired before the position for"
+            " partition requests-5 could be determined",
+            Place("requests", 5),
+        ),
+        ("state.errors.StateError: shard 12: stored state is cut short", Place(shard=12)),
+        ("java.io.IOException: disk", None),
+    ],
+)
+def test_the_place_that_an_error_names_is_given_apart(message: str, place: Place | None) -> None:
+    """Topic, partition and offset as fields, for those who have to look at that record."""
+    assert reason_of(RuntimeError(REPORT.format(outer=message)), "enforce").place == place
+
+
+def test_an_error_of_sluices_own_names_its_shard() -> None:
+    assert reason_of(StateError("shard 3: stored state is cut short"), "enforce").place == Place(shard=3)

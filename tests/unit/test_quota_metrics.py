@@ -7,7 +7,8 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from sinks.quota_metrics_table import merge_metrics
+from sinks.tables.delta import Commit
+from sinks.tables.quota_metrics import merge_metrics
 
 DAY = date(2026, 11, 21)
 WINDOW_START = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -19,6 +20,7 @@ SCHEMA = pa.schema(
         ("metric_group", pa.string()),
         ("rate_metric", pa.string()),
         ("quota", pa.string()),
+        ("mode", pa.string()),
         ("user", pa.string()),
         ("client_id", pa.string()),
         ("topic", pa.string()),
@@ -75,8 +77,8 @@ def test_an_entity_without_a_part_is_another_than_one_whose_part_is_empty(tmp_pa
     ]
 
     for batch_id in range(3):
-        merge_metrics(measured(entities), path, {}, "audit", batch_id)
-    merge_metrics(measured(entities[:1]), path, {}, "audit", 3)
+        merge_metrics(measured(entities), path, {}, Commit("audit", batch_id))
+    merge_metrics(measured(entities[:1]), path, {}, Commit("audit", 3))
 
     assert counts(path) == {
         ("alice", None, None, None): 4,
@@ -87,13 +89,42 @@ def test_an_entity_without_a_part_is_another_than_one_whose_part_is_empty(tmp_pa
     }
 
 
+def test_a_shadow_quota_has_a_row_beside_the_enforced_one_of_the_same_counter(tmp_path: Path) -> None:
+    path = str(tmp_path)
+    write_deltalake(path, measured([]))
+    both: list[dict[str, object]] = [{"user": "alice"}, {"user": "alice", "mode": "shadow"}]
+
+    merge_metrics(measured(both), path, {}, Commit("audit", 0))
+    merge_metrics(measured(both[1:]), path, {}, Commit("audit", 1))
+
+    assert counts_by_mode(path) == {None: 1, "shadow": 2}
+
+
+def test_a_table_of_an_older_release_gets_the_column_and_keeps_its_rows(tmp_path: Path) -> None:
+    """Also when the first batch after it is repeated."""
+    path = str(tmp_path)
+    write_deltalake(path, measured([{"user": "alice"}]).drop_columns(["mode"]))
+    both: list[dict[str, object]] = [{"user": "alice"}, {"user": "alice", "mode": "shadow"}]
+
+    for _ in range(2):
+        merge_metrics(measured(both), path, {}, Commit("audit", 0))
+
+    assert counts_by_mode(path) == {None: 2, "shadow": 1}
+
+
+def counts_by_mode(path: str) -> dict[object, int]:
+    rows = DeltaTable(path).to_pyarrow_table().to_pylist()
+    assert len({row["mode"] for row in rows}) == len(rows)
+    return {row["mode"]: row["count"] for row in rows}
+
+
 def test_a_hundred_thousand_counters_are_merged_by_hashing(tmp_path: Path) -> None:
     """Not each with every other: that would be 10 billion comparisons, which end in no reasonable time."""
     path = str(tmp_path)
     everybody: list[dict[str, object]] = [{"user": f"user-{number}"} for number in range(100_000)]
     write_deltalake(path, measured(everybody))
 
-    merge_metrics(measured(everybody), path, {}, "audit", 1)
+    merge_metrics(measured(everybody), path, {}, Commit("audit", 1))
 
     assert set(counts(path).values()) == {2}
     assert len(counts(path)) == 100_000
@@ -109,7 +140,7 @@ def test_windows_that_a_batch_has_nothing_of_are_not_read(tmp_path: Path) -> Non
     for file in (first, last):
         (tmp_path / file["path"]).unlink()
 
-    merge_metrics(measured([windows[1]]), path, {}, "audit", 1)
+    merge_metrics(measured([windows[1]]), path, {}, Commit("audit", 1))
 
     left = {file["path"] for file in files(path)}
     assert {first["path"], last["path"]} < left

@@ -1,4 +1,4 @@
-"""The quotas in force: a new version is taken over, trouble keeps the last good one."""
+"""The quotas in force: a new version replaces the old one, an error keeps the last readable one."""
 
 import shutil
 from datetime import UTC, datetime
@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from sinks.quotas_table import QuotasTable
-from state.entity import QuotaEntity
+from sinks.tables.quotas import QuotasTable
 from state.errors import SluiceError
-from state.quota import QuotaKind
-from state.quota_entry import QuotaEntry
-from streaming.checkpoint import CheckpointFolder, QuotaSnapshots
-from streaming.quota_watch import QuotaWatch
+from state.quotas.entity import QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
+from streaming.checkpoint.folder import Checkpoint
+from streaming.checkpoint.quota_snapshots import QuotaSnapshots
+from streaming.enforce.quota_watch import QuotaWatch
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 KIND = QuotaKind.PRODUCER_BYTE_RATE
@@ -29,30 +30,31 @@ def made_table(folder: Path) -> QuotasTable:
 
 
 def watch_of(table: QuotasTable, folder: Path) -> QuotaWatch:
-    return QuotaWatch(table, QuotaSnapshots(CheckpointFolder(str(folder / "checkpoint"))), poll_ms=1)
+    return QuotaWatch(table, QuotaSnapshots(Checkpoint(str(folder / "checkpoint"))), poll_ms=1)
 
 
 def limit(watch: QuotaWatch) -> float | None:
     return watch.quotas.resolve(KIND, "alice", "").limit
 
 
-def test_a_new_version_is_in_force_after_a_look(tmp_path: Path) -> None:
-    """And it is named."""
+def test_a_new_version_is_in_force_after_a_poll(tmp_path: Path) -> None:
+    """The log names it."""
     table = made_table(tmp_path)
     watch = watch_of(table, tmp_path)
     table.alter(lambda _: [entry(2.0)], "test", AT)
 
     assert (limit(watch), watch.quotas.version) == (1.0, 0)
-    watch.look()
+    watch.poll()
 
     assert (limit(watch), watch.quotas.version) == (2.0, 1)
+    assert watch.in_force() == (1, [entry(2.0)])
 
 
 @pytest.mark.parametrize("trouble", ["removed", "log damaged", "data file removed"])
 def test_a_missing_or_broken_table_keeps_the_last_good_version(
     tmp_path: Path, trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It says so once, and takes over as soon as the table is whole again."""
+    """One log line; the new version is in force once the table is readable again."""
     table = made_table(tmp_path)
     watch = watch_of(table, tmp_path)
     whole = shutil.copytree(tmp_path / "quotas", tmp_path / "whole")
@@ -67,20 +69,20 @@ def test_a_missing_or_broken_table_keeps_the_last_good_version(
         )
         newest.write_bytes(b"{broken") if trouble == "log damaged" else newest.unlink()
 
-    watch.look()
-    watch.look()
+    watch.poll()
+    watch.poll()
 
     assert (limit(watch), watch.quotas.version) == (1.0, 0)
     assert sum("stays in force" in record.message for record in caplog.records) == 1
     shutil.rmtree(tmp_path / "quotas", ignore_errors=True)
     whole.rename(tmp_path / "quotas")
     table.alter(lambda _: [entry(3.0)], "test", AT)
-    watch.look()
+    watch.poll()
     assert limit(watch) == 3.0
 
 
 def test_a_restart_with_a_broken_table_goes_on_with_the_last_good_version(tmp_path: Path) -> None:
-    """The snapshot beside the checkpoint outlives the process."""
+    """The snapshot in the checkpoint outlives the process."""
     table = made_table(tmp_path)
     watch_of(table, tmp_path)
     shutil.rmtree(tmp_path / "quotas")
@@ -88,17 +90,18 @@ def test_a_restart_with_a_broken_table_goes_on_with_the_last_good_version(tmp_pa
     restarted = watch_of(table, tmp_path)
 
     assert (limit(restarted), restarted.quotas.version) == (1.0, 0)
+    assert restarted.in_force() == (0, [entry(1.0)])
 
 
 def test_a_first_start_without_any_table_is_refused(tmp_path: Path) -> None:
-    """There is no last good version to keep."""
+    """No readable version is stored."""
     with pytest.raises(SluiceError):
         watch_of(QuotasTable(str(tmp_path / "none")), tmp_path)
 
 
 def test_only_the_newest_snapshots_are_kept(tmp_path: Path) -> None:
-    """A few versions, for replays; not all there ever were."""
-    snapshots = QuotaSnapshots(CheckpointFolder(str(tmp_path)))
+    """Only a few versions are kept, for repeated micro-batches."""
+    snapshots = QuotaSnapshots(Checkpoint(str(tmp_path)))
     for version in range(12):
         snapshots.save(version, [entry(version + 1.0)])
 
@@ -107,18 +110,45 @@ def test_only_the_newest_snapshots_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_keeps_defaults_and_names_apart(tmp_path: Path) -> None:
-    """The user `<default>` is not the default user."""
-    from state.entity import DEFAULT
+    """A user named `<default>` is not the default user."""
+    from state.quotas.entity import DEFAULT
 
     entries = [
         QuotaEntry(QuotaEntity(user="<default>"), KIND, 1.0),
-        QuotaEntry(QuotaEntity(user=DEFAULT), KIND, 2.0, shadow=True),
+        QuotaEntry(QuotaEntity(user=DEFAULT), KIND, 2.0),
     ]
-    snapshots = QuotaSnapshots(CheckpointFolder(str(tmp_path)))
+    snapshots = QuotaSnapshots(Checkpoint(str(tmp_path)))
     snapshots.save(1, entries)
 
     quotas = snapshots.load(1)
 
     named, default = (quotas.resolve(KIND, user, "") for user in ("<default>", "anyone"))
-    assert (named.limit, named.shadow) == (1.0, False)
-    assert (default.limit, default.shadow) == (2.0, True)
+    assert (named.limit, default.limit) == (1.0, 2.0)
+
+
+def test_a_snapshot_has_both_modes_of_a_quota(tmp_path: Path) -> None:
+    snapshots = QuotaSnapshots(Checkpoint(str(tmp_path)))
+    snapshots.save(1, [entry(1024.0), QuotaEntry(QuotaEntity(user="alice"), KIND, 512.0, shadow=True)])
+
+    quotas = snapshots.load(1)
+
+    assert quotas.shadow is not None
+    assert quotas.resolve(KIND, "alice", "").limit == 1024.0
+    assert quotas.shadow.resolve(KIND, "alice", "").limit == 512.0
+
+
+def test_a_snapshot_of_an_older_release_is_read(tmp_path: Path) -> None:
+    """Its bytes, from before the modes were apart: a quota of alice's, and a shadow quota of everybody's."""
+    checkpoint = Checkpoint(str(tmp_path))
+    stored = (
+        b"\x92\x94\x81\xa4user\xa5alice\xb2producer_byte_rate\xcb@\x90\x00\x00\x00\x00\x00\x00\xc2"
+        b"\x94\x81\xa4user\xc0\xb2producer_byte_rate\xcb@\x80\x00\x00\x00\x00\x00\x00\xc3"
+    )
+    checkpoint.sluice.write(f"quotas/{1:020d}.msgpack", stored)
+
+    quotas = QuotaSnapshots(checkpoint).load(1)
+
+    assert quotas.shadow is not None
+    assert quotas.resolve(KIND, "alice", "").limit == 1024.0
+    assert quotas.resolve(KIND, "bob", "").limit is None
+    assert quotas.shadow.resolve(KIND, "bob", "").limit == 512.0

@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,13 @@ from typer.testing import CliRunner, Result
 from configs.quotas import load_quotas_file
 from configs.settings import DEFAULTS
 from sinks.errors import QuotasTableError
-from sinks.quotas_table import QuotasTable
-from state.entity import DEFAULT, QuotaEntity
+from sinks.tables.quotas import QuotasTable
 from state.errors import InvalidQuotaError
-from state.quota import QuotaKind
-from state.quota_entry import QuotaEntry
-from streaming.quota_formats import java_double, read_configs, read_properties
-from streaming.quotas_cli import app
+from state.quotas.entity import DEFAULT, QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
+from streaming.cli.quotas import app
+from streaming.cli.text import java_double, read_configs, read_properties
 
 EXAMPLE = DEFAULTS.with_name("quotas.yaml")
 
@@ -55,8 +56,16 @@ class Shell:
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Shell:
+def no_table(tmp_path: Path) -> Shell:
+    """A table that no job has made yet."""
     return Shell(tmp_path / "quotas")
+
+
+@pytest.fixture
+def shell(no_table: Shell) -> Shell:
+    """An empty table, as the job makes it: version 0."""
+    no_table.table.create([], "seed", datetime(2026, 1, 1, tzinfo=UTC))
+    return no_table
 
 
 ALICE = QuotaEntity(user="alice")
@@ -142,13 +151,32 @@ def test_configs_can_come_from_a_properties_file(shell: Shell, tmp_path: Path) -
     assert [entry.value for entry in shell.table.entries()] == [1024.0, 50.0]
 
 
-def test_the_first_alter_keeps_the_quotas_that_the_job_would_start_with(tmp_path: Path) -> None:
-    seeded = tmp_path / "settings.yaml"
-    seeded.write_text(f"quotas: {{seed: '{EXAMPLE}'}}\ndelta: {{quotas: '{tmp_path / 'quotas'}'}}\n")
-    arguments = ["alter", "--user", "zoe", "--add-config", "request_percentage=1", "--config", str(seeded)]
-    assert CliRunner().invoke(app, arguments).exit_code == 0
-    zoe = QuotaEntry(QuotaEntity(user="zoe"), QuotaKind.REQUEST_PERCENTAGE, 1.0)
-    assert set(QuotasTable(str(tmp_path / "quotas")).entries()) == {*load_quotas_file(EXAMPLE), zoe}
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["alter", "--user", "alice", "--add-config", "producer_byte_rate=1024"],
+        ["alter", "--user", "alice", "--add-config", "producer_byte_rate=1024", "--dry-run"],
+        ["apply", EXAMPLE, "--yes"],
+        ["import", "--file", "{node}", "--user", "alice", "--yes"],
+        ["revert", "--to-version", "0"],
+        ["describe"],
+        ["export"],
+        ["history"],
+    ],
+    ids=lambda arguments: f"{arguments[0]}{len(arguments)}",
+)
+def test_no_command_makes_a_table(no_table: Shell, tmp_path: Path, arguments: list[str]) -> None:
+    """A new table would be one that no job reads. The error says how to go on."""
+    node = tmp_path / "alice.json"
+    node.write_text('{"version":1,"config":{"producer_byte_rate":"1024"}}')
+
+    result = no_table.run(*(str(argument).replace("{node}", str(node)) for argument in arguments))
+
+    assert isinstance(result.exception, QuotasTableError)
+    assert "the job makes it when it starts (`sluice run`)" in str(result.exception)
+    assert "--config" in str(result.exception)
+    assert "--table" in str(result.exception)
+    assert not Path(no_table.table.path).exists()
 
 
 def test_shadow_marks_only_the_quotas_that_are_set_with_it(shell: Shell) -> None:
@@ -157,8 +185,84 @@ def test_shadow_marks_only_the_quotas_that_are_set_with_it(shell: Shell) -> None
     assert shell.lines("describe") == [
         "Quota configs for user-principal 'alice' are producer_byte_rate=1024.0, request_percentage=10.0 (shadow)"
     ]
-    shell.lines("alter", "--user", "alice", "--add-config", "request_percentage=10")
-    assert not any(entry.shadow for entry in shell.table.entries())
+
+
+def test_a_shadow_quota_stands_beside_the_enforced_one(shell: Shell) -> None:
+    """Setting and removing one leaves the other."""
+    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=1024")
+    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=512", "--mode", "shadow")
+    both = "Quota configs for user-principal 'alice' are producer_byte_rate=1024.0, producer_byte_rate=512.0 (shadow)"
+    assert shell.lines("describe") == [both]
+    shell.lines("alter", "--user", "alice", "--delete-config", "producer_byte_rate")
+    assert [(entry.value, entry.shadow) for entry in shell.table.entries()] == [(512.0, True)]
+    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=2048")
+    shell.lines("alter", "--user", "alice", "--delete-config", "producer_byte_rate", "--mode", "shadow")
+    assert [(entry.value, entry.shadow) for entry in shell.table.entries()] == [(2048.0, False)]
+    changes = [line.split("  ")[-1] for line in shell.lines("history")]
+    assert changes == [
+        "- user-principal 'alice': producer_byte_rate 512.0 (shadow)",
+        "+ user-principal 'alice': producer_byte_rate 2048.0",
+        "- user-principal 'alice': producer_byte_rate 1024.0",
+        "+ user-principal 'alice': producer_byte_rate 512.0 (shadow)",
+        "+ user-principal 'alice': producer_byte_rate 1024.0",
+    ]
+
+
+def test_removing_a_quota_that_is_set_in_the_other_mode_only_names_that_mode(shell: Shell) -> None:
+    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=512", "--mode", "shadow")
+    shell.lines("alter", "--user", "alice", "--add-config", "request_percentage=5")
+    assert shell.error("alter", "--user", "alice", "--delete-config", "producer_byte_rate").endswith(
+        "Invalid config(s): producer_byte_rate; producer_byte_rate is set in mode shadow: add --mode shadow"
+    )
+    assert shell.error(
+        "alter", "--user", "alice", "--delete-config", "request_percentage", "--mode", "shadow"
+    ).endswith("Invalid config(s): request_percentage; request_percentage is set in mode enforce: add --mode enforce")
+    assert len(shell.table.entries()) == 2
+
+
+def test_a_dry_run_of_a_shadow_quota_looks_at_shadow_quotas_alone(shell: Shell) -> None:
+    """An enforced quota of alice's doesn't keep her out of a trial on all users; a trial of bob's own does."""
+    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=1024")
+    shell.lines("alter", "--user", "bob", "--add-config", "producer_byte_rate=1024", "--mode", "shadow")
+    trial = ["alter", "--user-defaults", "--add-config", "consumer_byte_rate=1,producer_byte_rate=512"]
+    assert shell.lines(*trial, "--mode", "shadow", "--dry-run") == [
+        "+ the default user-principal: consumer_byte_rate 1.0 (shadow)",
+        "+ the default user-principal: producer_byte_rate 512.0 (shadow)",
+        "applies to every user, all clients of a user counted together",
+        "producer_byte_rate is set more specifically for user-principal 'bob'",
+    ]
+
+
+def test_a_file_may_have_both_modes_and_export_gives_it_back(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "quotas.yaml"
+    content = (
+        "- entity:\n    user: alice\n  quotas:\n    producer_byte_rate: 1024\n"
+        "- entity:\n    user: alice\n  mode: shadow\n  quotas:\n    producer_byte_rate: 512\n"
+    )
+    file.write_text(content)
+    assert shell.lines("apply", file, "--yes")[:-1] == [
+        "+ user-principal 'alice': producer_byte_rate 1024.0",
+        "+ user-principal 'alice': producer_byte_rate 512.0 (shadow)",
+    ]
+    assert shell.run("export").stdout == content
+    assert shell.lines("apply", file, "--yes") == ["Nothing changes."]
+    file.write_text(content[: content.index("- entity", 1)])
+    assert shell.lines("apply", file, "--prune", "--dry-run") == [
+        "- user-principal 'alice': producer_byte_rate 512.0 (shadow)"
+    ]
+
+
+def test_resolve_shows_a_trial_after_what_is_enforced(shell: Shell) -> None:
+    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=1024")
+    trial = ["--add-config", "producer_byte_rate=512", "--mode", "shadow"]
+    shell.lines("alter", "--user", "alice", "--client", "app", *trial)
+    shell.lines("alter", "--user-defaults", *trial)
+    assert shell.lines("resolve", "--user", "alice", "--client-id", "app")[:3] == [
+        "producer_byte_rate: 1024.0 from user-principal 'alice', counted for user 'alice'",
+        "producer_byte_rate: 512.0 (shadow) from user-principal 'alice', client-id 'app',"
+        " counted apart for user 'alice' and client-id 'app'",
+        "  passed over the default user-principal: 512.0 (shadow)",
+    ]
 
 
 def test_a_dry_run_shows_the_change_and_whom_it_hits_and_writes_nothing(shell: Shell) -> None:
@@ -170,11 +274,6 @@ def test_a_dry_run_shows_the_change_and_whom_it_hits_and_writes_nothing(shell: S
         "user-principal 'alice', client-id 'reporting'",
     ]
     assert shell.table.version() == 1
-
-
-def test_a_dry_run_makes_no_table(shell: Shell) -> None:
-    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=1024", "--dry-run")
-    assert not shell.table.exists()
 
 
 def test_alter_answers_machines_with_the_version_and_the_changes(shell: Shell) -> None:
@@ -244,7 +343,7 @@ def test_alter_refuses_options_that_contradict_each_other(shell: Shell, options:
 )
 def test_alter_refuses_entities_that_kafka_has_not(shell: Shell, options: list[str]) -> None:
     shell.error("alter", *options, "--add-config", "request_percentage=5")
-    assert not shell.table.exists()
+    assert shell.table.version() == 0
 
 
 # --- describe ---
@@ -309,12 +408,6 @@ def test_describe_tells_machines_who_set_a_quota(shell: Shell) -> None:
     }
 
 
-def test_describe_of_no_table_says_what_to_do(shell: Shell) -> None:
-    result = shell.run("describe")
-    assert isinstance(result.exception, QuotasTableError)
-    assert "sluice quotas apply" in str(result.exception)
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -359,7 +452,8 @@ def test_resolve_shows_the_rung_the_counter_and_what_was_passed_over(example: Sh
         "producer_byte_rate: 1048576.0 from user-principal 'alice', client-id 'reporting',"
         " counted for user 'alice' and client-id 'reporting'",
         "  passed over user-principal 'alice': 1.048576E7",
-        "  passed over the default client-id: 5242880.0 (shadow)",
+        "producer_byte_rate: 5242880.0 (shadow) from the default client-id,"
+        " counted apart for client-id 'reporting' of all users",
         "consumer_byte_rate: 2097152.0 from user-principal 'alice', client-id 'reporting',"
         " counted for user 'alice' and client-id 'reporting'",
         "  passed over the default user-principal: 1.048576E7",
@@ -388,8 +482,17 @@ def test_resolve_tells_unlimited_from_not_counted(shell: Shell) -> None:
 def test_resolve_tells_machines_the_same(example: Shell) -> None:
     answer = json.loads(example.run("resolve", "--client-id", "other", "--json").stdout)
     assert answer["version"] == 2
-    assert answer["quotas"][0] == {
+    enforced, shadow = answer["quotas"][:2]
+    assert enforced == {
         "quota": "producer_byte_rate",
+        "mode": "enforce",
+        "applies": None,
+        "counter": {"client_id": "other"},
+        "passed_over": [],
+    }
+    assert shadow == {
+        "quota": "producer_byte_rate",
+        "mode": "shadow",
         "applies": {
             "matched": "default client-id",
             "entity": {"client_id": None},
@@ -425,7 +528,7 @@ def test_history_tells_who_changed_what_newest_first(shell: Shell) -> None:
 
 def test_revert_restores_a_version_as_a_new_one(shell: Shell) -> None:
     shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=1024", "--mode", "shadow")
-    shell.lines("alter", "--user", "alice", "--delete-config", "producer_byte_rate")
+    shell.lines("alter", "--user", "alice", "--delete-config", "producer_byte_rate", "--mode", "shadow")
     assert shell.lines("revert", "--to-version", 1, "--dry-run") == [
         "+ user-principal 'alice': producer_byte_rate 1024.0 (shadow)"
     ]
@@ -472,7 +575,7 @@ def test_apply_of_a_file_with_one_error_changes_nothing(shell: Shell, tmp_path: 
         "- {entity: {user: bob}, quotas: {request_percentage: 0}}\n"
     )
     assert "quotas.yaml[1]: request_percentage is 0; expected a number > 0" in shell.error("apply", file, "--yes")
-    assert not shell.table.exists()
+    assert shell.table.version() == 0
 
 
 def test_an_export_says_exactly_what_is_set(example: Shell, tmp_path: Path) -> None:
@@ -531,7 +634,7 @@ def test_import_needs_one_place_to_read_from(shell: Shell) -> None:
 # --- the commands as programs ---
 
 
-PROGRAM = "import sys; from streaming.quotas_cli import app; app(sys.argv[1:])"
+PROGRAM = "import sys; from streaming.cli.quotas import app; app(sys.argv[1:])"
 
 
 def alter_program(shell: Shell, user: int) -> subprocess.Popen[bytes]:
@@ -540,7 +643,7 @@ def alter_program(shell: Shell, user: int) -> subprocess.Popen[bytes]:
 
 
 def test_alters_by_several_operators_at_once_all_count(shell: Shell) -> None:
-    """None of them finds a table, so they make it at once too."""
+    """Each commits on the version it has read, or repeats its change."""
     programs = [alter_program(shell, user) for user in range(8)]
     assert [program.wait(timeout=60) for program in programs] == [0] * 8
     assert {entry.entity.user for entry in shell.table.entries()} == {f"user-{user}" for user in range(8)}
@@ -549,7 +652,7 @@ def test_alters_by_several_operators_at_once_all_count(shell: Shell) -> None:
 @pytest.mark.alone
 def test_a_command_answers_within_a_second_and_loads_no_spark(example: Shell) -> None:
     program = (
-        "import sys; from streaming.quotas_cli import app\n"
+        "import sys; from streaming.cli.quotas import app\n"
         "app(sys.argv[1:], standalone_mode=False)\n"
         "assert not {'pyspark', 'pandas', 'kafka'} & set(sys.modules), 'heavy'\n"
     )

@@ -1,6 +1,7 @@
 """Quota files: what is read, and what is refused with the place and the reason."""
 
 import re
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,12 @@ import pytest
 from configs.errors import InvalidSettingsError
 from configs.quotas import load_quotas_file
 from configs.settings import DEFAULTS
-from state.entity import DEFAULT, QuotaEntity
 from state.errors import InvalidQuotaError
-from state.quota import CLIENT_KINDS, QuotaKind
-from state.quota_entry import QuotaEntry
-from state.validation import check_value, quota_kind
-from streaming.quota_formats import quotas_yaml
+from state.quotas.entity import DEFAULT, QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import CLIENT_KINDS, QuotaKind
+from state.quotas.validation import check_value, quota_kind
+from streaming.cli.text import quotas_yaml
 
 ALICE = QuotaEntity(user="alice")
 
@@ -232,11 +233,11 @@ def test_clients_and_topics_have_keys_of_their_own() -> None:
 
 
 def test_one_entity_may_have_enforced_and_shadow_quotas(tmp_path: Path) -> None:
-    """As two entries, as long as no quota is in both; an export of it reads back the same."""
+    """As two entries, also of the same quota; an export of them reads back the same."""
     file = tmp_path / "quotas.yaml"
     file.write_text(
         "- {entity: {user: alice}, quotas: {request_percentage: 5}}\n"
-        "- {entity: {user: alice}, mode: shadow, quotas: {producer_byte_rate: 10}}\n"
+        "- {entity: {user: alice}, mode: shadow, quotas: {producer_byte_rate: 10, request_percentage: 4}}\n"
     )
 
     quotas = load_quotas_file(file)
@@ -245,17 +246,60 @@ def test_one_entity_may_have_enforced_and_shadow_quotas(tmp_path: Path) -> None:
     assert {(quota.kind.value, quota.shadow) for quota in quotas} == {
         ("request_percentage", False),
         ("producer_byte_rate", True),
+        ("request_percentage", True),
     }
     assert sorted(load_quotas_file(file), key=str) == sorted(quotas, key=str)
 
 
-def test_one_quota_in_both_modes_is_refused(tmp_path: Path) -> None:
-    """It could not be both enforced and not."""
+def test_one_quota_twice_in_a_mode_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "quotas.yaml"
     file.write_text(
-        "- {entity: {user: alice}, quotas: {request_percentage: 5}}\n"
+        "- {entity: {user: alice}, mode: shadow, quotas: {request_percentage: 5}}\n"
         "- {entity: {user: alice}, mode: shadow, quotas: {request_percentage: 10}}\n"
     )
 
-    with pytest.raises(InvalidQuotaError, match=r"\[1\].*already in .*\[0\] with request_percentage"):
+    with pytest.raises(InvalidQuotaError, match=r"\[1\].*already in .*\[0\] in mode shadow"):
         load_quotas_file(file)
+
+
+def test_quotas_may_share_values_by_an_alias(tmp_path: Path) -> None:
+    text = """
+        - {entity: {user: alice}, quotas: &gold {request_percentage: 5, producer_byte_rate: 10}}
+        - {entity: {user: bob}, quotas: *gold}
+    """
+
+    quotas = load_quotas_file(quotas_file(tmp_path, text))
+
+    assert [(quota.entity.user, quota.value) for quota in quotas] == [
+        *(("alice", value) for value in (5.0, 10.0)),
+        *(("bob", value) for value in (5.0, 10.0)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "- [{repeated}]",
+        "- {entity: [{repeated}], quotas: {a: 1}}",
+        "- {entity: {user: [{repeated}]}, quotas: {a: 1}}",
+        "- {entity: {user: a}, quotas: {request_percentage: [{repeated}]}}",
+        "- {entity: {user: a}, mode: [{repeated}], quotas: {request_percentage: 1}}",
+        "- {entity: {user: a}, *x : 1}",
+        "- {entity: {user: a}, quotas: {*x : 1}}",
+        "- {entity: {*x : a}, quotas: {a: 1}}",
+    ],
+)
+def test_a_value_that_aliases_make_giant_is_cut_before_it_is_written(tmp_path: Path, entry: str) -> None:
+    """A megabyte, repeated a thousand times, is never written out whole."""
+    quotas = f"- {{entity: {{user: &x '{'x' * 1_000_000}'}}, quotas: {{request_percentage: 1}}}}\n"
+    path = quotas_file(tmp_path, quotas + entry.replace("{repeated}", ",".join(["*x"] * 1000)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidQuotaError) as caught:
+            load_quotas_file(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 40 * 2**20
+    assert len(str(caught.value)) < 1000

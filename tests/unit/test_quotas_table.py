@@ -1,4 +1,4 @@
-"""The Delta table `quotas`: versions, concurrent changes, and tables that are none."""
+"""The Delta table `quotas`: versions, concurrent changes, and paths that hold no quotas table."""
 
 import multiprocessing
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ from arro3.core import Array, DataType, Table
 from deltalake import DeltaTable, write_deltalake
 
 from sinks.errors import QuotasTableError
-from sinks.quotas_table import QuotasTable
-from state.entity import DEFAULT, QuotaEntity
-from state.quota import QuotaKind
-from state.quota_entry import QuotaEntry
+from sinks.tables.quotas import QuotasTable
+from state.quotas.entity import DEFAULT, QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
 
 MONDAY = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
 TUESDAY = datetime(2026, 1, 6, 9, 30, tzinfo=UTC)
@@ -51,6 +51,23 @@ def test_entities_are_canonical_json_with_null_for_the_default(table: QuotasTabl
     assert sorted(zip(*(rows[name].to_pylist() for name in ("entity", "key", "value", "mode")), strict=True)) == [
         ('{"client_id": "app", "user": null}', "request_percentage", 12.5, "enforce"),
         ('{"user": "bob"}', "producer_byte_rate", 2048.0, "shadow"),
+    ]
+
+
+def test_an_enforced_and_a_shadow_quota_of_one_entity_and_key_are_two_rows(table: QuotasTable) -> None:
+    """The shadow one comes and goes without the enforced one, which keeps its author and time."""
+    trial = producer_quota("alice", 512.0, shadow=True)
+    table.create([ALICE], "carol", MONDAY)
+    table.alter(lambda entries: [trial, *entries], "dave", TUESDAY)
+    table.alter(lambda entries: [entry for entry in entries if not entry.shadow], "erin", TUESDAY)
+
+    assert table.entries(version=1) == [ALICE, trial]
+    assert [row.changed_by for row in table.rows(version=1)] == ["carol", "dave"]
+    assert table.entries() == [ALICE]
+    assert [(change.version, change.old, change.new) for change in table.history()] == [
+        (2, trial, None),
+        (1, None, trial),
+        (0, None, ALICE),
     ]
 
 
@@ -98,9 +115,7 @@ def test_a_change_that_fails_writes_nothing(table: QuotasTable) -> None:
 
 
 @pytest.mark.parametrize("before", [[], [ALICE]], ids=["empty", "filled"])
-def test_a_change_is_made_anew_on_what_somebody_else_committed_meanwhile(
-    table: QuotasTable, before: list[QuotaEntry]
-) -> None:
+def test_a_change_is_repeated_on_what_somebody_else_committed(table: QuotasTable, before: list[QuotaEntry]) -> None:
     """An overwrite of an empty table removes no file, so delta-rs would see no conflict and keep both."""
     table.create(before, "carol", MONDAY)
     seen: list[list[QuotaEntry]] = []
@@ -171,12 +186,12 @@ def test_history_tells_who_set_replaced_and_removed_what_newest_first(table: Quo
     ]
 
 
-def test_a_change_of_mode_alone_is_history_too(table: QuotasTable) -> None:
+def test_a_change_of_mode_is_a_removal_and_a_new_quota(table: QuotasTable) -> None:
     table.create([BOB], "carol", MONDAY)
     enforced = producer_quota("bob", 2048.0)
     table.alter(lambda _: [enforced], "dave", TUESDAY)
-    newest = next(table.history())
-    assert (newest.old, newest.new) == (BOB, enforced)
+    set_, removed, _ = table.history()
+    assert [(change.old, change.new) for change in (set_, removed)] == [(None, enforced), (BOB, None)]
 
 
 def test_a_change_by_another_tool_has_an_unknown_author(table: QuotasTable) -> None:
@@ -187,7 +202,7 @@ def test_a_change_by_another_tool_has_an_unknown_author(table: QuotasTable) -> N
 
 
 def test_no_table_yet(table: QuotasTable) -> None:
-    with pytest.raises(QuotasTableError, match=r"no quotas table at .*; make it with `sluice quotas apply FILE`"):
+    with pytest.raises(QuotasTableError, match=r"no quotas table at .*; the job makes it when it starts"):
         table.entries()
 
 
@@ -239,7 +254,7 @@ def test_a_row_that_another_tool_broke(table: QuotasTable, column: str, value: s
 def test_two_rows_of_one_quota(table: QuotasTable) -> None:
     table.create([ALICE], "carol", MONDAY)
     write_deltalake(table.path, DeltaTable(table.path).scan(), mode="append")
-    with pytest.raises(QuotasTableError, match="two rows of the same entity and key in version 1"):
+    with pytest.raises(QuotasTableError, match="two rows of the same entity, key and mode in version 1"):
         table.entries()
 
 

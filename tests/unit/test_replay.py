@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.settings import Settings, load_settings
-from state.entity import DEFAULT, QuotaEntity
-from state.quota import QuotaKind, QuotaSettings
-from state.quota_entry import QuotaEntry
-from state.resolution import Quotas
-from streaming.events import Source
-from streaming.planning import PlanSettings
-from streaming.records import ChargeRow, OutputRecord
-from streaming.simulation import Simulation
+from state.quotas.entity import DEFAULT, QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind, QuotaSettings
+from state.quotas.resolution import Quotas
+from streaming.enforce.pipeline_settings import PipelineSettings
+from streaming.enforce.simulation import Simulation
+from streaming.enforce.source import Source
+from streaming.enforce.wire import ChargeRow, OutputRecord
 from tests import strategies
 from tests.micro_batches import MicroBatches
 
@@ -66,7 +66,7 @@ def test_batches_shards_and_row_orders_never_change_a_decision(
     def shuffled(rows: list[ChargeRow | OutputRecord]) -> list[ChargeRow | OutputRecord]:
         return random_order.sample(rows, len(rows))
 
-    plan = PlanSettings.of(chosen)._replace(shards=shards)
+    plan = PipelineSettings.of(chosen)._replace(shards=shards)
     job = MicroBatches(plan)
     sources = [(value, Source(plan.requests_topic, 0, offset, RECORD_MS)) for offset, value in enumerate(stream)]
     ends = [*sorted(cut for cut in cuts if cut < len(sources)), len(sources)]
@@ -89,7 +89,7 @@ def test_forgetting_idle_entities_never_changes_a_decision(stream: list[bytes], 
     As long as events come in the order of time: one that is later than the expiry may find its entity forgotten.
     """
     quotas = Quotas(entries)
-    plan = PlanSettings.of(DEFAULTS)._replace(shards=2)
+    plan = PipelineSettings.of(DEFAULTS)._replace(shards=2)
     spread = [
         (re.sub(rb'"timestamp_ms": \d+', b'"timestamp_ms": %d' % (RECORD_MS + offset * 15_000), value), offset)
         for offset, value in enumerate(stream)
@@ -106,7 +106,7 @@ def test_forgetting_idle_entities_never_changes_a_decision(stream: list[bytes], 
 def test_two_source_partitions_are_merged_by_event_time() -> None:
     """Of one counter's events the earlier is decided first, whatever partition it came from."""
     entries = [QuotaEntry(QuotaEntity(user="u"), QuotaKind.CONTROLLER_MUTATION_RATE, 1.0)]
-    plan = PlanSettings.of(DEFAULTS)
+    plan = PipelineSettings.of(DEFAULTS)
     late, early = (
         json.dumps(
             {
@@ -138,7 +138,7 @@ def test_a_wall_clock_that_jumps_never_changes_a_decision(
 ) -> None:
     """Back or forth between micro-batches: only `decided_at_ms` shows it."""
     quotas = Quotas(entries)
-    job = MicroBatches(PlanSettings.of(DEFAULTS)._replace(shards=2))
+    job = MicroBatches(PipelineSettings.of(DEFAULTS)._replace(shards=2))
     records = [
         record
         for offset, value in enumerate(stream)
@@ -163,7 +163,7 @@ def test_a_clock_that_goes_wrong_is_nobody_elses_business(users: list[bool], jum
         record_ms = RECORD_MS + offset * 1000
         user, at_ms = ("steady", record_ms) if is_steady else ("leaping", record_ms + jumps_ms[offset])
         stream.append((creation(user, at_ms), Source("quota-requests", 0, offset, record_ms)))
-    plan = PlanSettings.of(DEFAULTS)._replace(shards=1)
+    plan = PipelineSettings.of(DEFAULTS)._replace(shards=1)
     steady = [event for event, is_steady in zip(stream, users, strict=True) if is_steady]
     mixed, alone = MicroBatches(plan), MicroBatches(plan)
 

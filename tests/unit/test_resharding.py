@@ -1,4 +1,4 @@
-"""Counters shared out among another number of shards."""
+"""Stored counters distributed over another number of shards."""
 
 from collections import defaultdict
 
@@ -6,11 +6,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state.codec import Columns, decode
-from state.entity import Tags
-from state.quota import QuotaKind
-from state.resharding import reshard
-from state.shard import select, shard_of
+from state.arithmetic.columns import Columns, take
+from state.quotas.entity import Tags
+from state.quotas.kinds import QuotaKind
+from state.store.codec import decode
+from state.store.resharding import reshard
+from state.store.shard import shard_of_entity
 from tests.unit.test_shard import FOREVER_MS, SETTINGS, charged, charges
 
 ChargeList = list[tuple[Tags, QuotaKind, float, float, int]]
@@ -20,13 +21,13 @@ def stored(charge_list: ChargeList, shards: int) -> dict[int, bytes]:
     """The stored form of each shard that these charges touch, by number."""
     by_shard: dict[int, ChargeList] = defaultdict(list)
     for charge in charge_list:
-        by_shard[shard_of(charge[0].key(), shards)].append(charge)
+        by_shard[shard_of_entity(charge[0].key(), shards)].append(charge)
     return {number: charged(*some).to_bytes(shards, FOREVER_MS, SETTINGS) for number, some in by_shard.items()}
 
 
 def bits(keys: list[str], columns: Columns) -> dict[str, list[bytes]]:
     """Every column of every entity, to the last bit."""
-    alone = {key: select(columns, np.arange(len(keys)) == row) for row, key in enumerate(keys)}
+    alone = {key: take(columns, np.array([row])) for row, key in enumerate(keys)}
     return {key: [getattr(one, name).tobytes() for name in Columns.__slots__] for key, one in alone.items()}
 
 
@@ -40,7 +41,7 @@ def test_every_entity_keeps_its_columns_bit_for_bit(charge_list: ChargeList, bef
     found: dict[str, list[bytes]] = {}
     for number, keys, columns in reshard(decoded, after):
         assert keys
-        assert {shard_of(key, after) for key in keys} == {number}
+        assert {shard_of_entity(key, after) for key in keys} == {number}
         assert not found.keys() & set(keys)
         found |= bits(keys, columns)
 

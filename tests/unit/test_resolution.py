@@ -2,11 +2,11 @@
 
 import pytest
 
-from state import resolution
-from state.entity import DEFAULT, QuotaEntity
-from state.quota import QuotaKind
-from state.quota_entry import QuotaEntry
-from state.resolution import Quotas, Rung
+from state.quotas import resolution
+from state.quotas.entity import DEFAULT, QuotaEntity, Tags
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
+from state.quotas.resolution import Quotas, Rung
 
 KIND = QuotaKind.PRODUCER_BYTE_RATE
 TOPIC_KIND = QuotaKind.TOPIC_PRODUCER_BYTE_RATE
@@ -15,30 +15,28 @@ ORDERS = QuotaEntity(topic="orders")
 
 
 def test_a_client_resolved_before_gets_the_changed_limit() -> None:
-    quotas = Quotas([QuotaEntry(QuotaEntity(user=DEFAULT), KIND, 1.0)])
-    assert quotas.resolve(KIND, "alice", "app").limit == 1.0
+    by_default = [QuotaEntry(QuotaEntity(user=DEFAULT), KIND, 1.0)]
+    assert Quotas(by_default).resolve(KIND, "alice", "app").limit == 1.0
 
-    quotas.set(QuotaEntry(ALICE, KIND, 2.0))
+    quotas = Quotas([*by_default, QuotaEntry(ALICE, KIND, 2.0)])
     assert (quotas.resolve(KIND, "alice", "app").rung, quotas.resolve(KIND, "alice", "app").limit) == (Rung.USER, 2.0)
 
-    quotas.remove(ALICE, KIND)
-    assert quotas.resolve(KIND, "alice", "app").limit == 1.0
+    assert Quotas(by_default).resolve(KIND, "alice", "app").limit == 1.0
 
 
 def test_a_topic_resolved_before_gets_the_changed_limit() -> None:
-    quotas = Quotas([QuotaEntry(QuotaEntity(topic=DEFAULT), TOPIC_KIND, 1.0)])
-    assert quotas.resolve_topic(TOPIC_KIND, "orders", 3).limit == 1.0
+    by_default = [QuotaEntry(QuotaEntity(topic=DEFAULT), TOPIC_KIND, 1.0)]
+    assert Quotas(by_default).resolve_topic(TOPIC_KIND, "orders", 3).limit == 1.0
 
-    quotas.set(QuotaEntry(ORDERS, TOPIC_KIND, 2.0))
+    quotas = Quotas([*by_default, QuotaEntry(ORDERS, TOPIC_KIND, 2.0)])
     assert quotas.resolve_topic(TOPIC_KIND, "orders", 3).limit == 2.0
 
-    quotas.remove(ORDERS, TOPIC_KIND)
-    assert quotas.resolve_topic(TOPIC_KIND, "orders", 3).limit == 1.0
+    assert Quotas(by_default).resolve_topic(TOPIC_KIND, "orders", 3).limit == 1.0
 
 
-def test_more_clients_than_are_remembered_are_resolved_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_clients_than_are_cached_are_resolved_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker's memory doesn't grow with the clients it has seen."""
-    monkeypatch.setattr(resolution, "MOST_REMEMBERED", 2)
+    monkeypatch.setattr(resolution, "MAX_CACHED", 2)
     limits = {"a": 1.0, "b": 2.0, "c": 3.0}
     quotas = Quotas(QuotaEntry(QuotaEntity(user=user), KIND, limit) for user, limit in limits.items())
 
@@ -49,7 +47,7 @@ def test_more_clients_than_are_remembered_are_resolved_all_the_same(monkeypatch:
     assert len(quotas.client_limits(KIND)._resolved) <= 2
 
 
-def test_a_client_with_a_giant_name_is_resolved_and_not_remembered() -> None:
+def test_a_client_with_a_giant_name_is_resolved_and_not_cached() -> None:
     """Whoever sends a new giant name with each request must not fill the workers' memory."""
     quotas = Quotas([QuotaEntry(QuotaEntity(user=DEFAULT), KIND, 1.0)])
 
@@ -57,3 +55,52 @@ def test_a_client_with_a_giant_name_is_resolved_and_not_remembered() -> None:
     assert quotas.resolve(KIND, "x" * 30_000, "app").key == "x" * 30_000 + "|"
 
     assert not quotas.client_limits(KIND)._resolved
+
+
+def test_each_mode_is_resolved_on_its_own() -> None:
+    """A more specific shadow quota doesn't hide the enforced one, and its counter has a key of its own."""
+    pair = QuotaEntity(user="alice", client_id="app")
+    quotas = Quotas([QuotaEntry(ALICE, KIND, 2.0), QuotaEntry(pair, KIND, 1.0, shadow=True)])
+
+    enforced = quotas.resolve(KIND, "alice", "app")
+    assert quotas.shadow is not None
+    shadow = quotas.shadow.resolve(KIND, "alice", "app")
+
+    assert (enforced.limit, enforced.rung, enforced.key, enforced.shadow) == (2.0, Rung.USER, "alice|", False)
+    assert (shadow.limit, shadow.rung, shadow.shadow) == (1.0, Rung.USER_CLIENT, True)
+    assert (shadow.tags, shadow.key) == (Tags("alice", "app"), "shadow:alice|app")
+    assert quotas.limit_of(KIND, Tags("alice")) == 2.0
+    assert quotas.limit_of(KIND, Tags("alice", "app")) is None
+
+
+def test_topics_have_two_ladders_too() -> None:
+    quotas = Quotas([QuotaEntry(ORDERS, TOPIC_KIND, 2.0), QuotaEntry(ORDERS, TOPIC_KIND, 1.0, shadow=True)])
+
+    assert quotas.resolve_topic(TOPIC_KIND, "orders", 3).limit == 2.0
+    assert quotas.shadow is not None
+    shadow = quotas.shadow.resolve_topic(TOPIC_KIND, "orders", 3)
+    assert (shadow.limit, shadow.key) == (1.0, "shadow:topic:orders|3")
+
+
+def test_a_kind_with_shadow_quotas_alone_is_not_enabled() -> None:
+    """Else every client would get a counter for it, as in Kafka, that the trial doesn't need."""
+    quotas = Quotas([QuotaEntry(ALICE, KIND, 1.0, shadow=True)])
+
+    assert not quotas.enabled(KIND)
+    assert quotas.shadow is not None
+    assert quotas.shadow.enabled(KIND)
+    assert Quotas([QuotaEntry(ALICE, KIND, 1.0)]).shadow is None
+
+
+def test_a_quota_in_both_modes_charges_two_counters() -> None:
+    enforced, shadow = QuotaEntry(ALICE, KIND, 2.0), QuotaEntry(ALICE, KIND, 1.0, shadow=True)
+
+    assert Quotas([enforced]).charges_one_counter()
+    assert Quotas([shadow]).charges_one_counter()
+    assert not Quotas([enforced, shadow]).charges_one_counter()
+    assert not Quotas([QuotaEntry(ORDERS, TOPIC_KIND, 1.0, shadow=True)]).charges_one_counter()
+
+
+@pytest.mark.parametrize("tags", [Tags("shadow:alice"), Tags("shadow", "alice"), Tags(topic="shadow:t", partition=0)])
+def test_no_name_leads_to_the_counter_of_a_shadow_quota(tags: Tags) -> None:
+    assert not tags.key().startswith("shadow:")

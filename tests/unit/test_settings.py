@@ -1,16 +1,19 @@
 """The settings loader: defaults, what a file changes, and errors that say what is right."""
 
+import tracemalloc
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import yaml
+from msgspec.inspect import type_info
 
 from configs import settings as settings_module
 from configs.errors import InvalidSettingsError
 from configs.settings import DEFAULTS, Properties, load_settings
-from state.quota import Coexistence, QuotaSettings, RequestPolicy, Window
+from state.quotas.kinds import Coexistence, QuotaSettings, RequestPolicy, Window
 
 CONFIGS = DEFAULTS.parent
 FREE_SECTIONS = ("kafka", "spark")  # any property of Kafka and Spark
@@ -45,8 +48,8 @@ def section_keys() -> dict[str, set[str]]:
     sections = {}
     for section in fields(settings_module.Settings):
         kind = settings_module._QuotaSection if section.name == "quota" else section.type
-        if is_dataclass(kind):
-            sections[section.name] = {field.metadata.get("key", field.name) for field in fields(kind)}
+        if section.name not in FREE_SECTIONS:
+            sections[section.name] = {field.encode_name for field in type_info(kind).fields}  # type: ignore[attr-defined] # kind has fields
     return sections
 
 
@@ -194,7 +197,6 @@ def test_a_wrong_setting_is_named_with_what_would_be_right(write: Write, text: s
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("topics: {partitions: 2\nstate: {}", ":2:6: expected ',' or '}', but got ':'"),
         ("topics: {}\nstate: {}\ntopics: {}\n", ":3:1: the key topics is already given in line 1; expected it once"),
         (
             "topics:\n  partitions: 1\n  'partitions': 2\n",
@@ -202,13 +204,57 @@ def test_a_wrong_setting_is_named_with_what_would_be_right(write: Write, text: s
         ),
         ("topics: !!python/object:os.system {}", ":1:9: not a plain value; quote a value that begins with * & or !"),
         ("topics: {requests: a\x00b}", ":1: a control character; expected plain text"),
-        ("topics: " + "[" * 5000, ": nested too deeply; expected sections of plain settings"),
+        ("topics: " + "[" * 5000, ":1:108: nested too deeply; expected sections of plain settings"),
     ],
 )
 def test_broken_yaml_is_named_with_its_line(write: Write, text: str, message: str) -> None:
     path = write(text)
 
     assert error_of(path) == message.removeprefix(": ")
+
+
+def test_text_that_is_no_yaml_is_named_with_its_place(write: Write) -> None:
+    """The words are libyaml's, or PyYAML's own where it was built without."""
+    assert error_of(write("topics: {partitions: 2\nstate: {}")).startswith(":2:6: ")
+
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{name}: &{name} [{','.join([f'*{before}'] * 10)}]\n" for before, name in pairwise("abcdefghi")
+)
+"""Each line repeats the one before ten times: 10^9 values in a few hundred bytes."""
+
+
+def peak_mib(action: Callable[[], object]) -> float:
+    """The most memory that the action holds at a time."""
+    tracemalloc.start()
+    try:
+        action()
+        return tracemalloc.get_traced_memory()[1] / 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_aliases_of_aliases_are_refused_before_they_take_memory(write: Write) -> None:
+    path = write(BOMB)
+
+    assert peak_mib(lambda: error_of(path)) < 5
+    assert error_of(path) == ":3:8: an alias of 111 values; expected one of at most 100, or them written out"
+
+
+def test_an_alias_of_a_few_values_is_taken(write: Write) -> None:
+    kafka = load_settings(write("kafka: &k {client.id: a}\nspark: {spark.x: &x '1', spark.y: *x}\n"))
+
+    assert kafka.kafka["client.id"] == "a"
+    assert kafka.spark["spark.y"] == "1"
+
+
+def test_a_value_that_aliases_make_giant_is_cut_before_it_is_written(write: Write) -> None:
+    """A megabyte, repeated a thousand times where a number is expected."""
+    path = write(f"spark: {{spark.x: &x '{'x' * 1_000_000}'}}\nstate: {{shards: [{','.join(['*x'] * 1000)}]}}\n")
+
+    assert peak_mib(lambda: error_of(path)) < 40
+    assert error_of(path).startswith('state.shards is ["xxxx')
+    assert len(error_of(path)) < 200
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from streaming.jars import REPOSITORY
+from streaming.java.jars import REPOSITORY
+
+INSTALL = "-m pip install --require-hashes -r requirements.lock"
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A copy of what ./scripts/setup looks at."""
     project = tmp_path / "project"
-    for name in ("scripts/setup", "pyproject.toml", "configs/jars.xml"):
+    for name in ("scripts/setup", "pyproject.toml", "requirements.lock", "configs/jars.xml"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / name, project / name)
     return project
@@ -89,7 +91,7 @@ def _made_ready(project: Path) -> None:
     _program(project / ".venv" / "bin", "python", 'echo "$*" >> .venv/calls')
     (project / ".venv" / "calls").write_text("")
     wanted = f"{project}\n".encode() + b"".join(
-        (project / name).read_bytes() for name in ("pyproject.toml", "configs/jars.xml")
+        (project / name).read_bytes() for name in ("pyproject.toml", "requirements.lock", "configs/jars.xml")
     )
     (project / ".venv" / "setup.stamp").write_text(f"{hashlib.sha256(wanted).hexdigest()}  -\n")
 
@@ -100,16 +102,17 @@ def test_a_second_start_only_looks_at_the_jars(project: Path) -> None:
     done = _setup(project)
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert (project / ".venv" / "calls").read_text() == "-m streaming.jars\n"
+    assert (project / ".venv" / "calls").read_text() == "-m streaming.java.jars\n-m scripts.testbed.broker_jars\n"
 
 
-def test_a_changed_pin_installs_again(project: Path) -> None:
+@pytest.mark.parametrize("name", ["pyproject.toml", "requirements.lock"])
+def test_a_changed_pin_installs_again(project: Path, name: str) -> None:
     _made_ready(project)
-    with (project / "pyproject.toml").open("a") as file:
+    with (project / name).open("a") as file:
         file.write("# changed\n")
 
     assert _setup(project).returncode == 0
-    assert "-m pip install -e . --group dev\n" in (project / ".venv" / "calls").read_text()
+    assert INSTALL in (project / ".venv" / "calls").read_text()
 
 
 def test_two_starts_at_once_install_once(project: Path) -> None:
@@ -120,11 +123,11 @@ def test_two_starts_at_once_install_once(project: Path) -> None:
 
     assert [start.wait(timeout=60) for start in starts] == [0, 0]
     calls = (project / ".venv" / "calls").read_text().splitlines()
-    assert calls.count("-m pip install -e . --group dev") == 1
-    assert calls.count("-m streaming.jars") == 2
+    assert calls.count(INSTALL) == 1
+    assert calls.count("-m streaming.java.jars") == 2
 
 
 def test_the_scripts_are_executable() -> None:
-    scripts = [REPOSITORY / name for name in ("scripts/setup", "scripts/test", ".ci/run")]
+    scripts = [REPOSITORY / name for name in ("scripts/setup", "scripts/test", "scripts/lock", ".ci/run")]
 
     assert all(os.access(script, os.X_OK) for script in scripts)

@@ -1,46 +1,44 @@
 """A shard's stored form."""
 
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state.charge import Charge
-from state.codec import decode
-from state.entity import Tags
+from state.arithmetic.charge import Charge
+from state.arithmetic.columns import columns_of
+from state.arithmetic.counter import EntityCounters
+from state.arithmetic.sampled_rate import SampledRate
 from state.errors import StateError
-from state.meters import Meters
-from state.quota import QuotaKind, QuotaSettings
-from state.shard import Shard, columns_of, shard_of
+from state.quotas.entity import Tags
+from state.quotas.kinds import KINDS_BY_CODE, QuotaKind, QuotaSettings
+from state.store.codec import CODEC_VERSION, DECODERS, decode
+from state.store.shard import Shard, shard_of_entity
 
 SETTINGS = QuotaSettings()
 FOREVER_MS = 2**50
-GOLDEN_V1 = bytes.fromhex(
-    "010400000002000000030000000300000017000000616c6963657c6170700a746f7069633a6f253230727c33326468e5cf8b"
-    "010000000084036600000000000000000000000000907fc0000000000000f87f3800000000000000000068e5cf8b01000000"
-    "000000000000006600000000000000000000000000001440000000000000e043310100000000000000010031000000000000"
-    "0000000503300000000000000000300100000000000000310000000000000000006400300000000000000000660000000000"
-    "000000000000000000e03f00000000008081400000000000002840"
-)
-"""Written by the first release with codec version 1; every later one must read it."""
+GOLDEN = Path(__file__).parents[1] / "data"
+"""Has a block `state-v*.bin` of each codec version, with the same counters, written by the first release with it."""
 
 
 def charged(*charges: tuple[Tags, QuotaKind, float, float, int]) -> Shard:
     shard = Shard()
     for tags, kind, limit, amount, now_ms in charges:
         amounts = [amount, 0.0] if kind is QuotaKind.REQUEST_PERCENTAGE else [amount]
-        shard.meters_of(tags).charge(Charge(kind, "user", limit, False, amounts), now_ms, SETTINGS)
+        shard.counters(tags.key()).charge(Charge(kind, "user", limit, False, amounts), now_ms, SETTINGS)
     return shard
 
 
-def contents(meters: Meters) -> tuple[dict[QuotaKind, object], object, object, float, int]:
-    rates: dict[QuotaKind, object] = {
-        kind: (r.starts_ms, r.last_events_ms, r.values, r.current) for kind, r in meters.rates.items()
-    }
-    bucket = meters.bucket and (meters.bucket.tokens, meters.bucket.last_ms)
-    mutation = meters.mutation_rate and (meters.mutation_rate.starts_ms, meters.mutation_rate.values)
-    return rates, bucket, mutation, meters.mutation_limit, meters.last_event_ms
+def entities(shard: Shard) -> int:
+    """How many entities have counters in it."""
+    return len(decode(shard.to_bytes(1, FOREVER_MS, SETTINGS), 1)[0])
+
+
+def contents(counters: EntityCounters) -> tuple[dict[QuotaKind, SampledRate], object, float, int]:
+    bucket = counters.bucket and (counters.bucket.tokens, counters.bucket.last_ms)
+    return counters.rates, bucket, counters.mutation_limit, counters.last_event_ms
 
 
 names = st.text(alphabet=st.characters(codec="utf-8"), max_size=8)
@@ -59,18 +57,41 @@ charges = st.lists(
 )
 
 
-def test_bytes_written_by_the_first_release_are_read() -> None:
-    """Version 1: alice's bucket at -60 of KIP-599's example and her byte rate, and one topic-partition."""
-    shard = Shard.from_bytes(GOLDEN_V1, shards=4)
+@pytest.mark.parametrize("version", DECODERS)
+def test_bytes_written_by_the_first_release_of_a_version_are_read(version: int) -> None:
+    """Alice's bucket at -60 of KIP-599's example and her byte rate, and one topic-partition."""
+    stored = (GOLDEN / f"state-v{version}.bin").read_bytes()
+    shard = Shard.from_bytes(stored, shards=4)
+    written = shard.to_bytes(4, FOREVER_MS, SETTINGS)
 
-    alice, orders = shard.meters_of(Tags("alice", "app")), shard.meters_of(Tags(topic="o r", partition=3))
+    alice, orders = shard.counters(Tags("alice", "app").key()), shard.counters(Tags(topic="o r", partition=3).key())
 
+    assert stored[0] == version
     assert alice.bucket is not None
     assert (alice.bucket.tokens, alice.bucket.last_ms, alice.mutation_limit) == (-505.0, 1_700_000_000_000, 5.0)
     assert alice.rates[QuotaKind.PRODUCER_BYTE_RATE].values == [0.5]
     assert alice.rates[QuotaKind.PRODUCER_BYTE_RATE].starts_ms == [1_700_000_000_100]
     assert orders.rates[QuotaKind.TOPIC_PRODUCER_BYTE_RATE].values == [12.0]
-    assert shard.to_bytes(4, FOREVER_MS, SETTINGS) == GOLDEN_V1
+    assert written == shard.to_bytes(4, FOREVER_MS, SETTINGS)
+    assert written == (GOLDEN / f"state-v{CODEC_VERSION}.bin").read_bytes()
+
+
+def test_the_written_version_can_be_read() -> None:
+    """And no version that was ever written is dropped."""
+    assert list(DECODERS) == list(range(1, CODEC_VERSION + 1))
+
+
+def test_the_code_of_a_kind_never_changes() -> None:
+    """Stored rates are recognised by it; new kinds count up."""
+    assert [kind.value for _, kind in sorted(KINDS_BY_CODE.items())][:6] == [
+        "producer_byte_rate",
+        "consumer_byte_rate",
+        "request_percentage",
+        "producer.byte.rate",
+        "consumer.byte.rate",
+        "controller_mutation_rate",
+    ]
+    assert sorted(KINDS_BY_CODE) == list(range(len(QuotaKind)))
 
 
 @settings(deadline=None)
@@ -79,11 +100,12 @@ def test_a_stored_shard_reads_back_the_same(charges: list[tuple[Tags, QuotaKind,
     """All counters, to the last bit, for any names."""
     shard = charged(*charges)
 
-    read = Shard.from_bytes(shard.to_bytes(4, FOREVER_MS, SETTINGS), shards=4)
+    stored = shard.to_bytes(4, FOREVER_MS, SETTINGS)
+    read = Shard.from_bytes(stored, shards=4)
 
+    assert set(decode(stored, 4)[0]) == {tags.key() for tags, *_ in charges}
     for tags, *_ in charges:
-        assert contents(read.meters_of(tags)) == contents(shard.meters_of(tags))
-    assert len(read) == len(shard)
+        assert contents(read.counters(tags.key())) == contents(shard.counters(tags.key()))
 
 
 def test_untouched_entities_pass_through_unchanged() -> None:
@@ -95,11 +117,11 @@ def test_untouched_entities_pass_through_unchanged() -> None:
     stored = both.to_bytes(4, FOREVER_MS, SETTINGS)
 
     later = Shard.from_bytes(stored, 4)
-    later.meters_of(alice).charge(Charge(QuotaKind.PRODUCER_BYTE_RATE, "user", 1.0, False, [3.0]), 6, SETTINGS)
+    later.counters(alice.key()).charge(Charge(QuotaKind.PRODUCER_BYTE_RATE, "user", 1.0, False, [3.0]), 6, SETTINGS)
     read = Shard.from_bytes(later.to_bytes(4, FOREVER_MS, SETTINGS), 4)
 
-    assert contents(read.meters_of(bob)) == contents(both.meters_of(bob))
-    assert read.meters_of(alice).rates[QuotaKind.PRODUCER_BYTE_RATE].values == [3.1]
+    assert contents(read.counters(bob.key())) == contents(both.counters(bob.key()))
+    assert read.counters(alice.key()).rates[QuotaKind.PRODUCER_BYTE_RATE].values == [3.1]
 
 
 def test_another_shard_count_is_refused() -> None:
@@ -160,14 +182,14 @@ def test_an_unpaid_deficit_is_never_forgiven_by_idling() -> None:
 
 def test_the_shard_of_an_entity_is_the_same_in_every_release() -> None:
     """State is found by it: these numbers may never change."""
-    assert [shard_of(key, 32) for key in ("alice|app", "|", "topic:orders|3")] == [27, 26, 18]
+    assert [shard_of_entity(key, 32) for key in ("alice|app", "|", "topic:orders|3")] == [27, 26, 18]
 
 
 def test_no_bucket_is_stored_for_an_entity_that_never_mutated() -> None:
     """NaN tokens stand for "no bucket"."""
     shard = charged((Tags("a"), QuotaKind.PRODUCER_BYTE_RATE, 1.0, 1.0, 0))
 
-    columns = columns_of({"a": shard.meters_of(Tags("a"))})
+    columns = columns_of([shard.counters(Tags("a").key())])
 
     assert math.isnan(columns.bucket_tokens[0])
-    assert Shard.from_bytes(shard.to_bytes(1, FOREVER_MS, SETTINGS), 1).meters_of(Tags("a")).bucket is None
+    assert Shard.from_bytes(shard.to_bytes(1, FOREVER_MS, SETTINGS), 1).counters(Tags("a").key()).bucket is None

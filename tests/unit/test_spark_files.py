@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from configs.settings import Settings, load_settings
-from streaming.checkpoint import BatchLog, CheckpointFolder, QuotaSnapshots, check_origin
+from streaming.checkpoint.batch_log import BatchLog
+from streaming.checkpoint.folder import Checkpoint
+from streaming.checkpoint.origin import check_origin
+from streaming.checkpoint.quota_snapshots import QuotaSnapshots
+from streaming.checkpoint.spark_files import SparkBatches, check_enforce_checkpoint, check_spark_files
 from streaming.errors import CheckpointError
-from streaming.spark_files import SparkBatches, check_enforce_checkpoint, check_spark_files
 
 DEFAULTS = load_settings(environment={})
 
@@ -25,7 +28,7 @@ def checkpoint(tmp_path: Path) -> Path:
         write(tmp_path / f"offsets/{batch}", f'v1\n{{"batchWatermarkMs":0}}\n{{"requests":{{"0":{batch}00}}}}')
         write(tmp_path / f"offsets/.{batch}.crc", "crc")
         write(tmp_path / f"commits/{batch}", 'v1\n{"nextBatchWatermarkMs":0}')
-    folder = CheckpointFolder(str(tmp_path))
+    folder = Checkpoint(str(tmp_path))
     check_origin(folder, settings_in(tmp_path))
     BatchLog(folder).begin(3, quota_version=0, now_ms=1000)
     QuotaSnapshots(folder).save(0, [])
@@ -59,9 +62,9 @@ def test_a_whole_checkpoint_is_taken(checkpoint: Path) -> None:
     check_enforce_checkpoint(settings_in(checkpoint))
     (checkpoint / "commits/3").unlink()
     check_enforce_checkpoint(settings_in(checkpoint))
-    BatchLog(CheckpointFolder(str(checkpoint))).begin(2, quota_version=0, now_ms=1000)
+    BatchLog(Checkpoint(str(checkpoint))).begin(2, quota_version=0, now_ms=1000)
 
-    assert check_spark_files(str(checkpoint)) == SparkBatches(planned=3, committed=2)
+    assert check_spark_files(Checkpoint(str(checkpoint))) == SparkBatches(planned=3, committed=2)
     check_enforce_checkpoint(settings_in(checkpoint))
 
 
@@ -114,4 +117,4 @@ def test_a_damaged_snapshot_of_quotas_is_named(checkpoint: Path, harm: Callable[
     harm(snapshot)
 
     with pytest.raises(CheckpointError, match=f"^sluice/quotas/{snapshot.name} in .* is damaged"):
-        QuotaSnapshots(CheckpointFolder(str(checkpoint))).load(0)
+        QuotaSnapshots(Checkpoint(str(checkpoint))).load(0)

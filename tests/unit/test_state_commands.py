@@ -7,15 +7,18 @@ import pytest
 import yaml
 
 from configs.settings import Settings, load_settings
-from state.entity import Tags
-from state.quota import QuotaKind
-from streaming.balances import Balances, read_balances, write_balances
-from streaming.checkpoint import BatchLog, CheckpointFolder, Origin, check_origin
-from streaming.checkpoint_lock import locked
-from streaming.cli import main
+from state.quotas.entity import Tags
+from state.quotas.kinds import QuotaKind
+from streaming.balances.file import Balances, read_balances, write_balances
+from streaming.balances.imported import ImportedBalances, read_imported_start, store_imported
+from streaming.checkpoint.batch_log import BatchLog
+from streaming.checkpoint.folder import Checkpoint
+from streaming.checkpoint.lock import locked
+from streaming.checkpoint.origin import Origin, check_origin
+from streaming.cli.main import main
 from streaming.errors import CheckpointError
-from streaming.seed import Seeds, plant, read_start
 from tests.unit.test_resharding import stored
+from tests.unit.test_shard import entities
 
 USERS = [Tags(f"user{number}") for number in range(20)]
 CHARGES = [(user, QuotaKind.PRODUCER_BYTE_RATE, 1.0, 7.0, 5) for user in USERS]
@@ -38,9 +41,9 @@ class Place:
         return load_settings(self._settings_file)
 
     @property
-    def checkpoint(self) -> CheckpointFolder:
+    def checkpoint(self) -> Checkpoint:
         """The checkpoint that the settings name."""
-        return CheckpointFolder(self.settings.enforce.checkpoint)
+        return Checkpoint(self.settings.enforce.checkpoint)
 
     def use(self, shards: int, **sections: dict[str, object]) -> None:
         """Write other settings; the checkpoint stays."""
@@ -72,11 +75,11 @@ def test_an_import_says_what_it_did_and_where_the_job_goes_on(place: Place) -> N
     assert output.startswith("imported 20 entities into 5 shards in ")
     assert output.endswith("the next sluice run goes on at quota-requests 0:17 1:4\n")
     check_origin(place.checkpoint, place.settings)
-    assert sum(len(Seeds.of(place.settings).shard(number)) for number in range(5)) == 20
+    assert sum(entities(ImportedBalances.of(place.settings).shard(number)) for number in range(5)) == 20
 
 
 def test_balances_that_were_imported_and_not_used_yet_can_be_exported_again(place: Place) -> None:
-    """Seeds are balances as good as stored ones."""
+    """Imported balances are as good as stored ones."""
     place.use(shards=5)
     place.state("import", place.file)
     again = place.file.with_name("again")
@@ -97,40 +100,58 @@ def test_a_reshard_keeps_the_old_checkpoint_and_prints_its_name(place: Place) ->
         place.use(shards)
         code, output, _ = place.state("reshard")
 
-        kept_checkpoint = place.checkpoint.checkpoint + kept
+        kept_checkpoint = place.checkpoint.location + kept
         assert (code, output.count("\n")) == (0, 1)
         assert f" shards to {shards} shards in " in output
         assert output.endswith(f"the old checkpoint is kept as {kept_checkpoint}\n")
-        assert read_start(CheckpointFolder(kept_checkpoint)) is not None
+        assert read_imported_start(Checkpoint(kept_checkpoint)) is not None
         check_origin(place.checkpoint, place.settings)
-        assert sum(len(Seeds.of(place.settings).shard(number)) for number in range(shards)) == 20
+        assert sum(entities(ImportedBalances.of(place.settings).shard(number)) for number in range(shards)) == 20
+
+
+def test_a_reshard_with_nothing_to_change_changes_nothing(place: Place) -> None:
+    """Neither the checkpoint of an import nor one whose micro-batches ran with the partitions of the settings."""
+    place.state("import", place.file)
+    for enforce in ({}, {"shuffle_partitions": 3}):
+        place.use(8, enforce={"checkpoint": place.checkpoint.location, **enforce})
+        code, output, _ = place.state("reshard")
+
+        assert (code, output.count("\n")) == (0, 1)
+        assert output.startswith("nothing to change: the balances are in 8 shards in ")
+        assert not Path(place.checkpoint.location + ".before-reshard-1").exists()
+        files = place.checkpoint.spark
+        files.write("metadata", b'{"id": "some"}')
+        conf = b'{"conf": {"spark.sql.shuffle.partitions": "3"}}'
+        files.write("offsets/0", b"v1\n" + conf + b'\n{"quota-requests": {"0": 20, "1": 4}}')
+        files.write("commits/0", b"v1\n{}")
+        BatchLog(place.checkpoint).begin(0, quota_version=0, now_ms=1)
 
 
 def test_a_reshard_cut_short_between_old_and_new_is_finished_by_the_next_one(place: Place) -> None:
-    """Meanwhile the job doesn't start afresh."""
+    """Meanwhile the job doesn't start from zero."""
     place.use(shards=5)
     balances = read_balances(place.file).resharded(5)
-    plant(CheckpointFolder(f"{place.checkpoint.checkpoint}.resharded"), balances)
+    store_imported(place.checkpoint.with_suffix(".resharded"), balances)
 
-    with pytest.raises(CheckpointError, match="was cut short; run it again"):
+    with pytest.raises(CheckpointError, match="was interrupted; run it again"):
         check_origin(place.checkpoint, place.settings)
     code, output, _ = place.state("reshard")
 
-    assert (code, output.split(":")[0]) == (0, "finished the reshard that was cut short")
+    assert (code, output.split(":")[0]) == (0, "finished the reshard that was interrupted")
     check_origin(place.checkpoint, place.settings)
-    assert sum(len(Seeds.of(place.settings).shard(number)) for number in range(5)) == 20
+    assert sum(entities(ImportedBalances.of(place.settings).shard(number)) for number in range(5)) == 20
 
 
 def test_a_reshard_cut_short_while_it_prepared_begins_anew(place: Place) -> None:
     """Nothing of the half-prepared checkpoint is used."""
     place.state("import", place.file)
-    CheckpointFolder(f"{place.checkpoint.checkpoint}.resharded").write("seeds/00004.bin", b"half")
+    place.checkpoint.with_suffix(".resharded").sluice.write("seeds/00004.bin", b"half")
     place.use(shards=5)
 
     code, _, _ = place.state("reshard")
 
     assert code == 0
-    assert sum(len(Seeds.of(place.settings).shard(number)) for number in range(5)) == 20
+    assert sum(entities(ImportedBalances.of(place.settings).shard(number)) for number in range(5)) == 20
 
 
 @pytest.mark.parametrize(
@@ -159,7 +180,7 @@ def test_balances_go_to_no_other_topic_or_window(
 
     assert (code, output, error.count("\n")) == (1, "", 1)
     assert named in error
-    assert read_start(place.checkpoint) is not None
+    assert read_imported_start(place.checkpoint) is not None
 
 
 def test_an_import_takes_a_new_folder_only(place: Place) -> None:
@@ -220,7 +241,7 @@ def test_a_micro_batch_that_was_begun_has_to_be_committed_first(
     """Part of its decisions may be out; only its own query leaves those out when it repeats the batch."""
     monkeypatch.chdir(tmp_path)
     place.state("import", place.file)
-    planned = CheckpointFolder(place.checkpoint.checkpoint, subfolder="")
+    planned = place.checkpoint.spark
     planned.write("metadata", b'{"id": "some"}')
     planned.write("offsets/0", b'v1\n{}\n{"quota-requests": {"0": 20, "1": 4}}')
     BatchLog(place.checkpoint).begin(0, quota_version=0, now_ms=1)
@@ -235,7 +256,7 @@ def test_a_micro_batch_that_was_begun_has_to_be_committed_first(
 def test_a_micro_batch_that_was_only_planned_is_left_to_the_next_run(place: Place) -> None:
     """As it is when a job is stopped: nothing of it was decided, so the balances stand before it."""
     place.state("import", place.file)
-    planned = CheckpointFolder(place.checkpoint.checkpoint, subfolder="")
+    planned = place.checkpoint.spark
     planned.write("metadata", b'{"id": "some"}')
     planned.write("offsets/0", b'v1\n{}\n{"quota-requests": {"0": 20, "1": 4}}')
 

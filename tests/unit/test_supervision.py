@@ -1,4 +1,4 @@
-"""A query that ends by itself is started again; queries are made up here, for real ones don't fail at will."""
+"""A query that ends by itself is started again; these queries are made up, because real ones don't fail on demand."""
 
 import logging
 import time
@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 
 from configs.settings import RestartSettings
-from streaming.errors import CheckpointError
-from streaming.supervision import SupervisedQuery, backoff_s
+from streaming.errors import CheckpointError, JobError
+from streaming.job import _check
+from streaming.runtime.supervision import SupervisedQuery, backoff_s
 
 QUICK = RestartSettings(max_failures=3, backoff_ms=1, max_backoff_ms=1)
 SLOW = RestartSettings(max_failures=3, backoff_ms=3_600_000, max_backoff_ms=3_600_000)
 
 
 class MadeUpQuery:
-    """Runs until it is stopped, or ends at once with an error, after `batches` micro-batches."""
+    """Runs until it is stopped, or ends immediately with an error, after `batches` micro-batches."""
 
     def __init__(self, error: Exception | None = None, batches: int = 0) -> None:
         self._error = error
         self._batches = batches
         self.stopped = False
-        self.status = {"message": "Processing new data"}
 
     def start(self) -> Any:
         return self
@@ -63,7 +63,7 @@ def wait_until(done: Callable[[], bool]) -> None:
 
 
 def test_a_failed_query_is_started_again_and_its_reason_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    """The line of the error that says what happened, not the whole of Spark's report."""
+    """The line that says what happened, not all of Spark's report."""
     report = "[STREAM_FAILED] Query terminated\n  at x.y\njava.io.IOException: disk\x1b is gone\n\tat z"
     with caplog.at_level(logging.ERROR):
         query = supervised([MadeUpQuery(RuntimeError(report)), running := MadeUpQuery()], QUICK)
@@ -75,6 +75,19 @@ def test_a_failed_query_is_started_again_and_its_reason_is_one_line(caplog: pyte
     assert line == "query q ended, once; starts again in 0.001 s: java.io.IOException: disk\x1b is gone"
     assert running.stopped
     assert query.state.state == "stopped"
+
+
+def test_the_reason_of_a_failed_start_is_not_logged_when_the_job_ends_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    """The job's last line has it; twice in one stream would look like two faults."""
+    query = supervised([MadeUpQuery(CheckpointError("sluice.json is damaged"))], SLOW)
+    query.join()
+
+    (entry,) = [record for record in caplog.records if record.name.startswith("sluice.")]
+    assert entry.getMessage() == "query q is given up"
+    assert not vars(entry)["fields"]
+    with pytest.raises(JobError) as raised:
+        _check(query.state)
+    assert str(raised.value).count("sluice.json is damaged") == 1
 
 
 def test_failures_in_a_row_end_it() -> None:
@@ -117,7 +130,7 @@ def test_damage_that_no_restart_cures_ends_it_at_once() -> None:
 
 
 def test_a_query_that_cannot_even_be_made_is_a_failure_too() -> None:
-    """Its checkpoint is looked at then; the thread must not die of what is found."""
+    """The checkpoint is checked then; an error there must not end the thread."""
 
     def make() -> MadeUpQuery:
         raise CheckpointError("batch.json is damaged")
@@ -130,7 +143,7 @@ def test_a_query_that_cannot_even_be_made_is_a_failure_too() -> None:
 
 
 def test_a_stop_ends_the_pause() -> None:
-    """SIGTERM is obeyed at once, whatever the backoff."""
+    """SIGTERM is obeyed immediately, whatever the backoff."""
     query = supervised([MadeUpQuery(RuntimeError("broker"))], SLOW)
     wait_until(lambda: query.state.state == "backing off")
     query.stop()

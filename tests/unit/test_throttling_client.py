@@ -4,12 +4,8 @@ from collections.abc import Callable, Collection
 
 import pytest
 
-from sinks.throttling_client import (
-    ThrottlingQuotaExceededError,
-    TopicErrors,
-    retry_on_quota_violation,
-    retry_topics,
-)
+from gateways.client.retry import TopicErrors
+from sluice import ThrottlingQuotaExceededError, retry_on_quota_violation, retry_topics
 
 
 class Time:

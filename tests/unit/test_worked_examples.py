@@ -8,7 +8,7 @@ import pytest
 
 import state
 
-MODULES = [f"state.{module.name}" for module in pkgutil.iter_modules(state.__path__)]
+MODULES = [module.name for module in pkgutil.walk_packages(state.__path__, "state.")]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -1,0 +1,1 @@
+"""The gateway client: publishes request events, reads decisions, mutes clients."""

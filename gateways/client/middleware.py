@@ -1,0 +1,245 @@
+"""Quotas for HTTP services: middleware for ASGI and WSGI around a gateway client.
+
+    app = AsgiQuotas(app, gateway)     # Starlette, FastAPI, any ASGI application
+    app = WsgiQuotas(app, gateway)     # Flask, Django, any WSGI application
+
+A client that has to wait gets 429 with `Retry-After` and the fields `RateLimit` and `RateLimit-Policy` of
+draft-ietf-httpapi-ratelimit-headers. Every served request becomes a request event.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+import msgspec
+
+from gateways.client.client import Gateway
+from gateways.client.wait_table import Wait
+from gateways.errors import GatewayClosedError
+from state.decisions.request import Request
+from state.quotas.kinds import QuotaKind
+
+MAX_NAME_CHARACTERS = 255
+"""Longest user or client-id in a header. Longer names would fill the state of the job."""
+
+MAX_INTEGER = 999_999_999_999_999
+"""Largest integer of a structured field."""
+
+POLICY = "sluice"
+"""Name of the policy in the RateLimit fields when the quota behind a wait is unknown."""
+
+QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+UNAVAILABLE = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+
+_QUOTA_UNITS = {kind.value: f';qu="{kind.family.unit}"' for kind in QuotaKind}
+"""Quota -> its unit as a parameter of `RateLimit-Policy`."""
+
+CALLER: Final = "sluice.caller"
+"""Where an application finds the `Caller`: in its ASGI scope or WSGI environment."""
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class HttpQuotas:
+    """How HTTP requests become request events.
+
+    Trust the two headers only behind a proxy that authenticates clients and sets them. The names in them may be
+    percent-encoded. `api` is the API of the events; an API that Sluice does not know is charged its handler time. With
+    None the application publishes its events itself; it finds the client under CALLER.
+    """
+
+    user_header: str = "X-User"
+    client_id_header: str = "X-Client-Id"
+    api: str | None = "Http"
+
+
+class Caller(NamedTuple):
+    """Who sent a request."""
+
+    user: str | None
+    client_id: str | None
+
+
+class InvalidNameError(ValueError):
+    """A user or client-id header is too long, has control characters, or is given twice."""
+
+
+class Refusal:
+    """The answer to a refused client: status, headers and a problem document. It never contains the client's name."""
+
+    def __init__(self, status: int, headers: list[tuple[str, str]], problem: Mapping[str, object]) -> None:
+        self.status = status
+        self.body = msgspec.json.encode(problem)
+        self.headers = [
+            ("Content-Type", "application/problem+json"),
+            ("Content-Length", str(len(self.body))),
+            *headers,
+        ]
+
+    @property
+    def reason(self) -> str:
+        """Status code and reason phrase, as in HTTP/1.1 and WSGI."""
+        return {400: "400 Bad Request", 429: "429 Too Many Requests", 503: "503 Service Unavailable"}[self.status]
+
+
+def clean_name(value: str | None) -> str | None:
+    """The user or client-id in a header's value, percent-decoded; None for an empty one. Raises InvalidNameError."""
+    if not value:
+        return None
+    if len(value) > 3 * MAX_NAME_CHARACTERS:
+        raise InvalidNameError
+    name = unquote(value)
+    if len(name) > MAX_NAME_CHARACTERS or not name.isprintable():
+        raise InvalidNameError
+    return name
+
+
+def throttle_headers(wait_ms: int, wait: Wait | None) -> list[tuple[str, str]]:
+    """`Retry-After` in whole seconds, rounded up, and the RateLimit fields for the same moment."""
+    wait_s = str(-(-wait_ms // 1000))
+    policy = wait.quota if wait and wait.quota in _QUOTA_UNITS else POLICY
+    headers = [("Retry-After", wait_s), ("RateLimit", f'"{policy}";r=0;t={wait_s}')]
+    if wait is not None and wait.limit is not None:
+        limit = min(int(wait.limit), MAX_INTEGER)
+        headers.append(("RateLimit-Policy", f'"{policy}";q={limit}{_QUOTA_UNITS.get(policy, "")};w=1'))
+    return headers
+
+
+def _admit(gateway: Gateway, header: Callable[[str], str | None], options: HttpQuotas) -> Caller | Refusal:
+    """The client that may be served, else 400 for a header that is no name, 429 for a muted client, 503 for all."""
+    try:
+        caller = Caller(clean_name(header(options.user_header)), clean_name(header(options.client_id_header)))
+    except InvalidNameError:
+        title = f"The user or client-id header is not a name of at most {MAX_NAME_CHARACTERS} printable characters"
+        return Refusal(400, [], {"type": "about:blank", "title": title, "status": 400})
+    wait_ms = gateway.check(*caller)
+    return caller if wait_ms <= 0 else _throttled(gateway, caller, wait_ms)
+
+
+def _throttled(gateway: Gateway, caller: Caller, wait_ms: int) -> Refusal:
+    """429 for a client that has to wait, 503 while the gateway is closed to everyone."""
+    wait = gateway.find_wait(*caller)
+    if wait is None and gateway.refuses_all():
+        problem = {"type": UNAVAILABLE, "title": "Quotas can't be decided at the moment", "status": 503}
+        return Refusal(503, [("Retry-After", str(-(-wait_ms // 1000)))], problem)
+    problem = {
+        "type": QUOTA_EXCEEDED,
+        "title": "The throttling quota has been exceeded",
+        "status": 429,
+        "violated-policies": [wait.quota if wait and wait.quota in _QUOTA_UNITS else POLICY],
+        "throttle_time_ms": wait_ms,
+    }
+    return Refusal(429, throttle_headers(wait_ms, wait), problem)
+
+
+class AsgiQuotas:
+    """ASGI middleware. Scopes other than HTTP (lifespan, WebSocket) pass unchanged. Never blocks the event loop.
+
+    Give the gateway `when_full` DROP: with BLOCK a full buffer would block the loop.
+    """
+
+    def __init__(self, app: AsgiApp, gateway: Gateway, options: HttpQuotas | None = None) -> None:
+        self._app = app
+        self._gateway = gateway
+        self._options = options or HttpQuotas()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        admitted = _admit(self._gateway, lambda name: _only_header(scope, name), self._options)
+        if isinstance(admitted, Refusal):
+            await _send_refusal(admitted, send)
+            return
+        scope[CALLER] = admitted
+        start_ns = time.perf_counter_ns()
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            _publish(self._gateway, self._options.api, admitted, time.perf_counter_ns() - start_ns)
+
+
+class WsgiQuotas:
+    """WSGI middleware. The handler time ends when the server has taken the whole body.
+
+    A header that is given twice comes from the server as one value with a comma, and is taken as that name.
+    """
+
+    def __init__(self, app: WSGIApplication, gateway: Gateway, options: HttpQuotas | None = None) -> None:
+        self._app = app
+        self._gateway = gateway
+        self._options = options or HttpQuotas()
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        def header(name: str) -> str | None:
+            return environ.get("HTTP_" + name.upper().replace("-", "_"))
+
+        admitted = _admit(self._gateway, header, self._options)
+        if isinstance(admitted, Refusal):
+            start_response(admitted.reason, admitted.headers)
+            return [admitted.body]
+        environ[CALLER] = admitted
+        return self._serve(environ, start_response, admitted)
+
+    def _serve(self, environ: WSGIEnvironment, start_response: StartResponse, caller: Caller) -> Iterable[bytes]:
+        start_ns = time.perf_counter_ns()
+
+        def publish() -> None:
+            _publish(self._gateway, self._options.api, caller, time.perf_counter_ns() - start_ns)
+
+        try:
+            body = self._app(environ, start_response)
+        except BaseException:
+            publish()
+            raise
+        return _TimedBody(body, publish)
+
+
+class _TimedBody:
+    """A WSGI body that calls `on_close` when the server has finished with it."""
+
+    def __init__(self, body: Iterable[bytes], on_close: Callable[[], None]) -> None:
+        self._body = body
+        self._on_close = on_close
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._body)
+
+    def close(self) -> None:
+        try:
+            close = getattr(self._body, "close", None)
+            if close is not None:
+                close()
+        finally:
+            self._on_close()
+
+
+def _only_header(scope: Scope, name: str) -> str | None:
+    """An ASGI request's header. Raises InvalidNameError if it is given twice, because it is unclear which is right."""
+    wanted = name.lower().encode("latin-1")
+    values = [value for key, value in scope["headers"] if key.lower() == wanted]
+    if len(values) > 1:
+        raise InvalidNameError
+    return values[0].decode("latin-1") if values else None
+
+
+async def _send_refusal(refused: Refusal, send: Send) -> None:
+    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in refused.headers]
+    await send({"type": "http.response.start", "status": refused.status, "headers": headers})
+    await send({"type": "http.response.body", "body": refused.body})
+
+
+def _publish(gateway: Gateway, api: str | None, caller: Caller, request_time_ns: int) -> None:
+    if api is None:
+        return
+    with suppress(GatewayClosedError):  # a request that was served must not fail because the gateway closes meanwhile
+        gateway.publish(Request(api, user=caller.user, client_id=caller.client_id, request_time_ns=request_time_ns))

@@ -1,0 +1,134 @@
+"""Which counters are made to wait, and until when: what a gateway keeps of the decisions it reads."""
+
+import heapq
+from collections.abc import Callable, Iterable
+from itertools import count
+from threading import Lock
+from typing import NamedTuple
+
+from state.decisions.waits import CounterKey, wait_under_limit_ms
+
+_HEAP_SLACK = 1024
+"""Outdated heap entries that are tolerated before the heap is built again."""
+
+Order = tuple[int, int]
+"""Timestamp in epoch milliseconds, then source offset: a decision with a greater order is a later one."""
+
+
+class Wait(NamedTuple):
+    """What the latest decision on a counter asked for: `wait_ms` from the decision's timestamp; 0 and 0 is no wait."""
+
+    until_ms: int
+    order: Order
+    wait_ms: int = 0
+    quota: str | None = None
+    limit: float | None = None
+    rate: float | None = None
+
+
+class _Kept(NamedTuple):
+    """A wait, and how long it is kept: a wait that was shortened is kept to its first end.
+
+    Otherwise an earlier decision that arrives late would bring the longer wait back.
+    """
+
+    wait: Wait
+    until_ms: int
+
+
+class WaitTable:
+    """Waits by counter, at most `max_waits` of them: when there are more, the waits that end soonest go first.
+
+    A later decision of the same counter replaces the wait, so it may shorten or end it. No wait is longer than
+    `max_wait_ms` from now; `capped` counts those that asked for more. One lock guards the writers; readers take none,
+    because a single dict lookup is atomic in CPython. `clock_ms` is the time in epoch milliseconds.
+    """
+
+    def __init__(self, max_waits: int, max_wait_ms: int, clock_ms: Callable[[], int]) -> None:
+        self.evicted = 0
+        self.capped = 0
+        self._max_waits = max_waits
+        self._max_wait_ms = max_wait_ms
+        self._clock_ms = clock_ms
+        self._kept: dict[CounterKey, _Kept] = {}
+        self._ends: list[tuple[int, int, CounterKey]] = []  # a heap; an end that is no longer the counter's is outdated
+        self._numbers = count()  # tells ends of the same millisecond apart: tags have no order
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def longest(self, counters: Iterable[CounterKey]) -> Wait | None:
+        """The wait that ends last of those counters that wait now; None if none does."""
+        if not self._kept:
+            return None  # before the counters are found, which takes longer than all the rest
+        longest, until_ms = None, self._clock_ms()
+        for counter in counters:
+            kept = self._kept.get(counter)
+            if kept is not None and kept.wait.until_ms > until_ms:
+                longest, until_ms = kept.wait, kept.wait.until_ms
+        return longest
+
+    def remaining_ms(self, counters: Iterable[CounterKey]) -> int:
+        """Milliseconds until none of these counters waits any more; 0 if none waits now."""
+        wait = self.longest(counters)
+        return 0 if wait is None else max(0, wait.until_ms - self._clock_ms())
+
+    def take(self, counter: CounterKey, wait: Wait) -> None:
+        """Take over what a decision says of a counter, unless a later decision was taken over before."""
+        with self._lock:
+            now_ms = self._clock_ms()
+            self._expire(now_ms)
+            known = self._kept.get(counter)
+            if known is not None and wait.order < known.wait.order:
+                return
+            if wait.until_ms > now_ms + self._max_wait_ms:
+                wait = wait._replace(until_ms=now_ms + self._max_wait_ms)
+                self.capped += 1
+            self._put(counter, wait, max(wait.until_ms, known.until_ms if known else 0), now_ms)
+
+    def relax(self, limit_of: Callable[[CounterKey], float | None]) -> None:
+        """Shorten or end the waits whose limit was raised or removed; `limit_of` gives a counter's limit now."""
+        with self._lock:
+            now_ms = self._clock_ms()
+            for counter, (wait, kept_until_ms) in list(self._kept.items()):
+                left_ms = wait_under_limit_ms(wait.wait_ms, wait.rate, wait.limit, limit_of(counter))
+                if left_ms < wait.wait_ms:
+                    until_ms = min(wait.until_ms, wait.order[0] + left_ms) if left_ms else 0
+                    self._put(counter, wait._replace(until_ms=until_ms), kept_until_ms, now_ms)
+
+    def expire(self) -> None:
+        """Forget the waits that have ended."""
+        with self._lock:
+            self._expire(self._clock_ms())
+
+    def _put(self, counter: CounterKey, wait: Wait, kept_until_ms: int, now_ms: int) -> None:
+        if kept_until_ms <= now_ms:
+            return
+        known = self._kept.get(counter)
+        self._kept[counter] = _Kept(wait, kept_until_ms)
+        if known is None or known.until_ms != kept_until_ms:
+            heapq.heappush(self._ends, (kept_until_ms, next(self._numbers), counter))
+        if len(self._kept) > self._max_waits:
+            self._evict_soonest()
+        if len(self._ends) > 2 * len(self._kept) + _HEAP_SLACK:  # few counters, whose waits change all the time
+            self._ends = [(kept.until_ms, next(self._numbers), waiting) for waiting, kept in self._kept.items()]
+            heapq.heapify(self._ends)
+
+    def _expire(self, now_ms: int) -> None:
+        while self._ends and self._ends[0][0] <= now_ms:
+            self._pop()
+
+    def _evict_soonest(self) -> None:
+        while not self._pop():
+            pass
+        self.evicted += 1
+
+    def _pop(self) -> bool:
+        """Remove the first end from the heap, and its wait with it; False for an outdated end."""
+        until_ms, _, counter = heapq.heappop(self._ends)
+        kept = self._kept.get(counter)
+        if kept is None or kept.until_ms != until_ms:
+            return False
+        del self._kept[counter]
+        return True

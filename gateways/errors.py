@@ -1,0 +1,15 @@
+"""The errors of gateways."""
+
+from state.errors import SluiceError
+
+
+class GatewayClosedError(SluiceError):
+    """`publish` was called on a closed gateway client."""
+
+
+class InvalidOptionError(SluiceError, ValueError):
+    """An option of a gateway has a value that it doesn't accept."""
+
+    def __init__(self, option: str, value: object, expected: str) -> None:
+        super().__init__(f"option {option} is {repr(value)[:200]}; expected {expected}")
+        self.option = option

@@ -1,0 +1,200 @@
+"""What each HTTP request does: admit mutations by their decision, call Kafka, publish request events."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Annotated, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Meta
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from gateways.client.client import DecisionFields, Gateway
+from gateways.client.middleware import Caller, throttle_headers
+from gateways.client.options import StalePolicy
+from gateways.http.backend import MAX_PARTITIONS, KafkaBackend, NewTopic, Record, TopicOutcome
+from state.decisions.charge_plan import is_strict
+from state.decisions.decision import THROTTLING_QUOTA_EXCEEDED
+from state.decisions.request import Mutation, Request, TopicPartition
+
+DECISION_TIMEOUT_S = 10.0
+"""Longest time a mutation request is held for its decision."""
+
+BodyT = TypeVar("BodyT")
+
+
+class CreateTopics(msgspec.Struct):
+    """Body of POST /topics."""
+
+    topics: Annotated[list[NewTopic], Meta(min_length=1, max_length=1_000)]
+    validate_only: bool = False
+
+
+class CreatePartitions(msgspec.Struct):
+    """Body of POST /topics/NAME/partitions; `count` is the new total, as in Kafka."""
+
+    count: Annotated[int, Meta(ge=1, le=MAX_PARTITIONS)]
+    validate_only: bool = False
+
+
+class Produce(msgspec.Struct):
+    """Body of POST /topics/NAME/records."""
+
+    records: Annotated[list[Record], Meta(min_length=1, max_length=10_000)]
+
+
+class Call(NamedTuple):
+    """One HTTP request. `api_version` None: a current client. `topic` is the name in the path, else empty."""
+
+    caller: Caller
+    api_version: int | None
+    topic: str
+    body: bytes
+
+
+class Change(NamedTuple):
+    """A mutation request. `checked`: Kafka's outcome for each topic when nothing is changed yet.
+
+    `mutations` are those that Kafka would accept; as in Kafka, only they are charged, in the request's order.
+    """
+
+    api: str
+    checked: Sequence[TopicOutcome]
+    mutations: list[Mutation]
+    execute: Callable[[list[str]], list[TopicOutcome]]
+    validate_only: bool = False
+
+
+class KafkaService:
+    """One method for each route. They block; they raise HTTPException, KafkaError and GatewayClosedError."""
+
+    def __init__(self, gateway: Gateway, backend: KafkaBackend) -> None:
+        self._gateway = gateway
+        self._backend = backend
+
+    def create_topics(self, call: Call) -> Response:
+        """POST /topics"""
+        body = _decode(call.body, CreateTopics)
+        by_name = {topic.name: topic for topic in body.topics}
+        if len(by_name) < len(body.topics):
+            raise HTTPException(400, "a topic is named twice; expected each topic once")
+        checked = self._backend.create_topics(body.topics, validate_only=True)
+        possible = {outcome.name for outcome in checked if outcome.error_code == 0}
+        mutations = [Mutation(topic.name, topic.partitions) for topic in body.topics if topic.name in possible]
+
+        def execute(names: list[str]) -> list[TopicOutcome]:
+            return self._backend.create_topics([by_name[name] for name in names], validate_only=False)
+
+        return self._mutate(call, Change("CreateTopics", checked, mutations, execute, body.validate_only))
+
+    def delete_topic(self, call: Call) -> Response:
+        """DELETE /topics/NAME"""
+        mutations = [Mutation(call.topic, self._partition_count(call.topic))]
+
+        def execute(_: list[str]) -> list[TopicOutcome]:
+            return self._backend.delete_topic(call.topic)
+
+        return self._mutate(call, Change("DeleteTopics", [TopicOutcome(call.topic)], mutations, execute))
+
+    def create_partitions(self, call: Call) -> Response:
+        """POST /topics/NAME/partitions"""
+        body = _decode(call.body, CreatePartitions)
+        added = body.count - self._partition_count(call.topic)
+        checked = self._backend.create_partitions(call.topic, body.count, validate_only=True)
+        mutations = [Mutation(call.topic, added)] if checked[0].error_code == 0 else []
+
+        def execute(_: list[str]) -> list[TopicOutcome]:
+            return self._backend.create_partitions(call.topic, body.count, validate_only=False)
+
+        return self._mutate(call, Change("CreatePartitions", checked, mutations, execute, body.validate_only))
+
+    def produce(self, call: Call) -> Response:
+        """POST /topics/NAME/records"""
+        body = _decode(call.body, Produce)
+        count = self._partition_count(call.topic)
+        if any(record.partition is not None and record.partition >= count for record in body.records):
+            raise HTTPException(400, f"a record is for a partition that the topic doesn't have; it has {count}")
+        start_ns = time.perf_counter_ns()
+        written = self._backend.produce(call.topic, body.records)
+        bytes_by_partition: dict[int, int] = {}
+        for record in written:
+            size = max(0, record.serialized_key_size) + max(0, record.serialized_value_size)
+            bytes_by_partition[record.partition] = bytes_by_partition.get(record.partition, 0) + size
+        touched = [TopicPartition(call.topic, partition, size) for partition, size in bytes_by_partition.items()]
+        self._publish_time(call, "Produce", start_ns, touched)
+        offsets = [{"partition": record.partition, "offset": record.offset} for record in written]
+        return _json({"throttle_time_ms": 0, "offsets": offsets})
+
+    def _mutate(self, call: Call, change: Change) -> Response:
+        """Executes the admitted mutations: a strict caller's after the decision, an old client's before it.
+
+        The first event is published before they are executed, so their handler time goes into a second one.
+        """
+        event = _event(call, change.api)
+        event.validate_only, event.mutations = change.validate_only, change.mutations
+        strict = is_strict(event)
+        request_id = self._gateway.publish(event, awaited=True) if change.mutations else None
+        decision = self._required_decision(request_id) if strict and change.mutations else None
+        refused = _refused(decision)
+        outcomes = {outcome.name: outcome for outcome in change.checked}
+        start_ns = time.perf_counter_ns()
+        names = [mutation.topic for mutation in change.mutations if mutation.topic not in refused]
+        if names and not change.validate_only:
+            outcomes |= {outcome.name: outcome for outcome in change.execute(names)}
+        self._publish_time(call, change.api, start_ns)
+        if not strict and request_id is not None:
+            decision = self._gateway.wait_for(request_id, DECISION_TIMEOUT_S)
+        throttle_ms = int(decision["throttle_time_ms"]) if decision else 0
+        return self._mutation_answer(call.caller, list((outcomes | refused).values()), throttle_ms)
+
+    def _required_decision(self, request_id: str | None) -> DecisionFields | None:
+        """The decision; None if none came and FAIL_OPEN goes on without. With FAIL_CLOSED raises HTTPException."""
+        decision = self._gateway.wait_for(request_id, DECISION_TIMEOUT_S) if request_id else None
+        if decision is None and self._gateway.options.policy is StalePolicy.FAIL_CLOSED:
+            raise HTTPException(503, "the quota can't be decided at the moment; nothing was changed")
+        return decision
+
+    def _mutation_answer(self, caller: Caller, outcomes: list[TopicOutcome], throttle_ms: int) -> Response:
+        answer = _json({"throttle_time_ms": throttle_ms, "topics": outcomes})
+        if all(outcome.error_code == THROTTLING_QUOTA_EXCEEDED for outcome in outcomes):
+            answer.status_code = 429
+            answer.headers.update(dict(throttle_headers(throttle_ms, self._gateway.find_wait(*caller))))
+        return answer
+
+    def _publish_time(self, call: Call, api: str, start_ns: int, touched: Sequence[TopicPartition] = ()) -> None:
+        """Publishes the event with the handler time since `start_ns` and the bytes written."""
+        event = _event(call, api)
+        event.request_time_ns, event.topic_partitions = time.perf_counter_ns() - start_ns, list(touched)
+        self._gateway.publish(event)
+
+    def _partition_count(self, topic: str) -> int:
+        """The number of the topic's partitions. Raises HTTPException if the topic does not exist."""
+        count = self._backend.partition_count(topic)
+        if count == 0:
+            raise HTTPException(404, "there is no such topic")
+        return count
+
+
+def _event(call: Call, api: str) -> Request:
+    return Request(api, user=call.caller.user, client_id=call.caller.client_id, api_version=call.api_version)
+
+
+def _refused(decision: DecisionFields | None) -> dict[str, TopicOutcome]:
+    """The topics that the decision refuses."""
+    results = decision["topic_results"] if decision else []
+    return {
+        result["topic"]: TopicOutcome(result["topic"], result["error_code"], result["error_message"])
+        for result in results
+        if result["error_code"] != 0
+    }
+
+
+def _decode(body: bytes, kind: type[BodyT]) -> BodyT:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise HTTPException(400, f"the body is not a JSON object as {kind.__name__} has it") from None
+
+
+def _json(answer: object) -> Response:
+    return Response(msgspec.json.encode(answer), media_type="application/json")

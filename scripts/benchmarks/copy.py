@@ -1,0 +1,48 @@
+"""The baseline: a stateless Spark copy that moves as much data as the enforce query and decides nothing."""
+
+from dataclasses import replace
+from typing import cast
+
+from pyspark.sql import DataFrameWriter, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from configs.settings import Properties, Settings
+from streaming.runtime.kafka import kafka_writer, requests_source
+
+_EVENT_SCHEMA = (
+    "request_id string, timestamp_ms long, user string, client_id string, api string, api_version int, "
+    "validate_only boolean, cluster_action boolean, authenticating boolean, request_time_ns long, "
+    "network_time_ns long, purgatory_ms long, gateway string, "
+    "topic_partitions array<struct<topic: string, partition: int, bytes: long>>, "
+    "mutations array<struct<topic: string, partitions: long>>"
+)
+"""The request event as docs/request.schema.json defines it."""
+
+_PLAIN_CLIENTS = {
+    "max.poll.records": "500",
+    "max.partition.fetch.bytes": "1048576",
+    "batch.size": "16384",
+}
+"""Kafka's defaults for the properties that the job sets itself: those of an untuned copy."""
+
+
+def start_copy(
+    spark: SparkSession, settings: Settings, checkpoint: str, padding_bytes: int, tuned: bool
+) -> StreamingQuery:
+    """Copy each parsed event from Kafka to Kafka; `padding_bytes` make its record as large as a decision.
+
+    A tuned copy uses the Kafka client properties of the job, the other one Kafka's defaults.
+    """
+    if not tuned:
+        settings = replace(settings, kafka=Properties(_PLAIN_CLIENTS | settings.kafka))
+    requests = requests_source(spark, settings, settings.enforce.starting_offsets)
+    events = requests.select(F.from_json(F.col("value").cast("string"), _EVENT_SCHEMA).alias("event"))
+    copies = events.select(
+        F.concat_ws("|", "event.user", "event.client_id").alias("key"),
+        F.to_json(F.struct("event.*", F.lit("x" * padding_bytes).alias("padding"))).alias("value"),
+    )
+    stream = copies.writeStream.queryName("copy").option("checkpointLocation", checkpoint)
+    # Spark's two kinds of writer take the same options, and have no base class.
+    written = kafka_writer(cast(DataFrameWriter, stream), settings).option("topic", settings.topics.decisions)
+    return cast(StreamingQuery, written.start())  # type: ignore[attr-defined] # it is the stream's writer

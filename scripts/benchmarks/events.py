@@ -1,0 +1,115 @@
+"""The request events of the benchmarks: by number of charges per request, and by distribution of users."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from state.quotas.entity import DEFAULT, QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
+
+Users = NDArray[np.int64]
+"""The number of the user who sends each event, in order."""
+
+EVENTS_PER_S = 25_000
+"""Rate of the timestamps in a backlog: about the number of events that the job decides in a second."""
+
+CLIENTS = 10
+TOPICS = 100
+PARTITIONS = 8
+_PRIME = 1_000_003  # a prime above every number of users, so the steps visit each user once per round
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A kind of request with the quotas it is charged to; `work` gives its JSON fields by sequence number."""
+
+    charges: int
+    quotas: tuple[QuotaEntry, ...]
+    work: Callable[[int], str]
+
+    @property
+    def name(self) -> str:
+        """The name in reports."""
+        return "1 charge" if self.charges == 1 else f"{self.charges} charges"
+
+    def event(self, sequence: int, user: int, timestamp_ms: int) -> tuple[bytes, bytes]:
+        """Key and value of one request event."""
+        client = user % CLIENTS
+        value = (
+            f'{{"request_id":"{sequence}","timestamp_ms":{timestamp_ms},"user":"user-{user}","client_id":"app-{client}",'
+            f'"request_time_ns":{200_000 + sequence % 997 * 1000},"network_time_ns":{50_000 + sequence % 499 * 100},'
+            f'"gateway":"gateway-{sequence % 4}",{self.work(sequence)}}}'
+        )
+        return f"user-{user}|app-{client}".encode(), value.encode()
+
+    def backlog(self, users: Users, end_ms: int) -> Iterator[tuple[bytes, bytes]]:
+        """Events of these users at an even pace; the timestamp of the last one is `end_ms`."""
+        first_ms = end_ms - len(users) * 1000 // EVENTS_PER_S
+        for sequence, user in enumerate(users.tolist()):
+            yield self.event(sequence, user, first_ms + sequence * 1000 // EVENTS_PER_S)
+
+
+def _creation(sequence: int) -> str:
+    return f'"api":"CreateTopics","api_version":7,"mutations":[{{"topic":"new-{sequence}","partitions":1}}]'
+
+
+def _write(sequence: int) -> str:
+    return f'"api":"Produce","api_version":9,"topic_partitions":[{_touched(sequence)}]'
+
+
+def _double_write(sequence: int) -> str:
+    partitions = f"{_touched(sequence)},{_touched(sequence + 1)}"
+    return f'"api":"Produce","api_version":9,"topic_partitions":[{partitions}]'
+
+
+def _touched(number: int) -> str:
+    topic, partition = number % TOPICS, number // TOPICS % PARTITIONS
+    return f'{{"topic":"topic-{topic}","partition":{partition},"bytes":{1000 + number % 4093}}}'
+
+
+_EVERY_USER, _EVERY_TOPIC = QuotaEntity(user=DEFAULT), QuotaEntity(topic=DEFAULT)
+_CLIENT_QUOTAS = (
+    QuotaEntry(_EVERY_USER, QuotaKind.PRODUCER_BYTE_RATE, 10_000.0),
+    QuotaEntry(_EVERY_USER, QuotaKind.REQUEST_PERCENTAGE, 1.0),
+)
+
+ONE_CHARGE = Load(1, (QuotaEntry(_EVERY_USER, QuotaKind.CONTROLLER_MUTATION_RATE, 5.0),), _creation)
+TWO_CHARGES = Load(2, _CLIENT_QUOTAS, _write)
+FOUR_CHARGES = Load(
+    4,
+    (*_CLIENT_QUOTAS, QuotaEntry(_EVERY_TOPIC, QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 1_000_000.0)),
+    _double_write,
+)
+LOADS = (ONE_CHARGE, TWO_CHARGES, FOUR_CHARGES)
+
+
+def spread(count: int, users: int, first: int = 0) -> Users:
+    """(count,) users in turn: each user occurs once before any occurs again. `first` events were sent before."""
+    chosen: Users = np.arange(first, first + count, dtype=np.int64) * _PRIME % users
+    return chosen
+
+
+def zipf(count: int, users: int, seed: int, exponent: float = 1.1) -> Users:
+    """(count,) users; the share of the k-th busiest is proportional to 1 / k**exponent."""
+    ends = np.cumsum(1.0 / np.arange(1, users + 1) ** exponent)
+    draws = np.random.default_rng(seed).random(count) * ends[-1]
+    chosen: Users = np.searchsorted(ends, draws).astype(np.int64)
+    return chosen
+
+
+def hot(count: int) -> Users:
+    """(count,) times the same user."""
+    return np.zeros(count, np.int64)
+
+
+def configured(load: Load, entities: int) -> Sequence[QuotaEntry]:
+    """The load's quotas, set on `entities` entities: the default and single users."""
+    named = (
+        QuotaEntry(QuotaEntity(user=f"user-{number}"), quota.kind, quota.value)
+        for number in range(entities - 1)
+        for quota in load.quotas
+    )
+    return [*load.quotas, *named]

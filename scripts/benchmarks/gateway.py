@@ -1,0 +1,195 @@
+"""Cost of the gateway client: python -m scripts.benchmarks.gateway [--outage SECONDS] [--start DECISIONS]
+
+Without arguments it measures one call of `check`. With --outage it kills a real broker and starts it again after this
+time while events are published, and reports the lost events and the slowest `check` and `publish`. With --start it
+measures how long a new gateway takes until it is current, while so many decisions were made each second.
+"""
+
+import logging
+import statistics
+import sys
+import tempfile
+import time
+import timeit
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from kafka import KafkaProducer
+
+from configs.kafka import connect
+from configs.settings import load_settings, with_bootstrap_servers
+from gateways.client.client import Gateway
+from gateways.client.clock import now_ms
+from gateways.client.options import GatewayOptions, StalePolicy
+from gateways.client.wait_table import Wait
+from scripts.command import run_command
+from scripts.testbed.broker import Broker
+from scripts.testbed.reconciliation import ends
+from sinks.topics import ensure_topics
+from state.decisions.request import Request
+from state.decisions.wait_records import WaitRecord, wait_key, wait_value
+from state.quotas.entity import DEFAULT, QuotaEntity, Tags
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import CLIENT_KINDS, QuotaKind
+from state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
+
+REPEATS = 9
+CALLS = 200_000
+NOBODY: dict[str, str] = {"bootstrap.servers": "127.0.0.1:1"}
+"""An address where no broker answers: `check` doesn't need one."""
+EVENTS_PER_S = 500
+KEPT_WAITS = 10_000
+
+
+@dataclass(frozen=True)
+class GatewayBenchOptions:
+    """Measure one call of `check`, or what an outage of the broker does to a gateway."""
+
+    outage: Annotated[
+        float | None, typer.Option(min=0, metavar="SECONDS", help="Measure an outage of the broker instead.")
+    ] = None
+    start: Annotated[
+        int | None, typer.Option(min=1, metavar="DECISIONS", help="Measure a start at so many decisions a second.")
+    ] = None
+
+
+def run_gateway_bench(options: GatewayBenchOptions) -> int:
+    """Print the figures."""
+    logging.disable(logging.CRITICAL)
+    if options.outage is not None:
+        measure_outage(options.outage)
+    elif options.start is not None:
+        measure_start(options.start)
+    else:
+        measure_check()
+    return 0
+
+
+def measure_start(decisions_per_s: int) -> None:
+    """Print how long new gateways take until they know all waits: kept ones, and those of the last seconds."""
+    with tempfile.TemporaryDirectory() as folder, Broker(Path(folder)) as broker:
+        settings = with_bootstrap_servers(load_settings(), broker.bootstrap_servers)
+        ensure_topics(settings.topics, settings.kafka)
+        count = int(decisions_per_s * GatewayOptions().lookback_s)
+        with closing(connect(KafkaProducer, settings.kafka, linger_ms=20, batch_size=262_144)) as producer:
+            at_ms = now_ms()
+            for number in range(KEPT_WAITS):
+                wait = WaitRecord(at_ms + 600_000, 1_200_000, 1024.0, 9999.0, at_ms - 600_000, number)
+                key = wait_key((QuotaKind.PRODUCER_BYTE_RATE, Tags(f"user-{number}")))
+                producer.send(settings.topics.waits, wait_value(wait), key)
+            for number in range(count):
+                producer.send(settings.topics.decisions, _decision(number, at_ms), timestamp_ms=now_ms() + 600_000)
+            producer.flush()
+        for _ in range(3):
+            start_s, cpu_s = time.monotonic(), time.process_time()
+            with Gateway(settings.kafka) as gateway:
+                gateway.wait_until_ready(600)
+                took_s, used_s = time.monotonic() - start_s, time.process_time() - cpu_s
+                read = gateway.stats().decisions
+            print(f"current after {took_s:.1f} s ({used_s:.1f} s CPU): {KEPT_WAITS} kept waits, {read} decisions")
+
+
+def _decision(number: int, at_ms: int) -> bytes:
+    """A Produce with two charges, of which every third has to wait."""
+    entity = {"user": f"user-{number % 5_000}", "client_id": "app"}
+    wait_ms = 700 if number % 3 == 0 else 0
+    charge = {"entity": entity, "matched": "user+client-id", "limit": 1024.0, "value": 512.0, "rate": 1500.5}
+    decision = {
+        "decision_id": f"quota-requests-0-{number}",
+        "request_id": f"gateway-1-0123456789ab-{number}",
+        "timestamp_ms": at_ms,
+        **entity,
+        "api": "Produce",
+        "gateway": "gateway-1",
+        "verdict": "THROTTLE" if wait_ms else "ALLOW",
+        "throttle_time_ms": wait_ms,
+        "mute_until_ms": at_ms + wait_ms if wait_ms else None,
+        "error_code": 0,
+        "topic_results": [],
+        "decided_by": "producer_byte_rate" if wait_ms else None,
+        "charges": [
+            {"quota": "producer_byte_rate", "throttle_ms": wait_ms, "violated": bool(wait_ms), **charge},
+            {"quota": "request_percentage", "throttle_ms": 0, "violated": False, **charge},
+        ],
+        "quota_version": 1,
+        "decided_at_ms": at_ms,
+    }
+    return msgspec.json.encode(decision)
+
+
+def measure_outage(outage_s: float) -> None:
+    """Print the effects of an outage of the broker on events and calls."""
+    with tempfile.TemporaryDirectory() as folder, Broker(Path(folder)) as broker:
+        settings = with_bootstrap_servers(load_settings(), broker.bootstrap_servers)
+        ensure_topics(settings.topics, settings.kafka)
+        with Gateway(settings.kafka, GatewayOptions(close_timeout_s=60)) as gateway:
+            slowest_ms = [_publish_for(gateway, 2)]
+            broker.kill()
+            slowest_ms.append(_publish_for(gateway, outage_s))
+            waiting = gateway.stats().unsent
+            restart_s = time.monotonic()
+            broker.start()
+            up_s = time.monotonic()
+            slowest_ms.append(_publish_for(gateway, 2))
+            while gateway.stats().unsent:
+                time.sleep(0.01)
+            drained_s = time.monotonic() - up_s
+            stats = gateway.stats()
+        records = sum(ends(settings, settings.topics.requests).values())
+        print(f"outage {outage_s + up_s - restart_s:.1f} s at {EVENTS_PER_S} events/s; {waiting} events waited")
+        print(f"published {stats.published}, failed {stats.failed}, records in the topic {records}")
+        print(f"slowest check and publish: {slowest_ms[0]:.1f} ms before, {slowest_ms[1]:.1f} ms in the outage")
+        print(f"nothing waited {drained_s:.1f} s after the broker was back")
+
+
+def _publish_for(gateway: Gateway, seconds: float) -> float:
+    """Publish at EVENTS_PER_S; returns the duration in ms of the slowest `check` and `publish`."""
+    start_s, slowest_s = time.monotonic(), 0.0
+    for number in range(int(seconds * EVENTS_PER_S)):
+        time.sleep(max(0.0, start_s + number / EVENTS_PER_S - time.monotonic()))
+        call_s = time.perf_counter()
+        gateway.check("alice", "app")
+        gateway.publish(Request("Produce", user=f"user-{number % 100}"))
+        slowest_s = max(slowest_s, time.perf_counter() - call_s)
+    return slowest_s * 1000
+
+
+def measure_check() -> None:
+    """Print the median cost of one call of `check` with 0 and with 100 000 counters that wait."""
+    entries = [QuotaEntry(QuotaEntity(user=DEFAULT, client_id=DEFAULT), kind, 1024.0) for kind in CLIENT_KINDS]
+    for policy in StalePolicy:
+        options = GatewayOptions(policy=policy, close_timeout_s=0)
+        with Gateway(NOBODY, options) as gateway:
+            _know_everything(gateway, entries)
+            print(f"{policy}, nobody waits: {_cost_ns(gateway, 'user-7', 'app'):.0f} ns")
+            at_ms = now_ms()
+            for number in range(100_000):
+                counter = (QuotaKind.PRODUCER_BYTE_RATE, Tags(f"user-{number}", "app"))
+                gateway.waits.take(counter, Wait(at_ms + 3_000_000 + number, (at_ms, number), 3_000_000))
+            for api in (None, "Produce"):
+                asked = api or "any API"
+                print(f"{policy}, 100000 wait, {asked}, this one too: {_cost_ns(gateway, 'user-7', 'app', api):.0f} ns")
+                cost_ns = _cost_ns(gateway, "user-7", "other", api)
+                print(f"{policy}, 100000 wait, {asked}, this one not: {cost_ns:.0f} ns")
+
+
+def _know_everything(gateway: Gateway, entries: list[QuotaEntry]) -> None:
+    """Hand the gateway these limits, and let it be current, as after reading its topics."""
+    for entry in entries:
+        gateway._on_limit(limit_key(entry), limit_value(entry, 1))  # noqa: SLF001 # no broker answers
+    gateway._on_limit(VERSION_KEY, version_end(1, len(entries)))  # noqa: SLF001
+    gateway._current.set()  # noqa: SLF001
+
+
+def _cost_ns(gateway: Gateway, user: str, client_id: str, api: str | None = None) -> float:
+    check = gateway.check
+    seconds = timeit.repeat(lambda: check(user, client_id, api), timer=time.thread_time, number=CALLS, repeat=REPEATS)
+    return statistics.median(seconds) / CALLS * 1e9
+
+
+if __name__ == "__main__":
+    sys.exit(run_command("gateway", GatewayBenchOptions, run_gateway_bench))

@@ -1,0 +1,101 @@
+"""Throughput: the enforce query against the stateless copy and two plain loops; and the audit query."""
+
+import statistics
+
+from deltalake import DeltaTable
+
+from gateways.client.clock import now_ms
+from scripts.benchmarks.events import ONE_CHARGE, Load, spread
+from scripts.benchmarks.loops import CLIENTS
+from scripts.benchmarks.report import Figure, Findings, at_least
+from scripts.benchmarks.rig import BenchmarkRig, Scale, Setup, SparkDriver
+
+_BARS = {"1 charge": 0.60, "2 charges": 0.45}
+_LOOP_BAR = 3.0
+_UNIT = "requests/s"
+
+
+def measure_throughput(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
+    """(a) enforce with 1, 2 and 4 charges per request, alternating with the queries and loops it is compared to."""
+    for load in scale.loads:
+        requests = f"throughput-{len(load.quotas)}-requests"
+        plain = rig.setup(f"throughput-{len(load.quotas)}", requests, load.quotas)
+        rig.publish(requests, load.backlog(spread(scale.events, scale.users), now_ms()))
+        speeds: dict[str, list[float]] = {}
+        with rig.driver() as driver:
+            driver.session(plain)
+            for run in range(scale.warm_runs):
+                _queries(rig, scale, driver, load, requests, f"warm-{run}")
+            for run in range(scale.runs):
+                found = _queries(rig, scale, driver, load, requests, str(run))
+                found |= _loops(rig, scale, load, plain)
+                for name, speed in found.items():
+                    speeds.setdefault(name, []).append(speed)
+        _report(findings, load, speeds)
+
+
+def measure_audit(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
+    """(f) decisions/s from the topics into Delta, and the size of the files."""
+    section, requests = "Audit", "audit-requests"
+    batch = {"max_offsets_per_trigger": scale.batch_events}
+    speeds: dict[str, list[float]] = {"enforce": [], "audit": []}
+    sizes: list[float] = []
+    row_bytes: list[float] = []
+    with rig.driver() as driver:
+        for run in range(scale.runs):
+            setup = rig.setup(f"audit-{run}", requests, ONE_CHARGE.quotas, enforce=batch, audit=batch)
+            if run == 0:
+                rig.publish(requests, ONE_CHARGE.backlog(spread(scale.events, scale.users), now_ms()))
+                driver.session(setup)
+            for query, found in speeds.items():
+                driver.start(query, setup)
+                found.append(scale.steady_events_per_s(driver.drain(scale.events)["batches"]))
+            files = DeltaTable(setup.settings.delta.decisions).get_add_actions(flatten=True)
+            file_bytes = files["size_bytes"].to_pylist()
+            sizes.append(statistics.median(file_bytes) / 1e6)
+            row_bytes.append(sum(file_bytes) / scale.events)
+    enforce = findings.add(section, "enforce, 1 charge, for comparison", _UNIT, speeds["enforce"])
+    audit = findings.add(section, "audit", "decisions/s", speeds["audit"])
+    findings.add(section, "size of a file of decisions", "MB", sizes)
+    findings.add(section, "a decision in Delta", "bytes", row_bytes)
+    findings.compare("audit / enforce (1 charge), throughput", audit, enforce)
+
+
+def _queries(
+    rig: BenchmarkRig, scale: Scale, driver: SparkDriver, load: Load, requests: str, name: str
+) -> dict[str, float]:
+    """Requests/s of the enforce query and then of both copies, whose records are as large as the decisions."""
+    batch = {"max_offsets_per_trigger": scale.batch_events}
+    setup = rig.setup(f"throughput-{len(load.quotas)}-{name}", requests, load.quotas, enforce=batch)
+    driver.start("enforce", setup)
+    speeds = {"enforce": scale.steady_events_per_s(driver.drain(scale.events)["batches"])}
+    padding = copy_padding(rig, setup, load)
+    for copy, tuned in (("copy", False), ("copy with the job's Kafka clients", True)):
+        checkpoint = str(setup.file.parent / copy.replace(" ", "-"))
+        driver.start("copy", setup, checkpoint=checkpoint, padding_bytes=padding, tuned=tuned)
+        speeds[copy] = scale.steady_events_per_s(driver.drain(scale.events)["batches"])
+    return speeds
+
+
+def _loops(rig: BenchmarkRig, scale: Scale, load: Load, plain: Setup) -> dict[str, float]:
+    """Requests/s of the plain loops."""
+    return {f"{client} loop": rig.loop(client, plain, load.name, scale.batch_events) for client in CLIENTS}
+
+
+def copy_padding(rig: BenchmarkRig, setup: Setup, load: Load) -> int:
+    """Bytes to add to the copy's record, so that it is as large as a decision on the same event."""
+    _, event = load.event(100_000, 50_000, now_ms())
+    return max(0, rig.mean_bytes(setup.settings.topics.decisions) - len(event) - len(',"padding":""'))
+
+
+def _report(findings: Findings, load: Load, speeds: dict[str, list[float]]) -> None:
+    section = f"Throughput, {load.name} a request"
+    figures: dict[str, Figure] = {name: findings.add(section, name, _UNIT, values) for name, values in speeds.items()}
+    enforce = figures.pop("enforce")
+    for name, figure in figures.items():
+        bar = None
+        if name == "copy" and load.name in _BARS:
+            bar = at_least(_BARS[load.name])
+        elif name == "kafka-python loop" and load is ONE_CHARGE:
+            bar = at_least(_LOOP_BAR)
+        findings.compare(f"enforce / {name}, throughput, {load.name}", enforce, figure, bar)

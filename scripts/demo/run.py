@@ -1,0 +1,227 @@
+"""`./scripts/run`: broker, job and a small load, shown live until Ctrl-C or for a number of seconds."""
+
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+from typing import Annotated
+
+import typer
+import yaml
+from kafka import KafkaProducer
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+
+from configs.kafka import connect
+from configs.settings import Settings, load_settings
+from gateways.client.clock import now_ms
+from scripts.command import EXIT_FAILED, run_command, stop_on_signals
+from scripts.demo.view import WAITING_FOR, client_line, line, overview
+from scripts.testbed.broker import Broker
+from scripts.testbed.job import TABLES, RunError, Sections, SluiceJob, storage_in, wait_until
+from scripts.testbed.live_counts import LiveCounts
+from scripts.testbed.load_generator import (
+    PRODUCER_OPTIONS,
+    BadShare,
+    BootstrapServers,
+    Clients,
+    Rate,
+    Sent,
+    TrafficOptions,
+    Users,
+    publish,
+)
+from scripts.testbed.reconciliation import audited, rows
+from scripts.testbed.work_folder import work_folder
+from sinks.topics import ensure_topics
+from streaming.cli.job_settings import announced_run
+
+_EMBEDDED = Path("configs/embedded.yaml")
+_DRAIN_SECONDS = 60
+_LINE_SECONDS = 5.0
+_LINE_CLIENTS = 2
+_WAITING_SECONDS = 3.0
+_POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class RunOptions(TrafficOptions):
+    """Run broker, job and a small load, and show what the job decides, until Ctrl-C.
+
+    The embedded broker is not started when --bootstrap-servers or --config names a Kafka cluster.
+    """
+
+    bootstrap_servers: BootstrapServers = None
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Settings YAML to use instead of the embedded profile.")
+    ] = None
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete what earlier runs left.")] = False
+    rate: Rate = 200.0
+    users: Users = 20
+    clients: Clients = 5
+    bad: BadShare = 0.01
+
+
+def run_demo(options: RunOptions) -> int:
+    """Run it all; 0 if every request was answered, 1 if not."""
+    stop, console = stop_on_signals(), Console()
+    with ExitStack() as stack:
+        folder = stack.enter_context(work_folder("run", options.fresh))
+        bootstrap_servers = options.bootstrap_servers
+        if not bootstrap_servers and not options.config:
+            with waiting(console, lambda: "for the embedded broker to start"):
+                bootstrap_servers = stack.enter_context(Broker(folder / "broker")).bootstrap_servers
+        job = SluiceJob(folder, *_layers(options.config, folder, bootstrap_servers))
+        settings = job.settings
+        ensure_topics(settings.topics, settings.kafka)
+        counts = LiveCounts(settings)
+        stack.callback(counts.close)
+        stack.callback(job.stop)
+        console.print(f"starting the job against {settings.kafka['bootstrap.servers']} (its logs: {folder}) ...")
+        stack.enter_context(announced_run(folder.name, job.settings_file))
+        with waiting(console, lambda: WAITING_FOR.get(job.status().get("waiting_for", ""), "for the job to start")):
+            job.start(cancel=stop)
+        print(commands_to_try(job.settings_file), flush=True)
+        return _Demo(options, job, counts, stop, console).run()
+
+
+@contextmanager
+def waiting(console: Console, what: Callable[[], str]) -> Iterator[None]:
+    """Say every few seconds what the run waits for, while this block runs."""
+    done, begun = Event(), time.monotonic()
+
+    def say() -> None:
+        while True:
+            console.print(f"{time.monotonic() - begun:>3.0f} s: waiting {what()}", highlight=False)
+            if done.wait(_WAITING_SECONDS):
+                return
+
+    thread = Thread(target=say, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _layers(config: Path | None, folder: Path, bootstrap_servers: str | None) -> list[Sections]:
+    """The settings of the run. Without a settings file of the user's, everything is stored in the run's folder."""
+    if config is None:
+        layers = [yaml.safe_load(_EMBEDDED.read_text()), storage_in(folder)]
+    else:
+        settings = load_settings(config)  # raises InvalidSettingsError, which names this file
+        layers = [yaml.safe_load(config.read_text()) or {}, absolute_paths(settings)]
+    if bootstrap_servers:
+        layers.append({"kafka": {"bootstrap.servers": bootstrap_servers}})
+    return layers
+
+
+def absolute_paths(settings: Settings) -> Sections:
+    """The paths of the settings as absolute ones, so that commands in any folder find the same files."""
+    paths = {
+        "enforce": {"checkpoint": settings.enforce.checkpoint},
+        "audit": {"checkpoint": settings.audit.checkpoint},
+        "delta": {table: getattr(settings.delta, table) for table in TABLES},
+    }
+    return {
+        section: {name: value if "://" in value else str(Path(value).absolute()) for name, value in values.items()}
+        for section, values in paths.items()
+    }
+
+
+def commands_to_try(settings_file: Path) -> str:
+    """Commands to try while it runs, which work in any folder."""
+    sluice, config = shlex.quote(str(Path(sys.executable).with_name("sluice"))), shlex.quote(str(settings_file))
+    return "\n".join(
+        (
+            "to try in another terminal:",
+            f"  {sluice} quotas describe --config {config}",
+            f"  {sluice} quotas alter --user alice --add-config producer_byte_rate=1048576 --config {config}",
+            f"  {sluice} quotas resolve --user alice --client-id reporting --config {config}",
+            f"  {sluice} quotas history --config {config}",
+            f"  {sluice} doctor --config {config}",
+        )
+    )
+
+
+class _Demo:
+    """The load on a running job, its display and its summary."""
+
+    def __init__(self, options: RunOptions, job: SluiceJob, counts: LiveCounts, stop: Event, console: Console) -> None:
+        self._options = options
+        self._job = job
+        self._settings = job.settings
+        self._counts = counts
+        self._stop = stop
+        self._console = console
+        self._sent = Sent(stored=lambda stored: counts.sent(stored.partition, stored.offset))
+
+    def run(self) -> int:
+        """Publish and show until it is to stop, let the job catch up, and print the summary."""
+        audited_before = audited(self._settings)
+        load_stop = Event()
+        load = Thread(target=self._publish, args=(load_stop,), daemon=True)
+        load.start()
+        self._show()
+        load_stop.set()
+        load.join()
+        self._wait(lambda: self._counts.answered >= self._sent.events - self._sent.failed)
+        self._wait(lambda: audited(self._settings) - audited_before >= self._counts.answered + self._counts.others)
+        self._job.stop()
+        return self._summary()
+
+    def _publish(self, stop: Event) -> None:
+        generator, topic = self._options.generator(), self._settings.topics.requests
+        with connect(KafkaProducer, self._settings.kafka, **PRODUCER_OPTIONS) as producer:
+            publish(producer, topic, generator, stop, self._options.rate, sent=self._sent)
+
+    def _show(self) -> None:
+        """Show the numbers until Ctrl-C or the end of the time. Raises RunError when the job ends by itself."""
+        begun = time.monotonic()
+        shown = 0.0
+        with ExitStack() as stack:
+            terminal = self._console.is_terminal
+            live = stack.enter_context(Live(console=self._console, auto_refresh=False)) if terminal else None
+            while not self._stop.wait(_POLL_SECONDS) and time.monotonic() - begun < self._options.seconds:
+                self._job.running()
+                elapsed_s = time.monotonic() - begun
+                numbers = (self._counts, self._job.status(), self._sent.events, self._sent.events / elapsed_s)
+                if live is not None:
+                    live.update(overview(*numbers, now_ms()), refresh=True)
+                elif elapsed_s - shown >= _LINE_SECONDS:
+                    shown = elapsed_s
+                    busiest = self._counts.busiest(_LINE_CLIENTS, now_ms())
+                    print(line(*numbers), *(client_line(*client) for client in busiest), sep="\n  ", flush=True)
+
+    def _wait(self, done: Callable[[], bool]) -> None:
+        """Wait until `done` or the job has ended, at most a minute."""
+        with suppress(RunError):
+            wait_until(lambda: done() or not self._job.alive, _DRAIN_SECONDS)
+
+    def _summary(self) -> int:
+        counts, delta, sent = self._counts, self._settings.delta, self._sent.events - self._sent.failed
+        self._console.print(
+            f"{sent} requests = {counts.decisions} decisions + {counts.dead_letters} dead letters"
+            + (f" ({counts.duplicates} duplicates left out)" if counts.duplicates else ""),
+            *(f"  {verdict:<8} {count}" for verdict, count in sorted(counts.verdicts.items())),
+            *([f"not counted: {counts.others} answers to requests of others"] if counts.others else []),
+            f"median time from request to decision: {counts.median_delay_ms()} ms",
+            f"in Delta, including earlier runs: {rows(delta.decisions)} decisions, "
+            f"{rows(delta.dead_letters)} dead letters, {rows(delta.quota_metrics)} rows of metrics",
+            sep="\n",
+        )
+        if self._sent.failed:
+            self._console.print(f"{self._sent.failed} requests could not be published: {escape(self._sent.failure)}")
+        if counts.answered != sent:
+            self._console.print(f"{sent - counts.answered} requests were not answered in {_DRAIN_SECONDS} s")
+        return EXIT_FAILED if self._sent.failed or counts.answered != sent else 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_command("run", RunOptions, run_demo))

@@ -1,0 +1,146 @@
+"""Damaged input for the two parsers of untrusted bytes: request events and stored state.
+
+    python -m scripts.reliability.fuzz --examples 1000000 --seed 1
+
+An event is parsed or refused with InvalidRequestError; state is read or refused with StateError. Anything else ends
+the run with the input that caused it.
+"""
+
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+import typer
+
+from scripts.command import run_command
+from state.arithmetic.charge import Charge
+from state.decisions.request import MAX_TIMESTAMP_MS
+from state.errors import InvalidRequestError, StateError
+from state.quotas.entity import Tags
+from state.quotas.kinds import QuotaKind, QuotaSettings
+from state.store.codec import decode
+from state.store.shard import Shard
+from streaming.enforce.parsing import EventLimits, parse_event
+from streaming.enforce.source import Source
+from streaming.enforce.wire import dead_letter_record
+
+_SHARDS = 4
+_SETTINGS = QuotaSettings()
+_SOURCE = Source("requests", 0, 0, MAX_TIMESTAMP_MS)
+_LIMITS = EventLimits(max_event_bytes=4096, max_future_ms=0)
+_EVENTS = (
+    b'{"api":"CreateTopics","api_version":7,"user":"alice","client_id":"app","timestamp_ms":1700000000000,'
+    b'"mutations":[{"topic":"orders","partitions":6}],"validate_only":false,"gateway":"g"}',
+    b'{"api":"Produce","user":"\\ud83e\\udd8a","request_time_ns":1500,"network_time_ns":20,"purgatory_ms":3,'
+    b'"topic_partitions":[{"topic":"orders","partition":0,"bytes":1024}],"request_id":"r","authenticating":true}',
+)
+_PIECES = (
+    b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"null", b"true", b"1e999", b"-1", b"NaN", b"\xff",
+    b"\xed\xa0\x80", b"\\ud800", b"\x00", b"9" * 30, b'"user":', b'"timestamp_ms":', b"[" * 300, b'{"a":' * 200,
+    b"0.1", b"\xff" * 8,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FuzzOptions:
+    """Feed damaged input to the parsers of request events and of stored state."""
+
+    examples: Annotated[int, typer.Option(min=0, help="Number of inputs.")] = 1_000_000
+    seed: Annotated[int, typer.Option(help="The same seed makes the same inputs.")] = 1
+
+
+def fuzz(examples: int, seed: int) -> Counter[str]:
+    """Counts the inputs that were read and refused, by parser.
+
+    Raises RuntimeError with the input when a parser raises anything but its own error.
+    """
+    draw = random.Random(seed)
+    states = _states()
+    outcomes: Counter[str] = Counter()
+    for number in range(examples):
+        kind, seeds, parse = ("event", _EVENTS, _event) if number % 2 else ("state", states, _state)
+        value = _mutated(draw, seeds)
+        try:
+            outcomes[f"{kind} {'read' if parse(value) else 'refused'}"] += 1
+        except Exception as error:
+            raise RuntimeError(f"example {number} of seed {seed}: {value.hex()}") from error
+    return outcomes
+
+
+def _event(value: bytes) -> bool:
+    try:
+        msgspec.json.encode(parse_event(value, _SOURCE, _LIMITS))
+    except InvalidRequestError as error:
+        msgspec.json.decode(dead_letter_record("dead", value, _SOURCE, error).value)
+        return False
+    return True
+
+
+def _state(value: bytes) -> bool:
+    try:
+        keys, columns = decode(value, _SHARDS)
+        shard = Shard(keys, columns)
+        for key in keys:
+            shard.counters(key)
+        shard.to_bytes(_SHARDS, 0, _SETTINGS)
+    except StateError:
+        return False
+    return True
+
+
+def _mutated(draw: random.Random, seeds: Sequence[bytes]) -> bytes:
+    """A good input, damaged at one to four positions."""
+    value = bytearray(draw.choice(seeds))
+    for _ in range(draw.randint(1, 4)):
+        draw.choice(_DAMAGES)(draw, value)
+    return bytes(value)
+
+
+def _flip(draw: random.Random, value: bytearray) -> None:
+    if value:
+        value[draw.randrange(len(value))] ^= 1 << draw.randrange(8)
+
+
+def _cut(draw: random.Random, value: bytearray) -> None:
+    first = draw.randint(0, len(value))
+    del value[first : first + draw.choice((1, 2, 8, len(value)))]
+
+
+def _insert(draw: random.Random, value: bytearray) -> None:
+    first = draw.randint(0, len(value))
+    value[first:first] = draw.choice(_PIECES)
+
+
+def _overwrite(draw: random.Random, value: bytearray) -> None:
+    first, piece = draw.randint(0, len(value)), draw.choice(_PIECES)
+    value[first : first + len(piece)] = piece
+
+
+_DAMAGES: tuple[Callable[[random.Random, bytearray], None], ...] = (_flip, _cut, _insert, _overwrite)
+
+
+def _states() -> list[bytes]:
+    """Stored shards: empty, with a bucket, and with rates of several kinds."""
+    shard = Shard()
+    states = [shard.to_bytes(_SHARDS, 1000, _SETTINGS)]
+    for number, kind in enumerate((QuotaKind.CONTROLLER_MUTATION_RATE, QuotaKind.PRODUCER_BYTE_RATE)):
+        for step in range(3):
+            charge = Charge(kind, "user", 5.0, False, [1.5 + step])
+            shard.counters(Tags(f"user{number}", "app").key()).charge(charge, 1_700_000_000_000 + 700 * step, _SETTINGS)
+        states.append(shard.to_bytes(_SHARDS, 2**40, _SETTINGS))
+    return states
+
+
+def run_fuzz(options: FuzzOptions) -> int:
+    """Run it and print the counts. A wrong reaction of a parser is a bug, so it ends the run with a traceback."""
+    for outcome, count in sorted(fuzz(options.examples, options.seed).items()):
+        print(f"{count:>9} {outcome}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_command("fuzz", FuzzOptions, run_fuzz))

@@ -1,0 +1,282 @@
+"""The embedded broker: a real Kafka in KRaft mode, one node on loopback, whose data survives a restart.
+
+    python -m scripts.testbed.broker --folder FOLDER [--fresh]
+
+prints the bootstrap address and runs until Ctrl-C.
+"""
+
+import base64
+import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, NoReturn, Self
+
+import typer
+from filelock import FileLock, Timeout
+
+from scripts.command import interrupt_on_signals, run_command
+from scripts.testbed.broker_jars import BROKER_JARS
+from scripts.testbed.processes import Child
+from state.errors import SluiceError
+from streaming.java.java import find_java
+
+_JVM_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.logging.log4j.level=INFO")
+_STARTED = "Kafka Server started"
+_START_SECONDS = 120  # 3 s on an idle machine
+_STOP_SECONDS = 30
+_ATTEMPTS = 3  # a free port may be taken before Kafka listens on it
+
+
+class BrokerError(SluiceError):
+    """The embedded Kafka broker can't be started."""
+
+
+class Broker:
+    """One embedded Kafka broker, as a context manager or by start and stop.
+
+    `folder` holds its data, configuration and log (`broker.log`); `fresh` deletes the data first. `properties`
+    override the server properties. Clients connect to the listener named CLIENT, so TLS or SASL is set by, for
+    example, `listener.security.protocol.map=CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT` and `listener.name.client.*`.
+    The broker ends with this process, even if this process is killed.
+    """
+
+    def __init__(self, folder: Path, fresh: bool = False, properties: Mapping[str, str] | None = None) -> None:
+        self._folder = folder.absolute()
+        self._fresh = fresh
+        self._properties = dict(properties or {})
+        self._child: Child | None = None
+        # Not bound to a thread: one thread may start the broker and another one stop it.
+        self._lock = FileLock(self._folder / "lock", timeout=0, thread_local=False)
+        self._port = 0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`127.0.0.1:port` of the last start."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the broker's Java virtual machine. Raises BrokerError when it isn't started."""
+        return self._running().pid
+
+    def start(self) -> None:
+        """Start the broker and return when it serves; does nothing when it runs already.
+
+        Raises BrokerError (with the reason from Kafka's log), JavaError and JarError.
+        """
+        if self._child is not None and self._child.alive:
+            return
+        self._lock_folder()
+        try:
+            if self._fresh:
+                self._wipe()
+                self._fresh = False  # a restart of this broker keeps its data
+            self._start_on_free_ports()
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        """Stop the broker cleanly (SIGTERM, then SIGKILL after 30 s); does nothing when it isn't running."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the broker as a crash would (SIGKILL); a later start recovers its data."""
+        self._end(signal.SIGKILL)
+
+    def wait(self) -> NoReturn:
+        """Block while the broker runs. Raises BrokerError when it ends by itself."""
+        child = self._running()
+        while child.alive:
+            time.sleep(0.2)  # not a blocking wait, which a signal to another thread would not interrupt
+        raise BrokerError(f"the broker ended: {self._last_words()}")
+
+    def _running(self) -> Child:
+        if self._child is None:
+            raise BrokerError(f"the broker in {self._folder} is not started")
+        return self._child
+
+    def _end(self, sign: signal.Signals) -> None:
+        self._end_child(sign)
+        self._lock.release(force=True)  # a start after the broker ended by itself has acquired it twice
+
+    def _end_child(self, sign: signal.Signals) -> None:
+        if self._child is not None:
+            self._child.end(sign, _STOP_SECONDS)
+            self._child = None
+
+    def _lock_folder(self) -> None:
+        """Lock the folder: two brokers on one folder would corrupt each other's data."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire()
+        except Timeout as error:
+            raise BrokerError(f"a broker runs in {self._folder} already; stop it or choose another folder") from error
+        except OSError as error:
+            raise BrokerError(f"the broker can't write to {self._folder} ({error}); choose another folder") from error
+
+    def _wipe(self) -> None:
+        shutil.rmtree(self._folder / "data", ignore_errors=True)
+        (self._folder / "ports.json").unlink(missing_ok=True)
+
+    def _start_on_free_ports(self) -> None:
+        java, _ = find_java()
+        command = [java, *_JVM_OPTIONS, "-cp", ":".join(map(str, BROKER_JARS.paths()))]
+        for attempt in range(1, _ATTEMPTS + 1):
+            self._configure()
+            self._format_once(command)
+            self._child = Child([*command, "kafka.Kafka", str(self._server_properties)], self._log)
+            if self._wait_until_started(self._child):
+                return
+            reason = self._last_words()
+            self._end_child(signal.SIGKILL)
+            if attempt == _ATTEMPTS or "Address already in use" not in reason:
+                raise BrokerError(f"the broker in {self._folder} doesn't start: {reason}; all of it: {self._log}")
+
+    @property
+    def _server_properties(self) -> Path:
+        return self._folder / "server.properties"
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / "broker.log"
+
+    def _configure(self) -> None:
+        self._port, controller_port = _ports(self._folder / "ports.json")
+        properties = _server_properties(self._folder / "data", self._port, controller_port) | self._properties
+        self._server_properties.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+
+    def _format_once(self, command: Sequence[str]) -> None:
+        if (self._folder / "data" / "meta.properties").exists():
+            return
+        tool = ["kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(self._server_properties)]
+        with self._log.open("w") as log:
+            formatted = subprocess.run([*command, *tool], stdout=log, stderr=subprocess.STDOUT, check=False)
+        if formatted.returncode != 0:
+            raise BrokerError(f"{self._folder} can't be formatted: {self._last_words()}; all of it: {self._log}")
+
+    def _wait_until_started(self, child: Child) -> bool:
+        """Whether the log reports that Kafka has started; an open port alone might belong to another process."""
+        deadline = time.monotonic() + _START_SECONDS
+        while child.alive and time.monotonic() < deadline:
+            if _STARTED in self._log.read_text(errors="replace"):
+                return True
+            time.sleep(0.05)
+        return False
+
+    def _last_words(self) -> str:
+        return last_error(self._log.read_text(errors="replace"))
+
+
+def last_error(log: str) -> str:
+    """The most informative line of a Kafka log: the last innermost cause, else the last error, else the last line."""
+    lines = [line.strip() for line in log.splitlines() if line.strip() and not line.startswith("\tat ")]
+    for sign in (r"^Caused by: |^(Exception in thread \S+ )?[\w.$]+(Exception|Error): ", r"\b(ERROR|FATAL)\b"):
+        for line in reversed(lines):
+            if re.search(sign, line):
+                return line.removeprefix("Caused by: ")
+    return lines[-1] if lines else "it printed nothing"
+
+
+def _server_properties(data: Path, port: int, controller_port: int) -> dict[str, str]:
+    return {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "listeners": f"CLIENT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": f"CLIENT://127.0.0.1:{port}",
+        "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "CLIENT",
+        "log.dirs": str(data),
+        "message.max.bytes": str(9 * 1024 * 1024),
+        "auto.create.topics.enable": "false",
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "group.initial.rebalance.delay.ms": "0",
+    }
+
+
+def _ports(memory: Path) -> tuple[int, int]:
+    """The ports of the last start, so that clients find the broker again, or new ones if these are taken."""
+    try:
+        client, controller = json.loads(memory.read_text())
+    except (OSError, ValueError):
+        client = controller = 0
+    if not (_free(client) and _free(controller)):
+        client, controller = free_ports(2)
+    memory.write_text(json.dumps([client, controller]))
+    return client, controller
+
+
+def _free(port: int) -> bool:
+    if port == 0:
+        return False
+    with socket.socket() as probe:
+        probe.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # as Kafka does: closed connections don't block the port
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def free_ports(count: int) -> list[int]:
+    """Different TCP ports of loopback that are free now."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+def _cluster_id() -> str:
+    """A Kafka UUID: 16 bytes in URL-safe base64 without padding, not starting with - as an option does."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text
+
+
+@dataclass(frozen=True)
+class BrokerOptions:
+    """Run one embedded broker until Ctrl-C or SIGTERM; prints its bootstrap address."""
+
+    folder: Annotated[Path, typer.Option(help="Folder for the broker's data, configuration and log.")]
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete the data that the folder holds.")] = False
+
+
+def run_broker(options: BrokerOptions) -> int:
+    """Run the broker; 0 after Ctrl-C or SIGTERM."""
+    interrupt_on_signals()
+    try:
+        with Broker(options.folder, options.fresh) as broker:
+            print(broker.bootstrap_servers, flush=True)
+            broker.wait()
+    except KeyboardInterrupt:
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_command("broker", BrokerOptions, run_broker))

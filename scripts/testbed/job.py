@@ -1,0 +1,134 @@
+"""`sluice run` as a child process in a folder of its own, and the settings for it."""
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import yaml
+
+from configs.settings import Settings, load_settings
+from scripts.testbed.processes import Child, last_line
+from state.errors import SluiceError
+
+Json = dict[str, Any]
+Sections = Mapping[str, Mapping[str, Any]]
+"""Settings as the YAML file has them: section -> name -> value."""
+
+TABLES = ("quotas", "decisions", "quota_metrics", "dead_letters", "unreadable")
+_START_SECONDS = 180
+_STOP_SECONDS = 90
+_POLL_SECONDS = 0.2
+
+
+class RunError(SluiceError):
+    """A job under test ended, didn't start, or took too long."""
+
+
+def storage_in(folder: Path) -> Sections:
+    """Settings that put a job's checkpoints and tables into the folder."""
+    return {
+        "enforce": {"checkpoint": str(folder / "checkpoints/enforce")},
+        "audit": {"checkpoint": str(folder / "checkpoints/audit")},
+        "delta": {table: str(folder / "delta" / table) for table in TABLES},
+    }
+
+
+def quotas_in(folder: Path, quotas: Sequence[Json]) -> Sections:
+    """Settings that fill the quotas table of a new job with these quotas, which are written into the folder."""
+    file = folder / "quotas.yaml"
+    file.write_text(yaml.safe_dump(list(quotas)))
+    return {"quotas": {"seed": str(file)}}
+
+
+def write_settings(file: Path, *layers: Sections) -> Settings:
+    """Write a settings file and load it; a value of a later layer replaces that of an earlier one."""
+    content: dict[str, Json] = {}
+    for layer in layers:
+        for section, values in layer.items():
+            content.setdefault(section, {}).update(values or {})
+    file.write_text(yaml.safe_dump(content))
+    return load_settings(file)
+
+
+def wait_until(done: Callable[[], bool], seconds: float) -> None:
+    """Poll until `done`. Raises RunError when that takes longer than `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > deadline:
+            raise RunError(f"not done after {seconds:g} s")
+        time.sleep(_POLL_SECONDS)
+
+
+class SluiceJob:
+    """`sluice run` in a folder, with the settings of these layers; can be ended and started again.
+
+    Each start writes a log of its own, `job-1.log`, `job-2.log` and so on.
+    """
+
+    def __init__(self, folder: Path, *layers: Sections) -> None:
+        self.folder = folder
+        self.settings_file = folder / "settings.yaml"
+        self.settings = write_settings(self.settings_file, *layers)
+        self.status_file = folder / "status.json"
+        self.child: Child | None = None
+        self._starts = 0
+
+    @property
+    def log_file(self) -> Path:
+        """The log of the last start."""
+        return self.folder / f"job-{self._starts}.log"
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self.child is not None and self.child.alive
+
+    def running(self) -> Child:
+        """The running process. Raises RunError when it has ended by itself."""
+        if self.child is None or not self.child.alive:
+            raise RunError(f"the job ended by itself: {self.last_line()}; see {self.log_file}")
+        return self.child
+
+    def launch(self) -> Child:
+        """Start the job's process, and don't wait."""
+        self.status_file.unlink(missing_ok=True)
+        self._starts += 1
+        command = [sys.executable, "-m", "streaming.cli.main", "run", "--config", str(self.settings_file)]
+        self.child = Child([*command, "--status-file", str(self.status_file)], self.log_file)
+        return self.child
+
+    def start(self, cancel: Event | None = None) -> None:
+        """Start the job and wait until both of its queries run. Raises RunError when they don't, or on `cancel`."""
+        self.launch()
+        cancel = cancel or Event()
+        deadline = time.monotonic() + _START_SECONDS
+        while self.running() and self.status().get("state") != "running":
+            if cancel.wait(_POLL_SECONDS) or time.monotonic() > deadline:
+                self.stop()
+                raise RunError(f"the job didn't start; see {self.log_file}")
+
+    def status(self) -> Json:
+        """The content of the status file; empty before the job has written it."""
+        if not self.status_file.exists():
+            return {}
+        status: Json = json.loads(self.status_file.read_text())
+        return status
+
+    def last_line(self) -> str:
+        """The last line that the last start wrote."""
+        return last_line(self.log_file)
+
+    def stop(self) -> None:
+        """End the job by SIGTERM and wait; SIGKILL after 90 s."""
+        if self.child is not None:
+            self.child.end(signal.SIGTERM, _STOP_SECONDS)
+
+    def kill(self) -> None:
+        """kill -9, as a crash."""
+        if self.child is not None:
+            self.child.end(signal.SIGKILL, 10)

@@ -1,0 +1,327 @@
+"""The Delta table `quotas`: the quotas in force; its versions are the history of all quotas."""
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+import msgspec
+from arro3.core import Array, DataType, RecordBatch, Table
+from arro3.core import Schema as ArrowSchema
+from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.schema import Field, PrimitiveType
+
+from sinks.errors import QuotasTableError
+from state.errors import InvalidQuotaError
+from state.quotas.entity import QuotaEntity
+from state.quotas.entry import Mode, QuotaEntry
+from state.quotas.kinds import QuotaKind
+from state.quotas.validation import check_value, quota_kind
+
+QUOTAS_SCHEMA = Schema(
+    [
+        Field("entity", PrimitiveType("string"), nullable=False),  # JSON, keys sorted; a null name is the default
+        Field("key", PrimitiveType("string"), nullable=False),
+        Field("value", PrimitiveType("double"), nullable=False),  # bytes/s, percent or mutations/s, as the key says
+        Field("mode", PrimitiveType("string"), nullable=False),  # enforce | shadow
+        Field("changed_by", PrimitiveType("string"), nullable=False),
+        Field("changed_at", PrimitiveType("timestamp"), nullable=False),  # UTC
+    ]
+)
+"""One row per entity, key and mode: an enforced and a shadow quota of one key stand beside each other."""
+
+_ARROW_SCHEMA = ArrowSchema.from_arrow(QUOTAS_SCHEMA.to_arrow())
+
+TABLE_PROPERTIES = {
+    "delta.checkpointInterval": "10",  # opening the table reads at most 10 commits
+    # Old versions stay readable for audit: nothing expires by itself.
+    "delta.enableExpiredLogCleanup": "false",
+    "delta.deletedFileRetentionDuration": "interval 36500 days",
+}
+
+MAX_COMMIT_ATTEMPTS = 1000
+"""An attempt is lost only when somebody else commits, so this many mean very many changes at the same time."""
+
+CHANGED_AT = "changedAt"
+"""The key of the time of the change in a commit's metadata."""
+
+EntryKey = tuple[QuotaEntity, QuotaKind, bool]
+"""Entity, kind, and whether it is a shadow quota."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaRow:
+    """One quota, who set it, and when."""
+
+    entry: QuotaEntry
+    changed_by: str
+    changed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaChange:
+    """One quota that a version of the table set, replaced or removed: `old` or `new` is None where there is none."""
+
+    version: int
+    changed_by: str
+    changed_at: datetime
+    entity: QuotaEntity
+    kind: QuotaKind
+    old: QuotaEntry | None
+    new: QuotaEntry | None
+
+
+class _Content(NamedTuple):
+    """The rows of one version, sorted by entity, key and mode: as columns, and as quotas."""
+
+    columns: RecordBatch
+    entries: dict[EntryKey, QuotaEntry]
+
+
+class QuotasTable:
+    """The quotas table at `path`, a folder or an object store's URI; `storage_options` are delta-rs's.
+
+    It holds no connection and no cache: every call reads the table again. Every method may raise QuotasTableError,
+    whose message says what to do.
+    """
+
+    def __init__(self, path: str, storage_options: Mapping[str, str] | None = None) -> None:
+        self.path = path
+        self._storage_options = dict(storage_options or {})
+
+    def exists(self) -> bool:
+        """Whether there is a Delta table at the path."""
+        try:
+            return DeltaTable.is_deltatable(self.path, self._storage_options)
+        except (DeltaError, OSError, ValueError) as error:
+            raise self._unreadable(error) from error
+
+    def version(self) -> int:
+        """The latest version, from 0; costs a few milliseconds on a local disk."""
+        return self._open().version()
+
+    def entries(self, version: int | None = None) -> list[QuotaEntry]:
+        """The quotas of a version, by default the latest, sorted by entity, key and mode."""
+        return list(self._read(self._open(version)).entries.values())
+
+    def rows(self, version: int | None = None) -> list[QuotaRow]:
+        """The quotas of a version, by default the latest, with author and time; sorted by entity, key and mode."""
+        content = self._read(self._open(version))
+        authors, times = (content.columns[name].to_pylist() for name in ("changed_by", "changed_at"))
+        return [QuotaRow(*row) for row in zip(content.entries.values(), authors, times, strict=True)]
+
+    def create(self, entries: Iterable[QuotaEntry], changed_by: str, at: datetime) -> int:
+        """Creates the table with these quotas as version 0; returns the latest version.
+
+        A table that exists already, or that another process creates at the same time, stays as it is.
+        """
+        try:
+            write_deltalake(
+                self.path,
+                Table.from_batches([_to_arrow(_by_key(entries).values(), changed_by, at)]),
+                mode="error",
+                name="quotas",
+                configuration=TABLE_PROPERTIES,
+                storage_options=self._storage_options,
+                commit_properties=_commit_properties(changed_by, at),
+            )
+        except (DeltaError, OSError, ValueError) as error:
+            if not self.exists():
+                raise self._unwritable(error) from error
+        return self.version()
+
+    def alter(self, change: Callable[[list[QuotaEntry]], Iterable[QuotaEntry]], changed_by: str, at: datetime) -> int:
+        """Replaces the quotas by `change(quotas)` in one commit; returns the version that has them.
+
+        `change` is called again if somebody else commits at the same time, so no change is lost. Quotas that stay the
+        same keep their author and time; if all stay the same there is no commit. If `change` raises, nothing is
+        written.
+        """
+        for _ in range(MAX_COMMIT_ATTEMPTS):
+            table = self._open()
+            columns, before = self._read(table)
+            after = _by_key(change(list(before.values())))
+            kept = [position for position, (key, entry) in enumerate(before.items()) if after.get(key) == entry]
+            new = [entry for key, entry in after.items() if before.get(key) != entry]
+            if len(kept) == len(before) and not new:
+                return table.version()
+            rows = [_taken(columns, kept), _to_arrow(new, changed_by, at)]
+            if self._replace(table, Table.from_batches(rows), changed_by, at):
+                return table.version()
+        raise QuotasTableError(f"the quotas table {self.path} is changed by others all the time; try again later")
+
+    def history(self) -> Iterator[QuotaChange]:
+        """Every change, newest version first; found by comparing versions, so it includes changes by Spark SQL.
+
+        The author is "unknown" for a removal or commit by someone who gave no name.
+        """
+        table = self._open()
+        newer = self._read(table).entries
+        for commit in table.history():
+            older = self._read(self._open(commit["version"] - 1)).entries if commit["version"] > 0 else {}
+            yield from _changes(commit, older, newer)
+            newer = older
+
+    def _open(self, version: int | None = None) -> DeltaTable:
+        try:
+            table = DeltaTable(self.path, storage_options=self._storage_options)
+            latest = table.version()
+            if version is not None and 0 <= version <= latest:
+                table.load_as_version(version)
+            found = {field.name: field.type for field in table.schema().fields}
+        except TableNotFoundError:
+            raise QuotasTableError(
+                f"no quotas table at {self.path}; the job makes it when it starts (`sluice run`): start it, or name the"
+                " settings (--config) or the table (--table) of the one you mean"
+            ) from None
+        except (DeltaError, OSError, ValueError) as error:
+            raise self._unreadable(error) from error
+        if version is not None and table.version() != version:
+            raise QuotasTableError(f"the quotas table {self.path} has no version {version}; expected 0 to {latest}")
+        for field in QUOTAS_SCHEMA.fields:
+            if found.get(field.name) != field.type:
+                raise QuotasTableError(
+                    f"the Delta table {self.path} is no quotas table: it has no column {field.name} of type"
+                    f" {_type_name(field)}; check delta.quotas"
+                )
+        return table
+
+    def _read(self, table: DeltaTable) -> "_Content":
+        try:
+            # to_pyarrow_table() isn't used: with deltalake 1.6.6 it often aborts the process at exit
+            scanned = table.scan(columns=[field.name for field in QUOTAS_SCHEMA.fields]).read_all()
+        except Exception as error:  # arro3 raises no narrower class
+            raise self._unreadable(error) from error
+        for field in QUOTAS_SCHEMA.fields:
+            if scanned[field.name].null_count:
+                raise QuotasTableError(
+                    f"the quotas table {self.path} has a row without {field.name} in version {table.version()};"
+                    " correct it with Spark SQL (UPDATE, DELETE or RESTORE TABLE)"
+                )
+        names = (scanned[name].to_pylist() for name in ("entity", "key", "mode"))
+        # sorted, because a scan has no order of its own
+        order = [position for *_, position in sorted(zip(*names, range(scanned.num_rows), strict=True))]
+        columns = _taken(scanned.combine_chunks().to_batches()[0], order)
+        entries: dict[EntryKey, QuotaEntry] = {}
+        for values in zip(*(columns[name].to_pylist() for name in ("entity", "key", "value", "mode")), strict=True):
+            try:
+                entry = _entry(*values)
+            except (InvalidQuotaError, ValueError) as error:
+                raise QuotasTableError(
+                    f"the quotas table {self.path} has a broken row {values} in version {table.version()}:"
+                    f" {_one_line(error)}; correct it with Spark SQL (UPDATE, DELETE or RESTORE TABLE)"
+                ) from None
+            entries[entry.entity, entry.kind, entry.shadow] = entry
+        if len(entries) != len(order):
+            raise QuotasTableError(
+                f"the quotas table {self.path} has two rows of the same entity, key and mode in version"
+                f" {table.version()}; delete one with Spark SQL (DELETE or RESTORE TABLE)"
+            )
+        return _Content(columns, entries)
+
+    def _replace(self, table: DeltaTable, rows: Table, changed_by: str, at: datetime) -> bool:
+        """Commits `rows` as the version after `table`; writes nothing and returns False if somebody else did first."""
+        base = table.version()
+        try:
+            write_deltalake(
+                table,
+                rows,
+                mode="overwrite",
+                # No retries (see _commit_properties): any other commit must make this one fail. With retries delta-rs
+                # commits after the other where it sees no conflict, such as two first rows in an empty table, and
+                # quotas would be doubled.
+                commit_properties=_commit_properties(changed_by, at),
+            )
+        except (DeltaError, OSError, ValueError) as error:
+            if isinstance(error, CommitFailedError) and self.version() != base:
+                return False
+            raise self._unwritable(error) from error
+        return True
+
+    def _unreadable(self, error: Exception) -> QuotasTableError:
+        return QuotasTableError(
+            f"the quotas table {self.path} can't be read ({_one_line(error)}); check delta.quotas and"
+            " delta.storage_options"
+        )
+
+    def _unwritable(self, error: Exception) -> QuotasTableError:
+        return QuotasTableError(
+            f"the quotas table {self.path} can't be written ({_one_line(error)}); check its permissions, delta.quotas"
+            " and delta.storage_options"
+        )
+
+
+def entity_json(entity: QuotaEntity) -> str:
+    """The entity as the table stores it.
+
+    >>> entity_json(QuotaEntity(user=DEFAULT, client_id="app"))
+    '{"client_id": "app", "user": null}'
+    """
+    return json.dumps(entity.to_mapping(), sort_keys=True, ensure_ascii=False)
+
+
+def _entry(entity: str, key: str, value: float, mode: str) -> QuotaEntry:
+    """Raises InvalidQuotaError or ValueError for a row that Sluice wouldn't have written."""
+    parts = msgspec.json.decode(entity)
+    if not isinstance(parts, dict):
+        raise ValueError("the entity is no JSON object")
+    if mode not in tuple(Mode):
+        raise ValueError(f"mode is {mode!r}; expected enforce or shadow")
+    quota_entity = QuotaEntity.from_mapping(parts)
+    kind = quota_kind(quota_entity, key)
+    check_value(kind, value)
+    return QuotaEntry(quota_entity, kind, value, mode == Mode.SHADOW)
+
+
+def _taken(columns: RecordBatch, positions: Sequence[int]) -> RecordBatch:
+    """The rows at these positions, in the types that are written: a scan gives views of texts."""
+    taken = columns.take(Array(positions, DataType.uint64()))
+    arrays = [taken[name].cast(_ARROW_SCHEMA.field(name).type) for name in _ARROW_SCHEMA.names]
+    return RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
+
+
+def _to_arrow(entries: Collection[QuotaEntry], changed_by: str, at: datetime) -> RecordBatch:
+    changed_at_us = (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    text = DataType.utf8()
+    columns = [
+        Array([entity_json(entry.entity) for entry in entries], text),
+        Array([entry.kind.value for entry in entries], text),
+        Array([entry.value for entry in entries], DataType.float64()),
+        Array([entry.mode.value for entry in entries], text),
+        Array([changed_by] * len(entries), text),
+        Array([changed_at_us] * len(entries), DataType.int64()).cast(DataType.timestamp("us", tz="UTC")),
+    ]
+    return RecordBatch.from_arrays(columns, schema=_ARROW_SCHEMA)
+
+
+def _by_key(entries: Iterable[QuotaEntry]) -> dict[EntryKey, QuotaEntry]:
+    return {(entry.entity, entry.kind, entry.shadow): entry for entry in entries}
+
+
+def _changes(
+    commit: Mapping[str, Any], older: Mapping[EntryKey, QuotaEntry], newer: Mapping[EntryKey, QuotaEntry]
+) -> Iterator[QuotaChange]:
+    """The differences between two versions, sorted; author and time of removals are the commit's."""
+    author = str(commit.get("userName") or "unknown")
+    time = datetime.fromtimestamp(commit["timestamp"] / 1000, UTC)
+    if CHANGED_AT in commit:
+        time = datetime.fromisoformat(commit[CHANGED_AT])
+    changed = [key for key in older.keys() | newer.keys() if older.get(key) != newer.get(key)]
+    for key in sorted(changed, key=lambda key: (entity_json(key[0]), *key[1:])):
+        entity, kind, _ = key
+        yield QuotaChange(commit["version"], author, time, entity, kind, older.get(key), newer.get(key))
+
+
+def _commit_properties(changed_by: str, at: datetime) -> CommitProperties:
+    return CommitProperties(custom_metadata={"userName": changed_by, CHANGED_AT: at.isoformat()}, max_commit_retries=0)
+
+
+def _type_name(field: Field) -> str:
+    return field.type.type if isinstance(field.type, PrimitiveType) else str(field.type)
+
+
+def _one_line(error: Exception) -> str:
+    """The first line of delta-rs's message; causes and stack frames follow it."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].strip()

@@ -1,0 +1,143 @@
+"""The scalar engine: the counters of one entity, charged one request at a time.
+
+`state.arithmetic.counter_arrays` does the same for many entities at once.
+"""
+
+from collections.abc import Sequence
+
+from state.arithmetic.charge import Charge, Outcome, throttles
+from state.arithmetic.sampled_rate import SampledRate, is_exceeded, wait_for_rate_ms
+from state.arithmetic.token_bucket import TokenBucket, wait_for_tokens_ms
+from state.quotas.kinds import UNLIMITED, Coexistence, Family, QuotaKind, QuotaSettings, Window, burst
+
+MUTATION_RATE_WINDOW = Window(samples=2, window_ms=30_000)
+"""Window of `mutation-rate`, which limits nothing and is only reported: Kafka's default for broker metrics."""
+
+
+class EntityCounters:
+    """All counters of one entity (one set of tags). Each is created by its first charge."""
+
+    __slots__ = ("bucket", "last_event_ms", "mutation_limit", "rates")
+
+    def __init__(self) -> None:
+        self.bucket: TokenBucket | None = None
+        self.mutation_limit = UNLIMITED
+        self.rates: dict[QuotaKind, SampledRate] = {}
+        self.last_event_ms = 0
+
+    def charge_request(self, charges: Sequence[Charge], now_ms: int, settings: QuotaSettings) -> list[Outcome]:
+        """Make all charges of one request on this entity.
+
+        If one of them throttles a Fetch, its bytes are taken back, because the response is sent empty (KIP-219).
+        """
+        outcomes = [self.charge(charge, now_ms, settings) for charge in charges]
+        if throttles(outcomes):
+            for outcome in outcomes:
+                if outcome.charge.kind.consumer:
+                    self.rate(outcome.charge.kind).record(-outcome.value, settings.client_window, now_ms)
+        return outcomes
+
+    def charge(self, charge: Charge, now_ms: int, settings: QuotaSettings) -> Outcome:
+        """Charge one quota at `now_ms`, as Kafka's quota manager of that family does."""
+        if now_ms > self.last_event_ms:
+            self.last_event_ms = now_ms
+        if not charge.amounts:
+            return self._reset(charge, settings)
+        family = charge.kind.family
+        if family is Family.MUTATIONS:
+            return self._charge_mutations(charge, now_ms, settings.controller_window)
+        if family is Family.REQUEST_TIME:
+            return self._charge_request_time(charge, now_ms, settings)
+        return self._charge_bytes(charge, now_ms, settings.client_window)
+
+    def rate(self, kind: QuotaKind) -> SampledRate:
+        """The sampled rate of a kind, created by its first use."""
+        rate = self.rates.get(kind)
+        if rate is None:
+            rate = self.rates[kind] = SampledRate()
+        return rate
+
+    def _reset(self, charge: Charge, settings: QuotaSettings) -> Outcome:
+        """Forget what was charged: no samples, and a full bucket."""
+        self.rates.pop(charge.kind, None)
+        tokens = None
+        if charge.kind.family is Family.MUTATIONS:
+            self.bucket, self.mutation_limit = None, UNLIMITED
+            tokens = None if charge.limit is None else burst(settings.controller_window, charge.limit)
+        return Outcome(charge, 0.0, violated=False, wait_ms=0, rate=0.0, tokens=tokens)
+
+    def _charge_mutations(self, charge: Charge, now_ms: int, window: Window) -> Outcome:
+        """KIP-599: strict checks, then charges; permissive charges, then checks. Topic by topic, in order."""
+        limit = UNLIMITED if charge.limit is None else charge.limit
+        bucket = self.bucket = self.bucket or TokenBucket()
+        rate = self.rate(charge.kind)
+        self.mutation_limit = limit
+        refused = []
+        charged, wait_ms, violated = 0.0, 0, False
+        for partitions in charge.amounts:
+            refuse = charge.strict and bucket.measure(limit, window, now_ms) < 0
+            refused.append(refuse)
+            if not refuse:
+                rate.record(partitions, MUTATION_RATE_WINDOW, now_ms)
+                bucket.record(partitions, limit, window, now_ms)
+                charged += partitions
+            if refuse or (not charge.strict and bucket.tokens < 0):
+                violated = True
+                wait_ms = wait_for_tokens_ms(bucket.tokens, limit)
+        return Outcome(
+            charge,
+            charged,
+            violated,
+            wait_ms,
+            rate=rate.peek(MUTATION_RATE_WINDOW, now_ms),
+            tokens=None if charge.limit is None else bucket.tokens,
+            refused=refused,
+        )
+
+    def _charge_bytes(self, charge: Charge, now_ms: int, window: Window) -> Outcome:
+        """Record, then check (KIP-219). The wait has no upper bound."""
+        rate, limit, amount = self.rate(charge.kind), charge.limit, charge.amounts[0]
+        rate.record(amount, window, now_ms)
+        observed = rate.measure(window, now_ms)
+        wait_ms = wait_over_limit_ms(rate, observed, limit, window, now_ms)
+        return Outcome(charge, amount, is_exceeded(limit, observed), wait_ms, observed)
+
+    def _charge_request_time(self, charge: Charge, now_ms: int, settings: QuotaSettings) -> Outcome:
+        """KIP-124: handler time is recorded and checked, then network time is recorded without a check."""
+        window = settings.client_window
+        handler, network = charge.amounts
+        rate = self.rate(charge.kind)
+        rate.record(handler, window, now_ms)
+        observed = rate.measure(window, now_ms)
+        wait_ms = request_wait_ms(rate, observed, charge.limit, window, now_ms)
+        samples = rate.copy() if settings.coexistence is Coexistence.SEQUENTIAL else None
+        violated = is_exceeded(charge.limit, observed)
+        if network:
+            rate.record(network, window, now_ms)
+        return Outcome(charge, handler + network, violated, wait_ms, observed, samples=samples)
+
+
+def wait_over_limit_ms(rate: SampledRate, observed: float, limit: float | None, window: Window, now_ms: int) -> int:
+    """The wait of a byte rate: 0 within the limit, else (O - Q) / Q * window.
+
+    27 500 bytes in a fresh window of 10 s are 2750 a second; with Q = 2000 the wait is 3750 ms.
+
+    >>> rate, window = SampledRate(), Window()
+    >>> rate.record(27_500.0, window, now_ms=0)
+    >>> wait_over_limit_ms(rate, rate.measure(window, 0), 2000.0, window, now_ms=0)
+    3750
+    """
+    if not is_exceeded(limit, observed):
+        return 0
+    return wait_for_rate_ms(observed, limit, rate.window_ms(window, now_ms))
+
+
+def request_wait_ms(rate: SampledRate, observed: float, limit: float | None, window: Window, now_ms: int) -> int:
+    """The wait of request time: as for bytes, but at most one window W (KIP-124, "Request quotas").
+
+    >>> rate, window = SampledRate(), Window(samples=11, window_ms=2000)
+    >>> rate.record(1000.0, window, now_ms=0)
+    >>> request_wait_ms(rate, rate.measure(window, 0), 1.0, window, now_ms=0)
+    2000
+    """
+    return min(wait_over_limit_ms(rate, observed, limit, window, now_ms), window.window_ms)

@@ -1,0 +1,126 @@
+"""The windowed rate of Kafka's byte-rate and request-time quotas (KIP-124, "Request quotas")."""
+
+from functools import reduce
+from operator import add
+from typing import TypeGuard
+
+import msgspec
+
+from state.arithmetic.rounding import divide, round_half_up
+from state.quotas.kinds import Window
+
+
+class SampledRate(msgspec.Struct, array_like=True, gc=False):
+    """A circular buffer of at most S+1 samples, each with a start, a last event and a value, aligned to no grid.
+
+    The three lists have one element per sample; `current` is the index of the sample that is being filled. It travels
+    as an array when a request-time quota is checked again in the combining step.
+
+    Source: Kafka's Rate over WindowedSum over SampledStat. The additional sample is for the one that overlaps the start
+    of the window. Reading a rate empties outdated samples, so `measure` changes the state as Kafka's does; `peek`
+    reads without changing it.
+    """
+
+    starts_ms: list[int] = []
+    last_events_ms: list[int] = []
+    values: list[float] = []
+    current: int = 0
+
+    def copy(self) -> "SampledRate":
+        """An independent copy."""
+        return SampledRate(self.starts_ms.copy(), self.last_events_ms.copy(), self.values.copy(), self.current)
+
+    def record(self, value: float, window: Window, now_ms: int) -> None:
+        """Add `value` to the current sample, opening the next one when W milliseconds have passed since its start."""
+        if not self.starts_ms:
+            self._open(0, now_ms)
+        elif now_ms - self.starts_ms[self.current] >= window.window_ms:
+            self.current = (self.current + 1) % (window.samples + 1)
+            self._open(self.current, now_ms)
+        self.values[self.current] += value
+        self.last_events_ms[self.current] = now_ms
+
+    def measure(self, window: Window, now_ms: int) -> float:
+        """The rate per second at `now_ms`. Empties outdated samples, as Kafka does.
+
+        >>> rate, window = SampledRate(), Window(samples=11, window_ms=1000)
+        >>> rate.record(50.0, window, now_ms=0)
+        >>> rate.measure(window, now_ms=999)
+        4.545867806164196
+        """
+        window_ms = self.window_ms(window, now_ms)
+        # Plain additions as in Java: from Python 3.12 on, sum() compensates rounding errors.
+        return reduce(add, self.values, 0.0) / (window_ms / 1000.0)
+
+    def peek(self, window: Window, now_ms: int) -> float:
+        """The rate that `measure` would give, for display: the samples stay as they are."""
+        oldest_ms = now_ms - window.samples * window.window_ms
+        total, start_ms = 0.0, None
+        for slot, last_event_ms in enumerate(self.last_events_ms):
+            live = last_event_ms > oldest_ms
+            slot_start_ms = self.starts_ms[slot] if live else now_ms
+            total += self.values[slot] if live else 0.0
+            start_ms = slot_start_ms if start_ms is None else min(start_ms, slot_start_ms)
+        return total / (padded_window_ms(now_ms - (now_ms if start_ms is None else start_ms), window) / 1000.0)
+
+    def window_ms(self, window: Window, now_ms: int) -> int:
+        """Length of the interval the rate covers: since the oldest sample, padded to S-1 full windows, at least 1 ms.
+
+        >>> rate = SampledRate([0], [0], [50.0])
+        >>> [rate.window_ms(Window(11, 1000), now_ms) for now_ms in (0, 900, 1000)]
+        [10000, 10900, 10000]
+        """
+        self._purge(window, now_ms)
+        if not self.starts_ms:
+            self._open(0, now_ms)
+        return padded_window_ms(now_ms - min(self.starts_ms), window)
+
+    def _open(self, slot: int, now_ms: int) -> None:
+        """Start an empty sample in `slot`, overwriting an older one."""
+        if slot >= len(self.starts_ms):
+            self.starts_ms.append(now_ms)
+            self.last_events_ms.append(now_ms)
+            self.values.append(0.0)
+        else:
+            self.starts_ms[slot] = now_ms
+            self.last_events_ms[slot] = now_ms
+            self.values[slot] = 0.0
+
+    def _purge(self, window: Window, now_ms: int) -> None:
+        """Empty every sample whose last event is S * W ms old or older: a sample expires by its last event."""
+        oldest_ms = now_ms - window.samples * window.window_ms
+        for slot, last_event_ms in enumerate(self.last_events_ms):
+            if last_event_ms <= oldest_ms:
+                self.starts_ms[slot] = now_ms
+                self.last_events_ms[slot] = now_ms
+                self.values[slot] = 0.0
+
+
+def is_exceeded(limit: float | None, rate: float) -> TypeGuard[float]:
+    """Whether the rate violates the limit. A rate equal to the limit doesn't; without a limit (None) none does."""
+    return limit is not None and rate > limit
+
+
+def padded_window_ms(elapsed_ms: int, window: Window) -> int:
+    """Time since the oldest sample, counting at least S-1 full windows; at least 1 ms.
+
+    >>> padded_window_ms(999, Window(samples=11, window_ms=1000))
+    10999
+    """
+    # Java's division truncates towards zero; only a clock that steps back makes elapsed_ms negative.
+    full_windows = int(elapsed_ms / window.window_ms)
+    missing_windows = window.samples - 1 - full_windows
+    if missing_windows > 0:
+        elapsed_ms += missing_windows * window.window_ms
+    return elapsed_ms if elapsed_ms > 1 else 1
+
+
+def wait_for_rate_ms(rate: float, limit: float, window_ms: int) -> int:
+    """Milliseconds X after which an observed rate O is down to Q: X = (O - Q) / Q * window, rounded half up.
+
+    Source: KIP-124, "Request quotas". Unbounded: negative below the limit, saturated at 2^63-1 for Q = 0.
+
+    >>> wait_for_rate_ms(100.0, 50.0, window_ms=2000)
+    2000
+    """
+    return round_half_up(divide(rate - limit, limit) * window_ms)

@@ -1,0 +1,181 @@
+"""Plans the charges of one request: one for each quota kind, grouped by the counter they go to."""
+
+import msgspec
+
+from state.arithmetic.charge import Charge, Unmetered
+from state.decisions.control import Unmute
+from state.decisions.request import Request
+from state.quotas.entity import Tags
+from state.quotas.entry import Mode
+from state.quotas.kinds import QuotaKind, QuotaSettings, RequestPolicy
+from state.quotas.resolution import QuotaLadder, Quotas, Resolution, Rung
+
+MUTATION_APIS = {"CreateTopics": 6, "DeleteTopics": 5, "CreatePartitions": 3}
+"""The APIs of KIP-599, each with its first version that understands a refusal (strict). Older versions only wait."""
+
+VALIDATE_ONLY_APIS = frozenset({"CreateTopics", "CreatePartitions"})
+
+CLUSTER_ACTION_APIS = frozenset({"StopReplica", "ControlledShutdown", "LeaderAndIsr", "UpdateMetadata"})
+"""Exempt from request quotas if ClusterAction is authorised (KIP-124, "Requests exempt from throttling")."""
+
+DRAFT_EXEMPT_APIS = frozenset(
+    {"StopReplica", "ControlledShutdown", "Heartbeat", "JoinGroup", "LeaveGroup", "SyncGroup"}
+)
+"""Never throttled by the earlier draft of KIP-124 ("Requests that may be throttled")."""
+
+EXEMPT_REQUEST_TIME = "exempt-request-time"
+
+POINTS_PER_NANOSECOND = 100.0 / 1e9
+"""A point is one percent of a thread-second, 10 ms (KIP-124, "Request quotas")."""
+
+_SHADOW = Mode.SHADOW
+"""Looked up for every request, which is slow on an Enum."""
+
+
+class CounterCharges(msgspec.Struct, gc=False):
+    """All charges of one request on one counter."""
+
+    tags: Tags
+    charges: list[Charge]
+
+
+class ChargePlan(msgspec.Struct, gc=False):
+    """All charges of one request, by the key of their counter and in order, and its unmetered amounts."""
+
+    counters: dict[str, CounterCharges]
+    unmetered: list[Unmetered]
+
+
+def plan_charges(request: Request, quotas: Quotas, settings: QuotaSettings) -> ChargePlan:
+    """The counters this request is charged to, and the limits that apply under these quotas.
+
+    Shadow quotas are planned after the enforced ones and on counters of their own, so they change nothing for those.
+    """
+    plan = ChargePlan({}, [])
+    _plan(plan, request, quotas, settings)
+    if quotas.shadow is not None:
+        _plan(plan, request, quotas.shadow, settings)
+    return plan
+
+
+def _plan(plan: ChargePlan, request: Request, quotas: QuotaLadder, settings: QuotaSettings) -> None:
+    """Add the charges under the quotas of one mode."""
+    if request.api in MUTATION_APIS:
+        _plan_mutations(plan, request, quotas, settings)
+    elif request.topic_partitions:
+        if request.api == "Produce":
+            _plan_bytes(plan, request, quotas, QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.TOPIC_PRODUCER_BYTE_RATE)
+        elif request.api == "Fetch" and not request.cluster_action:
+            _plan_bytes(plan, request, quotas, QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.TOPIC_CONSUMER_BYTE_RATE)
+    if request.request_time_ns is not None or request.network_time_ns is not None:
+        _plan_request_time(plan, request, quotas, settings)
+
+
+def plan_resets(unmute: Unmute, quotas: Quotas) -> ChargePlan:
+    """The counters that requests of this entity are charged to under these quotas, each with charges that reset it."""
+    plan, entity = ChargePlan({}, []), unmute.entity
+    for kind in unmute.kinds():
+        if not quotas.enabled(kind):
+            continue
+        if entity.topic is None:
+            resolution = quotas.resolve(kind, entity.user or "", entity.client_id or "")
+        else:
+            resolution = quotas.resolve_topic(kind, entity.topic, entity.partition or 0)
+        _add(plan, kind, resolution, [])
+    return plan
+
+
+def is_exempt(request: Request, policy: RequestPolicy) -> bool:
+    """Whether the request quota never throttles this request.
+
+    KIP-124 as accepted: cluster requests, including replica fetches, if ClusterAction is authorised; SaslHandshake only
+    while authenticating. Its earlier draft: a fixed list of APIs, no matter who sends them.
+    """
+    if policy is RequestPolicy.KIP124_DRAFT:
+        return request.api in DRAFT_EXEMPT_APIS
+    if request.api == "SaslHandshake":
+        return request.authenticating
+    return request.cluster_action and (request.api in CLUSTER_ACTION_APIS or request.api == "Fetch")
+
+
+def request_points(request: Request, settings: QuotaSettings) -> list[float]:
+    """[handler, network] time in points: 10 ms of handler time are 1 point.
+
+    The earlier draft counts handler time only, as a share of all `num.io.threads` threads: with 8 threads a quota of
+    1 percent allows 80 ms per second.
+
+    >>> request_points(Request(api="Metadata", request_time_ns=10_000_000), QuotaSettings())
+    [1.0, 0.0]
+    >>> draft = QuotaSettings(policy=RequestPolicy.KIP124_DRAFT, num_io_threads=8)
+    >>> request_points(Request(api="Metadata", request_time_ns=80_000_000), draft)
+    [1.0, 0.0]
+    """
+    handler = (request.request_time_ns or 0) * POINTS_PER_NANOSECOND
+    if settings.policy is RequestPolicy.KIP124_DRAFT:
+        return [handler / settings.num_io_threads, 0.0]
+    return [handler, (request.network_time_ns or 0) * POINTS_PER_NANOSECOND]
+
+
+def is_strict(request: Request) -> bool:
+    """Whether the caller understands refusals. A request without `api_version` counts as current."""
+    return request.api_version is None or request.api_version >= MUTATION_APIS[request.api]
+
+
+def _plan_mutations(plan: ChargePlan, request: Request, quotas: QuotaLadder, settings: QuotaSettings) -> None:
+    kind = QuotaKind.CONTROLLER_MUTATION_RATE
+    if not request.mutations or not quotas.enabled(kind):
+        return
+    if request.validate_only and settings.validate_only_exempt and request.api in VALIDATE_ONLY_APIS:
+        return
+    resolution = quotas.resolve(kind, request.user or "", request.client_id or "")
+    amounts = [float(mutation.partitions) for mutation in request.mutations]
+    _add(plan, kind, resolution, amounts, strict=is_strict(request))
+
+
+def _plan_bytes(
+    plan: ChargePlan, request: Request, quotas: QuotaLadder, client_kind: QuotaKind, topic_kind: QuotaKind
+) -> None:
+    if quotas.enabled(client_kind):
+        resolution = quotas.resolve(client_kind, request.user or "", request.client_id or "")
+        _add(plan, client_kind, resolution, [float(sum([touched.bytes for touched in request.topic_partitions]))])
+    metered = quotas.enabled(topic_kind)
+    if not metered and quotas.mode is _SHADOW:
+        return  # the enforced quotas have reported the bytes of each partition
+    for (topic, partition), size in _bytes_by_partition(request).items():
+        if metered:
+            _add(plan, topic_kind, quotas.resolve_topic(topic_kind, topic, partition), [size])
+        else:
+            tags = Tags(topic=topic, partition=partition)
+            plan.unmetered.append(Unmetered(topic_kind, Rung.NONE, tags, size))
+
+
+def _plan_request_time(plan: ChargePlan, request: Request, quotas: QuotaLadder, settings: QuotaSettings) -> None:
+    kind = QuotaKind.REQUEST_PERCENTAGE
+    if not quotas.enabled(kind):
+        return
+    points = request_points(request, settings)
+    if is_exempt(request, settings.policy):
+        if not any(amount.quota == EXEMPT_REQUEST_TIME for amount in plan.unmetered):
+            plan.unmetered.append(Unmetered(EXEMPT_REQUEST_TIME, "exempt", None, sum(points)))
+    else:
+        _add(plan, kind, quotas.resolve(kind, request.user or "", request.client_id or ""), points)
+
+
+def _bytes_by_partition(request: Request) -> dict[tuple[str, int], float]:
+    sizes: dict[tuple[str, int], float] = {}
+    for touched in request.topic_partitions:
+        key = (touched.topic, touched.partition)
+        sizes[key] = sizes.get(key, 0.0) + touched.bytes
+    return sizes
+
+
+def _add(plan: ChargePlan, kind: QuotaKind, resolution: Resolution, amounts: list[float], strict: bool = False) -> None:
+    limit = resolution.limit
+    if limit is None and resolution.shadow:
+        return  # a trial counts whom it limits; enforced quotas count everybody, as Kafka does
+    charge = Charge(kind, resolution.rung, limit, resolution.shadow, amounts, strict)
+    counter = plan.counters.get(resolution.key)
+    if counter is None:
+        plan.counters[resolution.key] = CounterCharges(resolution.tags, [charge])
+    else:
+        counter.charges.append(charge)

@@ -1,0 +1,130 @@
+"""The entity a quota is set on (`QuotaEntity`), and the entity a counter is kept for (`Tags`)."""
+
+import string
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+
+from state.errors import InvalidQuotaError
+
+
+class Default(Enum):
+    """Marks the default entity of a type, as opposed to a real entity with the name `<default>`."""
+
+    DEFAULT = "<default>"
+
+    __hash__ = object.__hash__  # Enum's own __hash__ is slow, and the default is looked up for every request
+
+
+DEFAULT: Final = Default.DEFAULT
+
+_UNCHANGED = (string.ascii_letters + string.digits + "._-").encode()
+"""The bytes that URL-encoding leaves unchanged. Most names consist of them."""
+
+EntityName = str | Default | None
+"""A name, DEFAULT, or None where the entity has no part of that type."""
+
+
+class QuotaEntity(msgspec.Struct, frozen=True, gc=False):
+    """The entity a quota is set on: a user, a client-id, both, or a topic. Each part is a name or DEFAULT."""
+
+    user: EntityName = None
+    client_id: EntityName = None
+    topic: EntityName = None
+
+    @classmethod
+    def from_mapping(cls, parts: Mapping[str, object], *, literal_default: bool = False) -> "QuotaEntity":
+        """The entity of a mapping such as `{"user": "alice", "client_id": None}`; None is the default entity.
+
+        With `literal_default`, for files that people write, the name `<default>` means the default entity too.
+        Raises InvalidQuotaError for an unknown part, a part that is given twice, an empty name, or no part at all.
+        """
+        names: dict[str, EntityName] = {}
+        for key, name in parts.items():
+            part = {"client-id": "client_id"}.get(key, key)
+            if part not in ("user", "client_id", "topic"):
+                raise InvalidQuotaError(
+                    "unknown_entity_type", f"unknown entity type {key!r}; expected user, client_id or topic"
+                )
+            if part in names:
+                raise InvalidQuotaError("duplicate_part", "client-id and client_id are the same; expected one of them")
+            if name is None or (literal_default and name == DEFAULT.value):
+                names[part] = DEFAULT
+            elif isinstance(name, str):
+                names[part] = name
+            else:
+                raise InvalidQuotaError("bad_name", f"{key} is {name!r}; expected a string or null for the default")
+        entity = cls(**names)
+        entity.check()
+        return entity
+
+    def to_mapping(self) -> dict[str, str | None]:
+        """The entity as in JSON: null stands for the default; parts that the entity doesn't have are missing."""
+        parts = (("user", self.user), ("client_id", self.client_id), ("topic", self.topic))
+        return {part: None if name is DEFAULT else str(name) for part, name in parts if name is not None}
+
+    def check(self) -> None:
+        """Raises InvalidQuotaError unless the parts are {user}, {client_id}, {user, client_id} or {topic}."""
+        names = (self.user, self.client_id, self.topic)
+        if all(name is None for name in names):
+            raise InvalidQuotaError("empty_entity", "the entity is empty; expected a user, a client_id or a topic")
+        if "" in names:
+            raise InvalidQuotaError("empty_name", "an entity name is empty; expected a name, or null for the default")
+        if self.topic is not None and (self.user is not None or self.client_id is not None):
+            raise InvalidQuotaError("topic_combined", "a topic can't be combined with a user or client_id")
+
+
+class Tags(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The entity a counter is kept for: Kafka's metric tags. Requests with equal tags share the counter.
+
+    `user` and `client_id` are "" if the tag is not part of the counter. Only counters of a topic-partition (KIP-1010)
+    have a `topic`.
+    """
+
+    user: str = ""
+    client_id: str = ""
+    topic: str | None = None
+    partition: int = -1
+
+    def key(self) -> str:
+        """The tags as one string, unambiguous for any names, for hashing and storing."""
+        if self.topic is not None:
+            return f"topic:{sanitize(self.topic)}|{self.partition}"
+        return client_key(self.user, self.client_id)
+
+    def to_mapping(self) -> dict[str, str | int]:
+        """The entity as in a charge of a decision: only the parts that the counter has."""
+        if self.topic is not None:
+            return {"topic": self.topic, "partition": self.partition}
+        shown: dict[str, str | int] = {}
+        if self.user:
+            shown["user"] = self.user
+        if self.client_id or not self.user:
+            shown["client_id"] = self.client_id
+        return shown
+
+
+def client_key(user: str, client_id: str) -> str:
+    """`user|client_id`, both URL-encoded, so that no two clients have the same key.
+
+    >>> client_key("O=A", "app")
+    'O%3DA|app'
+    """
+    key = f"{user}|{client_id}"
+    if key.encode().translate(None, _UNCHANGED) == b"|":
+        return key
+    return f"{sanitize(user)}|{sanitize(client_id)}"
+
+
+def sanitize(name: str) -> str:
+    """The name, URL-encoded as by Kafka's Sanitizer for metric tags: a blank becomes %20, * becomes %2A.
+
+    >>> sanitize("O=A client,CN=localhost")
+    'O%3DA%20client%2CCN%3Dlocalhost'
+    """
+    if not name.encode().translate(None, _UNCHANGED):
+        return name
+    return quote(name, safe=".-_").replace("~", "%7E")

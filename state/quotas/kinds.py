@@ -1,0 +1,133 @@
+"""Quota kinds and the settings of their arithmetic.
+
+Sources: KIP-599 (controller mutations), KIP-124 (request time), KIP-1010 (topic-partitions), Kafka's byte-rate quotas.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Self
+
+UNLIMITED = 9.223372036854775807e18
+"""Kafka's "no quota": Long.MAX_VALUE as a double."""
+
+MAX_THROTTLE_MS = 2_147_483_647
+"""Longest wait that fits a Kafka response (int32). Longer waits are clamped, never wrapped."""
+
+
+class Family(Enum):
+    """How a quota is metered. All kinds of a family share one arithmetic and one unit.
+
+    `unit` is the unit of an amount, as `qu` of a RateLimit-Policy header (draft-ietf-httpapi-ratelimit-headers) names
+    it; `content-bytes` is from the draft; the others are defined by Sluice. `rate_name` is Kafka's metric for the rate.
+    `whole` says whether Kafka defines the limit as a long, so that only whole numbers are accepted.
+    """
+
+    BYTES = "content-bytes", "byte-rate", True
+    REQUEST_TIME = "sluice-thread-percent", "request-time", False
+    MUTATIONS = "sluice-partitions", "mutation-rate", False
+
+    def __init__(self, unit: str, rate_name: str, whole: bool) -> None:
+        self.unit = unit
+        self.rate_name = rate_name
+        self.whole = whole
+
+
+class Scope(Enum):
+    """What kind of entity a quota is set on."""
+
+    CLIENT = "users, client-ids and both"  # KIP-124, KIP-599
+    TOPIC = "topics, metered for each partition"  # KIP-1010
+
+
+class QuotaKind(StrEnum):
+    """The table of quota kinds. The value is the key as operators write it.
+
+    To add a kind of the family BYTES, add a line here and charge it in `state.decisions.charge_plan`; other code that
+    depends on a kind reads this table. A second kind of request time or mutations also needs fields of its own in
+    `PartialDecision`. CONTRIBUTING.md, "How to add a quota kind", has all steps.
+
+    `code` identifies the kind's rate in stored state: codes count up from 0 and never change their meaning.
+    `metric_group` is Kafka's metric group. `consumer` marks what a Fetch consumes: a throttled Fetch is answered empty
+    and its bytes are taken back (KIP-219).
+    """
+
+    PRODUCER_BYTE_RATE = "producer_byte_rate", 0, Scope.CLIENT, Family.BYTES, "Produce"
+    CONSUMER_BYTE_RATE = "consumer_byte_rate", 1, Scope.CLIENT, Family.BYTES, "Fetch", True
+    REQUEST_PERCENTAGE = "request_percentage", 2, Scope.CLIENT, Family.REQUEST_TIME, "Request"
+    CONTROLLER_MUTATION_RATE = "controller_mutation_rate", 5, Scope.CLIENT, Family.MUTATIONS, "ControllerMutation"
+    TOPIC_PRODUCER_BYTE_RATE = "producer.byte.rate", 3, Scope.TOPIC, Family.BYTES, "Produce"
+    TOPIC_CONSUMER_BYTE_RATE = "consumer.byte.rate", 4, Scope.TOPIC, Family.BYTES, "Fetch", True
+
+    code: int
+    scope: Scope
+    family: Family
+    metric_group: str
+    consumer: bool
+
+    def __new__(
+        cls, key: str, code: int, scope: Scope, family: Family, metric_group: str, consumer: bool = False
+    ) -> Self:
+        """A member whose value, and wire form, is the key alone."""
+        kind = str.__new__(cls, key)
+        kind._value_ = key
+        kind.code, kind.scope, kind.family = code, scope, family
+        kind.metric_group, kind.consumer = metric_group, consumer
+        return kind
+
+    __hash__ = str.__hash__  # Enum's own __hash__ is slow, and kinds are looked up several times per request
+
+
+KINDS_BY_CODE = {kind.code: kind for kind in QuotaKind}
+"""The kind of each stored rate."""
+
+CLIENT_KINDS = tuple(kind for kind in QuotaKind if kind.scope is Scope.CLIENT)
+TOPIC_KINDS = tuple(kind for kind in QuotaKind if kind.scope is Scope.TOPIC)
+
+KEY_ALIASES = {
+    "request_time_percent": QuotaKind.REQUEST_PERCENTAGE,  # the earlier draft of KIP-124
+    "controller_mutations_rate": QuotaKind.CONTROLLER_MUTATION_RATE,  # KIP-599 as written
+}
+"""Key names from the text of the proposals, accepted wherever a key is read."""
+
+
+class RequestPolicy(StrEnum):
+    """Which version of KIP-124 the request quota follows."""
+
+    KIP124 = "kip124"
+    KIP124_DRAFT = "kip124_draft"
+
+
+class Coexistence(StrEnum):
+    """How the waits of several quotas on one request combine into its throttle time."""
+
+    MAX = "max"
+    SEQUENTIAL = "sequential"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The sampling of a quota: `samples` (S) windows of `window_ms` (W) milliseconds each."""
+
+    samples: int = 11
+    window_ms: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaSettings:
+    """The configuration of the arithmetic (section `quota` of the settings)."""
+
+    client_window: Window = Window()
+    controller_window: Window = Window()
+    policy: RequestPolicy = RequestPolicy.KIP124
+    coexistence: Coexistence = Coexistence.MAX
+    validate_only_exempt: bool = True
+    num_io_threads: int = 8  # used by the earlier draft of KIP-124 only
+
+
+def burst(window: Window, limit: float) -> float:
+    """The most tokens a bucket can hold: B = S * W * Q (KIP-599, "Throttling Algorithm").
+
+    >>> burst(Window(samples=100, window_ms=1000), 5.0)
+    500.0
+    """
+    return window.samples * (window.window_ms / 1000.0) * limit

@@ -1,0 +1,148 @@
+"""The limits topic: the quotas in force as compacted records, so that gateways resolve limits themselves.
+
+Each quota has one record. Its key is the entity, the quota and the mode as canonical JSON; its value adds the limit.
+A null value removes the quota. A record under `VERSION_KEY` ends each version and says how many quotas it has, so that
+a reader knows when it has them all.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from state.errors import InvalidQuotaError
+from state.quotas.entity import QuotaEntity
+from state.quotas.entry import Mode as EntryMode
+from state.quotas.entry import QuotaEntry
+from state.quotas.resolution import QuotaLadder, Quotas
+from state.quotas.validation import check_value, quota_kind
+
+VERSION_KEY = b'"version"'
+"""Key of the record that ends a version. No quota has it: their keys are JSON objects."""
+
+Mode = Literal["enforce", "shadow"]
+
+
+class LimitRecord(msgspec.Struct, frozen=True):
+    """Value of a quota's record. `value` is bytes/s, percent or mutations/s; `version` is the one that set it."""
+
+    entity: dict[str, str | None]
+    quota: str
+    value: float
+    mode: Mode
+    version: int
+
+
+class VersionEnd(msgspec.Struct, frozen=True):
+    """Value of the record under `VERSION_KEY`: the version that is complete now, and how many quotas it has."""
+
+    version: int
+    count: int
+
+
+class LimitsInForce(msgspec.Struct, frozen=True):
+    """The quotas of one version as two ladders: shadow quotas have counters of their own."""
+
+    version: int
+    enforced: Quotas
+    shadow: QuotaLadder
+
+
+_ENCODER = msgspec.json.Encoder(order="sorted")
+_LIMIT = msgspec.json.Decoder(LimitRecord)
+_VERSION_END = msgspec.json.Decoder(VersionEnd)
+
+
+def limit_key(entry: QuotaEntry) -> bytes:
+    """Key of a quota's record: canonical JSON, so that one quota always has one key.
+
+    >>> from state.quotas.kinds import QuotaKind
+    >>> limit_key(QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1024.0))
+    b'{"entity":{"user":"alice"},"mode":"enforce","quota":"producer_byte_rate"}'
+    """
+    return _ENCODER.encode({"entity": entry.entity.to_mapping(), "mode": _mode(entry), "quota": entry.kind})
+
+
+def limit_value(entry: QuotaEntry, version: int) -> bytes:
+    """Value of a quota's record, set by `version` of the quotas table."""
+    return _ENCODER.encode(LimitRecord(entry.entity.to_mapping(), entry.kind, entry.value, _mode(entry), version))
+
+
+def version_end(version: int, count: int) -> bytes:
+    """Value of the record that ends a version of `count` quotas."""
+    return _ENCODER.encode(VersionEnd(version, count))
+
+
+def read_limit(key: bytes, value: bytes) -> QuotaEntry:
+    """The quota of a record. Raises InvalidQuotaError if Sluice would not have written the record."""
+    try:
+        record = _LIMIT.decode(value)
+        entity = QuotaEntity.from_mapping(record.entity)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidQuotaError("bad_limit", f"the record is no limit ({error}); expected a limit as JSON") from None
+    kind = quota_kind(entity, record.quota)
+    check_value(kind, record.value)
+    entry = QuotaEntry(entity, kind, record.value, record.mode == "shadow")
+    if limit_key(entry) != key:
+        raise InvalidQuotaError("bad_limit", "the record's key names another quota than its value; expected the same")
+    return entry
+
+
+def changed_limits(
+    published: dict[bytes, QuotaEntry], wanted: dict[bytes, QuotaEntry], version: int
+) -> list[tuple[bytes, bytes | None]]:
+    """The records (key, value) that turn the quotas of the topic into `wanted`: removals first, None removes."""
+    removed: list[tuple[bytes, bytes | None]] = [(key, None) for key in published if key not in wanted]
+    return removed + [
+        (key, limit_value(entry, version)) for key, entry in wanted.items() if published.get(key) != entry
+    ]
+
+
+class LimitsView:
+    """What a reader of the limits topic knows: feed it every record in order.
+
+    `in_force` is None until a version is complete, and then stays at the last complete version. `garbage` counts
+    records that Sluice would not have written; they are ignored.
+    """
+
+    def __init__(self) -> None:
+        self.in_force: LimitsInForce | None = None
+        self.garbage = 0
+        self._entries: dict[bytes, QuotaEntry] = {}
+
+    @property
+    def entries(self) -> dict[bytes, QuotaEntry]:
+        """The quotas that the records so far leave, by key; those of an incomplete version included."""
+        return self._entries
+
+    def take(self, key: bytes | None, value: bytes | None) -> None:
+        """Take over one record. Raises InvalidQuotaError for garbage, which is counted and changes nothing."""
+        try:
+            self._take(key, value)
+        except InvalidQuotaError:
+            self.garbage += 1
+            raise
+
+    def _take(self, key: bytes | None, value: bytes | None) -> None:
+        if key is None:
+            raise InvalidQuotaError("bad_limit", "the record has no key; expected entity, quota and mode as JSON")
+        if key == VERSION_KEY:
+            self._end_version(value)
+        elif value is None:
+            self._entries.pop(key, None)
+        else:
+            self._entries[key] = read_limit(key, value)
+
+    def _end_version(self, value: bytes | None) -> None:
+        try:
+            end = _VERSION_END.decode(value or b"")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidQuotaError("bad_limit", f"the record ends no version ({error}); expected a version") from None
+        if end.count != len(self._entries):
+            return  # compaction has removed records of this version: a later one replaced them, and ends further on
+        quotas = Quotas(self._entries.values(), end.version)
+        shadow = QuotaLadder(mode=EntryMode.SHADOW) if quotas.shadow is None else quotas.shadow
+        self.in_force = LimitsInForce(end.version, quotas, shadow)
+
+
+def _mode(entry: QuotaEntry) -> Mode:
+    return "shadow" if entry.shadow else "enforce"

@@ -1,0 +1,277 @@
+"""Finds the quota that applies to a request: the eight precedence levels ("rungs") of KIP-124 and KIP-1010's two.
+
+Source: KIP-124, "Quota entity"; KIP-1010, "Default Quota Configuration".
+"""
+
+from collections.abc import Iterable
+from enum import Enum, StrEnum
+from typing import TypeVar
+
+import msgspec
+
+from state.quotas.entity import DEFAULT, EntityName, Tags
+from state.quotas.entry import Mode, QuotaEntry
+from state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, QuotaKind
+
+
+class Rung(StrEnum):
+    """The rung that gave a limit, most specific first."""
+
+    USER_CLIENT = "user+client-id"
+    USER_DEFAULT_CLIENT = "user+default client-id"
+    USER = "user"
+    DEFAULT_USER_CLIENT = "default user+client-id"
+    DEFAULT_USER_DEFAULT_CLIENT = "default user+default client-id"
+    DEFAULT_USER = "default user"
+    CLIENT = "client-id"
+    DEFAULT_CLIENT = "default client-id"
+    TOPIC = "topic"
+    DEFAULT_TOPIC = "default topic"
+    NONE = "none"
+
+    __hash__ = str.__hash__  # Enum's own __hash__ is slow, and rungs are looked up for every request
+
+
+class Part(Enum):
+    """What a rung requires of the user, or the client-id, of an entity."""
+
+    OWN = "the name in the request"
+    DEFAULT = "the default entity"
+    ABSENT = "no such part"
+
+    __hash__ = object.__hash__  # Enum's own __hash__ is slow
+
+
+LADDER = {
+    Rung.USER_CLIENT: (Part.OWN, Part.OWN),
+    Rung.USER_DEFAULT_CLIENT: (Part.OWN, Part.DEFAULT),
+    Rung.USER: (Part.OWN, Part.ABSENT),
+    Rung.DEFAULT_USER_CLIENT: (Part.DEFAULT, Part.OWN),
+    Rung.DEFAULT_USER_DEFAULT_CLIENT: (Part.DEFAULT, Part.DEFAULT),
+    Rung.DEFAULT_USER: (Part.DEFAULT, Part.ABSENT),
+    Rung.CLIENT: (Part.ABSENT, Part.OWN),
+    Rung.DEFAULT_CLIENT: (Part.ABSENT, Part.DEFAULT),
+}
+"""The eight rungs, most specific first, with what each requires of the user and of the client-id."""
+
+_RUNG_OF = {parts: rung for rung, parts in LADDER.items()}
+
+MAX_CACHED = 1 << 17
+"""Most resolutions cached per kind, which bounds the memory of a worker."""
+
+MAX_CACHED_CHARACTERS = 256
+"""Longest user and client-id together, in characters, that is cached. Names can have tens of thousands of characters,
+so longer ones are resolved again each time."""
+
+SHADOW_KEY_PREFIX = "shadow:"
+"""Begins the key of each counter of a shadow quota, so that it is stored apart from the counter with the same tags.
+No other key begins so: names in keys are URL-encoded and have no colon, and keys of topics begin with `topic:`."""
+
+_Whom = TypeVar("_Whom", tuple[str, str], tuple[str, int])
+
+_ClientName = tuple[EntityName, EntityName]
+"""User and client-id of an entity."""
+
+
+class Resolution(msgspec.Struct, frozen=True, gc=False):
+    """The limit that applies to a request, and the counter that is charged. Limit None is unlimited.
+
+    `key` is `tags.key()`, after `SHADOW_KEY_PREFIX` for a shadow quota. `rung` is the rung that gave the limit.
+    """
+
+    tags: Tags
+    key: str
+    rung: Rung
+    limit: float | None
+    shadow: bool
+
+
+class ClientLimits:
+    """The limits of one quota kind, in one mode, on users, client-ids and both."""
+
+    def __init__(self, entries: Iterable[QuotaEntry], mode: Mode = Mode.ENFORCE) -> None:
+        """Of several entries for one entity the last one counts. All of them have the mode `mode`."""
+        self._mode = mode
+        self._entries = {(entry.entity.user, entry.entity.client_id): entry for entry in entries}
+        used = {_RUNG_OF[_part(user), _part(client_id)] for user, client_id in self._entries}
+        self._rungs = [(rung, *LADDER[rung]) for rung in LADDER if rung in used]
+        shapes = {(user is Part.ABSENT, client_id is Part.ABSENT) for _, user, client_id in self._rungs}
+        # With entities of several shapes, or none, unmatched requests are counted by their client-id.
+        self._no_user, self._no_client_id = shapes.pop() if len(shapes) == 1 else (True, False)
+        self._resolved: dict[tuple[str, str], Resolution] = {}
+
+    def __bool__(self) -> bool:
+        """Whether any quota of this kind is set."""
+        return bool(self._entries)
+
+    def resolve(self, user: str, client_id: str) -> Resolution:
+        """The first configured rung of the eight, and the tags of the counter.
+
+        If nothing matches, the tags depend on the entities of the kind: if all of them have the same parts (user,
+        client-id or both), the counter has these too, else the client-id (Kafka's metric tags).
+        """
+        resolution = self._resolved.get((user, client_id))
+        if resolution is None:
+            resolution = _cached(self._resolved, (user, client_id), self._resolve(user, client_id))
+        return resolution
+
+    def _resolve(self, user: str, client_id: str) -> Resolution:
+        for rung, user_part, client_part in self._rungs:
+            entry = self._entries.get((_name(user_part, user), _name(client_part, client_id)))
+            if entry is not None:
+                tags = Tags("" if user_part is Part.ABSENT else user, "" if client_part is Part.ABSENT else client_id)
+                return _resolution(tags, rung, entry, self._mode)
+        tags = Tags("" if self._no_user else user, "" if self._no_client_id else client_id)
+        return _resolution(tags, Rung.NONE, None, self._mode)
+
+    def entry(self, key: _ClientName) -> QuotaEntry | None:
+        """The entry set on exactly this (user, client-id), for showing which rungs were passed over."""
+        return self._entries.get(key)
+
+    def entities(self) -> frozenset[_ClientName]:
+        """Every (user, client-id) with a limit of this kind."""
+        return frozenset(self._entries)
+
+
+class QuotaLadder:
+    """The quotas of one mode: each request finds its limit among them, whatever quotas the other mode has."""
+
+    def __init__(self, entries: Iterable[QuotaEntry] = (), mode: Mode = Mode.ENFORCE) -> None:
+        """Those of `entries` that have the mode `mode`. Of several for one entity and kind the last one counts."""
+        self.mode = mode
+        by_kind: dict[QuotaKind, list[QuotaEntry]] = {kind: [] for kind in QuotaKind}
+        for entry in entries:
+            if entry.mode is mode:
+                by_kind[entry.kind].append(entry)
+        self._client_limits = {kind: ClientLimits(by_kind[kind], mode) for kind in CLIENT_KINDS}
+        self._topic_entries = {kind: {entry.entity.topic: entry for entry in by_kind[kind]} for kind in TOPIC_KINDS}
+        self._resolved_topics: dict[QuotaKind, dict[tuple[str, int], Resolution]] = {kind: {} for kind in TOPIC_KINDS}
+
+    def enabled(self, kind: QuotaKind) -> bool:
+        """Whether any quota of this kind is set. Without one Kafka counts nothing."""
+        return bool(self._topic_entries[kind] if kind in TOPIC_KINDS else self._client_limits[kind])
+
+    def client_limits(self, kind: QuotaKind) -> ClientLimits:
+        """The limits of a client kind."""
+        return self._client_limits[kind]
+
+    def resolve(self, kind: QuotaKind, user: str, client_id: str) -> Resolution:
+        """The limit of a client kind for this user and client-id."""
+        return self._client_limits[kind].resolve(user, client_id)
+
+    def resolve_topic(self, kind: QuotaKind, topic: str, partition: int) -> Resolution:
+        """The limit of a partition of a topic: the topic's own, else the default topic's (KIP-1010)."""
+        resolved = self._resolved_topics[kind]
+        resolution = resolved.get((topic, partition))
+        if resolution is None:
+            resolution = _cached(resolved, (topic, partition), self._resolve_topic(kind, topic, partition))
+        return resolution
+
+    def _resolve_topic(self, kind: QuotaKind, topic: str, partition: int) -> Resolution:
+        tags = Tags(topic=topic, partition=partition)
+        entries = self._topic_entries[kind]
+        for rung, name in topic_ladder(topic):
+            entry = entries.get(name)
+            if entry is not None:
+                return _resolution(tags, rung, entry, self.mode)
+        return _resolution(tags, Rung.NONE, None, self.mode)
+
+    def limit_of(self, kind: QuotaKind, tags: Tags) -> float | None:
+        """The limit of a counter, found from its tags as Kafka does; None is unlimited.
+
+        Tags with a user and a client-id meet the rungs of that level only, and so on (ClientQuotaManager, "quota").
+        """
+        if tags.topic is not None:
+            return self.resolve_topic(kind, tags.topic, tags.partition).limit
+        absent = (not tags.user, bool(tags.user) and not tags.client_id)
+        limits = self._client_limits[kind]
+        for rung, key in ladder(tags.user, tags.client_id):
+            user_part, client_part = LADDER[rung]
+            entry = limits.entry(key)
+            if entry is not None and (user_part is Part.ABSENT, client_part is Part.ABSENT) == absent:
+                return entry.value
+        return None
+
+    def topic_entry(self, kind: QuotaKind, name: EntityName) -> QuotaEntry | None:
+        """The entry set on exactly this topic, for showing which rungs were passed over."""
+        return self._topic_entries[kind].get(name)
+
+    def is_empty(self) -> bool:
+        """Whether there is no quota of any kind."""
+        return not any(self._client_limits.values()) and not any(self._topic_entries.values())
+
+    def charges_one_counter(self) -> bool:
+        """Whether every request is certain to charge at most one counter, so that no decisions need combining.
+
+        True if no topic has a quota, and all client kinds in use are set on the same entities: then each of them
+        resolves a request to the same tags.
+        """
+        if any(self._topic_entries.values()):
+            return False
+        return len({limits.entities() for limits in self._client_limits.values() if limits}) <= 1
+
+
+class Quotas(QuotaLadder):
+    """All quotas in force at one version of the quotas table; a changed table is another `Quotas`.
+
+    It is itself the ladder of the enforced quotas. `shadow` is the ladder of the shadow quotas, None if there are none,
+    so that requests cost nothing more then.
+    """
+
+    def __init__(self, entries: Iterable[QuotaEntry] = (), version: int = 0) -> None:
+        """Of several entries for one entity, kind and mode the last one counts."""
+        entries = list(entries)
+        super().__init__(entries)
+        self.version = version
+        shadow = QuotaLadder(entries, Mode.SHADOW)
+        self.shadow = None if shadow.is_empty() else shadow
+
+    def charges_one_counter(self) -> bool:
+        """As for one ladder. Enforced and shadow quotas have counters of their own, so only one may have any."""
+        if self.shadow is None:
+            return super().charges_one_counter()
+        return self.is_empty() and self.shadow.charges_one_counter()
+
+
+def ladder(user: str, client_id: str) -> list[tuple[Rung, _ClientName]]:
+    """The eight rungs for a user and client-id, most specific first, each with the entity it matches."""
+    return [
+        (rung, (_name(user_part, user), _name(client_part, client_id)))
+        for rung, (user_part, client_part) in LADDER.items()
+    ]
+
+
+def topic_ladder(topic: str) -> tuple[tuple[Rung, EntityName], ...]:
+    """The two rungs for a topic (KIP-1010, "Default Quota Configuration")."""
+    return ((Rung.TOPIC, topic), (Rung.DEFAULT_TOPIC, DEFAULT))
+
+
+def _part(name: EntityName) -> Part:
+    """The kind of part that this name is."""
+    if name is None:
+        return Part.ABSENT
+    return Part.DEFAULT if name is DEFAULT else Part.OWN
+
+
+def _name(part: Part, own: str) -> EntityName:
+    """The entity name on this rung for a request named `own`."""
+    if part is Part.OWN:
+        return own
+    return DEFAULT if part is Part.DEFAULT else None
+
+
+def _resolution(tags: Tags, rung: Rung, entry: QuotaEntry | None, mode: Mode) -> Resolution:
+    limit = None if entry is None else entry.value
+    if mode is Mode.SHADOW:
+        return Resolution(tags, SHADOW_KEY_PREFIX + tags.key(), rung, limit, shadow=True)
+    return Resolution(tags, tags.key(), rung, limit, shadow=False)
+
+
+def _cached(resolved: dict[_Whom, Resolution], whom: _Whom, resolution: Resolution) -> Resolution:
+    """Cache the resolution: most requests come from few clients."""
+    if len(f"{whom[0]}{whom[1]}") > MAX_CACHED_CHARACTERS:
+        return resolution
+    if len(resolved) >= MAX_CACHED:
+        resolved.clear()
+    resolved[whom] = resolution
+    return resolution

@@ -1,0 +1,208 @@
+"""A shard: the counters of all counted entities that hash to it, read from and written to one block of bytes."""
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress
+from typing import TypeVar
+
+import numpy as np
+
+from state.arithmetic.charge import Outcome
+from state.arithmetic.columns import (
+    Columns,
+    Flags,
+    columns_of,
+    concatenate,
+    counters_from,
+    empty_columns,
+    integers,
+    take,
+)
+from state.arithmetic.counter import MUTATION_RATE_WINDOW, EntityCounters
+from state.arithmetic.counter_arrays import Charged, CounterArrays, can_charge_together
+from state.quotas.kinds import QuotaSettings, burst
+from state.store.codec import decode, encode
+
+TOGETHER = 64
+"""Number of entities from which the array engine is faster, however many requests each has: measured by
+`python -m scripts.benchmarks.engines`."""
+
+_BLOCK = 512
+"""Entities charged together per block. Larger blocks fall out of the CPU cache and run slower."""
+
+RequestT = TypeVar("RequestT", bound=Charged)
+
+
+def shard_of_entity(key: str, shards: int) -> int:
+    """The shard that keeps the counters of the entity with this key: the same in every process and release."""
+    return zlib.crc32(key.encode()) % shards
+
+
+class Shard:
+    """The counters of many entities.
+
+    They are kept as columns. Entities that are charged singly are converted to objects, which replace their rows until
+    the columns are needed again.
+    """
+
+    def __init__(self, keys: list[str] | None = None, columns: Columns | None = None) -> None:
+        """The counters of the entities `keys` (n,) in `columns`; none by default."""
+        self._keys = keys or []
+        self._columns = columns or empty_columns()
+        self._singles: dict[str, EntityCounters] = {}
+        self._single_rows: list[int] = []
+
+    @classmethod
+    def from_bytes(cls, payload: bytes, shards: int) -> "Shard":
+        """The shard stored in `payload`. Raises StateError if it is unreadable or has another shard count."""
+        return cls(*decode(payload, shards))
+
+    def charge(
+        self, requests_by_key: Mapping[str, Sequence[RequestT]], settings: QuotaSettings, together: int = TOGETHER
+    ) -> list[tuple[RequestT, list[Outcome]]]:
+        """Charge entities, by their key, with their requests in the order given: each request with its outcomes.
+
+        The array engine charges the first request of every entity, then every second one, and so on, while at least
+        `together` entities have a further request that it supports. The scalar engine charges the rest. Both give
+        the same results, to the last bit.
+        """
+        supported: Mapping[str, Sequence[RequestT]] = {}
+        if len(requests_by_key) >= together:
+            supported = {
+                key: requests for key, requests in requests_by_key.items() if can_charge_together(requests, settings)
+            }
+        rounds = _rounds(supported.values(), together)
+        if not rounds:
+            return self._charge_singly(requests_by_key, settings)
+        rest = {
+            key: requests[rounds:] if key in supported else requests
+            for key, requests in requests_by_key.items()
+            if key not in supported or len(requests) > rounds
+        }
+        return self._charge_together(supported, rounds, settings) + self._charge_singly(rest, settings)
+
+    def counters(self, key: str) -> EntityCounters:
+        """The counters of one entity, created by their first use. The object is valid until the next `charge`."""
+        self._load([key])
+        return self._singles[key]
+
+    def to_bytes(self, shards: int, idle_expiry_ms: int, settings: QuotaSettings) -> bytes:
+        """The stored form of the shard, without the entities whose counters are at rest."""
+        keys, columns = self._merged()
+        if keys:
+            kept = ~at_rest(columns, int(columns.last_event_ms.max()), idle_expiry_ms, settings)
+            if not kept.all():
+                keys, columns = _kept(keys, kept), take(columns, kept)
+        return encode(keys, columns, shards)
+
+    def _charge_singly(
+        self, requests_by_key: Mapping[str, Sequence[RequestT]], settings: QuotaSettings
+    ) -> list[tuple[RequestT, list[Outcome]]]:
+        """Charge all requests of these entities with the scalar engine."""
+        self._load(requests_by_key)
+        charged = []
+        for key, requests in requests_by_key.items():
+            counters = self._singles[key]
+            for request in requests:
+                charged.append((request, counters.charge_request(request.charges, request.timestamp_ms, settings)))
+        return charged
+
+    def _charge_together(
+        self, requests_by_key: Mapping[str, Sequence[RequestT]], rounds: int, settings: QuotaSettings
+    ) -> list[tuple[RequestT, list[Outcome]]]:
+        """Charge the first `rounds` requests of these entities with the array engine; they become the last rows."""
+        self._keys, self._columns = self._merged()
+        self._singles, self._single_rows = {}, []
+        others, keys, columns = self._taken_out(requests_by_key)
+        kinds = {
+            charge.kind for requests in requests_by_key.values() for request in requests for charge in request.charges
+        }
+        counters = CounterArrays(columns, kinds, settings)
+        queues = [requests_by_key[key] for key in keys]
+        entities = list(range(len(queues)))
+        charged: list[tuple[RequestT, list[Outcome]]] = []
+        for number in range(rounds):
+            entities = [entity for entity in entities if len(queues[entity]) > number]
+            for block in _blocks(entities):
+                requests = [queues[entity][number] for entity in block]
+                now_ms = integers(request.timestamp_ms for request in requests)
+                outcomes = counters.charge(np.array(block), now_ms, [request.charges for request in requests])
+                charged.extend(zip(requests, outcomes, strict=True))
+        self._keys, self._columns = others[0] + keys, concatenate([others[1], counters.columns()])
+        return charged
+
+    def _load(self, keys: Iterable[str]) -> None:
+        """Convert these entities to objects, all in one step: that is cheaper than one by one."""
+        missing = [key for key in dict.fromkeys(keys) if key not in self._singles]
+        if not missing:
+            return
+        rows = sorted(self._rows_of(missing).values())
+        stored = counters_from(take(self._columns, integers(rows)))
+        self._singles.update(zip((self._keys[row] for row in rows), stored, strict=True))
+        self._single_rows += rows
+        for key in missing:
+            if key not in self._singles:
+                self._singles[key] = EntityCounters()
+
+    def _merged(self) -> tuple[list[str], Columns]:
+        """Keys and columns of all entities: first the untouched rows, then the entities that were charged singly."""
+        if not self._singles:
+            return self._keys, self._columns
+        untouched = ~_flags(self._single_rows, len(self._keys))
+        columns = concatenate([take(self._columns, untouched), columns_of(self._singles.values())])
+        return _kept(self._keys, untouched) + list(self._singles), columns
+
+    def _taken_out(self, keys: Iterable[str]) -> tuple[tuple[list[str], Columns], list[str], Columns]:
+        """The entities that are not in `keys`, and those that are, each with keys and columns.
+
+        New ones have empty counters.
+        """
+        rows_by_key = self._rows_of(keys)
+        rows = sorted(rows_by_key.values())
+        others = ~_flags(rows, len(self._keys))
+        new = [key for key in keys if key not in rows_by_key]
+        columns = concatenate([take(self._columns, integers(rows)), columns_of([EntityCounters()] * len(new))])
+        other_columns = take(self._columns, others)
+        return (_kept(self._keys, others), other_columns), [self._keys[row] for row in rows] + new, columns
+
+    def _rows_of(self, keys: Iterable[str]) -> dict[str, int]:
+        """The rows of those entities that are stored. One pass over all keys costs less than an index of them."""
+        wanted = set(keys)
+        found = compress(range(len(self._keys)), map(wanted.__contains__, self._keys))
+        return {self._keys[row]: row for row in found}
+
+
+def at_rest(columns: Columns, now_ms: int, idle_expiry_ms: int, settings: QuotaSettings) -> Flags:
+    """Which of n entities can be forgotten without changing a later decision: (n,) flags.
+
+    Idle for longer than the expiry (Kafka: 3600 s), every sample outdated, and the bucket full again. Shipped Kafka
+    forgets a deficit together with the counter; here the counter stays until the deficit is paid.
+    """
+    spans_ms = (window.samples * window.window_ms for window in (settings.client_window, MUTATION_RATE_WINDOW))
+    idle = now_ms - columns.last_event_ms > max(idle_expiry_ms, *spans_ms)
+    refilled = columns.bucket_tokens + columns.mutation_limit * ((now_ms - columns.bucket_last_ms) / 1000.0)
+    full = refilled >= burst(settings.controller_window, 1.0) * columns.mutation_limit
+    at_rest_now: Flags = idle & (np.isnan(columns.bucket_tokens) | full)
+    return at_rest_now
+
+
+def _rounds(queues: Iterable[Sequence[Charged]], together: int) -> int:
+    """How many times at least `together` of the queues have a further request."""
+    longest_first = sorted(map(len, queues), reverse=True)
+    return longest_first[together - 1] if len(longest_first) >= together else 0
+
+
+def _blocks(entities: Sequence[int]) -> Iterator[Sequence[int]]:
+    """The entities in blocks that are charged together."""
+    for start in range(0, len(entities), _BLOCK):
+        yield entities[start : start + _BLOCK]
+
+
+def _kept(keys: Sequence[str], kept: Flags) -> list[str]:
+    return list(compress(keys, kept.tolist()))
+
+
+def _flags(rows: Sequence[int], length: int) -> Flags:
+    flags = np.zeros(length, np.bool_)
+    flags[rows] = True
+    return flags

@@ -1,0 +1,99 @@
+"""Reads all balances from the enforce query's checkpoint, as of its last committed micro-batch."""
+
+import json
+from collections.abc import Iterator
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from configs.settings import Settings
+from streaming.balances.file import Balances
+from streaming.balances.imported import read_imported_shard, read_imported_start
+from streaming.checkpoint.batch_log import BatchLog
+from streaming.checkpoint.folder import Checkpoint
+from streaming.checkpoint.origin import Origin, read_origin
+from streaming.checkpoint.shard_keys import shard_of_spark_key
+from streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
+from streaming.errors import CheckpointError
+from streaming.runtime.query_errors import reason_of
+
+
+def required_origin(checkpoint: Checkpoint) -> Origin:
+    """What the checkpoint was made with. Raises CheckpointError if there is none."""
+    origin = read_origin(checkpoint)
+    if origin is None:
+        raise CheckpointError(
+            f"{checkpoint.location} has no balances; name the enforce.checkpoint of a job that has run"
+        )
+    return origin
+
+
+def stored_balances(settings: Settings) -> Balances:
+    """The balances in the checkpoint of the settings, whose lock the caller holds.
+
+    Starts Spark if the query has committed a micro-batch. Raises CheckpointError if there are no balances, or if a
+    micro-batch was begun and not committed: only this checkpoint's own query can repeat it without writing its
+    decisions twice.
+    """
+    checkpoint = Checkpoint(settings.enforce.checkpoint)
+    origin, start = required_origin(checkpoint), read_imported_start(checkpoint)
+    committed = last_committed(settings, checkpoint)
+    if start is None and committed < 0:
+        raise CheckpointError(f"{checkpoint.location} has no balances yet: its job has committed no micro-batch")
+    offsets = start.offsets if start else {}
+    shards = {number: read_imported_shard(checkpoint, number) for number in start.shards} if start else {}
+    if committed >= 0:
+        offsets = committed_offsets(checkpoint, committed, origin.requests_topic)
+        shards |= _stored_shards(settings, checkpoint.location, committed)  # a stored shard includes what was imported
+        if last_committed(settings, checkpoint) != committed:  # a URI can't be locked
+            raise CheckpointError(f"a job works on {checkpoint.location}; stop it with SIGTERM first")
+    return Balances(origin, offsets, shards)
+
+
+def last_committed(settings: Settings, checkpoint: Checkpoint) -> int:
+    """The last micro-batch, -1 without any. Raises CheckpointError if it isn't committed, or the files are damaged."""
+    check_enforce_checkpoint(settings)
+    committed = check_spark_files(checkpoint).committed
+    begun = BatchLog(checkpoint).last_begun
+    if begun > committed:
+        raise CheckpointError(
+            f"micro-batch {begun} in {checkpoint.location} was begun and isn't committed; start the job once with the"
+            " settings it ran with, let it go on, and stop it with SIGTERM"
+        )
+    return committed
+
+
+def committed_offsets(checkpoint: Checkpoint, batch_id: int, topic: str) -> dict[int, int]:
+    """The offset after the last record of a micro-batch, by partition. Raises CheckpointError."""
+    topics = read_offsets(checkpoint, batch_id)
+    if topic not in topics:
+        raise CheckpointError(
+            f"offsets/{batch_id} in {checkpoint.location} doesn't say where {topic} was read to; restore the checkpoint"
+            " from a backup"
+        )
+    return topics[topic]
+
+
+def stored_partitions(checkpoint: Checkpoint, batch_id: int) -> int | None:
+    """The shuffle partitions that a micro-batch ran with, which Spark keeps with the state; None if it doesn't say."""
+    content = checkpoint.spark.read(f"offsets/{batch_id}") or b""
+    try:
+        metadata = json.loads(content.decode().splitlines()[1])
+        return int(metadata["conf"]["spark.sql.shuffle.partitions"])
+    except (ValueError, KeyError, IndexError, TypeError):
+        return None
+
+
+def _stored_shards(settings: Settings, location: str, batch_id: int) -> dict[int, bytes]:
+    from streaming.runtime.session import start_session  # takes a second to import, and isn't always needed
+
+    spark = start_session(settings)
+    try:
+        _ = spark.streams  # SPARK-58973: reading state needs a coordinator that Spark sets up with this, and only then
+        state = spark.read.format("statestore").option("batchId", batch_id).load(location)
+        rows: Iterator[tuple[int, bytes]] = state.select("key.shard_key", "value.groupState.payload").toLocalIterator()
+        return {shard_of_spark_key(key): bytes(payload) for key, payload in rows}
+    except (PySparkException, Py4JError) as error:
+        raise CheckpointError(f"{location}: {reason_of(error, 'enforce').text}") from error
+    finally:
+        spark.stop()

@@ -1,0 +1,109 @@
+"""All balances of a checkpoint, and the file that `sluice state export` writes."""
+
+import hashlib
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from state.store.codec import CODEC_VERSION, decode, encode
+from state.store.resharding import reshard
+from streaming.checkpoint.origin import Origin
+from streaming.errors import StateFileError
+
+_KIND = b"sluice state "
+_FIRST_LINE = _KIND + b"1\n"
+"""What the file is, and the version of its format."""
+
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
+Offset = Annotated[int, Meta(ge=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class Balances:
+    """The counters of every entity, and the offsets up to which requests are charged to them.
+
+    `offsets`: partition of the requests topic to the offset of the first request not charged.
+    `shards`: number to the stored form (state/store/codec.py) of each shard that has counters.
+    """
+
+    origin: Origin
+    offsets: dict[int, Offset]
+    shards: dict[int, bytes]
+
+    def entities(self) -> int:
+        """How many entities have counters. Raises StateError if a shard can't be read."""
+        return sum(len(decode(payload, self.origin.shards)[0]) for payload in self.shards.values())
+
+    def resharded(self, shards: int) -> "Balances":
+        """The same counters in `shards` shards. Raises StateError if a shard can't be read."""
+        stored = (decode(payload, self.origin.shards) for payload in self.shards.values())
+        payloads = {number: encode(keys, columns, shards) for number, keys, columns in reshard(stored, shards)}
+        return Balances(replace(self.origin, shards=shards), self.offsets, payloads)
+
+
+class _Content(NamedTuple):
+    """What follows the first line and the digest, as msgpack."""
+
+    codec_version: int
+    balances: Balances
+
+
+def write_balances(path: Path, balances: Balances) -> None:
+    """Write the file in one step, for its owner alone. Raises StateFileError if it exists or can't be written."""
+    check_free(path)
+    content = msgspec.msgpack.encode(_Content(CODEC_VERSION, balances))
+    draft = path.with_name(f"{path.name}.draft")
+    try:
+        draft.unlink(missing_ok=True)  # of an export that was cut short
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # users' names are in it
+            file.writelines((_FIRST_LINE, hashlib.sha256(content).digest(), content))
+            file.flush()
+            os.fsync(file.fileno())  # the operator may remove the checkpoint next
+        draft.rename(path)
+    except OSError as error:
+        raise StateFileError(f"{path}: can't be written ({error.strerror}); name another file") from error
+
+
+def check_free(path: Path) -> None:
+    """Raises StateFileError if the file exists or its folder doesn't: an export never replaces a file."""
+    if path.exists():
+        raise StateFileError(f"{path}: is there already; name a new file, or remove that one")
+    if not path.parent.is_dir():
+        raise StateFileError(f"{path}: there is no folder {path.parent}; make it, or name another file")
+
+
+def read_balances(path: Path) -> Balances:
+    """The balances of a file. Raises StateFileError if it is missing, damaged, or not an export."""
+    try:
+        written = path.read_bytes()
+    except OSError as error:
+        raise StateFileError(
+            f"{path}: can't be read ({error.strerror}); name a file of `sluice state export`"
+        ) from error
+    if not written.startswith(_KIND):
+        raise StateFileError(f"{path}: holds no exported balances; name a file of `sluice state export`")
+    if not written.startswith(_FIRST_LINE):
+        raise StateFileError(f"{path}: is in a form that this release can't read; use the release that exported it")
+    digest_end = len(_FIRST_LINE) + _DIGEST_BYTES
+    digest, content = written[len(_FIRST_LINE) : digest_end], memoryview(written)[digest_end:]
+    if hashlib.sha256(content).digest() != digest:
+        raise StateFileError(f"{path}: is damaged; export once more, or take another copy of the file")
+    return _decoded(content, path)
+
+
+def _decoded(content: memoryview, path: Path) -> Balances:
+    try:
+        codec_version, balances = msgspec.msgpack.decode(content, type=_Content)
+    except msgspec.MsgspecError as error:
+        raise StateFileError(f"{path}: holds something else than balances ({error}); export once more") from error
+    if codec_version > CODEC_VERSION:
+        raise StateFileError(
+            f"{path}: its counters have codec version {codec_version}, this release reads {CODEC_VERSION};"
+            " import it with the release that exported it, or a later one"
+        )
+    return balances

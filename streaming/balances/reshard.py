@@ -1,0 +1,81 @@
+"""Changes the shard count of a checkpoint: prepares a new one in the same folder, and swaps them."""
+
+import os
+from itertools import count
+from typing import NamedTuple
+
+from configs.settings import Settings
+from streaming.balances.extract import last_committed, required_origin, stored_balances, stored_partitions
+from streaming.balances.file import Balances
+from streaming.balances.imported import read_imported_start, store_imported
+from streaming.checkpoint.folder import Checkpoint
+from streaming.checkpoint.job_identity import keep_job_identity
+from streaming.checkpoint.lock import locked
+from streaming.checkpoint.origin import PREPARED_SUFFIX, read_origin
+from streaming.errors import CheckpointError
+
+
+class Resharded(NamedTuple):
+    """The balances as they are now, how many shards they had, and where the old checkpoint is."""
+
+    balances: Balances
+    shards_before: int
+    kept: str
+
+
+def reshard_checkpoint(settings: Settings) -> Resharded | None:
+    """Make a new checkpoint with the balances of the job's, in the shards of the settings; keep the old one.
+
+    None, and nothing is changed, if the checkpoint has these shards and shuffle partitions already.
+    If this is interrupted, either nothing has changed or `finish_reshard` completes it.
+    Raises CheckpointError and StateError.
+    """
+    checkpoint = Checkpoint(settings.enforce.checkpoint)
+    difference = required_origin(checkpoint).difference_but_shards(settings)
+    if difference is not None:
+        raise CheckpointError(
+            f"the checkpoint {checkpoint.location} was made with {difference}; set it back: balances can move to other"
+            " shards, not to other windows or another topic"
+        )
+    prepared, kept = checkpoint.with_suffix(PREPARED_SUFFIX), _free_name(checkpoint)
+    with locked(checkpoint):
+        if _is_as_wanted(checkpoint, settings):
+            return None
+        before = stored_balances(settings)
+        balances = before.resharded(settings.state.shards)
+        prepared.clear()
+        store_imported(prepared, balances)
+        keep_job_identity(checkpoint, prepared)
+        checkpoint.move(kept)
+        prepared.move(checkpoint)
+    return Resharded(balances, before.origin.shards, kept.location)
+
+
+def _is_as_wanted(checkpoint: Checkpoint, settings: Settings) -> bool:
+    """Whether a checkpoint with balances has the shards and the shuffle partitions of the settings."""
+    if required_origin(checkpoint).shards != settings.state.shards:
+        return False
+    committed = last_committed(settings, checkpoint)
+    if committed < 0:  # the first micro-batch will fix the partitions
+        return read_imported_start(checkpoint) is not None
+    wanted = settings.enforce.shuffle_partitions
+    if wanted is None and settings.spark["spark.master"] == "local[*]":
+        wanted = os.cpu_count()
+    return wanted is not None and stored_partitions(checkpoint, committed) == wanted
+
+
+def finish_reshard(settings: Settings) -> bool:
+    """Move a prepared checkpoint to its place if an interrupted reshard left only that; returns whether it did."""
+    checkpoint = Checkpoint(settings.enforce.checkpoint)
+    prepared = checkpoint.with_suffix(PREPARED_SUFFIX)
+    if not checkpoint.is_new() or read_origin(prepared) is None:
+        return False
+    checkpoint.clear()
+    prepared.move(checkpoint)
+    return True
+
+
+def _free_name(checkpoint: Checkpoint) -> Checkpoint:
+    """Where the old checkpoint is kept: a name that no earlier one has."""
+    names = (checkpoint.with_suffix(f".before-reshard-{number}") for number in count(1))
+    return next(name for name in names if name.is_new())

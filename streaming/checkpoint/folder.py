@@ -1,0 +1,131 @@
+"""A query's checkpoint, and the files in it: Spark's own at its top, Sluice's in the subfolder `sluice`."""
+
+from pathlib import Path, PurePosixPath
+
+from pyarrow import fs
+
+from streaming.errors import CheckpointError
+
+_SLUICE = "sluice"
+_LOCK = "lock"
+
+
+class CheckpointFiles:
+    """Small files in a checkpoint, or in a subfolder of it, that the driver and every executor can reach."""
+
+    def __init__(self, location: str, subfolder: str = "") -> None:
+        self._location = location
+        self._subfolder = subfolder
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a file, None if it doesn't exist. Raises CheckpointError if the folder can't be read."""
+        filesystem, folder = self._open()
+        try:
+            with filesystem.open_input_stream(str(folder / name)) as stream:
+                content: bytes = stream.read()
+                return content
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise CheckpointError(f"can't read {name} in {self._location}: {error}") from error
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace a file in one step, so that a crash leaves the old or the new one. Raises CheckpointError."""
+        filesystem, folder = self._open()
+        target, draft = str(folder / name), str(folder / f"{name}.draft")
+        try:
+            filesystem.create_dir(str((folder / name).parent), recursive=True)
+            with filesystem.open_output_stream(draft) as stream:
+                stream.write(content)
+            filesystem.move(draft, target)
+        except OSError as error:
+            raise CheckpointError(
+                f"can't write {name} in {self._location}: {error}; give the job a checkpoint folder it can write"
+            ) from error
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the files in a folder of this one; none if it doesn't exist."""
+        filesystem, path = self._open()
+        selector = fs.FileSelector(str(path / folder), allow_not_found=True)
+        return [entry.base_name for entry in filesystem.get_file_info(selector) if entry.is_file]
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        filesystem, folder = self._open()
+        filesystem.delete_file(str(folder / name))
+
+    def damaged_file(self, name: str, reason: str) -> CheckpointError:
+        """The error for a file that can't be used."""
+        return CheckpointError(
+            f"{PurePosixPath(self._subfolder, name)} in {self._location} is damaged ({reason}); restore the checkpoint"
+            " from a backup, or name a new one (balances start from zero)"
+        )
+
+    def _open(self) -> tuple[fs.FileSystem, PurePosixPath]:
+        filesystem, path = _opened(self._location)
+        return filesystem, path / self._subfolder
+
+
+class Checkpoint:
+    """A query's checkpoint folder: a path or a URI.
+
+    `location` is the URI, or the absolute path so that workers find it too. `spark` are Spark's own files, `sluice`
+    those of Sluice.
+    """
+
+    def __init__(self, location: str) -> None:
+        self.location = location.rstrip("/") if "://" in location else str(Path(location).absolute())
+        self.spark = CheckpointFiles(self.location)
+        self.sluice = CheckpointFiles(self.location, _SLUICE)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a path on this machine rather than a URI."""
+        return "://" not in self.location
+
+    @property
+    def lock_file(self) -> Path:
+        """The file that a process locks while it works on a local checkpoint."""
+        return Path(self.location) / _SLUICE / _LOCK
+
+    def with_suffix(self, suffix: str) -> "Checkpoint":
+        """The checkpoint in the same folder whose name has this suffix added."""
+        return Checkpoint(self.location + suffix)
+
+    def is_new(self) -> bool:
+        """Whether neither Spark nor Sluice keeps anything in the checkpoint yet; a lock doesn't count."""
+        filesystem, folder = _opened(self.location)
+        selector = fs.FileSelector(str(folder), allow_not_found=True, recursive=True)
+        return all(entry.base_name == _LOCK for entry in filesystem.get_file_info(selector) if entry.is_file)
+
+    def size_bytes(self) -> int:
+        """The size of all files in it; 0 for a new one."""
+        filesystem, folder = _opened(self.location)
+        selector = fs.FileSelector(str(folder), allow_not_found=True, recursive=True)
+        return sum(entry.size or 0 for entry in filesystem.get_file_info(selector) if entry.is_file)
+
+    def move(self, target: "Checkpoint") -> None:
+        """Rename the checkpoint. Raises CheckpointError, always in an object store, which can't rename in one step."""
+        filesystem, folder = _opened(self.location)
+        try:
+            filesystem.move(str(folder), str(_opened(target.location)[1]))
+        except (OSError, NotImplementedError) as error:
+            raise CheckpointError(
+                f"{self.location} can't be renamed to {target.location} ({error}); name a new enforce.checkpoint,"
+                " and use `sluice state export` with the old and `sluice state import` with the new one"
+            ) from error
+
+    def clear(self) -> None:
+        """Remove the checkpoint with everything in it, if it exists."""
+        filesystem, folder = _opened(self.location)
+        if filesystem.get_file_info(str(folder)).type is fs.FileType.Directory:
+            filesystem.delete_dir(str(folder))
+
+
+def _opened(location: str) -> tuple[fs.FileSystem, PurePosixPath]:
+    """The file system that a checkpoint is in, and its path there."""
+    location = location.replace("s3a://", "s3://", 1)
+    if "://" not in location:
+        return fs.LocalFileSystem(), PurePosixPath(location)
+    filesystem, path = fs.FileSystem.from_uri(location)
+    return filesystem, PurePosixPath(path)

@@ -1,0 +1,112 @@
+"""The settings a checkpoint was created with, and the comparison with the current settings."""
+
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from configs.settings import Settings
+from streaming.checkpoint.folder import Checkpoint
+from streaming.errors import CheckpointError
+
+PREPARED_SUFFIX = ".resharded"
+"""Suffix of the new checkpoint's name while `sluice state reshard` prepares it."""
+
+_LAYOUT = 2
+"""Version of the shard-to-Spark-key mapping stored in a checkpoint.
+
+1: the shard number itself. 2: the key whose Murmur3 hash is the shard number.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The settings a checkpoint was created with. State created with other settings can't be used."""
+
+    shards: int
+    requests_topic: str
+    quota_window: tuple[int, int]
+    controller_window: tuple[int, int]
+    layout: int = 1
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Origin":
+        """The origin that these settings would give a new checkpoint."""
+        quota = settings.quota
+        return cls(
+            settings.state.shards,
+            settings.topics.requests,
+            (quota.client_window.samples, quota.client_window.window_ms),
+            (quota.controller_window.samples, quota.controller_window.window_ms),
+            _LAYOUT,
+        )
+
+    def difference(self, settings: Settings) -> str | None:
+        """The first setting, in words, that differs from this origin; None if none does."""
+        wanted = Origin.of(settings)
+        for name, setting in _SETTING_NAMES.items():
+            was, value = getattr(self, name), getattr(wanted, name)
+            if was != value:
+                return f"{setting} = {was}, the settings say {value}"
+        return None
+
+    def difference_but_shards(self, settings: Settings) -> str | None:
+        """Like `difference`, without the shards: balances can move to other shards, but not to anything else."""
+        return replace(self, shards=settings.state.shards).difference(settings)
+
+
+_SETTING_NAMES = {
+    "shards": "state.shards",
+    "requests_topic": "topics.requests",
+    "quota_window": "quota.window.num and quota.window.size.seconds (in ms)",
+    "controller_window": "controller.quota.window.num and controller.quota.window.size.seconds (in ms)",
+}
+
+
+def check_origin(checkpoint: Checkpoint, settings: Settings) -> None:
+    """Record the settings of a new checkpoint. Raises CheckpointError if an old one was made with other settings."""
+    stored = read_origin(checkpoint)
+    if stored is None:
+        _check_not_between(checkpoint)
+        write_origin(checkpoint, Origin.of(settings))
+        return
+    difference = stored.difference(settings)
+    if difference is not None:
+        way_on = (
+            "run `sluice state reshard`, which keeps the balances"
+            if stored.shards != settings.state.shards
+            else "name a new enforce.checkpoint (balances start from zero)"
+        )
+        raise CheckpointError(
+            f"the checkpoint {settings.enforce.checkpoint} was made with {difference}; set it back, or {way_on}"
+        )
+
+
+def read_origin(checkpoint: Checkpoint) -> Origin | None:
+    """The settings the checkpoint was made with, None for a new one. Raises CheckpointError if they can't be read."""
+    content = checkpoint.sluice.read("sluice.json")
+    if content is None:
+        return None
+    try:
+        origin = msgspec.json.decode(content, type=Origin)
+    except msgspec.MsgspecError as error:
+        raise checkpoint.sluice.damaged_file("sluice.json", str(error)) from error
+    if origin.layout != _LAYOUT:
+        raise CheckpointError(
+            f"the state in {checkpoint.location} has layout {origin.layout}, this release has {_LAYOUT}; run `sluice"
+            " state export` with the release that made it and `sluice state import` with this one, or name a new"
+            " enforce.checkpoint (balances start from zero)"
+        )
+    return origin
+
+
+def write_origin(checkpoint: Checkpoint, origin: Origin) -> None:
+    """Record the settings a checkpoint of this release is made with."""
+    checkpoint.sluice.write("sluice.json", msgspec.json.encode(replace(origin, layout=_LAYOUT)))
+
+
+def _check_not_between(checkpoint: Checkpoint) -> None:
+    """Raises CheckpointError if a reshard moved the old checkpoint away and did not move the new one in yet."""
+    if checkpoint.with_suffix(PREPARED_SUFFIX).sluice.read("sluice.json") is not None:
+        raise CheckpointError(
+            f"`sluice state reshard` of {checkpoint.location} was interrupted; run it again to finish it"
+        )

@@ -1,0 +1,77 @@
+"""Spark's state keys of the shards, chosen so that every task gets the same number of shards.
+
+Spark stores a key in the state partition `hash(key) mod partitions`. With the keys 0, 1, 2, ... one of two tasks had 20
+of 32 shards, and the other one waited for it. Spark's hash of an int (Murmur3, 32 bits) is a bijection. So each shard
+gets the key whose hash is the number of the shard: the shards are dealt to the partitions one by one, for any number of
+partitions.
+
+The inverse undoes the steps of the hash in reverse order. All arithmetic is modulo 2^32: multiplying by an odd factor
+is undone by its modular inverse, a rotation by the opposite rotation, and `x ^ (x >> n)` by recovering n bits at a time
+from the top.
+"""
+
+from functools import cache
+
+_SEED = 42  # Spark's constant for hash partitioning
+_INT_BYTES = 4
+_MASK = 0xFFFFFFFF
+_KEY_FACTORS = (0xCC9E2D51, 0x1B873593)
+_KEY_ROTATION = 15
+_STATE_ROTATION, _STATE_FACTOR, _STATE_ADDEND = 13, 5, 0xE6546B64
+_MIX_FACTORS = (0x85EBCA6B, 0xC2B2AE35)
+_MIX_SHIFTS = (16, 13, 16)
+
+
+def shard_of_spark_key(key: int) -> int:
+    """The shard stored under this key: Spark's `hash(key)`.
+
+    >>> shard_of_spark_key(405075492)
+    7
+    """
+    mixed = _product(_rotated(_product(key, _KEY_FACTORS[0]), _KEY_ROTATION), _KEY_FACTORS[1])
+    state = _product(_rotated(mixed ^ _SEED, _STATE_ROTATION), _STATE_FACTOR) + _STATE_ADDEND
+    state = _xor_shifted((state & _MASK) ^ _INT_BYTES, _MIX_SHIFTS[0])
+    state = _xor_shifted(_product(state, _MIX_FACTORS[0]), _MIX_SHIFTS[1])
+    return _xor_shifted(_product(state, _MIX_FACTORS[1]), _MIX_SHIFTS[2])
+
+
+@cache
+def spark_key_of_shard(shard: int) -> int:
+    """The key of a shard, a signed int of 32 bits: the inverse of Spark's hash.
+
+    >>> spark_key_of_shard(7)
+    405075492
+    """
+    state = _product(_xor_unshifted(shard, _MIX_SHIFTS[2]), _inverse(_MIX_FACTORS[1]))
+    state = _product(_xor_unshifted(state, _MIX_SHIFTS[1]), _inverse(_MIX_FACTORS[0]))
+    state = _xor_unshifted(state, _MIX_SHIFTS[0]) ^ _INT_BYTES
+    state = _rotated(_product(state - _STATE_ADDEND, _inverse(_STATE_FACTOR)), 32 - _STATE_ROTATION)
+    mixed = _rotated(_product(state ^ _SEED, _inverse(_KEY_FACTORS[1])), 32 - _KEY_ROTATION)
+    key = _product(mixed, _inverse(_KEY_FACTORS[0]))
+    return key - (1 << 32) if key >> 31 else key
+
+
+def _product(first: int, second: int) -> int:
+    return first * second & _MASK
+
+
+def _inverse(factor: int) -> int:
+    """The modular inverse of an odd factor: their product is 1 modulo 2^32."""
+    return pow(factor, -1, 1 << 32)
+
+
+def _rotated(word: int, bits: int) -> int:
+    """The 32-bit word rotated to the left by `bits`."""
+    return (word << bits | word >> 32 - bits) & _MASK
+
+
+def _xor_shifted(word: int, bits: int) -> int:
+    return word ^ word >> bits
+
+
+def _xor_unshifted(word: int, bits: int) -> int:
+    """The inverse of `_xor_shifted`: the top `bits` bits are unchanged, and each block of bits gives the next one."""
+    found = word
+    for _ in range(32 // bits):
+        found = word ^ found >> bits
+    return found

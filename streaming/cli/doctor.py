@@ -1,0 +1,224 @@
+"""Checks everything the job depends on and prints one line per check, with the fix for each failure."""
+
+import os
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+
+from configs.kafka import connect
+from configs.settings import Settings
+from sinks.tables.quotas import QuotasTable
+from state.errors import SluiceError
+from streaming.checkpoint.folder import Checkpoint
+from streaming.checkpoint.lock import is_locked
+from streaming.checkpoint.origin import check_origin
+from streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
+from streaming.errors import CheckError
+from streaming.java.jars import SPARK_JARS
+from streaming.java.java import find_java
+
+_AUDIT_TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable")
+
+CORE_SECONDS_FOR_A_MILLION = 20
+"""Core-seconds of a micro-batch over a million known entities, load and broker on the same machine included.
+
+Measured with `./scripts/soak --rate 1000`: 9.8 to 11.3 s on 2 cores (docs/operating.md, "Sizing").
+"""
+
+
+def run_doctor(settings: Settings, show: Callable[[str], object] = print) -> int:
+    """Shows one line per check, `ok` or `FAIL`. Returns 0 if all pass, else 1. Changes nothing."""
+
+    def passes(name: str, check: Callable[[], str]) -> bool:
+        try:
+            show(f"ok    {name}: {check()}")
+        except (SluiceError, OSError) as error:
+            show(f"FAIL  {name}: {' '.join(str(error).split())}")
+            return False
+        return True
+
+    passed = [
+        passes("python", check_python),
+        passes("java", check_java),
+        passes("jars of Spark", check_jars),
+        # without a broker the check of the topics would only wait and fail too
+        passes("broker", lambda: check_broker(settings))
+        and all(
+            [
+                passes("topics", lambda: check_topics(settings)),
+                passes("enforce query", lambda: check_progress(settings, settings.enforce.checkpoint)),
+                passes("audit query", lambda: check_progress(settings, settings.audit.checkpoint)),
+            ]
+        ),
+        passes("job", lambda: check_job(settings)),
+        passes("checkpoint", lambda: check_checkpoint(settings)),
+        passes("quotas table", lambda: check_quotas_table(settings)),
+        passes("tables", lambda: check_tables(settings)),
+        passes("health", lambda: check_health(settings)),
+        passes("sizing", lambda: check_sizing(settings)),
+    ]
+    return 0 if all(passed) else 1
+
+
+def check_python() -> str:
+    """Version and path of the running Python; one older than 3.11 can't install Sluice."""
+    return f"{'.'.join(map(str, sys.version_info[:3]))} ({sys.executable})"
+
+
+def check_java() -> str:
+    """Version and path of the Java that Spark will use. Raises JavaError."""
+    executable, version = find_java()
+    return f"{version} ({executable})"
+
+
+def check_jars() -> str:
+    """The number of jars that Spark needs, each with the right checksum. Raises JarError."""
+    return f"{SPARK_JARS.verify()} in {SPARK_JARS.folder}, checksums right"
+
+
+def check_broker(settings: Settings) -> str:
+    """The address that answered. Raises KafkaUnavailableError."""
+    connect(KafkaAdminClient, settings.kafka).close()
+    return f"{settings.kafka['bootstrap.servers']} answers"
+
+
+def check_topics(settings: Settings) -> str:
+    """The topics of the job. Raises CheckError if one is missing or they can't be listed."""
+    topics = settings.topics
+    wanted = [topics.requests, topics.decisions, topics.dead_letters, topics.limits, topics.waits]
+    try:
+        with connect(KafkaAdminClient, settings.kafka) as admin:
+            existing = set(admin.list_topics())
+    except KafkaError as error:
+        raise CheckError(f"can't be listed ({error}); check that the user may describe topics") from error
+    missing = [topic for topic in wanted if topic not in existing]
+    if missing:
+        raise CheckError(f"{', '.join(missing)} not there; sluice run creates them, or create them yourself")
+    return f"{', '.join(wanted)} exist"
+
+
+def check_checkpoint(settings: Settings) -> str:
+    """The settings of the enforce checkpoint. Raises CheckError or CheckpointError if the job can't use it."""
+    checkpoint = Checkpoint(settings.enforce.checkpoint)
+    if checkpoint.is_local:
+        _check_writable(Path(checkpoint.location))
+    check_enforce_checkpoint(settings)
+    made_with = checkpoint.sluice.read("sluice.json")
+    if made_with is None:
+        return f"{checkpoint.location} is new"
+    check_origin(checkpoint, settings)
+    committed = check_spark_files(checkpoint).committed
+    return (
+        f"{checkpoint.location} was made with {made_with.decode()}; {committed + 1} micro-batches,"
+        f" {_mebibytes(checkpoint.size_bytes())}"
+    )
+
+
+def check_job(settings: Settings) -> str:
+    """Whether a job, or a command that needs it stopped, holds the checkpoint."""
+    checkpoint = Checkpoint(settings.enforce.checkpoint)
+    match is_locked(checkpoint):
+        case True:
+            return f"one runs on {checkpoint.location}"
+        case False:
+            return f"none runs on {checkpoint.location}"
+    return f"nobody can tell whether one runs on {checkpoint.location}, which is no local folder"
+
+
+def check_progress(settings: Settings, location: str) -> str:
+    """How far the query with this checkpoint is behind. Raises CheckpointError or CheckError if that can't be read."""
+    checkpoint = Checkpoint(location)
+    committed = check_spark_files(checkpoint).committed
+    if committed < 0:
+        return "has committed no micro-batch yet"
+    behind = {}
+    for topic, read_to in sorted(read_offsets(checkpoint, committed).items()):
+        ends = _topic_ends(settings, topic)
+        behind[topic] = sum(max(end - read_to.get(partition, begin), 0) for partition, (begin, end) in ends.items())
+    shown = ", ".join(f"{count} records of {topic}" for topic, count in behind.items())
+    return f"micro-batch {committed} is committed; still to be read: {shown}"
+
+
+def _topic_ends(settings: Settings, topic: str) -> dict[int, tuple[int, int]]:
+    """Partition -> the first offset that there is, and the one after the last. Raises CheckError."""
+    try:
+        with closing(connect(KafkaConsumer, settings.kafka)) as consumer:
+            partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
+            begins, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+    except KafkaError as error:
+        raise CheckError(f"the end of {topic} can't be read ({error}); check that the user may read it") from error
+    if not partitions:
+        raise CheckError(f"{topic} is not there; sluice run creates it, or create it yourself")
+    return {partition.partition: (begins[partition], ends[partition]) for partition in partitions}
+
+
+def check_tables(settings: Settings) -> str:
+    """Rows and size of the tables that the job writes. Raises CheckError if one can't be read."""
+    return "; ".join(_table_text(settings, name) for name in _AUDIT_TABLES)
+
+
+def _table_text(settings: Settings, name: str) -> str:
+    path = getattr(settings.delta, name)
+    try:
+        actions = DeltaTable(path, storage_options=dict(settings.delta.storage_options)).get_add_actions(flatten=True)
+    except TableNotFoundError:
+        return f"{name} isn't there yet"
+    except (DeltaError, OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise CheckError(f"{path} can't be read ({reason}); check delta.{name} and delta.storage_options") from error
+    rows, sizes = (actions[column].to_pylist() for column in ("num_records", "size_bytes"))
+    return f"{name} has {sum(count or 0 for count in rows)} rows in {len(sizes)} files, {_mebibytes(sum(sizes))}"
+
+
+def check_health(settings: Settings) -> str:
+    """Where the health checks answer. Raises CheckError if the job couldn't listen there."""
+    health = settings.health
+    if not health.port:
+        return "off; health.port turns /healthz, /readyz and /metrics on"
+    place = f"{health.address}:{health.port}"
+    if is_locked(Checkpoint(settings.enforce.checkpoint)) is False:  # a running job listens there itself
+        try:
+            family, _, _, _, address = socket.getaddrinfo(health.address, health.port, type=socket.SOCK_STREAM)[0]
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+        except OSError as error:
+            raise CheckError(
+                f"nothing can listen at {place} ({error.strerror}); set health.address to an address of this machine"
+                " and health.port to a free port"
+            ) from error
+    return f"{place}; whoever reaches it may read it"
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"
+
+
+def _check_writable(folder: Path) -> None:
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise CheckError(f"{existing} is no folder that can be written to; set enforce.checkpoint to another one")
+
+
+def check_quotas_table(settings: Settings) -> str:
+    """Path, version and size of the quotas table. Raises QuotasTableError."""
+    table = QuotasTable(settings.delta.quotas, settings.delta.storage_options)
+    version = table.version()
+    return f"{table.path} is at version {version} with {len(table.entries(version))} quotas"
+
+
+def check_sizing(settings: Settings) -> str:
+    """What the settings frozen with the checkpoint mean on this machine; docs/operating.md says how to choose them."""
+    shards, cores = settings.state.shards, os.cpu_count() or 1
+    tasks = settings.enforce.shuffle_partitions or f"as many as Spark has cores (here {cores})"
+    return (
+        f"{shards} shards; tasks that work on them: {tasks}, more than {shards} would be idle; on {cores} cores a"
+        f" micro-batch takes about {CORE_SECONDS_FOR_A_MILLION / cores:.1f} s for each million known entities"
+    )

@@ -1,0 +1,135 @@
+"""`sluice unmute`: publishes a control record, waits for the decision on it, and shows what was reset."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import msgspec
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaError
+
+from configs.kafka import connect, error_line
+from configs.settings import Settings
+from sinks.tables.quotas import QuotasTable
+from state.decisions.control import Unmute
+from state.errors import SluiceError
+from state.quotas.entity import Tags, client_key
+from state.quotas.kinds import QuotaKind
+from state.quotas.resolution import Quotas
+
+_POLL_MS = 200
+_SEND_TIMEOUT_S = 30.0
+_OFFSETS_TIMEOUT_MS = 10_000
+
+_ENCODER = msgspec.json.Encoder()
+
+
+class UnmuteError(SluiceError):
+    """The control record couldn't be published, or nothing answers it."""
+
+
+class _ResetCharge(msgspec.Struct):
+    quota: str
+    entity: dict[str, str | int]
+
+
+class _Answer(msgspec.Struct):
+    """What is read of the decision that answers the control record."""
+
+    decision_id: str
+    charges: list[_ResetCharge] = []
+
+
+class _Letter(msgspec.Struct):
+    """What is read of a dead letter."""
+
+    source: dict[str, str | int]
+    error: dict[str, str]
+
+
+_ANSWER = msgspec.json.Decoder(_Answer)
+_LETTER = msgspec.json.Decoder(_Letter)
+
+
+def counters_of(unmute: Unmute, quotas: Quotas) -> Iterator[tuple[QuotaKind, Tags]]:
+    """The counters that requests of this entity are charged to under these quotas."""
+    entity = unmute.entity
+    for kind in unmute.kinds():
+        if not quotas.enabled(kind):
+            continue
+        if entity.topic is None:
+            yield kind, quotas.resolve(kind, entity.user or "", entity.client_id or "").tags
+        else:
+            yield kind, Tags(topic=entity.topic, partition=entity.partition or 0)
+
+
+def run_unmute(settings: Settings, unmute: Unmute, timeout_s: float) -> Iterator[str]:
+    """Lines for the operator: the counters that were reset.
+
+    Raises UnmuteError, QuotasTableError, KafkaUnavailableError.
+    """
+    table = QuotasTable(settings.delta.quotas, settings.delta.storage_options)
+    version = table.version()
+    if not list(counters_of(unmute, Quotas(table.entries(version), version))):
+        yield "no quota of this kind is set, so nothing counts this entity's requests; nothing to reset"
+        return
+    try:
+        answer = _answered(settings, unmute, timeout_s)
+    except KafkaError as error:
+        raise UnmuteError(
+            f"Kafka refuses: {error_line(error)}; check that this user may write requests, and read decisions and dead"
+            " letters"
+        ) from error
+    for charge in answer.charges:
+        entity = " ".join(f"{part} {name}" for part, name in charge.entity.items())
+        yield f"{charge.quota}: the counter of {entity} is reset"
+
+
+def _answered(settings: Settings, unmute: Unmute, timeout_s: float) -> _Answer:
+    """Publish the control record, and wait for what the job answers. Raises UnmuteError, KafkaError."""
+    topics = settings.topics
+    with closing(connect(KafkaConsumer, settings.kafka, enable_auto_commit=False)) as consumer:
+        partitions = [
+            TopicPartition(topic, number)
+            for topic in (topics.decisions, topics.dead_letters)
+            for number in sorted(consumer.partitions_for_topic(topic) or ())
+        ]
+        consumer.assign(partitions)
+        for partition, end in consumer.end_offsets(partitions, _OFFSETS_TIMEOUT_MS).items():
+            consumer.seek(partition, end)  # before the record is sent: its answer comes after this
+        return _wait_for_answer(consumer, topics.decisions, _publish(settings, unmute), timeout_s)
+
+
+def _publish(settings: Settings, unmute: Unmute) -> tuple[str, int, int]:
+    """Publish the control record where the client's events go; returns topic, partition and offset."""
+    entity, topic = unmute.entity, settings.topics.requests
+    key = client_key(entity.user or "", entity.client_id or "").encode()
+    with closing(connect(KafkaProducer, settings.kafka, acks="all")) as producer:
+        sent = producer.send(topic, _ENCODER.encode(unmute), key).get(_SEND_TIMEOUT_S)
+    return topic, sent.partition, sent.offset
+
+
+def _wait_for_answer(
+    consumer: KafkaConsumer, decisions_topic: str, source: tuple[str, int, int], timeout_s: float
+) -> _Answer:
+    topic, partition, offset = source
+    decision_id = f"{topic}-{partition}-{offset}"
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        for records in consumer.poll(timeout_ms=_POLL_MS).values():
+            for record in records:
+                try:
+                    if record.topic == decisions_topic:
+                        answer = _ANSWER.decode(record.value or b"")
+                        if answer.decision_id == decision_id:
+                            return answer
+                    else:
+                        letter = _LETTER.decode(record.value or b"")
+                        if letter.source == {"topic": topic, "partition": partition, "offset": offset}:
+                            raise UnmuteError(f"the job refused the control record: {letter.error}")
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    continue  # a record that somebody else wrote
+    raise UnmuteError(
+        f"no decision on {decision_id} after {timeout_s:g} s; it takes effect when the job reads it: check that the job"
+        " runs and isn't behind"
+    )

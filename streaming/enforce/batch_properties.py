@@ -1,0 +1,50 @@
+"""What the driver tells the tasks of one micro-batch: a local property of Spark, written in `query`, read in `stages`.
+
+Spark keeps local properties per thread and sends them along with every job that the thread starts. This works because
+`foreachBatch` calls the query's function in the thread that runs the micro-batch, and the function starts its one
+action in that same thread. An action from another thread would have the properties of another batch, or none.
+"""
+
+from functools import lru_cache
+
+import msgspec
+from pyspark import SparkContext, TaskContext
+
+from state.quotas.resolution import Quotas
+from streaming.checkpoint.folder import Checkpoint
+from streaming.checkpoint.quota_snapshots import QuotaSnapshots
+from streaming.enforce.garbage_collection import freeze_objects
+
+_PROPERTY = "sluice.batch"
+
+
+class BatchProperties(msgspec.Struct, frozen=True):
+    """How a micro-batch is decided: under which quotas, at which time, and whether partial decisions are combined."""
+
+    quota_version: int
+    decided_at_ms: int
+    combined: bool
+
+    def announce(self, context: SparkContext) -> None:
+        """Attach these properties to all later jobs of this thread."""
+        context.setLocalProperty(_PROPERTY, msgspec.json.encode(self).decode())
+
+    @classmethod
+    def of_task(cls) -> "BatchProperties":
+        """The properties of the micro-batch that this task is part of. Raises RuntimeError outside of one."""
+        context = TaskContext.get()
+        content = context.getLocalProperty(_PROPERTY) if context else None
+        if content is None:
+            raise RuntimeError("this runs in the tasks of an announced micro-batch only")
+        return msgspec.json.decode(content, type=cls)
+
+    def quotas(self, checkpoint: str) -> Quotas:
+        """The quotas of the micro-batch, read once per worker process. Raises CheckpointError."""
+        return _quotas(checkpoint, self.quota_version)
+
+
+@lru_cache(maxsize=2)
+def _quotas(checkpoint: str, version: int) -> Quotas:
+    quotas = QuotaSnapshots(Checkpoint(checkpoint)).load(version)
+    freeze_objects()
+    return quotas

@@ -1,0 +1,141 @@
+"""Parsing request events: JSON bytes to a checked request, or an error that names the wrong field."""
+
+import re
+from typing import NamedTuple
+
+import msgspec
+
+from state.decisions.control import Unmute, check_unmute
+from state.decisions.request import (
+    MAX_ENTRIES,
+    MAX_NAME_LENGTH,
+    MAX_TIMESTAMP_MS,
+    Request,
+    check_amounts,
+    check_lengths,
+)
+from state.errors import InvalidRequestError
+from streaming.enforce.source import Source
+
+_DECODER = msgspec.json.Decoder(Request)
+_UNMUTE = msgspec.json.Decoder(Unmute)
+
+_CONTROL = b'"control"'
+"""What every control record contains: looking for it costs events next to nothing."""
+
+
+class _Marks(msgspec.Struct):
+    """What tells a control record from an event."""
+
+    control: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    api: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_MARKS = msgspec.json.Decoder(_Marks)
+
+# The wording of msgspec's errors. tests/unit/test_events.py pins it, for upgrades of msgspec.
+_VALIDATION_MESSAGE = re.compile(r"Expected `(?P<expected>.+?)`, got `(?P<found>.+?)`(?: - at `\$\.?(?P<path>.*)`)?$")
+_MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>.+?)`(?: - at `\$\.?(?P<path>.*)`)?$")
+_OTHER_MESSAGE = re.compile(r"(?P<problem>.+?)(?: - at `\$\.?(?P<path>.*)`)?$")
+
+
+class EventLimits(NamedTuple):
+    """Bounds that protect the job: size of an event, its charges, and how far its time may lie from its record's."""
+
+    max_event_bytes: int
+    max_future_ms: int
+    max_past_ms: int = MAX_TIMESTAMP_MS
+    max_charges: int = MAX_ENTRIES
+
+
+def parse_event(value: bytes | None, source: Source, limits: EventLimits) -> Request | Unmute:
+    """The request of one event, or the control record of an operator. Raises InvalidRequestError.
+
+    A control record has the field `control` and no `api`. No valid event lacks `api`, so neither can pass for the
+    other, whatever unknown fields an event has.
+    """
+    if value is None or _CONTROL not in value or len(value) > limits.max_event_bytes or not _is_control(value):
+        return parse_request(value, source, limits)
+    try:
+        unmute = _UNMUTE.decode(value)
+    except msgspec.ValidationError as error:
+        raise _invalid_field(str(error)) from None
+    check_unmute(unmute)
+    if unmute.request_id is None:
+        unmute.request_id = source.record_id()
+    return unmute
+
+
+def parse_request(value: bytes | None, source: Source, limits: EventLimits) -> Request:
+    """The request of one event, with the contract's defaults filled in. Raises InvalidRequestError."""
+    if value is None:
+        raise InvalidRequestError("value", "is null", "a JSON object")
+    if len(value) > limits.max_event_bytes:
+        raise InvalidRequestError("value", f"has {len(value)} bytes", f"at most {limits.max_event_bytes}")
+    request = _decode(value)
+    if len(request.topic_partitions) > limits.max_charges or len(request.mutations) > limits.max_charges:
+        raise _too_many_charges(request, limits)
+    check_amounts(request)
+    if len(value) > MAX_NAME_LENGTH:  # in a shorter event no name or list can be too long
+        check_lengths(request)
+    if request.timestamp_ms is None:
+        request.timestamp_ms = source.timestamp_ms
+    else:
+        _check_distance(request.timestamp_ms - source.timestamp_ms, limits)
+    if request.request_id is None:
+        request.request_id = source.record_id()
+    return request
+
+
+def _is_control(value: bytes) -> bool:
+    try:
+        marks = _MARKS.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return marks.control is not msgspec.UNSET and marks.api is msgspec.UNSET
+
+
+def _check_distance(ahead_ms: int, limits: EventLimits) -> None:
+    """Raises InvalidRequestError for an event whose time lies too far from its record's.
+
+    Each day of event time is a partition of the table `quota_metrics`: a few thousand old events would make thousands.
+    """
+    if ahead_ms > limits.max_future_ms:
+        raise InvalidRequestError(
+            "timestamp_ms", f"lies {ahead_ms} ms ahead of its record", f"at most {limits.max_future_ms} ms"
+        )
+    if -ahead_ms > limits.max_past_ms:
+        raise InvalidRequestError(
+            "timestamp_ms", f"lies {-ahead_ms} ms before its record", f"at most {limits.max_past_ms} ms"
+        )
+
+
+def _too_many_charges(request: Request, limits: EventLimits) -> InvalidRequestError:
+    """The error for an event that would take the micro-batch for itself: each entry is a charge on a counter."""
+    field = "topic_partitions" if len(request.topic_partitions) > limits.max_charges else "mutations"
+    return InvalidRequestError(field, f"has {len(getattr(request, field))} entries", f"at most {limits.max_charges}")
+
+
+def _decode(value: bytes) -> Request:
+    try:
+        return _DECODER.decode(value)
+    except msgspec.ValidationError as error:
+        raise _invalid_field(str(error)) from None
+    except msgspec.DecodeError as error:
+        raise InvalidRequestError("value", f"is not JSON ({error})", "a JSON object") from None
+    except UnicodeDecodeError:
+        raise InvalidRequestError("value", "is not UTF-8", "a JSON object in UTF-8") from None
+    except RecursionError:
+        raise InvalidRequestError("value", "is nested too deeply", "a JSON object as the contract has it") from None
+
+
+def _invalid_field(message: str) -> InvalidRequestError:
+    """The error with field, problem and expectation of the decoder's message."""
+    if match := _VALIDATION_MESSAGE.match(message):
+        return InvalidRequestError(match["path"] or "value", f"is of type {match['found']}", match["expected"])
+    if match := _MISSING_FIELD.match(message):
+        path = f"{match['path']}.{match['name']}" if match["path"] else match["name"]
+        return InvalidRequestError(path, "is missing", "a value")
+    other = _OTHER_MESSAGE.match(message)
+    path, problem = (other["path"], other["problem"]) if other else (None, message)
+    return InvalidRequestError(path or "value", f"can't be read ({problem})", "a value as the contract has it")

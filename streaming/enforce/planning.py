@@ -1,0 +1,102 @@
+"""Planning one event: its dead letter, its decision if it charges nothing, or the charge rows of its counters."""
+
+from state.decisions.charge_plan import MUTATION_APIS, ChargePlan, plan_charges, plan_resets
+from state.decisions.control import UNMUTE_API, Unmute
+from state.decisions.decision import RequestHead, combine
+from state.decisions.request import Request
+from state.errors import InvalidRequestError
+from state.quotas.resolution import Quotas
+from streaming.enforce.parsing import parse_event
+from streaming.enforce.pipeline_settings import PipelineSettings
+from streaming.enforce.source import Source
+from streaming.enforce.wire import ChargeRow, OutputRecord, dead_letter_record, decision_record
+
+
+def plan_event(
+    value: bytes | None, source: Source, quotas: Quotas, settings: PipelineSettings, decided_at_ms: int
+) -> OutputRecord | list[ChargeRow]:
+    """The charge rows of one event, or its record if it charges no counter."""
+    event = read_event(value, source, settings)
+    if isinstance(event, Request):
+        return plan_request(event, source, quotas, settings, decided_at_ms)
+    if isinstance(event, Unmute):
+        return plan_unmute(event, source, quotas, settings, decided_at_ms)
+    return event
+
+
+def read_event(value: bytes | None, source: Source, settings: PipelineSettings) -> Request | Unmute | OutputRecord:
+    """The request or control record of one event; the dead letter of an event that breaks the contract."""
+    try:
+        return parse_event(value, source, settings.limits)
+    except InvalidRequestError as error:
+        return dead_letter_record(settings.dead_letters_topic, value, source, error)
+
+
+def plan_request(
+    request: Request, source: Source, quotas: Quotas, settings: PipelineSettings, decided_at_ms: int
+) -> OutputRecord | list[ChargeRow]:
+    """One charge row per counter that the request charges; the decision itself if it charges none."""
+    plan = plan_charges(request, quotas, settings.quota)
+    timestamp_ms = request.timestamp_ms or 0
+    head = RequestHead(
+        source.record_id(),
+        request.request_id or "",
+        request.user,
+        request.client_id,
+        request.api,
+        request.gateway,
+        [mutation.topic for mutation in request.mutations] if request.api in MUTATION_APIS else [],
+        request.purgatory_ms,
+        plan.unmetered,
+        quotas.version,
+        decided_at_ms,
+    )
+    return _planned(head, timestamp_ms, plan, source, settings)
+
+
+def plan_unmute(
+    unmute: Unmute, source: Source, quotas: Quotas, settings: PipelineSettings, decided_at_ms: int
+) -> OutputRecord | list[ChargeRow]:
+    """One charge row per counter that is reset; the decision itself if there is none.
+
+    Its time is when the micro-batch began, by the job's clock: a gateway takes the answer only if it is later than the
+    decision that mutes, and the operator's clock may be wrong.
+    """
+    head = RequestHead(
+        source.record_id(),
+        unmute.request_id or "",
+        unmute.entity.user,
+        unmute.entity.client_id,
+        UNMUTE_API,
+        None,
+        [],
+        0,
+        [],
+        quotas.version,
+        decided_at_ms,
+    )
+    return _planned(head, decided_at_ms, plan_resets(unmute, quotas), source, settings)
+
+
+def _planned(
+    head: RequestHead, timestamp_ms: int, plan: ChargePlan, source: Source, settings: PipelineSettings
+) -> OutputRecord | list[ChargeRow]:
+    """One charge row per counter of the plan; the decision itself if there is none."""
+    if not plan.counters:
+        decision = combine(head, timestamp_ms, (), settings.quota)
+        return decision_record(settings.decisions_topic, decision, settings.job_id)
+    parts = len(plan.counters)
+    return [
+        ChargeRow(
+            source.partition,
+            source.offset,
+            timestamp_ms,
+            key,
+            counter.tags,
+            counter.charges,
+            part,
+            parts,
+            None if part else head,
+        )
+        for part, (key, counter) in enumerate(plan.counters.items())
+    ]

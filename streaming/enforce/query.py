@@ -1,0 +1,124 @@
+"""The enforce query reads requests and writes decisions and dead letters. It does nothing slow.
+
+Its plan: source -> planner -> shuffle by shard -> shard_decider, and then, where `_write_batch` asks for it, shuffle by
+group of parts -> combiner; last, the Kafka sink.
+"""
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from configs.settings import Settings
+from streaming.checkpoint.batch_log import Batch, BatchLog
+from streaming.checkpoint.folder import Checkpoint
+from streaming.checkpoint.job_identity import job_identity
+from streaming.enforce.batch_properties import BatchProperties
+from streaming.enforce.pipeline_settings import PipelineSettings
+from streaming.enforce.quota_watch import QuotaWatch
+from streaming.enforce.stages import (
+    COMBINED_SCHEMA,
+    DECIDED_SCHEMA,
+    PLANNED_SCHEMA,
+    STATE_SCHEMA,
+    combiner,
+    planner,
+    shard_decider,
+)
+from streaming.enforce.starting_offsets import starting_offsets
+from streaming.runtime.gated_query import GatedQuery
+from streaming.runtime.kafka import kafka_since, kafka_writer, requests_source
+
+if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
+
+    from streaming.enforce.known_entities import EntitiesByShard
+
+log = logging.getLogger("sluice.enforce")
+
+QUERY_NAME = "enforce"
+
+_MAX_CLOCK_DIFFERENCE_MS = 60_000
+"""How far the broker's clock may be behind the job's. A larger value makes a repeated micro-batch read more records."""
+
+
+class EnforceQuery(GatedQuery):
+    """The running query. Each micro-batch uses the quotas that are in force when it begins."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        watch: QuotaWatch,
+        known: "Accumulator[EntitiesByShard] | None" = None,
+    ) -> None:
+        """`known` is told how many entities each shard holds."""
+        super().__init__(QUERY_NAME, settings.enforce.checkpoint, settings.enforce.trigger_ms)
+        self._spark = spark
+        self._settings = settings
+        self._watch = watch
+        self._known = known
+        checkpoint = Checkpoint(settings.enforce.checkpoint)
+        self._log = BatchLog(checkpoint)
+        self._pipeline = PipelineSettings.of(settings)._replace(job_id=job_identity(checkpoint).job_id)
+
+    def _rows(self) -> DataFrame:
+        """Rows (partial, topic, key, value): finished records, and groups of parts, which have no topic."""
+        settings = self._settings
+        requests = requests_source(self._spark, settings, starting_offsets(settings)).select(
+            "value", "partition", "offset", F.unix_millis("timestamp").alias("timestamp_ms")
+        )
+        planned = requests.mapInArrow(planner(settings, self._pipeline), PLANNED_SCHEMA)
+        decided = planned.groupBy("shard_key").applyInPandasWithState(
+            shard_decider(settings, self._pipeline, self._known), DECIDED_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
+        )
+        return decided.select("partial", "topic", F.inline(F.arrays_zip("keys", "values")).alias("key", "value"))
+
+    def _write_batch(self, rows: DataFrame, batch_id: int) -> None:
+        """Decide and write one micro-batch, in one action: a second action would run the stateful operator again.
+
+        1. Record the quota version and time of the batch; a repeated batch uses the recorded ones.
+        2. Tell the tasks, before anything runs.
+        3. Combine partial decisions, unless every request charges one counter. A repeated batch always combines: its
+           quotas may be older than those in force now.
+        4. Leave out what a repeated batch has written before.
+        5. Write.
+        """
+        quotas = self._watch.quotas
+        repeated = self._log.begun_before(batch_id)
+        combined = repeated or not quotas.charges_one_counter()
+        batch = self._log.begin(batch_id, quotas.version, now_ms=time.time_ns() // 1_000_000)
+        BatchProperties(batch.quota_version, batch.decided_at_ms, combined).announce(self._spark.sparkContext)
+        if combined:
+            rows = self._combined(rows)
+        if repeated:
+            log.warning("micro-batch %d is repeated; what it wrote before is left out", batch_id)
+            rows = self._unwritten(rows, batch)
+        kafka_writer(rows.write, self._settings).save()
+
+    def _combined(self, rows: DataFrame) -> DataFrame:
+        """Finished records as they are, and the records that the parts make; parts are brought together by key."""
+        together = rows.repartition("key")
+        return together.mapInArrow(combiner(self._pipeline), COMBINED_SCHEMA)
+
+    def _unwritten(self, records: DataFrame, batch: Batch) -> DataFrame:
+        """The records that the topics haven't received since the batch began for the first time."""
+        topics = self._settings.topics
+        since_ms = batch.decided_at_ms - _MAX_CLOCK_DIFFERENCE_MS
+        written = kafka_since(self._spark, self._settings, [topics.decisions, topics.dead_letters], since_ms)
+        return (
+            records.withColumn("event", _answered_event())
+            .join(F.broadcast(written.select(_answered_event().alias("event"))), "event", "left_anti")
+            .drop("event")
+        )
+
+
+def _answered_event() -> Column:
+    """The event that a record answers: a decision has its id, a dead letter its source.
+
+    Only compared with itself, so the text of a JSON object will do: both sides were written by `wire`.
+    """
+    value = F.col("value").cast("string")
+    return F.coalesce(F.get_json_object(value, "$.decision_id"), F.get_json_object(value, "$.source"))

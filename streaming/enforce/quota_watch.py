@@ -1,0 +1,106 @@
+"""Polls the quotas table; a change is in force within about `quotas.poll_ms`, with the micro-batch that follows."""
+
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event, Thread
+from typing import NamedTuple
+
+from configs.quotas import load_quotas_file
+from configs.settings import Settings
+from sinks.tables.quotas import QuotasTable
+from state.errors import SluiceError
+from state.quotas.entry import QuotaEntry
+from state.quotas.resolution import Quotas
+from streaming.checkpoint.quota_snapshots import QuotaSnapshots
+
+log = logging.getLogger("sluice.quotas")
+
+
+class QuotasInForce(NamedTuple):
+    """One version of the quotas: as it was read from the table, and ready to resolve."""
+
+    version: int
+    entries: list[QuotaEntry]
+    quotas: Quotas
+
+
+class QuotaWatch:
+    """Keeps the newest readable version of the quotas in force.
+
+    A version comes into force when it has been read completely and its snapshot is stored. While the table
+    is missing or broken the previous version stays in force, and the error is logged once.
+    """
+
+    def __init__(self, table: QuotasTable, snapshots: QuotaSnapshots, poll_ms: int) -> None:
+        self._table = table
+        self._snapshots = snapshots
+        self._poll_s = poll_ms / 1000.0
+        self._last_error = ""
+        self._stopped = Event()
+        self._thread = Thread(target=self._run, name="quota-watch", daemon=True)
+        self._in_force = self._first_version()
+
+    @property
+    def quotas(self) -> Quotas:
+        """The quotas in force, ready to resolve."""
+        return self._in_force.quotas
+
+    def in_force(self) -> tuple[int, list[QuotaEntry]]:
+        """The version in force and its entries, which belong together; safe to call from any thread."""
+        in_force = self._in_force
+        return in_force.version, in_force.entries
+
+    def start(self) -> None:
+        """Start polling."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop polling; the quotas in force stay as they are."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def poll(self) -> None:
+        """Poll once: put a new version in force if there is one."""
+        try:
+            version = self._table.version()
+            if version != self.quotas.version:
+                self._in_force = self._load(version)
+                log.info("quotas version %d is in force", version)
+            self._last_error = ""
+        except SluiceError as error:
+            if str(error) != self._last_error:
+                self._last_error = str(error)
+                log.error("%s; quotas version %d stays in force", error, self.quotas.version)
+
+    def _first_version(self) -> QuotasInForce:
+        try:
+            return self._load(self._table.version())
+        except SluiceError as error:
+            kept = self._snapshots.versions()
+            if not kept:
+                raise
+            version = kept[-1]
+            entries = self._snapshots.entries(version)
+            log.error("%s; quotas version %d, the last good one, stays in force", error, version)
+            return QuotasInForce(version, entries, Quotas(entries, version))
+
+    def _load(self, version: int) -> QuotasInForce:
+        entries = self._table.entries(version)
+        self._snapshots.save(version, entries)
+        return QuotasInForce(version, entries, Quotas(entries, version))
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._poll_s):
+            self.poll()
+
+
+def ensure_quotas_table(settings: Settings) -> QuotasTable:
+    """The quotas table; a new one is created from the seed file of the settings, or empty."""
+    table = QuotasTable(settings.delta.quotas, settings.delta.storage_options)
+    if not table.exists():
+        seed = settings.quotas.seed
+        entries = load_quotas_file(Path(seed)) if seed else []
+        table.create(entries, changed_by="seed", at=datetime.now(UTC))
+    return table

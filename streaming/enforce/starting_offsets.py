@@ -1,0 +1,35 @@
+"""The offsets at which the enforce query begins on a new checkpoint."""
+
+import json
+from contextlib import closing
+
+from kafka import KafkaConsumer
+
+from configs.kafka import connect
+from configs.settings import Settings
+from streaming.balances.imported import read_imported_start
+from streaming.checkpoint.folder import Checkpoint
+from streaming.errors import CheckpointError
+
+_EARLIEST = -2  # in Spark's JSON of offsets
+
+
+def starting_offsets(settings: Settings) -> str:
+    """The option `startingOffsets` of Spark's Kafka source.
+
+    A checkpoint with imported balances names an offset per partition; partitions added since then are read from
+    their beginning. Raises CheckpointError if the topic has lost partitions, KafkaUnavailableError.
+    """
+    start = read_imported_start(Checkpoint(settings.enforce.checkpoint))
+    if start is None:
+        return settings.enforce.starting_offsets
+    topic = settings.topics.requests
+    with closing(connect(KafkaConsumer, settings.kafka)) as consumer:
+        partitions: set[int] = consumer.partitions_for_topic(topic) or set()
+    lost = start.offsets.keys() - partitions
+    if lost:
+        raise CheckpointError(
+            f"topic {topic} has no partition {min(lost)}, which the balances in {settings.enforce.checkpoint} were"
+            " charged from; name the topic they come from, or a new enforce.checkpoint (balances start from zero)"
+        )
+    return json.dumps({topic: {str(number): start.offsets.get(number, _EARLIEST) for number in sorted(partitions)}})

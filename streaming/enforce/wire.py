@@ -1,0 +1,176 @@
+"""The records that leave the job, and the forms in which rows travel between the stages of the pipeline."""
+
+import base64
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from state.arithmetic.charge import Charge, Outcome
+from state.decisions.decision import Decision, PartialDecision, RequestHead, clamp_throttle_ms
+from state.decisions.wait_records import LONG_WAIT_MS, WaitRecord, wait_key, wait_value
+from state.errors import InvalidRequestError
+from state.quotas.entity import Tags, client_key
+from state.quotas.kinds import Family
+from streaming.enforce.source import Source
+
+MAX_DEAD_LETTER_VALUE_BYTES = 4 * 1024 * 1024
+"""Longest value that a dead letter keeps: in base64, with its reason, it fits the 8 MiB that the topic allows."""
+
+_MAX_ROW_BYTES = 1024 * 1024
+"""Bytes of values in one packed row; a larger value has a row of its own."""
+
+_BUCKETS = 64
+"""Groups that partial decisions travel in, all of a request in one: at most this many tasks combine."""
+
+
+class OutputRecord(NamedTuple):
+    """A finished Kafka record: a decision or a dead letter."""
+
+    topic: str
+    key: bytes | None
+    value: bytes
+
+
+class WaitOutput(NamedTuple):
+    """A Kafka record of the compacted waits topic; no value says that the counter waits no more."""
+
+    topic: str
+    key: bytes
+    value: bytes | None
+
+
+class ChargeRow(msgspec.Struct, array_like=True, gc=False):
+    """The charges of one request on one counter; only row 0 carries the head.
+
+    Row `part` of `parts`: the number of this counter among the request's counters.
+    """
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: str
+    tags: Tags
+    charges: list[Charge]
+    part: int
+    parts: int
+    head: RequestHead | None
+
+
+class Parcel(msgspec.Struct, array_like=True):
+    """Rows that travel to one shard together: one Spark row per parcel is far cheaper than one per event."""
+
+    charge_rows: list[ChargeRow] = []
+    records: list[OutputRecord] = []
+
+
+class DecisionPart(msgspec.Struct, array_like=True, gc=False):
+    """The partial decision of one counter for a request that charges several; only part 0 carries the head."""
+
+    partition: int
+    offset: int
+    part: int
+    timestamp_ms: int
+    head: RequestHead | None
+    partial: PartialDecision
+
+
+class PackedRow(NamedTuple):
+    """One row that leaves the stateful operator: records of one topic, or, if `partial`, groups of encoded parts.
+
+    Parts have no topic, and their group's number as key.
+    """
+
+    partial: bool
+    topic: str | None
+    keys: list[bytes | None]
+    values: list[bytes | None]
+
+
+_JSON = msgspec.json.Encoder()
+_PACK = msgspec.msgpack.Encoder()
+_PARCEL = msgspec.msgpack.Decoder(Parcel)
+_PARTS = msgspec.msgpack.Decoder(list[DecisionPart])
+
+
+def decision_record(topic: str, decision: Decision, job_id: str | None) -> OutputRecord:
+    """The record of a decision of this job. Its key is `user|client_id`: a client's decisions are in one partition."""
+    decision.job_id = job_id
+    key = client_key(decision.user or "", decision.client_id or "")
+    return OutputRecord(topic, key.encode(), _JSON.encode(decision))
+
+
+def wait_output(topic: str, row: ChargeRow, outcome: Outcome) -> WaitOutput:
+    """The record of a counter of the row after its charge: its wait if that is long, else that it waits no more.
+
+    A bucket's wait has no rate: tokens come back at the limit (`state.decisions.waits.wait_under_limit_ms`).
+    """
+    charge = outcome.charge
+    key = wait_key((charge.kind, row.tags))
+    throttle_ms = clamp_throttle_ms(outcome.wait_ms)
+    if throttle_ms <= LONG_WAIT_MS:
+        return WaitOutput(topic, key, None)
+    rate = None if charge.kind.family is Family.MUTATIONS else outcome.rate
+    until_ms = row.timestamp_ms + throttle_ms
+    wait = WaitRecord(until_ms, throttle_ms, charge.limit, rate, row.timestamp_ms, row.offset)
+    return WaitOutput(topic, key, wait_value(wait))
+
+
+def dead_letter_record(topic: str, value: bytes | None, source: Source, error: InvalidRequestError) -> OutputRecord:
+    """The record of an event that can't be decided, with the reason; of a giant event only the beginning is kept."""
+    kept = value[:MAX_DEAD_LETTER_VALUE_BYTES] if value is not None else None
+    letter = {
+        "source": {"topic": source.topic, "partition": source.partition, "offset": source.offset},
+        "error": {"field": error.field, "problem": error.problem, "expected": error.expected},
+        "value": None if kept is None else base64.b64encode(kept).decode(),
+        "value_bytes": None if value is None else len(value),
+    }
+    return OutputRecord(topic, None, _JSON.encode(letter))
+
+
+def encode_parcel(parcel: Parcel) -> bytes:
+    """The parcel in msgpack, for its way to a shard."""
+    return _PACK.encode(parcel)
+
+
+def decode_parcel(payload: bytes) -> Parcel:
+    """The parcel of `encode_parcel`."""
+    return _PARCEL.decode(payload)
+
+
+def decode_parts(payload: bytes) -> list[DecisionPart]:
+    """The parts in one value of a partial row."""
+    return _PARTS.decode(payload)
+
+
+def packed(
+    records: Iterable[OutputRecord], parts: Iterable[DecisionPart], waits: Iterable[WaitOutput] = ()
+) -> list[PackedRow]:
+    """Records and parts in few rows.
+
+    PySpark pads the state that it returns to the number of output rows, so every row out of the operator is expensive.
+    """
+    groups: dict[int, list[DecisionPart]] = {}
+    for part in parts:
+        groups.setdefault((part.partition + part.offset) % _BUCKETS, []).append(part)
+    encoded = ((None, b"%d" % number, _PACK.encode(group)) for number, group in groups.items())
+    return _rows(records, partial=False) + _rows(waits, partial=False) + _rows(encoded, partial=True)
+
+
+def _rows(entries: Iterable[tuple[str | None, bytes | None, bytes | None]], partial: bool) -> list[PackedRow]:
+    """The entries (topic, key, value) in rows, each of one topic."""
+    rows: list[PackedRow] = []
+    unfilled: dict[str | None, PackedRow] = {}
+    free_bytes: dict[str | None, int] = {}
+    for topic, key, value in entries:
+        size = len(value or b"")
+        free = free_bytes.get(topic, -1) - size
+        if free < 0:
+            unfilled[topic] = PackedRow(partial, topic, [], [])
+            rows.append(unfilled[topic])
+            free = _MAX_ROW_BYTES - size
+        free_bytes[topic] = free
+        row = unfilled[topic]
+        row.keys.append(key)
+        row.values.append(value)
+    return rows

@@ -1,0 +1,74 @@
+"""A query that is stopped between two micro-batches, so that none is cut short and written again."""
+
+import time
+from abc import ABC, abstractmethod
+from threading import Event
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from streaming.errors import JobError
+
+_COMMIT_TIMEOUT_S = 60
+_POLL_S = 0.02
+
+
+class GatedQuery(ABC):
+    """A `foreachBatch` query. Every micro-batch passes a gate when it begins; once that is closed, none begins."""
+
+    def __init__(self, name: str, checkpoint: str, trigger_ms: int) -> None:
+        """With `trigger_ms` 0 a micro-batch begins as soon as the one before has ended."""
+        self._name = name
+        self._checkpoint = checkpoint
+        self._trigger_ms = trigger_ms
+        self._query: StreamingQuery | None = None
+        self._closed = Event()
+        self._last_begun: int | None = None
+
+    def start(self) -> StreamingQuery:
+        """Start the query on its checkpoint."""
+        self._query = (
+            self._rows()
+            .writeStream.queryName(self._name)
+            .foreachBatch(self._begin_batch)
+            .option("checkpointLocation", self._checkpoint)
+            .trigger(processingTime=f"{self._trigger_ms} milliseconds")
+            .start()
+        )
+        return self._query
+
+    def stop(self) -> None:
+        """Close the gate, wait until the current micro-batch is committed, and stop the query."""
+        if self._query is None:
+            return
+        self._closed.set()
+        deadline = time.monotonic() + _COMMIT_TIMEOUT_S
+        while self._query.isActive and not self._committed(self._query) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        self._query.stop()
+
+    @abstractmethod
+    def _rows(self) -> DataFrame:
+        """The streaming plan, whose rows `_write_batch` is given."""
+
+    @abstractmethod
+    def _write_batch(self, rows: DataFrame, batch_id: int) -> None:
+        """Write one micro-batch."""
+
+    def _begin_batch(self, rows: DataFrame, batch_id: int) -> None:
+        if self._closed.is_set():
+            raise JobError("stopping between two micro-batches")  # ends the query
+        self._last_begun = batch_id
+        rows.sparkSession.sparkContext.setLocalProperty("spark.scheduler.pool", self._name)
+        self._write_batch(rows, batch_id)
+
+    def _committed(self, query: StreamingQuery) -> bool:
+        """Whether the last micro-batch that was started is committed too."""
+        if self._last_begun is None:
+            return True
+        progress = query.lastProgress
+        if progress is None:
+            return False
+        # An idle query reports the number of its next micro-batch, which has executed nothing yet.
+        executed = "addBatch" in progress["durationMs"]
+        return bool(progress["batchId"] > self._last_begun or (progress["batchId"] == self._last_begun and executed))

@@ -1,0 +1,70 @@
+"""Reading from and writing to Kafka, with the client properties of the settings."""
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+
+from configs.settings import AuditSettings, EnforceSettings, Settings
+
+_SOURCE_DEFAULTS = {
+    "kafka.fetch.max.wait.ms": "10",  # every small micro-batch would wait for the default of 500 ms
+    "kafka.max.poll.records": "5000",  # Kafka's defaults of this and the next property are too small for this rate
+    "kafka.max.partition.fetch.bytes": str(4 * 1024 * 1024),
+}
+_SINK_DEFAULTS = {
+    "kafka.acks": "all",
+    "kafka.enable.idempotence": "true",
+    "kafka.linger.ms": "5",
+    "kafka.batch.size": str(512 * 1024),  # Kafka's default of 16 KiB holds few decisions
+    "kafka.max.request.size": str(8 * 1024 * 1024),  # a dead letter holds up to 4 MiB in base64
+    "kafka.delivery.timeout.ms": "120000",
+}
+
+
+def requests_source(spark: SparkSession, settings: Settings, starting_offsets: str) -> DataFrame:
+    """A stream of the request events."""
+    return kafka_source(spark, settings, [settings.topics.requests], starting_offsets, settings.enforce)
+
+
+def kafka_source(
+    spark: SparkSession,
+    settings: Settings,
+    topics: Sequence[str],
+    starting_offsets: str,
+    section: EnforceSettings | AuditSettings,
+) -> DataFrame:
+    """A stream of the topics' records, for the query with this section of the settings.
+
+    `starting_offsets`, in Spark's form, are used on a new checkpoint only.
+    """
+    options = _SOURCE_DEFAULTS | _client_options(settings)
+    return (
+        spark.readStream.format("kafka")
+        .options(**options)
+        .option("subscribe", ",".join(topics))
+        .option("startingOffsets", starting_offsets)
+        .option("maxOffsetsPerTrigger", section.max_offsets_per_trigger)
+        .option("failOnDataLoss", section.fail_on_data_loss)
+        .load()
+    )
+
+
+def kafka_since(spark: SparkSession, settings: Settings, topics: Sequence[str], since_ms: int) -> DataFrame:
+    """A batch of the topics' records that the broker received since `since_ms`, in epoch milliseconds."""
+    return (
+        spark.read.format("kafka")
+        .options(**_client_options(settings))
+        .option("subscribe", ",".join(topics))
+        .option("startingTimestamp", since_ms)
+        .option("startingOffsetsByTimestampStrategy", "latest")
+        .load()
+    )
+
+
+def kafka_writer(writer: DataFrameWriter, settings: Settings) -> DataFrameWriter:
+    """The writer of rows (topic, key, value), each to its own topic; other columns are ignored."""
+    return writer.format("kafka").options(**(_SINK_DEFAULTS | _client_options(settings)))
+
+
+def _client_options(settings: Settings) -> dict[str, str]:
+    return {f"kafka.{name}": value for name, value in settings.kafka.items()}

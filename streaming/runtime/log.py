@@ -1,0 +1,51 @@
+"""The job's own log: one line of JSON per entry, on standard error or in a file that is rotated by size."""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from streaming.errors import LogFileError
+
+FILES_KEPT = 10
+"""Older files of a rotated log that are kept."""
+
+
+class JsonLines(logging.Formatter):
+    """Formats an entry as one line of JSON, so that no name from an event can forge a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The entry's time, level, logger and message, and the `fields` it was logged with."""
+        entry = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        return json.dumps(entry)
+
+
+def configure_logging(file: Path | None = None, file_mib: int = 100) -> None:
+    """Send Sluice's log entries, and warnings of other libraries, to standard error or to `file`.
+
+    A file of `file_mib` MiB is renamed to `file.1`, that to `file.2` and so on, up to FILES_KEPT. Raises LogFileError.
+    """
+    handler = logging.StreamHandler(sys.stderr) if file is None else _rotating(file, file_mib)
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("sluice").setLevel(logging.INFO)
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # its calls raise what matters
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs errors that the query reports as well
+
+
+def _rotating(file: Path, file_mib: int) -> RotatingFileHandler:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return RotatingFileHandler(file, maxBytes=file_mib * 1024 * 1024, backupCount=FILES_KEPT, encoding="utf-8")
+    except OSError as error:
+        raise LogFileError(
+            f"can't write the log file {file} ({error.strerror}); give a file that can be written"
+        ) from error

@@ -1,0 +1,163 @@
+"""Maintenance of the Delta tables: compaction into large files, and removal of unused files."""
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+
+import msgspec
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from configs.settings import DeltaSettings
+from sinks.errors import TableMaintenanceError
+from streaming.checkpoint.folder import CheckpointFiles
+
+log = logging.getLogger("sluice.maintenance")
+
+_HOUR_S = 3600.0
+_POLL_S = 60.0
+_RETRY_S = _HOUR_S
+_FILE = "maintained.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Maintained:
+    """What maintenance did to one table."""
+
+    table: str
+    files_before: int
+    files_after: int
+    files_removed: int
+
+    exists: bool = True
+
+    def __str__(self) -> str:
+        """One line of text."""
+        if not self.exists:
+            return f"{self.table}: nothing to do, there is no table yet"
+        if self.files_before == self.files_after and not self.files_removed:
+            return f"{self.table}: nothing to do, {_counted(self.files_after)} in use"
+        # Compaction leaves the old files to readers of older versions until their retention is over.
+        return (
+            f"{self.table}: {_counted(self.files_before)} became {self.files_after},"
+            f" {_counted(self.files_removed)} of older versions removed"
+        )
+
+
+def maintain(delta: DeltaSettings, retention_hours: int) -> Iterator[Maintained]:
+    """Compact the tables that the job writes, then remove files unused for longer than `retention_hours`.
+
+    Yields what was done, table by table, also where there was nothing to do.
+
+    The job may run at the same time: the writer whose commit comes second repeats it. The quotas table is left alone,
+    because its old versions are the history of the quotas. Raises TableMaintenanceError.
+    """
+    for path in _tables(delta):
+        yield _maintain(path, delta, retention_hours)
+
+
+class MaintenanceSchedule:
+    """Maintains the tables every `maintain_every_hours`, in a thread of its own; a failure doesn't affect the queries.
+
+    The time of the last maintenance is stored in `folder`, so that restarts don't delay it again and again.
+    """
+
+    def __init__(self, delta: DeltaSettings, folder: CheckpointFiles) -> None:
+        self._delta = delta
+        self._folder = folder
+        self._retry_at_s = 0.0
+        self._stopped = Event()
+        self._thread = Thread(target=self._run, name="maintenance", daemon=True)
+
+    def start(self) -> None:
+        """Start the schedule, unless it is switched off in the settings."""
+        if self._delta.maintain_every_hours:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the schedule without waiting for a running compaction; Delta commits it completely or not at all."""
+        self._stopped.set()
+
+    def maintain_if_due(self, now_s: float) -> None:
+        """Maintain the tables if it is time; a failure is logged in one line, and tried again after an hour."""
+        try:
+            if now_s >= self._due_s(now_s):
+                self._maintain_all(now_s)
+        except Exception as error:  # any error: the thread must survive to try again
+            self._fail(error, now_s)
+
+    def _due_s(self, now_s: float) -> float:
+        """When the next maintenance is due, in epoch seconds; for a new job the interval starts now."""
+        content = self._folder.read(_FILE)
+        if content is None:
+            self._folder.write(_FILE, msgspec.json.encode(now_s))
+            return now_s + self._delta.maintain_every_hours * _HOUR_S
+        try:
+            last_s = msgspec.json.decode(content, type=float)
+        except msgspec.MsgspecError:  # a damaged file: maintenance is due
+            last_s = 0.0
+        return max(last_s + self._delta.maintain_every_hours * _HOUR_S, self._retry_at_s)
+
+    def _maintain_all(self, now_s: float) -> None:
+        failed = False
+        for path in _tables(self._delta):
+            if self._stopped.is_set():
+                return
+            try:
+                log.info("maintained %s", _maintain(path, self._delta, self._delta.retention_hours))
+            except TableMaintenanceError as error:  # go on with the other tables
+                failed = True
+                self._fail(error, now_s)
+        if not failed:
+            self._folder.write(_FILE, msgspec.json.encode(now_s))
+
+    def _fail(self, error: Exception, now_s: float) -> None:
+        self._retry_at_s = now_s + _RETRY_S
+        log.error("%s", error)
+
+    def _run(self) -> None:
+        self.maintain_if_due(time.time())
+        while not self._stopped.wait(_POLL_S):
+            self.maintain_if_due(time.time())
+
+
+def _tables(delta: DeltaSettings) -> tuple[str, ...]:
+    return (delta.decisions, delta.quota_metrics, delta.dead_letters, delta.unreadable)
+
+
+def _counted(files: int) -> str:
+    return f"{files} file" if files == 1 else f"{files} files"
+
+
+def _maintain(path: str, delta: DeltaSettings, retention_hours: int) -> Maintained:
+    """Raises TableMaintenanceError. A table that the job hasn't created yet needs nothing."""
+    try:
+        table = DeltaTable(path, storage_options=dict(delta.storage_options))
+        before = len(table.file_uris())
+        table.optimize.compact(max_concurrent_tasks=1)  # leaves the other cores to decisions
+        removed = _unused(table, path, retention_hours)
+        if removed:
+            _vacuum(table, retention_hours, dry_run=False)
+        return Maintained(path, before, len(table.file_uris()), removed)
+    except TableNotFoundError:
+        return Maintained(path, 0, 0, 0, exists=False)
+    except (DeltaError, OSError) as error:
+        raise TableMaintenanceError(
+            f"{path} can't be maintained ({' '.join(str(error).split())}); nothing is lost, try again"
+        ) from error
+
+
+def _unused(table: DeltaTable, path: str, retention_hours: int) -> int:
+    """Number of files that a vacuum removes. delta-rs lists those again that earlier ones have removed."""
+    listed = _vacuum(table, retention_hours, dry_run=True)
+    if "://" in path:  # looking each up in an object store would cost more than it tells
+        return len(listed)
+    return sum((Path(path) / file).exists() for file in listed)
+
+
+def _vacuum(table: DeltaTable, retention_hours: int, *, dry_run: bool) -> list[str]:
+    # Without the check Delta refuses less than its default of a week, which operators may ask for.
+    return table.vacuum(retention_hours=retention_hours, dry_run=dry_run, enforce_retention_duration=False)

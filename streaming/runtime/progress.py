@@ -1,0 +1,61 @@
+"""The progress of queries: a summary per micro-batch, and the status file."""
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger("sluice.progress")
+
+
+class QueryProgress:
+    """The micro-batches of one query."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self._query = query
+        self._last_batch_id = -1
+
+    def new_batches(self) -> Iterator[dict[str, Any]]:
+        """A summary of each micro-batch that had events and ended since the last call."""
+        for progress in self._query.recentProgress:
+            if progress["batchId"] > self._last_batch_id:
+                self._last_batch_id = progress["batchId"]
+                if progress["numInputRows"]:
+                    yield summarize(progress)
+
+
+def summarize(progress: Any) -> dict[str, Any]:
+    """The numbers of Spark's progress report that the job publishes; `lag` counts the events not yet read."""
+    source = progress["sources"][0]
+    return {
+        "query": progress["name"],
+        "batch_id": progress["batchId"],
+        "started_at": progress["timestamp"],
+        "events": progress["numInputRows"],
+        "batch_ms": progress["durationMs"].get("triggerExecution"),
+        "stages_ms": dict(progress["durationMs"]),
+        "lag": _lag(source),
+    }
+
+
+def write_status(path: Path, status: dict[str, Any]) -> None:
+    """Replace the status file in one step: a reader never sees an incomplete file. It is for its owner alone."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(json.dumps(status))
+    draft.replace(path)
+
+
+def _lag(source: Any) -> int:
+    """Events in the source's topics after the batch's end; 0 for a repeated batch, for which Spark doesn't know it."""
+    latest, end = (json.loads(source[name] or "null") or {} for name in ("latestOffset", "endOffset"))
+    return sum(
+        offset - end.get(topic, {}).get(partition, 0)
+        for topic, offsets in latest.items()
+        for partition, offset in offsets.items()
+    )

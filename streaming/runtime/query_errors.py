@@ -1,0 +1,118 @@
+"""Why a query ended: a cause to act on, and one line for the operator that says what to do about it."""
+
+import re
+from enum import Enum, auto
+from typing import NamedTuple
+
+from py4j.protocol import Py4JNetworkError
+
+from state.errors import SluiceError, StateError
+from streaming.errors import CheckpointError
+from streaming.runtime.query_state import Place
+
+_MAX_LENGTH = 400
+
+
+class Cause(Enum):
+    """What ended a query, as far as the job acts on it."""
+
+    CHECKPOINT = auto()  # it is damaged, state in it too, or was made with other settings
+    LOST_INPUT = auto()  # Kafka no longer has the records that were to be read next
+    JAVA_GONE = auto()
+    OTHER = auto()
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether a restart can't fix it: the operator has to act.
+
+        Lost input is lasting, because a topic that was deleted and created again looks healthy as soon as it has as
+        many records as the old one. Continuing would skip those records without any message.
+        """
+        return self in (Cause.CHECKPOINT, Cause.LOST_INPUT)
+
+
+class Reason(NamedTuple):
+    """Why a query ended: what the job acts on, and what it only shows: one line of text, and the place it names."""
+
+    cause: Cause
+    text: str
+    place: Place | None = None
+
+
+_LOST_INPUT = r"KAFKA_DATA_LOSS|KafkaDataLoss|failOnDataLoss|Some data may have been lost"
+_REPORTS = {
+    r"CANNOT_LOAD_STATE_STORE": "stored state can't be read ({cause}); restore the checkpoint from a backup",
+    _LOST_INPUT: (
+        "Kafka no longer has the next records to read, or has them under other offsets ({cause}); to continue with the"
+        " records there are, set {query}.fail_on_data_loss: false, or start with a new checkpoint"
+    ),
+    r"UnknownTopicOrPartitionException": "a topic is missing ({cause}); it is created again with the next start",
+    r"Python worker exited unexpectedly": "a Python worker died: killed, or out of memory ({cause})",
+    r"No space left on device|File too large": "there is no room to write ({cause}); make room on the disk",
+}
+"""What Spark's report contains -> the text for the operator; `{cause}` in it is the report's innermost line."""
+
+_ERROR_LINE = re.compile(r"(?:Caused by: )?((?:[\w$]+\.)*[\w$]*(?:Error|Exception)\b.*)")
+_CHECKPOINT_ERROR = re.compile(rf"\b({StateError.__name__}|{CheckpointError.__name__})\b")
+"""Errors of Sluice's own that a worker raised: Spark reports only their names."""
+
+_PARTITION = r"(?P<topic>[\w.-]+)-(?P<partition>\d+)"
+_PLACES = [
+    re.compile(pattern)
+    for pattern in (
+        # Spark's Kafka source; its conditions are in error/kafka-error-conditions.json of the jar
+        rf"offset \[(?P<offset>\d+), \d+\) for topic partition {_PARTITION}",
+        rf"Partition {_PARTITION} offset was changed from (?P<offset>\d+) to",
+        rf"Starting offset for {_PARTITION} was (?P<offset>\d+) but",
+        rf"Added partition {_PARTITION} starts from \d+ instead of (?P<offset>0)",
+        r"at topic (?P<topic>[\w.-]+) partition (?P<partition>\d+) offset (?P<offset>\d+)",
+        r"start offset (?P<offset>\d+) is [^.]* for topic (?P<topic>[\w.-]+) partition (?P<partition>\d+)",
+        # Kafka's consumer
+        rf"partition {_PARTITION} at offset (?P<offset>\d+)",
+        rf"offset=(?P<offset>\d+)\b.* out of range for partition {_PARTITION}",
+        rf"partition {_PARTITION}\b",
+        # Sluice
+        rf"\b{StateError.__name__}: shard (?P<shard>\d+): ",
+    )
+]
+"""How an error names where it is. The first match counts; the fields are only shown, and nothing acts on them."""
+
+
+def reason_of(error: BaseException | None, query: str) -> Reason:
+    """Why the query ended; `query` is its name, which is also the name of its section of the settings."""
+    return _reason_of(error, query)._replace(place=_place(f"{type(error).__name__}: {error}"))
+
+
+def _reason_of(error: BaseException | None, query: str) -> Reason:
+    if error is None:
+        return Reason(Cause.OTHER, "no error was given")
+    if isinstance(error, SluiceError):
+        damaged = isinstance(error, StateError | CheckpointError)
+        return Reason(Cause.CHECKPOINT if damaged else Cause.OTHER, f"{type(error).__name__}: {error}")
+    report = str(error)
+    innermost = _innermost(report) or type(error).__name__
+    pattern = next((pattern for pattern in _REPORTS if re.search(pattern, report)), None)
+    text = _REPORTS[pattern].format(cause=innermost, query=query) if pattern else innermost
+    if isinstance(error, Py4JNetworkError):
+        return Reason(Cause.JAVA_GONE, text)
+    if _CHECKPOINT_ERROR.search(innermost):
+        return Reason(Cause.CHECKPOINT, text)
+    return Reason(Cause.LOST_INPUT if pattern == _LOST_INPUT else Cause.OTHER, text)
+
+
+def _innermost(report: str) -> str:
+    """The last line that names an error, else the first line; long lines are cut."""
+    lines = [" ".join(line.split()) for line in report.splitlines() if line.strip()]
+    named = [match[1] for line in lines if (match := _ERROR_LINE.match(line))]
+    return (named[-1] if named else "".join(lines[:1]))[:_MAX_LENGTH]
+
+
+def _place(report: str) -> Place | None:
+    """What the report names, if it names anything."""
+    text = " ".join(report.split())
+    match = next((match for pattern in _PLACES if (match := pattern.search(text))), None)
+    if match is None:
+        return None
+    fields = match.groupdict()
+    numbers = {name: int(value) for name, value in fields.items() if name != "topic"}
+    return Place(topic=fields.get("topic"), **numbers)

@@ -1,0 +1,125 @@
+"""The Spark session of the job."""
+
+import atexit
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from tempfile import gettempdir, mkdtemp
+from threading import current_thread, main_thread
+from typing import Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+from configs.settings import Settings
+from streaming.checkpoint.folder import Checkpoint
+from streaming.java.jars import SPARK_JARS
+from streaming.java.java import find_java
+from streaming.runtime.permissions import OWNER_ONLY
+
+_LOGGING = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+_LONGEST_SOCKET_FOLDER_BYTES = 60
+"""Longest path of the folder: a socket's path has at most 107 bytes on Linux and 103 on macOS; Spark adds 43."""
+
+_DEFAULTS = {
+    "spark.app.name": "sluice",
+    "spark.driver.memory": "2g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.scheduler.mode": "FAIR",  # a Delta commit of the audit query must not hold up a decision
+    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|passphrase",
+    "spark.sql.session.timeZone": "UTC",
+    # Spark creates this folder, by default in the current directory; Sluice has no managed tables.
+    "spark.sql.warehouse.dir": str(Path(gettempdir()) / "sluice-warehouse"),
+    "spark.sql.debug.maxToStringFields": "1000",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
+    "spark.sql.streaming.metricsEnabled": "true",
+    # Hadoop sets the mode of a local file that it writes by this, not by the umask of the process.
+    "spark.hadoop.fs.permissions.umask-mode": f"{OWNER_ONLY:03o}",
+}
+
+_LOCAL_CHECKPOINTS = {
+    # Hadoop's default interface (FileContext) starts processes (chmod, readlink) for each local file, which slows every
+    # micro-batch. On a local disk neither interface checks and renames in one step; the checkpoint's lock keeps a
+    # second job out.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+
+
+def session_properties(settings: Settings) -> dict[str, str]:
+    """The properties of the session. Section `spark` overrides all but Java's options, which it adds to."""
+    checkpoints = (Checkpoint(settings.enforce.checkpoint), Checkpoint(settings.audit.checkpoint))
+    local = all(checkpoint.is_local for checkpoint in checkpoints)
+    properties = _DEFAULTS | (_LOCAL_CHECKPOINTS if local else {}) | settings.spark
+    properties[_JAVA_OPTIONS] = f"{_LOGGING} {properties.get(_JAVA_OPTIONS, '')}".strip()
+    return properties
+
+
+def start_session(settings: Settings) -> SparkSession:
+    """Start a session with Sluice's properties. Raises JarError and JavaError.
+
+    What this process, Java and the workers write from now on is for its owner alone.
+    """
+    os.umask(OWNER_ONLY)
+    properties = session_properties(settings)
+    # Spark's defaults are the python3 of the PATH for workers, and every interface for the UI and block manager.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if properties["spark.master"].startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        properties = local_properties() | properties
+    find_java()
+    properties["spark.jars"] = ",".join(map(str, SPARK_JARS.paths()))
+    interrupt = signal.getsignal(signal.SIGINT)
+    context = SparkContext.getOrCreate(SparkConf().setAll(list(properties.items())))
+    if current_thread() is main_thread():
+        signal.signal(signal.SIGINT, interrupt)  # the context has set a handler that raises KeyboardInterrupt
+    _leave_signals_to_the_driver(context)
+    builder = SparkSession.builder
+    for name, value in properties.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    partitions = settings.enforce.shuffle_partitions or session.sparkContext.defaultParallelism
+    session.conf.set("spark.sql.shuffle.partitions", str(partitions))
+    return session
+
+
+def _leave_signals_to_the_driver(context: SparkContext) -> None:
+    """Make Java ignore SIGTERM and SIGINT, which terminals and systemd send to the driver's children too.
+
+    The driver lets the micro-batch under way end first. Java ends when its standard input does, so it still ends with
+    the driver, however that ends.
+    """
+    jvm: Any = context._jvm  # noqa: SLF001 # PySpark's only way to Java
+    signals = jvm.sun.misc
+    for name in ("TERM", "INT"):
+        signals.Signal.handle(signals.Signal(name), signals.SignalHandler.SIG_IGN)
+
+
+def local_properties() -> dict[str, str]:
+    """Properties for a driver whose executor and workers are on the same machine."""
+    properties = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.python.daemon.module": "streaming.runtime.worker_daemon",
+    }
+    sockets = mkdtemp(prefix="sluice-")  # accessible to this user only
+    atexit.register(shutil.rmtree, sockets, ignore_errors=True)
+    if len(os.fsencode(sockets)) <= _LONGEST_SOCKET_FOLDER_BYTES:
+        # Over TCP a worker waits for delayed acknowledgements.
+        properties["spark.python.unix.domain.socket.enabled"] = "true"
+        properties["spark.python.unix.domain.socket.dir"] = sockets
+    return properties

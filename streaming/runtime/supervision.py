@@ -1,0 +1,153 @@
+"""Keeping one query running: a query that ends by itself is started again on its checkpoint, after a pause."""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from threading import Event, Lock, Thread
+from typing import Any, Protocol
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from configs.settings import RestartSettings
+from streaming.runtime.progress import QueryProgress
+from streaming.runtime.query_errors import Cause, Reason, reason_of
+from streaming.runtime.query_state import Place, QueryState, RunState
+
+log = logging.getLogger("sluice.supervision")
+
+_POLL_S = 0.1
+_START_TIMEOUT_S = 20.0
+_MAX_DETAILS_LENGTH = 20_000
+
+
+class Startable(Protocol):
+    """A query that isn't started yet. It is started once and stopped once."""
+
+    def start(self) -> StreamingQuery:
+        """Start it on its checkpoint."""
+
+    def stop(self) -> None:
+        """Stop it between two micro-batches."""
+
+
+class SupervisedQuery:
+    """Keeps one query running. Each query has its own thread, so one can't block the other.
+
+    With `gives_up` false it is restarted without limit, because the job does its main work without it.
+    """
+
+    def __init__(
+        self, name: str, make: Callable[[], Startable], restart: RestartSettings, gives_up: bool = True
+    ) -> None:
+        self.name = name
+        self.state = QueryState()
+        self._make = make
+        self._restart = restart
+        self._gives_up = gives_up
+        self._stopping = Event()
+        self._attempted = Event()
+        self._batches: list[dict[str, Any]] = []
+        self._lock = Lock()
+        self._thread = Thread(target=self._run, name=f"{name}-supervision", daemon=True)
+
+    def start(self) -> None:
+        """Start the query; returns when it runs or has failed once, or after 20 s."""
+        self._thread.start()
+        self._attempted.wait(_START_TIMEOUT_S)
+
+    def stop(self) -> None:
+        """Ask the query to stop between two micro-batches; returns immediately, and ends a pause."""
+        self._stopping.set()
+
+    def join(self) -> None:
+        """Wait until it is stopped."""
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def new_batches(self) -> list[dict[str, Any]]:
+        """A summary of each micro-batch that ended since the last call."""
+        with self._lock:
+            batches, self._batches = self._batches, []
+        return batches
+
+    def _run(self) -> None:
+        restarts = failures = 0
+        text: str | None = None
+        place: Place | None = None
+        while not self._stopping.is_set():
+            progressed, ended = self._run_once(QueryState(RunState.RUNNING, restarts, failures, text, place))
+            if self._stopping.is_set():
+                break
+            failures = 1 if progressed else failures + 1
+            reason = reason_of(ended, self.name)
+            text, place = reason.text, reason.place
+            report = str(ended)[:_MAX_DETAILS_LENGTH]
+            fields: dict[str, object] = {} if report in text else {"details": report}
+            details = {"fields": fields | ({"place": place.known()} if place else {})}
+            if self._is_last(failures, reason):
+                # Without the reason: the job ends with it as its last line.
+                log.error("query %s is given up", self.name, extra=details)
+                self.state = QueryState(RunState.GIVEN_UP, restarts, failures, text, place)
+                self._attempted.set()
+                return
+            pause_s = backoff_s(failures, self._restart)
+            self.state = QueryState(RunState.BACKING_OFF, restarts, failures, text, place)
+            message = "query %s ended, %s; starts again in %g s: %s"
+            log.error(message, self.name, times(failures), pause_s, text, extra=details)
+            self._attempted.set()
+            self._stopping.wait(pause_s)
+            restarts += 1
+        self.state = QueryState(RunState.STOPPED, restarts, failures, text, place)
+        self._attempted.set()
+
+    def _run_once(self, running: QueryState) -> tuple[bool, BaseException | None]:
+        """Run the query until it ends. Returns whether it made progress, and the error that ended it."""
+        try:
+            started = self._make()
+            query = started.start()
+            self.state = running
+            self._attempted.set()
+            progressed = self._follow(query)
+            if not self._stopping.is_set():
+                return progressed, query.exception()
+            started.stop()
+        except Exception as error:  # any error: this thread must survive to restart the query
+            return False, error
+        return True, None
+
+    def _follow(self, query: StreamingQuery) -> bool:
+        """Collect its micro-batches until it ends or is to stop. Returns whether it made progress."""
+        progress, progressed = QueryProgress(query), False
+        while query.isActive and not self._stopping.wait(_POLL_S):
+            if not progressed and _has_progressed(query):
+                progressed = True
+                self.state = replace(self.state, failures_in_a_row=0)
+            self._collect(progress.new_batches())
+        self._collect(progress.new_batches())
+        return progressed or _has_progressed(query)
+
+    def _collect(self, batches: Iterator[dict[str, Any]]) -> None:
+        new = list(batches)
+        with self._lock:
+            self._batches += new
+
+    def _is_last(self, failures: int, reason: Reason) -> bool:
+        if reason.cause is Cause.JAVA_GONE:  # only a new process brings it back
+            return True
+        return self._gives_up and (failures >= self._restart.max_failures or reason.cause.is_lasting)
+
+
+def backoff_s(failures: int, restart: RestartSettings) -> float:
+    """The pause in seconds after `failures` failures in a row: doubled each time, up to the limit."""
+    doublings = min(failures - 1, 31)  # the limit is reached long before; no huge numbers
+    return float(min(restart.backoff_ms * 2**doublings, restart.max_backoff_ms)) / 1000.0
+
+
+def _has_progressed(query: StreamingQuery) -> bool:
+    """Whether a trigger has ended well: Spark reports progress for a query's first trigger, even one without data."""
+    return query.lastProgress is not None
+
+
+def times(failures: int) -> str:
+    """The number of failures in words."""
+    return "once" if failures == 1 else f"{failures} times in a row"

@@ -1,0 +1,165 @@
+"""The limits topic on a real broker: what gateways read of it, through changes, losses and forged records."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+
+from configs.kafka import TopicSettings
+from configs.settings import load_settings
+from sinks.limits import LimitsPublisher
+from sinks.tables.quotas import QuotasTable
+from state.errors import InvalidQuotaError
+from state.quotas.entity import QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
+from state.quotas.limits import LimitsView, limit_key, limit_value
+from tests.e2e.job_process import JobProcess
+
+pytestmark = pytest.mark.kafka
+
+ALICE = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1024.0)
+BOB = QuotaEntry(QuotaEntity(user="bob"), QuotaKind.PRODUCER_BYTE_RATE, 2048.0)
+
+
+class InForce:
+    """The quotas in force, as the job would say them."""
+
+    def __init__(self, *entries: QuotaEntry) -> None:
+        self.now: tuple[int, tuple[QuotaEntry, ...]] = (0, entries)
+
+    def change(self, *entries: QuotaEntry) -> None:
+        self.now = (self.now[0] + 1, entries)
+
+
+@pytest.fixture
+def topics() -> TopicSettings:
+    topics, suffix = load_settings(environment={}).topics, uuid4().hex[:8]
+    return replace(
+        topics,
+        partitions=1,
+        requests=f"requests-{suffix}",
+        decisions=f"decisions-{suffix}",
+        dead_letters=f"dead-letters-{suffix}",
+        limits=f"limits-{suffix}",
+        waits=f"waits-{suffix}",
+    )
+
+
+@contextmanager
+def publishing(topics: TopicSettings, servers: str, in_force: InForce) -> Iterator[None]:
+    publisher = LimitsPublisher(topics, {"bootstrap.servers": servers}, lambda: in_force.now)
+    publisher.start()
+    try:
+        yield
+    finally:
+        publisher.stop()
+
+
+def read(topics: TopicSettings, servers: str) -> LimitsView:
+    """What a gateway knows that reads the topic from its beginning now."""
+    view, partition = LimitsView(), TopicPartition(topics.limits, 0)
+    with closing(KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False)) as consumer:
+        consumer.assign([partition])
+        consumer.seek_to_beginning(partition)
+        end = consumer.end_offsets([partition])[partition]
+        while consumer.position(partition) < end:
+            for records in consumer.poll(timeout_ms=200).values():
+                for record in records:
+                    try:
+                        view.take(record.key, record.value)
+                    except InvalidQuotaError:
+                        continue
+    return view
+
+
+def wait_for(topics: TopicSettings, servers: str, is_so: Callable[[LimitsView], bool]) -> LimitsView:
+    deadline_s = time.monotonic() + 30
+    while True:
+        try:
+            view = read(topics, servers)
+            if is_so(view):
+                return view
+        except Exception:
+            view = LimitsView()
+        assert time.monotonic() < deadline_s, view.entries
+        time.sleep(0.1)
+
+
+def has(version: int, *entries: QuotaEntry) -> Callable[[LimitsView], bool]:
+    return lambda view: (
+        view.in_force is not None
+        and view.in_force.version == version
+        and sorted(view.entries) == sorted(map(limit_key, entries))
+    )
+
+
+def test_each_version_is_published_and_ends_with_its_count(topics: TopicSettings, kafka_broker: str) -> None:
+    in_force = InForce(ALICE)
+    with publishing(topics, kafka_broker, in_force):
+        wait_for(topics, kafka_broker, has(0, ALICE))
+        in_force.change(ALICE, BOB)
+        wait_for(topics, kafka_broker, has(1, ALICE, BOB))
+        in_force.change(BOB)
+        wait_for(topics, kafka_broker, has(2, BOB))
+
+
+def test_a_restart_writes_only_what_changed_meanwhile(topics: TopicSettings, kafka_broker: str) -> None:
+    in_force = InForce(ALICE)
+    with publishing(topics, kafka_broker, in_force):
+        wait_for(topics, kafka_broker, has(0, ALICE))
+    in_force.change(ALICE, BOB)
+    with publishing(topics, kafka_broker, in_force):
+        wait_for(topics, kafka_broker, has(1, ALICE, BOB))
+
+    partition = TopicPartition(topics.limits, 0)
+    with closing(KafkaConsumer(bootstrap_servers=kafka_broker)) as consumer:
+        assert consumer.end_offsets([partition])[partition] == 4  # alice, end of 0, bob, end of 1
+
+
+def test_a_topic_that_was_deleted_is_whole_again(topics: TopicSettings, kafka_broker: str) -> None:
+    with publishing(topics, kafka_broker, InForce(ALICE, BOB)):
+        wait_for(topics, kafka_broker, has(0, ALICE, BOB))
+        with closing(KafkaAdminClient(bootstrap_servers=kafka_broker)) as admin:
+            admin.delete_topics([topics.limits])
+        time.sleep(1)
+        wait_for(topics, kafka_broker, has(0, ALICE, BOB))
+
+
+@pytest.mark.spark
+def test_a_running_job_publishes_each_change_within_a_second(kafka_broker: str, tmp_path: Path) -> None:
+    """1 s from taking it over; it looks for a new version every `quotas.poll_ms`."""
+    job = JobProcess(tmp_path / uuid4().hex[:8], kafka_broker, [])
+    table = QuotasTable(job.settings.delta.quotas)
+    job.start()
+    try:
+        wait_for(job.settings.topics, kafka_broker, has(0))
+        altered_s = time.monotonic()
+        table.alter(lambda _: [ALICE], "test", datetime.now(UTC))
+        wait_for(job.settings.topics, kafka_broker, has(1, ALICE))
+        elapsed_s = time.monotonic() - altered_s
+    finally:
+        job.stop()
+
+    assert elapsed_s < job.settings.quotas.poll_ms / 1000 + 1.0 + 0.5  # the last: reading it as a new gateway
+
+
+def test_what_others_write_is_put_right(topics: TopicSettings, kafka_broker: str) -> None:
+    with publishing(topics, kafka_broker, InForce(ALICE, BOB)):
+        wait_for(topics, kafka_broker, has(0, ALICE, BOB))
+        with closing(KafkaProducer(bootstrap_servers=kafka_broker)) as producer:
+            producer.send(topics.limits, b"garbage", limit_key(BOB))
+            producer.send(topics.limits, None, limit_key(BOB))
+            raised = QuotaEntry(ALICE.entity, ALICE.kind, 1e12)
+            producer.send(topics.limits, limit_value(raised, 0), limit_key(ALICE))
+            producer.flush()
+        view = wait_for(
+            topics, kafka_broker, lambda view: view.entries == {limit_key(ALICE): ALICE, limit_key(BOB): BOB}
+        )
+    assert view.garbage == 1

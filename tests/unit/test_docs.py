@@ -1,0 +1,119 @@
+"""The pages: every link resolves, and every file, module and name that they mention exists."""
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")])
+FOLDERS = ("configs", "docs", "gateways", "scripts", "sinks", "sluice", "state", "streaming", "tests", ".ci")
+"""Top-level folders; a path in a page that begins with one of them is a path in the repository."""
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"`([^`\n]+)`")
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+_PATH = re.compile(rf"(?:\./)?((?:{'|'.join(map(re.escape, FOLDERS))})/[\w./-]*)")
+_MODULE_TO_RUN = re.compile(rf"-m ((?:{'|'.join(FOLDERS[:-1])})\.[\w.]+)")
+_SETTING = re.compile(r"(topics|state|enforce|audit|delta|quotas|restart|health)\.(\w+)(?!\w*[./(])")
+
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+
+
+def _prose(page: Path) -> str:
+    return _FENCE.sub("", page.read_text())
+
+
+def _fences(page: Path) -> list[tuple[str, str]]:
+    """Language and text of each code block."""
+    return _FENCE.findall(page.read_text())
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors of the page's headings, as forges make them."""
+    headings = _HEADING.findall(_prose(page))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _relative_links(page: Path) -> list[str]:
+    return [link for link in _LINK.findall(_prose(page)) if "://" not in link]
+
+
+def _code_words(page: Path) -> Iterator[str]:
+    """The words between backticks and in code blocks."""
+    for code in [*_CODE.findall(_prose(page)), *(text for _, text in _fences(page))]:
+        yield from code.split()
+
+
+def _gone_paths(page: Path) -> list[str]:
+    paths = (match.group(1) for word in _code_words(page) if (match := _PATH.match(word)))
+    return [path for path in paths if not (REPOSITORY / path.rstrip(".")).exists()]
+
+
+def _gone_file_names(page: Path) -> list[str]:
+    """Python files that are named without their folder, such as `codec.py`, and that no folder has."""
+    there = {file.name for folder in FOLDERS for file in (REPOSITORY / folder).rglob("*.py")}
+    return [word for word in _code_words(page) if re.fullmatch(r"\w+\.py", word) and word not in there]
+
+
+@pages
+def test_relative_links_resolve(page: Path) -> None:
+    for link in _relative_links(page):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+
+        assert target.exists(), link
+        assert not anchor or anchor in _anchors(target), link
+
+
+@pages
+def test_every_repository_path_exists(page: Path) -> None:
+    assert _gone_paths(page) == []
+    assert _gone_file_names(page) == []
+
+
+@pages
+def test_every_module_to_run_exists(page: Path) -> None:
+    modules = _MODULE_TO_RUN.findall(page.read_text())
+
+    gone = [module for module in modules if not (REPOSITORY / module.replace(".", "/")).with_suffix(".py").exists()]
+    assert gone == []
+
+
+@pages
+def test_every_setting_exists(page: Path) -> None:
+    settings = yaml.safe_load((REPOSITORY / "configs" / "default.yaml").read_text())
+
+    found = [match.groups() for word in _code_words(page) if (match := _SETTING.match(word))]
+    assert [(section, key) for section, key in found if key not in settings[section]] == []
+
+
+@pages
+def test_python_examples_import_what_is_there(page: Path) -> None:
+    for language, text in _fences(page):
+        if language != "python":
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                module = importlib.import_module(node.module)
+                assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    readme = REPOSITORY / "README.md"
+    linked = {(readme.parent / link.partition("#")[0]).resolve() for link in _relative_links(readme)}
+
+    assert [page.name for page in PAGES if page != readme and page not in linked] == []
+
+
+def test_what_is_gone_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("`state/store/no_such_codec.py`, `no_such_file.py`, and:\n\n```console\n$ ./scripts/no-such\n```\n")
+
+    assert _gone_paths(page) == ["state/store/no_such_codec.py", "scripts/no-such"]
+    assert _gone_file_names(page) == ["no_such_file.py"]

@@ -1,0 +1,44 @@
+"""Stopping a query between two micro-batches: when the last one that was started counts as committed."""
+
+from typing import Any, cast
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from streaming.runtime.gated_query import GatedQuery
+
+
+class Query(GatedQuery):
+    """A query that isn't started."""
+
+    def _rows(self) -> DataFrame:
+        raise NotImplementedError
+
+    def _write_batch(self, rows: DataFrame, batch_id: int) -> None:
+        raise NotImplementedError
+
+
+class Reported:
+    """A streaming query whose last progress report is given."""
+
+    def __init__(self, progress: dict[str, Any] | None) -> None:
+        self.lastProgress = progress
+
+
+@pytest.mark.parametrize(
+    ("progress", "committed"),
+    [
+        (None, False),
+        ({"batchId": 6, "durationMs": {"addBatch": 5, "triggerExecution": 9}}, False),
+        ({"batchId": 7, "durationMs": {"latestOffset": 1, "triggerExecution": 1}}, False),  # idle, before batch 7
+        ({"batchId": 7, "durationMs": {"addBatch": 5, "triggerExecution": 9}}, True),
+        ({"batchId": 8, "durationMs": {"latestOffset": 1, "triggerExecution": 1}}, True),  # idle, after batch 7
+    ],
+)
+def test_only_an_executed_micro_batch_is_committed(progress: dict[str, Any] | None, committed: bool) -> None:
+    """An idle query reports the number of the micro-batch that comes next."""
+    query = Query("enforce", "/nowhere", 0)
+    query._last_begun = 7
+
+    assert query._committed(cast(StreamingQuery, Reported(progress))) is committed

@@ -1,0 +1,81 @@
+"""A checkpoint that starts with imported balances."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from configs.settings import Settings, load_settings
+from state.errors import StateError
+from state.quotas.entity import Tags
+from state.quotas.kinds import QuotaKind
+from streaming.balances.file import Balances
+from streaming.balances.imported import ImportedBalances, read_imported_start, store_imported
+from streaming.checkpoint.folder import Checkpoint
+from streaming.checkpoint.origin import Origin, check_origin
+from streaming.errors import CheckpointError
+from tests.unit.test_resharding import stored
+from tests.unit.test_shard import entities
+
+DEFAULTS = load_settings(environment={})
+USERS = [Tags(f"user{number}") for number in range(20)]
+SHARDS = 32
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """The defaults with a checkpoint that doesn't exist yet."""
+    return replace(DEFAULTS, enforce=replace(DEFAULTS.enforce, checkpoint=str(tmp_path / "checkpoint")))
+
+
+@pytest.fixture
+def balances(settings: Settings) -> Balances:
+    """Twenty users' byte rates."""
+    charges = [(user, QuotaKind.PRODUCER_BYTE_RATE, 1.0, 7.0, 5) for user in USERS]
+    return Balances(Origin.of(settings), {0: 17}, stored(charges, SHARDS))
+
+
+def test_each_shard_starts_with_its_imported_balances_every_time(settings: Settings, balances: Balances) -> None:
+    """A repeated micro-batch finds what the first run found; a shard without entities begins empty."""
+    store_imported(Checkpoint(settings.enforce.checkpoint), balances)
+    check_origin(Checkpoint(settings.enforce.checkpoint), settings)
+
+    imported = ImportedBalances.of(settings)
+
+    for _ in range(2):
+        found = {number: entities(imported.shard(number)) for number in range(SHARDS)}
+        assert sum(found.values()) == len(USERS)
+        assert {number for number, count in found.items() if count} == balances.shards.keys()
+
+
+def test_a_checkpoint_of_its_own_has_no_imported_balances(settings: Settings) -> None:
+    """Nor a start."""
+    folder = Checkpoint(settings.enforce.checkpoint)
+    check_origin(folder, settings)
+
+    assert read_imported_start(folder) is None
+    assert entities(ImportedBalances.of(settings).shard(0)) == 0
+
+
+def test_an_import_that_was_cut_short_is_never_run(settings: Settings, balances: Balances) -> None:
+    """Some shards would begin with nothing, and requests be charged twice."""
+    folder = Checkpoint(settings.enforce.checkpoint)
+    store_imported(folder, balances)
+    folder.sluice.remove("start.json")
+
+    with pytest.raises(CheckpointError, match="was cut short; remove that folder and import again"):
+        ImportedBalances.of(settings)
+
+
+def test_imported_balances_that_are_gone_or_damaged_are_no_empty_shard(settings: Settings, balances: Balances) -> None:
+    """It is an error that says what to do."""
+    folder = Checkpoint(settings.enforce.checkpoint)
+    store_imported(folder, balances)
+    number = min(balances.shards)
+
+    folder.sluice.write(f"seeds/{number:05d}.bin", balances.shards[number][:-1])
+    with pytest.raises(StateError, match="restore the checkpoint from a backup"):
+        ImportedBalances.of(settings).shard(number)
+    folder.sluice.remove(f"seeds/{number:05d}.bin")
+    with pytest.raises(CheckpointError, match="is missing"):
+        ImportedBalances.of(settings).shard(number)

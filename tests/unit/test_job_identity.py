@@ -1,0 +1,106 @@
+"""Whose a decision is: an id that stays with the checkpoint, and decisions of others that are noticed."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from state.quotas.resolution import Quotas
+from streaming.checkpoint.folder import Checkpoint
+from streaming.checkpoint.job_identity import JobIdentity, job_identity, keep_job_identity
+from streaming.enforce.pipeline_settings import PipelineSettings
+from streaming.enforce.planning import plan_event
+from streaming.enforce.simulation import Simulation
+from streaming.enforce.source import Source
+from streaming.enforce.wire import OutputRecord
+from streaming.errors import CheckpointError
+from streaming.runtime.foreign_decisions import ForeignDecisions
+from tests.unit.test_decisions import DEFAULTS
+
+OWN = JobIdentity("own", made_at_ms=1_000)
+
+
+def checkpoint(folder: Path, name: str = "checkpoint") -> Checkpoint:
+    return Checkpoint(str(folder / name))
+
+
+def decided(**marks: Any) -> bytes:
+    return json.dumps({"decision_id": "r-0-1", "decided_at_ms": 2_000, **marks}).encode()
+
+
+def test_a_restart_keeps_the_id_and_another_checkpoint_has_another(tmp_path: Path) -> None:
+    made = job_identity(checkpoint(tmp_path))
+
+    assert job_identity(checkpoint(tmp_path)) == made
+    assert job_identity(checkpoint(tmp_path, "other")).job_id != made.job_id
+
+
+def test_the_checkpoint_that_replaces_another_has_its_id(tmp_path: Path) -> None:
+    made = job_identity(checkpoint(tmp_path))
+
+    keep_job_identity(checkpoint(tmp_path), checkpoint(tmp_path, "resharded"))
+
+    assert job_identity(checkpoint(tmp_path, "resharded")) == made
+
+
+def test_a_damaged_identity_is_named(tmp_path: Path) -> None:
+    checkpoint(tmp_path).sluice.write("job.json", b"{broken")
+
+    with pytest.raises(CheckpointError, match=r"job\.json in .* is damaged"):
+        job_identity(checkpoint(tmp_path))
+
+
+def test_decisions_of_a_job_have_its_id_and_simulated_ones_none() -> None:
+    event, source = b'{"api": "Metadata"}', Source("r", 0, 0, 0)
+    settings = PipelineSettings.of(DEFAULTS)._replace(job_id="own")
+
+    record = plan_event(event, source, Quotas(), settings, 0)
+    (simulated,) = Simulation(Quotas(), DEFAULTS).decide([event])
+
+    assert isinstance(record, OutputRecord)
+    assert json.loads(record.value)["job_id"] == "own"
+    assert json.loads(simulated.value)["job_id"] is None
+
+
+def test_decisions_of_other_jobs_are_counted_and_each_job_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    found = ForeignDecisions("decisions", OWN)
+
+    with caplog.at_level(logging.ERROR):
+        for value in (decided(job_id="own"), *[decided(job_id="other")] * 3, decided(), decided(job_id=None)):
+            found.take(value)
+
+    assert (found.count, found.jobs) == (5, ["other", "unknown"])
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        "topic decisions has decisions of job other, this is job own",
+        "topic decisions has decisions of job unknown, this is job own",
+    ]
+
+
+def test_decisions_from_before_the_checkpoint_are_those_of_the_job_before() -> None:
+    found = ForeignDecisions("decisions", OWN)
+
+    found.take(decided(job_id="before", decided_at_ms=1_000))
+
+    assert (found.count, found.jobs) == (0, [])
+
+
+@pytest.mark.parametrize(
+    "value", [None, b"", b"[]", b"\xff", b'{"decided_at_ms": "soon"}', b'{"x": ' + b"[" * 100_000], ids=repr
+)
+def test_what_is_no_decision_is_nobodys(value: bytes | None) -> None:
+    found = ForeignDecisions("decisions", OWN)
+
+    found.take(value)
+
+    assert found.count == 0
+
+
+def test_forged_jobs_fill_neither_memory_nor_log(caplog: pytest.LogCaptureFixture) -> None:
+    found = ForeignDecisions("decisions", OWN)
+
+    for number in range(1_000):
+        found.take(decided(job_id=f"forged-{number}"))
+
+    assert (found.count, len(found.jobs), len(caplog.records)) == (1_000, 10, 10)

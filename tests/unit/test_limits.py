@@ -1,0 +1,150 @@
+"""The limits topic as records: what a reader knows after each of them, whatever compaction has removed."""
+
+import json
+from collections.abc import Iterable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state.errors import InvalidQuotaError
+from state.quotas.entity import DEFAULT, QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
+from state.quotas.limits import (
+    VERSION_KEY,
+    LimitsView,
+    changed_limits,
+    limit_key,
+    limit_value,
+    read_limit,
+    version_end,
+)
+
+ALICE = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1024.0)
+ANYONE = QuotaEntry(QuotaEntity(user=DEFAULT, client_id="app"), QuotaKind.REQUEST_PERCENTAGE, 12.5)
+ALICE_SHADOW = QuotaEntry(ALICE.entity, ALICE.kind, 512.0, shadow=True)
+
+Records = list[tuple[bytes, bytes | None]]
+
+ENTRIES = st.builds(
+    QuotaEntry,
+    st.sampled_from([QuotaEntity(user="a"), QuotaEntity(user=DEFAULT), QuotaEntity(user="a", client_id="<default>")]),
+    st.sampled_from([QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.REQUEST_PERCENTAGE]),
+    st.integers(1, 5).map(float),
+    st.booleans(),
+)
+VERSIONS = st.lists(st.lists(ENTRIES, max_size=6), min_size=1, max_size=5)
+
+
+def published(versions: Sequence[Iterable[QuotaEntry]]) -> Records:
+    """The records of these versions, one after the other, as the job writes them."""
+    records: Records = []
+    before: dict[bytes, QuotaEntry] = {}
+    for version, entries in enumerate(versions):
+        wanted = {limit_key(entry): entry for entry in entries}
+        records += changed_limits(before, wanted, version)
+        records.append((VERSION_KEY, version_end(version, len(wanted))))
+        before = wanted
+    return records
+
+
+def read(records: Records) -> LimitsView:
+    view = LimitsView()
+    for key, value in records:
+        view.take(key, value)
+    return view
+
+
+def test_a_limit_reads_back_as_it_was_written() -> None:
+    for entry in (ALICE, ANYONE, ALICE_SHADOW):
+        assert read_limit(limit_key(entry), limit_value(entry, version=3)) == entry
+
+
+def test_the_topic_counts_as_unread_until_a_version_ends() -> None:
+    records = published([[ALICE]])
+
+    assert read(records[:-1]).in_force is None
+
+    in_force = read(records).in_force
+    assert in_force is not None
+    assert in_force.version == 0
+    assert in_force.enforced.resolve(QuotaKind.PRODUCER_BYTE_RATE, "alice", "app").limit == 1024.0
+
+
+def test_enforced_and_shadow_quotas_are_two_ladders() -> None:
+    in_force = read(published([[ALICE, ALICE_SHADOW]])).in_force
+
+    assert in_force is not None
+    assert in_force.enforced.resolve(ALICE.kind, "alice", "app").limit == 1024.0
+    assert in_force.shadow.resolve(ALICE.kind, "alice", "app").limit == 512.0
+
+
+def test_a_removed_quota_is_gone_with_the_version_that_removed_it() -> None:
+    records = published([[ALICE, ANYONE], [ANYONE]])
+
+    between, after = read(records[:-1]).in_force, read(records).in_force
+
+    assert between is not None
+    assert between.enforced.enabled(ALICE.kind)
+    assert after is not None
+    assert not after.enforced.enabled(ALICE.kind)
+
+
+@given(VERSIONS)
+def test_a_reader_that_comes_after_compaction_knows_the_same(versions: list[list[QuotaEntry]]) -> None:
+    """Compaction keeps the last record of each key; tombstones may be gone too."""
+    records = published(versions)
+    last = {key: position for position, (key, _) in enumerate(records)}
+    compacted = [record for position, record in enumerate(records) if last[record[0]] == position]
+
+    without_removals: Records = [(key, value) for key, value in compacted if value is not None]
+    for kept in (compacted, without_removals):
+        view = read(kept)
+        assert view.entries == read(records).entries
+        assert view.in_force is not None
+        assert view.in_force.version == len(versions) - 1
+
+
+@given(VERSIONS, st.data())
+def test_a_version_with_a_lost_record_is_never_in_force(versions: list[list[QuotaEntry]], data: st.DataObject) -> None:
+    first = published(versions[:1])
+    if len(first) > 1:
+        lost = data.draw(st.integers(0, len(first) - 2))
+        assert read(first[:lost] + first[lost + 1 :]).in_force is None
+
+
+def forged(**changes: object) -> bytes:
+    return json.dumps({**json.loads(limit_value(ALICE, 1)), **changes}).encode()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (None, limit_value(ALICE, 1)),
+        (limit_key(ALICE), b"no JSON"),
+        (limit_key(ALICE), b"[" * 5000),
+        (limit_key(ALICE), b"\xff"),
+        (limit_key(ALICE), forged(value=0)),
+        (limit_key(ALICE), forged(value=-1)),
+        (limit_key(ALICE), limit_value(ALICE, 1).replace(b"1024.0", b"NaN")),
+        (limit_key(ALICE), limit_value(ALICE, 1).replace(b"1024.0", b"1e999")),
+        (limit_key(ALICE), forged(value="1024")),
+        (limit_key(ALICE), forged(quota="byte_rate")),
+        (limit_key(ALICE), forged(mode="other")),
+        (limit_key(ALICE), forged(entity={})),
+        (limit_key(ALICE), limit_value(ANYONE, 1)),
+        (VERSION_KEY, None),
+        (VERSION_KEY, b"{}"),
+    ],
+)
+def test_garbage_is_counted_and_changes_nothing(key: bytes | None, value: bytes | None) -> None:
+    view = read(published([[ALICE, ANYONE]]))
+    before, entries = view.in_force, dict(view.entries)
+
+    with pytest.raises(InvalidQuotaError):
+        view.take(key, value)
+
+    assert view.garbage == 1
+    assert view.in_force is before
+    assert view.entries == entries

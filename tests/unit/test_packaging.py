@@ -1,0 +1,187 @@
+"""The wheel and the lock: each install has what it imports and nothing else, and the lock has what each asks for."""
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterable
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from streaming.java.jars import REPOSITORY
+
+PACKAGES = ("sluice", "state", "streaming", "sinks", "gateways", "configs")
+
+IMPORT_ALL = """
+import importlib, pkgutil
+for package in map(importlib.import_module, {packages}):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+"""
+
+
+def _run(*command: str | Path, folder: Path, exit_code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder that is not the repository."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == exit_code, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy, so that the build leaves nothing in the repository."""
+    source = tmp_path_factory.mktemp("source")
+    for name in PACKAGES:
+        shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, source)
+    _run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", source / "out", source, folder=source)
+    [wheel] = (source / "out").glob("*.whl")
+    return wheel
+
+
+def _requirements(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return re.findall(r"^Requires-Dist: (.+)$", archive.read(metadata).decode(), re.MULTILINE)
+
+
+def _closure(requirements: Iterable[str], extras: Iterable[str]) -> set[str]:
+    """The names of all distributions that the requirements lead to, each in a version that is asked for."""
+    environments = [{"extra": extra} for extra in ("", *extras)]
+    names: set[str] = set()
+    for text in requirements:
+        requirement = Requirement(text)
+        if requirement.marker and not any(requirement.marker.evaluate(each) for each in environments):
+            continue
+        found = importlib.metadata.distribution(requirement.name)
+        assert requirement.specifier.contains(found.version), f"{requirement} is not met by {found.version}"
+        names |= {canonicalize_name(requirement.name)} | _closure(found.requires or (), requirement.extras)
+    return names
+
+
+def _install(wheel: Path, folder: Path, *extras: str) -> Path:
+    """A virtual environment with the wheel and links to the installed packages that its metadata asks for, no others.
+
+    Links instead of a download of 400 MB: what the metadata forgets can't be imported there either.
+    """
+    _run(sys.executable, "-m", "venv", "--without-pip", folder, folder=folder.parent)
+    [packages] = folder.glob("lib/python*/site-packages")
+    for name in _closure(_requirements(wheel), extras):
+        installed = importlib.metadata.distribution(name)
+        for entry in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:
+            (packages / entry).symlink_to(str(installed.locate_file(entry)))
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python")]
+    _run(*pip, "install", "--no-index", "--no-deps", wheel, folder=folder)
+    return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def job(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an install with the extra `job`."""
+    return _install(wheel, tmp_path_factory.mktemp("job") / "venv", "job")
+
+
+@pytest.fixture(scope="module")
+def gateway(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an install without extras."""
+    return _install(wheel, tmp_path_factory.mktemp("gateway") / "venv")
+
+
+def test_the_wheel_has_its_data_files_and_the_licence_and_nothing_of_the_repository_alone(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+
+    assert {
+        "configs/default.yaml",
+        "configs/jars.xml",
+        "configs/ivysettings.xml",
+        "configs/jars.sha256",
+        "sluice/py.typed",
+        "streaming/runtime/log4j2.properties",
+    } <= names
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == set(PACKAGES)
+
+
+def test_a_gateway_needs_three_packages(wheel: Path) -> None:
+    plain = [Requirement(text).name for text in _requirements(wheel) if "extra ==" not in text]
+
+    assert sorted(plain) == ["kafka-python", "msgspec", "prometheus-client"]
+
+
+def test_a_gateway_has_the_public_names_and_nothing_of_the_job(gateway: Path, tmp_path: Path) -> None:
+    heavy = ("pyspark", "delta", "deltalake", "pandas", "numpy", "pyarrow", "yaml", "typer", "starlette", "uvicorn")
+    script = f"""
+from importlib.metadata import version
+from importlib.util import find_spec
+import sluice, gateways.client
+assert all(hasattr(sluice, name) for name in sluice.__all__)
+assert sluice.__version__ == version("sluice")
+assert not [name for name in {heavy} if find_spec(name)]
+"""
+
+    assert _run(gateway / "python", "-c", script, folder=tmp_path).stderr == ""
+    _run(gateway / "python", "-c", IMPORT_ALL.format(packages=["gateways.client"]), folder=tmp_path)
+
+
+def test_the_command_of_a_gateway_install_says_what_it_needs(gateway: Path, tmp_path: Path) -> None:
+    done = _run(gateway / "sluice", "simulate", folder=tmp_path, exit_code=1)
+
+    assert (done.stdout, done.stderr) == (
+        "",
+        "sluice: error: the commands need the extra job; in the checkout run: pip install '.[job]'\n",
+    )
+
+
+def test_the_extra_job_has_all_that_the_job_imports(job: Path, tmp_path: Path) -> None:
+    packages = ["sluice", "state", "streaming", "sinks", "configs", "gateways.client"]
+
+    _run(job / "python", "-W", "ignore", "-c", IMPORT_ALL.format(packages=packages), folder=tmp_path)
+
+
+def test_the_command_of_a_job_install_works_anywhere(job: Path, tmp_path: Path) -> None:
+    examples = REPOSITORY / "docs" / "examples"
+    files = {"quotas": "kip-599-quotas.yaml", "config": "kip-599-settings.yaml", "events": "kip-599-events.jsonl"}
+    options = [part for option, name in files.items() for part in (f"--{option}", examples / name)]
+
+    assert "Commands:" in _run(job / "sluice", "--help", folder=tmp_path).stdout
+    decisions = _run(job / "sluice", "simulate", *options, folder=tmp_path).stdout.splitlines()
+    assert [re.findall(r'"verdict":"(\w+)"', line) for line in decisions] == [["ALLOW"], ["REJECT"], ["ALLOW"]]
+
+
+def test_the_extra_http_has_all_that_the_service_imports(wheel: Path, tmp_path: Path) -> None:
+    programs = _install(wheel, tmp_path / "venv", "http")
+
+    _run(programs / "python", "-c", IMPORT_ALL.format(packages=["gateways"]), folder=tmp_path)
+
+
+def test_the_lock_has_a_hash_for_every_package_and_names_no_host() -> None:
+    lock = (REPOSITORY / "requirements.lock").read_text()
+    entries = re.split(r"^(?=\w)", lock, flags=re.MULTILINE)[1:]
+
+    assert all("--hash=sha256:" in entry for entry in entries)
+    assert "://" not in lock
+
+
+def test_the_lock_has_a_version_of_everything_that_pyproject_asks_for() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    asked = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
+    asked += chain.from_iterable(project["project"]["optional-dependencies"].values())
+    lock = (REPOSITORY / "requirements.lock").read_text()
+    locked = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", lock, re.MULTILINE))
+
+    for requirement in map(Requirement, asked):
+        version = locked[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(version), f"{version} is not {requirement}; run ./scripts/lock"

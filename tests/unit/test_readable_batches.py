@@ -1,0 +1,58 @@
+"""Batches that kafka-python can't decode, out of bytes as a broker sends them."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from kafka import TopicPartition
+from kafka.record import MemoryRecords, MemoryRecordsBuilder
+from kafka.record.default_records import DefaultRecordBatch
+
+from gateways.client.readable_batches import pass_over_unreadable_batches
+
+ZSTD = 4
+
+
+def batch(first_offset: int, *values: bytes, header: bytes = b"name", codec: int = 0) -> bytes:
+    """A batch with these values; with another codec the bytes are none that it can decompress."""
+    builder = MemoryRecordsBuilder(2, 0, 100_000)
+    for value in values:
+        builder.append(timestamp=0, key=None, value=value, headers=[("name", b"x")])
+    builder.close()
+    raw = bytearray(bytes(builder.buffer()).replace(b"name", header))
+    raw[:8] = first_offset.to_bytes(8, "big")
+    raw[DefaultRecordBatch.ATTRIBUTES_OFFSET + 1] |= codec
+    return bytes(raw)
+
+
+def read(fetched: bytes, fetch_offset: int = 0) -> tuple[list[tuple[int, bytes]], list[tuple[int, int, int, str]], int]:
+    """Records (offset, value) that are handed over, batches that are passed over, and the offset to fetch next."""
+    passed_over: list[tuple[int, int, int, str]] = []
+    consumer = SimpleNamespace(_fetcher=SimpleNamespace())
+    pass_over_unreadable_batches(
+        consumer,
+        lambda partition, offset, count, error: passed_over.append((partition, offset, count, type(error).__name__)),
+    )
+    records: Any = consumer._fetcher.PartitionRecords(
+        fetch_offset, TopicPartition("decisions", 3), MemoryRecords(fetched), check_crcs=False
+    )
+    values = [(record.offset, record.value) for record in records.take(100)]
+    return values, passed_over, records.next_fetch_offset
+
+
+def test_batches_before_and_after_one_that_cant_be_decompressed_are_read() -> None:
+    fetched = batch(0, b"a", b"b") + batch(2, b"?", b"?", b"?", codec=ZSTD) + batch(5, b"c")
+
+    assert read(fetched) == ([(0, b"a"), (1, b"b"), (5, b"c")], [(3, 2, 3, "UnsupportedCodecError")], 6)
+
+
+def test_a_consumer_moves_on_when_the_last_batch_cant_be_decoded() -> None:
+    """The name of a header is no text here."""
+    values, passed_over, next_offset = read(batch(0, b"a") + batch(1, b"b", header=b"\xff\xff\xff\xff"))
+
+    assert values == [(0, b"a")]
+    assert [where[:3] for where in passed_over] == [(3, 1, 1)]
+    assert next_offset == 2
+
+
+def test_records_before_the_fetched_offset_are_not_handed_over_again() -> None:
+    assert read(batch(0, b"a", b"b", b"c"), fetch_offset=2) == ([(2, b"c")], [], 3)

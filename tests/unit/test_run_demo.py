@@ -1,0 +1,90 @@
+"""`./scripts/run` without its processes: what it says while it waits, and how it ends."""
+
+import time
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from threading import Event
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from rich.console import Console
+
+from configs.settings import load_settings
+from scripts.demo import run as demo
+from scripts.demo.run import RunOptions, waiting
+from scripts.testbed.live_counts import Answers
+from scripts.testbed.load_generator import LoadGenerator, Sent, publish
+from tests.unit.test_live_counts import NOW_MS, dead_letter, decision
+
+
+def test_it_says_every_few_seconds_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "_WAITING_SECONDS", 0.01)
+    steps, output = iter(["for the broker", "for Java"]), StringIO()
+
+    with waiting(Console(file=output, width=80), lambda: next(steps, "for the queries")):
+        while "queries" not in output.getvalue():
+            time.sleep(0.005)
+
+    lines = output.getvalue().splitlines()
+    assert lines[:3] == [
+        "  0 s: waiting for the broker",
+        "  0 s: waiting for Java",
+        "  0 s: waiting for the queries",
+    ]
+
+
+def ended(tmp_path: Path, answers: Answers, sent: Sent) -> tuple[int, str]:
+    """Exit code and summary of a run."""
+    settings = load_settings(environment={})
+    none = str(tmp_path)
+    delta = replace(settings.delta, decisions=none, dead_letters=none, quota_metrics=none)
+    job: Any = Mock(settings=replace(settings, delta=delta))
+    output = StringIO()
+    run = demo._Demo(RunOptions(), job, answers, Event(), Console(file=output, width=120))  # type: ignore[arg-type]
+    run._sent = sent
+    return run._summary(), output.getvalue()
+
+
+def test_answers_to_others_change_neither_books_nor_exit_code(tmp_path: Path) -> None:
+    answers = Answers()
+    for offset in range(2):
+        answers.sent(0, offset)
+    answers.decision(decision(0), NOW_MS)
+    answers.dead_letter(dead_letter(1), NOW_MS)
+    answers.decision(decision(2), NOW_MS)
+
+    code, summary = ended(tmp_path, answers, Sent(events=2))
+
+    assert code == 0
+    assert "2 requests = 1 decisions + 1 dead letters\n" in summary
+    assert "not counted: 1 answers to requests of others" in summary
+
+
+def test_an_answer_to_another_does_not_stand_in_for_a_missing_one(tmp_path: Path) -> None:
+    answers = Answers()
+    answers.sent(0, 0)
+    answers.decision(decision(5), NOW_MS)
+
+    code, summary = ended(tmp_path, answers, Sent(events=1))
+
+    assert code == 1
+    assert "1 requests were not answered in 60 s" in summary
+
+
+def test_what_could_not_be_published_is_said(tmp_path: Path) -> None:
+    code, summary = ended(tmp_path, Answers(), Sent(events=1, failed=1, failure="[no] broker"))
+
+    assert code == 1
+    assert "1 requests could not be published: [no] broker" in summary
+    assert "not answered" not in summary
+
+
+def test_the_place_of_each_stored_request_is_told() -> None:
+    producer, stored = Mock(), Mock()
+
+    publish(producer, "requests", LoadGenerator(), Event(), count=3, sent=Sent(stored=stored))
+
+    callbacks = [call.args[0] for call in producer.send.return_value.add_callback.call_args_list]
+    assert callbacks == [stored] * 3

@@ -1,0 +1,253 @@
+"""`sluice sql`: queries over the tables without Java, and every query in the pages, as printed."""
+
+import csv
+import io
+import json
+import re
+import shlex
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from typer.testing import CliRunner
+
+from configs.settings import load_settings
+from sinks.tables.quotas import QuotasTable
+from state.quotas.entity import QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
+from state.quotas.resolution import Quotas
+from streaming.cli.main import app, main
+from streaming.enforce.simulation import Simulation
+from tests.unit.test_quota_metrics import SCHEMA as METRICS
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SETTINGS = load_settings(environment={})
+NOW = datetime.now(UTC).replace(microsecond=0)
+
+ENTITY = pa.struct(
+    [("user", pa.string()), ("client_id", pa.string()), ("topic", pa.string()), ("partition", pa.int32())]
+)
+CHARGE = pa.struct(
+    [
+        ("quota", pa.string()),
+        ("entity", ENTITY),
+        ("limit", pa.float64()),
+        ("value", pa.float64()),
+        ("rate", pa.float64()),
+    ]
+)
+DECISIONS = pa.schema(
+    [
+        ("decision_id", pa.string()),
+        ("timestamp_ms", pa.int64()),
+        ("user", pa.string()),
+        ("client_id", pa.string()),
+        ("api", pa.string()),
+        ("gateway", pa.string()),
+        ("verdict", pa.string()),
+        ("throttle_time_ms", pa.int64()),
+        ("charges", pa.list_(CHARGE)),
+        ("date", pa.date32()),
+    ]
+)
+QUOTAS = [
+    QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1000.0),
+    QuotaEntry(QuotaEntity(user="alice"), QuotaKind.REQUEST_PERCENTAGE, 50.0),
+    QuotaEntry(QuotaEntity(topic="orders"), QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 1000.0),
+]
+PARTITIONS = [{"topic": "orders", "partition": 0, "bytes": 100}, {"topic": "clicks", "partition": 1, "bytes": 50}]
+
+
+def event(user: str, api: str, **more: Any) -> bytes:
+    at_ms = int(NOW.timestamp() * 1000)
+    return json.dumps({"user": user, "client_id": "app", "api": api, "timestamp_ms": at_ms} | more).encode()
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Tables at the default paths of a folder, which is the current one: a few decisions, metrics and quotas."""
+    monkeypatch.chdir(tmp_path)
+    events = [
+        event("alice", "Produce", topic_partitions=PARTITIONS, request_time_ns=20_000_000),
+        event("bob", "Produce", topic_partitions=PARTITIONS, request_time_ns=10_000_000),
+        event("bob", "Fetch", topic_partitions=PARTITIONS),
+        event("bob", "Metadata"),
+    ]
+    answers = [json.loads(record.value) for record in Simulation(Quotas(QUOTAS), SETTINGS).decide(events)]
+    rows = [{name: answer.get(name) for name in DECISIONS.names} | {"date": NOW.date()} for answer in answers]
+    write_deltalake(SETTINGS.delta.decisions, pa.Table.from_pylist(rows, schema=DECISIONS), partition_by=["date"])
+    metrics: Json = {"quota": "producer_byte_rate", "window_start": NOW, "window_s": 60, "date": NOW.date()}
+    metrics |= {"user": "alice", "rate": 500.0, "limit": 1000.0, "value": 100.0, "throttled_count": 2}
+    by_topic = metrics | {"quota": "producer.byte.rate", "user": None, "topic": "orders", "partition": 0, "limit": None}
+    write_deltalake(SETTINGS.delta.quota_metrics, pa.Table.from_pylist([metrics, by_topic], schema=METRICS))
+    unreadable = {"topic": ["quota-decisions"], "field": ["value"], "reason": ["is null"], "read_at": [NOW]}
+    write_deltalake(SETTINGS.delta.unreadable, pa.table(unreadable))
+    QuotasTable(SETTINGS.delta.quotas).create(QUOTAS, changed_by="test", at=NOW)
+    return tmp_path
+
+
+Json = dict[str, Any]
+
+
+def sql(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["sql", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def rows(query: str) -> list[Json]:
+    return [json.loads(line) for line in sql(query, "--format", "json").splitlines()]
+
+
+def refused(*arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line of an error, which ends the command with exit 2."""
+    monkeypatch.setattr("sys.argv", ["sluice", "sql", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    captured = capsys.readouterr()
+    said, _, error = captured.err.partition("\n")
+    assert said.startswith("sluice: settings: ")
+    assert (ended.value.code, captured.out, error.count("\n")) == (2, "", 1)
+    return error
+
+
+@pytest.mark.usefixtures("tables")
+def test_the_tables_are_known_by_the_names_of_their_settings() -> None:
+    assert rows("SELECT count(*) AS n FROM decisions") == [{"n": 4}]
+    assert rows("SELECT quota, rate FROM quota_metrics WHERE user = 'alice';") == [
+        {"quota": "producer_byte_rate", "rate": 500.0}
+    ]
+    assert [row["value"] for row in rows('SELECT "value" FROM quotas ORDER BY 1')] == [50.0, 1000.0, 1000.0]
+
+
+@pytest.mark.usefixtures("tables")
+def test_usage_counts_each_amount_once_also_for_clients_without_a_quota() -> None:
+    """Two counters were charged for alice's bytes, and none of its own for bob's."""
+    used = rows(
+        "SELECT user, client_id, count(*) AS requests, sum(bytes_in) AS bytes_in, sum(bytes_out) AS bytes_out,"
+        " sum(request_points) AS points, sum(mutations) AS mutations FROM usage GROUP BY user, client_id ORDER BY user"
+    )
+
+    assert used == [
+        dict(user="alice", client_id="app", requests=1, bytes_in=150, bytes_out=None, points=2, mutations=None),
+        dict(user="bob", client_id="app", requests=3, bytes_in=150, bytes_out=150, points=1, mutations=None),
+    ]
+
+
+@pytest.mark.usefixtures("tables")
+def test_rows_are_printed_as_a_table_csv_or_json() -> None:
+    query = "SELECT user, 1.5 AS n, null AS none, [1, 2] AS list FROM decisions WHERE user = 'alice'"
+
+    assert sql(query) == "user   n    none  list\n-----  ---  ----  -----\nalice  1.5        [1,2]\n1 row\n"
+    assert list(csv.reader(io.StringIO(sql(query, "--format", "csv")))) == [
+        ["user", "n", "none", "list"],
+        ["alice", "1.5", "", "[1,2]"],
+    ]
+    assert rows(query) == [{"user": "alice", "n": 1.5, "none": None, "list": [1, 2]}]
+
+
+@pytest.mark.usefixtures("tables")
+def test_times_days_bytes_and_numbers_that_json_lacks_can_be_printed() -> None:
+    row, _ = rows("SELECT window_start, date, now() AS now, X'ff' AS bytes, double 'NaN' AS nan FROM quota_metrics")
+
+    assert datetime.fromisoformat(row["window_start"]) == NOW
+    assert date.fromisoformat(row["date"]) == NOW.date()
+    assert datetime.fromisoformat(row["now"]).replace(tzinfo=UTC) - NOW < timedelta(hours=1)
+    assert (row["bytes"], row["nan"]) == ("/w==", None)
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_terminal_executes_nothing_that_a_name_says() -> None:
+    assert "\x1b" not in sql("SELECT chr(27) AS escape FROM decisions")
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("SELEC 1", "the query fails"),
+        ("", "the query fails"),
+        ("SELECT nope FROM decisions", "nope"),
+        ("SELECT * FROM dead_letters", "there is no table yet for dead_letters (sluice-data/delta/dead_letters)"),
+        ("SELECT 1; SELECT 2", "the query fails"),
+        ("SELECT 1/0", "the query fails"),
+        ("SELECT CAST('x' AS INT) FROM decisions", "the query fails"),
+        ("DROP TABLE decisions", "the query fails"),
+        ("INSERT INTO quotas SELECT * FROM quotas", "the query fails"),
+        ("DELETE FROM quotas", "the query fails"),
+        ("COPY quotas TO 'quotas.csv'", "the query fails"),
+        ("COPY (SELECT * FROM quotas) TO 'quotas.csv'", "the query fails"),
+        ("CREATE EXTERNAL TABLE t STORED AS CSV LOCATION '/etc/passwd'", "the query fails"),
+        ("EXPLAIN ANALYZE INSERT INTO quotas SELECT * FROM quotas", "the query fails"),
+    ],
+)
+def test_what_is_no_query_is_one_line_and_changes_nothing(
+    tables: Path, query: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(tables.rglob("*"))
+
+    assert said in refused(query, monkeypatch=monkeypatch, capsys=capsys)
+
+    assert sorted(tables.rglob("*")) == before
+    assert DeltaTable(SETTINGS.delta.quotas).version() == 0
+
+
+@pytest.mark.usefixtures("tables")
+def test_columns_can_be_described() -> None:
+    assert {"decision_id", "charges"} <= {row["column_name"] for row in rows("DESCRIBE decisions")}
+
+
+def test_a_damaged_table_is_one_line(
+    tables: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for commit in (tables / SETTINGS.delta.decisions / "_delta_log").iterdir():
+        commit.write_text("no commit")
+
+    said = refused("SELECT * FROM decisions", monkeypatch=monkeypatch, capsys=capsys)
+
+    assert "decisions can't be read" in said
+
+
+def test_a_table_whose_file_is_gone_is_one_line(
+    tables: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file in (tables / SETTINGS.delta.decisions).rglob("*.parquet"):
+        file.unlink()
+
+    refused("SELECT * FROM decisions", "--format", "json", monkeypatch=monkeypatch, capsys=capsys)
+
+
+_CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_PRINTED = [
+    (page.name, command)
+    for page in [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+    for block in _CONSOLE.findall(page.read_text())
+    for command in re.split(r"^\$ ", block, flags=re.MULTILINE)
+    if command.startswith("sluice sql ")
+]
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize(("page", "command"), _PRINTED)
+def test_each_query_in_the_pages_works_as_printed(page: str, command: str) -> None:
+    assert page  # names the test
+    _, _, *arguments = shlex.split(command)
+
+    assert not sql(*arguments).endswith("\n0 rows\n")
+
+
+@pytest.mark.usefixtures("tables")
+def test_the_page_about_metrics_has_queries_that_work() -> None:
+    """The Python too; and no SQL that isn't run here."""
+    text = (REPOSITORY / "docs/metrics.md").read_text()
+    assert "```sql" not in text
+    assert [page for page, _ in _PRINTED].count("metrics.md") >= 3
+    (program,) = _PYTHON.findall(text)
+
+    names: Json = {}
+    exec(program, names)  # noqa: S102 - the page's own
+    assert names["rows"]["used"].tolist() == [0.5]

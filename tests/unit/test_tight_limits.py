@@ -1,0 +1,123 @@
+"""An alter that would silence a client that is busy now needs a yes; without tables it says so and goes on."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import yaml
+from deltalake import write_deltalake
+from typer.testing import CliRunner, Result
+
+from sinks.tables.quotas import QuotasTable
+from state.quotas.entity import DEFAULT, QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
+from streaming.cli.quotas import app
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+BYTES = QuotaKind.PRODUCER_BYTE_RATE
+
+
+class Job:
+    """The settings and tables of a job."""
+
+    def __init__(self, folder: Path) -> None:
+        self._metrics = folder / "quota_metrics"
+        self.quotas = QuotasTable(str(folder / "quotas"))
+        self.quotas.create([QuotaEntry(QuotaEntity(user=DEFAULT), BYTES, 1e6)], "seed", NOW)
+        self.config = folder / "settings.yaml"
+        delta = {"quotas": self.quotas.path, "quota_metrics": str(self._metrics)}
+        self.config.write_text(yaml.safe_dump({"delta": delta}))
+
+    def used(
+        self, minutes_ago: float, value: float, mode: str | None = None, quota: str = BYTES, **tags: object
+    ) -> None:
+        """A row of the metrics: `value` bytes in one minute."""
+        start = NOW - timedelta(minutes=minutes_ago)
+        start -= timedelta(seconds=start.timestamp() % 60)
+        row = {"user": None, "client_id": None, "topic": None, "partition": None, "mode": mode, **tags}
+        row |= {"quota": quota, "window_start": start, "window_s": 60, "value": value, "date": start.date()}
+        types = {"user": pa.string(), "client_id": pa.string(), "topic": pa.string(), "mode": pa.string()}
+        types |= {"partition": pa.int32(), "window_start": pa.timestamp("us", "UTC")}
+        table = pa.table({name: pa.array([cell], types.get(name)) for name, cell in row.items()})
+        write_deltalake(str(self._metrics), table, mode="append", partition_by=["date"])
+
+    def alter(self, limit: float, *options: str, entity: tuple[str, ...] = ("--user", "alice")) -> Result:
+        arguments = ["alter", *entity, "--add-config", f"{BYTES}={limit}", "--as", "carol", *options]
+        return CliRunner().invoke(app, [*arguments, "--config", str(self.config)])
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+def test_a_limit_below_half_of_the_highest_minute_needs_a_yes(job: Job) -> None:
+    """Without a terminal it is bad usage, and nothing is changed."""
+    job.used(2, 60_000.0, user="alice")
+    job.used(5, 120_000.0, user="alice")
+
+    refused = job.alter(999)
+
+    assert refused.exit_code == 2
+    message = " ".join(refused.stderr.replace("│", " ").split())
+    assert (
+        "producer_byte_rate 999 is less than half of 2000, the highest minute of the last 15 of user 'alice'" in message
+    )
+    assert "give --yes if that is meant" in message
+    assert job.quotas.version() == 0
+    meant = job.alter(999, "--yes", "--json")
+    assert (meant.exit_code, job.quotas.version()) == (0, 1)
+    assert meant.stderr.startswith("sluice: warning: producer_byte_rate 999 is less than half")
+    assert meant.stdout.startswith("{")
+
+
+@pytest.mark.parametrize("options", [("--mode", "shadow"), ("--dry-run",)])
+def test_what_delays_nobody_needs_no_yes(job: Job, options: tuple[str, ...]) -> None:
+    job.used(2, 120_000.0, user="alice")
+
+    assert job.alter(1, *options).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("used", "entity"),
+    [
+        ({"user": "alice", "value": 120_000.0}, ("--user", "alice")),  # half of it is 1000
+        ({"user": "bob", "value": 1e9}, ("--user", "alice")),
+        ({"user": "alice", "value": 1e9, "minutes_ago": 17}, ("--user", "alice")),
+        ({"user": "alice", "value": 1e9, "quota": "consumer_byte_rate"}, ("--user", "alice")),
+        ({"user": "alice", "value": 1e9}, ("--client", "app")),  # the user's quota comes first
+    ],
+)
+def test_other_usage_doesnt_count(job: Job, used: dict[str, object], entity: tuple[str, ...]) -> None:
+    job.used(**{"minutes_ago": 2, **used})  # type: ignore[arg-type] # the columns' types
+
+    assert job.alter(1000, entity=entity).exit_code == 0
+
+
+def test_the_minutes_of_the_clients_of_a_user_count_together_and_a_shadow_quota_not_twice(job: Job) -> None:
+    for client in ("app", "web"):
+        job.used(2, 60_000.0, user="alice", client_id=client)
+        job.used(2, 60_000.0, mode="shadow", user="alice", client_id=client)
+
+    assert job.alter(1000).exit_code == 0
+    assert job.alter(999).exit_code == 2
+
+
+def test_a_default_is_compared_with_the_busiest_client_that_it_limits(job: Job) -> None:
+    """Alice has a quota of her own."""
+    job.alter(10_000_000)
+    job.used(2, 6e9, user="alice")
+    job.used(2, 120_000.0, user="bob")
+
+    assert "of user 'bob'" in " ".join(job.alter(999, entity=("--user-defaults",)).stderr.split())
+    assert job.alter(1000, entity=("--user-defaults",)).exit_code == 0
+
+
+def test_without_the_table_it_says_so_and_goes_on(job: Job) -> None:
+    result = job.alter(1)
+
+    assert (result.exit_code, job.quotas.version()) == (0, 1)
+    assert result.stderr.startswith("sluice: the limit is not compared with recent usage: the table ")
+    assert result.stderr.count("\n") == 1

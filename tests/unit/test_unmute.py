@@ -1,0 +1,214 @@
+"""Unmuting: a control record among the events resets counters in their order, and is answered by a decision."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from state.decisions.control import Unmute
+from state.decisions.wait_records import read_wait
+from state.errors import InvalidRequestError
+from state.quotas.entity import DEFAULT, QuotaEntity, Tags
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
+from state.quotas.resolution import Quotas
+from streaming.enforce.parsing import parse_event
+from streaming.enforce.pipeline_settings import PipelineSettings
+from streaming.enforce.simulation import Simulation
+from streaming.enforce.source import Source
+from tests.micro_batches import MicroBatches
+from tests.unit.test_decisions import DEFAULTS
+from tests.unit.test_events import LIMITS, NOW_MS, SOURCE
+
+Json = dict[str, Any]
+QUOTAS = Quotas(
+    [
+        QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 10.0),
+        QuotaEntry(QuotaEntity(user=DEFAULT, client_id=DEFAULT), QuotaKind.CONTROLLER_MUTATION_RATE, 1.0),
+        QuotaEntry(QuotaEntity(topic="orders"), QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 10.0),
+    ],
+    version=3,
+)
+SETTINGS = PipelineSettings.of(DEFAULTS)
+
+
+def unmute(entity: Json, **more: Any) -> Json:
+    return {"control": "unmute", "entity": entity, **more}
+
+
+ALICE = {"user": "alice", "client_id": "app"}
+
+
+def produce(size: int, topic: str = "clicks", client_id: str = "app") -> Json:
+    partitions = [{"topic": topic, "partition": 0, "bytes": size}]
+    return {"api": "Produce", "user": "alice", "client_id": client_id, "topic_partitions": partitions}
+
+
+def create(partitions: int) -> Json:
+    return {"api": "CreateTopics", **ALICE, "mutations": [{"topic": "new", "partitions": partitions}]}
+
+
+def stream(*events: Json) -> list[tuple[bytes, Source]]:
+    """The events, a millisecond apart, in one partition."""
+    return [
+        (json.dumps(event).encode(), Source("quota-requests", 0, offset, NOW_MS + offset))
+        for offset, event in enumerate(events)
+    ]
+
+
+def decide(*events: Json) -> list[Json]:
+    """The answers, in the order of the events, of one micro-batch."""
+    records = MicroBatches(SETTINGS).run(stream(*events), QUOTAS, decided_at_ms=NOW_MS + len(events))
+    answers = [json.loads(record.value) for record in records]
+    return sorted(answers, key=lambda answer: int(answer["decision_id"].rpartition("-")[2]))
+
+
+def charges(answer: Json) -> dict[str, Json]:
+    return {charge["quota"]: charge for charge in answer["charges"]}
+
+
+def test_an_unmuted_rate_counts_from_nothing() -> None:
+    """And all clients of the user with it: the counter is the user's."""
+    muted, answer, after = decide(produce(10_000), unmute(ALICE), produce(100, client_id="other"))
+
+    assert muted["throttle_time_ms"] > 0
+    assert (answer["api"], answer["verdict"], answer["throttle_time_ms"], answer["mute_until_ms"]) == (
+        *("Unmute", "ALLOW"),
+        *(0, None),
+    )
+    charge = charges(answer)["producer_byte_rate"]
+    assert (charge["entity"], charge["throttle_ms"], charge["value"], charge["rate"]) == ({"user": "alice"}, 0, 0, 0)
+    assert after["verdict"] == "ALLOW"
+    assert charges(after)["producer_byte_rate"]["rate"] == 10.0  # 100 bytes in a fresh window of 10 s
+
+
+def test_an_unmuted_bucket_is_full() -> None:
+    burst, refused, answer, after = decide(create(500), create(1), unmute(ALICE), create(1))
+
+    assert [one["verdict"] for one in (burst, refused, after)] == ["ALLOW", "REJECT", "ALLOW"]
+    assert charges(answer)["controller_mutation_rate"]["tokens"] == 11.0
+    assert charges(after)["controller_mutation_rate"]["tokens"] == 10.0
+
+
+def test_one_quota_alone_can_be_reset() -> None:
+    _, _, answer, after = decide(produce(10_000), create(500), unmute(ALICE, quota="producer_byte_rate"), create(1))
+
+    assert list(charges(answer)) == ["producer_byte_rate"]
+    assert after["verdict"] == "REJECT"
+
+
+def test_a_topic_partition_is_reset_by_its_name() -> None:
+    orders = {"topic": "orders", "partition": 0}
+    _, answer, after = decide(produce(5_000, "orders"), unmute(orders), produce(0, "orders"))
+
+    assert charges(answer)["producer.byte.rate"]["entity"] == orders
+    assert charges(after)["producer.byte.rate"]["rate"] == 0
+    assert charges(after)["producer_byte_rate"]["violated"]
+
+
+def test_an_entity_without_any_quota_is_answered_too() -> None:
+    (answer,) = decide(unmute({"topic": "nobody", "partition": 3}, quota="consumer.byte.rate", request_id="mine"))
+
+    assert (answer["api"], answer["request_id"], answer["charges"]) == ("Unmute", "mine", [])
+
+
+def test_the_order_of_requests_and_resets_is_that_of_the_topic() -> None:
+    """One micro-batch or many, and again after a crash: the state is the same."""
+    events = stream(produce(10_000), unmute(ALICE), produce(3_000), create(500), unmute(ALICE), create(3))
+    together, singly, again = (MicroBatches(SETTINGS) for _ in range(3))
+
+    expected = together.run(events, QUOTAS, decided_at_ms=NOW_MS)
+    records = [record for event in events for record in singly.run([event], QUOTAS, decided_at_ms=NOW_MS)]
+
+    assert sorted(record.value for record in records) == sorted(record.value for record in expected)
+    assert sorted(again.run(events, QUOTAS, decided_at_ms=NOW_MS)) == sorted(expected)
+
+
+def test_resets_among_many_entities_decide_as_one_by_one() -> None:
+    """The array engine leaves entities with a reset to the scalar one."""
+    events = [{**produce(10_000), "user": f"user-{number}"} for number in range(200)]
+    events += [unmute({"user": "user-7"}), produce(10_000), {**produce(5), "user": "user-7"}]
+    quotas = Quotas([QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 10.0)])
+    settings = SETTINGS._replace(shards=1)
+
+    together = MicroBatches(settings).run(stream(*events), quotas, decided_at_ms=NOW_MS)
+    batches = MicroBatches(settings)
+    singly = [record for event in stream(*events) for record in batches.run([event], quotas, decided_at_ms=NOW_MS)]
+
+    assert sorted(record.value for record in together) == sorted(record.value for record in singly)
+
+
+def test_simulate_knows_control_records() -> None:
+    events = [json.dumps(event).encode() for event in (produce(10_000), unmute(ALICE), produce(5))]
+
+    answers = [json.loads(record.value) for record in Simulation(QUOTAS, DEFAULTS).decide(events)]
+
+    assert [answer["verdict"] for answer in answers] == ["THROTTLE", "ALLOW", "ALLOW"]
+
+
+@pytest.mark.parametrize(
+    ("record", "field", "problem"),
+    [
+        ({"control": "unmut", "entity": {"user": "a"}}, "control", "can't be read"),
+        ({"control": None}, "control", "is of type null"),
+        ({"control": "unmute"}, "entity", "is missing"),
+        ({"control": "unmute", "entity": "alice"}, "entity", "is of type str"),
+        ({"control": "unmute", "entity": {}}, "entity", "names nobody"),
+        ({"control": "unmute", "entity": {"user": ""}}, "entity.user", "has 0 characters"),
+        ({"control": "unmute", "entity": {"usr": "a"}}, "entity", "can't be read"),
+        ({"control": "unmute", "entity": {"user": "a"}, "all": True}, "value", "can't be read"),
+        ({"control": "unmute", "entity": {"topic": "t"}}, "entity.partition", "is None"),
+        ({"control": "unmute", "entity": {"user": "u", "partition": 1}}, "entity.partition", "comes without a topic"),
+        ({"control": "unmute", "entity": {"user": "u", "topic": "t"}}, "entity.topic", "comes with a client"),
+        ({"control": "unmute", "entity": {"user": "u"}, "quota": "producer.byte.rate"}, "quota", "is 'producer.byte"),
+    ],
+)
+def test_a_wrong_control_record_is_a_dead_letter_that_names_the_field(record: Json, field: str, problem: str) -> None:
+    with pytest.raises(InvalidRequestError) as raised:
+        parse_event(json.dumps(record).encode(), SOURCE, LIMITS)
+
+    assert (raised.value.field, raised.value.problem[: len(problem)]) == (field, problem)
+
+
+def test_an_event_that_happens_to_have_the_field_is_an_event() -> None:
+    """Gateways may add fields; an event has an api, and a control record has none."""
+    event = {"api": "Fetch", "control": "unmute", "entity": {"user": "alice"}}
+
+    assert not isinstance(parse_event(json.dumps(event).encode(), SOURCE, LIMITS), Unmute)
+
+
+def test_long_waits_go_to_the_waits_topic_once_for_each_counter() -> None:
+    """The last one of the micro-batch; a reset ends it, and a short wait needs no record."""
+    batches = MicroBatches(SETTINGS)
+    events = stream(produce(10_000), produce(10_000), create(12), produce(1, client_id="third"), unmute(ALICE))
+    alice = ("producer_byte_rate", Tags(user="alice"))
+
+    batches.run(events[:3], QUOTAS, decided_at_ms=NOW_MS)
+    ((counter, wait),) = [read_wait(key, value) for key, value in batches.waits]
+    assert wait is not None
+    assert (counter, wait.offset, wait.limit) == (alice, 1, 10.0)
+    assert wait.until_ms == NOW_MS + 1 + wait.throttle_ms
+
+    batches.waits.clear()
+    batches.run(events[3:], QUOTAS, decided_at_ms=NOW_MS)
+    ended = dict(read_wait(key, value) for key, value in batches.waits)
+    assert ended[alice] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ([], "entity: names nobody; expected a user, a client_id, both, or a topic and a partition"),
+        (["--user", "a", "--topic", "t"], "entity.topic: comes with a client"),
+        (["--user", "a", "--quota", "bytes"], "quota: is 'bytes'; expected one of producer_byte_rate, "),
+    ],
+)
+def test_a_wrong_command_is_one_line_and_exit_2(arguments: list[str], line: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "streaming.cli.main", "unmute", *arguments], capture_output=True, text=True, check=False
+    )
+
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
+    assert ran.stderr.startswith(f"sluice: error: {line}")

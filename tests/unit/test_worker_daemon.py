@@ -1,0 +1,55 @@
+"""The daemon of the Python workers: what Java's end and signals do to it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from streaming.runtime.worker_daemon import quietly
+
+
+@pytest.fixture
+def daemon() -> Iterator[subprocess.Popen[bytes]]:
+    """A daemon that has told its parent the port it listens on."""
+    command = [sys.executable, "-m", "streaming.runtime.worker_daemon", "pyspark.worker"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(4)
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ignores_signals_and_ends_with_its_standard_input(
+    daemon: subprocess.Popen[bytes], number: signal.Signals
+) -> None:
+    """Java holds that open, so it ends with Java, also when Java is killed."""
+    assert daemon.stdin is not None
+    assert daemon.stderr is not None
+    os.kill(daemon.pid, number)
+    with pytest.raises(subprocess.TimeoutExpired):
+        daemon.wait(0.5)
+
+    daemon.stdin.close()
+
+    daemon.wait(10)
+    assert not daemon.stderr.read()
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), ConnectionResetError()])
+def test_a_worker_that_java_has_left_ends_without_a_traceback(error: OSError) -> None:
+    def work(_connection: object, _authenticated: bool) -> int:
+        raise error
+
+    assert quietly(work)(None, True) == 1  # type: ignore[arg-type] # no connection is needed
+
+
+def test_other_errors_of_a_worker_are_seen() -> None:
+    def work(_connection: object, _authenticated: bool) -> int:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        quietly(work)(None, True)  # type: ignore[arg-type] # no connection is needed
