@@ -26,7 +26,6 @@ from tests.unit.test_quota_metrics import SCHEMA as METRICS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SETTINGS = load_settings(environment={})
-NOW = datetime.now(UTC).replace(microsecond=0)
 
 ENTITY = pa.struct(
     [("user", pa.string()), ("client_id", pa.string()), ("topic", pa.string()), ("partition", pa.int32())]
@@ -62,31 +61,37 @@ QUOTAS = [
 PARTITIONS = [{"topic": "orders", "partition": 0, "bytes": 100}, {"topic": "clicks", "partition": 1, "bytes": 50}]
 
 
-def event(user: str, api: str, **more: Any) -> bytes:
-    at_ms = int(NOW.timestamp() * 1000)
+def event(at: datetime, user: str, api: str, **more: Any) -> bytes:
+    at_ms = int(at.timestamp() * 1000)
     return json.dumps({"user": user, "client_id": "app", "api": api, "timestamp_ms": at_ms} | more).encode()
 
 
 @pytest.fixture
-def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def now() -> datetime:
+    """Taken for each test: a query about the last minutes must find the rows, however long the tests before it took."""
+    return datetime.now(UTC).replace(microsecond=0)
+
+
+@pytest.fixture
+def tables(now: datetime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Tables at the default paths of a folder, which is the current one: a few decisions, metrics and quotas."""
     monkeypatch.chdir(tmp_path)
     events = [
-        event("alice", "Produce", topic_partitions=PARTITIONS, request_time_ns=20_000_000),
-        event("bob", "Produce", topic_partitions=PARTITIONS, request_time_ns=10_000_000),
-        event("bob", "Fetch", topic_partitions=PARTITIONS),
-        event("bob", "Metadata"),
+        event(now, "alice", "Produce", topic_partitions=PARTITIONS, request_time_ns=20_000_000),
+        event(now, "bob", "Produce", topic_partitions=PARTITIONS, request_time_ns=10_000_000),
+        event(now, "bob", "Fetch", topic_partitions=PARTITIONS),
+        event(now, "bob", "Metadata"),
     ]
     answers = [json.loads(record.value) for record in Simulation(Quotas(QUOTAS), SETTINGS).decide(events)]
-    rows = [{name: answer.get(name) for name in DECISIONS.names} | {"date": NOW.date()} for answer in answers]
+    rows = [{name: answer.get(name) for name in DECISIONS.names} | {"date": now.date()} for answer in answers]
     write_deltalake(SETTINGS.delta.decisions, pa.Table.from_pylist(rows, schema=DECISIONS), partition_by=["date"])
-    metrics: Json = {"quota": "producer_byte_rate", "window_start": NOW, "window_s": 60, "date": NOW.date()}
+    metrics: Json = {"quota": "producer_byte_rate", "window_start": now, "window_s": 60, "date": now.date()}
     metrics |= {"user": "alice", "rate": 500.0, "limit": 1000.0, "value": 100.0, "throttled_count": 2}
     by_topic = metrics | {"quota": "producer.byte.rate", "user": None, "topic": "orders", "partition": 0, "limit": None}
     write_deltalake(SETTINGS.delta.quota_metrics, pa.Table.from_pylist([metrics, by_topic], schema=METRICS))
-    unreadable = {"topic": ["quota-decisions"], "field": ["value"], "reason": ["is null"], "read_at": [NOW]}
+    unreadable = {"topic": ["quota-decisions"], "field": ["value"], "reason": ["is null"], "read_at": [now]}
     write_deltalake(SETTINGS.delta.unreadable, pa.table(unreadable))
-    QuotasTable(SETTINGS.delta.quotas).create(QUOTAS, changed_by="test", at=NOW)
+    QuotasTable(SETTINGS.delta.quotas).create(QUOTAS, changed_by="test", at=now)
     return tmp_path
 
 
@@ -151,12 +156,12 @@ def test_rows_are_printed_as_a_table_csv_or_json() -> None:
 
 
 @pytest.mark.usefixtures("tables")
-def test_times_days_bytes_and_numbers_that_json_lacks_can_be_printed() -> None:
+def test_times_days_bytes_and_numbers_that_json_lacks_can_be_printed(now: datetime) -> None:
     row, _ = rows("SELECT window_start, date, now() AS now, X'ff' AS bytes, double 'NaN' AS nan FROM quota_metrics")
 
-    assert datetime.fromisoformat(row["window_start"]) == NOW
-    assert date.fromisoformat(row["date"]) == NOW.date()
-    assert datetime.fromisoformat(row["now"]).replace(tzinfo=UTC) - NOW < timedelta(hours=1)
+    assert datetime.fromisoformat(row["window_start"]) == now
+    assert date.fromisoformat(row["date"]) == now.date()
+    assert datetime.fromisoformat(row["now"]).replace(tzinfo=UTC) - now < timedelta(hours=1)
     assert (row["bytes"], row["nan"]) == ("/w==", None)
 
 

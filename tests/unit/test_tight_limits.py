@@ -15,7 +15,6 @@ from state.quotas.entry import QuotaEntry
 from state.quotas.kinds import QuotaKind
 from streaming.cli.quotas import app
 
-NOW = datetime.now(UTC).replace(microsecond=0)
 BYTES = QuotaKind.PRODUCER_BYTE_RATE
 
 
@@ -23,9 +22,10 @@ class Job:
     """The settings and tables of a job."""
 
     def __init__(self, folder: Path) -> None:
+        self._now = datetime.now(UTC).replace(microsecond=0)
         self._metrics = folder / "quota_metrics"
         self.quotas = QuotasTable(str(folder / "quotas"))
-        self.quotas.create([QuotaEntry(QuotaEntity(user=DEFAULT), BYTES, 1e6)], "seed", NOW)
+        self.quotas.create([QuotaEntry(QuotaEntity(user=DEFAULT), BYTES, 1e6)], "seed", self._now)
         self.config = folder / "settings.yaml"
         delta = {"quotas": self.quotas.path, "quota_metrics": str(self._metrics)}
         self.config.write_text(yaml.safe_dump({"delta": delta}))
@@ -34,7 +34,7 @@ class Job:
         self, minutes_ago: float, value: float, mode: str | None = None, quota: str = BYTES, **tags: object
     ) -> None:
         """A row of the metrics: `value` bytes in one minute."""
-        start = NOW - timedelta(minutes=minutes_ago)
+        start = self._now - timedelta(minutes=minutes_ago)
         start -= timedelta(seconds=start.timestamp() % 60)
         row = {"user": None, "client_id": None, "topic": None, "partition": None, "mode": mode, **tags}
         row |= {"quota": quota, "window_start": start, "window_s": 60, "value": value, "date": start.date()}
