@@ -20,4 +20,4 @@ class QueryError(SluiceError):
 
 
 class UsageUnknownError(SluiceError):
-    """The table of metrics can't be read, so nobody knows what clients used."""
+    """There is no table of metrics yet, or it can't be read, so nobody knows what clients used."""

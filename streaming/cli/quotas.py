@@ -14,6 +14,7 @@ import typer
 from configs.quotas import load_quotas_file
 from sinks.errors import QuotasTableError, UsageUnknownError
 from sinks.tables.quotas import QuotaChange
+from sinks.tables.recent_usage import RecentUsage
 from state.errors import InvalidQuotaError
 from state.quotas.alteration import FilterComponent, matches
 from state.quotas.entity import QuotaEntity
@@ -40,7 +41,7 @@ from streaming.cli.text import (
     read_properties,
     read_zookeeper_file,
 )
-from streaming.cli.tight import recent_of, tight_limits
+from streaming.cli.tight import Recent, freshness_note, recent_of, tight_limits
 
 EXIT_FAILED = 1
 
@@ -75,7 +76,8 @@ def alter_quotas(
 ) -> None:
     """Set or remove quotas of one entity, all or none of them.
 
-    A limit below half of a client's highest minute of the last 15 needs --yes.
+    A limit below half of a client's highest minute of the last 15 needs --yes. Compared is what counters were charged:
+    a new quota on a user with a client-id can't be compared before that pair has a counter of its own.
     """
     target = entity.entity(ctx)
     if add_config is not None and add_config_file is not None:
@@ -282,11 +284,8 @@ def _check_not_tight(
     table: TableOptions, target: QuotaEntity, added: Mapping[str, float], change: Change, *, ask: bool
 ) -> None:
     """Warns of limits far below what clients used lately; asks for a yes if `ask`. Raises UsageError without one."""
-    delta = table.settings().delta
     try:
-        if table.table is not None and table.table != delta.quotas:
-            raise UsageUnknownError("--table names no table of metrics")
-        recent = recent_of(target, added, delta.quota_metrics, delta.storage_options, datetime.now(UTC))
+        recent = _recent_usage(table, target, added)
     except UsageUnknownError as error:
         typer.echo(f"sluice: the limit is not compared with recent usage: {error}", err=True)
         return
@@ -302,6 +301,17 @@ def _check_not_tight(
         typer.echo(f"sluice: warning: {line}", err=True)
     if ask:
         typer.confirm("Set it all the same?", abort=True, err=True)
+
+
+def _recent_usage(table: TableOptions, target: QuotaEntity, added: Mapping[str, float]) -> Recent:
+    """What limits are compared with; standard error says if that isn't up to date. Raises UsageUnknownError."""
+    delta, now = table.settings().delta, datetime.now(UTC)
+    if table.table is not None and table.table != delta.quotas:
+        raise UsageUnknownError("--table names no table of metrics")
+    usage = RecentUsage(delta.quota_metrics, delta.storage_options, now)
+    if note := freshness_note(usage.recorded_until(), now):
+        typer.echo(f"sluice: {note}", err=True)
+    return recent_of(target, added, usage)
 
 
 def _edit(table: TableOptions, change: Change, author: AuthorOption, *, dry_run: bool, yes: bool) -> None:

@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from sinks.tables.recent_usage import Usage, recent_usage
+from sinks.tables.recent_usage import SPAN, RecentUsage, Usage
 from state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from state.quotas.entry import QuotaEntry
 from state.quotas.kinds import KEY_ALIASES, QuotaKind
@@ -16,27 +16,45 @@ _KINDS = {kind.value: kind for kind in QuotaKind}
 LEAST_SHARE = 0.5
 """A limit below this share of a client's highest minute is taken for a slip."""
 
+_FRESH = timedelta(minutes=2)
+"""The audit query writes every few seconds; usage that ends longer ago is worth a note."""
 
 Recent = Mapping[QuotaKind, Sequence[Usage]]
 """Kind -> what each counter was charged lately whose names a quota may limit."""
 
 
-def recent_of(
-    entity: QuotaEntity, added: Mapping[str, float], metrics: str, storage_options: Mapping[str, str], now: datetime
-) -> Recent:
+def freshness_note(recorded_until: datetime | None, now: datetime) -> str | None:
+    """What the operator has to know of the usage that a limit is compared with; None if it is up to date.
+
+    >>> noon = datetime(2026, 1, 1, 12)
+    >>> freshness_note(noon - timedelta(minutes=7), noon)
+    'the limit is compared with usage until 7 minutes ago; nothing newer is recorded yet'
+    """
+    if recorded_until is None:
+        return "the limit is not compared with recent usage: no usage is recorded yet"
+    age = now - recorded_until
+    minutes = int(age.total_seconds() // 60)
+    if age > SPAN:
+        return f"the limit is not compared with recent usage: what is recorded ends {minutes} minutes ago"
+    if age > _FRESH:
+        return f"the limit is compared with usage until {minutes} minutes ago; nothing newer is recorded yet"
+    return None
+
+
+def recent_of(entity: QuotaEntity, added: Mapping[str, float], usage: RecentUsage) -> Recent:
     """The usage that limits on the entity may limit, of the kinds that they could be too low for; others are left out.
 
-    `added`: key -> limit; `metrics`: the path of the table. Raises UsageUnknownError.
+    `added`: key -> limit. Raises UsageUnknownError.
     """
     recent: dict[QuotaKind, list[Usage]] = {}
     for key, limit in added.items():
         kind = _KINDS.get(KEY_ALIASES.get(key, key))
         if kind is None:
             continue  # it will be refused
-        usages = [usage for usage in recent_usage(metrics, storage_options, kind, now) if _names_match(entity, usage)]
+        usages = [used for used in usage.of(kind) if _names_match(entity, used)]
         totals = Counter[tuple[datetime, str | None]]()
-        for usage in usages:
-            totals[usage.start, usage.mode] += usage.rate  # type: ignore[assignment] # a Counter counts floats too
+        for used in usages:
+            totals[used.start, used.mode] += used.rate  # type: ignore[assignment] # a Counter counts floats too
         if limit < LEAST_SHARE * max(totals.values(), default=0.0):
             recent[kind] = usages
     return recent

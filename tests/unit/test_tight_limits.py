@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import yaml
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner, Result
 
 from sinks.tables.quotas import QuotasTable
@@ -23,11 +23,11 @@ class Job:
 
     def __init__(self, folder: Path) -> None:
         self._now = datetime.now(UTC).replace(microsecond=0)
-        self._metrics = folder / "quota_metrics"
+        self.metrics = folder / "quota_metrics"
         self.quotas = QuotasTable(str(folder / "quotas"))
         self.quotas.create([QuotaEntry(QuotaEntity(user=DEFAULT), BYTES, 1e6)], "seed", self._now)
         self.config = folder / "settings.yaml"
-        delta = {"quotas": self.quotas.path, "quota_metrics": str(self._metrics)}
+        delta = {"quotas": self.quotas.path, "quota_metrics": str(self.metrics)}
         self.config.write_text(yaml.safe_dump({"delta": delta}))
 
     def used(
@@ -38,10 +38,12 @@ class Job:
         start -= timedelta(seconds=start.timestamp() % 60)
         row = {"user": None, "client_id": None, "topic": None, "partition": None, "mode": mode, **tags}
         row |= {"quota": quota, "window_start": start, "window_s": 60, "value": value, "date": start.date()}
+        charged_at = self._now - timedelta(minutes=minutes_ago)
+        row |= {"last_timestamp_ms": int(charged_at.timestamp() * 1000)}
         types = {"user": pa.string(), "client_id": pa.string(), "topic": pa.string(), "mode": pa.string()}
         types |= {"partition": pa.int32(), "window_start": pa.timestamp("us", "UTC")}
         table = pa.table({name: pa.array([cell], types.get(name)) for name, cell in row.items()})
-        write_deltalake(str(self._metrics), table, mode="append", partition_by=["date"])
+        write_deltalake(str(self.metrics), table, mode="append", partition_by=["date"])
 
     def alter(self, limit: float, *options: str, entity: tuple[str, ...] = ("--user", "alice")) -> Result:
         arguments = ["alter", *entity, "--add-config", f"{BYTES}={limit}", "--as", "carol", *options]
@@ -55,7 +57,7 @@ def job(tmp_path: Path) -> Job:
 
 def test_a_limit_below_half_of_the_highest_minute_needs_a_yes(job: Job) -> None:
     """Without a terminal it is bad usage, and nothing is changed."""
-    job.used(2, 60_000.0, user="alice")
+    job.used(1, 60_000.0, user="alice")
     job.used(5, 120_000.0, user="alice")
 
     refused = job.alter(999)
@@ -115,9 +117,56 @@ def test_a_default_is_compared_with_the_busiest_client_that_it_limits(job: Job) 
     assert job.alter(1000, entity=("--user-defaults",)).exit_code == 0
 
 
-def test_without_the_table_it_says_so_and_goes_on(job: Job) -> None:
+def test_without_a_table_it_says_that_no_usage_is_recorded_yet_and_goes_on(job: Job) -> None:
     result = job.alter(1)
 
     assert (result.exit_code, job.quotas.version()) == (0, 1)
-    assert result.stderr.startswith("sluice: the limit is not compared with recent usage: the table ")
+    assert result.stderr.startswith("sluice: the limit is not compared with recent usage: no usage is recorded yet in ")
     assert result.stderr.count("\n") == 1
+
+
+def test_a_table_that_cant_be_read_is_no_table_without_usage(job: Job) -> None:
+    job.used(1, 1.0, user="alice")
+    for commit in (job.metrics / "_delta_log").iterdir():
+        commit.write_text("no commit")
+
+    result = job.alter(1)
+
+    assert (result.exit_code, result.stderr.count("\n")) == (0, 1)
+    assert "can't be read" in result.stderr
+
+
+def test_an_empty_table_has_no_usage_yet(job: Job) -> None:
+    job.used(1, 1.0, user="alice")
+    DeltaTable(str(job.metrics)).delete()
+
+    result = job.alter(1)
+
+    assert (result.exit_code, result.stderr) == (
+        0,
+        "sluice: the limit is not compared with recent usage: no usage is recorded yet\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("minutes_ago", "note"),
+    [
+        (1, ""),
+        (7, "sluice: the limit is compared with usage until 7 minutes ago; nothing newer is recorded yet\n"),
+        (40, "sluice: the limit is not compared with recent usage: what is recorded ends 40 minutes ago\n"),
+    ],
+)
+def test_usage_that_ends_before_now_is_told(job: Job, minutes_ago: int, note: str) -> None:
+    """Whoever was charged last: the table is behind for all."""
+    job.used(minutes_ago, 1.0, user="bob", quota="consumer_byte_rate")
+
+    assert job.alter(1).stderr == note
+
+
+def test_old_usage_that_is_compared_still_needs_a_yes(job: Job) -> None:
+    job.used(7, 120_000.0, user="alice")
+
+    refused = job.alter(999)
+
+    assert (refused.exit_code, job.quotas.version()) == (2, 0)
+    assert "until 7 minutes ago" in refused.stderr
