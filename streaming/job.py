@@ -58,34 +58,46 @@ class Job:
 
     def run(self) -> None:
         """Run until asked to stop. Raises SluiceError if it can't start or can't keep the enforce query running."""
-        self._publish_status(state="starting", waiting_for="broker")
-        for topic in ensure_topics(self._settings.topics, self._settings.kafka):
-            log.info("created topic %s", topic)
-        table = ensure_quotas_table(self._settings)
         check_enforce_checkpoint(self._settings)
         checkpoint = Checkpoint(self._settings.enforce.checkpoint)
-        with locked(checkpoint):
-            check_origin(checkpoint, self._settings)
-            self._run_on(checkpoint, table)
+        # Probes are answered before anything is waited for, and a second job learns first whose checkpoint it has.
+        with locked(checkpoint), _health_server(self._health, self._settings.health):
+            try:
+                if self._topics_are_there():
+                    table = ensure_quotas_table(self._settings)
+                    check_origin(checkpoint, self._settings)
+                    self._run_on(checkpoint, table)
+            finally:
+                self._publish_status(state="stopped")
+
+    def _topics_are_there(self) -> bool:
+        """Create the topics that are missing; False when the job is to stop and no broker has answered."""
+        servers = self._settings.kafka["bootstrap.servers"]
+        self._wait_for("broker", f"the broker at {servers}")
+        try:
+            for topic in ensure_topics(self._settings.topics, self._settings.kafka):
+                log.info("created topic %s", topic)
+        except SluiceError:
+            if not self._stop.is_set():
+                raise
+            log.info("stopped while waiting for the broker")
+            return False
+        return True
 
     def _run_on(self, checkpoint: Checkpoint, table: QuotasTable) -> None:
         watch = QuotaWatch(table, QuotaSnapshots(checkpoint), self._settings.quotas.poll_ms)
         identity = job_identity(checkpoint)
         foreign = ForeignDecisionsWatch(self._settings.topics.decisions, self._settings.kafka, identity)
-        with _health_server(self._health, self._settings.health):
+        spark = self._started_session()
+        if spark is not None:
             try:
-                spark = self._started_session()
-                if spark is not None:
-                    try:
-                        self._run_queries(spark, watch, foreign)
-                    finally:
-                        spark.stop()
+                self._run_queries(spark, watch, foreign)
             finally:
-                self._publish_status(state="stopped")
+                spark.stop()
 
     def _started_session(self) -> SparkSession | None:
         """A new session; None when the job is to stop and Java has ended at the same signal, as it does at first."""
-        self._publish_status(waiting_for="session")
+        self._wait_for("session", "Java and Spark to start")
         try:
             return start_session(self._settings)
         except Exception:  # of any class: PySpark's depends on how far Java had come
@@ -99,7 +111,7 @@ class Job:
         queries = supervised_queries(spark, self._settings, watch, known)
         maintenance = MaintenanceSchedule(self._settings.delta, Checkpoint(self._settings.audit.checkpoint).sluice)
         limits = LimitsPublisher(self._settings.topics, self._settings.kafka, watch.in_force)
-        self._publish_status(waiting_for="queries")
+        self._wait_for("queries", "the queries to start")
         try:
             watch.start()
             limits.start()
@@ -108,10 +120,12 @@ class Job:
             for query in queries:
                 query.start()
             self._publish_status(state="running", waiting_for=None, quota_version=watch.quotas.version)
+            self._health.report_phase(None)
             log.info("running with quotas version %d", watch.quotas.version)
             self._follow(queries, watch, foreign.found, known)
         finally:
             self._publish_status(state="stopping")
+            self._health.report_phase("stopping")
             maintenance.stop()
             for query in queries:
                 query.stop()
@@ -142,6 +156,12 @@ class Job:
                 published = states
                 self._publish_status(queries=self._health.queries())
             _check(states[enforce.QUERY_NAME])
+
+    def _wait_for(self, what: str, words: str) -> None:
+        """Say in log, status file and health checks what the start waits for."""
+        log.info("waiting for %s", words)
+        self._publish_status(waiting_for=what)
+        self._health.report_phase(f"waiting for {words}")
 
     def _publish_status(self, **changes: Any) -> None:
         self._status |= {**changes, "at_ms": time.time_ns() // 1_000_000}

@@ -32,6 +32,7 @@ class JobHealth:
         self._required_query = required_query
         self._queries: dict[str, QueryState] = {}
         self._heartbeat_at_s: float | None = None
+        self._phase: str | None = None
         self._batches = Histogram(
             "sluice_batch_seconds",
             "Duration of a micro-batch",
@@ -55,6 +56,7 @@ class JobHealth:
             registry=self.registry,
         )
         self._quota_version = Gauge("sluice_quota_version", "Quotas version in force", registry=self.registry)
+        self._up.labels(required_query).set(0)  # an alert on 0 must see a job that can't start too
 
     def count_batch(self, batch: Mapping[str, Any]) -> None:
         """Count a micro-batch, given as `progress.summarize` returns it."""
@@ -85,14 +87,28 @@ class JobHealth:
         """How many decisions of other jobs were seen, and whose."""
         return self._foreign
 
-    def alive(self) -> bool:
-        """Whether the process does its work; true while it starts."""
-        return self._heartbeat_at_s is None or time.monotonic() - self._heartbeat_at_s < _MAX_HEARTBEAT_AGE_S
+    def report_phase(self, phase: str | None) -> None:
+        """Report what the job does before its queries run and after, in words; None while they run."""
+        self._phase = phase
 
-    def ready(self) -> bool:
-        """Whether the required query runs; the other queries may be down."""
+    def alive(self) -> bool:
+        """Whether the process does its work; true while it starts and stops."""
+        if self._phase is not None or self._heartbeat_at_s is None:
+            return True
+        return time.monotonic() - self._heartbeat_at_s < _MAX_HEARTBEAT_AGE_S
+
+    def unready_reason(self) -> str | None:
+        """Why requests are not decided now; None if they are, which takes the required query alone."""
+        if self._phase is not None:
+            return self._phase
+        if not self.alive():
+            return f"the job has given no sign of life for {_MAX_HEARTBEAT_AGE_S:g} s"
         required = self._queries.get(self._required_query)
-        return self.alive() and required is not None and required.state is RunState.RUNNING
+        if required is None:
+            return "starting"
+        if required.state is RunState.RUNNING:
+            return None
+        return f"query {self._required_query} is {required.state}" + (f": {required.reason}" if required.reason else "")
 
     def queries(self) -> dict[str, Any]:
         """State, restarts and last error of each query, and the place that the error names, or None."""
@@ -197,7 +213,7 @@ def _handler(health: JobHealth) -> type[BaseHTTPRequestHandler]:
             if self.path == "/healthz":
                 self._answer_state(health.alive())
             elif self.path == "/readyz":
-                self._answer_state(health.ready())
+                self._answer_state(health.unready_reason() is None)
             elif self.path == "/metrics":
                 self._answer(200, CONTENT_TYPE_LATEST, generate_latest(health.registry))
             else:
@@ -207,9 +223,13 @@ def _handler(health: JobHealth) -> type[BaseHTTPRequestHandler]:
             """Log nothing: probes come every few seconds."""
 
         def _answer_state(self, good: bool) -> None:
-            answer = {"ok": good, "queries": health.queries(), "foreign_decisions": health.foreign_decisions()}
-            body = json.dumps(answer).encode()
-            self._answer(200 if good else 503, "application/json", body)
+            answer = {
+                "ok": good,
+                "reason": health.unready_reason(),
+                "queries": health.queries(),
+                "foreign_decisions": health.foreign_decisions(),
+            }
+            self._answer(200 if good else 503, "application/json", json.dumps(answer).encode())
 
         def _answer(self, status: int, content_type: str, body: bytes) -> None:
             self.send_response(status)

@@ -67,6 +67,45 @@ def test_a_job_is_ready_while_requests_are_decided(server: HealthServer, health:
     assert get(server, "/readyz")[0] == 503
 
 
+def test_readyz_says_why_the_job_isnt_ready(server: HealthServer, health: JobHealth) -> None:
+    """What it waits for at the start, that it stops, or what is the matter with the query it needs."""
+    reasons = []
+    for phase, queries in (
+        ("waiting for the broker", {}),
+        (None, {"enforce": RUNNING}),
+        (None, {"enforce": QueryState(RunState.BACKING_OFF, 1, 1, "no broker")}),
+        ("stopping", {"enforce": RUNNING}),
+    ):
+        health.report_phase(phase)
+        health.heartbeat(queries, 1)
+        status, body = get(server, "/readyz")
+        reasons.append((status, json.loads(body)["reason"]))
+
+    assert reasons == [
+        (503, "waiting for the broker"),
+        (200, None),
+        (503, "query enforce is backing off: no broker"),
+        (503, "stopping"),
+    ]
+
+
+def test_a_job_that_takes_long_to_stop_is_alive(
+    server: HealthServer, health: JobHealth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody must kill it in its last micro-batch."""
+    health.heartbeat({"enforce": RUNNING}, 1)
+    monkeypatch.setattr("streaming.runtime.health._MAX_HEARTBEAT_AGE_S", 0.0)
+
+    health.report_phase("stopping")
+
+    assert get(server, "/healthz")[0] == 200
+
+
+def test_a_query_that_has_not_run_yet_is_down(server: HealthServer) -> None:
+    """An alert on 0 doesn't see a metric that is missing."""
+    assert '\nsluice_query_up{query="enforce"} 0.0\n' in get(server, "/metrics")[1]
+
+
 def test_decisions_of_other_jobs_are_in_the_body_and_a_metric(server: HealthServer, health: JobHealth) -> None:
     health.heartbeat({"enforce": RUNNING}, 1)
     health.report_foreign(7, ["other"])

@@ -1,0 +1,105 @@
+"""The start of a job before Spark: it says at once what it waits for, and answers probes meanwhile."""
+
+import dataclasses
+import json
+import logging
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from configs import kafka
+from configs.errors import KafkaUnavailableError
+from configs.settings import HealthSettings, Properties, Settings, load_settings
+from scripts.testbed.broker import free_ports
+from streaming.checkpoint.folder import Checkpoint
+from streaming.checkpoint.lock import locked
+from streaming.errors import CheckpointError
+from streaming.job import Job
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def silent_broker() -> Iterator[str]:
+    """An address that takes connections and says nothing."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+def settings(silent_broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setattr(kafka, "CONNECT_TIMEOUT_MS", 1_000)
+    defaults = load_settings(environment={})
+    return dataclasses.replace(
+        defaults,
+        kafka=Properties({"bootstrap.servers": silent_broker}),
+        enforce=dataclasses.replace(defaults.enforce, checkpoint=str(tmp_path / "checkpoint")),
+        delta=dataclasses.replace(defaults.delta, quotas=str(tmp_path / "quotas")),
+        health=HealthSettings(address="127.0.0.1", port=free_ports(1)[0]),
+    )
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def answer(settings: Settings, path: str, ended: Future[None]) -> tuple[int, Json]:
+    """The answer of the health port, once it is open; the job must not end before."""
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{settings.health.port}{path}", timeout=5) as response:
+                return response.status, json.loads(response.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.loads(error.read())
+        except OSError:
+            assert not ended.done(), ended
+
+
+def test_probes_are_answered_while_the_job_waits_for_the_broker(
+    settings: Settings, pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "sluice")
+    job = Job(settings)
+    ended = pool.submit(job.run)
+
+    assert answer(settings, "/healthz", ended)[0] == 200
+    status, body = answer(settings, "/readyz", ended)
+
+    waiting = f"waiting for the broker at {settings.kafka['bootstrap.servers']}"
+    assert (status, body["ok"], body["reason"]) == (503, False, waiting)
+    assert waiting in caplog.messages
+    with pytest.raises(KafkaUnavailableError):
+        ended.result()
+
+
+def test_a_job_that_is_stopped_while_it_waits_for_the_broker_ends_well(
+    settings: Settings, pool: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    job = Job(settings, tmp_path / "status.json")
+    ended = pool.submit(job.run)
+    answer(settings, "/readyz", ended)
+
+    job.request_stop()
+
+    ended.result()
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "stopped"
+
+
+def test_a_second_job_learns_of_the_first_before_it_waits_or_listens(settings: Settings) -> None:
+    """Not of the port, which the first one has too."""
+    with (
+        locked(Checkpoint(settings.enforce.checkpoint)),
+        pytest.raises(CheckpointError, match="in use by a job"),
+    ):
+        Job(settings).run()
