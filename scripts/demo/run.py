@@ -18,11 +18,11 @@ from rich.live import Live
 from rich.markup import escape
 
 from configs.kafka import connect
-from configs.settings import Settings, load_settings
+from configs.settings import HealthSettings, Settings, load_settings
 from gateways.client.clock import now_ms
 from scripts.command import EXIT_FAILED, run_command, stop_on_signals
 from scripts.demo.view import WAITING_FOR, client_line, line, overview
-from scripts.testbed.broker import Broker
+from scripts.testbed.broker import Broker, free_ports
 from scripts.testbed.job import TABLES, RunError, Sections, SluiceJob, storage_in, wait_until
 from scripts.testbed.live_counts import LiveCounts
 from scripts.testbed.load_generator import (
@@ -68,7 +68,7 @@ class RunOptions(TrafficOptions):
 
 
 def run_demo(options: RunOptions) -> int:
-    """Run it all; 0 if every request was answered, 1 if not."""
+    """Run it all; 0 if every request was answered, or it was stopped before there was one, 1 if not."""
     stop, console = stop_on_signals(), Console()
     with ExitStack() as stack:
         folder = stack.enter_context(work_folder("run", options.fresh))
@@ -84,9 +84,15 @@ def run_demo(options: RunOptions) -> int:
         stack.callback(job.stop)
         console.print(f"starting the job against {settings.kafka['bootstrap.servers']} (its logs: {folder}) ...")
         stack.enter_context(announced_run(folder.name, job.settings_file))
-        with waiting(console, lambda: WAITING_FOR.get(job.status().get("waiting_for", ""), "for the job to start")):
-            job.start(cancel=stop)
-        print(commands_to_try(job.settings_file), flush=True)
+        try:
+            with waiting(console, lambda: WAITING_FOR.get(job.status().get("waiting_for", ""), "for the job to start")):
+                job.start(cancel=stop)
+        except RunError:
+            if not stop.is_set():
+                raise
+            console.print("stopped while the job was starting; nothing was published")
+            return 0
+        print(commands_to_try(job.settings_file, settings.health), flush=True)
         return _Demo(options, job, counts, stop, console).run()
 
 
@@ -113,7 +119,7 @@ def waiting(console: Console, what: Callable[[], str]) -> Iterator[None]:
 def _layers(config: Path | None, folder: Path, bootstrap_servers: str | None) -> list[Sections]:
     """The settings of the run. Without a settings file of the user's, everything is stored in the run's folder."""
     if config is None:
-        layers = [yaml.safe_load(_EMBEDDED.read_text()), storage_in(folder)]
+        layers = [yaml.safe_load(_EMBEDDED.read_text()), storage_in(folder), {"health": {"port": free_ports(1)[0]}}]
     else:
         settings = load_settings(config)  # raises InvalidSettingsError, which names this file
         layers = [yaml.safe_load(config.read_text()) or {}, absolute_paths(settings)]
@@ -135,8 +141,10 @@ def absolute_paths(settings: Settings) -> Sections:
     }
 
 
-def commands_to_try(settings_file: Path) -> str:
+def commands_to_try(settings_file: Path, health: HealthSettings) -> str:
     """Commands to try while it runs, which work in any folder."""
+    address = f"http://{health.address}:{health.port}"
+    probes = (f"  curl {address}/readyz  # also /healthz and /metrics",) if health.port else ()
     sluice, config = shlex.quote(str(Path(sys.executable).with_name("sluice"))), shlex.quote(str(settings_file))
     return "\n".join(
         (
@@ -146,6 +154,7 @@ def commands_to_try(settings_file: Path) -> str:
             f"  {sluice} quotas resolve --user alice --client-id reporting --config {config}",
             f"  {sluice} quotas history --config {config}",
             f"  {sluice} doctor --config {config}",
+            *probes,
         )
     )
 
@@ -160,21 +169,30 @@ class _Demo:
         self._counts = counts
         self._stop = stop
         self._console = console
+        self._audited_before = 0
         self._sent = Sent(stored=lambda stored: counts.sent(stored.partition, stored.offset))
 
     def run(self) -> int:
         """Publish and show until it is to stop, let the job catch up, and print the summary."""
-        audited_before = audited(self._settings)
+        self._audited_before = audited(self._settings)
         load_stop = Event()
         load = Thread(target=self._publish, args=(load_stop,), daemon=True)
         load.start()
         self._show()
         load_stop.set()
         load.join()
-        self._wait(lambda: self._counts.answered >= self._sent.events - self._sent.failed)
-        self._wait(lambda: audited(self._settings) - audited_before >= self._counts.answered + self._counts.others)
-        self._job.stop()
+        self._wait(self._unanswered, "for the decisions of {} requests")
+        self._wait(self._not_in_delta, "for the audit query to write {} answers to Delta")
+        with waiting(self._console, lambda: "for the job to stop"):
+            self._job.stop()
         return self._summary()
+
+    def _unanswered(self) -> int:
+        return self._sent.events - self._sent.failed - self._counts.answered
+
+    def _not_in_delta(self) -> int:
+        """Answers that the audit query has still to write, those to requests of others included."""
+        return self._counts.answered + self._counts.others - (audited(self._settings) - self._audited_before)
 
     def _publish(self, stop: Event) -> None:
         generator, topic = self._options.generator(), self._settings.topics.requests
@@ -199,10 +217,12 @@ class _Demo:
                     busiest = self._counts.busiest(_LINE_CLIENTS, now_ms())
                     print(line(*numbers), *(client_line(*client) for client in busiest), sep="\n  ", flush=True)
 
-    def _wait(self, done: Callable[[], bool]) -> None:
-        """Wait until `done` or the job has ended, at most a minute."""
-        with suppress(RunError):
-            wait_until(lambda: done() or not self._job.alive, _DRAIN_SECONDS)
+    def _wait(self, missing: Callable[[], int], words: str) -> None:
+        """Wait until nothing is missing or the job has ended, at most a minute; `words` say what it waits for."""
+        if missing() <= 0:
+            return
+        with waiting(self._console, lambda: words.format(missing())), suppress(RunError):
+            wait_until(lambda: missing() <= 0 or not self._job.alive, _DRAIN_SECONDS)
 
     def _summary(self) -> int:
         counts, delta, sent = self._counts, self._settings.delta, self._sent.events - self._sent.failed
@@ -216,6 +236,8 @@ class _Demo:
             f"{rows(delta.dead_letters)} dead letters, {rows(delta.quota_metrics)} rows of metrics",
             sep="\n",
         )
+        if (behind := self._not_in_delta()) > 0:
+            self._console.print(f"{behind} answers are not in Delta yet; the audit query continues with the next start")
         if self._sent.failed:
             self._console.print(f"{self._sent.failed} requests could not be published: {escape(self._sent.failure)}")
         if counts.answered != sent:

@@ -1,6 +1,7 @@
 """Queries over the Delta tables in SQL, by DataFusion, which delta-rs has: no Java, and nothing can be changed."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -35,12 +36,18 @@ topic-partition, whose sum is the request's bytes also for clients without any q
 _VIEWS = {"usage": ("decisions", USAGE)}
 """View -> the table it reads, and its query."""
 
+_ADDS_ROWS = {"WRITE", "MERGE", "STREAMING UPDATE"}
+"""Delta's names of the operations that add rows; maintenance has others."""
+
+_NEWEST_COMMITS = 100
+
 
 class Rows:
-    """The rows of an answer, batch by batch, and the names of their columns."""
+    """The rows of an answer, batch by batch, the names of their columns, and how many were given so far."""
 
     def __init__(self, reader: pa.RecordBatchReader, failed: Callable[[Exception], QueryError]) -> None:
         self.columns: list[str] = reader.schema.names
+        self.count = 0
         self._reader = reader
         self._failed = failed
 
@@ -48,6 +55,7 @@ class Rows:
         """Each row in Python's types. Raises QueryError."""
         try:
             for batch in self._reader:
+                self.count += batch.num_rows
                 yield from zip(*(_in_microseconds(column).to_pylist() for column in batch.columns), strict=True)
         except (pa.ArrowException, DeltaError, OSError, ValueError, OverflowError) as error:
             raise self._failed(error) from error
@@ -71,12 +79,34 @@ def run_query(query: str, paths: Mapping[str, str], storage_options: Mapping[str
         raise failed(error) from error
 
 
+def tables_of(query: str, paths: Mapping[str, str]) -> set[str]:
+    """The tables among `paths` that the query may read: those whose name, or that of a view of theirs, is in it."""
+    said = query.lower()
+    return {table for table in paths if table in said} | {table for name, (table, _) in _VIEWS.items() if name in said}
+
+
+def last_written(paths: Iterable[str], storage_options: Mapping[str, str]) -> datetime | None:
+    """When rows were last added to any of these tables; None if never. Tables that can't be read don't count."""
+    times = [
+        commit["timestamp"]
+        for path in paths
+        for commit in _newest_commits(path, storage_options)
+        if commit.get("operation") in _ADDS_ROWS
+    ]
+    return datetime.fromtimestamp(max(times) / 1000, UTC) if times else None
+
+
+def _newest_commits(path: str, storage_options: Mapping[str, str]) -> list[dict[str, Any]]:
+    try:
+        return DeltaTable(path, storage_options=dict(storage_options)).history(_NEWEST_COMMITS)
+    except (DeltaError, OSError, ValueError):  # TableNotFoundError among them
+        return []
+
+
 def _engine(query: str, paths: Mapping[str, str], storage_options: Mapping[str, str]) -> tuple[QueryBuilder, list[str]]:
     """The engine with the tables that the query may mean, and those of them that don't exist yet, with their paths."""
     engine, missing, said = QueryBuilder(), [], query.lower()
-    views = [(name, *view) for name, view in _VIEWS.items() if name in said]
-    needed = {table for table in paths if table in said} | {table for _, table, _ in views}
-    for name in sorted(needed):
+    for name in sorted(tables_of(query, paths)):
         path = paths[name]
         try:
             engine.register(name, DeltaTable(path, storage_options=dict(storage_options)))
@@ -84,8 +114,8 @@ def _engine(query: str, paths: Mapping[str, str], storage_options: Mapping[str, 
             missing.append(f"{name} ({path})")
         except (DeltaError, OSError, ValueError) as error:
             raise QueryError(f"the table {path} can't be read: {' '.join(str(error).split())}") from error
-    for name, table, text in views:
-        if not any(other.startswith(f"{table} ") for other in missing):
+    for name, (table, text) in _VIEWS.items():
+        if name in said and not any(other.startswith(f"{table} ") for other in missing):
             engine.execute(f"CREATE VIEW {name} AS {text}").read_all()
     return engine, missing
 

@@ -3,7 +3,7 @@
 import csv
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, TextIO
 
@@ -39,10 +39,29 @@ def sql(
     Nothing can be changed. Double quotes are for names ("limit"), single ones for text ('alice').
     """
     delta = job_settings(config).delta
-    from sinks.tables.sql import run_query  # pyarrow takes half a second to import, and few commands need it
+    # pyarrow takes half a second to import, and few commands need it
+    from sinks.tables.sql import last_written, run_query, tables_of
 
     paths = {name: getattr(delta, name) for name in TABLES}
-    _PRINTERS[output_format](run_query(query, paths, delta.storage_options), sys.stdout)
+    rows = run_query(query, paths, delta.storage_options)
+    _PRINTERS[output_format](rows, sys.stdout)
+    audited = {name: path for name, path in paths.items() if name != "quotas"}
+    if not rows.count and tables_of(query, audited):
+        hint = no_rows_hint(last_written(audited.values(), delta.storage_options), datetime.now(UTC))
+        typer.echo(f"sluice: {hint}", err=True)
+
+
+def no_rows_hint(written_at: datetime | None, now: datetime) -> str:
+    """What a query without rows may have missed: the tables follow the decisions by an audit batch or more.
+
+    >>> no_rows_hint(datetime(2026, 1, 1, 11, 59, 30), datetime(2026, 1, 1, 12))
+    'no rows; the audit query last wrote 30 s ago, at 2026-01-01T11:59:30: newer decisions are not in the tables yet'
+    """
+    if written_at is None:
+        return "no rows; the audit query has written nothing yet"
+    ago_s = (now - written_at).total_seconds()
+    at = written_at.isoformat(timespec="seconds")
+    return f"no rows; the audit query last wrote {ago_s:.0f} s ago, at {at}: newer decisions are not in the tables yet"
 
 
 def _json_lines(rows: "Rows", out: TextIO) -> None:

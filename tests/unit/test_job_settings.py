@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from configs.errors import InvalidSettingsError
+from configs.settings import HealthSettings
 from scripts.demo.run import absolute_paths, commands_to_try
 from sinks.tables.quotas import QuotasTable
 from streaming.cli import job_settings as found
@@ -111,9 +112,14 @@ def test_commands_to_paste_work_in_any_folder(tmp_path: Path) -> None:
     demo = settings_file(folder, "demo")
     QuotasTable(str(folder / "demo")).create([], "seed", datetime(2026, 1, 1, tzinfo=UTC))
 
-    (describe,) = (line for line in commands_to_try(demo).splitlines() if "describe" in line)
+    (describe,) = (line for line in commands_to_try(demo, HealthSettings("", 0)).splitlines() if "describe" in line)
 
     assert subprocess.run(describe, shell=True, cwd="/", check=True).returncode == 0  # noqa: S602 -- a shell is pasted into
+
+
+def test_the_address_of_the_health_checks_is_printed_if_there_is_one(tmp_path: Path) -> None:
+    assert "  curl http://127.0.0.1:9464/readyz" in commands_to_try(tmp_path, HealthSettings("127.0.0.1", 9464))
+    assert "curl" not in commands_to_try(tmp_path, HealthSettings("127.0.0.1", 0))
 
 
 def test_paths_of_a_demo_with_settings_of_its_own_work_in_any_folder() -> None:

@@ -6,7 +6,7 @@ from io import StringIO
 from pathlib import Path
 from threading import Event
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 from rich.console import Console
@@ -35,16 +35,46 @@ def test_it_says_every_few_seconds_what_it_waits_for(monkeypatch: pytest.MonkeyP
     ]
 
 
-def ended(tmp_path: Path, answers: Answers, sent: Sent) -> tuple[int, str]:
-    """Exit code and summary of a run."""
+def a_run(tmp_path: Path, answers: Answers, sent: Sent, output: StringIO, **job: Any) -> Any:
+    """A run at the end of its load."""
     settings = load_settings(environment={})
     none = str(tmp_path)
-    delta = replace(settings.delta, decisions=none, dead_letters=none, quota_metrics=none)
-    job: Any = Mock(settings=replace(settings, delta=delta))
-    output = StringIO()
-    run = demo._Demo(RunOptions(), job, answers, Event(), Console(file=output, width=120))  # type: ignore[arg-type]
+    delta = replace(settings.delta, decisions=none, dead_letters=none, quota_metrics=none, unreadable=none)
+    process: Any = Mock(settings=replace(settings, delta=delta), **job)
+    run = demo._Demo(RunOptions(), process, answers, Event(), Console(file=output, width=120))  # type: ignore[arg-type]
     run._sent = sent
-    return run._summary(), output.getvalue()
+    return run
+
+
+def ended(tmp_path: Path, answers: Answers, sent: Sent) -> tuple[int, str]:
+    """Exit code and summary of a run."""
+    output = StringIO()
+    return a_run(tmp_path, answers, sent, output)._summary(), output.getvalue()
+
+
+def test_after_the_load_it_says_what_it_waits_for_and_what_is_not_in_delta(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job here has ended, so nothing comes any more: 3 requests were sent, 2 are answered, none is in Delta."""
+    monkeypatch.setattr(demo, "publish", lambda *_, **__: None)
+    monkeypatch.setattr(demo, "connect", MagicMock())
+    answers, output = Answers(), StringIO()
+    for offset in range(3):
+        answers.sent(0, offset)
+    answers.decision(decision(0), NOW_MS)
+    answers.dead_letter(dead_letter(1), NOW_MS)
+    run = a_run(tmp_path, answers, Sent(events=3), output, alive=False)
+    run._stop.set()
+
+    run.run()
+
+    lines = [line for line in output.getvalue().splitlines() if "wait" in line or "Delta yet" in line]
+    assert lines == [
+        "  0 s: waiting for the decisions of 1 requests",
+        "  0 s: waiting for the audit query to write 2 answers to Delta",
+        "  0 s: waiting for the job to stop",
+        "2 answers are not in Delta yet; the audit query continues with the next start",
+    ]
 
 
 def test_answers_to_others_change_neither_books_nor_exit_code(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from configs.settings import load_settings
 from sinks.tables.quotas import QuotasTable
+from sinks.tables.sql import last_written
 from state.quotas.entity import QuotaEntity
 from state.quotas.entry import QuotaEntry
 from state.quotas.kinds import QuotaKind
@@ -141,6 +142,48 @@ def test_usage_counts_each_amount_once_also_for_clients_without_a_quota() -> Non
         dict(user="alice", client_id="app", requests=1, bytes_in=150, bytes_out=None, points=2, mutations=None),
         dict(user="bob", client_id="app", requests=3, bytes_in=150, bytes_out=150, points=1, mutations=None),
     ]
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("output_format", ["table", "csv", "json"])
+def test_an_answer_without_rows_says_when_the_audit_query_last_wrote(output_format: str) -> None:
+    result = CliRunner().invoke(app, ["sql", "SELECT * FROM usage WHERE user = 'x'", "--format", output_format])
+
+    said = result.stderr.splitlines()[1]
+    assert re.fullmatch(
+        r"sluice: no rows; the audit query last wrote \d+ s ago, at \S+: newer decisions are not in the tables yet",
+        said,
+    )
+    assert "no rows" not in result.stdout
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("query", ["SELECT * FROM quotas LIMIT 0", "SELECT 1 FROM decisions", "SELECT 1 LIMIT 0"])
+def test_an_answer_with_rows_or_about_no_table_of_the_audit_query_says_nothing(query: str) -> None:
+    result = CliRunner().invoke(app, ["sql", query])
+
+    assert len(result.stderr.splitlines()) == 1  # which settings
+
+
+def test_maintenance_adds_no_rows(tmp_path: Path) -> None:
+    path = str(tmp_path)
+    for user in ("alice", "bob"):
+        write_deltalake(path, pa.table({"user": [user]}), mode="append")
+    written_at = last_written([path], {})
+
+    DeltaTable(path).optimize.compact()
+
+    assert [commit["operation"] for commit in DeltaTable(path).history()] == ["OPTIMIZE", "WRITE", "WRITE"]
+    assert last_written([path], {}) == written_at
+
+
+def test_an_empty_table_was_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    DeltaTable.create(SETTINGS.delta.decisions, DECISIONS)
+
+    result = CliRunner().invoke(app, ["sql", "SELECT * FROM decisions"])
+
+    assert result.stderr.splitlines()[1] == "sluice: no rows; the audit query has written nothing yet"
 
 
 @pytest.mark.usefixtures("tables")
