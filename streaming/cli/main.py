@@ -150,8 +150,9 @@ def unmute(
 ) -> None:
     """Reset the counters that a client's requests are charged to, and end their waits in every gateway.
 
-    Publishes a control record to the requests topic and waits until the job has answered it. A counter that several
-    clients share, such as a user's, is reset for all of them.
+    Correct the limit first: under the old one the next request waits again. Publishes a control record to the requests
+    topic and waits until the job has answered it. A counter that several clients share, such as a user's, is reset for
+    all of them; client-ids with counters of their own are named, not reset.
     """
     wanted = Unmute("unmute", UnmutedEntity(user, client_id, topic, partition), quota)
     try:

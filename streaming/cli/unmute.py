@@ -1,8 +1,10 @@
 """`sluice unmute`: publishes a control record, waits for the decision on it, and shows what was reset."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from datetime import UTC, datetime
+from functools import partial
 
 import msgspec
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
@@ -10,16 +12,24 @@ from kafka.errors import KafkaError
 
 from configs.kafka import connect, error_line
 from configs.settings import Settings
+from sinks.errors import UsageUnknownError
 from sinks.tables.quotas import QuotasTable
+from sinks.tables.recent_usage import RecentUsage, Usage
 from state.decisions.control import Unmute
 from state.errors import SluiceError
 from state.quotas.entity import Tags, client_key
+from state.quotas.entry import QuotaEntry
 from state.quotas.kinds import QuotaKind
 from state.quotas.resolution import Quotas
 
 _POLL_MS = 200
 _SEND_TIMEOUT_S = 30.0
 _OFFSETS_TIMEOUT_MS = 10_000
+
+_MOST_NAMES = 5
+
+_NOBODYS_CLIENT_ID = "\0"
+"""Stands for every client-id that no quota names."""
 
 _ENCODER = msgspec.json.Encoder()
 
@@ -63,6 +73,37 @@ def counters_of(unmute: Unmute, quotas: Quotas) -> Iterator[tuple[QuotaKind, Tag
             yield kind, Tags(topic=entity.topic, partition=entity.partition or 0)
 
 
+def client_ids_apart(
+    unmute: Unmute, entries: Iterable[QuotaEntry], recent: Callable[[QuotaKind], Iterable[Usage]]
+) -> Iterator[str]:
+    """A line for each quota under which client-ids of the user have counters of their own, which are not reset.
+
+    `recent`: what was charged lately, which has the client-ids that no quota names.
+    """
+    user, client_id = unmute.entity.user, unmute.entity.client_id
+    if user is None or client_id is not None:
+        return
+    entries = list(entries)
+    quotas = Quotas(entries)
+    named = {entry.entity.client_id for entry in entries if isinstance(entry.entity.client_id, str)}
+    for kind in filter(quotas.enabled, unmute.kinds()):
+        shared = quotas.resolve(kind, user, "").tags
+        used = {usage.client_id for usage in recent(kind) if usage.user == user and usage.client_id}
+        apart = sorted(name for name in named | used if quotas.resolve(kind, user, name).tags != shared)
+        if quotas.resolve(kind, user, _NOBODYS_CLIENT_ID).tags != shared:
+            whose = "every client-id" + (f", such as {_names(apart)}," if apart else "")
+        elif apart:
+            whose = f"client-id {_names(apart)}"
+        else:
+            continue
+        yield f"{kind}: {whose} of this user has a counter of its own, not reset; name it with --client-id"
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(f"{name!r:.80}" for name in names[:_MOST_NAMES])
+    return shown if len(names) <= _MOST_NAMES else f"{shown} and {len(names) - _MOST_NAMES} more"
+
+
 def run_unmute(settings: Settings, unmute: Unmute, timeout_s: float) -> Iterator[str]:
     """Lines for the operator: the counters that were reset.
 
@@ -70,7 +111,8 @@ def run_unmute(settings: Settings, unmute: Unmute, timeout_s: float) -> Iterator
     """
     table = QuotasTable(settings.delta.quotas, settings.delta.storage_options)
     version = table.version()
-    if not list(counters_of(unmute, Quotas(table.entries(version), version))):
+    entries = table.entries(version)
+    if not list(counters_of(unmute, Quotas(entries, version))):
         yield "no quota of this kind is set, so nothing counts this entity's requests; nothing to reset"
         return
     try:
@@ -83,6 +125,15 @@ def run_unmute(settings: Settings, unmute: Unmute, timeout_s: float) -> Iterator
     for charge in answer.charges:
         entity = " ".join(f"{part} {name}" for part, name in charge.entity.items())
         yield f"{charge.quota}: the counter of {entity} is reset"
+    yield from client_ids_apart(unmute, entries, partial(_recent, settings))
+
+
+def _recent(settings: Settings, kind: QuotaKind) -> list[Usage]:
+    """What was charged lately; nothing if that isn't known."""
+    try:
+        return RecentUsage(settings.delta.quota_metrics, settings.delta.storage_options, datetime.now(UTC)).of(kind)
+    except UsageUnknownError:
+        return []
 
 
 def _answered(settings: Settings, unmute: Unmute, timeout_s: float) -> _Answer:

@@ -3,17 +3,20 @@
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from state.decisions.control import Unmute
+from sinks.tables.recent_usage import Usage
+from state.decisions.control import Unmute, UnmutedEntity
 from state.decisions.wait_records import read_wait
 from state.errors import InvalidRequestError
 from state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from state.quotas.entry import QuotaEntry
 from state.quotas.kinds import QuotaKind
 from state.quotas.resolution import Quotas
+from streaming.cli.unmute import client_ids_apart
 from streaming.enforce.parsing import parse_event
 from streaming.enforce.pipeline_settings import PipelineSettings
 from streaming.enforce.simulation import Simulation
@@ -195,6 +198,33 @@ def test_long_waits_go_to_the_waits_topic_once_for_each_counter() -> None:
     batches.run(events[3:], QUOTAS, decided_at_ms=NOW_MS)
     ended = dict(read_wait(key, value) for key, value in batches.waits)
     assert ended[alice] is None
+
+
+def apart(unmuted: UnmutedEntity, *entities: QuotaEntity, used: tuple[str, ...] = ()) -> list[str]:
+    """What is said of client-ids with counters of their own; `used` has the client-ids that were charged lately."""
+    entries = [QuotaEntry(entity, QuotaKind.PRODUCER_BYTE_RATE, 10.0) for entity in entities]
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    usage = [Usage("alice", name, None, -1, at, None, 1.0) for name in used]
+    usage.append(Usage("bob", "bobs", None, -1, at, None, 1.0))
+    return list(client_ids_apart(Unmute("unmute", unmuted), entries, lambda _: usage))
+
+
+def test_client_ids_with_counters_of_their_own_are_named() -> None:
+    """By their quotas, or because every client-id has one: then as far as they were seen lately."""
+    alice, app = QuotaEntity(user="alice"), QuotaEntity(user="alice", client_id="app")
+    each, others = QuotaEntity(user="alice", client_id=DEFAULT), QuotaEntity(user="bob", client_id="bobs")
+    unmuted = UnmutedEntity(user="alice")
+    end = " of this user has a counter of its own, not reset; name it with --client-id"
+
+    assert apart(unmuted, alice, others, used=("web",)) == []
+    assert apart(unmuted, alice, app, others) == [f"producer_byte_rate: client-id 'app'{end}"]
+    assert apart(unmuted, each, app, used=("web",)) == [
+        f"producer_byte_rate: every client-id, such as 'app', 'web',{end}"
+    ]
+    assert apart(unmuted, each) == [f"producer_byte_rate: every client-id{end}"]
+    (many,) = apart(unmuted, each, used=tuple("abcdefg"))
+    assert "'d', 'e' and 2 more," in many
+    assert apart(UnmutedEntity(user="alice", client_id="app"), each) == []
 
 
 @pytest.mark.parametrize(
