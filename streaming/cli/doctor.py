@@ -1,11 +1,13 @@
 """Checks everything the job depends on and prints one line per check, with the fix for each failure."""
 
 import os
+import re
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
+from urllib.request import urlopen
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -26,6 +28,11 @@ from streaming.java.java import find_java
 
 _AUDIT_TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable")
 
+_REACHED_AT = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 # what the job listens on isn't opened here
+"""Every address of the machine -> the one to call."""
+
+_METRICS_TIMEOUT_S = 5.0
+
 CORE_SECONDS_FOR_A_MILLION = 20
 """Core-seconds of a micro-batch over a million known entities, load and broker on the same machine included.
 
@@ -44,6 +51,9 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print) -> int
             return False
         return True
 
+    topics = settings.topics
+    enforced = settings.enforce.checkpoint, (topics.requests,)
+    audited = settings.audit.checkpoint, (topics.decisions, topics.dead_letters)
     passed = [
         passes("python", check_python),
         passes("java", check_java),
@@ -53,8 +63,8 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print) -> int
         and all(
             [
                 passes("topics", lambda: check_topics(settings)),
-                passes("enforce query", lambda: check_progress(settings, settings.enforce.checkpoint)),
-                passes("audit query", lambda: check_progress(settings, settings.audit.checkpoint)),
+                passes("enforce query", lambda: check_progress(settings, *enforced)),
+                passes("audit query", lambda: check_progress(settings, *audited)),
             ]
         ),
         passes("job", lambda: check_job(settings)),
@@ -62,6 +72,7 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print) -> int
         passes("quotas table", lambda: check_quotas_table(settings)),
         passes("tables", lambda: check_tables(settings)),
         passes("health", lambda: check_health(settings)),
+        passes("known entities", lambda: check_known_entities(settings)),
         passes("sizing", lambda: check_sizing(settings)),
     ]
     return 0 if all(passed) else 1
@@ -132,18 +143,21 @@ def check_job(settings: Settings) -> str:
     return f"nobody can tell whether one runs on {checkpoint.location}, which is no local folder"
 
 
-def check_progress(settings: Settings, location: str) -> str:
-    """How far the query with this checkpoint is behind. Raises CheckpointError or CheckError if that can't be read."""
+def check_progress(settings: Settings, location: str, topics: Sequence[str]) -> str:
+    """How far the query of these topics with this checkpoint is behind.
+
+    Raises CheckpointError or CheckError if that can't be read.
+    """
     checkpoint = Checkpoint(location)
     committed = check_spark_files(checkpoint).committed
-    if committed < 0:
-        return "has committed no micro-batch yet"
+    done = f"micro-batch {committed} is committed" if committed >= 0 else "no micro-batch is committed yet"
+    read = read_offsets(checkpoint, committed) if committed >= 0 else {topic: {} for topic in topics}
     behind = {}
-    for topic, read_to in sorted(read_offsets(checkpoint, committed).items()):
+    for topic, read_to in sorted(read.items()):
         ends = _topic_ends(settings, topic)
         behind[topic] = sum(max(end - read_to.get(partition, begin), 0) for partition, (begin, end) in ends.items())
     shown = ", ".join(f"{count} records of {topic}" for topic, count in behind.items())
-    return f"micro-batch {committed} is committed; still to be read: {shown}"
+    return f"{done}; still to be read: {shown}"
 
 
 def _topic_ends(settings: Settings, topic: str) -> dict[int, tuple[int, int]]:
@@ -195,6 +209,24 @@ def check_health(settings: Settings) -> str:
                 " and health.port to a free port"
             ) from error
     return f"{place}; whoever reaches it may read it"
+
+
+def check_known_entities(settings: Settings) -> str:
+    """How many entities the running job knows, as its metrics say; doubt is no failure."""
+    health = settings.health
+    if not health.port:
+        return "unknown; health.port makes them a metric of the running job"
+    address = _REACHED_AT.get(health.address, health.address)
+    host = f"[{address}]" if ":" in address else address
+    try:
+        with urlopen(f"http://{host}:{health.port}/metrics", timeout=_METRICS_TIMEOUT_S) as answer:
+            metrics = answer.read().decode()
+    except (OSError, ValueError) as error:  # ValueError: what answers is no text
+        return f"unknown; no job answers at {host}:{health.port} ({getattr(error, 'reason', error)})"
+    found = re.search(r"^sluice_known_entities (\S+)$", metrics, re.MULTILINE)
+    if found is None:
+        return f"unknown; what answers at {host}:{health.port} is no job of this release"
+    return f"{float(found[1]):.0f} with stored counters, in the shards that were charged since the job's start"
 
 
 def _mebibytes(size: int) -> str:

@@ -21,6 +21,7 @@ from streaming.checkpoint.origin import check_origin
 from streaming.cli import doctor
 from streaming.cli.main import main
 from streaming.errors import CheckError, CheckpointError, JarError
+from streaming.runtime.health import HealthServer, JobHealth
 
 
 @pytest.fixture
@@ -67,6 +68,7 @@ def test_every_check_is_one_line_and_any_failure_is_exit_1(
         "quotas table": "FAIL",
         "tables": "ok",
         "health": "ok",
+        "known entities": "ok",
         "sizing": "ok",
     }
     assert not any("\n" in line for line in lines)
@@ -149,7 +151,6 @@ def test_a_checkpoint_in_an_object_store_tells_nothing(settings: Settings) -> No
 def test_a_query_says_how_many_records_are_before_it(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition that the topic has gained since counts from its beginning."""
     location = settings.enforce.checkpoint
-    assert doctor.check_progress(settings, location) == "has committed no micro-batch yet"
     files = Checkpoint(location).spark
     files.write("metadata", b'{"id": "some"}')
     for batch, offset in enumerate((10, 20)):
@@ -157,9 +158,46 @@ def test_a_query_says_how_many_records_are_before_it(settings: Settings, monkeyp
     files.write("commits/0", b"v1\n{}")
     monkeypatch.setattr(doctor, "_topic_ends", lambda *_: {0: (0, 100), 1: (3, 4), 2: (50, 57)})
 
-    found = doctor.check_progress(settings, location)
+    found = doctor.check_progress(settings, location, ["requests"])
 
     assert found == "micro-batch 0 is committed; still to be read: 97 records of requests"
+
+
+def test_a_query_that_has_done_nothing_says_how_many_records_wait(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        doctor, "_topic_ends", lambda _, topic: {"letters": {0: (5, 5)}, "decisions": {0: (1, 4)}}[topic]
+    )
+
+    found = doctor.check_progress(settings, settings.audit.checkpoint, ["decisions", "letters"])
+
+    assert found == "no micro-batch is committed yet; still to be read: 3 records of decisions, 0 records of letters"
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])  # noqa: S104 # what a job may listen on
+def test_the_known_entities_of_a_running_job_are_told(settings: Settings, address: str) -> None:
+    running = JobHealth("enforce")
+    running.report_known(12)
+    server = HealthServer(running, 0, address)
+    server.start()
+    try:
+        health = dataclasses.replace(settings.health, address=address, port=server.port)
+        found = doctor.check_known_entities(dataclasses.replace(settings, health=health))
+    finally:
+        server.stop()
+
+    assert found.startswith("12 with stored counters")
+
+
+def test_without_a_running_job_the_known_entities_are_unknown(settings: Settings) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        health = dataclasses.replace(settings.health, port=unused.getsockname()[1])
+
+    assert doctor.check_known_entities(settings).startswith("unknown; health.port")
+    found = doctor.check_known_entities(dataclasses.replace(settings, health=health))
+    assert found.startswith(f"unknown; no job answers at 127.0.0.1:{health.port} (")
 
 
 def test_tables_tell_their_rows_and_size(settings: Settings) -> None:
