@@ -235,6 +235,7 @@ class _Demo:
             f"in Delta, including earlier runs: {rows(delta.decisions)} decisions, "
             f"{rows(delta.dead_letters)} dead letters, {rows(delta.quota_metrics)} rows of metrics",
             sep="\n",
+            soft_wrap=True,
         )
         if (behind := self._not_in_delta()) > 0:
             self._console.print(f"{behind} answers are not in Delta yet; the audit query continues with the next start")

@@ -3,8 +3,9 @@
 import json
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from threading import BoundedSemaphore, Thread, Timer
@@ -135,7 +136,7 @@ class HealthServer:
     def __init__(self, health: JobHealth, port: int, address: str = "127.0.0.1") -> None:
         """Listen on `port` of `address`; port 0 takes any free one. Raises HealthError when it can't."""
         try:
-            self._server = _Server(address, port, _handler(health))
+            self._server = _Server(address, port, partial(_Handler, health))
         except (OSError, UnicodeError) as error:  # a name that is too long is a UnicodeError
             raise HealthError(
                 f"can't listen on {address}:{port} ({getattr(error, 'strerror', None) or error}); set health.port to a"
@@ -165,7 +166,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128  # Python's 5 make a caller wait for a second when others connect at the same time
 
-    def __init__(self, address: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+    def __init__(self, address: str, port: int, handler: Callable[..., BaseHTTPRequestHandler]) -> None:
         if not address:
             raise OSError("there is no address")  # to Python an empty one is every address
         # The first one: a name may have several addresses.
@@ -204,38 +205,45 @@ def _cut(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def _handler(health: JobHealth) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        server_version = "sluice"
-        sys_version = ""
+class _Handler(BaseHTTPRequestHandler):
+    """Answers from what the job has reported."""
 
-        def do_GET(self) -> None:
-            if self.path == "/healthz":
-                self._answer_state(health.alive())
-            elif self.path == "/readyz":
-                self._answer_state(health.unready_reason() is None)
-            elif self.path == "/metrics":
-                self._answer(200, CONTENT_TYPE_LATEST, generate_latest(health.registry))
-            else:
-                self._answer(404, "text/plain", b"/healthz, /readyz or /metrics\n")
+    def __init__(self, health: JobHealth, *connection: Any) -> None:
+        self._health = health
+        super().__init__(*connection)
 
-        def log_message(self, format: str, *_: object) -> None:
-            """Log nothing: probes come every few seconds."""
+    def do_GET(self) -> None:
+        if self.path == "/healthz":
+            self._answer_state(self._health.alive())
+        elif self.path == "/readyz":
+            self._answer_state(self._health.unready_reason() is None)
+        elif self.path == "/metrics":
+            self._answer(200, CONTENT_TYPE_LATEST, generate_latest(self._health.registry))
+        else:
+            self._answer(404, "text/plain", b"/healthz, /readyz or /metrics\n")
 
-        def _answer_state(self, good: bool) -> None:
-            answer = {
-                "ok": good,
-                "reason": health.unready_reason(),
-                "queries": health.queries(),
-                "foreign_decisions": health.foreign_decisions(),
-            }
-            self._answer(200 if good else 503, "application/json", json.dumps(answer).encode())
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
-        def _answer(self, status: int, content_type: str, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
+    def version_string(self) -> str:
+        return "sluice"
+
+    def log_message(self, format: str, *_: object) -> None:
+        """Log nothing: probes come every few seconds."""
+
+    def _answer_state(self, good: bool) -> None:
+        answer = {
+            "ok": good,
+            "reason": None if good else self._health.unready_reason(),
+            "queries": self._health.queries(),
+            "foreign_decisions": self._health.foreign_decisions(),
+        }
+        self._answer(200 if good else 503, "application/json", json.dumps(answer).encode())
+
+    def _answer(self, status: int, content_type: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
             self.wfile.write(body)
-
-    return Handler

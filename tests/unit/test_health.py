@@ -1,5 +1,6 @@
 """Health checks and metrics over HTTP."""
 
+import http.client
 import json
 import socket
 import threading
@@ -165,6 +166,21 @@ def test_metrics_are_prometheus_text(server: HealthServer, health: JobHealth) ->
         ("sluice_quota_version", None): 12,
     }
     assert {key: values[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize(("path", "status"), [("/healthz", 200), ("/readyz", 503), ("/metrics", 200)])
+def test_a_probe_may_ask_for_the_head_alone(server: HealthServer, path: str, status: int) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    connection.request("HEAD", path)
+    answer = connection.getresponse()
+
+    assert (answer.status, answer.read(), answer.headers["Server"]) == (status, b"", "sluice")
+    connection.close()
+
+
+def test_healthz_gives_no_reason_while_all_is_well(server: HealthServer) -> None:
+    """A job that starts is alive; that it isn't ready is the other path's answer."""
+    assert json.loads(get(server, "/healthz")[1])["reason"] is None
 
 
 def test_another_path_is_named(server: HealthServer) -> None:
