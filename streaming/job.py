@@ -91,7 +91,8 @@ class Job:
         spark = self._started_session()
         if spark is not None:
             try:
-                self._run_queries(spark, watch, foreign)
+                if not self._stop.is_set():
+                    self._run_queries(spark, watch, foreign)
             finally:
                 spark.stop()
 

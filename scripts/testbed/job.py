@@ -114,9 +114,10 @@ class SluiceJob:
 
     def status(self) -> Json:
         """The content of the status file; empty before the job has written it."""
-        if not self.status_file.exists():
+        try:
+            status: Json = json.loads(self.status_file.read_text())
+        except FileNotFoundError:
             return {}
-        status: Json = json.loads(self.status_file.read_text())
         return status
 
     def last_line(self) -> str:

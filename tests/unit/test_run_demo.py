@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 from unittest.mock import MagicMock, Mock
 
@@ -14,8 +14,10 @@ from rich.console import Console
 from configs.settings import load_settings
 from scripts.demo import run as demo
 from scripts.demo.run import RunOptions, waiting
+from scripts.testbed.job import SluiceJob
 from scripts.testbed.live_counts import Answers
 from scripts.testbed.load_generator import LoadGenerator, Sent, publish
+from streaming.runtime.progress import write_status
 from tests.unit.test_live_counts import NOW_MS, dead_letter, decision
 
 
@@ -33,6 +35,25 @@ def test_it_says_every_few_seconds_what_it_waits_for(monkeypatch: pytest.MonkeyP
         "  0 s: waiting for Java",
         "  0 s: waiting for the queries",
     ]
+
+
+def test_a_status_file_that_comes_and_goes_is_read_or_is_empty(tmp_path: Path) -> None:
+    """Each start removes that of the run before, while another thread reads it."""
+    job = SluiceJob(tmp_path)
+    done = Event()
+
+    def come_and_go() -> None:
+        while not done.is_set():
+            write_status(job.status_file, {})
+            job.status_file.unlink()
+
+    writer = Thread(target=come_and_go)
+    writer.start()
+    try:
+        assert all(job.status() == {} for _ in range(5_000))
+    finally:
+        done.set()
+        writer.join()
 
 
 def a_run(tmp_path: Path, answers: Answers, sent: Sent, output: StringIO, **job: Any) -> Any:
