@@ -179,6 +179,8 @@ class _Demo:
         load = Thread(target=self._publish, args=(load_stop,), daemon=True)
         load.start()
         self._show()
+        if self._stop.is_set():
+            self._console.print("stopping: the job answers first what was sent; a second Ctrl-C ends it like a crash")
         load_stop.set()
         load.join()
         self._wait(self._unanswered, "for the decisions of {} requests")
