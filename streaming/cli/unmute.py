@@ -140,10 +140,19 @@ def _answered(settings: Settings, unmute: Unmute, timeout_s: float) -> _Answer:
     """Publish the control record, and wait for what the job answers. Raises UnmuteError, KafkaError."""
     topics = settings.topics
     with closing(connect(KafkaConsumer, settings.kafka, enable_auto_commit=False)) as consumer:
+        numbers = {
+            topic: sorted(consumer.partitions_for_topic(topic) or ())
+            for topic in (topics.requests, topics.decisions, topics.dead_letters)
+        }
+        if missing := [topic for topic, found in numbers.items() if not found]:
+            raise UnmuteError(
+                f"no topic {', '.join(missing)} at {settings.kafka['bootstrap.servers']}; the job makes its topics when"
+                " it starts (`sluice run`): start it, or name the settings (--config) of the one you mean"
+            )
         partitions = [
             TopicPartition(topic, number)
             for topic in (topics.decisions, topics.dead_letters)
-            for number in sorted(consumer.partitions_for_topic(topic) or ())
+            for number in numbers[topic]
         ]
         consumer.assign(partitions)
         for partition, end in consumer.end_offsets(partitions, _OFFSETS_TIMEOUT_MS).items():

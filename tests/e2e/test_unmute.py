@@ -4,11 +4,16 @@ import json
 import subprocess
 import sys
 import urllib.request
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from gateways.client.clock import now_ms
+from sinks.tables.quotas import QuotasTable
+from state.quotas.entity import QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
 from tests.e2e.job_process import JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -52,3 +57,15 @@ def test_one_command_ends_a_long_wait(kafka_broker: str, tmp_path: Path) -> None
     assert muted == ended == b'{"entity":{"user":"alice"},"quota":"producer_byte_rate"}'
     assert json.loads(wait)["until_ms"] == decisions[0]["mute_until_ms"]
     assert nothing is None
+
+
+def test_without_the_topics_it_says_so_at_once(kafka_broker: str, tmp_path: Path) -> None:
+    job = JobProcess(tmp_path / "never-started", kafka_broker, [], topics={"requests": "nobody-made-it"})
+    quota = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 10.0)
+    QuotasTable(job.settings.delta.quotas).create([quota], "test", datetime.now(UTC))
+
+    command = [sys.executable, "-m", "streaming.cli.main", "unmute", "--config", str(job.settings_file)]
+    ran = subprocess.run([*command, "--user", "alice"], capture_output=True, text=True, check=False, timeout=30)
+
+    assert (ran.returncode, ran.stderr.count("\n")) == (1, 1)
+    assert ran.stderr.startswith("sluice: error: no topic nobody-made-it, ")
