@@ -71,7 +71,7 @@ class Job:
                 self._publish_status(state="stopped")
 
     def _topics_are_there(self) -> bool:
-        """Create the topics that are missing; False when the job is to stop and no broker has answered."""
+        """Create the topics that are missing; False when the job is to stop meanwhile."""
         servers = self._settings.kafka["bootstrap.servers"]
         self._wait_for("broker", f"the broker at {servers}")
         try:
@@ -80,9 +80,9 @@ class Job:
         except SluiceError:
             if not self._stop.is_set():
                 raise
+        if self._stop.is_set():
             log.info("stopped while waiting for the broker")
-            return False
-        return True
+        return not self._stop.is_set()
 
     def _run_on(self, checkpoint: Checkpoint, table: QuotasTable) -> None:
         watch = QuotaWatch(table, QuotaSnapshots(checkpoint), self._settings.quotas.poll_ms)

@@ -51,9 +51,10 @@ _POLL_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class RunOptions(TrafficOptions):
-    """Run broker, job and a small load, and show what the job decides, until Ctrl-C.
+    """Run broker, job and a small load, and show what the job decides, until Ctrl-C; then print a summary.
 
-    The embedded broker is not started when --bootstrap-servers or --config names a Kafka cluster.
+    A second Ctrl-C ends all processes immediately. The embedded broker is not started when --bootstrap-servers or
+    --config names a Kafka cluster.
     """
 
     bootstrap_servers: BootstrapServers = None
