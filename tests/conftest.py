@@ -10,6 +10,8 @@ from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from configs.settings import Properties, load_settings
 from scripts.testbed.broker import Broker
@@ -18,6 +20,10 @@ from tests.e2e.job_process import QUICK_JAVA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# What an example takes depends on what else runs.
+hypothesis_settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("busy machine")
 
 LONGEST_FILES = (
     "tests/e2e/test_faults.py",
