@@ -10,6 +10,8 @@ from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from configs.settings import Properties, load_settings
 from scripts.testbed.broker import Broker
@@ -19,6 +21,41 @@ from tests.e2e.job_process import QUICK_JAVA
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# What an example takes depends on what else runs.
+hypothesis_settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("busy machine")
+
+LONGEST_FILES = (
+    "tests/e2e/test_faults.py",
+    "tests/e2e/test_lasting_faults.py",
+    "tests/e2e/test_signals.py",
+    "tests/e2e/test_state_commands.py",
+    "tests/spark/test_audit_tables.py",
+)
+"""They begin first, so that no process is left with one of them at the end."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the long tests, or with `--long` all others; and order files so that few processes wait for others.
+
+    Long files come first. Files with a test that runs alone come last: while it waits for the test of another process
+    to end, no process has a test to begin.
+    """
+    wanted = config.getoption("--long")
+    config.hook.pytest_deselected(items=[item for item in items if _is_marked(item, "long") != wanted])
+    items[:] = [item for item in items if _is_marked(item, "long") == wanted]
+    with_alone = {item.path for item in items if _is_marked(item, "alone")}
+
+    def turn(item: pytest.Item) -> tuple[bool, int]:
+        file = item.nodeid.partition("::")[0]
+        return item.path in with_alone, LONGEST_FILES.index(file) if file in LONGEST_FILES else len(LONGEST_FILES)
+
+    items.sort(key=turn)
+
+
+def _is_marked(item: pytest.Item, name: str) -> bool:
+    return item.get_closest_marker(name) is not None
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
@@ -26,7 +63,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     run_id = _run_id(item.config)
     if run_id is None:
         return (yield)
-    with _turn(run_id, alone=item.get_closest_marker("alone") is not None):
+    with _turn(run_id, alone=_is_marked(item, "alone")):
         return (yield)
 
 

@@ -10,14 +10,30 @@ from kafka import KafkaProducer
 from scripts.testbed.job import Json, Sections, SluiceJob, quotas_in, storage_in, wait_until
 from scripts.testbed.reconciliation import ends, records
 
-__all__ = ["QUICK_JAVA", "JobProcess", "Json", "wait_until"]
+__all__ = ["AUDITED", "GENERATED_CODE", "QUICK_JAVA", "JobProcess", "Json", "wait_until"]
 
 QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 """Disables Java's second compiler, which takes more time than everything else in a short test."""
 
+GENERATED_CODE = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+"""Section `spark` of a job that runs Spark's generated code, as in production; the values are Spark's defaults."""
+
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Section `spark` of the others: generating code takes a third of a small micro-batch."""
+
+AUDITED = {"trigger_s": 1}
+"""Section `audit` of a job whose tables a test reads."""
+
+_NOT_AUDITED = {"trigger_s": 86_400}
+"""Section `audit` of the others: a micro-batch of the audit query takes more time than most tests."""
+
 
 class JobProcess(SluiceJob):
-    """`sluice run` in a folder, with its own topics on the broker; can be killed and started again."""
+    """`sluice run` in a folder, with its own topics on the broker; can be killed and started again.
+
+    It writes answers to Delta only when it starts, unless `audit` is AUDITED, and interprets Spark's plans, unless
+    `spark` is GENERATED_CODE.
+    """
 
     def __init__(self, folder: Path, bootstrap_servers: str, quotas: Sequence[Json], **sections: Json) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -27,8 +43,8 @@ class JobProcess(SluiceJob):
         own: Sections = {
             "kafka": {"bootstrap.servers": bootstrap_servers},
             "topics": {**topics, "partitions": 1},
-            "audit": {"trigger_s": 1},
-            "spark": QUICK_JAVA,
+            "audit": _NOT_AUDITED,
+            "spark": QUICK_JAVA | _INTERPRETED,
         }
         super().__init__(folder, storage_in(folder), quotas_in(folder, quotas), own, sections)
 

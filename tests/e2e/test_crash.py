@@ -17,44 +17,45 @@ from scripts.testbed.reconciliation import audited, rows
 from sinks.topics import ensure_topics
 from state.quotas.resolution import Quotas
 from streaming.enforce.simulation import Simulation
-from tests.e2e.job_process import JobProcess, wait_until
+from tests.e2e.job_process import AUDITED, JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-REQUESTS = 100_000
-BATCH = 15_000
 
-
-def test_a_hundred_thousand_requests_survive_kill_9_halfway(kafka_broker: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("requests", "batch"), [(20_000, 3_000), pytest.param(100_000, 15_000, marks=pytest.mark.long)]
+)
+def test_many_requests_survive_kill_9_halfway(kafka_broker: str, tmp_path: Path, requests: int, batch: int) -> None:
     """Each request has one decision or dead letter in the topic and one row in Delta, the same as without a crash."""
     job = JobProcess(
         tmp_path / "crash",
         kafka_broker,
         QUOTAS,
-        enforce={"max_offsets_per_trigger": BATCH, "checkpoint": str(tmp_path / "cp")},
+        audit=AUDITED,
+        enforce={"max_offsets_per_trigger": batch, "checkpoint": str(tmp_path / "cp")},
     )
     topics = job.settings.topics
     ensure_topics(job.settings.topics, job.settings.kafka)
     load = LoadGenerator(seed=7, users=200, clients=20, zipf_skew=1.1, api_mix=DEFAULT_MIX, bad_share=0.01)
     with connect(KafkaProducer, job.settings.kafka, **PRODUCER_OPTIONS) as producer:
-        publish(producer, topics.requests, load, Event(), count=REQUESTS)
+        publish(producer, topics.requests, load, Event(), count=requests)
 
     job.start()
-    wait_until(lambda: job.count(topics.decisions) > REQUESTS * 0.4, 240)
+    wait_until(lambda: job.count(topics.decisions) > requests * 0.4, 240)
     time.sleep(0.5)  # into the middle of a micro-batch; the exact moment doesn't matter
     job.kill()
     written = job.count(topics.decisions, topics.dead_letters)
-    assert written < REQUESTS
+    assert written < requests
     job.start()
-    job.answered(REQUESTS, 240)
-    wait_until(lambda: audited(job.settings) >= REQUESTS, 180)
+    job.answered(requests, 240)
+    wait_until(lambda: audited(job.settings) >= requests, 180)
     job.stop()
 
-    assert max(job.batch_sizes()) == BATCH  # a backlog makes no larger one
+    assert max(job.batch_sizes()) == batch  # a backlog makes no larger one
     decisions = {decision["decision_id"]: decision for decision in job.decisions()}
     letters = {letter["source"]["offset"] for letter in job.dead_letters()}
-    assert job.count(topics.decisions, topics.dead_letters) == REQUESTS
-    assert len(decisions) + len(letters) == REQUESTS
+    assert job.count(topics.decisions, topics.dead_letters) == requests
+    assert len(decisions) + len(letters) == requests
     assert rows(job.settings.delta.decisions) == len(decisions)
     assert rows(job.settings.delta.dead_letters) == len(letters)
     assert metric_count(job) == sum(len(decision["charges"]) for decision in decisions.values())

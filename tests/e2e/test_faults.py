@@ -1,13 +1,7 @@
-"""Faults against the real job, the real broker and real Delta tables: everything balances after each.
-
-Requests = decisions + dead letters, each once in its topic and one row in Delta, each charge counted once in the
-metrics, and each decision the one that `simulate` makes of the same events, so that no balance is lost either.
-"""
+"""Faults against the real job, the real broker and real Delta tables: everything balances after each."""
 
 import json
 import resource
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -17,72 +11,24 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-import yaml
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
-from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from kafka import KafkaAdminClient, KafkaProducer
 
-from scripts.testbed.broker import Broker, free_ports
-from scripts.testbed.job import Json, write_settings
-from scripts.testbed.job_under_test import QUOTAS
-from scripts.testbed.load_generator import DEFAULT_MIX, LoadGenerator
+from scripts.testbed.broker import free_ports
+from scripts.testbed.job import Json
 from scripts.testbed.processes import descendants, kill, python_workers
-from scripts.testbed.reconciliation import Reconciliation, answered, audited, reconcile, reconcile_counts
-from sinks.topics import ensure_topics
-from tests.e2e.job_process import JobProcess, wait_until
+from scripts.testbed.reconciliation import answered, reconcile_counts
+from tests.e2e.faulty_job import Faulty
+from tests.e2e.job_process import AUDITED, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
-
-RESTART = {"max_failures": 4, "backoff_ms": 200, "max_backoff_ms": 1000}
-START_MS = time.time_ns() // 1_000_000
-EVENTS = LoadGenerator(seed=8, users=50, clients=10, zipf_skew=1.1, api_mix=DEFAULT_MIX, bad_share=0.01)
-
-
-class Faulty:
-    """A job with its own broker, and the load on it."""
-
-    def __init__(self, folder: Path, **sections: Json) -> None:
-        self.broker = Broker(folder / "broker")
-        self.broker.start()
-        self.job = JobProcess(folder / "faults", self.broker.bootstrap_servers, QUOTAS, restart=RESTART, **sections)
-        self.settings = self.job.settings
-        self._published = 0
-
-    def publish(self, count: int) -> None:
-        """Publish the next `count` events; one in a hundred is bad."""
-        first, self._published = self._published, self._published + count
-        self.job.publish(EVENTS.event(number, START_MS + number) for number in range(first, self._published))
-
-    def answers(self) -> Reconciliation:
-        """Wait until every request is answered, and reconcile; Delta may be behind."""
-        self.job.answered(self.job.count(self.settings.topics.requests), 180)
-        return reconcile(self.settings)
-
-    def balance(self) -> Reconciliation:
-        """Wait until every answer is in Delta too, and reconcile."""
-        requests = self.job.count(self.settings.topics.requests)
-        wait_until(lambda: audited(self.settings) >= requests, 180)
-        return self.answers()
-
-    def query(self, name: str) -> Json:
-        """State, restarts and reason of a query, as the status file has them."""
-        state: Json = self.job.status().get("queries", {}).get(name, {})
-        return state
-
-    def run_to_the_end(self, **sections: Json) -> tuple[int, str]:
-        """Start the job with other settings and wait for its end: exit code and last line."""
-        other = self.job.folder / "other.yaml"
-        write_settings(other, yaml.safe_load(self.job.settings_file.read_text()), sections)
-        command = [sys.executable, "-m", "streaming.cli.main", "run", "--config", str(other)]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert "Traceback" not in [line for line in ended.stderr.splitlines() if not line.startswith("{")]
-        return ended.returncode, ended.stderr.splitlines()[-1]
 
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faulty]:
     """One job that goes through the faults of this file one after the other, as a job that runs for months."""
-    faulty = Faulty(tmp_path_factory.mktemp("faults"), health={"port": free_ports(1)[0]})
+    faulty = Faulty(tmp_path_factory.mktemp("faults"), audit=AUDITED, health={"port": free_ports(1)[0]})
     faulty.job.start()
     yield faulty
     faulty.job.stop()
@@ -122,7 +68,7 @@ def test_a_broker_that_is_killed_and_then_away_for_twenty_seconds(faulty: Faulty
 
 def test_the_same_request_delivered_twice_is_two_requests(faulty: Faulty) -> None:
     """Each record is a request: a repeated one is charged again, and both decisions carry its request id."""
-    event = EVENTS.event(10_000_001, START_MS)
+    event = faulty.event(10_000_001)
     assert event is not None
     faulty.job.publish([event, event])
     found = faulty.answers()
@@ -198,76 +144,6 @@ def test_new_partitions_of_the_topic_are_read(faulty: Faulty) -> None:
     assert reconcile_counts(faulty.settings) == found  # what the soak counts in bounded memory
 
 
-def test_topics_deleted_while_the_job_runs(tmp_path: Path) -> None:
-    """Topic of decisions: created again, all requests are answered. Topic of requests: the job ends with a reason."""
-    soon = {"delivery.timeout.ms": 5000, "request.timeout.ms": 4000}  # a decision that can't be written fails then
-    faulty = Faulty(tmp_path, kafka=soon)
-    topics = faulty.settings.topics
-    try:
-        faulty.job.start()
-        faulty.publish(300)
-        assert faulty.balance().balanced
-        letters = faulty.job.count(topics.dead_letters)
-
-        delete_topic(faulty, topics.decisions)
-        faulty.publish(100)
-        wait_until(lambda: answered(faulty.settings) - letters == 100, 180)
-        wait_until(lambda: "Kafka no longer has" in str(faulty.query("audit").get("reason")), 180)
-        assert any(f"topic {topics.decisions} was deleted" in entry["message"] for entry in faulty.job.log())
-
-        faulty.job.stop()
-        change(faulty.job, audit={"checkpoint": str(tmp_path / "new audit")})
-        faulty.job.start()
-        wait_until(lambda: audited(faulty.settings) >= 400, 180)
-        assert audited(faulty.settings) == 400
-
-        delete_topic(faulty, topics.requests)
-        ensure_topics(faulty.settings.topics, faulty.settings.kafka)
-        faulty.publish(100)
-        wait_until(lambda: not faulty.job.alive, 180)
-        line = faulty.job.last_line()
-        assert "fail_on_data_loss" in line, line
-    finally:
-        faulty.job.stop()
-        faulty.broker.stop()
-
-
-def test_lost_input_and_damage_end_the_job_with_one_line(tmp_path: Path) -> None:
-    """Errors that no restart cures: exit 1 and a line with the file; after the repair the balances are the same."""
-    faulty = Faulty(tmp_path)
-    try:
-        faulty.job.start()
-        faulty.publish(500)
-        assert faulty.answers().answered
-        faulty.job.stop()
-
-        offsets = newest_batch(Path(faulty.settings.enforce.checkpoint) / "offsets")
-        with damaged(offsets):
-            code, line = faulty.run_to_the_end()
-            assert (code, f"offsets/{offsets.name} in" in line) == (1, True), line
-
-        state_file = newest(Path(faulty.settings.enforce.checkpoint) / "state")
-        with damaged(state_file):
-            faulty.publish(1)
-            code, line = faulty.run_to_the_end(restart={"max_failures": 1})
-            assert (code, "restore the checkpoint from a backup" in line) == (1, True), line
-
-        topic = faulty.settings.topics.requests
-        faulty.publish(499)
-        with KafkaAdminClient(bootstrap_servers=faulty.broker.bootstrap_servers) as admin:
-            admin.delete_records({TopicPartition(topic, 0): 700})
-        code, line = faulty.run_to_the_end(restart={"max_failures": 1})
-        assert (code, "fail_on_data_loss" in line) == (1, True), line
-        change(faulty.job, enforce={"fail_on_data_loss": False})
-        faulty.job.start()
-        faulty.job.answered(500 + 300)
-        faulty.job.stop()
-        assert answered(faulty.settings) == 500 + 300
-    finally:
-        faulty.job.stop()
-        faulty.broker.stop()
-
-
 def restarts(faulty: Faulty, query: str) -> int:
     """Restarts of a query by the metrics endpoint: the status file can't be written on a full disk."""
     (line,) = [
@@ -282,7 +158,7 @@ def partitions_published(faulty: Faulty, partitions: int, count: int) -> None:
     """Publish `count` events to each partition."""
     with KafkaProducer(bootstrap_servers=faulty.broker.bootstrap_servers) as producer:
         for number in range(count * partitions):
-            event = EVENTS.event(20_000_000 + number, START_MS)
+            event = faulty.event(20_000_000 + number)
             producer.send(faulty.settings.topics.requests, value=event, partition=number % partitions)
         producer.flush()
 
@@ -311,22 +187,6 @@ def rewrite(path: str, done: Event) -> None:
             continue
 
 
-def change(job: JobProcess, **sections: Json) -> None:
-    """Change the job's settings file, for its next start."""
-    write_settings(job.settings_file, yaml.safe_load(job.settings_file.read_text()), sections)
-
-
-@contextmanager
-def damaged(file: Path) -> Iterator[None]:
-    """Cut a file in half, and restore it afterwards."""
-    content = file.read_bytes()
-    file.write_bytes(content[: len(content) // 2])
-    try:
-        yield
-    finally:
-        file.write_bytes(content)
-
-
 @contextmanager
 def full_disk(pids: list[int]) -> Iterator[None]:
     """Keep processes from extending any file: each write fails, as on a full disk."""
@@ -338,19 +198,3 @@ def full_disk(pids: list[int]) -> Iterator[None]:
     finally:
         for pid, limits in before.items():
             resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
-
-
-def delete_topic(faulty: Faulty, name: str) -> None:
-    with KafkaAdminClient(bootstrap_servers=faulty.broker.bootstrap_servers) as admin:
-        admin.delete_topics([name])
-
-
-def newest_batch(folder: Path) -> Path:
-    """The file of Spark's last micro-batch."""
-    return max((file for file in folder.iterdir() if file.name.isdigit()), key=lambda file: int(file.name))
-
-
-def newest(folder: Path) -> Path:
-    """The state file written last."""
-    files = [path for path in folder.rglob("*") if path.suffix in (".changelog", ".zip") and path.name[0] != "."]
-    return max(files, key=lambda path: path.stat().st_mtime)

@@ -18,7 +18,7 @@ from state.quotas.entry import QuotaEntry
 from state.quotas.kinds import QuotaKind
 from state.quotas.resolution import Quotas
 from streaming.enforce.simulation import Simulation
-from tests.e2e.job_process import JobProcess, wait_until
+from tests.e2e.job_process import GENERATED_CODE, JobProcess, wait_until
 from tests.unit.test_events import BAD
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -42,6 +42,7 @@ def job(kafka_broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         QUOTAS,
         quota={"controller.quota.window.num": 100},
         audit={"trigger_s": 10},
+        spark=GENERATED_CODE,
     )
     process.start()
     yield process

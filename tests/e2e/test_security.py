@@ -16,7 +16,7 @@ from configs.kafka import connect
 from configs.settings import Properties, Settings
 from scripts.testbed.processes import descendants
 from scripts.testbed.reconciliation import reconcile, records, rows
-from tests.e2e.job_process import JobProcess, wait_until
+from tests.e2e.job_process import AUDITED, JobProcess, wait_until
 from tests.e2e.secure_broker import SecureBroker
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -48,7 +48,8 @@ def job(broker: SecureBroker, tmp_path_factory: pytest.TempPathFactory) -> Itera
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLUICE_PASSWORD", PASSWORDS["job"])
         folder = tmp_path_factory.mktemp("job") / "secure"
-        process = JobProcess(folder, broker.bootstrap_servers, QUOTAS, kafka=login(broker, "job", "${SLUICE_PASSWORD}"))
+        kafka = login(broker, "job", "${SLUICE_PASSWORD}")
+        process = JobProcess(folder, broker.bootstrap_servers, QUOTAS, audit=AUDITED, kafka=kafka)
         broker.let_in(process.settings.topics, PASSWORDS)
         process.start()
         yield process

@@ -55,10 +55,10 @@ def to_every_process(number: signal.Signals) -> Callable[[int], None]:
 @pytest.mark.parametrize(
     "send",
     [
-        pytest.param(to_the_group(signal.SIGTERM), id="group-SIGTERM"),
         pytest.param(to_the_group(signal.SIGINT), id="group-SIGINT"),
         pytest.param(to_every_process(signal.SIGTERM), id="all-SIGTERM"),
-        pytest.param(to_every_process(signal.SIGINT), id="all-SIGINT"),
+        pytest.param(to_the_group(signal.SIGTERM), id="group-SIGTERM", marks=pytest.mark.long),
+        pytest.param(to_every_process(signal.SIGINT), id="all-SIGINT", marks=pytest.mark.long),
     ],
 )
 def test_a_signal_to_all_processes_ends_the_job_cleanly(job: JobProcess, send: Callable[[int], None]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateways.client.clock import now_ms
+from scripts.testbed.broker import free_ports
 from sinks.tables.quotas import QuotasTable
 from state.quotas.entity import QuotaEntity
 from state.quotas.entry import QuotaEntry
@@ -27,7 +28,7 @@ def produce(size: int) -> bytes:
 
 def test_one_command_ends_a_long_wait(kafka_broker: str, tmp_path: Path) -> None:
     quotas = [{"entity": {"user": "alice"}, "quotas": {"producer_byte_rate": 10}}]
-    job = JobProcess(tmp_path / "unmute", kafka_broker, quotas, health={"port": 18_433})
+    job = JobProcess(tmp_path / "unmute", kafka_broker, quotas, health={"port": free_ports(1)[0]})
     job.start()
     try:
         job.publish([produce(100_000)])
@@ -40,7 +41,7 @@ def test_one_command_ends_a_long_wait(kafka_broker: str, tmp_path: Path) -> None
         job.publish([produce(100)])
         job.answered(3)
         decisions = job.decisions()
-        metrics = urllib.request.urlopen("http://127.0.0.1:18433/metrics", timeout=5).read()
+        metrics = urllib.request.urlopen(f"http://127.0.0.1:{job.settings.health.port}/metrics", timeout=5).read()
         waits = [(record.key, record.value) for record in job.topic(job.settings.topics.waits)]
     finally:
         job.stop()

@@ -9,7 +9,7 @@ from kafka import KafkaProducer
 
 from gateways.client.clock import now_ms
 from scripts.testbed.reconciliation import audited, reconcile, reconcile_counts, rows
-from tests.e2e.job_process import JobProcess, wait_until
+from tests.e2e.job_process import AUDITED, JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -33,7 +33,7 @@ def forged_decisions(genuine: bytes) -> list[bytes | None]:
 
 @pytest.fixture
 def job(kafka_broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobProcess]:
-    process = JobProcess(tmp_path_factory.mktemp("unreadable"), kafka_broker, [])
+    process = JobProcess(tmp_path_factory.mktemp("unreadable"), kafka_broker, [], audit=AUDITED)
     process.start()
     yield process
     process.stop()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -91,16 +92,27 @@ def parsed(spark: SparkSession, decisions: list[Json]) -> DataFrame:
     return judged(spark, decisions).where("fault is null").drop("record", "fault")
 
 
-@pytest.fixture
-def tables(spark: SparkSession, tmp_path: Path) -> Settings:
-    """Empty tables for one test."""
-    paths: Json = {name: str(tmp_path / name) for name in ("decisions", "quota_metrics", "dead_letters", "unreadable")}
-    settings = replace(DEFAULTS, delta=replace(DEFAULTS.delta, **paths))
+def tables_in(folder: Path) -> Settings:
+    paths: Json = {name: str(folder / name) for name in ("decisions", "quota_metrics", "dead_letters", "unreadable")}
+    return replace(DEFAULTS, delta=replace(DEFAULTS.delta, **paths))
+
+
+@pytest.fixture(scope="module")
+def empty(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of empty tables. To copy it takes no time; to create the tables takes seconds."""
+    folder = tmp_path_factory.mktemp("empty")
+    settings = tables_in(folder)
     for feed in audit_feeds(settings):
         for table in feed.tables:
             create_table(spark, table)
-    create_table(spark, unreadable_table(paths["unreadable"]))
-    return settings
+    create_table(spark, unreadable_table(settings.delta.unreadable))
+    return folder
+
+
+@pytest.fixture
+def tables(empty: Path, tmp_path: Path) -> Settings:
+    """Empty tables for one test."""
+    return tables_in(Path(copytree(empty, tmp_path / "tables")))
 
 
 def write(settings: Settings, batch: DataFrame, batch_id: int, query: str = "query") -> None:

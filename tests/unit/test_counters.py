@@ -72,7 +72,7 @@ def everything(counters: EntityCounters) -> str:
     return repr((sorted(rates.items()), others))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(batches=micro_batches, quota=strategies.quota_settings, together=st.integers(1, 4))
 def test_many_entities_together_give_the_same_as_one_by_one(
     batches: list[dict[str, list[ChargedRequest]]], quota: QuotaSettings, together: int

@@ -40,7 +40,7 @@ def by_id(records: list[OutputRecord]) -> dict[Any, Any]:
     return answers
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     stream=st.lists(strategies.events(), max_size=30),
     cuts=st.sets(st.integers(0, 30)),
@@ -81,7 +81,6 @@ def test_batches_shards_and_row_orders_never_change_a_decision(
     assert by_id(records) == expected
 
 
-@settings(max_examples=100, deadline=None)
 @given(stream=st.lists(strategies.events(), max_size=30), entries=strategies.quota_entries)
 def test_forgetting_idle_entities_never_changes_a_decision(stream: list[bytes], entries: list[QuotaEntry]) -> None:
     """With the shortest expiry every entity at rest is dropped at once, and nobody can tell.
@@ -127,7 +126,6 @@ def test_two_source_partitions_are_merged_by_event_time() -> None:
     assert verdicts == {"q-1-0": "ALLOW", "q-0-0": "REJECT"}
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     stream=st.lists(strategies.events(), max_size=20),
     clock_ms=st.lists(st.integers(0, 2**41), min_size=20, max_size=20),
@@ -150,7 +148,6 @@ def test_a_wall_clock_that_jumps_never_changes_a_decision(
     assert by_id(records) == by_id(list(Simulation(quotas, DEFAULTS).decide(stream)))
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     users=st.lists(st.booleans(), min_size=1, max_size=30),
     jumps_ms=st.lists(st.sampled_from([60_000, 1, -1, -5_000, -3_600_000, -864_000_000]), min_size=30, max_size=30),

@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from state.arithmetic.columns import Columns, take
@@ -31,7 +31,6 @@ def bits(keys: list[str], columns: Columns) -> dict[str, list[bytes]]:
     return {key: [getattr(one, name).tobytes() for name in Columns.__slots__] for key, one in alone.items()}
 
 
-@settings(deadline=None)
 @given(charge_list=charges, before=st.integers(1, 9), after=st.integers(1, 9))
 def test_every_entity_keeps_its_columns_bit_for_bit(charge_list: ChargeList, before: int, after: int) -> None:
     """Whatever the shard counts; and each entity is where the job will look for it."""

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from state.arithmetic.charge import Charge
@@ -94,7 +94,6 @@ def test_the_code_of_a_kind_never_changes() -> None:
     assert sorted(KINDS_BY_CODE) == list(range(len(QuotaKind)))
 
 
-@settings(deadline=None)
 @given(charges=charges)
 def test_a_stored_shard_reads_back_the_same(charges: list[tuple[Tags, QuotaKind, float, float, int]]) -> None:
     """All counters, to the last bit, for any names."""
