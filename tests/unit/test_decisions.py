@@ -543,6 +543,56 @@ def test_a_user_named_default_is_not_the_default_user() -> None:
     assert (named["charges"][0]["matched"], alice["charges"][0]["matched"]) == ("user", "none")
 
 
+AMOUNTS = {
+    "request_time_ns": 5,
+    "network_time_ns": 6,
+    "topic_partitions": [{"topic": "orders", "partition": 0, "bytes": 7}],
+    "api_version": 9,
+    "cluster_action": True,
+    "authenticating": True,
+    "purgatory_ms": 8,
+    "withheld": True,
+    "requests": 3,
+}
+
+
+@pytest.mark.parametrize(
+    "amounts",
+    [
+        AMOUNTS,
+        {"bytes": 0, "request_time_ns": 0},
+        {"mutations": [{"topic": "t", "partitions": 1}], "validate_only": True},
+        {"mutations_charged": 4},
+    ],
+)
+def test_a_decision_repeats_what_the_event_said_so_that_it_can_be_decided_again(amounts: Json) -> None:
+    """Charged on one counter, on several and on none."""
+    several = [quota(QuotaKind.CONSUMER_BYTE_RATE, 1), quota(QuotaKind.REQUEST_PERCENTAGE, 1, ANY_CLIENT)]
+    for entries in ([], several, [*MUTATIONS, *several]):
+        (decision,) = decide(entries, {"api": "Fetch", **amounts})
+
+        assert decision["amounts"] == amounts
+        assert decide(entries, {"api": "Fetch", **decision["amounts"]}) == [decision]
+
+
+def test_a_decision_on_an_event_that_said_nothing_repeats_nothing() -> None:
+    """Defaults that are written out are nothing said either."""
+    (decision,) = decide([], {"api": "Fetch", "requests": 1, "mutations": [], "withheld": False, "bytes": None})
+
+    assert not decision.keys() & {"amounts", "throttled_by", "heartbeat"}
+    assert decision["instance"] is None
+
+
+def test_a_decision_repeats_the_gateways_process_and_the_waits_it_applied() -> None:
+    waits = [{"quota": "producer_byte_rate", "entity": {"user": "alice"}, "ms": 5}]
+    partition = [{"quota": "producer.byte.rate", "entity": {"topic": "orders", "partition": 0}, "ms": 0}]
+
+    for said in ([], waits, partition):
+        (decision,) = decide([], {"api": "Produce", "instance": "a-1", "throttled_by": said})
+
+        assert (decision["instance"], decision["throttled_by"]) == ("a-1", said)
+
+
 @given(quota_entries, quota_settings, st.lists(events(), max_size=20))
 def test_one_counters_decision_is_what_combining_its_single_part_gives(
     entries: list[QuotaEntry], settings: QuotaSettings, sent: list[bytes]
