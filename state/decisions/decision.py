@@ -53,7 +53,10 @@ class ChargeResult(msgspec.Struct, gc=False):
 
 
 class Decision(msgspec.Struct, gc=False):
-    """One decision as it is written to the decisions topic. `job_id` is None if no job made it, as in a simulation."""
+    """One decision as it is written to the decisions topic. `job_id` is None if no job made it, as in a simulation.
+
+    `throttled_by`, `amounts` and `heartbeat` are copied from the event, and absent if it has none.
+    """
 
     decision_id: str
     request_id: str
@@ -72,10 +75,17 @@ class Decision(msgspec.Struct, gc=False):
     quota_version: int
     decided_at_ms: int
     job_id: str | None = None
+    instance: str | None = None
+    throttled_by: msgspec.Raw | UnsetType = UNSET
+    amounts: msgspec.Raw | UnsetType = UNSET
+    heartbeat: msgspec.Raw | UnsetType = UNSET
 
 
 class RequestHead(msgspec.Struct, array_like=True, gc=False):
-    """The fields that a decision copies from its request, and what is known before any counter is charged."""
+    """The fields that a decision copies from its request, and what is known before any counter is charged.
+
+    `amounts`, `throttled_by` and `heartbeat` are JSON (`state.decisions.reported`), None if the event has none.
+    """
 
     decision_id: str
     request_id: str
@@ -88,6 +98,10 @@ class RequestHead(msgspec.Struct, array_like=True, gc=False):
     unmetered: list[Unmetered]
     quota_version: int
     decided_at_ms: int
+    instance: str | None = None
+    amounts: bytes | None = None
+    throttled_by: bytes | None = None
+    heartbeat: bytes | None = None
 
 
 class PartialDecision(msgspec.Struct, array_like=True, gc=False):
@@ -183,7 +197,16 @@ def _allowed(head: RequestHead, timestamp_ms: int, charges: list[ChargeResult]) 
         charges,
         head.quota_version,
         head.decided_at_ms,
+        None,
+        head.instance,
+        _copied(head.throttled_by),
+        _copied(head.amounts),
+        _copied(head.heartbeat),
     )
+
+
+def _copied(json: bytes | None) -> msgspec.Raw | UnsetType:
+    return UNSET if json is None else msgspec.Raw(json)
 
 
 def _joined(partials: Sequence[PartialDecision]) -> PartialDecision:

@@ -1,4 +1,6 @@
-"""The request event, which a gateway publishes for each request it serves, and its bounds."""
+"""The request event, which a gateway publishes for the requests it serves, and its bounds."""
+
+from collections.abc import Iterator
 
 import msgspec
 
@@ -16,8 +18,24 @@ MAX_EXACT = 2**53
 MAX_ENTRIES = 10_000
 """Most topic-partitions or mutations of one request, so that its decision fits into a Kafka record."""
 
+MAX_APPLIED_WAITS = 64
+"""Most waits in `throttled_by`: one request leads to a few counters only, but its topic-partitions may wait too."""
+
+MAX_SHARES = 20
+"""Most shares that a heartbeat names."""
+
+MAX_APPLIED_MS = 3_600_000
+"""Longest wait that an event may report, one hour: the default of a gateway's `max_mute_ms`. A longer one counts as
+that, because the request that it belongs to was served all the same and has to be charged."""
+
 MAX_INT32 = 2**31 - 1
 MAX_INT16 = 2**15 - 1
+
+BYTES_APIS = ("Produce", "Fetch")
+"""The APIs that are charged bytes."""
+
+HEARTBEAT_API = "GatewayHeartbeat"
+"""`api` of the event by which a gateway says that it is alive. Kafka has no API of this name, and it costs nothing."""
 
 
 class TopicPartition(msgspec.Struct, gc=False):
@@ -35,8 +53,48 @@ class Mutation(msgspec.Struct, gc=False):
     partitions: int
 
 
-class Request(msgspec.Struct):
-    """One request event. Times are epoch milliseconds unless the name says nanoseconds."""
+class CountedEntity(msgspec.Struct, omit_defaults=True, gc=False):
+    """Whom a counter is kept for, with the parts that the entity of a decision's charge has."""
+
+    user: str | None = None
+    client_id: str | None = None
+    topic: str | None = None
+    partition: int | None = None
+
+
+class AppliedWait(msgspec.Struct, gc=False):
+    """What was left of a wait that a gateway applied in line, at the time of the event."""
+
+    quota: str
+    entity: CountedEntity
+    ms: int
+
+
+class Share(msgspec.Struct, gc=False):
+    """A gateway's share of a quota, in the unit of the limit, and what it has charged: the rate of its own traffic."""
+
+    quota: str
+    entity: CountedEntity
+    limit: float
+    share: float
+    charged: float
+    throttle_ms: int = 0
+
+
+class Heartbeat(msgspec.Struct, gc=False):
+    """How a gateway is: the age of what it knows, the number of its counters, and its busiest shares."""
+
+    staleness_ms: int
+    counters: int
+    shares: list[Share] = []
+
+
+class Request(msgspec.Struct, omit_defaults=True):
+    """One request event, or the sum of several requests alike. Times are epoch milliseconds unless they say otherwise.
+
+    A gateway that charges in line sets `throttled_by`, to the waits it applied or to an empty list. `withheld` says
+    that a Fetch was answered empty. `bytes` and `mutations_charged` are amounts whose topics aren't known.
+    """
 
     api: str
     request_id: str | None = None
@@ -53,6 +111,21 @@ class Request(msgspec.Struct):
     gateway: str | None = None
     topic_partitions: list[TopicPartition] = []
     mutations: list[Mutation] = []
+    instance: str | None = None
+    throttled_by: list[AppliedWait] | None = None
+    withheld: bool = False
+    mutations_charged: int | None = None
+    requests: int = 1
+    bytes: int | None = None
+    heartbeat: Heartbeat | None = None
+
+
+def bound_waits(request: Request) -> None:
+    """Shorten the waits that the event reports to MAX_APPLIED_MS."""
+    for wait in request.throttled_by or ():
+        wait.ms = min(wait.ms, MAX_APPLIED_MS)
+    for share in request.heartbeat.shares if request.heartbeat else ():
+        share.throttle_ms = min(share.throttle_ms, MAX_APPLIED_MS)
 
 
 def check_request(request: Request) -> None:
@@ -79,11 +152,12 @@ def check_amounts(request: Request) -> None:
         _check_topic_partitions(request.topic_partitions)
     if request.mutations:
         _check_mutations(request.mutations)
+    _check_in_line(request)
 
 
 def check_lengths(request: Request) -> None:
     """Raises InvalidRequestError for names and lists that are too long. A short event needs no such check."""
-    for field_name in ("api", "user", "client_id", "request_id", "gateway"):
+    for field_name in ("api", "user", "client_id", "request_id", "gateway", "instance"):
         _check_length(field_name, getattr(request, field_name))
     for field_name in ("topic_partitions", "mutations"):
         touched = getattr(request, field_name)
@@ -91,6 +165,23 @@ def check_lengths(request: Request) -> None:
             raise InvalidRequestError(field_name, f"has {len(touched)} entries", f"at most {MAX_ENTRIES}")
         for index, entry in enumerate(touched):
             _check_length(f"{field_name}[{index}].topic", entry.topic)
+    for path, quota, entity in _named_counters(request):
+        for part, name in (("quota", quota), *((f"entity.{part}", name) for part, name in _names(entity))):
+            _check_length(f"{path}.{part}", name)
+
+
+def _check_in_line(request: Request) -> None:
+    """Check what gateways say that charge in line, or that see sums and not requests."""
+    if request.requests != 1 and not 1 <= request.requests <= MAX_INT32:
+        raise InvalidRequestError("requests", f"is {request.requests}", f"an integer from 1 to {MAX_INT32}")
+    if request.bytes is not None:
+        _check_bytes(request, request.bytes)
+    if request.mutations_charged is not None:
+        _check_mutations_charged(request, request.mutations_charged)
+    if request.throttled_by:
+        _check_applied_waits(request.throttled_by)
+    if request.heartbeat is not None:
+        _check_heartbeat(request, request.heartbeat)
 
 
 def _check_length(field_name: str, name: str | None) -> None:
@@ -114,6 +205,71 @@ def _check_mutations(mutations: list[Mutation]) -> None:
             raise _no_topic(f"mutations[{index}].topic")
         if not 0 <= mutation.partitions <= MAX_INT32:
             raise _out_of_bounds(f"mutations[{index}].partitions", mutation.partitions, MAX_INT32)
+
+
+def _check_bytes(request: Request, amount: int) -> None:
+    if not 0 <= amount <= MAX_EXACT:
+        raise _out_of_bounds("bytes", amount, MAX_EXACT)
+    if request.api not in BYTES_APIS:
+        raise InvalidRequestError("bytes", f"comes with api {request.api[:100]!r}", "api Produce or Fetch")
+    if request.topic_partitions:
+        raise InvalidRequestError("bytes", "comes with topic_partitions", "one of them: bytes has no topic-partitions")
+
+
+def _check_mutations_charged(request: Request, amount: int) -> None:
+    if not 0 <= amount <= MAX_INT32:
+        raise _out_of_bounds("mutations_charged", amount, MAX_INT32)
+    if request.mutations:
+        raise InvalidRequestError("mutations_charged", "comes with mutations", "one of them: executed or to decide")
+
+
+def _check_applied_waits(waits: list[AppliedWait]) -> None:
+    if len(waits) > MAX_APPLIED_WAITS:
+        raise InvalidRequestError("throttled_by", f"has {len(waits)} entries", f"at most {MAX_APPLIED_WAITS}")
+    for index, wait in enumerate(waits):
+        path = f"throttled_by[{index}]"
+        _check_counter(path, wait.quota, wait.entity)
+        if wait.ms < 0:
+            raise InvalidRequestError(f"{path}.ms", f"is {wait.ms}", "an integer from 0")
+
+
+def _check_heartbeat(request: Request, heartbeat: Heartbeat) -> None:
+    if request.api != HEARTBEAT_API:
+        raise InvalidRequestError("heartbeat", f"comes with api {request.api[:100]!r}", f"api {HEARTBEAT_API}")
+    if not 0 <= heartbeat.staleness_ms <= MAX_EXACT:
+        raise _out_of_bounds("heartbeat.staleness_ms", heartbeat.staleness_ms, MAX_EXACT)
+    if not 0 <= heartbeat.counters <= MAX_INT32:
+        raise _out_of_bounds("heartbeat.counters", heartbeat.counters, MAX_INT32)
+    if len(heartbeat.shares) > MAX_SHARES:
+        raise InvalidRequestError("heartbeat.shares", f"has {len(heartbeat.shares)} entries", f"at most {MAX_SHARES}")
+    for index, share in enumerate(heartbeat.shares):
+        path = f"heartbeat.shares[{index}]"
+        _check_counter(path, share.quota, share.entity)
+        for field_name in ("limit", "share", "throttle_ms"):  # what a meter shows may be below 0 by rounding
+            if getattr(share, field_name) < 0:
+                problem = f"is {getattr(share, field_name)}"
+                raise InvalidRequestError(f"{path}.{field_name}", problem, "a number from 0")
+
+
+def _check_counter(path: str, quota: str, entity: CountedEntity) -> None:
+    if not quota:
+        raise InvalidRequestError(f"{path}.quota", "is empty", "the key of a quota such as producer_byte_rate")
+    if entity == CountedEntity():
+        raise InvalidRequestError(f"{path}.entity", "names nobody", "the entity of a charge such as {'user': 'alice'}")
+    if entity.partition is not None and not 0 <= entity.partition <= MAX_INT32:
+        raise _out_of_bounds(f"{path}.entity.partition", entity.partition, MAX_INT32)
+
+
+def _named_counters(request: Request) -> Iterator[tuple[str, str, CountedEntity]]:
+    """Path, quota and entity of each counter that the event names."""
+    for index, wait in enumerate(request.throttled_by or ()):
+        yield f"throttled_by[{index}]", wait.quota, wait.entity
+    for index, share in enumerate(request.heartbeat.shares if request.heartbeat else ()):
+        yield f"heartbeat.shares[{index}]", share.quota, share.entity
+
+
+def _names(entity: CountedEntity) -> tuple[tuple[str, str | None], ...]:
+    return ("user", entity.user), ("client_id", entity.client_id), ("topic", entity.topic)
 
 
 def _no_topic(field_name: str) -> InvalidRequestError:

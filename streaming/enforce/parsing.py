@@ -11,6 +11,7 @@ from state.decisions.request import (
     MAX_NAME_LENGTH,
     MAX_TIMESTAMP_MS,
     Request,
+    bound_waits,
     check_amounts,
     check_lengths,
 )
@@ -78,6 +79,8 @@ def parse_request(value: bytes | None, source: Source, limits: EventLimits) -> R
     check_amounts(request)
     if len(value) > MAX_NAME_LENGTH:  # in a shorter event no name or list can be too long
         check_lengths(request)
+    if request.throttled_by or request.heartbeat:
+        bound_waits(request)
     if request.timestamp_ms is None:
         request.timestamp_ms = source.timestamp_ms
     else:

@@ -3,6 +3,7 @@
 from state.decisions.charge_plan import MUTATION_APIS, ChargePlan, plan_charges, plan_resets
 from state.decisions.control import UNMUTE_API, Unmute
 from state.decisions.decision import RequestHead, combine
+from state.decisions.reported import encode_amounts, encode_said
 from state.decisions.request import Request
 from state.errors import InvalidRequestError
 from state.quotas.resolution import Quotas
@@ -50,6 +51,10 @@ def plan_request(
         plan.unmetered,
         quotas.version,
         decided_at_ms,
+        request.instance,
+        encode_amounts(request),
+        None if request.throttled_by is None else encode_said(request.throttled_by),
+        None if request.heartbeat is None else encode_said(request.heartbeat),
     )
     return _planned(head, timestamp_ms, plan, source, settings)
 

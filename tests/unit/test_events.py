@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from state.decisions.request import AppliedWait, CountedEntity
 from state.errors import InvalidRequestError
 from state.quotas.resolution import Quotas
 from streaming.enforce.parsing import EventLimits, parse_request
@@ -15,7 +16,7 @@ from streaming.enforce.pipeline_settings import PipelineSettings
 from streaming.enforce.simulation import Simulation
 from streaming.enforce.source import Source
 from streaming.enforce.wire import ChargeRow, OutputRecord
-from tests.unit.test_decisions import DEFAULTS
+from tests.unit.test_decisions import DEFAULTS, Json
 
 NOW_MS = 1_700_000_000_000
 SOURCE = Source("quota-requests", 2, 17, NOW_MS)
@@ -23,6 +24,20 @@ LIMITS = EventLimits(
     max_event_bytes=1_048_576, max_future_ms=60_000, max_past_ms=DEFAULTS.enforce.max_past_ms, max_charges=1_000
 )
 WEEK_MS = 7 * 86_400_000
+SHARE = {
+    "quota": "producer_byte_rate",
+    "entity": {"user": "alice"},
+    "limit": 10.5,
+    "share": 5.5,
+    "charged": 4.5,
+    "throttle_ms": 7,
+}
+
+
+def heartbeat_of(*shares: Json) -> bytes:
+    heartbeat = {"staleness_ms": 12, "counters": 3, "shares": shares}
+    return json.dumps({"api": "GatewayHeartbeat", "instance": "g-1", "heartbeat": heartbeat}).encode()
+
 
 BAD = {
     "null": (None, "value", "is null"),
@@ -73,6 +88,81 @@ BAD = {
         "timestamp_ms",
         "lies 604800001 ms before",
     ),
+    "no request": (b'{"api": "Requests", "requests": 0}', "requests", "is 0"),
+    "requests huge": (b'{"api": "Requests", "requests": 2147483648}', "requests", "is 2147483648"),
+    "bytes negative": (b'{"api": "Fetch", "bytes": -1}', "bytes", "is -1"),
+    "bytes huge": (b'{"api": "Fetch", "bytes": 9007199254740993}', "bytes", "is 9007199254740993"),
+    "bytes of neither": (b'{"api": "Metadata", "bytes": 1}', "bytes", "comes with api 'Metadata'"),
+    "bytes twice": (
+        b'{"api": "Fetch", "bytes": 1, "topic_partitions": [{"topic": "t", "partition": 0}]}',
+        "bytes",
+        "comes with topic_partitions",
+    ),
+    "withheld is a string": (b'{"api": "Fetch", "withheld": "no"}', "withheld", "is of type str"),
+    "executed negative": (b'{"api": "CreateTopics", "mutations_charged": -1}', "mutations_charged", "is -1"),
+    "executed and to decide": (
+        b'{"api": "CreateTopics", "mutations_charged": 1, "mutations": [{"topic": "t", "partitions": 1}]}',
+        "mutations_charged",
+        "comes with mutations",
+    ),
+    "instance too long": (b'{"api": "Fetch", "instance": "' + b"x" * 32_768 + b'"}', "instance", "has 32768"),
+    "a wait of no quota": (
+        b'{"api": "Fetch", "throttled_by": [{"quota": "", "entity": {"user": "a"}, "ms": 1}]}',
+        "throttled_by[0].quota",
+        "is empty",
+    ),
+    "a wait of nobody": (
+        b'{"api": "Fetch", "throttled_by": [{"quota": "q", "entity": {}, "ms": 1}]}',
+        "throttled_by[0].entity",
+        "names nobody",
+    ),
+    "a wait of a negative partition": (
+        b'{"api": "Fetch", "throttled_by": [{"quota": "q", "entity": {"topic": "t", "partition": -1}, "ms": 1}]}',
+        "throttled_by[0].entity.partition",
+        "is -1",
+    ),
+    "a negative wait": (
+        b'{"api": "Fetch", "throttled_by": [{"quota": "q", "entity": {"user": "a"}, "ms": -1}]}',
+        "throttled_by[0].ms",
+        "is -1",
+    ),
+    "a wait of a fraction": (
+        b'{"api": "Fetch", "throttled_by": [{"quota": "q", "entity": {"user": "a"}, "ms": 0.5}]}',
+        "throttled_by[0].ms",
+        "is of type float",
+    ),
+    "too many waits": (
+        json.dumps({"api": "Fetch", "throttled_by": [{"quota": "q", "entity": {"user": "a"}, "ms": 1}] * 65}).encode(),
+        "throttled_by",
+        "has 65 entries",
+    ),
+    "a wait of a long name": (
+        b'{"api": "Fetch", "throttled_by": [{"quota": "q", "entity": {"user": "' + b"x" * 32_768 + b'"}, "ms": 1}]}',
+        "throttled_by[0].entity.user",
+        "has 32768",
+    ),
+    "a heartbeat of a client": (
+        b'{"api": "Fetch", "heartbeat": {"staleness_ms": 1, "counters": 1}}',
+        "heartbeat",
+        "comes with api 'Fetch'",
+    ),
+    "a heartbeat from the future": (
+        b'{"api": "GatewayHeartbeat", "heartbeat": {"staleness_ms": -1, "counters": 1}}',
+        "heartbeat.staleness_ms",
+        "is -1",
+    ),
+    "a heartbeat without counters": (
+        b'{"api": "GatewayHeartbeat", "heartbeat": {"staleness_ms": 1}}',
+        "heartbeat.counters",
+        "is missing",
+    ),
+    "a negative share": (heartbeat_of({**SHARE, "share": -0.5}), "heartbeat.shares[0].share", "is -0.5"),
+    "an endless limit": (
+        heartbeat_of(SHARE).replace(b"10.5", b"1e400"),
+        "heartbeat.shares[0].limit",
+        "can't be read",
+    ),
+    "too many shares": (heartbeat_of(*[SHARE] * 21), "heartbeat.shares", "has 21 entries"),
     "too many mutations": (
         json.dumps({"api": "DeleteTopics", "mutations": [{"topic": "t", "partitions": 1}] * 1_001}).encode(),
         "mutations",
@@ -144,6 +234,28 @@ def test_defaults_come_from_the_kafka_record() -> None:
 
     assert (request.request_id, request.timestamp_ms) == ("quota-requests-2-17", NOW_MS)
     assert (request.user, request.client_id, request.validate_only) == (None, None, False)
+
+
+def test_a_wait_beyond_an_hour_counts_as_an_hour() -> None:
+    """The request was served whatever the gateway says of its wait, so the event must be charged."""
+    wait = {"quota": "q", "entity": {"user": "alice"}, "ms": 10**30}
+
+    request = parse_request(json.dumps({"api": "Fetch", "throttled_by": [wait]}).encode(), SOURCE, LIMITS)
+    heartbeat = parse_request(heartbeat_of({**SHARE, "throttle_ms": 10**30}), SOURCE, LIMITS).heartbeat
+
+    assert request.throttled_by == [AppliedWait("q", CountedEntity(user="alice"), 3_600_000)]
+    assert heartbeat is not None
+    assert heartbeat.shares[0].throttle_ms == 3_600_000
+
+
+def test_no_waits_in_line_are_not_the_same_as_nothing_said() -> None:
+    """An empty list says that the gateway charges in line."""
+    said = [
+        parse_request(value, SOURCE, LIMITS).throttled_by
+        for value in (b'{"api":"A","throttled_by":[]}', b'{"api":"A"}')
+    ]
+
+    assert said == [[], None]
 
 
 def test_an_old_event_is_decided_at_its_own_time() -> None:

@@ -29,6 +29,8 @@ from sluice import (
     WhenFull,
 )
 from state.decisions.decision import ChargeResult, Decision, TopicResult
+from state.decisions.reported import Amounts
+from state.decisions.request import AppliedWait, CountedEntity, Heartbeat, Share
 from state.decisions.wait_records import WaitRecord, wait_key, wait_value
 from state.quotas.entity import QuotaEntity, Tags
 from state.quotas.entry import QuotaEntry
@@ -406,7 +408,7 @@ def test_a_request_wider_than_an_event_may_be_becomes_several() -> None:
 
     assert last_id == "wide-3"
     assert [event["request_id"] for event in events] == ["wide-1", "wide-2", "wide-3"]
-    assert [event["request_time_ns"] for event in events] == [5, None, None]
+    assert [event.get("request_time_ns") for event in events] == [5, None, None]
     assert {(event["api"], event["user"], event["timestamp_ms"]) for event in events} == {
         ("Produce", "alice", events[0]["timestamp_ms"])
     }
@@ -594,7 +596,15 @@ def test_the_schemas_for_other_languages_have_the_fields_of_the_contracts() -> N
     assert set(event["properties"]) == set(Request.__struct_fields__)
     assert set(event["properties"]["topic_partitions"]["items"]["properties"]) == set(TopicPartition.__struct_fields__)
     assert set(event["properties"]["mutations"]["items"]["properties"]) == set(Mutation.__struct_fields__)
-    assert set(decision["required"]) == set(decision["properties"]) == set(Decision.__struct_fields__)
+    assert set(decision["properties"]) == set(Decision.__struct_fields__)
+    assert set(decision["required"]) == set(decision["properties"]) - {"throttled_by", "amounts", "heartbeat"}
     charge = decision["properties"]["charges"]["items"]
     assert set(charge["properties"]) == set(ChargeResult.__struct_fields__)
     assert set(decision["properties"]["topic_results"]["items"]["required"]) == set(TopicResult.__struct_fields__)
+    assert set(decision["properties"]["amounts"]["properties"]) == set(Amounts.__struct_fields__)
+    for schema in (event, decision):
+        assert set(schema["$defs"]["entity"]["properties"]) == set(CountedEntity.__struct_fields__)
+        assert set(schema["properties"]["throttled_by"]["items"]["required"]) == set(AppliedWait.__struct_fields__)
+        heartbeat = schema["properties"]["heartbeat"]["properties"]
+        assert set(heartbeat) == set(Heartbeat.__struct_fields__)
+        assert set(heartbeat["shares"]["items"]["properties"]) == set(Share.__struct_fields__)
