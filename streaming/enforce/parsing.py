@@ -1,5 +1,6 @@
 """Parsing request events: JSON bytes to a checked request, or an error that names the wrong field."""
 
+import json
 import re
 from typing import NamedTuple
 
@@ -122,11 +123,30 @@ def _decode(value: bytes) -> Request:
     except msgspec.ValidationError as error:
         raise _invalid_field(str(error)) from None
     except msgspec.DecodeError as error:
+        if _has_half_of_a_pair(value):  # the decoder would say that it is truncated
+            raise InvalidRequestError(
+                "value", "has half of a surrogate pair, which is not Unicode", "a JSON object whose texts are Unicode"
+            ) from None
         raise InvalidRequestError("value", f"is not JSON ({error})", "a JSON object") from None
     except UnicodeDecodeError:
         raise InvalidRequestError("value", "is not UTF-8", "a JSON object in UTF-8") from None
     except RecursionError:
         raise InvalidRequestError("value", "is nested too deeply", "a JSON object as the contract has it") from None
+
+
+def _has_half_of_a_pair(value: bytes) -> bool:
+    r"""Whether it is JSON with an escape such as `\ud800` alone, which no UTF-8 can carry on.
+
+    >>> [_has_half_of_a_pair(value) for value in (rb'"\ud83d"', rb'"\ud83d\ude00"', b'"')]
+    [True, False, False]
+    """
+    try:
+        json.dumps(json.loads(value), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    except (ValueError, RecursionError):
+        return False
+    return False
 
 
 def _invalid_field(message: str) -> InvalidRequestError:
