@@ -80,7 +80,7 @@ def parse_request(value: bytes | None, source: Source, limits: EventLimits) -> R
     if len(value) > MAX_NAME_LENGTH:  # in a shorter event no name or list can be too long
         check_lengths(request)
     if request.timestamp_ms is None:
-        request.timestamp_ms = source.timestamp_ms
+        request.timestamp_ms = _record_time(source)
     else:
         _check_distance(request.timestamp_ms - source.timestamp_ms, limits)
     if request.request_id is None:
@@ -94,6 +94,17 @@ def _is_control(value: bytes) -> bool:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return marks.control is not msgspec.UNSET and marks.api is msgspec.UNSET
+
+
+def _record_time(source: Source) -> int:
+    """The record's time in epoch milliseconds; its producer may set any. Raises InvalidRequestError."""
+    if not 0 <= source.timestamp_ms <= MAX_TIMESTAMP_MS:
+        raise InvalidRequestError(
+            "timestamp_ms",
+            f"is missing, and its record's time is {source.timestamp_ms}",
+            f"one of them from 0 to {MAX_TIMESTAMP_MS}",
+        )
+    return source.timestamp_ms
 
 
 def _check_distance(ahead_ms: int, limits: EventLimits) -> None:

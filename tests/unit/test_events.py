@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from state.decisions.request import MAX_TIMESTAMP_MS
 from state.errors import InvalidRequestError
 from state.quotas.resolution import Quotas
 from streaming.enforce.parsing import EventLimits, parse_request
@@ -148,6 +149,13 @@ def test_defaults_come_from_the_kafka_record() -> None:
 
     assert (request.request_id, request.timestamp_ms) == ("quota-requests-2-17", NOW_MS)
     assert (request.user, request.client_id, request.validate_only) == (None, None, False)
+
+
+@pytest.mark.parametrize("at_ms", [-1, -9_000_000_000_000_000, MAX_TIMESTAMP_MS + 1, 9_000_000_000_000_000])
+def test_a_records_time_that_no_event_may_have_stands_for_none(at_ms: int) -> None:
+    """Whoever writes a record sets its time: -1 is Kafka's for none, and a far future would freeze a bucket."""
+    with pytest.raises(InvalidRequestError, match=rf"timestamp_ms: is missing, and its record's time is {at_ms};"):
+        parse_request(b'{"api": "Whatever"}', Source("quota-requests", 2, 17, at_ms), LIMITS)
 
 
 def test_an_old_event_is_decided_at_its_own_time() -> None:
