@@ -3,12 +3,12 @@
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from threading import Event, Thread
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
 from configs.kafka import TopicSettings, connect
+from sinks.background import BackgroundThread
 from sinks.topics import ensure_topics
 from state.errors import InvalidQuotaError, SluiceError
 from state.quotas.entry import QuotaEntry
@@ -47,8 +47,9 @@ class LimitsPublisher:
         self._in_force = in_force
         self._partition = TopicPartition(topics.limits, 0)
         self._trouble = ""
-        self._stopped = Event()
-        self._thread = Thread(target=self._run, name="limits-publisher", daemon=True)
+        self._thread = BackgroundThread(
+            "limits-publisher", self._publish_while_topic_lasts, _RETRY_S, failed=self._report
+        )
 
     def start(self) -> None:
         """Begin to publish."""
@@ -56,17 +57,7 @@ class LimitsPublisher:
 
     def stop(self) -> None:
         """End the thread; what it is writing is written, unless no broker answers for 10 s."""
-        self._stopped.set()
-        if self._thread.is_alive():
-            self._thread.join(_STOP_TIMEOUT_S)
-
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                self._publish_while_topic_lasts()
-            except Exception as error:  # any error: this thread must survive to publish the next version
-                self._report(error)
-                self._stopped.wait(_RETRY_S)
+        self._thread.stop(_STOP_TIMEOUT_S)
 
     def _publish_while_topic_lasts(self) -> None:
         """Keep the topic up to date until it loses records; the next call begins with an empty view."""
@@ -80,7 +71,7 @@ class LimitsPublisher:
             consumer.seek(
                 self._partition, consumer.beginning_offsets([self._partition], _OFFSETS_TIMEOUT_MS)[self._partition]
             )
-            while not self._stopped.is_set():
+            while not self._thread.stopped.is_set():
                 end = consumer.end_offsets([self._partition], _OFFSETS_TIMEOUT_MS)[self._partition]
                 if end < position:
                     log.warning("topic %s has lost records; all limits are published again", self._topics.limits)
@@ -90,12 +81,12 @@ class LimitsPublisher:
                     position = self._read_to(end, consumer, view)
                     self._publish_difference(view, version, entries, producer)
                 self._trouble = ""
-                self._stopped.wait(_LOOK_S)
+                self._thread.stopped.wait(_LOOK_S)
 
     def _read_to(self, end: int, consumer: KafkaConsumer, view: LimitsView) -> int:
         """Feed the view all records before offset `end`; returns the offset read to."""
         position: int = consumer.position(self._partition)
-        while position < end and not self._stopped.is_set():
+        while position < end and not self._thread.stopped.is_set():
             for records in consumer.poll(timeout_ms=_POLL_MS).values():
                 for record in records:
                     self._take(view, record.key, record.value, record.offset)

@@ -7,10 +7,18 @@ from kafka.errors import KafkaError, TopicAlreadyExistsError
 
 from configs.kafka import TopicSettings, connect, error_line
 from sinks.errors import TopicCreationError
+from state.decisions.request import MAX_TIMESTAMP_MS
 
 TOPIC_READY_TIMEOUT_MS = 30_000
 """Longest wait until all partitions of a new topic have leaders."""
 
+
+_TIMES = {
+    # A producer sets the time of its records. Spark's Kafka source fails at one whose microseconds are no 64-bit
+    # integer, at every attempt, so the broker must refuse it. Kafka's own bound for the past is none.
+    "message.timestamp.before.max.ms": str(MAX_TIMESTAMP_MS),
+    "message.timestamp.after.max.ms": "3600000",  # Kafka's own since 4.0
+}
 
 _WAITS = {
     "cleanup.policy": "compact",
@@ -47,9 +55,9 @@ def _topic_specs(topics: TopicSettings) -> dict[str, dict[str, object]]:
     """The topics in the form that KafkaAdminClient.create_topics takes."""
     large = {"max.message.bytes": str(topics.max_message_bytes)}
     specs = {
-        topics.requests: (topics.partitions, {"retention.ms": str(topics.requests_retention_ms)}),
-        topics.decisions: (topics.partitions, {"retention.ms": str(topics.decisions_retention_ms), **large}),
-        topics.dead_letters: (topics.partitions, {"retention.ms": str(topics.dead_letters_retention_ms), **large}),
+        topics.requests: (topics.partitions, _read_by_spark(topics.requests_retention_ms)),
+        topics.decisions: (topics.partitions, _read_by_spark(topics.decisions_retention_ms) | large),
+        topics.dead_letters: (topics.partitions, _read_by_spark(topics.dead_letters_retention_ms) | large),
         topics.limits: (1, {"cleanup.policy": "compact"}),  # one partition: a version ends after all its records
         topics.waits: (topics.partitions, _WAITS),
     }
@@ -57,6 +65,10 @@ def _topic_specs(topics: TopicSettings) -> dict[str, dict[str, object]]:
         name: {"num_partitions": partitions, "replication_factor": topics.replication_factor, "configs": configs}
         for name, (partitions, configs) in specs.items()
     }
+
+
+def _read_by_spark(retention_ms: int) -> dict[str, str]:
+    return {"retention.ms": str(retention_ms), **_TIMES}
 
 
 def _is_created(answer: Mapping[str, object]) -> bool:

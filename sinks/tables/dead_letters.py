@@ -5,7 +5,7 @@ from functools import partial
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sinks.tables.delta import RECORD, RECORD_ID, SOURCE_COLUMNS, AuditTable, append_once
+from sinks.tables.delta import RECORD, RECORD_ID, SOURCE_COLUMNS, AuditTable, RequestsTopic, append_once
 from sinks.tables.unreadable import CORRUPT, FAULT, JSON_OPTIONS, TimeBounds, fault, json_fault
 
 _LETTER_DDL = """
@@ -25,7 +25,7 @@ def dead_letters_table(path: str) -> AuditTable:
     return AuditTable(path, _DDL, ("date",), partial(append_once, path=path))
 
 
-def parse_dead_letters(records: DataFrame, bounds: TimeBounds) -> DataFrame:
+def parse_dead_letters(records: DataFrame, requests: RequestsTopic, bounds: TimeBounds) -> DataFrame:
     """A row for each record of the dead-letter topic: RECORD, FAULT, and the columns of the table.
 
     Records have the columns of Kafka and `read_at`. Of a record with a fault the SOURCE_COLUMNS and `date` are null.
@@ -36,6 +36,8 @@ def parse_dead_letters(records: DataFrame, bounds: TimeBounds) -> DataFrame:
     event = F.try_to_binary(F.col("letter.value"), F.lit("base64"))
     parsed = records.withColumn("letter", letter).withColumn("event", event)
     source, error = F.col("letter.source"), F.col("letter.error")
+    sources = list(zip(SOURCE_COLUMNS, ("topic", "partition", "offset"), strict=True))
+    named = F.struct(*(source[part].alias(column) for column, part in sources))
     faults = [
         json_fault(F.col("letter"), "a dead letter"),
         fault(
@@ -47,9 +49,9 @@ def parse_dead_letters(records: DataFrame, bounds: TimeBounds) -> DataFrame:
         fault(F.col("letter.value").isNotNull() & F.col("event").isNull(), "value", "is no base64"),
         # The day of the record's time becomes a folder.
         fault(bounds.broken_by(F.unix_millis("timestamp")), "timestamp", "is too far from the present"),
+        fault(requests.lacks(named), "source", f"names no event of topic {requests.name}"),
     ]
     good = F.col(FAULT).isNull()
-    sources = zip(SOURCE_COLUMNS, ("topic", "partition", "offset"), strict=True)
     return parsed.withColumn(FAULT, F.coalesce(*faults)).select(
         F.struct(*RECORD_ID).alias(RECORD),
         FAULT,

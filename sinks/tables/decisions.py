@@ -5,7 +5,7 @@ from functools import partial
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from sinks.tables.delta import RECORD, RECORD_ID, SOURCE_COLUMNS, AuditTable, append_once
+from sinks.tables.delta import RECORD, RECORD_ID, SOURCE_COLUMNS, AuditTable, RequestsTopic, append_once
 from sinks.tables.quota_metrics import METRIC_NAMES
 from sinks.tables.unreadable import CORRUPT, FAULT, JSON_OPTIONS, TimeBounds, fault, json_fault
 from state.decisions.decision import Verdict
@@ -69,7 +69,7 @@ def decisions_table(path: str) -> AuditTable:
     return AuditTable(path, _DDL, ("date",), partial(append_once, path=path))
 
 
-def parse_decisions(records: DataFrame, bounds: TimeBounds) -> DataFrame:
+def parse_decisions(records: DataFrame, requests: RequestsTopic, bounds: TimeBounds) -> DataFrame:
     """A row for each record of the decisions topic: RECORD, FAULT, and the columns of the table.
 
     Records have the columns of Kafka and `read_at`. Of a record with a fault the SOURCE_COLUMNS and `date` are null.
@@ -83,7 +83,9 @@ def parse_decisions(records: DataFrame, bounds: TimeBounds) -> DataFrame:
         parts[2].try_cast("bigint").alias("source_offset"),
     )
     parsed = records.withColumn("decision", decision).withColumn("source", source)
-    judged = parsed.withColumn(FAULT, F.coalesce(json_fault(F.col("decision"), "a decision"), *_faults(bounds)))
+    unknown = fault(requests.lacks(F.col("source")), "decision_id", f"names no event of topic {requests.name}")
+    faults = [json_fault(F.col("decision"), "a decision"), *_faults(bounds), unknown]
+    judged = parsed.withColumn(FAULT, F.coalesce(*faults))
     good = F.col(FAULT).isNull()
     return judged.select(
         F.struct(*RECORD_ID).alias(RECORD),

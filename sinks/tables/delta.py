@@ -20,7 +20,7 @@ RECORD_ID = ("partition", "offset")
 
 _MAX_SPANS = 200
 """More source partitions than that in one micro-batch are looked up without their names, which would make a condition
-that Spark can't plan. Such batches are forged."""
+that Spark can't plan."""
 
 _MAX_WIDTH = 10_000_000
 """Most offsets in the spans of a micro-batch whose rows are looked up by span alone."""
@@ -31,6 +31,19 @@ class Commit(NamedTuple):
 
     application: str
     batch_id: int
+
+
+class RequestsTopic(NamedTuple):
+    """The requests topic, and by partition the offset after the newest event that an answer may be of."""
+
+    name: str
+    ends: Sequence[int]
+
+    def lacks(self, source: Column) -> Column:
+        """Whether the struct of SOURCE_COLUMNS names no event of the topic."""
+        end = F.get(F.array(*map(F.lit, self.ends)).cast("array<bigint>"), source.source_partition)
+        there = (source.source_topic == self.name) & (source.source_offset < end)
+        return ~F.coalesce(there, F.lit(False))
 
 
 class AuditTable(NamedTuple):
@@ -55,7 +68,7 @@ class AuditFeed(NamedTuple):
     """
 
     topic: str
-    parse: Callable[[DataFrame], DataFrame]
+    parse: Callable[[DataFrame, RequestsTopic], DataFrame]
     tables: Sequence[AuditTable]
     own: Sequence[str]
 
@@ -101,7 +114,7 @@ class SourceSpans(NamedTuple):
 
 
 def source_spans(rows: DataFrame) -> SourceSpans:
-    """The span of each source partition that has rows; runs a Spark job, and another one for forged micro-batches."""
+    """The span of each source partition that has rows; runs a Spark job, and another one for very many partitions."""
     offset = F.col("source_offset")
     measures = (F.min(offset), F.max(offset), F.count(offset) == F.count_distinct(offset))
     found = rows.groupBy("source_topic", "source_partition").agg(*measures).limit(_MAX_SPANS + 1).collect()

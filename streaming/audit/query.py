@@ -8,9 +8,11 @@ from pyspark.sql import functions as F
 
 from configs.settings import Settings
 from sinks.tables import dead_letters, decisions
-from sinks.tables.delta import RECORD, AuditFeed, Commit, create_table, new_rows, source_spans
+from sinks.tables.delta import RECORD, AuditFeed, Commit, RequestsTopic, create_table, new_rows, source_spans
 from sinks.tables.quota_metrics import quota_metrics_table
 from sinks.tables.unreadable import FAULT, TimeBounds, append_unreadable, fault, unreadable_rows, unreadable_table
+from streaming.audit.request_ends import RequestEnds, current_ends
+from streaming.checkpoint.folder import Checkpoint
 from streaming.runtime.gated_query import GatedQuery
 from streaming.runtime.kafka import kafka_source
 
@@ -41,6 +43,7 @@ class AuditQuery(GatedQuery):
         self._settings = settings
         self._feeds = audit_feeds(settings)
         self._unreadable = unreadable_table(settings.delta.unreadable)
+        self._request_ends = RequestEnds(Checkpoint(settings.audit.checkpoint))
 
     def _rows(self) -> DataFrame:
         """Records of all feeds' topics; their tables are created if there are none."""
@@ -56,7 +59,13 @@ class AuditQuery(GatedQuery):
         """Write one micro-batch, feed by feed and table by table; each table is one commit."""
         # The query's id is the checkpoint's: a new checkpoint counts its batches from 0 again.
         query_id = records.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        write_records(records, self._feeds, self._unreadable.path, Commit(f"sluice-audit-{query_id}", batch_id))
+        commit = Commit(f"sluice-audit-{query_id}", batch_id)
+        write_records(records, self._requests(batch_id), self._feeds, self._unreadable.path, commit)
+
+    def _requests(self, batch_id: int) -> RequestsTopic:
+        """The requests topic as it is now, after all answers of the micro-batch were written."""
+        ends = self._request_ends.of_batch(batch_id, current_ends(self._settings))
+        return RequestsTopic(self._settings.topics.requests, ends)
 
 
 def audit_feeds(settings: Settings) -> list[AuditFeed]:
@@ -83,21 +92,23 @@ def audit_feeds(settings: Settings) -> list[AuditFeed]:
     ]
 
 
-def write_records(records: DataFrame, feeds: list[AuditFeed], unreadable: str, commit: Commit) -> None:
+def write_records(
+    records: DataFrame, requests: RequestsTopic, feeds: list[AuditFeed], unreadable: str, commit: Commit
+) -> None:
     """Write the records of one micro-batch into the tables of their feeds, and into the table at `unreadable`.
 
-    Records have the columns of Kafka and `read_at`, the time of the micro-batch.
+    Records have the columns of Kafka and `read_at`, the time of the micro-batch. They answer events of `requests`.
     """
     records.persist()
     try:
         for feed in feeds:
-            _write(feed, records.where(records.topic == feed.topic), unreadable, commit)
+            _write(feed, records.where(records.topic == feed.topic), requests, unreadable, commit)
     finally:
         records.unpersist()
 
 
-def _write(feed: AuditFeed, records: DataFrame, unreadable: str, commit: Commit) -> None:
-    parsed = feed.parse(records).persist()
+def _write(feed: AuditFeed, records: DataFrame, requests: RequestsTopic, unreadable: str, commit: Commit) -> None:
+    parsed = feed.parse(records, requests).persist()
     try:
         spans, has_faults = source_spans(parsed)
         good = parsed.where(F.col(FAULT).isNull()).drop(FAULT)

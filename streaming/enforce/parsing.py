@@ -1,5 +1,6 @@
 """Parsing request events: JSON bytes to a checked request, or an error that names the wrong field."""
 
+import json
 import re
 from typing import NamedTuple
 
@@ -82,7 +83,7 @@ def parse_request(value: bytes | None, source: Source, limits: EventLimits) -> R
     if request.throttled_by or request.heartbeat:
         bound_waits(request)
     if request.timestamp_ms is None:
-        request.timestamp_ms = source.timestamp_ms
+        request.timestamp_ms = _record_time(source)
     else:
         _check_distance(request.timestamp_ms - source.timestamp_ms, limits)
     if request.request_id is None:
@@ -96,6 +97,17 @@ def _is_control(value: bytes) -> bool:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return marks.control is not msgspec.UNSET and marks.api is msgspec.UNSET
+
+
+def _record_time(source: Source) -> int:
+    """The record's time in epoch milliseconds; its producer may set any. Raises InvalidRequestError."""
+    if not 0 <= source.timestamp_ms <= MAX_TIMESTAMP_MS:
+        raise InvalidRequestError(
+            "timestamp_ms",
+            f"is missing, and its record's time is {source.timestamp_ms}",
+            f"one of them from 0 to {MAX_TIMESTAMP_MS}",
+        )
+    return source.timestamp_ms
 
 
 def _check_distance(ahead_ms: int, limits: EventLimits) -> None:
@@ -125,11 +137,30 @@ def _decode(value: bytes) -> Request:
     except msgspec.ValidationError as error:
         raise _invalid_field(str(error)) from None
     except msgspec.DecodeError as error:
+        if _has_half_of_a_pair(value):  # the decoder would say that it is truncated
+            raise InvalidRequestError(
+                "value", "has half of a surrogate pair, which is not Unicode", "a JSON object whose texts are Unicode"
+            ) from None
         raise InvalidRequestError("value", f"is not JSON ({error})", "a JSON object") from None
     except UnicodeDecodeError:
         raise InvalidRequestError("value", "is not UTF-8", "a JSON object in UTF-8") from None
     except RecursionError:
         raise InvalidRequestError("value", "is nested too deeply", "a JSON object as the contract has it") from None
+
+
+def _has_half_of_a_pair(value: bytes) -> bool:
+    r"""Whether it is JSON with an escape such as `\ud800` alone, which no UTF-8 can carry on.
+
+    >>> [_has_half_of_a_pair(value) for value in (rb'"\ud83d"', rb'"\ud83d\ude00"', b'"')]
+    [True, False, False]
+    """
+    try:
+        json.dumps(json.loads(value), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    except (ValueError, RecursionError):
+        return False
+    return False
 
 
 def _invalid_field(message: str) -> InvalidRequestError:

@@ -3,11 +3,11 @@
 import logging
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import Event, Thread
 from typing import NamedTuple
 
 from configs.quotas import load_quotas_file
 from configs.settings import Settings
+from sinks.background import BackgroundThread
 from sinks.tables.quotas import QuotasTable
 from state.errors import SluiceError
 from state.quotas.entry import QuotaEntry
@@ -15,6 +15,8 @@ from state.quotas.resolution import Quotas
 from streaming.checkpoint.quota_snapshots import QuotaSnapshots
 
 log = logging.getLogger("sluice.quotas")
+
+_STOP_TIMEOUT_S = 10.0
 
 
 class QuotasInForce(NamedTuple):
@@ -35,10 +37,8 @@ class QuotaWatch:
     def __init__(self, table: QuotasTable, snapshots: QuotaSnapshots, poll_ms: int) -> None:
         self._table = table
         self._snapshots = snapshots
-        self._poll_s = poll_ms / 1000.0
         self._last_error = ""
-        self._stopped = Event()
-        self._thread = Thread(target=self._run, name="quota-watch", daemon=True)
+        self._thread = BackgroundThread("quota-watch", self.poll, poll_ms / 1000.0)
         self._in_force = self._first_version()
 
     @property
@@ -57,9 +57,7 @@ class QuotaWatch:
 
     def stop(self) -> None:
         """Stop polling; the quotas in force stay as they are."""
-        self._stopped.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.stop(_STOP_TIMEOUT_S)
 
     def poll(self) -> None:
         """Poll once: put a new version in force if there is one."""
@@ -90,10 +88,6 @@ class QuotaWatch:
         entries = self._table.entries(version)
         self._snapshots.save(version, entries)
         return QuotasInForce(version, entries, Quotas(entries, version))
-
-    def _run(self) -> None:
-        while not self._stopped.wait(self._poll_s):
-            self.poll()
 
 
 def ensure_quotas_table(settings: Settings) -> QuotasTable:

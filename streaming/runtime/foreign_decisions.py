@@ -1,15 +1,14 @@
-"""Notices decisions of another job on the job's own topic: then two jobs decide each request."""
+"""Notices decisions with another job_id on the job's own topic: two jobs decide each request, or somebody forges."""
 
 import logging
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
-from threading import Event, Thread
 
 import msgspec
 from kafka import KafkaConsumer, TopicPartition
 
 from configs.kafka import connect, error_line
+from sinks.background import BackgroundThread
 from streaming.checkpoint.job_identity import JobIdentity
 
 log = logging.getLogger("sluice.foreign")
@@ -24,7 +23,8 @@ _NEWEST = 100
 """Records of a partition that each look reads. Another job is seen in these too; reading all would cost a core."""
 
 _MOST_JOBS = 10
-"""Jobs that are told apart; whoever forges more must not fill memory or log."""
+_LONGEST_ID = 100
+"""Jobs that are told apart, and characters by which; whoever forges more must not fill memory or log."""
 
 _STOP_TIMEOUT_S = 10.0
 
@@ -47,14 +47,10 @@ class ForeignDecisions:
 
     def __init__(self, topic: str, identity: JobIdentity) -> None:
         self.count = 0
+        self.jobs: list[str] = []
+        """The beginnings of the other jobs' ids; `unknown` for a job that writes none."""
         self._topic = topic
         self._identity = identity
-        self._jobs: Counter[str | None] = Counter()
-
-    @property
-    def jobs(self) -> list[str]:
-        """The ids of the other jobs; `unknown` for one that writes none."""
-        return [job_id or "unknown" for job_id in list(self._jobs)]
 
     def take(self, value: bytes | None) -> None:
         """Look at one record of the topic; what is no decision is nobody's."""
@@ -65,17 +61,21 @@ class ForeignDecisions:
         if marks.job_id == self._identity.job_id or marks.decided_at_ms <= self._identity.made_at_ms:
             return
         self.count += 1
-        if marks.job_id not in self._jobs and len(self._jobs) < _MOST_JOBS:
-            log.error(
-                "topic %s has decisions of job %s, this is job %s: two jobs decide the same requests and charge each of"
-                " them; stop one, or give it topics of its own",
-                self._topic,
-                (marks.job_id or "unknown")[:100],
-                self._identity.job_id,
-            )
-            self._jobs[marks.job_id] = 0
-        if marks.job_id in self._jobs:
-            self._jobs[marks.job_id] += 1
+        self._note((marks.job_id or "unknown")[:_LONGEST_ID])
+
+    def _note(self, job_id: str) -> None:
+        """Keep and log a new job."""
+        if job_id in self.jobs or len(self.jobs) == _MOST_JOBS:
+            return
+        self.jobs.append(job_id)
+        log.error(
+            "topic %s has decisions with another job_id, %s, than this job's, %s: a second job on this topic, which"
+            " charges every request again, or somebody else who writes there; stop that job or give it topics of its"
+            " own, else see who may write to the topic",
+            self._topic,
+            job_id,
+            self._identity.job_id,
+        )
 
 
 class ForeignDecisionsWatch:
@@ -85,8 +85,7 @@ class ForeignDecisionsWatch:
         self.found = ForeignDecisions(topic, identity)
         self._topic = topic
         self._kafka = kafka
-        self._stopped = Event()
-        self._thread = Thread(target=self._run, name="foreign-decisions", daemon=True)
+        self._thread = BackgroundThread("foreign-decisions", self._look_while_topic_lasts, _RETRY_S, self._report)
 
     def start(self) -> None:
         """Begin to look."""
@@ -94,39 +93,35 @@ class ForeignDecisionsWatch:
 
     def stop(self) -> None:
         """End the thread."""
-        self._stopped.set()
-        if self._thread.is_alive():
-            self._thread.join(_STOP_TIMEOUT_S)
-
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                self._look_while_topic_lasts()
-            except Exception as error:  # any error: what only observes must not end, or touch the queries
-                log.warning("can't look for decisions of other jobs: %s; trying again", error_line(error))
-                self._stopped.wait(_RETRY_S)
+        self._thread.stop(_STOP_TIMEOUT_S)
 
     def _look_while_topic_lasts(self) -> None:
+        """Look again and again until the topic is another one or has other partitions; the next call begins anew."""
         with closing(connect(KafkaConsumer, self._kafka, enable_auto_commit=False)) as consumer:
-            numbers = consumer.partitions_for_topic(self._topic) or set()
-            partitions = [TopicPartition(self._topic, number) for number in sorted(numbers)]
+            numbers = consumer.partitions_for_topic(self._topic)
+            partitions = [TopicPartition(self._topic, number) for number in sorted(numbers or ())]
             consumer.assign(partitions)
             seen = dict.fromkeys(partitions, 0)
-            while not self._stopped.is_set() and partitions:
+            while numbers and numbers == consumer.partitions_for_topic(self._topic):
                 first = consumer.beginning_offsets(partitions, _OFFSETS_TIMEOUT_MS)
                 ends = consumer.end_offsets(partitions, _OFFSETS_TIMEOUT_MS)
                 for partition, end in ends.items():
                     if end < seen[partition]:
-                        return  # the topic was created again, so the next call starts from its beginning
+                        return
                     consumer.seek(partition, max(first[partition], seen[partition], end - _NEWEST))
                     seen[partition] = end
                 self._read_to(ends, consumer)
-                self._stopped.wait(_LOOK_S)
-            self._stopped.wait(_LOOK_S)
+                if self._thread.stopped.wait(_LOOK_S):
+                    return
+
+    def _report(self, error: Exception) -> None:
+        log.warning("can't look for decisions of other jobs: %s; trying again", error_line(error))
 
     def _read_to(self, ends: Mapping[TopicPartition, int], consumer: KafkaConsumer) -> None:
         for _ in range(_MOST_POLLS):
-            if self._stopped.is_set() or all(consumer.position(partition) >= end for partition, end in ends.items()):
+            if self._thread.stopped.is_set():
+                return
+            if all(consumer.position(partition) >= end for partition, end in ends.items()):
                 return
             for records in consumer.poll(timeout_ms=_POLL_MS).values():
                 for record in records:

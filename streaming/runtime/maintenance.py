@@ -5,13 +5,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Thread
 
 import msgspec
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from configs.settings import DeltaSettings
+from sinks.background import BackgroundThread
 from sinks.errors import TableMaintenanceError
 from streaming.checkpoint.folder import CheckpointFiles
 
@@ -69,8 +69,7 @@ class MaintenanceSchedule:
         self._delta = delta
         self._folder = folder
         self._retry_at_s = 0.0
-        self._stopped = Event()
-        self._thread = Thread(target=self._run, name="maintenance", daemon=True)
+        self._thread = BackgroundThread("maintenance", lambda: self.maintain_if_due(time.time()), _POLL_S)
 
     def start(self) -> None:
         """Start the schedule, unless it is switched off in the settings."""
@@ -79,7 +78,7 @@ class MaintenanceSchedule:
 
     def stop(self) -> None:
         """Stop the schedule without waiting for a running compaction; Delta commits it completely or not at all."""
-        self._stopped.set()
+        self._thread.stop(timeout_s=0)
 
     def maintain_if_due(self, now_s: float) -> None:
         """Maintain the tables if it is time; a failure is logged in one line, and tried again after an hour."""
@@ -104,7 +103,7 @@ class MaintenanceSchedule:
     def _maintain_all(self, now_s: float) -> None:
         failed = False
         for path in _tables(self._delta):
-            if self._stopped.is_set():
+            if self._thread.stopped.is_set():
                 return
             try:
                 log.info("maintained %s", _maintain(path, self._delta, self._delta.retention_hours))
@@ -117,11 +116,6 @@ class MaintenanceSchedule:
     def _fail(self, error: Exception, now_s: float) -> None:
         self._retry_at_s = now_s + _RETRY_S
         log.error("%s", error)
-
-    def _run(self) -> None:
-        self.maintain_if_due(time.time())
-        while not self._stopped.wait(_POLL_S):
-            self.maintain_if_due(time.time())
 
 
 def _tables(delta: DeltaSettings) -> tuple[str, ...]:

@@ -48,6 +48,11 @@ _REPORTS = {
     ),
     r"UnknownTopicOrPartitionException": "a topic is missing ({cause}); it is created again with the next start",
     r"Python worker exited unexpectedly": "a Python worker died: killed, or out of memory ({cause})",
+    r"has timestamp value -?\d+ that overflows": (
+        "Spark can't read the record's time ({cause}); bound the times of its topic with"
+        " message.timestamp.before.max.ms and message.timestamp.after.max.ms, delete its records up to that one with"
+        " kafka-delete-records.sh, and set {query}.fail_on_data_loss: false"
+    ),
     r"No space left on device|File too large": "there is no room to write ({cause}); make room on the disk",
 }
 """What Spark's report contains -> the text for the operator; `{cause}` in it is the report's innermost line."""

@@ -42,6 +42,6 @@ def test_each_of_two_jobs_on_one_topic_notices_the_other(kafka_broker: str, tmp_
         two.stop()
 
     assert b"sluice_foreign_decisions " in metrics
-    said = [entry["message"] for entry in one.log() if "has decisions of job" in entry["message"]]
+    said = [entry["message"] for entry in one.log() if "decisions with another job_id" in entry["message"]]
     assert len(said) == 1
     assert len({decision["job_id"] for decision in one.decisions()}) == 2

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from configs.settings import Settings, load_settings
 from sinks.tables.decisions import decisions_table, parse_decisions
-from sinks.tables.delta import Commit, append_once, create_table, new_rows, source_spans
+from sinks.tables.delta import Commit, RequestsTopic, append_once, create_table, new_rows, source_spans
 from sinks.tables.quota_metrics import measure_decisions, merge_metrics, quota_metrics_table
 from sinks.tables.unreadable import TimeBounds, unreadable_table
 from state.decisions.decision import Decision
@@ -31,6 +31,9 @@ T0 = 1_700_000_040_000  # a full minute
 DAY_MS = 86_400_000
 BOUNDS = TimeBounds(past_ms=DAY_MS, future_ms=DAY_MS)
 DEFAULTS = load_settings(environment={})
+LAST = 2**63 - 2
+REQUESTS = RequestsTopic("my-requests", ends=[LAST + 1] * 4)
+"""As full as a topic can be."""
 
 
 def decision(offset: int, at_ms: int = T0, throttle_ms: int = 0, rate: float | None = 5.0, **more: Any) -> Json:
@@ -71,7 +74,8 @@ FEEDS = ("decisions", "dead_letters")
 
 def letter(offset: int, value: str | None = "QQ==", **more: Any) -> Json:
     error = {"field": "user", "problem": "is of type int", "expected": "str"}
-    return {"source": {"topic": "t", "partition": 0, "offset": offset}, "error": error, "value": value} | more
+    event = {"topic": "my-requests", "partition": 0, "offset": offset}
+    return {"source": event, "error": error, "value": value} | more
 
 
 def records(spark: SparkSession, values: Sequence[Record], first: int = 0, at_ms: int = T0) -> DataFrame:
@@ -87,7 +91,7 @@ def records(spark: SparkSession, values: Sequence[Record], first: int = 0, at_ms
 def judged(spark: SparkSession, decisions: list[Json]) -> DataFrame:
     """What the audit query makes of these decisions, with the records that they are from."""
     values = [(DEFAULTS.topics.decisions, json.dumps(value).encode()) for value in decisions]
-    return parse_decisions(records(spark, values), BOUNDS)
+    return parse_decisions(records(spark, values), REQUESTS, BOUNDS)
 
 
 def parsed(spark: SparkSession, decisions: list[Json]) -> DataFrame:
@@ -118,9 +122,11 @@ def tables(empty: Path, tmp_path: Path) -> Settings:
     return tables_in(Path(copytree(empty, tmp_path / "tables")))
 
 
-def write(settings: Settings, batch: DataFrame, batch_id: int, query: str = "query") -> None:
+def write(
+    settings: Settings, batch: DataFrame, batch_id: int, query: str = "query", requests: RequestsTopic = REQUESTS
+) -> None:
     """A micro-batch of the audit query."""
-    write_records(batch, audit_feeds(settings), settings.delta.unreadable, Commit(query, batch_id))
+    write_records(batch, requests, audit_feeds(settings), settings.delta.unreadable, Commit(query, batch_id))
 
 
 def rows(path: str) -> list[Json]:
@@ -236,7 +242,7 @@ def charged(**more: Any) -> bytes:
 
 
 def source(**more: Any) -> bytes:
-    return json.dumps(letter(1, source={"topic": "t", "partition": 0, "offset": 1} | more)).encode()
+    return json.dumps(letter(1, source={"topic": "my-requests", "partition": 0, "offset": 1} | more)).encode()
 
 
 DEEP = b"[" * 2000 + b"]" * 2000
@@ -398,12 +404,12 @@ def test_strange_records_that_can_be_written_are_rows(spark: SparkSession, table
         member(decision(8) | {"throttle_time_ms": 2**63 - 1}, "amounts", b'{"requests": 2147483647, "bytes": -1}'),
         member(decision(9), "throttled_by", b"[null, {}]"),
         member(decision(10), "heartbeat", b'{"shares": [null, {"limit": 1.7e308}]}'),
-        json.dumps(decision(2**63 - 1, limit=1.7e308)).encode(),
+        json.dumps(decision(LAST, limit=1.7e308)).encode(),
     ]
 
     write(tables, records(spark, [(DEFAULTS.topics.decisions, value) for value in strange]), batch_id=0)
 
-    assert offsets(tables.delta.decisions) == [*range(1, 11), 2**63 - 1]
+    assert offsets(tables.delta.decisions) == [*range(1, 11), LAST]
     assert rows(tables.delta.unreadable) == []
 
 
@@ -464,14 +470,47 @@ def test_a_table_without_a_column_of_a_later_release_is_compared_without_it(
     assert new.contradicting.count() == 0
 
 
-def test_a_batch_of_forged_source_partitions_is_written(spark: SparkSession, tables: Settings) -> None:
+def test_a_batch_of_very_many_source_partitions_is_written(spark: SparkSession, tables: Settings) -> None:
     """A condition for each of thousands can't be planned; duplicates are found all the same."""
-    forged = [decision(1) | {"decision_id": f"topic{number}-{number}-7"} for number in range(3000)]
-    write(tables, records(spark, as_records([decision(1), *forged])), batch_id=0)
+    requests = RequestsTopic("my-requests", ends=[100] * 3000)
+    wide = [decision(1) | {"decision_id": f"my-requests-{number}-7"} for number in range(3000)]
+    write(tables, records(spark, as_records([decision(1), *wide])), 0, requests=requests)
 
-    write(tables, records(spark, as_records([*forged, decision(2), decision(1)]), first=5000), batch_id=1)
+    write(tables, records(spark, as_records([*wide, decision(2), decision(1)]), first=5000), 1, requests=requests)
 
     assert len(rows(tables.delta.decisions)) == 3002
+
+
+@pytest.mark.parametrize("source", ["my-requests-3-10", "my-requests-3-11", "my-requests-4-1", "other-3-1"])
+def test_an_answer_to_an_event_that_is_not_there_is_unreadable(
+    spark: SparkSession, tables: Settings, source: str
+) -> None:
+    """Of an offset that the topic hasn't reached, of a partition that it hasn't, and of another topic."""
+    topic, partition, offset = source.rsplit("-", 2)
+    decided = json.dumps(decision(1) | {"decision_id": source}).encode()
+    refused = json.dumps(letter(1, source={"topic": topic, "partition": int(partition), "offset": int(offset)}))
+    batch = [(DEFAULTS.topics.decisions, decided), (DEFAULTS.topics.dead_letters, refused.encode())]
+
+    write(tables, records(spark, batch), 0, requests=RequestsTopic("my-requests", ends=[10] * 4))
+
+    assert rows(tables.delta.decisions) == rows(tables.delta.dead_letters) == []
+    assert {(row["field"], row["reason"]) for row in rows(tables.delta.unreadable)} == {
+        ("decision_id", "names no event of topic my-requests"),
+        ("source", "names no event of topic my-requests"),
+    }
+
+
+def test_a_decision_forged_before_its_event_does_not_take_the_genuine_ones_place(
+    spark: SparkSession, tables: Settings
+) -> None:
+    """The first answer of an event is the row, so whoever names an event before it is there would be the first."""
+    forged = decision(10) | {"user": "mallory"}
+    before, after = (RequestsTopic("my-requests", ends=[0, 0, 0, end]) for end in (10, 11))
+    write(tables, records(spark, as_records([decision(9), forged])), 0, requests=before)
+    write(tables, records(spark, as_records([decision(10)]), first=2), 1, requests=after)
+
+    assert {row["source_offset"]: row["user"] for row in rows(tables.delta.decisions)} == {9: "a|b", 10: "a|b"}
+    assert offsets(tables.delta.unreadable, "offset") == [1]
 
 
 def test_an_answer_to_a_very_old_event_does_not_make_the_whole_table_be_looked_up(
@@ -601,8 +640,7 @@ def test_of_two_decisions_at_the_same_time_the_one_read_later_is_the_latest(
     spark: SparkSession, tables: Settings
 ) -> None:
     """Also where offsets and times are as large as they can be."""
-    offset = 2**63 - 2
-    measure(tables, parsed(spark, [decision(offset + 1, rate=2.0), decision(offset, rate=1.0)]), batch_id=0)
+    measure(tables, parsed(spark, [decision(LAST, rate=2.0), decision(LAST - 1, rate=1.0)]), batch_id=0)
 
     (row,) = metrics_rows(tables)
     assert (row["rate"], row["count"]) == (2.0, 2)

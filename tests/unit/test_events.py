@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.decisions.request import AppliedWait, CountedEntity
+from state.decisions.request import MAX_TIMESTAMP_MS, AppliedWait, CountedEntity
 from state.errors import InvalidRequestError
 from state.quotas.resolution import Quotas
 from streaming.enforce.parsing import EventLimits, parse_request
@@ -46,7 +46,11 @@ BAD = {
     "cut short": (b'{"api": "Produce"', "value", "is not JSON"),
     "two objects": (b'{"api": "Produce"} {}', "value", "is not JSON"),
     "not UTF-8": (b'{"api": "Produce", "user": "\xff"}', "value", "is not UTF-8"),
-    "half a surrogate": (b'{"api": "\\ud800"}', "value", "is not JSON"),
+    "half a surrogate": (b'{"api": "\\ud800"}', "value", "has half of a surrogate pair"),
+    "the second half of a surrogate": (b'{"api": "Fetch", "\\udc00": 1}', "value", "has half of a surrogate pair"),
+    "the same half twice": (b'{"api": "Fetch", "x": ["\\uD83D\\ud83d"]}', "value", "has half of a surrogate pair"),
+    "half a surrogate, cut short": (b'{"api": "\\ud800", ', "value", "is not JSON"),
+    "a whole surrogate, cut short": (b'{"api": "\\ud83d\\ude00", ', "value", "is not JSON"),
     "a list": (b"[1]", "value", "is of type array"),
     "no api": (b"{}", "api", "is missing"),
     "empty api": (b'{"api": ""}', "api", "is empty"),
@@ -256,6 +260,13 @@ def test_no_waits_in_line_are_not_the_same_as_nothing_said() -> None:
     ]
 
     assert said == [[], None]
+
+
+@pytest.mark.parametrize("at_ms", [-1, -9_000_000_000_000_000, MAX_TIMESTAMP_MS + 1, 9_000_000_000_000_000])
+def test_a_records_time_that_no_event_may_have_stands_for_none(at_ms: int) -> None:
+    """Whoever writes a record sets its time: -1 is Kafka's for none, and a far future would freeze a bucket."""
+    with pytest.raises(InvalidRequestError, match=rf"timestamp_ms: is missing, and its record's time is {at_ms};"):
+        parse_request(b'{"api": "Whatever"}', Source("quota-requests", 2, 17, at_ms), LIMITS)
 
 
 def test_an_old_event_is_decided_at_its_own_time() -> None:

@@ -73,9 +73,30 @@ def test_decisions_of_other_jobs_are_counted_and_each_job_is_logged_once(caplog:
 
     assert (found.count, found.jobs) == (5, ["other", "unknown"])
     assert [record.message.split(":")[0] for record in caplog.records] == [
-        "topic decisions has decisions of job other, this is job own",
-        "topic decisions has decisions of job unknown, this is job own",
+        "topic decisions has decisions with another job_id, other, than this job's, own",
+        "topic decisions has decisions with another job_id, unknown, than this job's, own",
     ]
+
+
+def test_what_another_job_id_may_mean_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """A second job is only one of two explanations: whoever may write to the topic can write any id."""
+    ForeignDecisions("decisions", OWN).take(decided(job_id="other"))
+
+    (said,) = caplog.messages
+    assert "a second job on this topic" in said
+    assert "somebody else who writes there" in said
+
+
+def test_a_forged_id_of_megabytes_is_kept_short(caplog: pytest.LogCaptureFixture) -> None:
+    """In memory, in the log, and in what /readyz answers."""
+    found = ForeignDecisions("decisions", OWN)
+
+    found.take(decided(job_id="x" * 1_000_000))
+    found.take(decided(job_id="x" * 1_000_001))
+
+    assert found.jobs == ["x" * 100]
+    assert len(caplog.records) == 1
+    assert len(caplog.messages[0]) < 1_000
 
 
 def test_decisions_from_before_the_checkpoint_are_those_of_the_job_before() -> None:

@@ -42,6 +42,23 @@ def test_the_text_has_the_innermost_cause_and_what_to_do(outer: str, reason: str
     assert text_of(RuntimeError(REPORT.format(outer=outer))) == reason
 
 
+def test_a_record_whose_time_spark_cannot_read_is_said_with_the_way_out() -> None:
+    """In a topic that was made without bounds; no restart helps."""
+    report = (
+        "KafkaIllegalStateException: Record at topic quota-requests partition 1 offset 42 has timestamp value"
+        " -9000000000000000000 that overflows when converting to Spark's microsecond-precision TimestampType.\n"
+        "Ensure the Kafka producer sets the ProducerRecord timestamp in milliseconds.\n"
+        "Caused by: java.lang.ArithmeticException: long overflow"
+    )
+
+    text = text_of(RuntimeError(report))
+
+    assert "can't read the record's time (java.lang.ArithmeticException: long overflow)" in text
+    assert "kafka-delete-records.sh" in text
+    assert "message.timestamp.before.max.ms" in text
+    assert "enforce.fail_on_data_loss: false" in text
+
+
 def test_a_report_without_an_error_is_its_first_line() -> None:
     assert text_of(RuntimeError("query\tstopped\nfor no reason")) == "query stopped"
     assert text_of(RuntimeError()) == "RuntimeError"
