@@ -1,0 +1,155 @@
+"""What one gateway charges in line: its share of every counter that its clients touch, fed with all decisions."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from state.arithmetic.charge import Charge
+from state.decisions.charge_plan import plan_charges
+from state.decisions.request import AppliedWait, CountedEntity, Request
+from state.decisions.waits import CounterKey
+from state.quotas.entity import Tags
+from state.quotas.kinds import MAX_THROTTLE_MS, Family, QuotaSettings
+from state.quotas.resolution import Quotas
+from state.shares.alive import AliveGateways
+from state.shares.counter_share import CounterShare, DecidedCharge, InlineCharge
+
+
+class Admission(NamedTuple):
+    """What a gateway does with a response that is ready, as its share has it.
+
+    The client waits `throttle_ms` after the response, 0 if it needn't. `refused` has one flag for each topic of a
+    mutation request. `withhold` says that a Fetch is to be answered empty. `quota`, `limit` and `share` are those of the
+    counter that asked for the wait, in units of the quota per second; None if none did. `throttled_by` are the waits to
+    publish with the event.
+    """
+
+    throttle_ms: int
+    refused: tuple[bool, ...] = ()
+    withhold: bool = False
+    quota: str | None = None
+    limit: float | None = None
+    share: float | None = None
+    throttled_by: tuple[AppliedWait, ...] = ()
+
+
+class _Charged(NamedTuple):
+    counter: CounterKey
+    charge: Charge
+    share: CounterShare
+    inline: InlineCharge
+
+
+class GatewayShares:
+    """The shares of one gateway. Not thread-safe; reads no clock: `now_ms` is epoch milliseconds.
+
+    It keeps at most `max_counters` counters that its own clients touched and as many that it knows from decisions alone;
+    of each, those used least recently are forgotten first. `forgotten` counts the former.
+    """
+
+    def __init__(self, instance: str, settings: QuotaSettings, max_counters: int, max_mute_ms: int) -> None:
+        self.gateways = AliveGateways(instance)
+        self.forgotten = 0
+        self._settings = settings
+        self._max_counters = max_counters
+        self._max_mute_ms = max_mute_ms
+        self._touched: OrderedDict[CounterKey, CounterShare] = OrderedDict()
+        self._heard: OrderedDict[CounterKey, CounterShare] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._touched)
+
+    def admit(self, request: Request, quotas: Quotas, now_ms: int, delivered: bool = False) -> Admission:
+        """Charge a request whose response is ready, or whose mutations are to be executed, under these quotas.
+
+        A Fetch that has to wait is taken back, because its response goes out empty, unless it was `delivered`.
+        """
+        charged = [self._charge(counter, charge, now_ms) for counter, charge in self._limited(request, quotas)]
+        if not charged:
+            return Admission(0)
+        longest = max(charged, key=_wait_ms)
+        wait_ms = min(max(longest.inline.wait_ms, 0), MAX_THROTTLE_MS, self._max_mute_ms)
+        withhold = wait_ms > 0 and request.api == "Fetch" and not delivered
+        if withhold:
+            for each in charged:
+                if each.charge.kind.consumer:
+                    each.share.take_back(each.charge, self._settings, now_ms)
+        refused = next((tuple(each.inline.refused) for each in charged if each.inline.refused), ())
+        throttled_by = tuple(self._applied(charged, now_ms))
+        if not wait_ms:
+            return Admission(0, refused, False, throttled_by=throttled_by)
+        inline = longest.inline
+        return Admission(
+            wait_ms, refused, withhold, longest.charge.kind.value, inline.limit, inline.share, throttled_by
+        )
+
+    def take_decided(self, counter: CounterKey, decided: DecidedCharge, now_ms: int) -> None:
+        """Take over what a decision says of one enforced counter. `now_ms` is when it arrived."""
+        self._known(counter).take_decided(decided, self.gateways, self._settings, now_ms)
+
+    def reset(self, counter: CounterKey) -> None:
+        """Forget what was charged to a counter that an operator has reset."""
+        self._touched.pop(counter, None)
+        self._heard.pop(counter, None)
+
+    def clear(self) -> None:
+        """Forget all counters, because the decisions are read from their beginning again."""
+        self._touched.clear()
+        self._heard.clear()
+
+    def share_of(self, counter: CounterKey) -> CounterShare | None:
+        """What is known of a counter; None if nothing is."""
+        return self._touched.get(counter) or self._heard.get(counter)
+
+    def touched(self) -> Iterator[tuple[CounterKey, CounterShare]]:
+        """The counters that this gateway's clients touched, the latest last."""
+        return iter(self._touched.items())
+
+    def _limited(self, request: Request, quotas: Quotas) -> Iterator[tuple[CounterKey, Charge]]:
+        """The charges of a request that count here: enforced, and under a limit."""
+        for planned in plan_charges(request, quotas, self._settings).counters.values():
+            for charge in planned.charges:
+                if charge.limit is not None and not charge.shadow:
+                    yield (charge.kind, planned.tags), charge
+
+    def _charge(self, counter: CounterKey, charge: Charge, now_ms: int) -> _Charged:
+        share = self._touch(counter)
+        return _Charged(counter, charge, share, share.charge(charge, self.gateways, self._settings, now_ms))
+
+    def _touch(self, counter: CounterKey) -> CounterShare:
+        """The counter, used most recently from now on."""
+        share = self._touched.get(counter)
+        if share is not None:
+            self._touched.move_to_end(counter)
+            return share
+        share = self._touched[counter] = self._heard.pop(counter, None) or CounterShare()
+        if len(self._touched) > self._max_counters:
+            self._touched.popitem(last=False)
+            self.forgotten += 1
+        return share
+
+    def _known(self, counter: CounterKey) -> CounterShare:
+        """The counter that a decision is about."""
+        share = self._touched.get(counter) or self._heard.get(counter)
+        if share is None:
+            share = self._heard[counter] = CounterShare()
+            if len(self._heard) > self._max_counters:
+                self._heard.popitem(last=False)
+        return share
+
+    def _applied(self, charged: Sequence[_Charged], now_ms: int) -> Iterable[AppliedWait]:
+        """The waits on the counters of a request that haven't ended."""
+        for each in charged:
+            left_ms = min(each.share.held_until_ms - now_ms, self._max_mute_ms)
+            if left_ms > 0:
+                yield AppliedWait(each.charge.kind.value, _entity(each.counter[1]), left_ms)
+
+
+def _wait_ms(charged: _Charged) -> int:
+    return charged.inline.wait_ms
+
+
+def _entity(tags: Tags) -> CountedEntity:
+    return CountedEntity(**tags.to_mapping())
