@@ -97,9 +97,9 @@ class OtherGateway:
 class CounterShare:
     """One counter on one gateway: its own meter, what the others use, its share and its waits. Reads no clock.
 
-    A gateway that is alone meters as Kafka does, on the whole limit. Beside others it paces its traffic with a bucket of
-    the same burst, (S-1) * W * share: requests that are large for a share would leave the windows of a meter unused, or
-    fill them twice.
+    A gateway that is alone meters as Kafka does, on the whole limit. Beside others it paces its traffic with a bucket
+    of the same burst, (S-1) * W * share: requests that are large for a share would leave the windows of a meter
+    unused, or fill them twice.
 
     `own_charged` and `others_decided` are sums since the object exists, in units of the quota: once all is decided, any
     two gateways agree on their sum. `held_until_ms` is when the last wait ends that was applied in line.
@@ -108,9 +108,9 @@ class CounterShare:
     __slots__ = (
         "_active_since_ms",
         "_balance",
-        "_heard_ms",
         "_decided_ms",
         "_fetch_size",
+        "_heard_ms",
         "_hungry_until_ms",
         "_last_charge_ms",
         "_others",

@@ -4,14 +4,12 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from state.arithmetic.charge import Charge
 from state.decisions.charge_plan import plan_charges
 from state.decisions.request import AppliedWait, CountedEntity, Request
 from state.decisions.waits import CounterKey
 from state.quotas.entity import Tags
-from state.quotas.kinds import MAX_THROTTLE_MS, Family, QuotaSettings
+from state.quotas.kinds import MAX_THROTTLE_MS, QuotaSettings
 from state.quotas.resolution import Quotas
 from state.shares.alive import AliveGateways
 from state.shares.counter_share import CounterShare, DecidedCharge, InlineCharge
@@ -21,9 +19,9 @@ class Admission(NamedTuple):
     """What a gateway does with a response that is ready, as its share has it.
 
     The client waits `throttle_ms` after the response, 0 if it needn't. `refused` has one flag for each topic of a
-    mutation request. `withhold` says that a Fetch is to be answered empty. `quota`, `limit` and `share` are those of the
-    counter that asked for the wait, in units of the quota per second; None if none did. `throttled_by` are the waits to
-    publish with the event.
+    mutation request. `withhold` says that a Fetch is to be answered empty. `quota`, `limit` and `share` are those of the counter that
+    asked for the wait, in units of the quota per second; None if none did. `throttled_by` are the waits to publish with
+    the event.
     """
 
     throttle_ms: int
@@ -45,8 +43,8 @@ class _Charged(NamedTuple):
 class GatewayShares:
     """The shares of one gateway. Not thread-safe; reads no clock: `now_ms` is epoch milliseconds.
 
-    It keeps at most `max_counters` counters that its own clients touched and as many that it knows from decisions alone;
-    of each, those used least recently are forgotten first. `forgotten` counts the former.
+    It keeps at most `max_counters` counters that its own clients touched, and as many that it knows from decisions
+    alone. Of each, those used least recently are forgotten first. `forgotten` counts the former.
     """
 
     def __init__(self, instance: str, settings: QuotaSettings, max_counters: int, max_mute_ms: int) -> None:
@@ -124,7 +122,7 @@ class GatewayShares:
         if share is not None:
             self._touched.move_to_end(counter)
             return share
-        share = self._touched[counter] = self._heard.pop(counter, None) or CounterShare()
+        share = self._touched[counter] = self._heard.pop(counter) if counter in self._heard else CounterShare()
         if len(self._touched) > self._max_counters:
             self._touched.popitem(last=False)
             self.forgotten += 1
@@ -152,4 +150,6 @@ def _wait_ms(charged: _Charged) -> int:
 
 
 def _entity(tags: Tags) -> CountedEntity:
-    return CountedEntity(**tags.to_mapping())
+    if tags.topic is not None:
+        return CountedEntity(topic=tags.topic, partition=tags.partition)
+    return CountedEntity(tags.user or None, tags.client_id if tags.client_id or not tags.user else None)
