@@ -415,8 +415,7 @@ class ManagerReplay:
 
     def _charge(self, resolution: Resolution, amount: float, *, strict: bool, now_ms: int) -> Outcome:
         amounts = [amount, 0.0] if self.kind is QuotaKind.REQUEST_PERCENTAGE else [amount]
-        # A shadow quota is charged alike, but doesn't take a throttled Fetch back: the cases do that by `unrecord`.
-        charge = Charge(self.kind, resolution.rung, resolution.limit, True, amounts, strict)
+        charge = Charge(self.kind, resolution.rung, resolution.limit, resolution.shadow, amounts, strict)
         return self.counters.charge(resolution.key, charge, now_ms)
 
     def _record(self, resolution: Resolution, amount: float, now_ms: int) -> Json:

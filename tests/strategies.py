@@ -5,6 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from state.decisions.request import HEARTBEAT_API
 from state.quotas.entity import DEFAULT, QuotaEntity
 from state.quotas.entry import QuotaEntry
 from state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, Coexistence, QuotaSettings, RequestPolicy, Window
@@ -50,7 +51,9 @@ def events(draw: st.DrawFn) -> bytes:
     """A request event, nearly always a good one."""
     if draw(st.integers(0, 19)) == 0:
         return draw(st.sampled_from([b"", b"{}", b'{"api": 1}', b"\xff"]))
-    api = draw(st.sampled_from(["Produce", "Fetch", "CreateTopics", "DeleteTopics", "Metadata", "Heartbeat"]))
+    api = draw(
+        st.sampled_from(["Produce", "Fetch", "CreateTopics", "DeleteTopics", "Metadata", "Heartbeat", HEARTBEAT_API])
+    )
     event: dict[str, Any] = {
         "api": api,
         "user": draw(st.sampled_from(USERS)),
@@ -65,9 +68,18 @@ def events(draw: st.DrawFn) -> bytes:
         partition = st.fixed_dictionaries(
             {"topic": st.sampled_from(TOPICS), "partition": st.integers(0, 1), "bytes": st.integers(0, 10**6)}
         )
-        event["topic_partitions"] = draw(st.lists(partition, max_size=3))
+        if draw(st.integers(0, 3)):
+            event["topic_partitions"] = draw(st.lists(partition, max_size=3))
+        else:
+            event["bytes"] = draw(st.integers(0, 10**6))
+        event["withheld"] = draw(st.booleans())
     elif api in ("CreateTopics", "DeleteTopics"):
         mutation = st.fixed_dictionaries({"topic": st.sampled_from(TOPICS), "partitions": st.integers(0, 50)})
-        event["mutations"] = draw(st.lists(mutation, max_size=3))
+        if draw(st.integers(0, 3)):
+            event["mutations"] = draw(st.lists(mutation, max_size=3))
+        else:
+            event["mutations_charged"] = draw(st.integers(0, 50))
         event["validate_only"] = draw(st.booleans())
+    elif api == HEARTBEAT_API:
+        event["heartbeat"] = {"staleness_ms": 1, "counters": 0}
     return json.dumps(event).encode()

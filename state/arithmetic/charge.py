@@ -13,7 +13,8 @@ class Charge(msgspec.Struct, array_like=True, gc=False):
     """A charge that is still to be made. Without any amount it resets the quota's counter.
 
     `amounts` depends on the kind's family: [bytes]; [handler, network] points of request time; or the partitions of
-    each mutated topic. `limit` is in units per second, None if there is none.
+    each mutated topic. `limit` is in units per second, None if there is none. `withheld` bytes were not delivered:
+    they are recorded, checked and taken back.
     """
 
     kind: QuotaKind
@@ -22,6 +23,7 @@ class Charge(msgspec.Struct, array_like=True, gc=False):
     shadow: bool
     amounts: list[float]
     strict: bool = False
+    withheld: bool = False
 
 
 class Unmetered(msgspec.Struct, array_like=True, gc=False):
@@ -49,8 +51,3 @@ class Outcome(msgspec.Struct, gc=False):
     tokens: float | None = None
     refused: Sequence[bool] = ()
     samples: SampledRate | None = None
-
-
-def throttles(outcomes: Sequence[Outcome]) -> bool:
-    """Whether any of the quotas asks for a wait. Shadow quotas don't count."""
-    return any(outcome.wait_ms > 0 and not outcome.charge.shadow for outcome in outcomes)

@@ -5,7 +5,7 @@
 
 from collections.abc import Sequence
 
-from state.arithmetic.charge import Charge, Outcome, throttles
+from state.arithmetic.charge import Charge, Outcome
 from state.arithmetic.sampled_rate import SampledRate, is_exceeded, wait_for_rate_ms
 from state.arithmetic.token_bucket import TokenBucket, wait_for_tokens_ms
 from state.quotas.kinds import UNLIMITED, Coexistence, Family, QuotaKind, QuotaSettings, Window, burst
@@ -26,16 +26,8 @@ class EntityCounters:
         self.last_event_ms = 0
 
     def charge_request(self, charges: Sequence[Charge], now_ms: int, settings: QuotaSettings) -> list[Outcome]:
-        """Make all charges of one request on this entity.
-
-        If one of them throttles a Fetch, its bytes are taken back, because the response is sent empty (KIP-219).
-        """
-        outcomes = [self.charge(charge, now_ms, settings) for charge in charges]
-        if throttles(outcomes):
-            for outcome in outcomes:
-                if outcome.charge.kind.consumer:
-                    self.rate(outcome.charge.kind).record(-outcome.value, settings.client_window, now_ms)
-        return outcomes
+        """Make all charges of one request on this entity."""
+        return [self.charge(charge, now_ms, settings) for charge in charges]
 
     def charge(self, charge: Charge, now_ms: int, settings: QuotaSettings) -> Outcome:
         """Charge one quota at `now_ms`, as Kafka's quota manager of that family does."""
@@ -95,11 +87,17 @@ class EntityCounters:
         )
 
     def _charge_bytes(self, charge: Charge, now_ms: int, window: Window) -> Outcome:
-        """Record, then check (KIP-219). The wait has no upper bound."""
+        """Record, then check (KIP-219). The wait has no upper bound.
+
+        The bytes of a Fetch that was answered empty are taken back after the check, as Kafka's
+        `unrecordQuotaSensor` does: the outcome is that of the bytes, and the counter is left without them.
+        """
         rate, limit, amount = self.rate(charge.kind), charge.limit, charge.amounts[0]
         rate.record(amount, window, now_ms)
         observed = rate.measure(window, now_ms)
         wait_ms = wait_over_limit_ms(rate, observed, limit, window, now_ms)
+        if charge.withheld:
+            rate.record(-amount, window, now_ms)
         return Outcome(charge, amount, is_exceeded(limit, observed), wait_ms, observed)
 
     def _charge_request_time(self, charge: Charge, now_ms: int, settings: QuotaSettings) -> Outcome:

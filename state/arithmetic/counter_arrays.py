@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from state.arithmetic.charge import Charge, Outcome, throttles
+from state.arithmetic.charge import Charge, Outcome
 from state.arithmetic.columns import Columns, Flags, Floats, Integers
 from state.arithmetic.counter import MUTATION_RATE_WINDOW
 from state.arithmetic.sampled_rate import is_exceeded, wait_for_rate_ms
@@ -72,7 +72,6 @@ class CounterArrays:
                 made = charge_kind(kind, entities[members], now_ms[members], charges)
                 for member, outcome in zip(members, made, strict=True):
                     outcomes[member].append(outcome)
-        self._take_back_fetched(entities, now_ms, outcomes)
         return outcomes
 
     def columns(self) -> Columns:
@@ -83,7 +82,10 @@ class CounterArrays:
     def _charge_rates(
         self, kind: QuotaKind, entities: Integers, now_ms: Integers, charges: Sequence[Charge]
     ) -> list[Outcome]:
-        """Bytes and request time: record, then check. Network time is recorded without a check."""
+        """Bytes and request time: record, then check. Network time is recorded without a check.
+
+        Bytes that were withheld are taken back after the check.
+        """
         window = self._settings.client_window
         amounts = np.array([charge.amounts[0] for charge in charges], np.float64)
         self.rates.record(kind, entities, amounts, window, now_ms)
@@ -94,6 +96,9 @@ class CounterArrays:
             values, longest_ms = amounts + network, window.window_ms
             used = network != 0
             self.rates.record(kind, entities[used], network[used], window, now_ms[used])
+        elif True in [charge.withheld for charge in charges]:
+            back = np.array([charge.withheld for charge in charges], np.bool_)
+            self.rates.record(kind, entities[back], -amounts[back], window, now_ms[back])
         outcomes = []
         for charge, value, rate, window_ms in zip(
             charges, values.tolist(), rates.tolist(), windows_ms.tolist(), strict=True
@@ -141,18 +146,6 @@ class CounterArrays:
                 strict=True,
             )
         ]
-
-    def _take_back_fetched(self, entities: Integers, now_ms: Integers, outcomes: Sequence[Sequence[Outcome]]) -> None:
-        """Take back the bytes of a throttled Fetch, because the response is sent empty (KIP-219)."""
-        fetched: dict[QuotaKind, list[tuple[int, float]]] = {}
-        for member, made in enumerate(outcomes):
-            for outcome in made:
-                if outcome.charge.kind.consumer and throttles(made):
-                    fetched.setdefault(outcome.charge.kind, []).append((member, -outcome.value))
-        for kind, taken in fetched.items():
-            members = [member for member, _ in taken]
-            values = np.array([value for _, value in taken], np.float64)
-            self.rates.record(kind, entities[members], values, self._settings.client_window, now_ms[members])
 
 
 class BucketArrays:

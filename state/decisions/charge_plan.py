@@ -4,7 +4,7 @@ import msgspec
 
 from state.arithmetic.charge import Charge, Unmetered
 from state.decisions.control import Unmute
-from state.decisions.request import Request
+from state.decisions.request import HEARTBEAT_API, Request
 from state.quotas.entity import Tags
 from state.quotas.entry import Mode
 from state.quotas.kinds import QuotaKind, QuotaSettings, RequestPolicy
@@ -47,11 +47,13 @@ class ChargePlan(msgspec.Struct, gc=False):
 
 
 def plan_charges(request: Request, quotas: Quotas, settings: QuotaSettings) -> ChargePlan:
-    """The counters this request is charged to, and the limits that apply under these quotas.
+    """The counters this request is charged to, and the limits that apply under these quotas; none for a heartbeat.
 
     Shadow quotas are planned after the enforced ones and on counters of their own, so they change nothing for those.
     """
     plan = ChargePlan({}, [])
+    if request.api == HEARTBEAT_API:
+        return plan
     _plan(plan, request, quotas, settings)
     if quotas.shadow is not None:
         _plan(plan, request, quotas.shadow, settings)
@@ -62,11 +64,13 @@ def _plan(plan: ChargePlan, request: Request, quotas: QuotaLadder, settings: Quo
     """Add the charges under the quotas of one mode."""
     if request.api in MUTATION_APIS:
         _plan_mutations(plan, request, quotas, settings)
-    elif request.topic_partitions:
+    elif request.topic_partitions or request.bytes is not None:
         if request.api == "Produce":
             _plan_bytes(plan, request, quotas, QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.TOPIC_PRODUCER_BYTE_RATE)
         elif request.api == "Fetch" and not request.cluster_action:
             _plan_bytes(plan, request, quotas, QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.TOPIC_CONSUMER_BYTE_RATE)
+    if request.mutations_charged is not None:
+        _plan_executed(plan, request, request.mutations_charged, quotas)
     if request.request_time_ns is not None or request.network_time_ns is not None:
         _plan_request_time(plan, request, quotas, settings)
 
@@ -132,21 +136,33 @@ def _plan_mutations(plan: ChargePlan, request: Request, quotas: QuotaLadder, set
     _add(plan, kind, resolution, amounts, strict=is_strict(request))
 
 
+def _plan_executed(plan: ChargePlan, request: Request, partitions: int, quotas: QuotaLadder) -> None:
+    """Mutations that were executed elsewhere are charged as a permissive request's: nobody can refuse them any more."""
+    kind = QuotaKind.CONTROLLER_MUTATION_RATE
+    if quotas.enabled(kind):
+        _add(plan, kind, quotas.resolve(kind, request.user or "", request.client_id or ""), [float(partitions)])
+
+
 def _plan_bytes(
     plan: ChargePlan, request: Request, quotas: QuotaLadder, client_kind: QuotaKind, topic_kind: QuotaKind
 ) -> None:
+    withheld = request.withheld and client_kind.consumer
     if quotas.enabled(client_kind):
         resolution = quotas.resolve(client_kind, request.user or "", request.client_id or "")
-        _add(plan, client_kind, resolution, [float(sum([touched.bytes for touched in request.topic_partitions]))])
+        size = request.bytes
+        if size is None:
+            size = sum([touched.bytes for touched in request.topic_partitions])
+        _add(plan, client_kind, resolution, [float(size)], withheld=withheld)
     metered = quotas.enabled(topic_kind)
     if not metered and quotas.mode is _SHADOW:
         return  # the enforced quotas have reported the bytes of each partition
-    for (topic, partition), size in _bytes_by_partition(request).items():
+    for (topic, partition), moved in _bytes_by_partition(request).items():
         if metered:
-            _add(plan, topic_kind, quotas.resolve_topic(topic_kind, topic, partition), [size])
+            resolution = quotas.resolve_topic(topic_kind, topic, partition)
+            _add(plan, topic_kind, resolution, [moved], withheld=withheld)
         else:
             tags = Tags(topic=topic, partition=partition)
-            plan.unmetered.append(Unmetered(topic_kind, Rung.NONE, tags, size))
+            plan.unmetered.append(Unmetered(topic_kind, Rung.NONE, tags, moved))
 
 
 def _plan_request_time(plan: ChargePlan, request: Request, quotas: QuotaLadder, settings: QuotaSettings) -> None:
@@ -169,11 +185,18 @@ def _bytes_by_partition(request: Request) -> dict[tuple[str, int], float]:
     return sizes
 
 
-def _add(plan: ChargePlan, kind: QuotaKind, resolution: Resolution, amounts: list[float], strict: bool = False) -> None:
+def _add(
+    plan: ChargePlan,
+    kind: QuotaKind,
+    resolution: Resolution,
+    amounts: list[float],
+    strict: bool = False,
+    withheld: bool = False,
+) -> None:
     limit = resolution.limit
     if limit is None and resolution.shadow:
         return  # a trial counts whom it limits; enforced quotas count everybody, as Kafka does
-    charge = Charge(kind, resolution.rung, limit, resolution.shadow, amounts, strict)
+    charge = Charge(kind, resolution.rung, limit, resolution.shadow, amounts, strict, withheld)
     counter = plan.counters.get(resolution.key)
     if counter is None:
         plan.counters[resolution.key] = CounterCharges(resolution.tags, [charge])

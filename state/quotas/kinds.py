@@ -47,8 +47,8 @@ class QuotaKind(StrEnum):
     `PartialDecision`. CONTRIBUTING.md, "How to add a quota kind", has all steps.
 
     `code` identifies the kind's rate in stored state: codes count up from 0 and never change their meaning.
-    `metric_group` is Kafka's metric group. `consumer` marks what a Fetch consumes: a throttled Fetch is answered empty
-    and its bytes are taken back (KIP-219).
+    `metric_group` is Kafka's metric group. `consumer` marks what a Fetch consumes: the bytes of one that was answered
+    empty are taken back (KIP-219).
     """
 
     PRODUCER_BYTE_RATE = "producer_byte_rate", 0, Scope.CLIENT, Family.BYTES, "Produce"

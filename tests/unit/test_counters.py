@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from state.arithmetic.charge import Charge
 from state.arithmetic.columns import columns_of, concatenate, counters_from
 from state.arithmetic.counter import EntityCounters
+from state.arithmetic.sampled_rate import SampledRate
 from state.quotas.kinds import Coexistence, QuotaKind, QuotaSettings
 from state.store.codec import decode
 from state.store.shard import Shard
@@ -40,7 +41,8 @@ def charges(draw: st.DrawFn) -> list[Charge]:
         if kind is QuotaKind.CONTROLLER_MUTATION_RATE:
             count = draw(st.sampled_from([1, 1, 1, 3]))
         values = draw(st.lists(amounts, min_size=count, max_size=count))
-        made.append(Charge(kind, "user", draw(limits), draw(st.booleans()), values, draw(st.booleans())))
+        shadow, strict, withheld = draw(st.tuples(st.booleans(), st.booleans(), st.booleans()))
+        made.append(Charge(kind, "user", draw(limits), shadow, values, strict, withheld))
     return made
 
 
@@ -77,7 +79,7 @@ def everything(counters: EntityCounters) -> str:
 def test_many_entities_together_give_the_same_as_one_by_one(
     batches: list[dict[str, list[ChargedRequest]]], quota: QuotaSettings, together: int
 ) -> None:
-    """Outcomes and stored counters, for every kind, late and early times, strict and not, shadow or not."""
+    """Outcomes and stored counters: every kind, late and early, strict and not, shadow or not, withheld or not."""
     quota = replace(quota, coexistence=Coexistence.MAX)  # the other needs copies of samples and is done one by one
     assert charge_all(batches, quota, together) == charge_all(batches, quota, ONE_BY_ONE)
 
@@ -87,6 +89,7 @@ def test_a_thousand_entities_are_charged_together_as_one_by_one() -> None:
     quota = QuotaSettings(coexistence=Coexistence.MAX)
     charged = [
         Charge(QuotaKind.PRODUCER_BYTE_RATE, "user", 100.0, False, [333.3]),
+        Charge(QuotaKind.CONSUMER_BYTE_RATE, "user", 100.0, False, [444.4], withheld=True),
         Charge(QuotaKind.REQUEST_PERCENTAGE, "user", 1.0, False, [1.1, 0.7]),
         Charge(QuotaKind.CONTROLLER_MUTATION_RATE, "user", 5.0, False, [30.0], True),
     ]
@@ -101,6 +104,50 @@ def test_a_thousand_entities_are_charged_together_as_one_by_one() -> None:
     together = charge_all(batches, quota, together=64)
 
     assert together == charge_all(batches, quota, ONE_BY_ONE)
+
+
+@given(
+    events=st.lists(st.tuples(st.integers(0, 1500), amounts, st.booleans()), min_size=1, max_size=40),
+    together=st.sampled_from([1, ONE_BY_ONE]),
+)
+def test_withheld_bytes_are_recorded_measured_and_taken_back_as_kafka_does(
+    events: list[tuple[int, float, bool]], together: int
+) -> None:
+    """Every reading, then and later, is that of a rate with record(x), measure, record(-x); KIP-219."""
+    quota, key, kind = QuotaSettings(), "a|", QuotaKind.CONSUMER_BYTE_RATE
+    shard, kafka, now_ms = Shard(), SampledRate(), strategies.START_MS
+    for after_ms, amount, withheld in events:
+        now_ms += after_ms
+        kafka.record(amount, quota.client_window, now_ms)
+        expected = kafka.measure(quota.client_window, now_ms)
+        if withheld:
+            kafka.record(-amount, quota.client_window, now_ms)
+
+        charge = Charge(kind, "user", 100.0, False, [amount], withheld=withheld)
+        ((_, (outcome,)),) = shard.charge({key: [ChargedRequest(now_ms, [charge])]}, quota, together)
+
+        assert (outcome.value, outcome.rate, outcome.violated) == (amount, expected, expected > 100.0)
+    assert shard.counters(key).rates[kind] == kafka
+
+
+@given(batches=micro_batches, quota=strategies.quota_settings, partitions=amounts, together=st.sampled_from([1, 2**31]))
+def test_executed_mutations_are_charged_below_zero_whatever_the_bucket_holds(
+    batches: list[dict[str, list[ChargedRequest]]], quota: QuotaSettings, partitions: float, together: int
+) -> None:
+    """After any past: nothing is refused, and every partition is taken."""
+    limit, key, now_ms = 5.0, KEYS[0], strategies.START_MS
+    quota = replace(quota, coexistence=Coexistence.MAX)
+    shard = Shard()
+    for batch in batches:
+        shard.charge(batch, quota, together)
+    charges = [Charge(QuotaKind.CONTROLLER_MUTATION_RATE, "user", limit, False, [count]) for count in (0.0, partitions)]
+
+    (_, (before,)), (_, (after,)) = shard.charge(
+        {key: [ChargedRequest(now_ms, [charge]) for charge in charges]}, quota, together
+    )
+
+    assert (after.refused, after.value) == ([False], partitions)
+    assert after.tokens == (before.tokens or 0.0) - partitions
 
 
 @pytest.mark.parametrize("together", [1, ONE_BY_ONE])

@@ -153,15 +153,119 @@ def test_bytes_over_the_quota_wait_until_the_rate_is_down() -> None:
     assert decision["decided_by"] == "producer_byte_rate"
 
 
-def test_a_throttled_fetch_is_answered_empty_and_its_bytes_are_taken_back() -> None:
-    """KIP-219: the second small fetch sees a counter without the first one's bytes."""
+def test_the_bytes_of_a_fetch_that_was_answered_empty_are_taken_back() -> None:
+    """KIP-219: the first one's wait is that of its bytes, and the second small one sees a counter without them."""
     first, second = decide(
-        [quota(QuotaKind.CONSUMER_BYTE_RATE, 1000)], moves("Fetch", 20_000), moves("Fetch", 10, timestamp_ms=T0 + 1)
+        [quota(QuotaKind.CONSUMER_BYTE_RATE, 1000)],
+        moves("Fetch", 20_000, withheld=True),
+        moves("Fetch", 10, timestamp_ms=T0 + 1),
     )
 
-    assert first["throttle_time_ms"] == 10_000
+    assert (first["throttle_time_ms"], first["charges"][0]["value"]) == (10_000, 20_000)
     assert second["verdict"] == "ALLOW"
     assert second["charges"][0]["rate"] < 1.0
+
+
+def test_the_bytes_of_a_fetch_that_was_delivered_stay_charged_though_it_is_throttled() -> None:
+    """20 000 and 10 bytes over 10 s are 2001 a second; Q=1000."""
+    _, second = decide([quota(QuotaKind.CONSUMER_BYTE_RATE, 1000)], moves("Fetch", 20_000), moves("Fetch", 10))
+
+    assert second["throttle_time_ms"] == 10_010
+
+
+def test_withheld_bytes_are_taken_back_though_nothing_throttles() -> None:
+    """The gateway's own share may hold back what the whole quota allows."""
+    _, second = decide(
+        [quota(QuotaKind.CONSUMER_BYTE_RATE, 1000)], moves("Fetch", 5_000, withheld=True), moves("Fetch", 10)
+    )
+
+    assert second["charges"][0]["rate"] == 1.0
+
+
+def test_withheld_bytes_are_taken_back_from_the_counters_of_other_tags_too() -> None:
+    """By user, by client-id for request time, by partition and in shadow: one Fetch, four counters."""
+    entries = [
+        quota(QuotaKind.CONSUMER_BYTE_RATE, 1000),
+        quota(QuotaKind.CONSUMER_BYTE_RATE, 1, ANY_CLIENT, shadow=True),
+        quota(QuotaKind.TOPIC_CONSUMER_BYTE_RATE, 1, QuotaEntity(topic=DEFAULT)),
+        quota(QuotaKind.REQUEST_PERCENTAGE, 1, ANY_CLIENT),
+    ]
+    first, second = decide(entries, moves("Fetch", 20_000, request_time_ns=5_000_000, withheld=True), moves("Fetch", 0))
+
+    assert [charge["rate"] for charge in first["charges"]].count(2000.0) == 3
+    assert [charge["rate"] for charge in second["charges"]] == [0.0, 0.0, 0.0]
+
+
+def test_only_a_fetch_can_be_withheld() -> None:
+    """What was written is written."""
+    _, second = decide(
+        [quota(QuotaKind.PRODUCER_BYTE_RATE, 1000)], moves("Produce", 20_000, withheld=True), moves("Produce", 10)
+    )
+
+    assert second["charges"][0]["rate"] == 2001.0
+
+
+def test_bytes_of_unknown_partitions_are_charged_to_the_client_alone() -> None:
+    """A quota on topics can't be, so no partition is charged or reported."""
+    entries = [
+        quota(QuotaKind.PRODUCER_BYTE_RATE, 1000),
+        quota(QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 1, QuotaEntity(topic=DEFAULT)),
+    ]
+
+    produced, fetched, replicated = decide(
+        [*entries, quota(QuotaKind.CONSUMER_BYTE_RATE, 1000)],
+        {"api": "Produce", "bytes": 20_000},
+        {"api": "Fetch", "bytes": 30_000},
+        {"api": "Fetch", "bytes": 30_000, "cluster_action": True},
+    )
+
+    assert [(charge["quota"], charge["value"]) for charge in produced["charges"]] == [("producer_byte_rate", 20_000)]
+    assert produced["throttle_time_ms"] == 10_000
+    assert [(charge["quota"], charge["value"]) for charge in fetched["charges"]] == [("consumer_byte_rate", 30_000)]
+    assert replicated["charges"] == []
+
+
+def test_mutations_that_were_executed_are_charged_and_never_refused() -> None:
+    """Burst 55: 60 leave -5; 10 more are charged all the same, where a request that asks first is refused."""
+    executed = [{"api": api, "mutations_charged": 10, "validate_only": True} for api in ("CreateTopics", "Requests")]
+
+    _, *charged, asked = decide(MUTATIONS, creates(60), *executed, creates(1))
+
+    assert [(each["verdict"], each["throttle_time_ms"], each["error_code"]) for each in charged] == [
+        ("THROTTLE", 3_000, 0),
+        ("THROTTLE", 5_000, 0),
+    ]
+    assert [each["charges"][0]["tokens"] for each in charged] == [-15.0, -25.0]
+    assert [each["topic_results"] for each in charged] == [[], []]
+    assert asked["verdict"] == "REJECT"
+
+
+def test_a_sum_of_requests_is_one_charge_of_the_sum() -> None:
+    entries = [quota(QuotaKind.PRODUCER_BYTE_RATE, 1000), quota(QuotaKind.REQUEST_PERCENTAGE, 100)]
+    summed = [moves("Produce", 20_000, requests=4), {"api": "Requests", "request_time_ns": 10**9, "requests": 9}]
+
+    assert [(charge["quota"], charge["value"]) for each in decide(entries, *summed) for charge in each["charges"]] == [
+        ("producer_byte_rate", 20_000.0),
+        ("producer.byte.rate", 20_000.0),
+        ("request_percentage", 100.0),
+    ]
+
+
+def test_a_heartbeat_is_charged_nothing_and_repeated() -> None:
+    """Not even its request time, whoever it says sent it."""
+    share = {"quota": "producer_byte_rate", "entity": {"user": "alice"}, "limit": 9.0, "share": 4.5, "charged": 1.5}
+    heartbeat = {"staleness_ms": 12, "counters": 3, "shares": [share | {"throttle_ms": 4}]}
+    entries = [quota(QuotaKind.REQUEST_PERCENTAGE, 1, ANY_CLIENT), *MUTATIONS]
+
+    (decision,) = decide(
+        entries,
+        {"api": "GatewayHeartbeat", "gateway": "g", "instance": "g-1", "heartbeat": heartbeat}
+        | {"request_time_ns": 10**9, "mutations_charged": 9},
+    )
+
+    assert (decision["verdict"], decision["charges"]) == ("ALLOW", [])
+    assert (decision["api"], decision["gateway"], decision["instance"]) == ("GatewayHeartbeat", "g", "g-1")
+    assert decision["heartbeat"] == heartbeat
 
 
 def test_a_throttled_produce_keeps_its_bytes() -> None:
@@ -169,17 +273,6 @@ def test_a_throttled_produce_keeps_its_bytes() -> None:
     _, second = decide([quota(QuotaKind.PRODUCER_BYTE_RATE, 1000)], moves("Produce", 20_000), moves("Produce", 10))
 
     assert second["throttle_time_ms"] == 10_010
-
-
-def test_a_fetch_throttled_by_request_time_takes_its_bytes_back_too() -> None:
-    """Whatever throttles it, the response is empty."""
-    entries = [quota(QuotaKind.CONSUMER_BYTE_RATE, 1000), quota(QuotaKind.REQUEST_PERCENTAGE, 1)]
-    slow = moves("Fetch", 9_000, request_time_ns=200_000_000)
-
-    first, second = decide(entries, slow, moves("Fetch", 9_000, timestamp_ms=T0 + 1))
-
-    assert first["decided_by"] == "request_percentage"
-    assert second["charges"][0]["violated"] is False
 
 
 def test_replica_fetches_are_not_charged_to_clients() -> None:
@@ -403,28 +496,6 @@ def test_what_no_shadow_quota_matches_is_not_charged_in_shadow() -> None:
     with_trial, without = (decide(entries, moves("Produce", 5000)) for entries in ([trial], []))
 
     assert with_trial == without
-
-
-def test_a_shadow_quota_takes_no_fetch_back() -> None:
-    """Two fetches, both over the trial's limit: the live counter and the trial's keep the bytes of both."""
-    kind = QuotaKind.CONSUMER_BYTE_RATE
-    _, second = decide(
-        [quota(kind, 1e9), quota(kind, 1.0, shadow=True)], moves("Fetch", 30_000), moves("Fetch", 30_000)
-    )
-
-    assert [charge["rate"] for charge in second["charges"][:2]] == [6000.0, 6000.0]
-    assert second["verdict"] == "ALLOW"
-
-
-def test_what_an_enforced_quota_takes_back_stays_counted_in_shadow() -> None:
-    """30 000 bytes of a throttled Fetch: taken back from the live counter, which the second Fetch finds empty."""
-    kind = QuotaKind.CONSUMER_BYTE_RATE
-    first, second = decide(
-        [quota(kind, 1000), quota(kind, 500, shadow=True)], moves("Fetch", 30_000), moves("Fetch", 1000)
-    )
-
-    assert (first["verdict"], second["verdict"]) == ("THROTTLE", "ALLOW")
-    assert [charge["rate"] for charge in second["charges"][:2]] == [100.0, 3100.0]
 
 
 @given(quota_entries, quota_settings, st.lists(events(), max_size=8))
