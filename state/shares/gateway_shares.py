@@ -19,9 +19,9 @@ class Admission(NamedTuple):
     """What a gateway does with a response that is ready, as its share has it.
 
     The client waits `throttle_ms` after the response, 0 if it needn't. `refused` has one flag for each topic of a
-    mutation request. `withhold` says that a Fetch is to be answered empty. `quota`, `limit` and `share` are those of the counter that
-    asked for the wait, in units of the quota per second; None if none did. `throttled_by` are the waits to publish with
-    the event.
+    mutation request. `withhold` says that a Fetch is to be answered empty. `quota`, `limit` and `share` are those of
+    the counter that asked for the wait, in units of the quota per second; None if none did. `throttled_by` are the
+    waits to publish with the event.
     """
 
     throttle_ms: int
