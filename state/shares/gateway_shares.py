@@ -88,14 +88,15 @@ class GatewayShares:
         charged = [self._charge(counter, charge, now_ms) for counter, charge in self._limited(request, quotas)]
         if not charged:
             return Admission(0)
+        refused = next((tuple(each.inline.refused) for each in charged if each.inline.refused), ())
         longest = max(charged, key=_wait_ms)
-        wait_ms = min(max(longest.inline.wait_ms, 0), MAX_THROTTLE_MS, self._max_mute_ms)
+        least_ms = 1 if any(refused) else 0  # with 0 ms a refusal would look like success
+        wait_ms = min(max(longest.inline.wait_ms, least_ms), MAX_THROTTLE_MS, self._max_mute_ms)
         withhold = wait_ms > 0 and request.api == "Fetch" and not delivered
         if withhold:
             for each in charged:
                 if each.charge.kind.consumer:
                     each.share.take_back(each.charge, self._settings, now_ms)
-        refused = next((tuple(each.inline.refused) for each in charged if each.inline.refused), ())
         held = tuple(_held(charged, now_ms))
         throttled_by = _applied(held, now_ms)
         if not wait_ms:
