@@ -22,14 +22,8 @@ CORRECTION_S = 30.0
 MAX_DEBT_S = 10.0
 """Most that is made up for if they used too much, in seconds of the limit."""
 
-MAX_CREDIT_S = 3.0
-"""Most that is made up for if they left it unused, in seconds of the limit."""
-
 RAMP_S = 5.0
 """Seconds in which a share may grow by the whole limit. It shrinks at once."""
-
-SETTLED_S = 10.0
-"""Seconds in which an unused credit is forgotten once nobody wants more."""
 
 _SIZE_WEIGHT = 0.02
 """Weight of the newest fetch in the mean size of the counter's fetches."""
@@ -108,11 +102,9 @@ class CounterShare:
 
     __slots__ = (
         "_active_since_ms",
-        "_balance",
+        "_all_left",
         "_decided_ms",
         "_fetch_size",
-        "_heard_ms",
-        "_hungry_until_ms",
         "_last_charge_ms",
         "_others",
         "_own",
@@ -134,9 +126,7 @@ class CounterShare:
         self._own = EntityCounters()
         self._pace = TokenBucket()
         self._others: dict[str, OtherGateway] = {}
-        self._hungry_until_ms = 0  # of any gateway, oneself included
-        self._balance = 0.0  # what all may still use, below zero what they used too much
-        self._heard_ms = 0
+        self._all_left = TokenBucket()  # what all gateways together may still use, by what is decided
         self._decided_ms = 0  # newest time of a decided request
         self._own_decided_ms = -1  # the same of one's own requests
         self._fetch_size = 0.0
@@ -178,7 +168,6 @@ class CounterShare:
         self.own_charged += outcome.value
         if wait_ms > 0:
             self.held_until_ms = max(self.held_until_ms, now_ms + wait_ms)
-            self._hungry_until_ms = max(self._hungry_until_ms, now_ms + max(wait_ms, _span_ms(settings)))
         return InlineCharge(limit, share, wait_ms, list(outcome.refused))
 
     def take_back(self, charge: Charge, settings: QuotaSettings, now_ms: int) -> None:
@@ -199,7 +188,7 @@ class CounterShare:
         value = 0.0 if decided.withheld else decided.value
         if decided.is_fetch:
             self._note_size(decided.value)
-        self._settle(decided, value, event_ms, settings, now_ms)
+        self._settle(decided, value, event_ms, settings)
         if gateways.is_own(decided.instance):
             self._own_decided_ms = max(self._own_decided_ms, event_ms)
             return
@@ -213,7 +202,6 @@ class CounterShare:
         other.record(value, event_ms, _span_ms(settings) / 1000.0)
         if decided.held_ms:
             other.hungry_until_ms = max(other.hungry_until_ms, now_ms + max(decided.held_ms, _span_ms(settings)))
-            self._hungry_until_ms = max(self._hungry_until_ms, other.hungry_until_ms)
 
     def rate(self, settings: QuotaSettings, now_ms: int, charge_kind: QuotaKind) -> float:
         """The rate of this gateway's own traffic, in units of the quota per second."""
@@ -238,34 +226,23 @@ class CounterShare:
                 charged += other.charged_at(self._decided_ms, span_s)
         for instance in gone:
             del self._others[instance]
-        balance = self._balance if known_ms == now_ms else min(0.0, self._balance)
-        all_may_use = limit + (balance / CORRECTION_S if gateways.count > 1 else 0.0)
+        left = 0.0 if gateways.count == 1 else self._all_left.tokens
+        if known_ms < now_ms:
+            left = min(0.0, left)  # nobody can say any more whether it is still unused
+        all_may_use = limit + left / CORRECTION_S
         return max(limit / (2 * gateways.count), (all_may_use - charged / span_s) / (1 + hungry))
 
-    def _settle(
-        self, decided: DecidedCharge, value: float, event_ms: int, settings: QuotaSettings, now_ms: int
-    ) -> None:
-        """Bring the balance up to the time of a decided request, and take its charge off.
-
-        While somebody wants more, the balance gains the limit; otherwise a debt is still paid off, and a credit is
-        forgotten.
-        """
-        limit = decided.limit
-        if limit is None:
-            self._balance = 0.0
+    def _settle(self, decided: DecidedCharge, value: float, event_ms: int, settings: QuotaSettings) -> None:
+        """Take a decided charge from the bucket that all gateways share, which holds as much as theirs together."""
+        event_ms = max(self._decided_ms, event_ms)
+        self._decided_ms = event_ms
+        if decided.limit is None:
+            self._all_left = TokenBucket()
             return
-        elapsed_s = max(0, event_ms - self._decided_ms) / 1000.0
-        hungry_s = min(elapsed_s, max(0, self._hungry_until_ms - self._heard_ms) / 1000.0)
-        usable = limit - self._fetch_size / (settings.client_window.samples * settings.client_window.window_ms / 1000.0)
-        self._balance = min(limit * MAX_CREDIT_S, self._balance + usable * hungry_s)
-        calm_s = elapsed_s - hungry_s
-        if self._balance < 0.0:
-            self._balance = min(0.0, self._balance + usable * calm_s)
-        else:
-            self._balance *= max(0.0, 1.0 - calm_s / SETTLED_S)
-        self._balance = max(-limit * MAX_DEBT_S, self._balance - value)
-        self._decided_ms = max(self._decided_ms, event_ms)
-        self._heard_ms = now_ms
+        client_window = settings.client_window
+        usable = decided.limit - self._fetch_size / (client_window.samples * client_window.window_ms / 1000.0)
+        self._all_left.record(value, usable, _burst_window(settings), event_ms)
+        self._all_left.tokens = max(self._all_left.tokens, -decided.limit * MAX_DEBT_S)
 
     def _note_size(self, size: float) -> None:
         """One broker lets a fetch less through in each window than the quota allows: the one that would exceed it."""
@@ -277,7 +254,7 @@ class CounterShare:
         A fetch that is larger than the bucket is served from a full one. Request time waits for a window at most, as in
         Kafka, but a window of the whole quota: a share refills more slowly.
         """
-        burst_window = Window(settings.client_window.samples - 1, settings.client_window.window_ms)
+        burst_window = _burst_window(settings)
         value = sum(charge.amounts)
         before = self._pace.measure(share, burst_window, now_ms)
         self._pace.tokens = before - value
@@ -293,3 +270,11 @@ class CounterShare:
 def _span_ms(settings: QuotaSettings) -> int:
     """The shortest time that a meter covers: S-1 windows."""
     return (settings.client_window.samples - 1) * settings.client_window.window_ms
+
+
+def _burst_window(settings: QuotaSettings) -> Window:
+    """The burst of a bucket: half of what a meter lets through at once.
+
+    A meter lets nothing more through then until its windows are over; a bucket goes on with the share.
+    """
+    return Window(1, _span_ms(settings) // 2)
