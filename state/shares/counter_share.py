@@ -104,7 +104,8 @@ class CounterShare:
     unused, or fill them twice.
 
     `own_charged` and `others_decided` are sums since the object exists, in units of the quota: once all is decided, any
-    two gateways agree on their sum. `held_until_ms` is when the last wait ends that was applied in line.
+    two gateways agree on their sum. `held_until_ms` is when the last wait ends that was applied in line. `limit` is
+    the one of the last charge.
     """
 
     __slots__ = (
@@ -120,6 +121,7 @@ class CounterShare:
         "_share",
         "_share_ms",
         "held_until_ms",
+        "limit",
         "others_decided",
         "own_charged",
     )
@@ -128,6 +130,7 @@ class CounterShare:
         self.own_charged = 0.0
         self.others_decided = 0.0
         self.held_until_ms = 0
+        self.limit = 0.0
         self._own = EntityCounters()
         self._pace = TokenBucket()
         self._others: dict[str, OtherGateway] = {}
@@ -160,7 +163,7 @@ class CounterShare:
 
     def charge(self, charge: Charge, gateways: AliveGateways, settings: QuotaSettings, now_ms: int) -> InlineCharge:
         """Charge a request that was served here. `charge.limit` is the whole limit, which must be one."""
-        limit = charge.limit or 0.0
+        limit = self.limit = charge.limit or 0.0
         share = self.share(limit, gateways, settings, now_ms)
         if self._is_idle(settings, now_ms):
             self._active_since_ms = now_ms
