@@ -72,8 +72,8 @@ def _missed(situation: Situation, found: Measures, alone: Measures) -> Iterator[
     """The bars for requests of up to a second of the quota.
 
     The mean is 0.97 to 1.02 for requests of up to 0.1 s of the quota, and within 0.03 of one gateway for larger ones.
-    The worst minute is at most 1.05 times that of one gateway. For requests of up to a tenth of a second of a gateway's
-    share the longest silence is at most twice as long.
+    The worst minute after the first is at most 1.05 times that of one gateway. For requests of up to a tenth of a
+    second of a gateway's share the longest silence is at most twice as long.
     """
     size_s = situation.size / situation.limit
     if size_s <= SMALL_S:
@@ -81,8 +81,8 @@ def _missed(situation: Situation, found: Measures, alone: Measures) -> Iterator[
             yield Missed("mean", found.mean_after, f"{MEAN[0]} to {MEAN[1]}")
     elif abs(found.mean_after - alone.mean_after) > MEAN_DIFFERENCE:
         yield Missed("mean", found.mean_after, f"{alone.mean_after:.3f} ± {MEAN_DIFFERENCE}")
-    if found.worst_minute_after > WORST_MINUTE * alone.worst_minute_after:
-        yield Missed("worst minute", found.worst_minute_after, f"≤ {WORST_MINUTE * alone.worst_minute_after:.3f}")
+    if found.worst_later_minute > WORST_MINUTE * alone.worst_later_minute:
+        yield Missed("worst minute", found.worst_later_minute, f"≤ {WORST_MINUTE * alone.worst_later_minute:.3f}")
     if size_s <= SMALL_S / situation.gateways and found.longest_silence_s > SILENCE * alone.longest_silence_s:
         yield Missed("longest silence", found.longest_silence_s, f"≤ {SILENCE * alone.longest_silence_s:.2f} s")
 

@@ -13,6 +13,7 @@ import typer
 
 from scripts.closed_loop.bars import check_bars
 from scripts.closed_loop.measures import Measures, measure
+from scripts.closed_loop.real import run_real
 from scripts.closed_loop.simulation import ClosedLoop
 from scripts.closed_loop.situation import Counters, Situation, Spread, Waits
 from scripts.command import run_command
@@ -25,6 +26,7 @@ QUOTAS = {
 DEFAULT_LIMITS = {Family.BYTES: 1_000_000.0, Family.REQUEST_TIME: 10.0}
 DEFAULT_DEMAND = 20.0
 DEFAULT_SIZE = 0.1
+REAL_DEMAND = 50.0
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,14 @@ class ClosedLoopOptions:
         int | None,
         typer.Option(min=1, metavar="N", help="Try N situations drawn with --seed, each against one gateway alone."),
     ] = None
+    real: Annotated[
+        bool,
+        typer.Option(
+            "--real",
+            help="A broker, the job and gateway processes instead of a simulation; a greedy client of each kind."
+            " Of the other options --gateways, --seconds, --job-down and --json count.",
+        ),
+    ] = False
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 
 
@@ -86,16 +96,14 @@ def run_closed_loop(options: ClosedLoopOptions) -> int:
     """Simulate and print; exit code 1 if --bars finds one that is missed."""
     if options.bars is not None:
         return check_bars(options.bars, options.seed, options.seconds, options.as_json)
+    if options.real:
+        job_down = None if options.job_down is None else _pair("--job-down", options.job_down, "-")
+        return _print(run_real(options.gateways, options.seconds, REAL_DEMAND, job_down), options.as_json)
     situation = situation_of(options)
     found = {"simulated": measure(situation, ClosedLoop(situation).run())}
     if options.compare:
         found["one gateway"] = measure(situation.alone(), ClosedLoop(situation.alone()).run())
-    if options.as_json:
-        figures = {name: _rounded(measures) for name, measures in found.items()}
-        print(json.dumps(figures if options.compare else figures["simulated"]))
-    else:
-        _print_table(found)
-    return 0
+    return _print(found, options.as_json)
 
 
 def situation_of(options: ClosedLoopOptions) -> Situation:
@@ -155,11 +163,17 @@ def _rounded(measures: Measures) -> dict[str, float]:
     return {name: round(value, 4) for name, value in asdict(measures).items()}
 
 
-def _print_table(found: dict[str, Measures]) -> None:
+def _print(found: dict[str, Measures], as_json: bool) -> int:
+    """One column for each; as JSON an object for each, or the only one itself."""
+    if as_json:
+        figures = {name: _rounded(measures) for name, measures in found.items()}
+        print(json.dumps(figures if len(figures) > 1 else figures.popitem()[1]))
+        return 0
     rows = [_rounded(measures) for measures in found.values()]
     print(" " * 20 + "".join(f"{name:>14}" for name in found))
     for name in rows[0]:
         print(f"{name:<20}" + "".join(f"{row[name]:>14g}" for row in rows))
+    return 0
 
 
 if __name__ == "__main__":

@@ -12,19 +12,23 @@ FIRST_MS = 10_000
 """The beginning that figures called `..._after` leave out: a new counter may burst for a window of its quota."""
 
 
+FIRST_MINUTE_MS = 60_000
+
+
 @dataclass(frozen=True)
 class Measures:
     """Served amounts over the quota, the longest silence in seconds, and the part of the quota that was not used.
 
-    `worst_minute` and `worst_5s` are the most in any sliding 60 and 5 s. `..._after` leaves out the first 10 s. The
-    silence is the longest time in which clients that wanted to send were served nothing, all of a counter together.
-    `unused` is 1 - served / min(demand, quota).
+    `worst_minute` and `worst_5s` are the most in any sliding 60 and 5 s. `..._after` leaves out the first 10 s,
+    `worst_later_minute` the first minute. The silence is the longest time in which clients that wanted to send were
+    served nothing, all of a counter together. `unused` is 1 - served / min(demand, quota).
     """
 
     mean: float
     mean_after: float
     worst_minute: float
     worst_minute_after: float
+    worst_later_minute: float
     worst_5s: float
     worst_5s_after: float
     longest_silence_s: float
@@ -45,6 +49,7 @@ def measure(situation: Situation, served: Served) -> Measures:
         mean_after=sum(amount for _, amount in after) / situation.allowed(FIRST_MS, end_ms),
         worst_minute=_worst(situation, rows, 60_000),
         worst_minute_after=_worst(situation, after, 60_000),
+        worst_later_minute=_worst(situation, [row for row in rows if row[0] >= FIRST_MINUTE_MS], 60_000),
         worst_5s=_worst(situation, rows, 5_000),
         worst_5s_after=_worst(situation, after, 5_000),
         longest_silence_s=max(_silence_ms(situation, times) for times in _by_counter(situation, served)) / 1000,

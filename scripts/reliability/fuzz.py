@@ -37,6 +37,10 @@ _EVENTS = (
     b'"mutations":[{"topic":"orders","partitions":6}],"validate_only":false,"gateway":"g"}',
     b'{"api":"Produce","user":"\\ud83e\\udd8a","request_time_ns":1500,"network_time_ns":20,"purgatory_ms":3,'
     b'"topic_partitions":[{"topic":"orders","partition":0,"bytes":1024}],"request_id":"r","authenticating":true}',
+    b'{"api":"Fetch","client_id":"app","bytes":70,"withheld":true,"requests":2,"mutations_charged":1,"instance":"g-1",'
+    b'"throttled_by":[{"quota":"consumer_byte_rate","entity":{"topic":"orders","partition":0},"ms":5}]}',
+    b'{"api":"GatewayHeartbeat","gateway":"g","heartbeat":{"staleness_ms":9,"counters":1,"shares":[{"quota":"q",'
+    b'"entity":{"user":"alice"},"limit":2.5,"share":1.5,"charged":0.5,"throttle_ms":3}]}}',
 )
 _PIECES = (
     b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"null", b"true", b"1e999", b"-1", b"NaN", b"\xff",

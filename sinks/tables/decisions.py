@@ -9,14 +9,30 @@ from sinks.tables.delta import RECORD, RECORD_ID, SOURCE_COLUMNS, AuditTable, ap
 from sinks.tables.quota_metrics import METRIC_NAMES
 from sinks.tables.unreadable import CORRUPT, FAULT, JSON_OPTIONS, TimeBounds, fault, json_fault
 from state.decisions.decision import Verdict
-from state.decisions.request import MAX_ENTRIES, MAX_NAME_LENGTH
+from state.decisions.request import MAX_APPLIED_WAITS, MAX_ENTRIES, MAX_NAME_LENGTH, MAX_SHARES
 from state.quotas.entry import Mode
 
-_CHARGE_DDL = """STRUCT<
-    quota: STRING,
-    entity: STRUCT<user: STRING, client_id: STRING, topic: STRING, partition: INT>,
+_ENTITY_DDL = "STRUCT<user: STRING, client_id: STRING, topic: STRING, partition: INT>"
+
+_CHARGE_DDL = f"""STRUCT<
+    quota: STRING, entity: {_ENTITY_DDL},
     matched: STRING, `limit`: DOUBLE, value: DOUBLE, rate: DOUBLE, tokens: DOUBLE,
     throttle_ms: BIGINT, violated: BOOLEAN, mode: STRING
+>"""
+
+_AMOUNTS_DDL = """STRUCT<
+    bytes: BIGINT, request_time_ns: BIGINT, network_time_ns: BIGINT,
+    topic_partitions: ARRAY<STRUCT<topic: STRING, partition: INT, bytes: BIGINT>>,
+    mutations: ARRAY<STRUCT<topic: STRING, partitions: INT>>, mutations_charged: INT, api_version: INT,
+    validate_only: BOOLEAN, cluster_action: BOOLEAN, authenticating: BOOLEAN, purgatory_ms: BIGINT,
+    withheld: BOOLEAN, requests: INT
+>"""
+
+_HEARTBEAT_DDL = f"""STRUCT<
+    staleness_ms: BIGINT, counters: INT,
+    shares: ARRAY<STRUCT<
+        quota: STRING, entity: {_ENTITY_DDL}, `limit`: DOUBLE, share: DOUBLE, charged: DOUBLE, throttle_ms: BIGINT
+    >>
 >"""
 
 _DECISION_DDL = f"""
@@ -24,7 +40,9 @@ _DECISION_DDL = f"""
     gateway STRING, verdict STRING, throttle_time_ms BIGINT, mute_until_ms BIGINT, error_code INT,
     topic_results ARRAY<STRUCT<topic: STRING, error_code: INT, error_message: STRING>>,
     decided_by STRING, charges ARRAY<{_CHARGE_DDL}>, quota_version BIGINT, decided_at_ms BIGINT,
-    job_id STRING
+    job_id STRING, instance STRING,
+    throttled_by ARRAY<STRUCT<quota: STRING, entity: {_ENTITY_DDL}, ms: BIGINT>>,
+    amounts {_AMOUNTS_DDL}, heartbeat {_HEARTBEAT_DDL}
 """
 """A decision as the decisions topic has it."""
 
@@ -78,9 +96,12 @@ def parse_decisions(records: DataFrame, bounds: TimeBounds) -> DataFrame:
 
 def _faults(bounds: TimeBounds) -> list[Column]:
     """What Delta, the metrics or a reader of the tables would fail at. No condition may fail itself, or be null."""
-    charges = F.col("decision.charges")
+    charges, waits = F.col("decision.charges"), F.col("decision.throttled_by")
+    shares, requests = F.col("decision.heartbeat.shares"), F.col("decision.amounts.requests")
     numbers = [
-        fault(_exceeds(charges[name], _MAX_DOUBLE), f"charges.{name}", "is no finite number") for name in _NUMBERS
+        fault(_exceeds(within[name], _MAX_DOUBLE), f"{field}.{name}", "is no finite number")
+        for field, within, names in (("charges", charges, _NUMBERS), ("heartbeat.shares", shares, _SHARE_NUMBERS))
+        for name in names
     ]
     return [
         fault(_is_no_source_id(), "decision_id", "is not topic-partition-offset of a request event"),
@@ -99,10 +120,14 @@ def _faults(bounds: TimeBounds) -> list[Column]:
         fault(_exceeds(charges.value, _MAX_VALUE), "charges.value", f"is no number up to {_MAX_VALUE:.0e}"),
         *numbers,
         fault(_has_long_name(charges), "charges.entity", f"has a name of more than {MAX_NAME_LENGTH} characters"),
+        fault(F.size(waits) > MAX_APPLIED_WAITS, "throttled_by", f"has more than {MAX_APPLIED_WAITS} entries"),
+        fault(F.size(shares) > MAX_SHARES, "heartbeat.shares", f"has more than {MAX_SHARES} entries"),
+        fault(F.coalesce(requests < 1, F.lit(False)), "amounts.requests", "is no number of requests"),
     ]
 
 
 _NUMBERS = ("limit", "rate", "tokens")
+_SHARE_NUMBERS = ("limit", "share", "charged")
 
 
 def _is_no_source_id() -> Column:

@@ -85,12 +85,25 @@ def quota_metrics_table(path: str, storage_options: Mapping[str, str], window_s:
 def measure_decisions(decisions: DataFrame, window_s: int) -> DataFrame:
     """Rows of the table from decisions: their charges, by event-time window of `window_s` seconds."""
     charges = decisions.select(
-        "timestamp_ms", "source_offset", "decided_by", "throttle_time_ms", F.explode("charges").alias("charge")
+        "timestamp_ms",
+        "source_offset",
+        "decided_by",
+        "throttle_time_ms",
+        F.coalesce("amounts.requests", F.lit(1)).alias("requests"),
+        F.coalesce("amounts.withheld", F.lit(False)).alias("withheld"),
+        F.explode("charges").alias("charge"),
     )
     quota, window_ms = F.col("charge.quota"), window_s * 1000
+    # The counters took withheld bytes back: nobody got them.
+    taken_back = F.col("withheld") & quota.isin([kind.value for kind in QuotaKind if kind.consumer])
+    value = F.when(taken_back, 0.0).otherwise(F.col("charge.value"))
     # As in Kafka, a wait counts for the quota that decided it.
     decided = (quota == F.col("decided_by")) & (F.col("charge.throttle_ms") > 0) & F.col("charge.mode").isNull()
     wait_ms = F.when(decided, F.col("throttle_time_ms"))
+    # An event may sum up several requests; all of them count. As doubles, because a forged wait may be any number.
+    requests = F.col("requests")
+    throttled = F.sum(F.when(decided, requests).otherwise(0))
+    waited_ms = F.sum(wait_ms.cast("double") * requests)
     # Time, then offset, as one number: with a struct Spark sorts all charges instead of hashing them.
     order = F.col("timestamp_ms").cast("decimal(18,0)") * F.lit(_OFFSETS) + F.col("source_offset")
     window_start = F.timestamp_millis(F.col("timestamp_ms") - F.expr(f"pmod(timestamp_ms, {window_ms})"))
@@ -102,13 +115,13 @@ def measure_decisions(decisions: DataFrame, window_s: int) -> DataFrame:
     ).agg(
         F.max_by("charge.limit", order).alias("limit"),
         F.max_by(F.col("charge.rate").isNotNull(), order).alias("metered"),
-        F.count("*").alias("count"),
-        F.sum("charge.value").alias("value"),
+        F.sum(requests).alias("count"),
+        F.sum(value).alias("value"),
         F.max_by("charge.rate", order).alias("rate"),
         F.max_by("charge.tokens", order).alias("tokens"),
-        F.count_if(F.col("charge.violated")).alias("violated_count"),
-        F.count(wait_ms).alias("throttled_count"),
-        F.avg(wait_ms).alias("throttle_time_avg_ms"),
+        F.sum(F.when(F.col("charge.violated"), requests).otherwise(0)).alias("violated_count"),
+        throttled.alias("throttled_count"),
+        F.try_divide(waited_ms, throttled).alias("throttle_time_avg_ms"),
         F.max(wait_ms).alias("throttle_time_max_ms"),
         F.max("timestamp_ms").alias("last_timestamp_ms"),
     )

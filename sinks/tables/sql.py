@@ -1,6 +1,6 @@
 """Queries over the Delta tables in SQL, by DataFusion, which delta-rs has: no Java, and nothing can be changed."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -9,9 +9,30 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from sinks.errors import QueryError
 
-USAGE = """
+_SAID = {"requests": "1", "withheld": "false", "bytes": "NULL"}
+"""What the view needs of the events' `amounts`, and what stands for it where an event, or an older table, has none."""
+
+
+def usage_query(columns: Collection[str]) -> str:
+    """The view `usage`: a row for each event of clients, with what it was charged, each amount once.
+
+    Several counters may be charged for the same amount, so that of a quota the greatest counts: for topic quotas in
+    each topic-partition, whose sum is the request's bytes also for clients without any quota. Bytes that were withheld
+    were delivered to nobody. `columns` are those of the decisions table.
+    """
+    said = dict(_SAID)
+    if "amounts" in columns:
+        said = {name: f"coalesce(d.amounts['{name}'], {default})" for name, default in _SAID.items()}
+    return _USAGE.format(**said)
+
+
+_USAGE = """
 SELECT to_timestamp_millis(d.timestamp_ms) AS time, d.date, d.user, d.client_id, d.api, d.gateway, d.verdict,
-  d.throttle_time_ms, a.bytes_in, a.bytes_out, a.request_points, a.mutations
+  d.throttle_time_ms, {requests} AS requests,
+  coalesce(a.bytes_in, CASE WHEN d.api = 'Produce' THEN {bytes} END) AS bytes_in,
+  CASE WHEN NOT {withheld} THEN coalesce(a.bytes_out, CASE WHEN d.api = 'Fetch' THEN {bytes} END)
+       WHEN d.api = 'Fetch' THEN 0 END AS bytes_out,
+  a.request_points, a.mutations
 FROM decisions d LEFT JOIN (
   SELECT date, decision_id,
     sum(value) FILTER (WHERE quota = 'producer.byte.rate') AS bytes_in,
@@ -25,15 +46,11 @@ FROM decisions d LEFT JOIN (
   )
   GROUP BY date, decision_id
 ) a ON a.date = d.date AND a.decision_id = d.decision_id
-"""
-"""The view `usage`: a row for each decision, with what its request was charged, each amount once.
-
-Several counters may be charged for the same amount, so that of a quota the greatest counts: for topic quotas in each
-topic-partition, whose sum is the request's bytes also for clients without any quota.
+WHERE d.api IS DISTINCT FROM 'GatewayHeartbeat'
 """
 
-_VIEWS = {"usage": ("decisions", USAGE)}
-"""View -> the table it reads, and its query."""
+_VIEWS = {"usage": ("decisions", usage_query)}
+"""View -> the table it reads, and its query for the columns of that."""
 
 
 class Rows:
@@ -74,19 +91,22 @@ def run_query(query: str, paths: Mapping[str, str], storage_options: Mapping[str
 def _engine(query: str, paths: Mapping[str, str], storage_options: Mapping[str, str]) -> tuple[QueryBuilder, list[str]]:
     """The engine with the tables that the query may mean, and those of them that don't exist yet, with their paths."""
     engine, missing, said = QueryBuilder(), [], query.lower()
+    columns: dict[str, list[str]] = {}
     views = [(name, *view) for name, view in _VIEWS.items() if name in said]
     needed = {table for table in paths if table in said} | {table for _, table, _ in views}
     for name in sorted(needed):
         path = paths[name]
         try:
-            engine.register(name, DeltaTable(path, storage_options=dict(storage_options)))
+            table = DeltaTable(path, storage_options=dict(storage_options))
+            engine.register(name, table)
+            columns[name] = [field.name for field in table.schema().fields]
         except TableNotFoundError:
             missing.append(f"{name} ({path})")
         except (DeltaError, OSError, ValueError) as error:
             raise QueryError(f"the table {path} can't be read: {' '.join(str(error).split())}") from error
-    for name, table, text in views:
-        if not any(other.startswith(f"{table} ") for other in missing):
-            engine.execute(f"CREATE VIEW {name} AS {text}").read_all()
+    for name, source, view in views:
+        if source in columns:
+            engine.execute(f"CREATE VIEW {name} AS {view(columns[source])}").read_all()
     return engine, missing
 
 

@@ -57,6 +57,6 @@ def encode_amounts(request: Request) -> bytes | None:
     return None if encoded == _NOTHING else encoded
 
 
-def encode_said(said: Sequence[AppliedWait] | Heartbeat | None) -> bytes | None:
-    """What the event says in a field that may be absent; None if it is."""
-    return None if said is None else _ENCODER.encode(said)
+def encode_said(said: Sequence[AppliedWait] | Heartbeat) -> bytes:
+    """What the event says in another field that its decision repeats."""
+    return _ENCODER.encode(said)

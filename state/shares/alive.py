@@ -47,6 +47,11 @@ class AliveGateways:
         """The other gateways that are alive."""
         return [instance for instance in self._heard if self.is_alive(instance)]
 
+    @property
+    def decided_ms(self) -> int:
+        """The time, by one's own clock, up to which everything is decided: that of one's own newest heartbeat."""
+        return self._own_ms
+
     def is_own(self, instance: str | None) -> bool:
         """Whether this is the gateway that keeps the object."""
         return instance == self._instance

@@ -22,11 +22,19 @@ CORRECTION_S = 30.0
 MAX_DEBT_S = 10.0
 """Most that is made up for if they used too much, in seconds of the limit."""
 
+MAX_CREDIT_S = 10.0
+"""Most that is made up for if they left it unused, in seconds of the limit."""
+
+GROWTH = 4.0
+"""How much more than it uses a gateway that is held back is taken to want."""
+
 RAMP_S = 5.0
 """Seconds in which a share may grow by the whole limit. It shrinks at once."""
 
 _SIZE_WEIGHT = 0.02
 """Weight of the newest fetch in the mean size of the counter's fetches."""
+
+_ALL_WINDOW = Window(1, round(MAX_CREDIT_S * 1000))
 
 ANONYMOUS = ""
 """Stands for all gateways that give no `instance`: they don't charge in line, and nobody knows whether they live."""
@@ -130,8 +138,8 @@ class CounterShare:
         self._decided_ms = 0  # newest time of a decided request
         self._own_decided_ms = -1  # the same of one's own requests
         self._fetch_size = 0.0
-        self._active_since_ms: int | None = None
-        self._last_charge_ms = 0
+        self._active_since_ms = 0
+        self._last_charge_ms: int | None = None
         self._share = 0.0
         self._share_ms = 0
 
@@ -143,7 +151,7 @@ class CounterShare:
         """
         target = self._target(limit, gateways, settings, now_ms)
         first = limit / gateways.count
-        if self._active_since_ms is None or now_ms - self._last_charge_ms > _span_ms(settings):
+        if self._is_idle(settings, now_ms):
             self._share = min(target, first)
         elif self._own_decided_ms < self._active_since_ms:
             self._share = min(target, max(first, self._share))
@@ -157,7 +165,7 @@ class CounterShare:
         """Charge a request that was served here. `charge.limit` is the whole limit, which must be one."""
         limit = self.limit = charge.limit or 0.0
         share = self.share(limit, gateways, settings, now_ms)
-        if self._active_since_ms is None or now_ms - self._last_charge_ms > _span_ms(settings):
+        if self._is_idle(settings, now_ms):
             self._active_since_ms = now_ms
         self._last_charge_ms = now_ms
         outcome = self._own.charge(msgspec.structs.replace(charge, limit=share), now_ms, settings)
@@ -207,41 +215,57 @@ class CounterShare:
         """The rate of this gateway's own traffic, in units of the quota per second."""
         return self._own.rate(charge_kind).peek(settings.client_window, now_ms)
 
-    def _target(self, limit: float, gateways: AliveGateways, settings: QuotaSettings, now_ms: int) -> float:
-        """What this gateway may use now that the others use what they use.
+    def _is_idle(self, settings: QuotaSettings, now_ms: int) -> bool:
+        """Whether nobody has sent anything here for as long as a meter covers; who waits isn't idle."""
+        if self._last_charge_ms is None:
+            return True
+        return now_ms > max(self._last_charge_ms, self.held_until_ms) + _span_ms(settings)
 
-        share = max(Q / 2N, (Q' - the rates of those that don't want more) / (1 + number of those that do)), where Q' is
-        the limit and a part of what was used too much or left unused.
+    def _target(self, limit: float, gateways: AliveGateways, settings: QuotaSettings, now_ms: int) -> float:
+        """What this gateway may use now that the others use what they use, by max-min fairness.
+
+        A contented gateway is left its rate. A hungry one, which was held back not long ago, gets an equal part, but at
+        most GROWTH times its rate: who sends a large request now and then waits too, and wants no more.
         """
         if gateways.count == 1 and not self._others:
             return limit
         known_ms, span_s = gateways.known_until_ms(now_ms), _span_ms(settings) / 1000.0
-        charged, hungry, gone = 0.0, 0, []
+        floor = limit / (2 * gateways.count)
+        free, wanted, gone = limit, [], []
         for instance, other in self._others.items():
             if instance is not ANONYMOUS and not gateways.is_alive(instance):
                 gone.append(instance)
-            elif other.hungry_until_ms > known_ms:
-                hungry += 1
+                continue
+            rate = other.charged_at(self._decided_ms, span_s) / span_s
+            if other.hungry_until_ms > known_ms:
+                wanted.append(max(floor, GROWTH * rate))
             else:
-                charged += other.charged_at(self._decided_ms, span_s)
+                free -= rate
         for instance in gone:
             del self._others[instance]
-        left = 0.0 if gateways.count == 1 else self._all_left.tokens
-        if known_ms < now_ms:
-            left = min(0.0, left)  # nobody can say any more whether it is still unused
-        all_may_use = limit + left / CORRECTION_S
-        return max(limit / (2 * gateways.count), (all_may_use - charged / span_s) / (1 + hungry))
+        if gateways.count > 1:
+            left = self._left(limit, gateways.decided_ms)
+            # Without decisions nobody can say whether what was left unused still is.
+            free += (left if known_ms == now_ms else min(0.0, left)) / CORRECTION_S
+        return max(floor, _equal_part(free, wanted))
+
+    def _left(self, limit: float, decided_ms: int) -> float:
+        """What all gateways together may still use at a time up to which all is decided; below zero it is a debt."""
+        since_s = max(0, decided_ms - self._all_left.last_ms) / 1000.0
+        return min(self._all_left.tokens + limit * since_s, limit * MAX_CREDIT_S)
 
     def _settle(self, decided: DecidedCharge, value: float, event_ms: int, settings: QuotaSettings) -> None:
-        """Take a decided charge from the bucket that all gateways share, which holds as much as theirs together."""
+        """Take a decided charge from the bucket that all gateways share."""
         event_ms = max(self._decided_ms, event_ms)
-        self._decided_ms = event_ms
         if decided.limit is None:
             self._all_left = TokenBucket()
             return
+        if not self._decided_ms:  # what the buckets of the gateways may let through at once
+            self._all_left = TokenBucket(decided.limit * _burst_window(settings).window_ms / 1000.0, event_ms)
+        self._decided_ms = event_ms
         client_window = settings.client_window
         usable = decided.limit - self._fetch_size / (client_window.samples * client_window.window_ms / 1000.0)
-        self._all_left.record(value, usable, _burst_window(settings), event_ms)
+        self._all_left.record(value, usable, _ALL_WINDOW, event_ms)
         self._all_left.tokens = max(self._all_left.tokens, -decided.limit * MAX_DEBT_S)
 
     def _note_size(self, size: float) -> None:
@@ -265,6 +289,20 @@ class CounterShare:
         if charge.kind.family is Family.REQUEST_TIME and charge.limit:
             wait_ms = min(wait_ms, round_half_up(settings.client_window.window_ms * charge.limit / share))
         return wait_ms
+
+
+def _equal_part(free: float, wanted: list[float]) -> float:
+    """An equal part for oneself and each of those others that want as much; the rest get what they want.
+
+    >>> _equal_part(1000.0, [600.0, 100.0])
+    450.0
+    """
+    wanted.sort()
+    for number, amount in enumerate(wanted):
+        if amount >= free / (1 + len(wanted) - number):
+            return free / (1 + len(wanted) - number)
+        free -= amount
+    return free
 
 
 def _span_ms(settings: QuotaSettings) -> int:

@@ -53,8 +53,8 @@ def plan_request(
         decided_at_ms,
         request.instance,
         encode_amounts(request),
-        encode_said(request.throttled_by),
-        encode_said(request.heartbeat),
+        None if request.throttled_by is None else encode_said(request.throttled_by),
+        None if request.heartbeat is None else encode_said(request.heartbeat),
     )
     return _planned(head, timestamp_ms, plan, source, settings)
 

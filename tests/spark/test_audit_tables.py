@@ -18,6 +18,9 @@ from sinks.tables.decisions import decisions_table, parse_decisions
 from sinks.tables.delta import Commit, append_once, create_table, new_rows, source_spans
 from sinks.tables.quota_metrics import measure_decisions, merge_metrics, quota_metrics_table
 from sinks.tables.unreadable import TimeBounds, unreadable_table
+from state.decisions.decision import Decision
+from state.decisions.reported import Amounts
+from state.decisions.request import Heartbeat
 from streaming.audit.query import audit_feeds, write_records
 
 pytestmark = pytest.mark.spark
@@ -126,17 +129,81 @@ def measure(settings: Settings, decided: DataFrame, batch_id: int) -> None:
     merge_metrics(measured, settings.delta.quota_metrics, {}, Commit("test", batch_id))
 
 
-def test_a_table_of_an_older_release_gets_the_column_job_id(spark: SparkSession, tmp_path: Path) -> None:
+ENTITY: Json = {"user": "a|b", "client_id": None, "topic": None, "partition": None}
+IN_LINE: Json = {
+    "instance": "g-1",
+    "throttled_by": [{"quota": "producer_byte_rate", "entity": ENTITY, "ms": 5}],
+    "amounts": {
+        "bytes": 1,
+        "request_time_ns": 2,
+        "network_time_ns": 3,
+        "topic_partitions": [{"topic": "t", "partition": 0, "bytes": 4}],
+        "mutations": [{"topic": "t", "partitions": 5}],
+        "mutations_charged": 6,
+        "api_version": 7,
+        "validate_only": True,
+        "cluster_action": True,
+        "authenticating": True,
+        "purgatory_ms": 8,
+        "withheld": True,
+        "requests": 9,
+    },
+    "heartbeat": {
+        "staleness_ms": 1,
+        "counters": 2,
+        "shares": [
+            {
+                "quota": "producer_byte_rate",
+                "entity": ENTITY,
+                "limit": 3.5,
+                "share": 2.5,
+                "charged": 1.5,
+                "throttle_ms": 4,
+            }
+        ],
+    },
+}
+NEW_COLUMNS = ["job_id", *IN_LINE]
+
+
+def test_a_table_of_an_older_release_gets_the_columns_of_this_one(spark: SparkSession, tmp_path: Path) -> None:
     """Without a new checkpoint or table; its old rows have null."""
     table = decisions_table(str(tmp_path / "decisions"))
-    create_table(spark, table._replace(ddl=re.sub(r"job_id STRING\s*,", "", table.ddl)))
-    table.write(parsed(spark, [decision(1)]).drop("job_id"), Commit("old", 1))
+    create_table(spark, table._replace(ddl=re.sub(r"job_id STRING,.*,(?=\s*date)", "", table.ddl, flags=re.DOTALL)))
+    assert not set(NEW_COLUMNS) & set(spark.read.format("delta").load(table.path).columns)
+    table.write(parsed(spark, [decision(1)]).drop(*NEW_COLUMNS), Commit("old", 1))
 
     create_table(spark, table)
-    table.write(parsed(spark, [decision(2) | {"job_id": "mine"}]), Commit("new", 1))
+    table.write(parsed(spark, [decision(2) | IN_LINE | {"job_id": "mine"}]), Commit("new", 1))
 
-    rows = DeltaTable(table.path).to_pyarrow_dataset().to_table(columns=["source_offset", "job_id"]).to_pylist()
-    assert sorted((row["source_offset"], row["job_id"]) for row in rows) == [(1, None), (2, "mine")]
+    found = DeltaTable(table.path).to_pyarrow_dataset().to_table(columns=["source_offset", *NEW_COLUMNS]).to_pylist()
+    assert sorted(found, key=lambda row: row["source_offset"]) == [
+        {"source_offset": 1} | dict.fromkeys(NEW_COLUMNS),
+        {"source_offset": 2, "job_id": "mine"} | IN_LINE,
+    ]
+
+
+def test_the_table_has_every_field_that_a_decision_can_have(spark: SparkSession) -> None:
+    """A field that the columns don't know would be left out without a word."""
+    columns = parsed(spark, []).schema
+
+    assert set(Decision.__struct_fields__) <= set(columns.fieldNames())
+    assert set(columns["amounts"].dataType.fieldNames()) == set(Amounts.__struct_fields__)  # type: ignore[attr-defined]
+    assert set(columns["heartbeat"].dataType.fieldNames()) == set(Heartbeat.__struct_fields__)  # type: ignore[attr-defined]
+
+
+def test_an_older_releases_row_and_the_same_decision_again_are_the_same(spark: SparkSession, tables: Settings) -> None:
+    """The columns that it lacks don't make it another answer."""
+    path = tables.delta.decisions
+    old = spark.read.format("delta").load(path).drop(*NEW_COLUMNS)
+    old.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)
+    parsed(spark, [decision(1)]).drop(*NEW_COLUMNS).write.format("delta").mode("append").save(path)
+
+    write(tables, records(spark, as_records([decision(1), decision(2) | IN_LINE])), batch_id=0)
+    write(tables, records(spark, as_records([decision(1), decision(2) | IN_LINE]), first=2), batch_id=1)
+
+    assert offsets(path) == [1, 2]
+    assert rows(tables.delta.unreadable) == []
 
 
 def test_a_decisions_source_comes_from_its_id(spark: SparkSession) -> None:
@@ -224,6 +291,20 @@ HOSTILE_DECISIONS: dict[str, tuple[bytes | None, str]] = {
     "limit NaN": (charged(limit=float("nan")), "charges.limit"),
     "infinite tokens": (charged(tokens=float("-inf")), "charges.tokens"),
     "name of 7 MB": (charged(entity={"user": "x" * 7_000_000}), "charges.entity"),
+    "object for the waits in line": (member(decision(1), "throttled_by", b"{}"), "value"),
+    "a fraction of a wait in line": (
+        member(decision(1), "throttled_by", b'[{"quota": "q", "entity": {}, "ms": 0.5}]'),
+        "value",
+    ),
+    "65 waits in line": (member(decision(1), "throttled_by", b"[" + b"{}," * 64 + b"{}]"), "throttled_by"),
+    "a list of amounts": (member(decision(1), "amounts", b"[]"), "value"),
+    "requests overflow": (member(decision(1), "amounts", b'{"requests": 2147483648}'), "value"),
+    "no request": (member(decision(1), "amounts", b'{"requests": 0}'), "amounts.requests"),
+    "deep amounts": (member(decision(1), "amounts", b'{"bytes": ' + DEEP + b"}"), "value"),
+    "text for withheld": (member(decision(1), "amounts", b'{"withheld": "yes"}'), "value"),
+    "counters overflow": (member(decision(1), "heartbeat", b'{"counters": 2147483648}'), "value"),
+    "an endless share": (member(decision(1), "heartbeat", b'{"shares": [{"share": 1e999}]}'), "heartbeat.shares.share"),
+    "21 shares": (member(decision(1), "heartbeat", b'{"shares": [' + b"{}," * 20 + b"{}]}"), "heartbeat.shares"),
     **{f"id {bad!r}": (json.dumps(decision(1) | {"decision_id": bad}).encode(), "decision_id") for bad in IDS},
 }
 
@@ -302,12 +383,15 @@ def test_strange_records_that_can_be_written_are_rows(spark: SparkSession, table
         json.dumps(decision(5) | {"charges": []}).encode(),
         json.dumps(decision(6) | {"charges": None}).encode(),
         json.dumps(decision(7) | {"api": "x" * 1_000_000}).encode(),
+        member(decision(8) | {"throttle_time_ms": 2**63 - 1}, "amounts", b'{"requests": 2147483647, "bytes": -1}'),
+        member(decision(9), "throttled_by", b"[null, {}]"),
+        member(decision(10), "heartbeat", b'{"shares": [null, {"limit": 1.7e308}]}'),
         json.dumps(decision(2**63 - 1, limit=1.7e308)).encode(),
     ]
 
     write(tables, records(spark, [(DEFAULTS.topics.decisions, value) for value in strange]), batch_id=0)
 
-    assert offsets(tables.delta.decisions) == [*range(1, 8), 2**63 - 1]
+    assert offsets(tables.delta.decisions) == [*range(1, 11), 2**63 - 1]
     assert rows(tables.delta.unreadable) == []
 
 
@@ -454,6 +538,27 @@ def test_a_shadow_quota_throttles_nobody(spark: SparkSession, tables: Settings) 
 
     (row,) = metrics_rows(tables)
     assert (row["violated_count"], row["throttled_count"]) == (1, 0)
+
+
+def test_withheld_bytes_count_as_nothing_served(spark: SparkSession, tables: Settings) -> None:
+    """The request and its wait count, and so does its request time."""
+    both = decision(1, throttle_ms=300, quota="consumer_byte_rate") | {"amounts": {"withheld": True}}
+    both["charges"] += decision(1, quota="request_percentage")["charges"]
+    both["decided_by"] = "consumer_byte_rate"
+    measure(tables, parsed(spark, [both]), batch_id=0)
+
+    rows = {row["quota"]: (row["count"], row["value"], row["throttled_count"]) for row in metrics_rows(tables)}
+    assert rows == {"consumer_byte_rate": (1, 0.0, 1), "request_percentage": (1, 100.0, 0)}
+
+
+def test_every_request_of_a_sum_counts(spark: SparkSession, tables: Settings) -> None:
+    """Three and one: requests, those over the limit, those that wait, and the average of their waits."""
+    summed = decision(1, throttle_ms=300) | {"amounts": {"requests": 3}}
+    measure(tables, parsed(spark, [summed, decision(2, throttle_ms=100), decision(3)]), batch_id=0)
+
+    (row,) = metrics_rows(tables)
+    assert (row["count"], row["violated_count"], row["throttled_count"]) == (5, 4, 4)
+    assert (row["throttle_time_avg_ms"], row["throttle_time_max_ms"], row["value"]) == (250.0, 300, 300.0)
 
 
 def test_a_shadow_charge_is_measured_apart_from_the_enforced_one(spark: SparkSession, tables: Settings) -> None:

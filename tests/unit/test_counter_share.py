@@ -15,6 +15,9 @@ from state.shares.counter_share import CounterShare, DecidedCharge, InlineCharge
 
 SETTINGS = QuotaSettings()
 LIMIT = 1_000.0
+BURST = 5_000.0
+"""What all gateways together may let through at once."""
+
 START_MS = 1_000_000
 PRODUCE, FETCH = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE
 TIME, MUTATIONS = QuotaKind.REQUEST_PERCENTAGE, QuotaKind.CONTROLLER_MUTATION_RATE
@@ -80,12 +83,12 @@ def test_a_share_begins_with_an_equal_part_until_the_first_charge_is_decided() -
 def test_it_grows_by_the_limit_in_five_seconds_and_shrinks_at_once() -> None:
     gateway = OneGateway("a", "b", "c")
     gateway.charge(PRODUCE, 1.0, START_MS)
-    gateway.decided("me", 1.0, START_MS)
+    gateway.decided("me", BURST, START_MS)
 
     assert gateway.share(START_MS + 1_000) == pytest.approx(LIMIT / 4 + LIMIT / 5)
-    gateway.decided("a", 0.0, START_MS + 1_000, held_ms=500)
-    gateway.decided("b", 0.0, START_MS + 1_000, held_ms=500)
-    assert gateway.share(START_MS + 1_001) == pytest.approx(LIMIT / 3, rel=0.001)
+    gateway.decided("a", 1_000.0, START_MS + 1_000, held_ms=500)
+    gateway.decided("b", 1_000.0, START_MS + 1_000, held_ms=500)
+    assert gateway.share(START_MS + 1_001) == pytest.approx((LIMIT - 1_000 / 30) / 3)
 
 
 def test_what_the_contented_use_is_left_to_them_and_the_rest_is_divided_among_the_hungry() -> None:
@@ -95,11 +98,24 @@ def test_what_the_contented_use_is_left_to_them_and_the_rest_is_divided_among_th
         now_ms = START_MS + second * 1000
         gateway.alive(now_ms, "a", "b")
         gateway.charge(PRODUCE, 0.0, now_ms)
-        gateway.decided("me", 400.0, now_ms)
+        gateway.decided("me", 400.0 if second else 400.0 + BURST, now_ms)
         gateway.decided("a", 200.0, now_ms)
         gateway.decided("b", 400.0, now_ms, held_ms=100)
 
     assert gateway.share(now_ms) == pytest.approx(400.0, rel=0.06)
+
+
+def test_who_uses_little_gets_little_more_though_it_is_held_back() -> None:
+    """A large request now and then makes a gateway wait, and yet it wants no more: four times its 50 are left to it."""
+    gateway = OneGateway("a")
+    for second in range(60):
+        now_ms = START_MS + second * 1000
+        gateway.alive(now_ms, "a")
+        gateway.charge(PRODUCE, 0.0, now_ms)
+        gateway.decided("me", 950.0 if second else 950.0 + BURST, now_ms)
+        gateway.decided("a", 50.0, now_ms, held_ms=100)
+
+    assert gateway.share(now_ms) == pytest.approx(LIMIT - 250.0, rel=0.06)  # a quarter is never taken
 
 
 def test_a_share_is_at_least_half_of_an_equal_part() -> None:
@@ -113,14 +129,10 @@ def test_a_share_is_at_least_half_of_an_equal_part() -> None:
 def test_a_gateway_whose_heartbeats_are_missing_uses_nothing() -> None:
     gateway = OneGateway("a")
     now_ms = gateway.settle(START_MS, "a")
-    gateway.decided("a", 8_000.0, now_ms, held_ms=60_000)
-    assert gateway.share(now_ms) < LIMIT / 2
+    gateway.decided("a", 2 * BURST, now_ms, held_ms=60_000)
+    assert gateway.share(now_ms) <= LIMIT / 2
 
-    for _ in range(20):
-        now_ms += 1_000
-        gateway.alive(now_ms)
-        gateway.charge(PRODUCE, 0.0, now_ms)
-        gateway.decided("me", 0.0, now_ms)
+    now_ms = gateway.settle(now_ms)
     assert gateway.share(now_ms) == LIMIT
 
 
@@ -128,8 +140,9 @@ def test_without_decisions_the_share_stays() -> None:
     """Neither does it grow, nor is anybody taken for contented because nothing is heard of them."""
     gateway = OneGateway("a")
     now_ms = gateway.settle(START_MS, "a")
-    gateway.decided("a", 0.0, now_ms, held_ms=10)
+    gateway.decided("a", 3 * BURST, now_ms, held_ms=10)
     held = gateway.share(now_ms)
+    assert LIMIT / 4 < held < LIMIT / 2
     for second in range(1, 600):
         gateway.charge(PRODUCE, 0.0, now_ms + second * 1000)
 
@@ -139,13 +152,22 @@ def test_without_decisions_the_share_stays() -> None:
 def test_what_all_used_too_much_is_paid_back() -> None:
     gateway = OneGateway("a")
     now_ms = gateway.settle(START_MS, "a")
-    gateway.decided("a", 0.0, now_ms, held_ms=100)
+    gateway.decided("a", 2 * BURST, now_ms, held_ms=100)
     even = gateway.share(now_ms)
-    gateway.decided("me", 6_000.0, now_ms)
+    gateway.decided("me", 2 * BURST, now_ms)
 
     assert gateway.share(now_ms) < even
     gateway.decided("me", 1e12, now_ms)
     assert gateway.share(now_ms) == pytest.approx((LIMIT - 10 * LIMIT / 30) / 2)  # 10 s of the limit in 30 s, no more
+
+
+def test_what_all_left_unused_is_made_up_for() -> None:
+    """The most is 10 s of the limit, in 30 s."""
+    gateway = OneGateway("a")
+    now_ms = gateway.settle(START_MS, "a")
+    gateway.decided("a", 1.0, now_ms, held_ms=100)
+
+    assert gateway.share(now_ms) == pytest.approx(LIMIT - LIMIT / 4 + 10 * LIMIT / 30, rel=0.001)
 
 
 def test_an_event_from_the_future_changes_no_more_than_one_of_now() -> None:
@@ -159,10 +181,10 @@ def test_an_event_from_the_future_changes_no_more_than_one_of_now() -> None:
 
 
 def test_beside_others_traffic_is_paced_with_the_burst_of_the_share() -> None:
-    """Of 1 000 shared by two, 5 000 may go at once; 500 more wait for a second."""
+    """Of 1 000 shared by two, each may let 2 500 through at once; 500 more wait for a second."""
     gateway = OneGateway("a")
 
-    assert gateway.charge(PRODUCE, 5_000.0, START_MS).wait_ms == 0
+    assert gateway.charge(PRODUCE, BURST / 2, START_MS).wait_ms == 0
     assert gateway.charge(PRODUCE, 500.0, START_MS).wait_ms == 1_000
 
 
@@ -171,7 +193,7 @@ def test_a_fetch_waits_until_it_can_be_served_and_a_giant_one_for_a_full_bucket(
     assert gateway.charge(FETCH, 80_000.0, START_MS).wait_ms == 0
     again = gateway.charge(FETCH, 80_000.0, START_MS + 1_000)
 
-    assert again.wait_ms == 159_000  # 75 000 missing before, one second is over; a full bucket holds 5 000
+    assert again.wait_ms == 159_000  # 80 000 - 2 500 were missing, and 2 500 make it full; one second is over
 
 
 def test_request_time_waits_for_a_window_of_the_whole_quota_at_most() -> None:
@@ -216,12 +238,12 @@ def test_gateways_agree_to_the_byte_once_all_is_decided(requests: Sequence[tuple
 
 
 def test_a_publisher_without_instance_is_left_what_it_uses() -> None:
-    gateway = OneGateway("a")
+    gateway = OneGateway()
     for second in range(60):
         now_ms = START_MS + second * 1000
-        gateway.alive(now_ms, "a")
+        gateway.alive(now_ms)
         gateway.charge(PRODUCE, 0.0, now_ms)
-        gateway.decided("me", 700.0, now_ms, held_ms=10)
+        gateway.decided("me", 700.0 if second else 700.0 + BURST, now_ms, held_ms=10)
         gateway.decided(None, 300.0, now_ms, held_ms=None)
 
     assert gateway.share(now_ms) == pytest.approx(700.0, rel=0.08)

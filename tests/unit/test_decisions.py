@@ -646,6 +646,22 @@ def test_a_decision_repeats_what_the_event_said_so_that_it_can_be_decided_again(
         assert decide(entries, {"api": "Fetch", **decision["amounts"]}) == [decision]
 
 
+def test_the_decision_on_the_widest_event_fits_into_a_record_of_the_topic() -> None:
+    """10 000 topic-partitions, each charged twice, and as long names as the event can have."""
+    wide = replace(DEFAULTS, enforce=replace(DEFAULTS.enforce, max_charges_per_event=10_000))
+    entries = [
+        quota(QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 1.0, QuotaEntity(topic=DEFAULT), shadow) for shadow in (False, True)
+    ]
+    touched = [{"topic": f"{number:040}", "partition": number, "bytes": 10**9} for number in range(10_000)]
+    event = json.dumps({"api": "Produce", "timestamp_ms": T0, "topic_partitions": touched}).encode()
+
+    (record,) = Simulation(Quotas(entries), wide).decide([event])
+
+    assert DEFAULTS.enforce.max_event_bytes * 0.9 < len(event) < DEFAULTS.enforce.max_event_bytes
+    assert record.topic == DEFAULTS.topics.decisions
+    assert len(record.value) < DEFAULTS.topics.max_message_bytes * 0.9
+
+
 def test_a_decision_on_an_event_that_said_nothing_repeats_nothing() -> None:
     """Defaults that are written out are nothing said either."""
     (decision,) = decide([], {"api": "Fetch", "requests": 1, "mutations": [], "withheld": False, "bytes": None})

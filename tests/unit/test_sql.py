@@ -50,6 +50,7 @@ DECISIONS = pa.schema(
         ("verdict", pa.string()),
         ("throttle_time_ms", pa.int64()),
         ("charges", pa.list_(CHARGE)),
+        ("amounts", pa.struct([("bytes", pa.int64()), ("withheld", pa.bool_()), ("requests", pa.int32())])),
         ("date", pa.date32()),
     ]
 )
@@ -82,9 +83,7 @@ def tables(now: datetime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
         event(now, "bob", "Fetch", topic_partitions=PARTITIONS),
         event(now, "bob", "Metadata"),
     ]
-    answers = [json.loads(record.value) for record in Simulation(Quotas(QUOTAS), SETTINGS).decide(events)]
-    rows = [{name: answer.get(name) for name in DECISIONS.names} | {"date": now.date()} for answer in answers]
-    write_deltalake(SETTINGS.delta.decisions, pa.Table.from_pylist(rows, schema=DECISIONS), partition_by=["date"])
+    write_deltalake(SETTINGS.delta.decisions, decisions(events, now), partition_by=["date"])
     metrics: Json = {"quota": "producer_byte_rate", "window_start": now, "window_s": 60, "date": now.date()}
     metrics |= {"user": "alice", "rate": 500.0, "limit": 1000.0, "value": 100.0, "throttled_count": 2}
     by_topic = metrics | {"quota": "producer.byte.rate", "user": None, "topic": "orders", "partition": 0, "limit": None}
@@ -96,6 +95,13 @@ def tables(now: datetime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 Json = dict[str, Any]
+
+
+def decisions(events: list[bytes], now: datetime) -> pa.Table:
+    """The rows of the decisions on these events."""
+    answers = [json.loads(record.value) for record in Simulation(Quotas(QUOTAS), SETTINGS).decide(events)]
+    rows = [{name: answer.get(name) for name in DECISIONS.names} | {"date": now.date()} for answer in answers]
+    return pa.Table.from_pylist(rows, schema=DECISIONS)
 
 
 def sql(*arguments: str) -> str:
@@ -140,6 +146,32 @@ def test_usage_counts_each_amount_once_also_for_clients_without_a_quota() -> Non
     assert used == [
         dict(user="alice", client_id="app", requests=1, bytes_in=150, bytes_out=None, points=2, mutations=None),
         dict(user="bob", client_id="app", requests=3, bytes_in=150, bytes_out=150, points=1, mutations=None),
+    ]
+
+
+@pytest.mark.usefixtures("tables")
+def test_usage_counts_what_was_delivered_and_every_request_of_a_sum(now: datetime) -> None:
+    """Also in a table of an older release, before and after its first decision with the new column."""
+    old = decisions([event(now, "carol", "Fetch", topic_partitions=PARTITIONS)], now).drop(["amounts"])
+    write_deltalake(SETTINGS.delta.decisions, old, mode="overwrite", schema_mode="overwrite", partition_by=["date"])
+    query = "SELECT api, requests, bytes_in, bytes_out FROM usage ORDER BY requests, bytes_out, bytes_in"
+    before = rows(query)
+    events = [
+        event(now, "carol", "Fetch", topic_partitions=PARTITIONS, withheld=True),
+        event(now, "carol", "Fetch", bytes=70, requests=2),
+        event(now, "carol", "Fetch", bytes=80, requests=3, withheld=True),
+        event(now, "carol", "Produce", bytes=90, requests=4),
+        event(now, "", "GatewayHeartbeat", heartbeat={"staleness_ms": 1, "counters": 1}),
+    ]
+    write_deltalake(SETTINGS.delta.decisions, decisions(events, now), mode="append", schema_mode="merge")
+
+    assert before == [dict(api="Fetch", requests=1, bytes_in=None, bytes_out=150)]
+    assert rows(query) == [
+        dict(api="Fetch", requests=1, bytes_in=None, bytes_out=0),
+        dict(api="Fetch", requests=1, bytes_in=None, bytes_out=150),
+        dict(api="Fetch", requests=2, bytes_in=None, bytes_out=70),
+        dict(api="Fetch", requests=3, bytes_in=None, bytes_out=0),
+        dict(api="Produce", requests=4, bytes_in=90, bytes_out=None),
     ]
 
 
