@@ -1,19 +1,20 @@
 """The gateway client for Kafka proxies, brokers and API front ends. It needs no Spark.
 
-with Gateway({"bootstrap.servers": "127.0.0.1:9092"}, GatewayOptions(name="gateway-1")) as gateway:
-    wait_ms = gateway.check(user, client_id, "Produce")  # 0: serve the request
-    gateway.publish({"api": "Produce", "user": user, "client_id": client_id, ...})
+with Gateway({"bootstrap.servers": "127.0.0.1:9092"}) as gateway:
+    answer = gateway.admit({"api": "Produce", "user": user, "client_id": client_id, ...})  # the response is ready
+    answer.throttle_ms  # 0: the client needn't wait
 """
 
 import logging
 import time
 import uuid
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from copy import copy
 from itertools import count
+from operator import attrgetter
 from threading import Event, Lock
 from types import TracebackType
 from typing import Any, Self
@@ -21,87 +22,48 @@ from typing import Any, Self
 import msgspec
 
 from configs.kafka import kafka_python_config
+from gateways.client.answer import Answer, correction, decided_answer
 from gateways.client.clock import now_ms
-from gateways.client.decided import Decided, decided_waits, read_decided
+from gateways.client.decided import enforced_charges, read_decided
 from gateways.client.event_sender import EventRecord, EventSender
-from gateways.client.options import BeforeKnown, GatewayOptions, StalePolicy
+from gateways.client.events import as_executed, as_request, asks_for_mutations, parts_of
+from gateways.client.in_force import InForce
+from gateways.client.inline import InlineCharges
+from gateways.client.options import BeforeKnown, GatewayOptions, StalePolicy, process_name
+from gateways.client.staleness import Staleness
+from gateways.client.stats import GatewayStats
 from gateways.client.topic_reader import CLOSE_S, Reading, TopicReader
-from gateways.client.wait_table import Order, Wait, WaitTable
+from gateways.client.wait_table import Wait
 from gateways.errors import GatewayClosedError
-from state.decisions.request import Request, check_request
-from state.decisions.wait_records import read_wait
-from state.decisions.waits import (
-    CounterKey,
-    TopicPartitionName,
-    counters_of,
-    possible_counters,
-    wait_under_limit_ms,
-)
-from state.errors import InvalidRequestError
+from state.decisions.request import HEARTBEAT_API, Heartbeat, Request, Share, check_request
+from state.decisions.waits import TopicPartitionName
 from state.quotas.entity import client_key
-from state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS
-from state.quotas.limits import LimitsInForce, LimitsView
+from state.shares.alive import HEARTBEAT_MS
+from state.shares.gateway_shares import Admission
 
 log = logging.getLogger(__name__)
 
 MAX_AWAITED = 10_000
 """Most requests that wait for their decisions at a time. Beyond it the oldest is given up."""
 
-RECENT_AGES = 1_024
-"""Number of recent decisions that the age percentiles cover."""
-
 CLOSED_RETRY_MS = 1_000
-"""The wait that `check` returns while stale decisions keep the gateway closed."""
-
-HEARTBEAT_API = "ApiVersions"
-HEARTBEAT_CLIENT_ID = "sluice-gateway-heartbeat"
+"""The least wait of every client while a gateway is closed to all of them."""
 
 DecisionFields = dict[str, Any]
 """A decision, decoded from JSON (docs/decision.schema.json)."""
-
-
-@dataclass(frozen=True, slots=True)
-class GatewayStats:
-    """Counts of one gateway. A decision's age is from the request's timestamp to the decision's arrival.
-
-    `muted` counters have a wait, `evicted` waits were given up because there were too many, `capped` ones asked for
-    more than `max_mute_ms`. The percentiles cover the last RECENT_AGES decisions. `stale_s` is the age of the oldest
-    event that may be without a decision. `unsent` events wait for Kafka, `dropped` ones found the buffer full, `failed`
-    ones were given up. `limits_version` is the version of the limits in force, None before they are read; the requests
-    that were let through meanwhile are `allowed_before_limits`. `is_current` says whether the waits decided earlier are
-    read; requests let through before are `allowed_before_current`. `unreadable_records` of all topics were skipped,
-    `reader_restarts` says how often a reader failed and was started again.
-    """
-
-    muted: int
-    evicted: int
-    decisions: int
-    decision_age_p50_ms: int
-    decision_age_p99_ms: int
-    stale_s: float
-    published: int
-    unsent: int
-    dropped: int
-    failed: int
-    capped: int = 0
-    limits_version: int | None = None
-    allowed_before_limits: int = 0
-    is_current: bool = False
-    allowed_before_current: int = 0
-    unreadable_records: int = 0
-    reader_restarts: int = 0
-
 
 _JSON = msgspec.json.Encoder()
 
 
 class Gateway:
-    """Publishes request events, reads decisions in the background and knows who has to wait. Thread-safe.
+    """Charges requests in line, publishes request events, reads decisions in the background, knows who has to wait.
 
-    `kafka` holds Kafka's own property names, like section `kafka` of the settings. The gateway starts without a broker
-    and connects in the background. Every decision is passed to `on_decision`, in the reader's thread. `clock_ms`
-    returns epoch milliseconds. Raises UnsupportedPropertyError for a login or certificate store that kafka-python
-    can't use.
+    Thread-safe. `kafka` holds Kafka's own property names, like section `kafka` of the settings. The gateway starts
+    without a broker and connects in the background. Every decision is passed to `on_decision`, in the reader's thread.
+    `clock_ms` returns epoch milliseconds. Raises UnsupportedPropertyError for a login or certificate store that
+    kafka-python can't use.
+
+    `instance` is the name of this very gateway, by which it knows its own decisions.
     """
 
     def __init__(
@@ -113,24 +75,22 @@ class Gateway:
     ) -> None:
         kafka_python_config(kafka)
         self.options = options or GatewayOptions()
-        self.waits = WaitTable(self.options.max_muted, self.options.max_mute_ms, clock_ms)
+        self.instance = self.options.instance or process_name()
+        self._in_force = InForce(self.options, clock_ms)
+        self._inline = InlineCharges(self.instance, self.options, self._in_force.applied, clock_ms)
+        self._staleness = Staleness(clock_ms)
         self._clock_ms = clock_ms
         self._decision_callback = on_decision
         self._closes_when_stale = self.options.policy is StalePolicy.FAIL_CLOSED
+        self._opens_when_stale = self.options.policy is StalePolicy.FAIL_OPEN
         self._id_stem = f"{self.options.name}-{uuid.uuid4().hex[:12]}"
         self._numbers = count()
-        self._lock = Lock()  # guards the fields below, up to _awaited
-        self._decisions = 0
-        self._unanswered_since_ms: int | None = None
-        self._last_published_ms = 0
         self._last_heartbeat_ms = 0
+        self._decisions = 0
+        self._lock = Lock()  # guards the fields below, up to _awaited
         self._allowed_before_limits = 0
         self._allowed_before_current = 0
-        self._ages_ms: deque[int] = deque(maxlen=RECENT_AGES)
-        self._awaited: OrderedDict[str, Future[DecisionFields]] = OrderedDict()
-        self._limits: LimitsInForce | None = None
-        self._limits_view = LimitsView()
-        self._known_orders: dict[CounterKey, Order] = {}  # of the waits read from the waits topic
+        self._awaited: OrderedDict[str, Future[bytes]] = OrderedDict()
         self._said_capped = False
         self._current = Event()
         self._sender = EventSender(kafka, self.options.requests_topic, self.options.max_unsent, self.options.when_full)
@@ -138,17 +98,20 @@ class Gateway:
             self.options.decisions_topic,
             self._on_decision,
             since_ms=max(0, now_ms() - int(self.options.lookback_s * 1000)),
+            on_restart=self._inline.clear,
             on_caught_up=lambda: self._on_read(self._waits_reader),
             on_idle=self._on_idle,
         )
         waits = Reading(
             self.options.waits_topic,
-            self._on_wait,
+            self._in_force.take_kept,
             ends_there=True,  # the decisions say all that comes after
-            on_restart=self._known_orders.clear,
+            on_restart=self._in_force.forget_kept_orders,
             on_caught_up=lambda: self._on_read(self._decision_reader),
         )
-        limits = Reading(self.options.limits_topic, self._on_limit, on_restart=self._read_limits_again)
+        limits = Reading(
+            self.options.limits_topic, self._in_force.take_limit, on_restart=self._in_force.read_limits_again
+        )
         self._decision_reader = TopicReader(kafka, decisions)
         self._waits_reader = TopicReader(kafka, waits)
         self._limits_reader = TopicReader(kafka, limits)
@@ -164,6 +127,86 @@ class Gateway:
     ) -> None:
         self.close()
 
+    def admit(self, request: Request | Mapping[str, object], delivered: bool = False) -> Answer:
+        """Charges a request in line and publishes its event; says how long the client has to wait.
+
+        Call it when the response is ready and before it is sent; for mutations before they are executed. A Fetch that
+        has to wait is to be answered empty, and is charged no bytes, unless it was `delivered`. It blocks only as
+        `publish` does, and raises the same.
+
+        A wait is what the gateway's share of the limit asks for, or a decided one that is longer, if the decision is
+        on an event that wasn't charged in line. Without limits, and while decisions are stale under FAIL_OPEN, nothing
+        is charged in line. While the gateway refuses all, every client waits and all mutations are refused.
+        """
+        event = self._filled(request)
+        parts = self._checked_parts(event)
+        if asks_for_mutations(event) and self.refuses_all():
+            return self._refusal(event)
+        self._note_allowed()
+        admission, in_line = self._charge(event, delivered)
+        if asks_for_mutations(event):
+            as_executed(event, admission.refused)
+        for part in parts:
+            part.throttled_by = list(admission.throttled_by) if in_line else None
+            part.withheld = admission.withhold
+        return self._answer(event, admission, self._publish(parts))
+
+    def admit_mutations(self, request: Request | Mapping[str, object]) -> Answer:
+        """Says which mutations may be executed, as the decision has it, for which it waits `decide_timeout_ms`.
+
+        It waits for strict requests alone; others are admitted in line. While decisions are stale it doesn't wait.
+        Without a decision the gateway's share decides, and with FAIL_CLOSED all mutations are refused. Raises as
+        `publish` does.
+        """
+        event = self._filled(request)
+        if not asks_for_mutations(event):
+            return self.admit(event)
+        parts = self._checked_parts(event)
+        if self.refuses_all():
+            return self._refusal(event)
+        future = self._await(str(event.request_id))
+        if self._publish(parts) is None:
+            self._forget(str(event.request_id))
+            return self.admit(event)
+        try:
+            value = future.result(0 if self.is_stale() else self.options.decide_timeout_ms / 1000)
+        except TimeoutError:
+            return self._admit_undecided(event, future)
+        self._forget(str(event.request_id))
+        return decided_answer(value, event) or self._admit_undecided(event, Future())
+
+    def held_ms(
+        self,
+        user: str | None,
+        client_id: str | None,
+        api: str | None = None,
+        topic_partitions: Iterable[TopicPartitionName] = (),
+    ) -> int:
+        """Milliseconds that a request has to wait because of what `admit` has answered, at this gateway; 0 if none.
+
+        For gateways that charge in line and have no connection to mute. It counts the waits that `admit` counts, and
+        finds counters as `check` does. Never blocks.
+        """
+        wait_ms = self._left_ms(self.held_by(user, client_id, api, topic_partitions))
+        return max(wait_ms, CLOSED_RETRY_MS) if self.refuses_all() else wait_ms
+
+    def held_by(
+        self,
+        user: str | None,
+        client_id: str | None,
+        api: str | None = None,
+        topic_partitions: Iterable[TopicPartitionName] = (),
+    ) -> Wait | None:
+        """The wait behind what `held_ms` returns, with its quota and limit; None if no counter waits."""
+        tables = [self._in_force.unforeseen]
+        if not self._is_let_go():
+            tables.append(self._in_force.applied)
+        if not any(map(len, tables)):
+            return None
+        counters = list(self._in_force.counters(user or "", client_id or "", api, topic_partitions))
+        waits = [table.longest(counters) for table in tables]
+        return max(filter(None, waits), key=attrgetter("until_ms"), default=None)
+
     def check(
         self,
         user: str | None,
@@ -173,15 +216,17 @@ class Gateway:
     ) -> int:
         """Returns 0 if the request may be served, else the milliseconds it has to wait. Never blocks.
 
-        The wait is the longest of the counters that the request leads to: those of `api` such as "Produce" and of the
-        (topic, partition) pairs it touches; without `api` all counters of this user and client-id. While the gateway
-        is closed to everyone (`refuses_all`), it is at least CLOSED_RETRY_MS.
+        For gateways that don't charge in line: it looks at the waits that were decided. The wait is the longest of the
+        counters that the request leads to: those of `api` such as "Produce" and of the (topic, partition) pairs it
+        touches; without `api` all counters of this user and client-id. While the gateway is closed to everyone
+        (`refuses_all`), it is at least CLOSED_RETRY_MS.
         """
-        wait_ms = self.waits.remaining_ms(self._counters(user or "", client_id or "", api, topic_partitions))
-        if self._limits is None or not self._current.is_set():
-            return self._check_before_known(wait_ms)
-        if self._closes_when_stale and self.is_stale():
+        counters = self._in_force.counters(user or "", client_id or "", api, topic_partitions)
+        wait_ms = self._in_force.decided.remaining_ms(counters)
+        if self.refuses_all():
             return max(wait_ms, CLOSED_RETRY_MS)
+        if wait_ms == 0:
+            self._note_allowed()
         return wait_ms
 
     def find_wait(
@@ -192,7 +237,8 @@ class Gateway:
         topic_partitions: Iterable[TopicPartitionName] = (),
     ) -> Wait | None:
         """The wait behind what `check` returns, with its quota and limit; None if no counter waits."""
-        return self.waits.longest(self._counters(user or "", client_id or "", api, topic_partitions))
+        counters = self._in_force.counters(user or "", client_id or "", api, topic_partitions)
+        return self._in_force.decided.longest(counters)
 
     def refuses_all(self) -> bool:
         """Whether every client is refused.
@@ -200,48 +246,33 @@ class Gateway:
         That is so while decisions are stale and the policy is FAIL_CLOSED, and before the limits or the waits that were
         decided earlier are known if the option for that is HOLD.
         """
-        return (self._closes_when_stale and self.is_stale()) or self._is_held()
+        if self._in_force.limits is None and self.options.before_limits is BeforeKnown.HOLD:
+            return True
+        if self.options.before_current is BeforeKnown.HOLD and not self._current.is_set():
+            return True
+        return self._closes_when_stale and self.is_stale()
 
     def is_stale(self) -> bool:
         """Whether an event published more than `stale_after_s` ago may still be without a decision."""
-        since_ms = self._unanswered_since_ms
-        return since_ms is not None and self._clock_ms() - since_ms > self.options.stale_after_s * 1000
+        return self._staleness.stale_ms() > self.options.stale_after_s * 1000
 
     def publish(self, request: Request | Mapping[str, object], awaited: bool = False) -> str | None:
         """Queues a request event for publishing and returns its id; None if the event was dropped.
 
-        Fills in id, time and gateway name where they are missing. With `awaited`, `wait_for` can be called for the
-        decision. A request that touches more than `max_charges_per_event` topic-partitions becomes several events with
-        `-1`, `-2` and so on after its id, the first with the request's times. Then the id of the last one is returned,
-        whose decision is made last; None if any was dropped. Raises InvalidRequestError for an event that breaks the
-        contract, and GatewayClosedError.
+        It charges nothing in line. Fills in id, time, gateway name and instance where they are missing. With `awaited`,
+        `wait_for` can be called for the decision. A request that touches more than `max_charges_per_event`
+        topic-partitions becomes several events with `-1`, `-2` and so on after its id, the first with the request's
+        times. Then the id of the last one is returned, whose decision is made last; None if any was dropped. Raises
+        InvalidRequestError for an event that breaks the contract, and GatewayClosedError.
         """
-        event = _as_request(request)
-        event = msgspec.structs.replace(
-            event,
-            request_id=event.request_id or f"{self._id_stem}-{next(self._numbers)}",
-            timestamp_ms=self._clock_ms() if event.timestamp_ms is None else event.timestamp_ms,
-            gateway=event.gateway or self.options.name,
-        )
-        parts = list(_parts(event, self.options.max_charges_per_event))
-        for part in parts:
-            check_request(part)
+        parts = self._checked_parts(self._filled(request))
         request_id = str(parts[-1].request_id)
         if awaited:
             self._await(request_id)
-        sent = [self._send(part) for part in parts]
-        if all(sent):
-            return request_id
-        self._forget(request_id)
-        return None
-
-    def _send(self, event: Request) -> bool:
-        """Queues one event; False if it was dropped."""
-        key = client_key(event.user or "", event.client_id or "").encode()
-        # An event from the future must not set the record's time: the broker refuses it with the whole batch it is in.
-        timestamp_ms = min(int(event.timestamp_ms or 0), self._clock_ms())
-        self._note_published(timestamp_ms)  # before its decision can arrive
-        return self._sender.send(EventRecord(key, _JSON.encode(event), timestamp_ms))
+        published = self._publish(parts)
+        if published is None:
+            self._forget(request_id)
+        return published
 
     def wait_for(self, request_id: str, timeout_s: float) -> DecisionFields | None:
         """The decision on a request published with `awaited`; None if none arrives in time. Call it once a request."""
@@ -250,14 +281,15 @@ class Gateway:
         if future is None:
             return None
         try:
-            return future.result(timeout_s)
+            fields: DecisionFields = msgspec.json.decode(future.result(timeout_s))
         except TimeoutError:
             return None
         finally:
             self._forget(request_id)
+        return fields
 
     def decide(self, request: Request | Mapping[str, object], timeout_s: float) -> DecisionFields | None:
-        """Publishes the event and waits for its decision, which strict mutation requests need; None as `wait_for`."""
+        """Publishes the event and waits for its decision; None as `wait_for`."""
         request_id = self.publish(request, awaited=True)
         return None if request_id is None else self.wait_for(request_id, timeout_s)
 
@@ -265,29 +297,43 @@ class Gateway:
         """Waits until all waits that were decided before the start are known; False on timeout."""
         return self._current.wait(timeout_s)
 
+    def shares(self) -> list[Share]:
+        """The shares of this gateway's busiest counters, at most 20, as a heartbeat reports them."""
+        return self._inline.busiest()
+
     def stats(self) -> GatewayStats:
         """The gateway's counts."""
-        with self._lock:
-            ages_ms = sorted(self._ages_ms)
-            since_ms = self._unanswered_since_ms
+        p50_ms, p99_ms = self._staleness.age_percentiles_ms(0.50, 0.99)
+        counters, forgotten = self._inline.size()
+        gateways, instances = self._inline.gateways()
         return GatewayStats(
-            muted=len(self.waits),
-            evicted=self.waits.evicted,
+            muted=len(self._in_force.decided),
+            evicted=self._in_force.decided.evicted,
             decisions=self._decisions,
-            decision_age_p50_ms=_percentile(ages_ms, 0.50),
-            decision_age_p99_ms=_percentile(ages_ms, 0.99),
-            stale_s=0.0 if since_ms is None else max(0, self._clock_ms() - since_ms) / 1000,
+            decision_age_p50_ms=p50_ms,
+            decision_age_p99_ms=p99_ms,
+            stale_s=self._staleness.stale_ms() / 1000,
             published=self._sender.published,
             unsent=self._sender.unsent,
             dropped=self._sender.dropped,
             failed=self._sender.failed,
-            capped=self.waits.capped,
-            limits_version=limits.version if (limits := self._limits) else None,
+            capped=self._in_force.decided.capped,
+            limits_version=limits.version if (limits := self._in_force.limits) else None,
             allowed_before_limits=self._allowed_before_limits,
             is_current=self._current.is_set(),
             allowed_before_current=self._allowed_before_current,
             unreadable_records=sum(reader.unreadable for reader in self._readers),
             reader_restarts=sum(reader.restarts for reader in self._readers),
+            charged_in_line=self._inline.requests,
+            throttled_in_line=self._inline.throttled,
+            throttled_in_line_ms=self._inline.throttled_ms,
+            held=len(self._in_force.applied),
+            waits_compared=self._inline.compared,
+            wait_difference_ms=self._inline.difference_ms,
+            counters=counters,
+            forgotten=forgotten,
+            gateways=gateways,
+            instances=instances,
         )
 
     def close(self) -> None:
@@ -299,184 +345,160 @@ class Gateway:
         for reader in self._readers:
             reader.close(max(0.0, deadline_s - time.monotonic()))
 
-    def _counters(
-        self, user: str, client_id: str, api: str | None, topic_partitions: Iterable[TopicPartitionName]
-    ) -> Iterator[CounterKey]:
-        """The counters that such a request leads to; all that it may lead to while the limits aren't known."""
-        limits = self._limits
-        if limits is None:
-            return possible_counters(user, client_id, api, topic_partitions)
-        return counters_of(limits.enforced, user, client_id, api, topic_partitions)
+    def _filled(self, request: Request | Mapping[str, object]) -> Request:
+        """The event with id, time, gateway name and instance."""
+        event = copy(as_request(request))
+        event.request_id = event.request_id or f"{self._id_stem}-{next(self._numbers)}"
+        event.gateway = event.gateway or self.options.name
+        event.instance = event.instance or self.instance
+        if event.timestamp_ms is None:
+            event.timestamp_ms = self._clock_ms()
+        return event
 
-    def _is_held(self) -> bool:
-        """Whether something isn't known yet without which nobody is to be served."""
-        holds_for_limits = self._limits is None and self.options.before_limits is BeforeKnown.HOLD
-        holds_for_waits = not self._current.is_set() and self.options.before_current is BeforeKnown.HOLD
-        return holds_for_limits or holds_for_waits
+    def _checked_parts(self, event: Request) -> list[Request]:
+        """What is to be published for the event. Raises InvalidRequestError if anything breaks the contract."""
+        parts = list(parts_of(event, self.options.max_charges_per_event))
+        for part in parts:
+            check_request(part)
+        return parts
 
-    def _check_before_known(self, wait_ms: int) -> int:
-        """What `check` returns while not all is known: HOLD holds everybody, ALLOW counts who is let through."""
+    def _publish(self, parts: Sequence[Request], may_block: bool = True) -> str | None:
+        """Queues the events of one request; returns the id of the last, None if any was dropped."""
+        sent = [self._send(part, may_block) for part in parts]
+        return parts[-1].request_id if all(sent) else None
+
+    def _send(self, event: Request, may_block: bool) -> bool:
+        """Queues one event; False if it was dropped."""
+        key = client_key(event.user or "", event.client_id or "").encode()
+        # An event from the future must not set the record's time: the broker refuses it with the whole batch it is in.
+        timestamp_ms = min(int(event.timestamp_ms or 0), self._clock_ms())
+        self._staleness.note_published(timestamp_ms)  # before its decision can arrive
+        return self._sender.send(EventRecord(key, _JSON.encode(event), timestamp_ms), may_block)
+
+    def _charge(self, event: Request, delivered: bool = False) -> tuple[Admission, bool]:
+        """Charges the event in line, and says whether that was done: without limits there is nothing to charge."""
+        limits = self._in_force.limits
+        if limits is None or self._is_let_go():
+            return Admission(0), False
+        return self._inline.admit(event, limits.enforced, delivered), True
+
+    def _is_let_go(self) -> bool:
+        """Whether nobody waits in line because decisions are stale."""
+        return self._opens_when_stale and self.is_stale()
+
+    def _answer(self, event: Request, admission: Admission, request_id: str | None) -> Answer:
+        """The longer wait of what was charged in line and of what was decided and nobody had charged in line."""
+        throttle_ms, quota, limit, share = admission.throttle_ms, admission.quota, admission.limit, admission.share
+        wait = self._unforeseen_wait(event)
+        if (wait_ms := self._left_ms(wait)) > throttle_ms and wait is not None:
+            throttle_ms, quota, limit, share = wait_ms, wait.quota, wait.limit, None
         if self.refuses_all():
-            return max(wait_ms, CLOSED_RETRY_MS)
-        if wait_ms == 0:
+            throttle_ms = max(throttle_ms, CLOSED_RETRY_MS)
+        return Answer(throttle_ms, admission.withhold, admission.refused, quota, limit, share, request_id)
+
+    def _refusal(self, event: Request) -> Answer:
+        """All mutations are refused; there is no event, because nothing is executed."""
+        return Answer(CLOSED_RETRY_MS, refused=(True,) * len(event.mutations))
+
+    def _unforeseen_wait(self, event: Request) -> Wait | None:
+        unforeseen = self._in_force.unforeseen
+        if not len(unforeseen):
+            return None  # before the counters are found, which takes longer than all the rest
+        touched = [(entry.topic, entry.partition) for entry in event.topic_partitions]
+        return unforeseen.longest(self._in_force.counters(event.user or "", event.client_id or "", event.api, touched))
+
+    def _left_ms(self, wait: Wait | None) -> int:
+        return 0 if wait is None else max(0, wait.until_ms - self._clock_ms())
+
+    def _admit_undecided(self, event: Request, future: "Future[bytes]") -> Answer:
+        """Answers in line what wasn't decided in time. The event stays the charge; its decision may still come."""
+        if self._closes_when_stale or self.refuses_all():
+            return self._refusal(event)
+        admission, in_line = self._charge(event)
+        future.add_done_callback(lambda done: self._correct(event, admission.refused, in_line, done.result()))
+        return self._answer(event, admission, event.request_id)
+
+    def _correct(self, event: Request, refused: tuple[bool, ...], in_line: bool, value: bytes) -> None:
+        """Puts the books right when mutations that were answered in line are decided. In the reader's thread."""
+        self._forget(str(event.request_id))
+        decided = decided_answer(value, event)
+        if decided is None:
+            return
+        twice, missed = correction(event, refused, decided.refused)
+        if in_line and twice:
+            self._inline.take_back(value, twice)
+        if missed:
+            executed = Request(event.api, user=event.user, client_id=event.client_id, mutations_charged=missed)
+            executed.throttled_by = [] if in_line else None
+            with suppress(GatewayClosedError):
+                self._publish([self._filled(executed)], may_block=False)
+
+    def _note_allowed(self) -> None:
+        """Counts who is let through while not all is known that could hold it."""
+        before_limits, before_current = self._in_force.limits is None, not self._current.is_set()
+        if (before_limits or before_current) and not self.refuses_all():
             with self._lock:
-                self._allowed_before_limits += self._limits is None
-                self._allowed_before_current += not self._current.is_set()
-        return wait_ms
+                self._allowed_before_limits += before_limits
+                self._allowed_before_current += before_current
 
     def _on_decision(self, _: bytes | None, value: bytes | None) -> None:
         """Handles one record of the decisions topic. Raises if it is no decision, or what the caller's code raises."""
         decided = read_decided(value)
-        for counter, wait in decided_waits(decided, self._clock_ms()):
-            self._take_wait(counter, wait, decided.quota_version)
-        waiting = self._note_decision(decided)
-        if waiting is not None:
-            waiting.set_result(msgspec.json.decode(value or b""))
+        now_ms, charges = self._clock_ms(), enforced_charges(decided)
+        self._in_force.take_decided(decided, charges, now_ms)
+        self._inline.take_decided(decided, charges, now_ms)
+        self._staleness.note_decided(decided.timestamp_ms, now_ms)
+        self._decisions += 1
+        if self._awaited:
+            self._resolve(decided.request_id, value or b"")
         if self._decision_callback is not None:
             self._decision_callback(msgspec.json.decode(value or b""))
-
-    def _take_wait(self, counter: CounterKey, wait: Wait, quota_version: int) -> None:
-        """Takes over a wait, as the limits in force have it if the decision was made under older ones."""
-        limits = self._limits
-        if wait.wait_ms and limits is not None and quota_version < limits.version:
-            left_ms = wait_under_limit_ms(wait.wait_ms, wait.rate, wait.limit, _limit_of(limits, counter))
-            if left_ms < wait.wait_ms:
-                wait = wait._replace(until_ms=wait.until_ms - wait.wait_ms + left_ms if left_ms else 0)
-        self.waits.take(counter, wait)
-        if self._limits is not limits:  # they came in between, and have relaxed the waits without this one
-            self._relax_waits()
-
-    def _on_wait(self, key: bytes | None, value: bytes | None) -> None:
-        """Handles one record of the waits topic. Raises InvalidWaitError for what is none."""
-        counter, record = read_wait(key, value)
-        if record is not None:
-            order = (min(record.timestamp_ms, self._clock_ms()), record.offset)
-            self._known_orders[counter] = order
-            wait = Wait(record.until_ms, order, record.throttle_ms, counter[0], record.limit, record.rate)
-            self.waits.take(counter, wait)
-        elif (ended := self._known_orders.pop(counter, None)) is not None:
-            self.waits.take(counter, Wait(0, ended))  # a wait that a decision has asked for since stays
 
     def _on_read(self, other: TopicReader) -> None:
         """Notes that one of the two topics with waits is read; the gateway is current when the other one is too."""
         if other.caught_up.is_set():
-            self._relax_waits()  # what the waits topic keeps may have been decided under other limits
-            self._known_orders.clear()
+            self._in_force.relax()  # what the waits topic keeps may have been decided under other limits
+            self._in_force.forget_kept_orders()
             self._current.set()
 
-    def _on_limit(self, key: bytes | None, value: bytes | None) -> None:
-        """Handles one record of the limits topic. Raises InvalidQuotaError for garbage."""
-        known = self._limits_view.in_force
-        self._limits_view.take(key, value)
-        limits = self._limits_view.in_force
-        if limits is not known:
-            self._limits = limits
-            self._relax_waits()
-
-    def _read_limits_again(self) -> None:
-        """Begins with no limits when the topic begins again; those in force stay until a version is complete."""
-        self._limits_view = LimitsView()
-
-    def _relax_waits(self) -> None:
-        """Shortens or ends the waits whose limit was raised or removed."""
-        limits = self._limits
-        if limits is not None:
-            self.waits.relax(lambda counter: _limit_of(limits, counter))
-
-    def _note_decision(self, decision: Decided) -> Future[DecisionFields] | None:
-        """Counts the decision. Returns the future that waits for it, if one does."""
-        now = self._clock_ms()
-        with self._lock:
-            self._decisions += 1
-            self._ages_ms.append(max(0, now - decision.timestamp_ms))
-            if self._unanswered_since_ms is not None:
-                all_answered = decision.timestamp_ms >= self._last_published_ms
-                newer = max(self._unanswered_since_ms, min(decision.timestamp_ms, now))
-                self._unanswered_since_ms = None if all_answered else newer
-            waiting = self._awaited.get(decision.request_id)
-        return waiting if waiting is not None and not waiting.done() else None
-
-    def _note_published(self, timestamp_ms: int) -> None:
-        with self._lock:
-            self._last_published_ms = max(self._last_published_ms, timestamp_ms)
-            if self._unanswered_since_ms is None:
-                self._unanswered_since_ms = timestamp_ms
-
-    def _await(self, request_id: str) -> None:
-        with self._lock:
-            self._awaited[request_id] = Future()
-            while len(self._awaited) > MAX_AWAITED:
-                self._awaited.popitem(last=False)
-
-    def _forget(self, request_id: str) -> None:
-        with self._lock:
-            self._awaited.pop(request_id, None)
-
     def _on_idle(self) -> None:
-        """Housekeeping. The reader calls it several times a second."""
-        self.waits.expire()
-        if self.waits.capped and not self._said_capped:
+        """Housekeeping. The reader of decisions calls it several times a second."""
+        self._in_force.expire()
+        if self._in_force.decided.capped and not self._said_capped:
             self._said_capped = True
             log.warning(
                 "a decision asks for a wait of more than max_mute_ms (%d ms), which counts as that; further ones are"
                 " only counted",
                 self.options.max_mute_ms,
             )
-        if self._closes_when_stale:
-            self._heartbeat()
+        self._heartbeat()
 
     def _heartbeat(self) -> None:
-        """Publishes an event that costs no client anything, three times in `stale_after_s`.
-
-        While the gateway refuses every client, only a heartbeat can show that decisions are flowing again.
-        """
+        """Publishes once in HEARTBEAT_MS that this gateway is alive. It never waits: the reader's thread must go on."""
         now = self._clock_ms()
-        due = now - self._last_heartbeat_ms >= self.options.stale_after_s * 1000 / 3
-        if due and self._sender.unsent == 0:  # behind unsent events it would wait, and block the reader's thread
-            self._last_heartbeat_ms = now
-            with suppress(GatewayClosedError):
-                self.publish(Request(api=HEARTBEAT_API, client_id=HEARTBEAT_CLIENT_ID))
+        if abs(now - self._last_heartbeat_ms) < HEARTBEAT_MS:
+            return
+        self._last_heartbeat_ms = now
+        counters, _ = self._inline.size()
+        heartbeat = Heartbeat(self._staleness.stale_ms(), counters, self._inline.busiest())
+        with suppress(GatewayClosedError):
+            self._publish([self._filled(Request(HEARTBEAT_API, heartbeat=heartbeat))], may_block=False)
 
+    def _await(self, request_id: str) -> "Future[bytes]":
+        future: Future[bytes] = Future()
+        with self._lock:
+            self._awaited[request_id] = future
+            while len(self._awaited) > MAX_AWAITED:
+                self._awaited.popitem(last=False)
+        return future
 
-def _as_request(request: Request | Mapping[str, object]) -> Request:
-    if isinstance(request, Request):
-        return request
-    try:
-        return msgspec.convert(dict(request), Request)
-    except msgspec.ValidationError as error:
-        raise InvalidRequestError("event", str(error), "the fields of the request event contract") from None
+    def _resolve(self, request_id: str, value: bytes) -> None:
+        """Hands the record of a decision to the one who waits for it, if anybody does."""
+        with self._lock:
+            future = self._awaited.get(request_id)
+        if future is not None and not future.done():
+            future.set_result(value)
 
-
-def _parts(event: Request, most: int) -> Iterator[Request]:
-    """The event, or several that charge the same: each has at most `most` topic-partitions, the first has the times.
-
-    Raises InvalidRequestError for too many mutations: their decision must see all of them.
-    """
-    if len(event.mutations) > most:
-        raise InvalidRequestError("mutations", f"has {len(event.mutations)} entries", f"at most {most}")
-    if len(event.topic_partitions) <= most:
-        yield event
-        return
-    for number, start in enumerate(range(0, len(event.topic_partitions), most), 1):
-        part = msgspec.structs.replace(
-            event,
-            request_id=f"{event.request_id}-{number}",
-            topic_partitions=event.topic_partitions[start : start + most],
-        )
-        if number > 1:
-            part.request_time_ns = part.network_time_ns = None
-            part.mutations = []
-        yield part
-
-
-def _limit_of(limits: LimitsInForce, counter: CounterKey) -> float | None:
-    """The limit of a counter; None for unlimited, and for a counter of a quota that this release doesn't know."""
-    quota, tags = counter
-    for kind in CLIENT_KINDS if tags.topic is None else TOPIC_KINDS:
-        if kind == quota:
-            return limits.enforced.limit_of(kind, tags)
-    return None
-
-
-def _percentile(ages_ms: list[int], share: float) -> int:
-    return ages_ms[min(len(ages_ms) - 1, int(share * len(ages_ms)))] if ages_ms else 0
+    def _forget(self, request_id: str) -> None:
+        with self._lock:
+            self._awaited.pop(request_id, None)

@@ -82,12 +82,13 @@ class EventSender:
         with self._counts:
             return self._accepted - self.published - self.failed
 
-    def send(self, record: EventRecord) -> bool:
+    def send(self, record: EventRecord, may_block: bool = True) -> bool:
         """Queues the event; False if it was dropped. With BLOCK a call waits for room while too many are unsent.
 
-        Raises GatewayClosedError after close, which also ends a wait for room.
+        One that may not block drops the event instead. Raises GatewayClosedError after close, which also ends a wait
+        for room.
         """
-        if not self._room.acquire(blocking=self._when_full is WhenFull.BLOCK):
+        if not self._room.acquire(blocking=may_block and self._when_full is WhenFull.BLOCK):
             with self._counts:
                 self.dropped += 1
             return False

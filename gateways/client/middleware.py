@@ -4,7 +4,7 @@
     app = WsgiQuotas(app, gateway)     # Flask, Django, any WSGI application
 
 A client that has to wait gets 429 with `Retry-After` and the fields `RateLimit` and `RateLimit-Policy` of
-draft-ietf-httpapi-ratelimit-headers. Every served request becomes a request event.
+draft-ietf-httpapi-ratelimit-headers. Every served request is charged in line and becomes a request event.
 """
 
 import time
@@ -114,20 +114,20 @@ def throttle_headers(wait_ms: int, wait: Wait | None) -> list[tuple[str, str]]:
     return headers
 
 
-def _admit(gateway: Gateway, header: Callable[[str], str | None], options: HttpQuotas) -> Caller | Refusal:
+def _caller_of(gateway: Gateway, header: Callable[[str], str | None], options: HttpQuotas) -> Caller | Refusal:
     """The client that may be served, else 400 for a header that is no name, 429 for a muted client, 503 for all."""
     try:
         caller = Caller(clean_name(header(options.user_header)), clean_name(header(options.client_id_header)))
     except InvalidNameError:
         title = f"The user or client-id header is not a name of at most {MAX_NAME_CHARACTERS} printable characters"
         return Refusal(400, [], {"type": "about:blank", "title": title, "status": 400})
-    wait_ms = gateway.check(*caller)
+    wait_ms = gateway.held_ms(*caller)
     return caller if wait_ms <= 0 else _throttled(gateway, caller, wait_ms)
 
 
 def _throttled(gateway: Gateway, caller: Caller, wait_ms: int) -> Refusal:
     """429 for a client that has to wait, 503 while the gateway is closed to everyone."""
-    wait = gateway.find_wait(*caller)
+    wait = gateway.held_by(*caller)
     if wait is None and gateway.refuses_all():
         problem = {"type": UNAVAILABLE, "title": "Quotas can't be decided at the moment", "status": 503}
         return Refusal(503, [("Retry-After", str(-(-wait_ms // 1000)))], problem)
@@ -156,16 +156,22 @@ class AsgiQuotas:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        admitted = _admit(self._gateway, lambda name: _only_header(scope, name), self._options)
-        if isinstance(admitted, Refusal):
-            await _send_refusal(admitted, send)
+        caller = _caller_of(self._gateway, lambda name: _only_header(scope, name), self._options)
+        if isinstance(caller, Refusal):
+            await _send_refusal(caller, send)
             return
-        scope[CALLER] = admitted
-        start_ns = time.perf_counter_ns()
+        scope[CALLER] = caller
+        served = _Served(self._gateway, self._options.api, caller)
+
+        async def send_charged(message: Message) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                served.charge()
+            await send(message)
+
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, send_charged)
         finally:
-            _publish(self._gateway, self._options.api, admitted, time.perf_counter_ns() - start_ns)
+            served.charge()
 
 
 class WsgiQuotas:
@@ -183,36 +189,50 @@ class WsgiQuotas:
         def header(name: str) -> str | None:
             return environ.get("HTTP_" + name.upper().replace("-", "_"))
 
-        admitted = _admit(self._gateway, header, self._options)
-        if isinstance(admitted, Refusal):
-            start_response(admitted.reason, admitted.headers)
-            return [admitted.body]
-        environ[CALLER] = admitted
-        return self._serve(environ, start_response, admitted)
-
-    def _serve(self, environ: WSGIEnvironment, start_response: StartResponse, caller: Caller) -> Iterable[bytes]:
-        start_ns = time.perf_counter_ns()
-
-        def publish() -> None:
-            _publish(self._gateway, self._options.api, caller, time.perf_counter_ns() - start_ns)
-
+        caller = _caller_of(self._gateway, header, self._options)
+        if isinstance(caller, Refusal):
+            start_response(caller.reason, caller.headers)
+            return [caller.body]
+        environ[CALLER] = caller
+        served = _Served(self._gateway, self._options.api, caller)
         try:
-            body = self._app(environ, start_response)
+            return _ChargedBody(self._app(environ, start_response), served)
         except BaseException:
-            publish()
+            served.charge()
             raise
-        return _TimedBody(body, publish)
 
 
-class _TimedBody:
-    """A WSGI body that calls `on_close` when the server has finished with it."""
+class _Served:
+    """A request that is being served: charged once, with the time since it began."""
 
-    def __init__(self, body: Iterable[bytes], on_close: Callable[[], None]) -> None:
+    def __init__(self, gateway: Gateway, api: str | None, caller: Caller) -> None:
+        self._gateway = gateway
+        self._api = api
+        self._caller = caller
+        self._start_ns = time.perf_counter_ns()
+        self._is_charged = False
+
+    def charge(self) -> None:
+        """Charge the time until now, unless that was done before."""
+        if self._is_charged or self._api is None:
+            return
+        self._is_charged = True
+        time_ns = time.perf_counter_ns() - self._start_ns
+        request = Request(self._api, user=self._caller.user, client_id=self._caller.client_id, request_time_ns=time_ns)
+        with suppress(GatewayClosedError):  # what was served must not fail because the gateway closes meanwhile
+            self._gateway.admit(request)
+
+
+class _ChargedBody:
+    """A WSGI body whose request is charged when the server has taken it all, or has finished with it."""
+
+    def __init__(self, body: Iterable[bytes], served: _Served) -> None:
         self._body = body
-        self._on_close = on_close
+        self._served = served
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self._body)
+        yield from self._body
+        self._served.charge()
 
     def close(self) -> None:
         try:
@@ -220,7 +240,7 @@ class _TimedBody:
             if close is not None:
                 close()
         finally:
-            self._on_close()
+            self._served.charge()
 
 
 def _only_header(scope: Scope, name: str) -> str | None:
@@ -236,10 +256,3 @@ async def _send_refusal(refused: Refusal, send: Send) -> None:
     headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in refused.headers]
     await send({"type": "http.response.start", "status": refused.status, "headers": headers})
     await send({"type": "http.response.body", "body": refused.body})
-
-
-def _publish(gateway: Gateway, api: str | None, caller: Caller, request_time_ns: int) -> None:
-    if api is None:
-        return
-    with suppress(GatewayClosedError):  # a request that was served must not fail because the gateway closes meanwhile
-        gateway.publish(Request(api, user=caller.user, client_id=caller.client_id, request_time_ns=request_time_ns))

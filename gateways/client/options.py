@@ -1,7 +1,10 @@
 """The options of one gateway, and what they accept."""
 
 import math
-from dataclasses import dataclass
+import os
+import socket
+import uuid
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -10,7 +13,8 @@ import msgspec
 from configs.kafka import TopicName
 from gateways.client.event_sender import WhenFull
 from gateways.errors import InvalidOptionError
-from state.decisions.request import MAX_ENTRIES
+from state.decisions.request import MAX_ENTRIES, MAX_INT32
+from state.quotas.kinds import MAX_THROTTLE_MS, Coexistence, QuotaSettings, RequestPolicy, Window
 
 MAX_NAME_CHARACTERS = 1_000
 """Longest name of a gateway: every event carries it twice."""
@@ -19,8 +23,12 @@ _YEAR_MS = 366 * 24 * 3_600_000
 
 
 class StalePolicy(StrEnum):
-    """What `check` returns while an event older than `stale_after_s` may be without a decision."""
+    """What a gateway does while an event older than `stale_after_s` may be without a decision.
 
+    KEEP_SHARES goes on as before, FAIL_OPEN charges nothing in line, FAIL_CLOSED refuses every client.
+    """
+
+    KEEP_SHARES = "keep_shares"
     FAIL_OPEN = "fail_open"
     FAIL_CLOSED = "fail_closed"
 
@@ -32,18 +40,23 @@ class BeforeKnown(StrEnum):
     HOLD = "hold"
 
 
+def process_name() -> str:
+    """A name that no other process has: host, process id and a random part."""
+    return f"{socket.gethostname()[:200]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+
+
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """The options of one gateway. Its events carry `name` as `gateway`.
+    """The options of one gateway. Its events carry `name` as `gateway`, and `instance`, made when it starts if None.
 
     A string is taken for the member it names. Raises InvalidOptionError, naming option and what it accepts, for
     anything else that is not accepted.
     """
 
-    name: str = "gateway"
+    name: str = field(default_factory=process_name)
     requests_topic: str = "quota-requests"
     decisions_topic: str = "quota-decisions"
-    policy: StalePolicy = StalePolicy.FAIL_OPEN
+    policy: StalePolicy = StalePolicy.KEEP_SHARES
     stale_after_s: float = 30.0
     lookback_s: float = 10.0  # how far back a new gateway reads the decisions topic; longer waits are in waits_topic
     max_muted: int = 100_000  # counters with a wait that are kept
@@ -56,9 +69,15 @@ class GatewayOptions:
     before_current: BeforeKnown = BeforeKnown.ALLOW  # before the waits that were decided earlier are read
     max_mute_ms: int = 3_600_000  # no wait is longer than this
     max_charges_per_event: int = 1_000  # the job's enforce.max_charges_per_event; wider requests become several events
+    instance: str | None = None
+    max_counters: int = 100_000  # counters of own clients that are kept, and as many that only decisions tell of
+    decide_timeout_ms: int = 10_000  # how long `admit_mutations` waits for a decision
+    quota: QuotaSettings = field(default_factory=QuotaSettings)  # the job's section `quota`
 
     def __post_init__(self) -> None:
         _check_text("name", self.name, MAX_NAME_CHARACTERS)
+        if self.instance is not None:
+            _check_text("instance", self.instance, MAX_NAME_CHARACTERS)
         for option in ("requests_topic", "decisions_topic", "limits_topic", "waits_topic"):
             _check_topic(option, getattr(self, option))
         members: dict[str, type[StrEnum]] = {
@@ -76,6 +95,9 @@ class GatewayOptions:
         _check_count("max_unsent", self.max_unsent, most=100_000_000)
         _check_count("max_mute_ms", self.max_mute_ms, most=_YEAR_MS)
         _check_count("max_charges_per_event", self.max_charges_per_event, most=MAX_ENTRIES)
+        _check_count("max_counters", self.max_counters, most=100_000_000)
+        _check_count("decide_timeout_ms", self.decide_timeout_ms, most=_YEAR_MS)
+        _check_quota(self.quota)
 
 
 def _member(option: str, value: Any, kind: type[StrEnum]) -> StrEnum:
@@ -106,3 +128,18 @@ def _check_seconds(option: str, value: Any, least: float) -> None:
 def _check_count(option: str, value: Any, most: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise InvalidOptionError(option, value, f"a whole number from 1 to {most}")
+
+
+def _check_quota(value: Any) -> None:
+    if not isinstance(value, QuotaSettings):
+        raise InvalidOptionError("quota", value, "QuotaSettings")
+    for name in ("client_window", "controller_window"):
+        window = getattr(value, name)
+        if not isinstance(window, Window):
+            raise InvalidOptionError(f"quota.{name}", window, "a Window")
+        _check_count(f"quota.{name}.samples", window.samples, most=MAX_INT32)
+        _check_count(f"quota.{name}.window_ms", window.window_ms, most=MAX_THROTTLE_MS)
+    _check_count("quota.num_io_threads", value.num_io_threads, most=MAX_INT32)
+    for name, kind in (("policy", RequestPolicy), ("coexistence", Coexistence)):
+        if not isinstance(getattr(value, name), kind):
+            raise InvalidOptionError(f"quota.{name}", getattr(value, name), f"one of {', '.join(kind)}")

@@ -1,4 +1,4 @@
-"""What each HTTP request does: admit mutations by their decision, call Kafka, publish request events."""
+"""What each HTTP request does: admit mutations by their decision, call Kafka, charge what was done."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,16 +9,12 @@ from msgspec import Meta
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from gateways.client.client import DecisionFields, Gateway
+from gateways.client.answer import Answer
+from gateways.client.client import Gateway
 from gateways.client.middleware import Caller, throttle_headers
-from gateways.client.options import StalePolicy
 from gateways.http.backend import MAX_PARTITIONS, KafkaBackend, NewTopic, Record, TopicOutcome
-from state.decisions.charge_plan import is_strict
-from state.decisions.decision import THROTTLING_QUOTA_EXCEEDED
+from state.decisions.decision import QUOTA_EXCEEDED_MESSAGE, THROTTLING_QUOTA_EXCEEDED
 from state.decisions.request import Mutation, Request, TopicPartition
-
-DECISION_TIMEOUT_S = 10.0
-"""Longest time a mutation request is held for its decision."""
 
 BodyT = TypeVar("BodyT")
 
@@ -121,51 +117,42 @@ class KafkaService:
             size = max(0, record.serialized_key_size) + max(0, record.serialized_value_size)
             bytes_by_partition[record.partition] = bytes_by_partition.get(record.partition, 0) + size
         touched = [TopicPartition(call.topic, partition, size) for partition, size in bytes_by_partition.items()]
-        self._publish_time(call, "Produce", start_ns, touched)
+        answer = self._charge_time(call, "Produce", start_ns, touched)
         offsets = [{"partition": record.partition, "offset": record.offset} for record in written]
-        return _json({"throttle_time_ms": 0, "offsets": offsets})
+        return _json({"throttle_time_ms": answer.throttle_ms, "offsets": offsets})
 
     def _mutate(self, call: Call, change: Change) -> Response:
-        """Executes the admitted mutations: a strict caller's after the decision, an old client's before it.
+        """Executes the mutations that are admitted.
 
-        The first event is published before they are executed, so their handler time goes into a second one.
+        Their event is published before they are executed, so their handler time goes into a second one.
         """
         event = _event(call, change.api)
         event.validate_only, event.mutations = change.validate_only, change.mutations
-        strict = is_strict(event)
-        request_id = self._gateway.publish(event, awaited=True) if change.mutations else None
-        decision = self._required_decision(request_id) if strict and change.mutations else None
-        refused = _refused(decision)
-        outcomes = {outcome.name: outcome for outcome in change.checked}
+        admitted = self._gateway.admit_mutations(event) if change.mutations else Answer()
+        if admitted.quota is None and any(admitted.refused):
+            raise HTTPException(503, "the quota can't be decided at the moment; nothing was changed")
+        outcomes = {outcome.name: outcome for outcome in change.checked} | _refused(change.mutations, admitted)
         start_ns = time.perf_counter_ns()
-        names = [mutation.topic for mutation in change.mutations if mutation.topic not in refused]
+        names = [name for mutation in change.mutations if outcomes[name := mutation.topic].error_code == 0]
         if names and not change.validate_only:
             outcomes |= {outcome.name: outcome for outcome in change.execute(names)}
-        self._publish_time(call, change.api, start_ns)
-        if not strict and request_id is not None:
-            decision = self._gateway.wait_for(request_id, DECISION_TIMEOUT_S)
-        throttle_ms = int(decision["throttle_time_ms"]) if decision else 0
-        return self._mutation_answer(call.caller, list((outcomes | refused).values()), throttle_ms)
-
-    def _required_decision(self, request_id: str | None) -> DecisionFields | None:
-        """The decision; None if none came and FAIL_OPEN goes on without. With FAIL_CLOSED raises HTTPException."""
-        decision = self._gateway.wait_for(request_id, DECISION_TIMEOUT_S) if request_id else None
-        if decision is None and self._gateway.options.policy is StalePolicy.FAIL_CLOSED:
-            raise HTTPException(503, "the quota can't be decided at the moment; nothing was changed")
-        return decision
+        charged = self._charge_time(call, change.api, start_ns)
+        return self._mutation_answer(
+            call.caller, list(outcomes.values()), max(admitted.throttle_ms, charged.throttle_ms)
+        )
 
     def _mutation_answer(self, caller: Caller, outcomes: list[TopicOutcome], throttle_ms: int) -> Response:
         answer = _json({"throttle_time_ms": throttle_ms, "topics": outcomes})
         if all(outcome.error_code == THROTTLING_QUOTA_EXCEEDED for outcome in outcomes):
             answer.status_code = 429
-            answer.headers.update(dict(throttle_headers(throttle_ms, self._gateway.find_wait(*caller))))
+            answer.headers.update(dict(throttle_headers(throttle_ms, self._gateway.held_by(*caller))))
         return answer
 
-    def _publish_time(self, call: Call, api: str, start_ns: int, touched: Sequence[TopicPartition] = ()) -> None:
-        """Publishes the event with the handler time since `start_ns` and the bytes written."""
+    def _charge_time(self, call: Call, api: str, start_ns: int, touched: Sequence[TopicPartition] = ()) -> Answer:
+        """Charges the handler time since `start_ns` and the bytes written."""
         event = _event(call, api)
         event.request_time_ns, event.topic_partitions = time.perf_counter_ns() - start_ns, list(touched)
-        self._gateway.publish(event)
+        return self._gateway.admit(event)
 
     def _partition_count(self, topic: str) -> int:
         """The number of the topic's partitions. Raises HTTPException if the topic does not exist."""
@@ -179,13 +166,12 @@ def _event(call: Call, api: str) -> Request:
     return Request(api, user=call.caller.user, client_id=call.caller.client_id, api_version=call.api_version)
 
 
-def _refused(decision: DecisionFields | None) -> dict[str, TopicOutcome]:
-    """The topics that the decision refuses."""
-    results = decision["topic_results"] if decision else []
+def _refused(mutations: Sequence[Mutation], admitted: Answer) -> dict[str, TopicOutcome]:
+    """The topics that are refused."""
     return {
-        result["topic"]: TopicOutcome(result["topic"], result["error_code"], result["error_message"])
-        for result in results
-        if result["error_code"] != 0
+        mutation.topic: TopicOutcome(mutation.topic, THROTTLING_QUOTA_EXCEEDED, QUOTA_EXCEEDED_MESSAGE)
+        for mutation, refused in zip(mutations, admitted.refused, strict=False)  # no flags: none is refused
+        if refused
     }
 
 

@@ -169,7 +169,8 @@ def measure_check() -> None:
             at_ms = now_ms()
             for number in range(100_000):
                 counter = (QuotaKind.PRODUCER_BYTE_RATE, Tags(f"user-{number}", "app"))
-                gateway.waits.take(counter, Wait(at_ms + 3_000_000 + number, (at_ms, number), 3_000_000))
+                wait = Wait(at_ms + 3_000_000 + number, (at_ms, number), 3_000_000)
+                gateway._in_force.decided.take(counter, wait)  # noqa: SLF001
             for api in (None, "Produce"):
                 asked = api or "any API"
                 print(f"{policy}, 100000 wait, {asked}, this one too: {_cost_ns(gateway, 'user-7', 'app', api):.0f} ns")
@@ -180,8 +181,8 @@ def measure_check() -> None:
 def _know_everything(gateway: Gateway, entries: list[QuotaEntry]) -> None:
     """Hand the gateway these limits, and let it be current, as after reading its topics."""
     for entry in entries:
-        gateway._on_limit(limit_key(entry), limit_value(entry, 1))  # noqa: SLF001 # no broker answers
-    gateway._on_limit(VERSION_KEY, version_end(1, len(entries)))  # noqa: SLF001
+        gateway._in_force.take_limit(limit_key(entry), limit_value(entry, 1))  # noqa: SLF001 # no broker answers
+    gateway._in_force.take_limit(VERSION_KEY, version_end(1, len(entries)))  # noqa: SLF001
     gateway._current.set()  # noqa: SLF001
 
 

@@ -40,7 +40,7 @@ def serve(
     name: Annotated[str, typer.Option(help="What events carry as gateway.")] = "http-gateway",
     policy: Annotated[
         StalePolicy, typer.Option(help="What to do while decisions are missing.")
-    ] = StalePolicy.FAIL_OPEN,
+    ] = StalePolicy.KEEP_SHARES,
 ) -> None:
     """Serve HTTP until Ctrl-C or SIGTERM. Prints the address first.
 
@@ -60,6 +60,7 @@ def serve(
         limits_topic=topics.limits,
         waits_topic=topics.waits,
         max_charges_per_event=settings.enforce.max_charges_per_event,
+        quota=settings.quota,
     )
     try:
         with Gateway(settings.kafka, options) as gateway:

@@ -1,6 +1,6 @@
 """A broker, a job and a load in a folder of their own, for the chaos and the soak run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event
 from typing import Any, Self
@@ -11,7 +11,7 @@ from kafka import KafkaProducer
 from configs.kafka import connect
 from scripts.command import EXIT_FAILED
 from scripts.testbed.broker import Broker
-from scripts.testbed.job import Sections, SluiceJob, quotas_in, storage_in, wait_until
+from scripts.testbed.job import Json, Sections, SluiceJob, quotas_in, storage_in, wait_until
 from scripts.testbed.load_generator import PRODUCER_OPTIONS, LoadGenerator, Sent, publish
 from scripts.testbed.processes import descendants
 from scripts.testbed.reconciliation import answered, audited, ends
@@ -31,13 +31,13 @@ def run_job_test(name: str, sections: Sections, passes: Callable[["JobUnderTest"
 
 
 class JobUnderTest(SluiceJob):
-    """A job with its own broker; `sections` are the settings that differ between tests."""
+    """A job with its own broker; `sections` are the settings that differ between tests, `quotas` those it begins with."""
 
-    def __init__(self, folder: Path, sections: Sections) -> None:
+    def __init__(self, folder: Path, sections: Sections, quotas: Sequence[Json] = QUOTAS) -> None:
         self.broker = Broker(folder / "broker")
         self.broker.start()
         kafka = {"kafka": {"bootstrap.servers": self.broker.bootstrap_servers}}
-        super().__init__(folder, storage_in(folder), quotas_in(folder, QUOTAS), kafka, sections)
+        super().__init__(folder, storage_in(folder), quotas_in(folder, quotas), kafka, sections)
         ensure_topics(self.settings.topics, self.settings.kafka)
 
     def __enter__(self) -> Self:

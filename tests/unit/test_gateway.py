@@ -64,7 +64,7 @@ def clock() -> Clock:
 @pytest.fixture
 def gateway(clock: Clock) -> Iterator[Gateway]:
     """A gateway that keeps two events and drops the others."""
-    options = GatewayOptions(max_unsent=2, when_full=WhenFull.DROP, close_timeout_s=0)
+    options = GatewayOptions(name="gateway", max_unsent=2, when_full=WhenFull.DROP, close_timeout_s=0)
     with Gateway(NOBODY, options, clock_ms=clock) as gateway:
         yield gateway
 
@@ -108,10 +108,10 @@ def decide(gateway: Gateway, *charges: dict[str, Any], **changes: Any) -> None:
 
 def set_limits(gateway: Gateway, version: int, *entries: QuotaEntry) -> None:
     """Makes these quotas the version in force, as records of the limits topic would."""
-    gateway._read_limits_again()
+    gateway._in_force.read_limits_again()
     for entry in entries:
-        gateway._on_limit(limit_key(entry), limit_value(entry, version))
-    gateway._on_limit(VERSION_KEY, version_end(version, len(entries)))
+        gateway._in_force.take_limit(limit_key(entry), limit_value(entry, version))
+    gateway._in_force.take_limit(VERSION_KEY, version_end(version, len(entries)))
 
 
 def bytes_limit(value: float = 1024.0, **entity: str) -> QuotaEntry:
@@ -218,7 +218,7 @@ def test_a_record_has_no_time_from_the_future(gateway: Gateway, clock: Clock, mo
     """The broker would refuse it, and with it every event in its batch."""
     sent: list[EventRecord] = []
 
-    def send(record: EventRecord) -> bool:
+    def send(record: EventRecord, _may_block: bool) -> bool:
         sent.append(record)
         return True
 
@@ -309,9 +309,9 @@ def test_a_decision_under_older_limits_that_comes_late_brings_the_wait_not_back(
 def test_limits_stay_in_force_while_the_topic_is_read_again(gateway: Gateway) -> None:
     set_limits(gateway, 4, bytes_limit(user="alice"))
 
-    gateway._read_limits_again()
+    gateway._in_force.read_limits_again()
     assert gateway.stats().limits_version == 4
-    gateway._on_limit(VERSION_KEY, version_end(5, 1))  # one limit is still to come
+    gateway._in_force.take_limit(VERSION_KEY, version_end(5, 1))  # one limit is still to come
     assert gateway.stats().limits_version == 4
     set_limits(gateway, 5, bytes_limit(user="bob"))
     assert gateway.stats().limits_version == 5
@@ -361,7 +361,9 @@ def test_requests_may_be_held_until_all_earlier_waits_are_known(clock: Clock) ->
 
 
 def kept_wait(gateway: Gateway, wait: WaitRecord | None) -> None:
-    gateway._on_wait(wait_key(("producer_byte_rate", Tags("alice", "app"))), None if wait is None else wait_value(wait))
+    gateway._in_force.take_kept(
+        wait_key(("producer_byte_rate", Tags("alice", "app"))), None if wait is None else wait_value(wait)
+    )
 
 
 def test_a_new_gateway_knows_the_waits_that_are_kept(gateway: Gateway) -> None:
@@ -386,7 +388,7 @@ def test_kept_waits_are_relaxed_by_the_limits_in_force(gateway: Gateway) -> None
     kept_wait(gateway, WaitRecord(NOW_MS + 7_000, 60_000, 10.0, 2048.0, NOW_MS - 53_000, 7))
     read_everything(gateway)
 
-    assert len(gateway.waits) <= 1
+    assert len(gateway._in_force.decided) <= 1
     assert gateway.find_wait("alice", "app") is None
 
 

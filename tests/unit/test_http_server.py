@@ -174,7 +174,7 @@ def test_two_users_or_clients_are_refused(port: int, header: bytes) -> None:
 
 def test_a_muted_client_never_reaches_kafka(port: int, gateway: Gateway, backend: BrokenBackend) -> None:
     counter = ("producer_byte_rate", Tags(user="muted"))
-    gateway.waits.take(counter, Wait(now_ms() + 60_000, (now_ms(), 0), 60_000))
+    gateway._in_force.applied.take(counter, Wait(now_ms() + 60_000, (now_ms(), 0), 60_000))
 
     answer = exchange(port, b"DELETE /topics/muted HTTP/1.1\r\nHost: here\r\nX-User: muted\r\n\r\n")
 

@@ -23,7 +23,7 @@ from gateways.client.middleware import (
     throttle_headers,
 )
 from gateways.client.wait_table import Wait
-from sluice import AsgiQuotas, Gateway, GatewayOptions, HttpQuotas, Request, StalePolicy, WhenFull, WsgiQuotas
+from sluice import Answer, AsgiQuotas, Gateway, GatewayOptions, HttpQuotas, Request, StalePolicy, WhenFull, WsgiQuotas
 from state.quotas.entity import Tags
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
@@ -31,22 +31,22 @@ NOW_MS = 1_760_000_000_000
 
 
 class RecordingGateway(Gateway):
-    """A gateway without a broker that remembers what was handed over for publishing."""
+    """A gateway without a broker that remembers what was handed over to be charged."""
 
-    def __init__(self, policy: StalePolicy = StalePolicy.FAIL_OPEN) -> None:
+    def __init__(self, policy: StalePolicy = StalePolicy.KEEP_SHARES) -> None:
         self.events: list[Request] = []
         self.now_ms = NOW_MS
         options = GatewayOptions(policy=policy, when_full=WhenFull.DROP, close_timeout_s=0)
         super().__init__(NOBODY, options, clock_ms=lambda: self.now_ms)
 
-    def publish(self, request: Any, awaited: bool = False) -> str | None:
+    def admit(self, request: Any, delivered: bool = False) -> Answer:
         self.events.append(request)
-        return super().publish(request, awaited)
+        return super().admit(request, delivered)
 
     def hold(self, user: str, client_id: str, wait_ms: int, quota: str = "producer_byte_rate") -> None:
         """Makes the counter of this user and client-id wait."""
-        order = (self.now_ms, 0)
-        self.waits.take((quota, Tags(user, client_id)), Wait(self.now_ms + wait_ms, order, wait_ms, quota, 1024.0))
+        wait = Wait(self.now_ms + wait_ms, (self.now_ms, 0), wait_ms, quota, 1024.0)
+        self._in_force.applied.take((quota, Tags(user, client_id)), wait)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def gateway(shared_gateway: RecordingGateway) -> RecordingGateway:
     """A gateway with nothing published and nobody muted; each test mutes users of its own."""
     shared_gateway.events.clear()
     shared_gateway.now_ms += 3_600_000
-    shared_gateway.waits.expire()
+    shared_gateway._in_force.expire()
     return shared_gateway
 
 

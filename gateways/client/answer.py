@@ -1,0 +1,85 @@
+"""What a gateway is told of a request: in line, or by a decision it has waited for."""
+
+from typing import NamedTuple
+
+import msgspec
+
+from state.decisions.request import Request
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """What a gateway does with a response that is ready, or with mutations before they are executed.
+
+    The client waits `throttle_ms` after the response, 0 if it needn't. `withhold` says that a Fetch is to be answered
+    empty. `refused` has one flag for each topic of a mutation request; if it is empty, all are executed. `quota` asked
+    for the wait; `limit` is its limit and `share` the gateway's share of that, both in units of the quota per second,
+    None if unknown. `request_id` is the event's, None if there is no event.
+    """
+
+    throttle_ms: int = 0
+    withhold: bool = False
+    refused: tuple[bool, ...] = ()
+    quota: str | None = None
+    limit: float | None = None
+    share: float | None = None
+    request_id: str | None = None
+
+
+class _TopicResult(msgspec.Struct):
+    error_code: int
+
+
+class _Charge(msgspec.Struct):
+    quota: str
+    limit: float | None = None
+
+
+class _Decided(msgspec.Struct):
+    throttle_time_ms: int = 0
+    decided_by: str | None = None
+    topic_results: list[_TopicResult] = []
+    charges: list[_Charge] = []
+
+
+_DECIDED = msgspec.json.Decoder(_Decided)
+
+
+def decided_answer(value: bytes, event: Request) -> Answer | None:
+    """The answer to a mutation request, from the record of its decision; None if that doesn't fit the request."""
+    try:
+        decided = _DECIDED.decode(value)
+    except msgspec.ValidationError:
+        return None
+    refused = tuple(result.error_code != 0 for result in decided.topic_results)
+    if len(refused) != len(event.mutations):
+        return None
+    limit = next((charge.limit for charge in decided.charges if charge.quota == decided.decided_by), None)
+    return Answer(max(0, decided.throttle_time_ms), False, refused, decided.decided_by, limit, None, event.request_id)
+
+
+class Correction(NamedTuple):
+    """How what a gateway did with mutations before their decision came differs from the decision, in partitions.
+
+    `executed_twice` were executed, charged in line, and admitted by the decision, which charges them once more.
+    `executed_refused` were executed and refused by the decision, which charges nothing for them.
+    """
+
+    executed_twice: int
+    executed_refused: int
+
+
+def correction(event: Request, refused: tuple[bool, ...], decided: tuple[bool, ...]) -> Correction:
+    """Compare what was refused in line with what the decision refuses; no flags at all refuse nothing.
+
+    >>> from state.decisions.request import Mutation
+    >>> event = Request("CreateTopics", mutations=[Mutation("a", 8), Mutation("b", 4), Mutation("c", 2)])
+    >>> correction(event, (False, False, True), (False, True, False))
+    Correction(executed_twice=8, executed_refused=4)
+    """
+    nothing = (False,) * len(event.mutations)
+    twice = missed = 0
+    for mutation, in_line, late in zip(event.mutations, refused or nothing, decided or nothing, strict=True):
+        if not in_line:
+            twice += 0 if late else mutation.partitions
+            missed += mutation.partitions if late else 0
+    return Correction(twice, missed)

@@ -1,0 +1,121 @@
+"""What is in force at a gateway: the limits, and the waits under them, decided or applied in line."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from gateways.client.decided import Charges, Decided, decided_waits
+from gateways.client.options import GatewayOptions
+from gateways.client.wait_table import Order, Wait, WaitTable
+from state.decisions.wait_records import read_wait
+from state.decisions.waits import (
+    CounterKey,
+    TopicPartitionName,
+    counters_of,
+    possible_counters,
+    wait_under_limit_ms,
+)
+from state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS
+from state.quotas.limits import LimitsInForce, LimitsView
+
+
+class InForce:
+    """The limits in force and three tables of waits. Thread-safe for readers; the readers of topics write.
+
+    `decided` are the waits of all decisions. `unforeseen` are those of them that no gateway had charged in line, so
+    that nobody has applied one yet. `applied` are the waits that this gateway asked for in line. `limits` is None
+    before the first complete version. `clock_ms` is the time in epoch milliseconds.
+    """
+
+    def __init__(self, options: GatewayOptions, clock_ms: Callable[[], int]) -> None:
+        self.limits: LimitsInForce | None = None
+        self.decided = WaitTable(options.max_muted, options.max_mute_ms, clock_ms)
+        self.unforeseen = WaitTable(options.max_muted, options.max_mute_ms, clock_ms)
+        self.applied = WaitTable(options.max_muted, options.max_mute_ms, clock_ms)
+        self._tables = (self.decided, self.unforeseen, self.applied)
+        self._clock_ms = clock_ms
+        self._limits_view = LimitsView()
+        self._kept_orders: dict[CounterKey, Order] = {}  # of the waits read from the waits topic
+
+    def counters(
+        self, user: str, client_id: str, api: str | None, topic_partitions: Iterable[TopicPartitionName]
+    ) -> Iterator[CounterKey]:
+        """The counters that such a request leads to; all that it may lead to while the limits aren't known."""
+        limits = self.limits
+        if limits is None:
+            return possible_counters(user, client_id, api, topic_partitions)
+        return counters_of(limits.enforced, user, client_id, api, topic_partitions)
+
+    def take_decided(self, decided: Decided, charges: Charges, now_ms: int) -> None:
+        """Take over the waits of a decision, as the limits in force have them if it was made under older ones."""
+        was_foreseen = decided.throttled_by is not None
+        limits = self.limits
+        for counter, wait in decided_waits(decided, charges, now_ms):
+            left = wait
+            if wait.wait_ms and limits is not None and decided.quota_version < limits.version:
+                left = _under(limits, counter, wait)
+            self.decided.take(counter, left)
+            self.unforeseen.take(counter, left._replace(until_ms=0, wait_ms=0) if was_foreseen else left)
+        if self.limits is not limits:  # they came in between, and have relaxed the waits without these
+            self.relax()
+
+    def take_kept(self, key: bytes | None, value: bytes | None) -> None:
+        """Take over a record of the waits topic, which doesn't say what was charged in line: it counts as if not.
+
+        Raises InvalidWaitError for what is no such record.
+        """
+        counter, record = read_wait(key, value)
+        if record is not None:
+            order = (min(record.timestamp_ms, self._clock_ms()), record.offset)
+            self._kept_orders[counter] = order
+            wait = Wait(record.until_ms, order, record.throttle_ms, counter[0], record.limit, record.rate)
+        elif (ended := self._kept_orders.pop(counter, None)) is not None:
+            wait = Wait(0, ended)  # a wait that a decision has asked for since stays
+        else:
+            return
+        self.decided.take(counter, wait)
+        self.unforeseen.take(counter, wait)
+
+    def forget_kept_orders(self) -> None:
+        """The waits topic has been read to its end, or is read again."""
+        self._kept_orders.clear()
+
+    def take_limit(self, key: bytes | None, value: bytes | None) -> None:
+        """Take over a record of the limits topic. Raises InvalidQuotaError for garbage."""
+        known = self._limits_view.in_force
+        self._limits_view.take(key, value)
+        limits = self._limits_view.in_force
+        if limits is not known:
+            self.limits = limits
+            self.relax()
+
+    def read_limits_again(self) -> None:
+        """Begin with no limits when the topic begins again; those in force stay until a version is complete."""
+        self._limits_view = LimitsView()
+
+    def relax(self) -> None:
+        """Shorten or end the waits whose limit was raised or removed."""
+        limits = self.limits
+        if limits is not None:
+            for table in self._tables:
+                table.relax(lambda counter: _limit_of(limits, counter))
+
+    def expire(self) -> None:
+        """Forget the waits that have ended."""
+        for table in self._tables:
+            table.expire()
+
+
+def _under(limits: LimitsInForce, counter: CounterKey, wait: Wait) -> Wait:
+    """What is left of a wait under limits that are newer than the decision that asked for it."""
+    left_ms = wait_under_limit_ms(wait.wait_ms, wait.rate, wait.limit, _limit_of(limits, counter))
+    if left_ms >= wait.wait_ms:
+        return wait
+    return wait._replace(until_ms=wait.until_ms - wait.wait_ms + left_ms if left_ms else 0)
+
+
+def _limit_of(limits: LimitsInForce, counter: CounterKey) -> float | None:
+    """The limit of a counter; None for unlimited, and for a counter of a quota that this release doesn't know."""
+    quota, tags = counter
+    for kind in CLIENT_KINDS if tags.topic is None else TOPIC_KINDS:
+        if kind == quota:
+            return limits.enforced.limit_of(kind, tags)
+    return None

@@ -1,0 +1,135 @@
+"""What a gateway charges in line: its shares behind a lock, and what came of them."""
+
+from collections.abc import Callable
+from itertools import count
+from threading import Lock
+
+from gateways.client.decided import Charges, Decided, applied_waits, enforced_charges, read_decided
+from gateways.client.options import GatewayOptions
+from gateways.client.wait_table import Wait, WaitTable
+from state.decisions.control import UNMUTE_API
+from state.decisions.request import HEARTBEAT_API, Request, Share
+from state.decisions.waits import CounterKey
+from state.quotas.kinds import Family
+from state.quotas.resolution import Quotas
+from state.shares.counter_share import CounterShare, DecidedCharge
+from state.shares.gateway_shares import Admission, GatewayShares
+
+
+class InlineCharges:
+    """The shares of one gateway. Thread-safe. It puts the waits that it asks for into the table `applied`.
+
+    `requests` were charged, `throttled` of them have to wait, for `throttled_ms` in all. `compared` of them are
+    decided; `difference_ms` is the sum of the differences between the wait that was applied and the one that was
+    decided. `clock_ms` is the time in epoch milliseconds.
+    """
+
+    def __init__(self, instance: str, options: GatewayOptions, applied: WaitTable, clock_ms: Callable[[], int]) -> None:
+        self.requests = 0
+        self.throttled = 0
+        self.throttled_ms = 0
+        self.compared = 0
+        self.difference_ms = 0
+        self._instance = instance
+        self._applied = applied
+        self._max_mute_ms = options.max_mute_ms
+        self._clock_ms = clock_ms
+        self._numbers = count()  # orders the waits of one millisecond
+        self._lock = Lock()  # guards the shares and the counts
+        self._shares = GatewayShares(instance, options.quota, options.max_counters, options.max_mute_ms)
+
+    def admit(self, event: Request, quotas: Quotas, delivered: bool = False) -> Admission:
+        """Charge the request now, under these quotas."""
+        now_ms = self._clock_ms()
+        with self._lock:
+            admission = self._shares.admit(event, quotas, now_ms, delivered)
+            self.requests += 1
+            if admission.throttle_ms:
+                self.throttled += 1
+                self.throttled_ms += admission.throttle_ms
+            for counter, limit, until_ms in admission.held:
+                self._applied.take(counter, Wait(until_ms, self._order(now_ms), until_ms - now_ms, counter[0], limit))
+        return admission
+
+    def take_back(self, record: bytes, partitions: int) -> None:
+        """Take back mutations that were charged in line and that this decision has charged once more."""
+        now_ms = self._clock_ms()
+        with self._lock:
+            for counter, charge in enforced_charges(read_decided(record)):
+                if counter[0].family is Family.MUTATIONS and charge.limit is not None:
+                    self._shares.charge_decided(counter, -partitions, charge.limit, now_ms)
+
+    def take_decided(self, decided: Decided, charges: Charges, now_ms: int) -> None:
+        """Take over a decision, which arrived now: what it charged, a heartbeat, or a reset."""
+        if decided.api == HEARTBEAT_API:
+            self._take_heartbeat(decided, now_ms)
+        elif decided.api == UNMUTE_API:
+            self._reset(charges, now_ms)
+        else:
+            self._take_charges(decided, charges, now_ms)
+
+    def clear(self) -> None:
+        """Forget what was charged, because the decisions are read from their beginning again."""
+        with self._lock:
+            self._shares.clear()
+
+    def counter(self, counter: CounterKey) -> CounterShare | None:
+        """What is known of a counter; None if nothing is."""
+        with self._lock:
+            return self._shares.share_of(counter)
+
+    def busiest(self) -> list[Share]:
+        """The shares of the busiest counters."""
+        with self._lock:
+            return self._shares.busiest(self._clock_ms())
+
+    def size(self) -> tuple[int, int]:
+        """Number of counters that are kept, and that were forgotten because there were too many."""
+        return len(self._shares), self._shares.forgotten
+
+    def gateways(self) -> tuple[int, tuple[str, ...]]:
+        """Number of gateways that are alive, oneself included, and the instances of the others."""
+        with self._lock:
+            return self._shares.gateways.count, tuple(sorted(self._shares.gateways.instances()))
+
+    def _take_heartbeat(self, decided: Decided, now_ms: int) -> None:
+        if decided.instance:
+            with self._lock:
+                self._shares.gateways.take_heartbeat(decided.instance, decided.timestamp_ms, now_ms)
+
+    def _reset(self, charges: Charges, now_ms: int) -> None:
+        with self._lock:
+            for counter, _ in charges:
+                self._shares.reset(counter)
+                self._applied.take(counter, Wait(0, self._order(now_ms)))
+
+    def _take_charges(self, decided: Decided, charges: Charges, now_ms: int) -> None:
+        applied, is_own = applied_waits(decided), decided.instance == self._instance
+        instance, withheld = decided.instance, decided.withheld
+        if applied is None and not is_own:
+            instance = None  # it doesn't charge in line, so it shares nothing, and nobody knows whether it lives
+        with self._lock:
+            if is_own and applied is not None:
+                self._compare(max(applied.values(), default=0), decided.throttle_ms)
+            for counter, charge in charges:
+                if charge.limit is None:
+                    continue
+                is_fetch = counter[0].consumer
+                is_withheld = withheld and is_fetch
+                held_ms = None if applied is None else min(applied.get(counter, 0), self._max_mute_ms)
+                self._shares.take_decided(
+                    counter,
+                    DecidedCharge(
+                        instance, charge.value, charge.limit, decided.timestamp_ms, held_ms, is_fetch, is_withheld
+                    ),
+                    now_ms,
+                )
+                if is_own and applied is None and not is_withheld:
+                    self._shares.charge_decided(counter, charge.value, charge.limit, now_ms)
+
+    def _compare(self, applied_ms: int, decided_ms: int) -> None:
+        self.compared += 1
+        self.difference_ms += abs(min(applied_ms, self._max_mute_ms) - min(decided_ms, self._max_mute_ms))
+
+    def _order(self, now_ms: int) -> tuple[int, int]:
+        return now_ms, next(self._numbers)

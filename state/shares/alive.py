@@ -1,0 +1,92 @@
+"""Which gateways are alive, told by their heartbeats as the job decided them."""
+
+HEARTBEAT_MS = 1_000
+"""Interval of a gateway's heartbeats."""
+
+MISSED_MS = 3_000
+"""A gateway is gone when its heartbeats are missing for so long while one's own are decided: two are missed."""
+
+FRESH_MS = 5_000
+"""Decisions have stopped when none of one's own heartbeats has arrived for so long."""
+
+MAX_GATEWAYS = 1_000
+"""Most other gateways that are remembered; the one that was heard of longest ago is forgotten first."""
+
+
+class _Heard:
+    """The last decided heartbeat of another gateway: its own time, and how far one's own were decided then."""
+
+    __slots__ = ("heartbeat_ms", "own_ms")
+
+    def __init__(self, heartbeat_ms: int, own_ms: int) -> None:
+        self.heartbeat_ms = heartbeat_ms
+        self.own_ms = own_ms
+
+
+class AliveGateways:
+    """The gateways that are alive, oneself included. Fed with decided heartbeats; reads no clock.
+
+    A gateway is alive while its last heartbeat is at most MISSED_MS behind one's own newest decided one, by its time or
+    by the order in which both were decided: the first holds when a micro-batch brings many heartbeats in any order, the
+    second when clocks differ. While no heartbeat of one's own is decided, nobody becomes alive or dead.
+    """
+
+    def __init__(self, instance: str) -> None:
+        self._instance = instance
+        self._own_ms = 0
+        self._own_heard_ms = 0
+        self._heard: dict[str, _Heard] = {}
+        self._count = 1
+
+    @property
+    def count(self) -> int:
+        """Number of gateways that are alive, oneself included."""
+        return self._count
+
+    def instances(self) -> list[str]:
+        """The other gateways that are alive."""
+        return [instance for instance in self._heard if self.is_alive(instance)]
+
+    @property
+    def decided_ms(self) -> int:
+        """The time, by one's own clock, up to which everything is decided: that of one's own newest heartbeat."""
+        return self._own_ms
+
+    def is_own(self, instance: str | None) -> bool:
+        """Whether this is the gateway that keeps the object."""
+        return instance == self._instance
+
+    def known_until_ms(self, now_ms: int) -> int:
+        """Until when what the decisions say may be taken for the present: now, unless none has arrived for FRESH_MS."""
+        return min(now_ms, self._own_heard_ms + FRESH_MS)
+
+    def is_alive(self, instance: str) -> bool:
+        """Whether another gateway is alive.
+
+        >>> alive = AliveGateways("a")
+        >>> alive.take_heartbeat("b", 1_000, now_ms=1_300)
+        >>> for heartbeat_ms in (1_000, 2_000, 4_000):
+        ...     alive.take_heartbeat("a", heartbeat_ms, heartbeat_ms + 300)
+        >>> alive.is_alive("b")
+        True
+        >>> alive.take_heartbeat("a", 5_000, now_ms=5_300)
+        >>> alive.is_alive("b"), alive.count
+        (False, 1)
+        """
+        heard = self._heard.get(instance)
+        return heard is not None and self._is_recent(heard)
+
+    def take_heartbeat(self, instance: str, heartbeat_ms: int, now_ms: int) -> None:
+        """Take over a decided heartbeat that a gateway, perhaps oneself, sent at `heartbeat_ms` by its own clock."""
+        if instance == self._instance:
+            self._own_ms = max(self._own_ms, min(heartbeat_ms, now_ms))
+            self._own_heard_ms = now_ms
+        else:
+            self._heard.pop(instance, None)  # it moves to the end, so the first one was heard of longest ago
+            self._heard[instance] = _Heard(heartbeat_ms, self._own_ms)
+            if len(self._heard) > MAX_GATEWAYS:
+                del self._heard[next(iter(self._heard))]
+        self._count = 1 + sum(map(self._is_recent, self._heard.values()))
+
+    def _is_recent(self, heard: _Heard) -> bool:
+        return self._own_ms - heard.own_ms <= MISSED_MS or abs(self._own_ms - heard.heartbeat_ms) <= MISSED_MS

@@ -1,0 +1,318 @@
+"""A gateway's share of one counter: what it may let through while the decisions on it are still under way.
+
+Each gateway charges its own traffic at once, against its share of the limit. All gateways read all decisions, so each
+computes its own share (max-min fairness): the limit, less what those use that don't want more, is divided equally among
+those that do. What they used too much or too little together is made up for.
+"""
+
+from math import exp
+
+import msgspec
+
+from state.arithmetic.charge import Charge
+from state.arithmetic.counter import EntityCounters
+from state.arithmetic.rounding import round_half_up
+from state.arithmetic.token_bucket import TokenBucket
+from state.quotas.kinds import Family, QuotaKind, QuotaSettings, Window, burst
+from state.shares.alive import AliveGateways
+
+CORRECTION_S = 30.0
+"""Seconds over which the gateways make up for what they used too much, or left unused, together."""
+
+MAX_DEBT_S = 10.0
+"""Most that is made up for if they used too much, in seconds of the limit."""
+
+MAX_CREDIT_S = 10.0
+"""Most that is made up for if they left it unused, in seconds of the limit."""
+
+GROWTH = 4.0
+"""How much more than it uses a gateway that is held back is taken to want."""
+
+RAMP_S = 5.0
+"""Seconds in which a share may grow by the whole limit. It shrinks at once."""
+
+_SIZE_WEIGHT = 0.02
+"""Weight of the newest fetch in the mean size of the counter's fetches."""
+
+_ALL_WINDOW = Window(1, round(MAX_CREDIT_S * 1000))
+
+ANONYMOUS = ""
+"""Stands for all gateways that give no `instance`: they don't charge in line, and nobody knows whether they live."""
+
+
+class InlineCharge(msgspec.Struct, gc=False):
+    """What a charge in line came to.
+
+    `limit` and `share` are in units of the quota per second, `wait_ms` is not clamped; `refused` has one flag for each
+    topic of a mutation request.
+    """
+
+    limit: float
+    share: float
+    wait_ms: int
+    refused: list[bool]
+
+
+class DecidedCharge(msgspec.Struct, gc=False):
+    """What a decision says of one counter.
+
+    `value` is in units of the quota, `withheld` says that it was taken back; `limit` is the one it was decided under.
+    `held_ms` is the wait that the gateway had applied in line, None if it doesn't charge in line.
+    """
+
+    instance: str | None
+    value: float
+    limit: float | None
+    event_ms: int
+    held_ms: int | None = None
+    is_fetch: bool = False
+    withheld: bool = False
+
+
+class OtherGateway:
+    """What the decisions say of another gateway on one counter."""
+
+    __slots__ = ("charged", "charged_ms", "hungry_until_ms")
+
+    def __init__(self) -> None:
+        self.charged = 0.0  # decays with the window: divided by its length it is a rate
+        self.charged_ms = 0
+        self.hungry_until_ms = 0
+
+    def record(self, value: float, event_ms: int, span_s: float) -> None:
+        """Add a decided charge.
+
+        >>> other = OtherGateway()
+        >>> other.record(1_000.0, event_ms=0, span_s=10.0)
+        >>> round(other.charged_at(10_000, span_s=10.0))
+        368
+        """
+        self.charged = self.charged_at(event_ms, span_s) + value
+        self.charged_ms = max(self.charged_ms, event_ms)
+
+    def charged_at(self, event_ms: int, span_s: float) -> float:
+        """What is left of the charges at a time: they fade to 1/e in `span_s`."""
+        age_ms = event_ms - self.charged_ms
+        return self.charged * exp(-age_ms / 1000.0 / span_s) if age_ms > 0 else self.charged
+
+
+class CounterShare:
+    """One counter on one gateway: its own meter, what the others use, its share and its waits. Reads no clock.
+
+    A gateway that is alone meters as Kafka does, on the whole limit. Beside others it paces its traffic with a bucket
+    of the same burst, (S-1) * W * share: requests that are large for a share would leave the windows of a meter
+    unused, or fill them twice.
+
+    `own_charged` and `others_decided` are sums since the object exists, in units of the quota: once all is decided, any
+    two gateways agree on their sum. `held_until_ms` is when the last wait ends that was applied in line. `limit` is
+    the one of the last charge.
+    """
+
+    __slots__ = (
+        "_active_since_ms",
+        "_all_left",
+        "_decided_ms",
+        "_fetch_size",
+        "_last_charge_ms",
+        "_others",
+        "_own",
+        "_own_decided_ms",
+        "_pace",
+        "_share",
+        "_share_ms",
+        "held_until_ms",
+        "limit",
+        "others_decided",
+        "own_charged",
+    )
+
+    def __init__(self) -> None:
+        self.own_charged = 0.0
+        self.others_decided = 0.0
+        self.held_until_ms = 0
+        self.limit = 0.0
+        self._own = EntityCounters()
+        self._pace = TokenBucket()
+        self._others: dict[str, OtherGateway] = {}
+        self._all_left = TokenBucket()  # what all gateways together may still use, by what is decided
+        self._decided_ms = 0  # newest time of a decided request
+        self._own_decided_ms = -1  # the same of one's own requests
+        self._fetch_size = 0.0
+        self._active_since_ms = 0
+        self._last_charge_ms: int | None = None
+        self._share = 0.0
+        self._share_ms = 0
+
+    def share(self, limit: float, gateways: AliveGateways, settings: QuotaSettings, now_ms: int) -> float:
+        """This gateway's share of the limit now, in units of the quota per second.
+
+        It begins with limit / N, for as long as the gateway's own first charge isn't decided, and grows to what the
+        others leave within RAMP_S.
+        """
+        target = self._target(limit, gateways, settings, now_ms)
+        first = limit / gateways.count
+        if self._is_idle(settings, now_ms):
+            self._share = min(target, first)
+        elif self._own_decided_ms < self._active_since_ms:
+            self._share = min(target, max(first, self._share))
+        else:
+            known_ms = gateways.known_until_ms(now_ms)
+            self._share = min(target, self._share + limit * max(0, known_ms - self._share_ms) / 1000.0 / RAMP_S)
+        self._share_ms = now_ms
+        return self._share
+
+    def charge(self, charge: Charge, gateways: AliveGateways, settings: QuotaSettings, now_ms: int) -> InlineCharge:
+        """Charge a request that was served here. `charge.limit` is the whole limit, which must be one."""
+        limit = self.limit = charge.limit or 0.0
+        share = self.share(limit, gateways, settings, now_ms)
+        if self._is_idle(settings, now_ms):
+            self._active_since_ms = now_ms
+        self._last_charge_ms = now_ms
+        outcome = self._own.charge(msgspec.structs.replace(charge, limit=share), now_ms, settings)
+        wait_ms = outcome.wait_ms
+        if charge.kind.family is not Family.MUTATIONS:
+            paced_ms = self._paced_ms(charge, share, settings, now_ms)
+            wait_ms = wait_ms if gateways.count == 1 else paced_ms
+        self.own_charged += outcome.value
+        if wait_ms > 0:
+            self.held_until_ms = max(self.held_until_ms, now_ms + wait_ms)
+        return InlineCharge(limit, share, wait_ms, list(outcome.refused))
+
+    def take_back(self, charge: Charge, settings: QuotaSettings, now_ms: int) -> None:
+        """Take back the bytes of a Fetch that was charged just now, because its response goes out empty (KIP-219)."""
+        value = charge.amounts[0]
+        self.own_charged -= value
+        self._own.rate(charge.kind).record(-value, settings.client_window, now_ms)
+        self._pace.tokens += value
+
+    def take_decided(
+        self, decided: DecidedCharge, gateways: AliveGateways, settings: QuotaSettings, now_ms: int
+    ) -> None:
+        """Take over what a decision says of this counter. `now_ms` is when it arrived.
+
+        A time of the request that is later than that counts as that, so that no record reaches into the future.
+        """
+        event_ms = min(decided.event_ms, now_ms)
+        value = 0.0 if decided.withheld else decided.value
+        if decided.is_fetch:
+            self._note_size(decided.value)
+        self._settle(decided, value, event_ms, settings)
+        if gateways.is_own(decided.instance):
+            self._own_decided_ms = max(self._own_decided_ms, event_ms)
+            return
+        self.others_decided += value
+        instance = decided.instance or ANONYMOUS
+        if instance is not ANONYMOUS and not gateways.is_alive(instance):
+            return
+        other = self._others.get(instance)
+        if other is None:
+            other = self._others[instance] = OtherGateway()
+        other.record(value, event_ms, _span_ms(settings) / 1000.0)
+        if decided.held_ms:
+            other.hungry_until_ms = max(other.hungry_until_ms, now_ms + max(decided.held_ms, _span_ms(settings)))
+
+    def rate(self, settings: QuotaSettings, now_ms: int, charge_kind: QuotaKind) -> float:
+        """The rate of this gateway's own traffic, in units of the quota per second."""
+        return self._own.rate(charge_kind).peek(settings.client_window, now_ms)
+
+    def _is_idle(self, settings: QuotaSettings, now_ms: int) -> bool:
+        """Whether nobody has sent anything here for as long as a meter covers; who waits isn't idle."""
+        if self._last_charge_ms is None:
+            return True
+        return now_ms > max(self._last_charge_ms, self.held_until_ms) + _span_ms(settings)
+
+    def _target(self, limit: float, gateways: AliveGateways, settings: QuotaSettings, now_ms: int) -> float:
+        """What this gateway may use now that the others use what they use, by max-min fairness.
+
+        A contented gateway is left its rate. A hungry one, which was held back not long ago, gets an equal part, but at
+        most GROWTH times its rate: who sends a large request now and then waits too, and wants no more.
+        """
+        if gateways.count == 1 and not self._others:
+            return limit
+        known_ms, span_s = gateways.known_until_ms(now_ms), _span_ms(settings) / 1000.0
+        floor = limit / (2 * gateways.count)
+        free, wanted, gone = limit, [], []
+        for instance, other in self._others.items():
+            if instance is not ANONYMOUS and not gateways.is_alive(instance):
+                gone.append(instance)
+                continue
+            rate = other.charged_at(self._decided_ms, span_s) / span_s
+            if other.hungry_until_ms > known_ms:
+                wanted.append(max(floor, GROWTH * rate))
+            else:
+                free -= rate
+        for instance in gone:
+            del self._others[instance]
+        if gateways.count > 1:
+            left = self._left(limit, gateways.decided_ms)
+            # Without decisions nobody can say whether what was left unused still is.
+            free += (left if known_ms == now_ms else min(0.0, left)) / CORRECTION_S
+        return max(floor, _equal_part(free, wanted))
+
+    def _left(self, limit: float, decided_ms: int) -> float:
+        """What all gateways together may still use at a time up to which all is decided; below zero it is a debt."""
+        since_s = max(0, decided_ms - self._all_left.last_ms) / 1000.0
+        return min(self._all_left.tokens + limit * since_s, limit * MAX_CREDIT_S)
+
+    def _settle(self, decided: DecidedCharge, value: float, event_ms: int, settings: QuotaSettings) -> None:
+        """Take a decided charge from the bucket that all gateways share."""
+        event_ms = max(self._decided_ms, event_ms)
+        if decided.limit is None:
+            self._all_left = TokenBucket()
+            return
+        if not self._decided_ms:  # what the buckets of the gateways may let through at once
+            self._all_left = TokenBucket(decided.limit * _burst_window(settings).window_ms / 1000.0, event_ms)
+        self._decided_ms = event_ms
+        client_window = settings.client_window
+        usable = decided.limit - self._fetch_size / (client_window.samples * client_window.window_ms / 1000.0)
+        self._all_left.record(value, usable, _ALL_WINDOW, event_ms)
+        self._all_left.tokens = max(self._all_left.tokens, -decided.limit * MAX_DEBT_S)
+
+    def _note_size(self, size: float) -> None:
+        """One broker lets a fetch less through in each window than the quota allows: the one that would exceed it."""
+        self._fetch_size += (size - self._fetch_size) * (_SIZE_WEIGHT if self._fetch_size else 1.0)
+
+    def _paced_ms(self, charge: Charge, share: float, settings: QuotaSettings, now_ms: int) -> int:
+        """Take the charge from the bucket. The wait until it is full again to 0, or for a Fetch until it can be served.
+
+        A fetch that is larger than the bucket is served from a full one. Request time waits for a window at most, as in
+        Kafka, but a window of the whole quota: a share refills more slowly.
+        """
+        burst_window = _burst_window(settings)
+        value = sum(charge.amounts)
+        before = self._pace.measure(share, burst_window, now_ms)
+        self._pace.tokens = before - value
+        missing = value - before
+        if charge.kind.consumer:
+            missing = min(value, burst(burst_window, share)) - before
+        wait_ms = round_half_up(missing / share * 1000.0) if missing > 0.0 else 0
+        if charge.kind.family is Family.REQUEST_TIME and charge.limit:
+            wait_ms = min(wait_ms, round_half_up(settings.client_window.window_ms * charge.limit / share))
+        return wait_ms
+
+
+def _equal_part(free: float, wanted: list[float]) -> float:
+    """An equal part for oneself and each of those others that want as much; the rest get what they want.
+
+    >>> _equal_part(1000.0, [600.0, 100.0])
+    450.0
+    """
+    wanted.sort()
+    for number, amount in enumerate(wanted):
+        if amount >= free / (1 + len(wanted) - number):
+            return free / (1 + len(wanted) - number)
+        free -= amount
+    return free
+
+
+def _span_ms(settings: QuotaSettings) -> int:
+    """The shortest time that a meter covers: S-1 windows."""
+    return (settings.client_window.samples - 1) * settings.client_window.window_ms
+
+
+def _burst_window(settings: QuotaSettings) -> Window:
+    """The burst of a bucket: half of what a meter lets through at once.
+
+    A meter lets nothing more through then until its windows are over; a bucket goes on with the share.
+    """
+    return Window(1, _span_ms(settings) // 2)

@@ -1,0 +1,212 @@
+"""What one gateway charges in line: its share of every counter that its clients touch, fed with all decisions."""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from heapq import nlargest
+from itertools import islice
+from operator import attrgetter
+from typing import NamedTuple
+
+from state.arithmetic.charge import Charge
+from state.decisions.charge_plan import plan_charges
+from state.decisions.request import MAX_APPLIED_WAITS, MAX_SHARES, AppliedWait, CountedEntity, Request, Share
+from state.decisions.waits import CounterKey
+from state.quotas.entity import Tags
+from state.quotas.kinds import MAX_THROTTLE_MS, Family, QuotaKind, QuotaSettings
+from state.quotas.resolution import Quotas
+from state.shares.alive import AliveGateways
+from state.shares.counter_share import CounterShare, DecidedCharge, InlineCharge
+
+RECENT_COUNTERS = 100
+"""Number of counters, those used last, among which the busiest are looked for: a look at all would take too long."""
+
+MAX_SHOWN_CHARACTERS = 500
+"""Longest names of a counter that are shown: clients choose theirs, and a heartbeat has to fit into a Kafka record."""
+
+
+_KINDS: dict[str, QuotaKind] = {kind.value: kind for kind in QuotaKind}
+
+
+class HeldCounter(NamedTuple):
+    """A counter that waits in line until a time, because of this limit."""
+
+    counter: CounterKey
+    limit: float
+    until_ms: int
+
+
+class Admission(NamedTuple):
+    """What a gateway does with a response that is ready, as its share has it.
+
+    The client waits `throttle_ms` after the response, 0 if it needn't. `refused` has one flag for each topic of a
+    mutation request. `withhold` says that a Fetch is to be answered empty. `quota`, `limit` and `share` are those of
+    the counter that asked for the wait, in units of the quota per second; None if none did. `held` are the counters of
+    the request that wait. `throttled_by` is the same as the event says it: the longest MAX_APPLIED_WAITS of them.
+    """
+
+    throttle_ms: int
+    refused: tuple[bool, ...] = ()
+    withhold: bool = False
+    quota: str | None = None
+    limit: float | None = None
+    share: float | None = None
+    throttled_by: tuple[AppliedWait, ...] = ()
+    held: tuple[HeldCounter, ...] = ()
+
+
+class _Charged(NamedTuple):
+    counter: CounterKey
+    charge: Charge
+    share: CounterShare
+    inline: InlineCharge
+
+
+class GatewayShares:
+    """The shares of one gateway. Not thread-safe; reads no clock: `now_ms` is epoch milliseconds.
+
+    It keeps at most `max_counters` counters that its own clients touched, and as many that it knows from decisions
+    alone. Of each, those used least recently are forgotten first. `forgotten` counts the former.
+    """
+
+    def __init__(self, instance: str, settings: QuotaSettings, max_counters: int, max_mute_ms: int) -> None:
+        self.gateways = AliveGateways(instance)
+        self.forgotten = 0
+        self._settings = settings
+        self._max_counters = max_counters
+        self._max_mute_ms = max_mute_ms
+        self._touched: OrderedDict[CounterKey, CounterShare] = OrderedDict()
+        self._heard: OrderedDict[CounterKey, CounterShare] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._touched)
+
+    def admit(self, request: Request, quotas: Quotas, now_ms: int, delivered: bool = False) -> Admission:
+        """Charge a request whose response is ready, or whose mutations are to be executed, under these quotas.
+
+        A Fetch that has to wait is taken back, because its response goes out empty, unless it was `delivered`.
+        """
+        charged = [self._charge(counter, charge, now_ms) for counter, charge in self._limited(request, quotas)]
+        if not charged:
+            return Admission(0)
+        refused = next((tuple(each.inline.refused) for each in charged if each.inline.refused), ())
+        longest = max(charged, key=_wait_ms)
+        least_ms = 1 if any(refused) else 0  # with 0 ms a refusal would look like success
+        wait_ms = min(max(longest.inline.wait_ms, least_ms), MAX_THROTTLE_MS, self._max_mute_ms)
+        withhold = wait_ms > 0 and request.api == "Fetch" and not delivered
+        if withhold:
+            for each in charged:
+                if each.charge.kind.consumer:
+                    each.share.take_back(each.charge, self._settings, now_ms)
+        held = tuple(_held(charged, now_ms))
+        throttled_by = _applied(held, now_ms)
+        if not wait_ms:
+            return Admission(0, refused, throttled_by=throttled_by, held=held)
+        quota, inline = longest.charge.kind.value, longest.inline
+        return Admission(wait_ms, refused, withhold, quota, inline.limit, inline.share, throttled_by, held)
+
+    def charge_decided(self, counter: CounterKey, value: float, limit: float, now_ms: int) -> None:
+        """Charge here what was decided of this gateway's own traffic and hadn't been charged in line.
+
+        A value below 0 takes back what was charged in line too much.
+        """
+        kind = _KINDS[counter[0]]
+        amounts = [value, 0.0] if kind.family is Family.REQUEST_TIME else [value]
+        self._charge(counter, Charge(kind, "", limit, False, amounts), now_ms)
+
+    def take_decided(self, counter: CounterKey, decided: DecidedCharge, now_ms: int) -> None:
+        """Take over what a decision says of one enforced counter. `now_ms` is when it arrived."""
+        self._known(counter).take_decided(decided, self.gateways, self._settings, now_ms)
+
+    def reset(self, counter: CounterKey) -> None:
+        """Forget what was charged to a counter that an operator has reset."""
+        self._touched.pop(counter, None)
+        self._heard.pop(counter, None)
+
+    def clear(self) -> None:
+        """Forget all counters, because the decisions are read from their beginning again."""
+        self._touched.clear()
+        self._heard.clear()
+
+    def share_of(self, counter: CounterKey) -> CounterShare | None:
+        """What is known of a counter; None if nothing is."""
+        return self._touched.get(counter) or self._heard.get(counter)
+
+    def busiest(self, now_ms: int) -> list[Share]:
+        """The shares of the MAX_SHARES counters that use the most of their limit, among the RECENT_COUNTERS used last.
+
+        Counters with names of more than MAX_SHOWN_CHARACTERS are passed over.
+        """
+        recent = islice(reversed(self._touched.items()), RECENT_COUNTERS)
+        shares = [self._shown(*each, now_ms) for each in recent if _is_shown(each[0][1])]
+        return nlargest(MAX_SHARES, shares, key=lambda share: share.charged / share.limit)
+
+    def _shown(self, counter: CounterKey, known: CounterShare, now_ms: int) -> Share:
+        return Share(
+            counter[0],
+            _entity(counter[1]),
+            known.limit,
+            known.share(known.limit, self.gateways, self._settings, now_ms),
+            known.rate(self._settings, now_ms, _KINDS[counter[0]]),
+            max(0, known.held_until_ms - now_ms),
+        )
+
+    def _limited(self, request: Request, quotas: Quotas) -> Iterator[tuple[CounterKey, Charge]]:
+        """The charges of a request that count here: enforced, and under a limit."""
+        for planned in plan_charges(request, quotas, self._settings).counters.values():
+            for charge in planned.charges:
+                if charge.limit is not None and not charge.shadow:
+                    yield (charge.kind, planned.tags), charge
+
+    def _charge(self, counter: CounterKey, charge: Charge, now_ms: int) -> _Charged:
+        share = self._touch(counter)
+        inline = share.charge(charge, self.gateways, self._settings, now_ms)
+        share.held_until_ms = min(share.held_until_ms, now_ms + self._max_mute_ms)
+        return _Charged(counter, charge, share, inline)
+
+    def _touch(self, counter: CounterKey) -> CounterShare:
+        """The counter, used most recently from now on."""
+        share = self._touched.get(counter)
+        if share is not None:
+            self._touched.move_to_end(counter)
+            return share
+        share = self._touched[counter] = self._heard.pop(counter) if counter in self._heard else CounterShare()
+        if len(self._touched) > self._max_counters:
+            self._touched.popitem(last=False)
+            self.forgotten += 1
+        return share
+
+    def _known(self, counter: CounterKey) -> CounterShare:
+        """The counter that a decision is about."""
+        share = self._touched.get(counter) or self._heard.get(counter)
+        if share is None:
+            share = self._heard[counter] = CounterShare()
+            if len(self._heard) > self._max_counters:
+                self._heard.popitem(last=False)
+        return share
+
+
+def _held(charged: Sequence[_Charged], now_ms: int) -> Iterator[HeldCounter]:
+    """The counters of a request that wait."""
+    for each in charged:
+        if each.share.held_until_ms > now_ms:
+            yield HeldCounter(each.counter, each.inline.limit, each.share.held_until_ms)
+
+
+def _applied(held: Sequence[HeldCounter], now_ms: int) -> tuple[AppliedWait, ...]:
+    if len(held) > MAX_APPLIED_WAITS:
+        held = nlargest(MAX_APPLIED_WAITS, held, key=attrgetter("until_ms"))
+    return tuple(AppliedWait(counter[0], _entity(counter[1]), until_ms - now_ms) for counter, _limit, until_ms in held)
+
+
+def _wait_ms(charged: _Charged) -> int:
+    return charged.inline.wait_ms
+
+
+def _is_shown(tags: Tags) -> bool:
+    return len(tags.user) + len(tags.client_id) + len(tags.topic or "") <= MAX_SHOWN_CHARACTERS
+
+
+def _entity(tags: Tags) -> CountedEntity:
+    if tags.topic is not None:
+        return CountedEntity(topic=tags.topic, partition=tags.partition)
+    return CountedEntity(tags.user or None, tags.client_id if tags.client_id or not tags.user else None)

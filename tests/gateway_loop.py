@@ -1,0 +1,123 @@
+"""Gateways and the job's arithmetic as one loop without Kafka: the test moves events and sets the time."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from configs.settings import load_settings
+from gateways.client.client import Gateway
+from gateways.client.options import GatewayOptions
+from gateways.client.wait_table import Wait
+from state.decisions.request import HEARTBEAT_API
+from state.quotas.entity import QuotaEntity, Tags
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
+from state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
+from state.quotas.resolution import Quotas
+from state.shares.counter_share import CounterShare
+from streaming.enforce.simulation import Simulation
+
+NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
+"""An address where no broker answers."""
+
+NOW_MS = 1_760_000_000_000
+
+
+class Clock:
+    """A time in epoch milliseconds that a test moves."""
+
+    def __init__(self) -> None:
+        self.ms = NOW_MS
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+class GatewayLoop:
+    """Gateways whose events are decided when `decide` is called. `decisions` are those made so far, as JSON."""
+
+    def __init__(self, gateways: Sequence[Gateway], entries: Sequence[QuotaEntry], clock: Clock) -> None:
+        self.gateways = gateways
+        self.clock = clock
+        self.decisions: list[dict[str, Any]] = []
+        self._simulation = Simulation(Quotas(entries, version=1), load_settings())
+        for gateway in gateways:
+            set_limits(gateway, 1, entries)
+            gateway._current.set()
+
+    def events(self) -> list[dict[str, Any]]:
+        """The events that the gateways have published and nobody has decided, without heartbeats. Takes them."""
+        return [event for event in map(json.loads, self._published()) if event["api"] != HEARTBEAT_API]
+
+    def decide(self) -> None:
+        """Decide what was published, and let every gateway know."""
+        self.decide_events(list(self._published()))
+
+    def decide_events(self, events: Iterable[bytes]) -> None:
+        """Decide these events, and let every gateway know."""
+        for decided in self._simulation.decide(events):
+            assert decided.topic == "quota-decisions", decided.value
+            self.decisions.append(json.loads(decided.value))
+            for gateway in self.gateways:
+                gateway._on_decision(None, decided.value)
+
+    def beat(self, rounds: int = 1) -> None:
+        """Let seconds pass in which every gateway says that it is alive, and let all gateways know at once."""
+        for _ in range(rounds):
+            self.clock.ms += 1_000
+            for gateway in self.gateways:
+                gateway._on_idle()
+            self.decide()
+
+    def _published(self) -> Iterator[bytes]:
+        for gateway in self.gateways:
+            queue = gateway._sender._queue
+            while not queue.empty():
+                record = queue.get()
+                if record is not None:
+                    gateway._sender._note_success(None)
+                    yield record.value
+
+
+@contextmanager
+def gateway_loop(entries: Sequence[QuotaEntry], count: int = 1, **options: Any) -> Iterator[GatewayLoop]:
+    """A loop of so many gateways under these quotas."""
+    clock = Clock()
+    with ExitStack() as stack:
+        gateways = [
+            stack.enter_context(
+                Gateway(
+                    NOBODY,
+                    GatewayOptions(name=f"gateway-{number}", instance=f"i-{number}", close_timeout_s=0, **options),
+                    clock_ms=clock,
+                )
+            )
+            for number in range(count)
+        ]
+        yield GatewayLoop(gateways, entries, clock)
+
+
+def set_limits(gateway: Gateway, version: int, entries: Sequence[QuotaEntry]) -> None:
+    """Makes these quotas the version in force, as records of the limits topic would."""
+    gateway._in_force.read_limits_again()
+    for entry in entries:
+        gateway._in_force.take_limit(limit_key(entry), limit_value(entry, version))
+    gateway._in_force.take_limit(VERSION_KEY, version_end(version, len(entries)))
+
+
+def quota(kind: QuotaKind, value: float, **entity: Any) -> QuotaEntry:
+    """A quota on an entity."""
+    return QuotaEntry(QuotaEntity(**entity), kind, value)
+
+
+def counter(gateway: Gateway, kind: QuotaKind, **tags: Any) -> CounterShare:
+    """What a gateway knows of a counter, which it must know."""
+    known = gateway._inline.counter((kind, Tags(**tags)))
+    assert known is not None
+    return known
+
+
+def hold(gateway: Gateway, kind: QuotaKind, wait: Wait, **tags: Any) -> None:
+    """Makes a counter wait in line."""
+    gateway._in_force.applied.take((kind, Tags(**tags)), wait)

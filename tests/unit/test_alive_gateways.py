@@ -1,0 +1,64 @@
+"""Which gateways are alive, by their decided heartbeats."""
+
+from state.shares.alive import MAX_GATEWAYS, AliveGateways
+
+
+def heartbeats(alive: AliveGateways, instance: str, *times_ms: int) -> None:
+    for time_ms in times_ms:
+        alive.take_heartbeat(instance, time_ms, time_ms + 300)
+
+
+def test_a_gateway_is_alive_while_its_heartbeats_are_decided_beside_ones_own() -> None:
+    alive = AliveGateways("me")
+    heartbeats(alive, "a", 1_000)
+    heartbeats(alive, "me", 1_000, 2_000, 4_000)
+    assert (alive.is_alive("a"), alive.count, alive.instances()) == (True, 2, ["a"])
+
+    heartbeats(alive, "me", 4_001)
+    assert (alive.is_alive("a"), alive.count, alive.instances()) == (False, 1, [])
+
+
+def test_while_none_of_ones_own_is_decided_nobody_dies() -> None:
+    alive = AliveGateways("me")
+    heartbeats(alive, "me", 1_000)
+    heartbeats(alive, "a", 1_000)
+
+    heartbeats(alive, "b", 3_600_000)
+    assert alive.is_alive("a")
+
+
+def test_a_gateway_whose_clock_is_wrong_is_alive_and_dies_all_the_same() -> None:
+    for ahead_ms in (-3_600_000, 3_600_000):
+        alive = AliveGateways("me")
+        for time_ms in range(10_000_000, 10_010_000, 1_000):
+            heartbeats(alive, "a", time_ms + ahead_ms)
+            heartbeats(alive, "me", time_ms)
+        assert alive.is_alive("a")
+        heartbeats(alive, "me", 10_013_000)
+        assert not alive.is_alive("a")
+
+
+def test_a_micro_batch_may_bring_all_of_ones_own_heartbeats_first() -> None:
+    alive = AliveGateways("me")
+    heartbeats(alive, "a", 1_000)
+    heartbeats(alive, "me", *range(1_000, 12_000, 1_000))
+    heartbeats(alive, "a", *range(2_000, 12_000, 1_000))
+
+    assert alive.is_alive("a")
+
+
+def test_what_is_known_holds_for_the_present_only_while_ones_own_heartbeats_are_decided() -> None:
+    alive = AliveGateways("me")
+    alive.take_heartbeat("me", 1_000, now_ms=2_000)
+
+    assert alive.known_until_ms(6_000) == 6_000
+    assert alive.known_until_ms(60_000) == 7_000
+
+
+def test_many_forged_gateways_take_no_memory() -> None:
+    alive = AliveGateways("me")
+    for number in range(MAX_GATEWAYS + 5):
+        heartbeats(alive, f"forged-{number}", 1_000)
+
+    assert alive.count == MAX_GATEWAYS + 1
+    assert not alive.is_alive("forged-0")

@@ -1,0 +1,126 @@
+"""The simulator, and by it what a client gets through several gateways. `--bars` tries far more situations."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from scripts.closed_loop.bars import judge
+from scripts.closed_loop.main import ClosedLoopOptions, run_closed_loop
+from scripts.closed_loop.measures import FIRST_MS, Measures, measure
+from scripts.closed_loop.simulation import ClosedLoop, Served
+from scripts.closed_loop.situation import Counters, Situation, Spread, Waits
+from scripts.command import run_command
+from state.quotas.kinds import QuotaKind
+
+LIMIT = 1_000_000.0
+KINDS = [QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.REQUEST_PERCENTAGE]
+
+
+def situation(quota: QuotaKind = KINDS[0], **more: object) -> Situation:
+    base = Situation(quota, LIMIT, 50 * LIMIT, LIMIT / 10, gateways=4, latency_ms=1_000, seconds=150)
+    return replace(base, **more)  # type: ignore[arg-type] # the fields' types
+
+
+def simulated(wanted: Situation) -> Measures:
+    return measure(wanted, ClosedLoop(wanted).run())
+
+
+@pytest.mark.parametrize("spread", list(Spread))
+@pytest.mark.parametrize("quota", KINDS)
+def test_four_gateways_hold_a_greedy_client_as_one_broker_does(quota: QuotaKind, spread: Spread) -> None:
+    judged = judge(situation(quota, spread=spread, seconds=300))
+
+    assert judged.missed == []
+    assert judged.found.requests > 1_000
+
+
+def test_decisions_alone_dont_hold_it() -> None:
+    held = simulated(situation(waits=Waits.DECIDED, quota=QuotaKind.REQUEST_PERCENTAGE, seconds=20))
+
+    assert held.mean_after > 5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"join": 60.0},
+        {"leave": 60.0},
+        {"job_down": (60.0, 100.0)},
+        {"clock_skew_ms": 200},
+        {"limit_change": (60.0, 5e5)},
+    ],
+)
+def test_changes_let_nobody_loose_and_lock_nobody_out(change: dict[str, object]) -> None:
+    quiet, changed = simulated(situation()), simulated(replace(situation(), **change))  # type: ignore[arg-type]
+
+    assert changed.worst_minute_after <= 1.05 * quiet.worst_minute_after
+    assert changed.mean_after >= 0.96
+    assert changed.longest_silence_s < 3
+
+
+def test_the_same_seed_gives_the_same_figures_and_another_one_others() -> None:
+    first, again, other = (simulated(situation(seconds=30, seed=seed)) for seed in (1, 1, 2))
+
+    assert first == again
+    assert first != other
+
+
+def test_measures_are_those_of_what_was_served() -> None:
+    """One second of the quota each second, four at once after 30 s, then nothing for 16 s."""
+    wanted, served = situation(seconds=60), Served()
+    for second in range(30):
+        served.add(second * 1000.0, LIMIT, 0)
+    for _ in range(4):
+        served.add(30_000.0, LIMIT, 0)
+    for second in range(46, 60):
+        served.add(second * 1000.0, LIMIT, 0)
+
+    found = measure(wanted, served)
+    assert found.mean == 48 / 60
+    assert found.mean_after == 38 / 50
+    assert found.worst_5s == 8 / 5
+    assert found.longest_silence_s == 16.0
+    assert found.unused == pytest.approx(1 - 48 / 60)
+    assert FIRST_MS == 10_000
+
+
+def test_a_pause_of_the_client_is_no_silence() -> None:
+    wanted, served = situation(seconds=60, on_ms=10_000, off_ms=10_000), Served()
+    for second in (0, 9, 20, 29, 40, 49):
+        served.add(second * 1000.0, LIMIT, 0)
+
+    assert measure(wanted, served).longest_silence_s == 9.0
+
+
+def test_clients_with_counters_of_their_own_have_a_quota_each() -> None:
+    found = simulated(situation(clients=5, counters=Counters.OWN, demand=500 * LIMIT, seconds=60))
+
+    assert found.mean_after == pytest.approx(1.0, abs=0.05)
+
+
+def test_it_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_closed_loop(ClosedLoopOptions(seconds=20, as_json=True)) == 0
+    assert {"mean", "worst_minute", "worst_5s", "longest_silence_s", "unused"} <= json.loads(
+        capsys.readouterr().out
+    ).keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--quota", "nope"], "--quota is 'nope'; expected one of producer_byte_rate"),
+        (["--job-down", "60-50"], "--job-down is '60-50'; expected FROM-TO in seconds"),
+        (["--limit-change", "60"], "--limit-change is '60'; expected S:Q"),
+        (["--demand", "0"], "--demand is 0.0; expected a number above 0"),
+        (["--off-ms", "10"], "--off-ms is given without --on-ms"),
+        (["--leave", "1", "--gateways", "1"], "--leave is given with one gateway"),
+    ],
+)
+def test_what_cannot_be_is_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command("closed-loop", ClosedLoopOptions, run_closed_loop, arguments) == 2
+
+    error = capsys.readouterr().err
+    assert error.startswith("closed-loop: error: ")
+    assert said in error
+    assert error.count("\n") == 1

@@ -1,0 +1,249 @@
+"""A gateway's share of a counter: alone it is Kafka, beside others it is what they leave."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state.arithmetic.charge import Charge
+from state.arithmetic.counter import EntityCounters
+from state.quotas.kinds import QuotaKind, QuotaSettings
+from state.quotas.resolution import Rung
+from state.shares.alive import AliveGateways
+from state.shares.counter_share import CounterShare, DecidedCharge, InlineCharge
+
+SETTINGS = QuotaSettings()
+LIMIT = 1_000.0
+BURST = 5_000.0
+"""What all gateways together may let through at once."""
+
+START_MS = 1_000_000
+PRODUCE, FETCH = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE
+TIME, MUTATIONS = QuotaKind.REQUEST_PERCENTAGE, QuotaKind.CONTROLLER_MUTATION_RATE
+
+
+def charge(kind: QuotaKind, amount: float, limit: float = LIMIT, strict: bool = False) -> Charge:
+    return Charge(kind, Rung.USER, limit, False, [amount, 0.0] if kind is TIME else [amount], strict)
+
+
+class OneGateway:
+    """Gateway `me` with one counter, and what it knows of the others."""
+
+    def __init__(self, *others: str) -> None:
+        self.gateways = AliveGateways("me")
+        self.counter = CounterShare()
+        self.alive(START_MS, *others)
+
+    def alive(self, now_ms: int, *others: str) -> None:
+        """Heartbeats of these, and one's own, are decided."""
+        for instance in (*others, "me"):
+            self.gateways.take_heartbeat(instance, now_ms, now_ms)
+
+    def charge(self, kind: QuotaKind, amount: float, now_ms: int) -> InlineCharge:
+        return self.counter.charge(charge(kind, amount), self.gateways, SETTINGS, now_ms)
+
+    def decided(self, instance: str | None, value: float, now_ms: int, held_ms: int | None = 0, **more: bool) -> None:
+        read = DecidedCharge(instance, value, LIMIT, now_ms, held_ms, **more)
+        self.counter.take_decided(read, self.gateways, SETTINGS, now_ms)
+
+    def share(self, now_ms: int, limit: float = LIMIT) -> float:
+        return self.counter.share(limit, self.gateways, SETTINGS, now_ms)
+
+    def settle(self, now_ms: int, *others: str) -> int:
+        """Own traffic that is decided for 11 s, so that the share has grown to its target. Returns the time then."""
+        for second in range(12):
+            self.alive(now_ms + second * 1000, *others)
+            self.charge(PRODUCE, 0.0, now_ms + second * 1000)
+            self.decided("me", 0.0, now_ms + second * 1000)
+        return now_ms + 11_000
+
+
+@given(
+    kind=st.sampled_from([PRODUCE, FETCH, TIME, MUTATIONS]),
+    requests=st.lists(st.tuples(st.integers(0, 20_000), st.floats(0, 1e5)), max_size=30),
+)
+def test_a_gateway_that_is_alone_waits_as_kafka_does(kind: QuotaKind, requests: Sequence[tuple[int, float]]) -> None:
+    gateway, kafka, now_ms = OneGateway(), EntityCounters(), START_MS
+    for pause_ms, amount in requests:
+        now_ms += pause_ms
+        assert (
+            gateway.charge(kind, amount, now_ms).wait_ms == kafka.charge(charge(kind, amount), now_ms, SETTINGS).wait_ms
+        )
+        gateway.decided("me", amount, now_ms)
+
+
+def test_a_share_begins_with_an_equal_part_until_the_first_charge_is_decided() -> None:
+    gateway = OneGateway("a", "b", "c")
+
+    assert gateway.charge(PRODUCE, 1.0, START_MS).share == LIMIT / 4
+    assert gateway.charge(PRODUCE, 1.0, START_MS + 900).share == LIMIT / 4
+
+
+def test_it_grows_by_the_limit_in_five_seconds_and_shrinks_at_once() -> None:
+    gateway = OneGateway("a", "b", "c")
+    gateway.charge(PRODUCE, 1.0, START_MS)
+    gateway.decided("me", BURST, START_MS)
+
+    assert gateway.share(START_MS + 1_000) == pytest.approx(LIMIT / 4 + LIMIT / 5)
+    gateway.decided("a", 1_000.0, START_MS + 1_000, held_ms=500)
+    gateway.decided("b", 1_000.0, START_MS + 1_000, held_ms=500)
+    assert gateway.share(START_MS + 1_001) == pytest.approx((LIMIT - 1_000 / 30) / 3)
+
+
+def test_what_the_contented_use_is_left_to_them_and_the_rest_is_divided_among_the_hungry() -> None:
+    """A uses 200 a second and wants no more; b is held back: (1000 - 200) / 2."""
+    gateway = OneGateway("a", "b")
+    for second in range(60):
+        now_ms = START_MS + second * 1000
+        gateway.alive(now_ms, "a", "b")
+        gateway.charge(PRODUCE, 0.0, now_ms)
+        gateway.decided("me", 400.0 if second else 400.0 + BURST, now_ms)
+        gateway.decided("a", 200.0, now_ms)
+        gateway.decided("b", 400.0, now_ms, held_ms=100)
+
+    assert gateway.share(now_ms) == pytest.approx(400.0, rel=0.06)
+
+
+def test_who_uses_little_gets_little_more_though_it_is_held_back() -> None:
+    """A large request now and then makes a gateway wait, and yet it wants no more: four times its 50 are left to it."""
+    gateway = OneGateway("a")
+    for second in range(60):
+        now_ms = START_MS + second * 1000
+        gateway.alive(now_ms, "a")
+        gateway.charge(PRODUCE, 0.0, now_ms)
+        gateway.decided("me", 950.0 if second else 950.0 + BURST, now_ms)
+        gateway.decided("a", 50.0, now_ms, held_ms=100)
+
+    assert gateway.share(now_ms) == pytest.approx(LIMIT - 250.0, rel=0.06)  # a quarter is never taken
+
+
+def test_a_share_is_at_least_half_of_an_equal_part() -> None:
+    gateway = OneGateway("a")
+    now_ms = gateway.settle(START_MS, "a")
+    gateway.decided("a", 1e9, now_ms)
+
+    assert gateway.share(now_ms) == LIMIT / 4
+
+
+def test_a_gateway_whose_heartbeats_are_missing_uses_nothing() -> None:
+    gateway = OneGateway("a")
+    now_ms = gateway.settle(START_MS, "a")
+    gateway.decided("a", 2 * BURST, now_ms, held_ms=60_000)
+    assert gateway.share(now_ms) <= LIMIT / 2
+
+    now_ms = gateway.settle(now_ms)
+    assert gateway.share(now_ms) == LIMIT
+
+
+def test_without_decisions_the_share_stays() -> None:
+    """Neither does it grow, nor is anybody taken for contented because nothing is heard of them."""
+    gateway = OneGateway("a")
+    now_ms = gateway.settle(START_MS, "a")
+    gateway.decided("a", 3 * BURST, now_ms, held_ms=10)
+    held = gateway.share(now_ms)
+    assert LIMIT / 4 < held < LIMIT / 2
+    for second in range(1, 600):
+        gateway.charge(PRODUCE, 0.0, now_ms + second * 1000)
+
+    assert gateway.share(now_ms + 600_000) == held
+
+
+def test_what_all_used_too_much_is_paid_back() -> None:
+    gateway = OneGateway("a")
+    now_ms = gateway.settle(START_MS, "a")
+    gateway.decided("a", 2 * BURST, now_ms, held_ms=100)
+    even = gateway.share(now_ms)
+    gateway.decided("me", 2 * BURST, now_ms)
+
+    assert gateway.share(now_ms) < even
+    gateway.decided("me", 1e12, now_ms)
+    assert gateway.share(now_ms) == pytest.approx((LIMIT - 10 * LIMIT / 30) / 2)  # 10 s of the limit in 30 s, no more
+
+
+def test_what_all_left_unused_is_made_up_for() -> None:
+    """The most is 10 s of the limit, in 30 s."""
+    gateway = OneGateway("a")
+    now_ms = gateway.settle(START_MS, "a")
+    gateway.decided("a", 1.0, now_ms, held_ms=100)
+
+    assert gateway.share(now_ms) == pytest.approx(LIMIT - LIMIT / 4 + 10 * LIMIT / 30, rel=0.001)
+
+
+def test_an_event_from_the_future_changes_no_more_than_one_of_now() -> None:
+    now, future = OneGateway("a"), OneGateway("a")
+    for gateway, ahead_ms in ((now, 0), (future, 3_600_000)):
+        gateway.settle(START_MS, "a")
+        read = DecidedCharge("a", 3_000.0, LIMIT, START_MS + 11_000 + ahead_ms, 50)
+        gateway.counter.take_decided(read, gateway.gateways, SETTINGS, START_MS + 11_000)
+
+    assert now.share(START_MS + 12_000) == future.share(START_MS + 12_000)
+
+
+def test_beside_others_traffic_is_paced_with_the_burst_of_the_share() -> None:
+    """Of 1 000 shared by two, each may let 2 500 through at once; 500 more wait for a second."""
+    gateway = OneGateway("a")
+
+    assert gateway.charge(PRODUCE, BURST / 2, START_MS).wait_ms == 0
+    assert gateway.charge(PRODUCE, 500.0, START_MS).wait_ms == 1_000
+
+
+def test_a_fetch_waits_until_it_can_be_served_and_a_giant_one_for_a_full_bucket() -> None:
+    gateway = OneGateway("a")
+    assert gateway.charge(FETCH, 80_000.0, START_MS).wait_ms == 0
+    again = gateway.charge(FETCH, 80_000.0, START_MS + 1_000)
+
+    assert again.wait_ms == 159_000  # 80 000 - 2 500 were missing, and 2 500 make it full; one second is over
+
+
+def test_request_time_waits_for_a_window_of_the_whole_quota_at_most() -> None:
+    """One window is a second on one gateway; on half of the quota it takes two to refill as much."""
+    gateway = OneGateway("a")
+
+    assert gateway.charge(TIME, 1e6, START_MS).wait_ms == 2_000
+
+
+@given(amounts=st.lists(st.integers(0, 10**12), min_size=1, max_size=20))
+def test_what_is_taken_back_was_never_charged(amounts: Sequence[int]) -> None:
+    gateway, untouched = OneGateway("a"), OneGateway("a")
+    for amount in amounts:
+        gateway.charge(FETCH, float(amount), START_MS)
+        gateway.counter.take_back(charge(FETCH, float(amount)), SETTINGS, START_MS)
+
+    assert gateway.counter.own_charged == 0.0
+    assert gateway.charge(FETCH, 1_000.0, START_MS).wait_ms == untouched.charge(FETCH, 1_000.0, START_MS).wait_ms
+
+
+@given(
+    requests=st.lists(
+        st.tuples(st.sampled_from(["a", "b", "c"]), st.integers(0, 10**9), st.booleans()), min_size=1, max_size=40
+    )
+)
+def test_gateways_agree_to_the_byte_once_all_is_decided(requests: Sequence[tuple[str, int, bool]]) -> None:
+    gateways = {name: AliveGateways(name) for name in "abc"}
+    counters = {name: CounterShare() for name in "abc"}
+    decided = []
+    for number, (name, amount, delivered) in enumerate(requests):
+        now_ms, request = START_MS + number * 50, charge(FETCH, float(amount))
+        wait_ms = counters[name].charge(request, gateways[name], SETTINGS, now_ms).wait_ms
+        withheld = wait_ms > 0 and not delivered
+        if withheld:
+            counters[name].take_back(request, SETTINGS, now_ms)
+        decided.append(DecidedCharge(name, float(amount), LIMIT, now_ms, wait_ms, True, withheld))
+    for read in decided:
+        for name, counter in counters.items():
+            counter.take_decided(read, gateways[name], SETTINGS, START_MS + 100_000)
+
+    assert len({counter.own_charged + counter.others_decided for counter in counters.values()}) == 1
+
+
+def test_a_publisher_without_instance_is_left_what_it_uses() -> None:
+    gateway = OneGateway()
+    for second in range(60):
+        now_ms = START_MS + second * 1000
+        gateway.alive(now_ms)
+        gateway.charge(PRODUCE, 0.0, now_ms)
+        gateway.decided("me", 700.0 if second else 700.0 + BURST, now_ms, held_ms=10)
+        gateway.decided(None, 300.0, now_ms, held_ms=None)
+
+    assert gateway.share(now_ms) == pytest.approx(700.0, rel=0.08)

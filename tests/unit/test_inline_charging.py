@@ -1,0 +1,549 @@
+"""Charging in line: what `admit` answers and publishes, and how the decisions that come later are taken in."""
+
+import json
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka import TopicPartition as KafkaPartition
+
+from gateways.client.event_sender import EventRecord
+from gateways.client.wait_table import Wait
+from sluice import Answer, Gateway, InvalidRequestError, Mutation, Request, StalePolicy, TopicPartition
+from state.quotas.entity import DEFAULT, Tags
+from state.quotas.kinds import QuotaKind
+from tests.gateway_loop import NOW_MS, GatewayLoop, counter, gateway_loop, hold, quota, set_limits
+
+PRODUCE = QuotaKind.PRODUCER_BYTE_RATE
+FETCH = QuotaKind.CONSUMER_BYTE_RATE
+TIME = QuotaKind.REQUEST_PERCENTAGE
+MUTATIONS = QuotaKind.CONTROLLER_MUTATION_RATE
+PARTITION = KafkaPartition("topic", 0)
+
+BYTES_PER_S = 1_000.0
+QUOTAS = [
+    quota(PRODUCE, BYTES_PER_S, user=DEFAULT),
+    quota(FETCH, BYTES_PER_S, user=DEFAULT),
+    quota(MUTATIONS, 1.0, user=DEFAULT),  # burst: 11 partitions
+]
+
+
+def produce(size: int, user: str = "alice", **fields: Any) -> Request:
+    return Request("Produce", user=user, topic_partitions=[TopicPartition("orders", 0, size)], **fields)
+
+
+def fetch(size: int, user: str = "alice") -> Request:
+    return Request("Fetch", user=user, topic_partitions=[TopicPartition("orders", 0, size)])
+
+
+def create(*partitions: int, user: str = "alice", **fields: Any) -> Request:
+    mutations = [Mutation(f"topic-{number}", count) for number, count in enumerate(partitions)]
+    return Request("CreateTopics", user=user, mutations=mutations, **fields)
+
+
+@pytest.fixture
+def loop() -> Iterator[GatewayLoop]:
+    """One gateway, which gives up waiting for a decision at once."""
+    with gateway_loop(QUOTAS, decide_timeout_ms=1) as loop:
+        yield loop
+
+
+@pytest.fixture
+def gateway(loop: GatewayLoop) -> Gateway:
+    return loop.gateways[0]
+
+
+def test_a_request_within_the_limit_needn_t_wait_and_its_event_says_that_it_was_charged(
+    loop: GatewayLoop, gateway: Gateway
+) -> None:
+    answer = gateway.admit(produce(5_000))
+
+    [event] = loop.events()
+    assert answer == Answer(request_id=event["request_id"])
+    assert (event["throttled_by"], event["instance"], event["gateway"]) == ([], "i-0", "gateway-0")
+    assert "withheld" not in event
+    assert gateway.stats().charged_in_line == 1
+
+
+def test_a_gateway_alone_asks_for_the_wait_of_a_broker(loop: GatewayLoop, gateway: Gateway) -> None:
+    """15 000 bytes in a window of 10 s are 1 500 a second: (1 500 - 1 000) / 1 000 * 10 s."""
+    answer = gateway.admit(produce(15_000))
+    loop.decide()
+
+    assert (answer.throttle_ms, answer.quota, answer.limit, answer.share) == (5_000, PRODUCE, BYTES_PER_S, BYTES_PER_S)
+    [decision] = loop.decisions
+    assert decision["throttle_time_ms"] == 5_000
+    assert decision["throttled_by"] == [{"quota": PRODUCE, "entity": {"user": "alice"}, "ms": 5_000}]
+    stats = gateway.stats()
+    assert (stats.throttled_in_line, stats.throttled_in_line_ms) == (1, 5_000)
+    assert (stats.waits_compared, stats.wait_difference_ms) == (1, 0)
+
+
+def test_a_front_end_without_connections_to_mute_sees_the_wait_at_once(loop: GatewayLoop, gateway: Gateway) -> None:
+    gateway.admit(produce(15_000))
+
+    assert gateway.held_ms("alice", "app", "Produce") == 5_000
+    assert gateway.held_ms("alice", "app") == 5_000
+    assert gateway.held_ms("alice", "app", "Fetch") == 0
+    assert gateway.held_ms("bob", "app") == 0
+    held = gateway.held_by("alice", "app")
+    assert held is not None
+    assert (held.quota, held.limit) == (PRODUCE, BYTES_PER_S)
+    loop.clock.ms += 5_000
+    assert gateway.held_ms("alice", "app") == 0
+
+
+def test_a_fetch_that_waits_goes_out_empty_and_is_charged_nothing(loop: GatewayLoop, gateway: Gateway) -> None:
+    answer = gateway.admit(fetch(15_000))
+    loop.decide()
+
+    assert (answer.throttle_ms, answer.withhold) == (5_000, True)
+    assert loop.decisions[0]["amounts"]["withheld"] is True
+    assert counter(gateway, FETCH, user="alice").own_charged == 0.0
+    loop.clock.ms += 5_000
+    assert gateway.admit(fetch(9_000)).throttle_ms == 0
+
+
+def test_a_fetch_that_was_delivered_stays_charged(loop: GatewayLoop, gateway: Gateway) -> None:
+    answer = gateway.admit(fetch(15_000), delivered=True)
+
+    assert (answer.throttle_ms, answer.withhold) == (5_000, False)
+    assert "withheld" not in loop.events()[0]
+    assert counter(gateway, FETCH, user="alice").own_charged == 15_000.0
+
+
+def test_a_wait_of_centuries_counts_as_the_longest_allowed(loop: GatewayLoop, gateway: Gateway) -> None:
+    answer = gateway.admit(produce(2**53))
+
+    assert answer.throttle_ms == 3_600_000
+    assert loop.events()[0]["throttled_by"][0]["ms"] == 3_600_000
+    assert gateway.held_ms("alice", "app") == 3_600_000
+
+
+def test_a_wide_request_is_charged_once_and_published_in_parts() -> None:
+    touched = [TopicPartition("orders", number, 5_000) for number in range(3)]
+    with gateway_loop(QUOTAS, max_charges_per_event=1) as loop:
+        answer = loop.gateways[0].admit(Request("Produce", "wide", user="alice", topic_partitions=touched))
+        events = loop.events()
+
+    assert answer.throttle_ms == 5_000
+    assert answer.request_id == "wide-3"
+    assert [event["request_id"] for event in events] == ["wide-1", "wide-2", "wide-3"]
+    assert {event["throttled_by"][0]["ms"] for event in events} == {5_000}
+
+
+def test_an_event_that_breaks_the_contract_is_not_charged(gateway: Gateway) -> None:
+    with pytest.raises(InvalidRequestError):
+        gateway.admit(produce(-5))
+
+    assert gateway.stats().charged_in_line == 0
+    assert gateway.stats().counters == 0
+
+
+def test_the_callers_event_stays_as_it_was(gateway: Gateway) -> None:
+    event = produce(15_000)
+    gateway.admit(event)
+
+    assert event == produce(15_000)
+
+
+def test_a_hundred_waits_of_partitions_fit_into_the_event() -> None:
+    quotas = [quota(QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 1.0, topic="orders")]
+    touched = [TopicPartition("orders", number, 100 + number) for number in range(100)]
+    with gateway_loop(quotas) as loop:
+        answer = loop.gateways[0].admit(Request("Produce", topic_partitions=touched))
+        loop.decide()
+
+    waits = loop.decisions[0]["throttled_by"]
+    assert len(waits) == 64
+    assert waits[0]["ms"] == answer.throttle_ms == max(wait["ms"] for wait in waits)
+
+
+def test_before_the_limits_are_known_nothing_is_charged_in_line(loop: GatewayLoop, gateway: Gateway) -> None:
+    gateway._in_force.limits = None
+
+    assert gateway.admit(produce(15_000)).throttle_ms == 0
+
+    assert "throttled_by" not in loop.events()[0]
+    assert gateway.stats().allowed_before_limits == 1
+
+
+class TestWaitsOfDecisions:
+    """Which waits of decisions count in `admit`: those that no gateway has applied in line."""
+
+    def test_one_on_an_event_that_nobody_charged_in_line_counts_if_it_is_longer(
+        self, loop: GatewayLoop, gateway: Gateway
+    ) -> None:
+        loop.decide_events([b'{"api": "Produce", "user": "alice", "bytes": 15000, "timestamp_ms": %d}' % NOW_MS])
+
+        answer = gateway.admit(produce(1))
+        assert (answer.throttle_ms, answer.quota, answer.limit) == (5_000, PRODUCE, BYTES_PER_S)
+        assert gateway.held_ms("alice", "app") == 5_000
+        assert gateway.check("alice", "app") == 5_000
+
+    def test_one_on_an_event_that_was_charged_in_line_doesn_t_count_a_second_time(
+        self, loop: GatewayLoop, gateway: Gateway
+    ) -> None:
+        waits = [{"quota": PRODUCE, "entity": {"user": "alice"}, "ms": 70}]
+        event = {"api": "Produce", "user": "alice", "bytes": 15000, "timestamp_ms": NOW_MS, "throttled_by": waits}
+        loop.decide_events([json.dumps(event | {"instance": "another"}).encode()])
+
+        assert gateway.admit(produce(1)).throttle_ms == 0
+        assert gateway.held_ms("alice", "app") == 0
+        assert gateway.check("alice", "app") == 5_000
+
+    def test_a_later_decision_on_an_event_charged_in_line_ends_it(self, loop: GatewayLoop, gateway: Gateway) -> None:
+        loop.decide_events([b'{"api": "Produce", "user": "alice", "bytes": 15000, "timestamp_ms": %d}' % NOW_MS])
+        loop.clock.ms += 1
+        gateway.admit(produce(1))
+        loop.decide()
+
+        assert gateway.held_ms("alice", "app") == 0
+        assert gateway.check("alice", "app") > 0
+
+
+def test_own_traffic_that_wasn_t_charged_in_line_is_charged_when_it_is_decided(
+    loop: GatewayLoop, gateway: Gateway
+) -> None:
+    gateway.publish(produce(15_000))
+    loop.decide()
+
+    assert counter(gateway, PRODUCE, user="alice").own_charged == 15_000.0
+    assert gateway.admit(produce(1)).share == BYTES_PER_S
+
+
+def test_a_raised_limit_shortens_the_wait_in_line(gateway: Gateway) -> None:
+    gateway.admit(produce(15_000))
+
+    set_limits(gateway, 2, [quota(PRODUCE, 2 * BYTES_PER_S, user=DEFAULT)])
+    assert gateway.held_ms("alice", "app") == 2_500
+    set_limits(gateway, 3, [])
+    assert gateway.held_ms("alice", "app") == 0
+
+
+def test_a_reset_by_an_operator_ends_the_wait_in_line_and_the_charges_behind_it(
+    loop: GatewayLoop, gateway: Gateway
+) -> None:
+    gateway.admit(produce(15_000))
+    loop.decide()
+    loop.decide_events([b'{"control": "unmute", "entity": {"user": "alice"}}'])
+
+    assert gateway.held_ms("alice", "app") == 0
+    assert gateway.check("alice", "app") == 0
+    assert gateway.admit(produce(10_000)).throttle_ms == 0
+
+
+def test_a_topic_of_decisions_that_begins_again_takes_the_shares_with_it(loop: GatewayLoop, gateway: Gateway) -> None:
+    gateway.admit(produce(15_000))
+    loop.decide()
+
+    gateway._decision_reader._reading.on_restart()
+    assert gateway.stats().counters == 0
+
+
+def test_no_more_counters_are_kept_than_the_option_says() -> None:
+    with gateway_loop(QUOTAS, max_counters=10) as loop:
+        for number in range(25):
+            loop.gateways[0].admit(produce(1, user=f"user-{number}"))
+
+        assert (loop.gateways[0].stats().counters, loop.gateways[0].stats().forgotten) == (10, 15)
+
+
+class TestMutations:
+    """Strict mutations are decided by the job, and in line when no decision comes."""
+
+    def test_in_line_the_bucket_decides_and_what_is_executed_is_published(
+        self, loop: GatewayLoop, gateway: Gateway
+    ) -> None:
+        answer = gateway.admit(create(8, 8, 8))
+        loop.decide()
+
+        assert (answer.refused, answer.throttle_ms, answer.quota) == ((False, False, True), 5_000, MUTATIONS)
+        assert loop.decisions[0]["amounts"]["mutations_charged"] == 16
+        assert counter(gateway, MUTATIONS, user="alice").own_charged == 16.0
+
+    def test_a_permissive_request_is_never_refused(self, loop: GatewayLoop, gateway: Gateway) -> None:
+        answer = gateway.admit_mutations(create(8, 8, 8, api_version=4))
+        loop.decide()
+
+        assert (answer.refused, answer.throttle_ms) == ((False, False, False), 13_000)
+        assert [mutation["partitions"] for mutation in loop.decisions[0]["amounts"]["mutations"]] == [8, 8, 8]
+
+    def test_the_decision_is_the_answer_when_it_comes_in_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with gateway_loop(QUOTAS, decide_timeout_ms=60_000) as loop:
+            gateway = loop.gateways[0]
+            send = gateway._sender.send
+
+            def send_and_decide(record: EventRecord, may_block: bool) -> bool:
+                sent = send(record, may_block)
+                loop.decide()
+                return sent
+
+            monkeypatch.setattr(gateway._sender, "send", send_and_decide)
+            answer = gateway.admit_mutations(create(8, 8, 8))
+
+            assert (answer.refused, answer.throttle_ms) == ((False, False, True), 5_000)
+            assert (answer.quota, answer.limit) == (MUTATIONS, 1.0)
+            assert gateway.held_ms("alice", "app", "CreateTopics") == 5_000
+            assert counter(gateway, MUTATIONS, user="alice").own_charged == 16.0
+
+    def test_without_a_decision_the_bucket_decides_and_the_late_decision_puts_the_books_right(
+        self, loop: GatewayLoop, gateway: Gateway
+    ) -> None:
+        """Executed in line: 16 partitions. Decided after another gateway's 11: 8, so the other 8 are charged after."""
+        answer = gateway.admit_mutations(create(8, 8, 8))
+        assert answer.refused == (False, False, True)
+        late = list(loop._published())
+
+        others = {"api": "CreateTopics", "user": "alice", "mutations_charged": 11, "timestamp_ms": NOW_MS}
+        loop.decide_events([json.dumps(others).encode()])
+        loop.decide_events(late)
+        loop.decide()
+
+        refused = [result["error_code"] for result in loop.decisions[1]["topic_results"]]
+        assert refused == [0, 89, 89]
+        assert loop.decisions[2]["amounts"] == {"mutations_charged": 8}
+        assert counter(gateway, MUTATIONS, user="alice").own_charged == 16.0
+
+    def test_while_decisions_are_stale_nobody_waits_for_one(self) -> None:
+        with gateway_loop(QUOTAS, decide_timeout_ms=3_600_000, stale_after_s=1) as loop:
+            loop.gateways[0].publish(produce(1))
+            loop.clock.ms += 1_001
+
+            assert loop.gateways[0].admit_mutations(create(12, 1)).refused == (False, True)
+
+    def test_fail_closed_refuses_what_can_t_be_decided(self) -> None:
+        with gateway_loop(QUOTAS, policy="fail_closed", decide_timeout_ms=1) as loop:
+            assert loop.gateways[0].admit_mutations(create(1)).refused == (True,)
+
+    def test_a_forged_decision_refuses_nothing(self, loop: GatewayLoop, gateway: Gateway) -> None:
+        """It has another number of topics than the request."""
+        gateway.admit_mutations(create(1, 1))
+        [event] = loop.events()
+        forged = {"request_id": event["request_id"], "timestamp_ms": NOW_MS, "topic_results": [{"error_code": 89}]}
+        gateway._on_decision(None, json.dumps(forged).encode())
+
+        assert loop.events() == []
+
+
+class TestStalePolicies:
+    """What happens in line while an event may be without a decision for too long."""
+
+    @pytest.mark.parametrize(
+        ("policy", "throttle_ms", "held_ms", "charged"),
+        [("keep_shares", 5_000, 5_000, True), ("fail_open", 0, 0, False), ("fail_closed", 5_000, 5_000, True)],
+    )
+    def test_what_admit_answers(self, policy: str, throttle_ms: int, held_ms: int, charged: bool) -> None:
+        with gateway_loop(QUOTAS, policy=policy, stale_after_s=1) as loop:
+            gateway = loop.gateways[0]
+            gateway.publish(produce(1, user="bob"))
+            loop.clock.ms += 1_001
+
+            assert gateway.admit(produce(15_000)).throttle_ms == throttle_ms
+            assert gateway.held_ms("alice", "app") == held_ms
+            assert ("throttled_by" in loop.events()[1]) is charged
+            assert gateway.refuses_all() is (policy == "fail_closed")
+
+    def test_fail_closed_holds_also_whom_the_share_would_let_go(self) -> None:
+        with gateway_loop(QUOTAS, policy=StalePolicy.FAIL_CLOSED, stale_after_s=1) as loop:
+            gateway = loop.gateways[0]
+            gateway.publish(produce(1))
+            loop.clock.ms += 1_001
+
+            assert gateway.admit(produce(1)).throttle_ms == 1_000
+            assert gateway.admit(create(1)) == Answer(1_000, refused=(True,))
+            assert gateway.held_ms("bob", "app") == 1_000
+
+
+class TestHeartbeats:
+    """Gateways know of each other by their heartbeats, and divide the limit among them."""
+
+    def test_each_gateway_knows_the_others_and_begins_with_its_part(self) -> None:
+        with gateway_loop(QUOTAS, count=4) as loop:
+            loop.beat(3)
+
+            assert {gateway.stats().gateways for gateway in loop.gateways} == {4}
+            assert loop.gateways[0].stats().instances == ("i-1", "i-2", "i-3")
+            answer = loop.gateways[0].admit(produce(100_000))
+            assert (answer.limit, answer.share) == (BYTES_PER_S, BYTES_PER_S / 4)
+
+    def test_one_that_beats_no_more_is_not_counted(self) -> None:
+        with gateway_loop(QUOTAS, count=2) as loop:
+            loop.beat(3)
+            loop.gateways = loop.gateways[:1]
+            loop.beat(6)
+
+            assert loop.gateways[0].stats().gateways == 1
+
+    def test_one_is_published_each_second_and_says_what_the_gateway_does(self, loop: GatewayLoop) -> None:
+        gateway = loop.gateways[0]
+        gateway.admit(produce(15_000))
+        for _ in range(10):
+            loop.clock.ms += 200
+            gateway._on_idle()
+        beats = [json.loads(value) for value in loop._published()][1:]
+
+        assert [beat["timestamp_ms"] - NOW_MS for beat in beats] == [200, 1_200]
+        assert {beat["instance"] for beat in beats} == {"i-0"}
+        [share] = beats[1]["heartbeat"]["shares"]
+        assert share["entity"] == {"user": "alice"}
+        assert (share["limit"], share["share"], share["throttle_ms"]) == (BYTES_PER_S, BYTES_PER_S, 3_800)
+        assert beats[1]["heartbeat"]["counters"] == 1
+        assert beats[1]["heartbeat"]["staleness_ms"] == 1_200
+
+    def test_one_that_finds_the_buffer_full_blocks_nobody(self) -> None:
+        with gateway_loop(QUOTAS, max_unsent=1) as loop:
+            gateway = loop.gateways[0]
+            gateway.publish(produce(1))
+            loop.clock.ms += 1_000
+            gateway._on_idle()
+
+            assert gateway.stats().dropped == 1
+
+    def test_a_thousand_others_are_remembered_at_most(self, gateway: Gateway) -> None:
+        for number in range(1_100):
+            forged = {"request_id": "r", "api": "GatewayHeartbeat", "timestamp_ms": NOW_MS, "instance": f"i-{number}"}
+            gateway._on_decision(None, json.dumps(forged).encode())
+
+        assert gateway.stats().gateways <= 1_001
+
+    def test_giant_names_of_clients_don_t_keep_a_heartbeat_from_its_record(self, loop: GatewayLoop) -> None:
+        gateway = loop.gateways[0]
+        for number in range(100):
+            gateway.admit(produce(1, user=f"{number}" + "x" * 32_000))
+        loop.clock.ms += 1_000
+        gateway._on_idle()
+
+        assert len(list(loop._published())[-1]) < 100_000
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"charges": [{"quota": PRODUCE, "entity": {"user": "alice"}, "limit": 1.0, "value": -5.0}]},
+        {"charges": [{"quota": PRODUCE, "entity": {"user": "alice"}, "limit": 1.0, "value": 1e31}]},
+        {"charges": [{"quota": PRODUCE, "entity": {"user": "alice"}, "limit": -1.0, "value": 1.0}]},
+        {"throttled_by": [{"quota": PRODUCE, "entity": {"user": "alice"}, "ms": -1}]},
+        {"throttled_by": [{"quota": PRODUCE, "entity": {"user": "alice"}, "ms": 1}] * 65},
+        {"throttled_by": "none"},
+        {"amounts": {"withheld": 7}},
+        {"instance": 7},
+        {"timestamp_ms": -1},
+    ],
+)
+def test_a_forged_decision_is_passed_over(gateway: Gateway, forged: dict[str, Any]) -> None:
+    reader = gateway._decision_reader
+    reader._positions[PARTITION] = 0
+    reader._take(PARTITION, 0, None, json.dumps({"request_id": "r", "timestamp_ms": NOW_MS} | forged).encode())
+
+    assert gateway.stats().unreadable_records == 1
+    assert gateway.stats().decisions == 0
+
+
+def test_numbers_that_json_has_no_word_for_are_passed_over(gateway: Gateway) -> None:
+    reader = gateway._decision_reader
+    for offset, number in enumerate((b"NaN", b"Infinity", b"1e400")):
+        charges = b'[{"quota": "producer_byte_rate", "limit": 1.0, "value": %s}]' % number
+        reader._positions[PARTITION] = 0
+        reader._take(PARTITION, offset, None, b'{"request_id": "r", "timestamp_ms": 5, "charges": %s}' % charges)
+
+    assert gateway.stats().unreadable_records == 3
+
+
+def test_quotas_of_a_later_release_are_left_alone(gateway: Gateway) -> None:
+    charge = {"quota": "new.quota", "entity": {"user": "alice"}, "limit": 1.0, "value": 5.0, "throttle_ms": 70}
+    decision = {"request_id": "r", "timestamp_ms": NOW_MS, "mute_until_ms": NOW_MS + 70, "charges": [charge]}
+    gateway._on_decision(None, json.dumps(decision).encode())
+
+    assert gateway.stats().decisions == 1
+    assert gateway.stats().muted == 0
+
+
+def test_a_wait_of_hours_in_line_counts_as_the_longest_allowed() -> None:
+    """Another gateway that says so is hungry for `max_mute_ms` and no longer."""
+    with gateway_loop(QUOTAS, count=2, max_mute_ms=20_000) as loop:
+        loop.beat(3)
+        wait = {"quota": PRODUCE, "entity": {"user": "alice"}, "ms": 3_600_000}
+        event = {"api": "Produce", "user": "alice", "bytes": 1, "instance": "i-1", "throttled_by": [wait]}
+        loop.decide_events([json.dumps(event | {"timestamp_ms": loop.clock.ms}).encode()])
+        known = counter(loop.gateways[0], PRODUCE, user="alice")
+
+        assert known._others["i-1"].hungry_until_ms == loop.clock.ms + 20_000
+
+
+def test_a_wait_in_line_is_found_by_its_counter(gateway: Gateway) -> None:
+    hold(gateway, PRODUCE, Wait(NOW_MS + 70, (NOW_MS, 0), 70, PRODUCE, 5.0), user="alice")
+
+    assert gateway.held_ms("alice", "any") == 70
+    assert gateway.check("alice", "any") == 0
+
+
+@pytest.fixture(scope="module")
+def two_gateways() -> Iterator[GatewayLoop]:
+    """Two gateways that publish wide requests in parts, and give up waiting for a decision at once."""
+    with gateway_loop(QUOTAS, count=2, max_charges_per_event=2, decide_timeout_ms=1) as loop:
+        loop.beat(3)
+        yield loop
+
+
+NUMBERS = count()
+
+STEP = st.tuples(
+    st.integers(0, 1),
+    st.sampled_from(
+        ("produce", "wide", "fetch", "delivered", "published", "strict", "awaited", "permissive", "decide")
+    ),
+    st.integers(0, 30_000),
+    st.integers(0, 4_000),
+)
+
+
+@given(st.lists(STEP, max_size=25))
+@settings(max_examples=50, deadline=None)
+def test_once_all_is_decided_gateways_agree_on_what_was_charged(
+    two_gateways: GatewayLoop, steps: list[tuple[int, str, int, int]]
+) -> None:
+    """To the byte, own charges and those of others together; it is what the decisions say."""
+    user, loop = f"user-{next(NUMBERS)}", two_gateways
+    decided_before = len(loop.decisions)
+    for number, kind, size, pause_ms in steps:
+        loop.clock.ms += pause_ms
+        act(loop.gateways[number], kind, size, user)
+        if kind == "decide":
+            loop.decide()
+    for _ in range(2):  # what was executed before its decision may be published after it
+        loop.decide()
+
+    for quota_kind in (PRODUCE, FETCH, MUTATIONS):
+        decided = sum(charged(decision, quota_kind) for decision in loop.decisions[decided_before:])
+        for gateway in loop.gateways:
+            known = gateway._inline.counter((quota_kind, Tags(user=user)))
+            assert (known.own_charged + known.others_decided if known else 0.0) == decided
+
+
+def act(gateway: Gateway, kind: str, size: int, user: str) -> None:
+    touched = [TopicPartition("orders", number, size // 5) for number in range(5)]
+    if kind == "produce":
+        gateway.admit(produce(size, user))
+    elif kind == "wide":
+        gateway.admit(Request("Produce", user=user, topic_partitions=touched))
+    elif kind in ("fetch", "delivered"):
+        gateway.admit(fetch(size, user), delivered=kind == "delivered")
+    elif kind == "published":
+        gateway.publish(produce(size, user))
+    elif kind == "strict":
+        gateway.admit(create(size % 9, size % 5, user=user))
+    elif kind == "awaited":
+        gateway.admit_mutations(create(size % 9, size % 5, user=user))
+    elif kind == "permissive":
+        gateway.admit(create(size % 9, user=user, api_version=1))
+
+
+def charged(decision: dict[str, Any], kind: QuotaKind) -> float:
+    """What a decision leaves on the counter of this kind."""
+    if kind.consumer and decision.get("amounts", {}).get("withheld"):
+        return 0.0
+    return float(sum(charge["value"] for charge in decision["charges"] if charge["quota"] == kind))
