@@ -1,6 +1,6 @@
 """A gateway process with greedy clients: each sends its next request as soon as it may.
 
-python -m scripts.closed_loop.greedy_gateway SETTINGS SECONDS DEMAND is started by `real`.
+python -m scripts.closed_loop.greedy_gateway SETTINGS GATEWAYS SECONDS DEMAND is started by `real`.
 """
 
 import sys
@@ -13,11 +13,12 @@ from typing import NamedTuple
 from configs.settings import Settings, load_settings
 from gateways.client.client import Gateway
 from gateways.client.options import GatewayOptions
+from scripts.testbed.job import wait_until
 from state.decisions.request import Request, TopicPartition
 from state.quotas.kinds import Family, QuotaKind
 
 READY = "ready"
-READY_S = 120.0
+READY_S = 180.0
 SIZE_S = 0.1
 """Size of a request, in seconds of the quota."""
 
@@ -66,8 +67,8 @@ class Connection:
         )
 
 
-def serve(settings: Settings, seconds: float, demand: float) -> None:
-    """Serve every client for so long, with a demand of so many times its quota."""
+def serve(settings: Settings, gateways: int, seconds: float, demand: float) -> None:
+    """Serve every client for so long, with a demand of so many times its quota, once so many gateways are alive."""
     topics = settings.topics
     options = GatewayOptions(
         requests_topic=topics.requests,
@@ -77,8 +78,7 @@ def serve(settings: Settings, seconds: float, demand: float) -> None:
         quota=settings.quota,
     )
     with Gateway(settings.kafka, options) as gateway:
-        if not gateway.wait_until_ready(READY_S):
-            raise SystemExit("greedy_gateway: error: the topics can't be read")
+        wait_until(lambda: gateway.stats().gateways == gateways, READY_S)
         print(READY, flush=True)
         until_s = time.monotonic() + seconds
         connections = [Connection(gateway, client, demand / SIZE_S) for client in CLIENTS]
@@ -91,4 +91,4 @@ def serve(settings: Settings, seconds: float, demand: float) -> None:
 
 
 if __name__ == "__main__":
-    serve(load_settings(Path(sys.argv[1])), float(sys.argv[2]), float(sys.argv[3]))
+    serve(load_settings(Path(sys.argv[1])), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]))

@@ -33,7 +33,7 @@ def run_real(gateways: int, seconds: int, demand: float, job_down: tuple[float, 
     """What each greedy client got of its quota: `demand` is in quotas, `job_down` when the job is killed and back."""
     with work_folder("closed-loop", fresh=True) as folder, JobUnderTest(folder, _SECTIONS, _QUOTAS) as job:
         job.start()
-        children = [_gateway(folder, job, number, seconds, demand / gateways) for number in range(gateways)]
+        children = [_gateway(folder, job, number, gateways, seconds, demand / gateways) for number in range(gateways)]
         wait_until(lambda: all(READY in _log(folder, number).read_text() for number in range(gateways)), _START_S)
         began_ms = time.time_ns() // 1_000_000
         if job_down is not None:
@@ -44,9 +44,9 @@ def run_real(gateways: int, seconds: int, demand: float, job_down: tuple[float, 
         return {client.user: _measured(job, client, began_ms, seconds, gateways, demand) for client in CLIENTS}
 
 
-def _gateway(folder: Path, job: JobUnderTest, number: int, seconds: int, demand: float) -> Child:
+def _gateway(folder: Path, job: JobUnderTest, number: int, gateways: int, seconds: int, demand: float) -> Child:
     command = [sys.executable, "-m", "scripts.closed_loop.greedy_gateway", str(job.settings_file)]
-    return Child([*command, str(seconds), str(demand)], _log(folder, number))
+    return Child([*command, str(gateways), str(seconds), str(demand)], _log(folder, number))
 
 
 def _log(folder: Path, number: int) -> Path:

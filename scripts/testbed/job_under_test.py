@@ -31,7 +31,7 @@ def run_job_test(name: str, sections: Sections, passes: Callable[["JobUnderTest"
 
 
 class JobUnderTest(SluiceJob):
-    """A job with its own broker; `sections` are the settings that differ between tests, `quotas` those it begins with."""
+    """A job with its own broker; `sections` are the settings that differ between tests, `quotas` the first quotas."""
 
     def __init__(self, folder: Path, sections: Sections, quotas: Sequence[Json] = QUOTAS) -> None:
         self.broker = Broker(folder / "broker")
