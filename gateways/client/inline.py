@@ -36,7 +36,9 @@ class InlineCharges:
         self._clock_ms = clock_ms
         self._numbers = count()  # orders the waits of one millisecond
         self._lock = Lock()  # guards the shares and the counts
-        self._shares = GatewayShares(instance, options.quota, options.max_counters, options.max_mute_ms)
+        self._shares = GatewayShares(
+            instance, options.quota, options.max_counters, options.max_mute_ms, options.expected_gateways
+        )
 
     def admit(self, event: Request, quotas: Quotas, delivered: bool = False) -> Admission:
         """Charge the request now, under these quotas."""

@@ -15,6 +15,7 @@ from gateways.client.event_sender import WhenFull
 from gateways.errors import InvalidOptionError
 from state.decisions.request import MAX_ENTRIES, MAX_INT32
 from state.quotas.kinds import MAX_THROTTLE_MS, Coexistence, QuotaSettings, RequestPolicy, Window
+from state.shares.alive import MAX_GATEWAYS
 
 MAX_NAME_CHARACTERS = 1_000
 """Longest name of a gateway: every event carries it twice."""
@@ -71,6 +72,7 @@ class GatewayOptions:
     max_charges_per_event: int = 1_000  # the job's enforce.max_charges_per_event; wider requests become several events
     instance: str | None = None
     max_counters: int = 100_000  # counters of own clients that are kept, and as many that only decisions tell of
+    expected_gateways: int = 1  # counted as alive until the first own heartbeat is decided
     decide_timeout_ms: int = 10_000  # how long `admit_mutations` waits for a decision
     quota: QuotaSettings = field(default_factory=QuotaSettings)  # the job's section `quota`
 
@@ -96,6 +98,7 @@ class GatewayOptions:
         _check_count("max_mute_ms", self.max_mute_ms, most=_YEAR_MS)
         _check_count("max_charges_per_event", self.max_charges_per_event, most=MAX_ENTRIES)
         _check_count("max_counters", self.max_counters, most=100_000_000)
+        _check_count("expected_gateways", self.expected_gateways, most=MAX_GATEWAYS)
         _check_count("decide_timeout_ms", self.decide_timeout_ms, most=_YEAR_MS)
         _check_quota(self.quota)
 

@@ -28,11 +28,13 @@ class AliveGateways:
 
     A gateway is alive while its last heartbeat is at most MISSED_MS behind one's own newest decided one, by its time or
     by the order in which both were decided: the first holds when a micro-batch brings many heartbeats in any order, the
-    second when clocks differ. While no heartbeat of one's own is decided, nobody becomes alive or dead.
+    second when clocks differ. While no heartbeat of one's own is decided, nobody becomes alive or dead. Before the
+    first one is, `expected` gateways count as alive: one that starts while the job is down would take itself for alone.
     """
 
-    def __init__(self, instance: str) -> None:
+    def __init__(self, instance: str, expected: int = 1) -> None:
         self._instance = instance
+        self._expected = expected
         self._own_ms = 0
         self._own_heard_ms = 0
         self._heard: dict[str, _Heard] = {}
@@ -40,8 +42,16 @@ class AliveGateways:
 
     @property
     def count(self) -> int:
-        """Number of gateways that are alive, oneself included."""
-        return self._count
+        """Number of gateways that are alive, oneself included.
+
+        >>> starting = AliveGateways("a", expected=4)
+        >>> starting.count
+        4
+        >>> starting.take_heartbeat("a", 1_000, now_ms=1_300)
+        >>> starting.count
+        1
+        """
+        return self._count if self._own_heard_ms else max(self._count, self._expected)
 
     def instances(self) -> list[str]:
         """The other gateways that are alive."""

@@ -68,8 +68,10 @@ class GatewayShares:
     alone. Of each, those used least recently are forgotten first. `forgotten` counts the former.
     """
 
-    def __init__(self, instance: str, settings: QuotaSettings, max_counters: int, max_mute_ms: int) -> None:
-        self.gateways = AliveGateways(instance)
+    def __init__(
+        self, instance: str, settings: QuotaSettings, max_counters: int, max_mute_ms: int, expected_gateways: int = 1
+    ) -> None:
+        self.gateways = AliveGateways(instance, expected_gateways)
         self.forgotten = 0
         self._settings = settings
         self._max_counters = max_counters

@@ -62,3 +62,12 @@ def test_many_forged_gateways_take_no_memory() -> None:
 
     assert alive.count == MAX_GATEWAYS + 1
     assert not alive.is_alive("forged-0")
+
+
+def test_a_gateway_that_starts_while_the_job_is_down_counts_the_gateways_that_it_was_told_to_expect() -> None:
+    alive = AliveGateways("me", expected=4)
+    heartbeats(alive, "a", 1_000)
+    assert alive.count == 4
+
+    heartbeats(alive, "me", 1_000)
+    assert alive.count == 2
