@@ -4,7 +4,6 @@ import json
 import math
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -650,16 +649,12 @@ def test_alters_by_several_operators_at_once_all_count(shell: Shell) -> None:
 
 
 @pytest.mark.alone
-def test_a_command_answers_within_a_second_and_loads_no_spark(example: Shell) -> None:
+def test_a_command_loads_neither_spark_nor_pandas_nor_a_kafka_client(example: Shell) -> None:
+    """It answers at once for that; `scripts.benchmarks.alter` measures it."""
     program = (
         "import sys; from streaming.cli.quotas import app\n"
         "app(sys.argv[1:], standalone_mode=False)\n"
         "assert not {'pyspark', 'pandas', 'kafka'} & set(sys.modules), 'heavy'\n"
     )
-    seconds = []
-    for _ in range(3):
-        started = time.perf_counter()
-        arguments = ["describe", "--table", example.table.path]
-        subprocess.run([sys.executable, "-c", program, *arguments], check=True, cwd=Path(__file__).parents[2])
-        seconds.append(time.perf_counter() - started)
-    assert min(seconds) < 1.0
+    arguments = ["describe", "--table", example.table.path]
+    subprocess.run([sys.executable, "-c", program, *arguments], check=True, cwd=Path(__file__).parents[2])
