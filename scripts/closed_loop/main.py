@@ -17,6 +17,7 @@ from scripts.closed_loop.real import run_real
 from scripts.closed_loop.simulation import ClosedLoop
 from scripts.closed_loop.situation import Counters, Situation, Spread, Waits
 from scripts.command import run_command
+from scripts.testbed.work_folder import work_folder
 from state.quotas.kinds import Family, QuotaKind
 
 QUOTAS = {
@@ -98,7 +99,9 @@ def run_closed_loop(options: ClosedLoopOptions) -> int:
         return check_bars(options.bars, options.seed, options.seconds, options.as_json)
     if options.real:
         job_down = None if options.job_down is None else _pair("--job-down", options.job_down, "-")
-        return _print(run_real(options.gateways, options.seconds, REAL_DEMAND, job_down), options.as_json)
+        with work_folder("closed-loop", fresh=True) as folder:
+            found = run_real(folder, options.gateways, options.seconds, REAL_DEMAND, job_down)
+        return _print(found, options.as_json)
     situation = situation_of(options)
     found = {"simulated": measure(situation, ClosedLoop(situation).run())}
     if options.compare:

@@ -12,7 +12,6 @@ from scripts.closed_loop.situation import Situation
 from scripts.testbed.job import wait_until
 from scripts.testbed.job_under_test import JobUnderTest
 from scripts.testbed.processes import Child
-from scripts.testbed.work_folder import work_folder
 from sinks.tables.sql import run_query
 
 _START_S = 180.0
@@ -29,9 +28,14 @@ ORDER BY timestamp_ms
 """
 
 
-def run_real(gateways: int, seconds: int, demand: float, job_down: tuple[float, float] | None) -> dict[str, Measures]:
-    """What each greedy client got of its quota: `demand` is in quotas, `job_down` when the job is killed and back."""
-    with work_folder("closed-loop", fresh=True) as folder, JobUnderTest(folder, _SECTIONS, _QUOTAS) as job:
+def run_real(
+    folder: Path, gateways: int, seconds: int, demand: float, job_down: tuple[float, float] | None = None
+) -> dict[str, Measures]:
+    """What each greedy client got of its quota: `demand` is in quotas, `job_down` when the job is killed and back.
+
+    Everything is kept in `folder`.
+    """
+    with JobUnderTest(folder, _SECTIONS, _QUOTAS) as job:
         job.start()
         children = [_gateway(folder, job, number, gateways, seconds, demand / gateways) for number in range(gateways)]
         wait_until(lambda: all(READY in _log(folder, number).read_text() for number in range(gateways)), _START_S)

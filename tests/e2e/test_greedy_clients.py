@@ -1,0 +1,22 @@
+"""Gateway processes that charge in line, the job, and clients that send as fast as they may: a short `--real`."""
+
+from pathlib import Path
+
+import pytest
+
+from scripts.closed_loop.real import run_real
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone]
+
+SECONDS = 45
+
+
+def test_greedy_clients_are_held_to_their_quotas_through_four_gateways(tmp_path: Path) -> None:
+    """By the decisions table, at 50 times the quota; the first 10 s left out, in which a fresh counter may burst."""
+    found = run_real(tmp_path, gateways=4, seconds=SECONDS, demand=50.0)
+
+    assert found.keys() == {"producer", "consumer", "worker"}
+    for measures in found.values():
+        assert measures.mean_after == pytest.approx(1.0, abs=0.1)
+        assert measures.worst_5s_after < 2.0
+        assert measures.longest_silence_s < 5.0
