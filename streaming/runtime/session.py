@@ -20,6 +20,13 @@ from streaming.java.java import find_java
 from streaming.runtime.permissions import OWNER_ONLY
 
 _LOGGING = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+_STACK = "-Xss32m"
+"""Spark looks for an interruption in the text of an error, with a regular expression that recurses for each character.
+
+With Java's 1 MiB an interrupted micro-batch prints a StackOverflowError of 1 024 lines. A thread takes only what it
+uses of that.
+"""
+
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 _LONGEST_SOCKET_FOLDER_BYTES = 60
@@ -65,7 +72,7 @@ def session_properties(settings: Settings) -> dict[str, str]:
     checkpoints = (Checkpoint(settings.enforce.checkpoint), Checkpoint(settings.audit.checkpoint))
     local = all(checkpoint.is_local for checkpoint in checkpoints)
     properties = _DEFAULTS | (_LOCAL_CHECKPOINTS if local else {}) | settings.spark
-    properties[_JAVA_OPTIONS] = f"{_LOGGING} {properties.get(_JAVA_OPTIONS, '')}".strip()
+    properties[_JAVA_OPTIONS] = f"{_LOGGING} {_STACK} {properties.get(_JAVA_OPTIONS, '')}".strip()
     return properties
 
 

@@ -26,6 +26,19 @@ def test_options_for_java_are_added_to_sluices_own(spark: SparkSession) -> None:
     assert "-XX:TieredStopAtLevel=1" in options
 
 
+def test_an_interruption_is_found_in_a_long_error(spark: SparkSession) -> None:
+    """Spark's search recurses for each character; with Java's own stack it ends in a StackOverflowError."""
+    jvm: Any = spark._jvm
+    streaming = getattr(jvm.org.apache.spark.sql.execution.streaming.runtime, "StreamExecution$")
+    trace = "\tat org.apache.spark.Some.method(Some.scala:1)\n" * 1_000
+    call = "py4j.protocol.Py4JJavaError: An error occurred while calling o1.save.\n"
+    error = jvm.py4j.Py4JException(f"{call}{trace}Caused by: java.lang.InterruptedException")
+
+    found = getattr(streaming, "MODULE$").isInterruptionException(error, spark.sparkContext._jsc.sc())
+
+    assert found
+
+
 def test_the_file_manager_goes_by_where_the_checkpoints_are(spark: SparkSession) -> None:
     """On a local disk Hadoop's FileContext runs chmod and readlink per file; only on HDFS it renames atomically."""
     settings = load_settings(environment={})
