@@ -38,7 +38,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Faulty]:
 def test_killed_python_workers_are_replaced(faulty: Faulty) -> None:
     """The micro-batch fails, the query restarts on its checkpoint, and skips what it has already written."""
     before = faulty.query("enforce").get("restarts", 0)
-    faulty.publish(5_000)
+    faulty.publish(3_000)
     assert faulty.job.child is not None
     while faulty.query("enforce").get("restarts", 0) == before:
         for pid in python_workers(faulty.job.child.pid):
@@ -86,7 +86,7 @@ def test_decisions_go_on_while_delta_is_broken(faulty: Faulty) -> None:
     folder.rename(aside)
     folder.write_text("no table")
     try:
-        faulty.publish(2_000)
+        faulty.publish(500)
         faulty.job.answered(faulty.job.count(faulty.settings.topics.requests))
         wait_until(lambda: faulty.query("audit").get("state") == "backing off", 180)
         assert health(faulty, "/healthz")[0] == 200
@@ -109,7 +109,7 @@ def test_a_full_disk(faulty: Faulty) -> None:
     java = [child for child, command in descendants(pid).items() if "org.apache.spark.deploy" in command]
     before = faulty.query("enforce").get("restarts", 0)
     with full_disk([pid, *java]):
-        faulty.publish(2_000)
+        faulty.publish(500)
         wait_until(lambda: restarts(faulty, "enforce") > before, 180)
 
     assert faulty.balance().balanced
