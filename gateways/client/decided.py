@@ -1,12 +1,13 @@
 """What a gateway takes out of a decision: what was charged, who has to wait, and until when."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from gateways.client.wait_table import Wait
+from gateways.client.wait_table import Order, Wait
 from state.decisions.request import MAX_APPLIED_WAITS, MAX_TIMESTAMP_MS
 from state.decisions.waits import CounterKey
 from state.quotas.entity import Tags
@@ -78,6 +79,8 @@ class Decided(msgspec.Struct, gc=False):
 Charges = Sequence[tuple[tuple[QuotaKind, Tags], Charge]]
 """The enforced charges of a decision, each with its counter."""
 
+_NONE: Mapping[CounterKey, int] = MappingProxyType({})
+
 _DECIDED = msgspec.json.Decoder(Decided)
 
 
@@ -95,33 +98,36 @@ def enforced_charges(decided: Decided) -> Charges:
     ]
 
 
-def applied_waits(decided: Decided) -> dict[CounterKey, int] | None:
-    """Milliseconds by counter that its gateway made the client wait in line; None if it doesn't charge in line."""
-    if decided.throttled_by is None:
-        return None
-    return {(wait.quota, _tags(wait.entity)): wait.ms for wait in decided.throttled_by}
+def applied_waits(decided: Decided, longest_ms: int) -> Mapping[CounterKey, int]:
+    """Milliseconds by counter that its gateway made the client wait in line; more than `longest_ms` count as that."""
+    if not decided.throttled_by:
+        return _NONE
+    return {(wait.quota, _tags(wait.entity)): min(wait.ms, longest_ms) for wait in decided.throttled_by}
 
 
-def decided_waits(decided: Decided, charges: Charges, now_ms: int) -> Iterator[tuple[CounterKey, Wait]]:
-    """What the decision says of each counter that it charged.
+def waits_ms(decided: Decided, charges: Charges) -> list[int]:
+    """How long each of these counters waits from the decision's timestamp, in milliseconds.
 
     The counter that decided waits until the decision's `mute_until_ms`, which is more than its charge says when waits
     add up, and less when the request has spent a part in purgatory. No other counter waits longer than that.
-
-    `now_ms` bounds the order, so that a decision from the future doesn't outrank those that are made from now on.
     """
-    order = (min(decided.timestamp_ms, now_ms), _offset(decided.decision_id))
-    longest_ms = decided.throttle_ms
-    deciding = max(
-        (charge for _, charge in charges if charge.quota == decided.decided_by),
-        key=lambda charge: charge.throttle_ms,
-        default=None,
-    )
-    for counter, charge in charges:
-        wait_ms = min(longest_ms if charge is deciding else min(charge.throttle_ms, longest_ms), MAX_THROTTLE_MS)
-        until_ms = decided.timestamp_ms + wait_ms if wait_ms > 0 else 0
-        rate = None if counter[0] in _TOKEN_QUOTAS else charge.rate
-        yield counter, Wait(until_ms, order, max(0, wait_ms), charge.quota, charge.limit, rate)
+    longest_ms = min(decided.throttle_ms, MAX_THROTTLE_MS)
+    waits = [max(0, min(charge.throttle_ms, longest_ms)) for _, charge in charges]
+    deciding = [index for index, (_, charge) in enumerate(charges) if charge.quota == decided.decided_by]
+    if deciding:
+        waits[max(deciding, key=lambda index: charges[index][1].throttle_ms)] = longest_ms
+    return waits
+
+
+def order_of(decided: Decided, now_ms: int) -> Order:
+    """The place of a decision among others. One from the future doesn't outrank those that are made from now on."""
+    return min(decided.timestamp_ms, now_ms), _offset(decided.decision_id)
+
+
+def wait_of(decided: Decided, charge: Charge, wait_ms: int, order: Order) -> Wait:
+    """The wait that a charge of a decision asks for."""
+    rate = None if charge.quota in _TOKEN_QUOTAS else charge.rate
+    return Wait(decided.timestamp_ms + wait_ms if wait_ms else 0, order, wait_ms, charge.quota, charge.limit, rate)
 
 
 def _tags(entity: _Entity) -> Tags:

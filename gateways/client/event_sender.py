@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from enum import StrEnum
 from queue import SimpleQueue
-from threading import Lock, Semaphore, Thread
+from threading import Condition, Lock, Thread
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -67,9 +67,10 @@ class EventSender:
         self._kafka = kafka
         self._topic = topic
         self._when_full = when_full
-        self._room = Semaphore(max_unsent)
+        self._max_unsent = max_unsent
         self._accepted = 0
         self._counts = Lock()
+        self._room = Condition(self._counts)
         self._queue: SimpleQueue[EventRecord | None] = SimpleQueue()  # None: the end
         self._closed = False
         self._deadline_s = float("inf")  # on the monotonic clock; set by close
@@ -88,17 +89,17 @@ class EventSender:
         One that may not block drops the event instead. Raises GatewayClosedError after close, which also ends a wait
         for room.
         """
-        if not self._room.acquire(blocking=may_block and self._when_full is WhenFull.BLOCK):
-            with self._counts:
-                self.dropped += 1
-            return False
         with self._counts:
-            if not self._closed:
-                self._accepted += 1
-                self._queue.put(record)
-                return True
-        self._room.release()  # wakes the next one that waits for room
-        raise GatewayClosedError("the gateway is closed; it takes no more events")
+            while not self._closed and self._accepted - self.published - self.failed >= self._max_unsent:
+                if not may_block or self._when_full is WhenFull.DROP:
+                    self.dropped += 1
+                    return False
+                self._room.wait()
+            if self._closed:
+                raise GatewayClosedError("the gateway is closed; it takes no more events")
+            self._accepted += 1
+            self._queue.put(record)
+        return True
 
     def close(self, timeout_s: float) -> None:
         """Publishes the remaining events for at most `timeout_s`; events left after that count as failed."""
@@ -107,7 +108,7 @@ class EventSender:
                 self._closed = True
                 self._deadline_s = time.monotonic() + timeout_s
                 self._queue.put(None)
-                self._room.release()
+                self._room.notify_all()
         self._thread.join(timeout_s + CLOSE_S)  # with a limit: kafka-python takes long to notice that a broker is gone
         with self._counts:
             self.failed = self._accepted - self.published
@@ -148,12 +149,12 @@ class EventSender:
     def _note_success(self, _: object) -> None:
         with self._counts:
             self.published += 1
-        self._room.release()
+            self._room.notify()
 
     def _note_failure(self, error: BaseException) -> None:
         with self._counts:
             self.failed += 1
-        self._room.release()
+            self._room.notify()
         log.error("a request event can't be published: %s", " ".join(str(error).split()))
 
     def _close_producer(self, producer: KafkaProducer) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-from gateways.client.decided import Charges, Decided, decided_waits
+from gateways.client.decided import Charges, Decided, order_of, wait_of, waits_ms
 from gateways.client.options import GatewayOptions
 from gateways.client.wait_table import Order, Wait, WaitTable
 from state.decisions.wait_records import read_wait
@@ -45,16 +45,26 @@ class InForce:
         return counters_of(limits.enforced, user, client_id, api, topic_partitions)
 
     def take_decided(self, decided: Decided, charges: Charges, now_ms: int) -> None:
-        """Take over the waits of a decision, as the limits in force have them if it was made under older ones."""
-        was_foreseen = decided.throttled_by is not None
+        """Take over the waits of a decision."""
+        if decided.mute_until_ms is not None:
+            for (counter, charge), wait_ms in zip(charges, waits_ms(decided, charges), strict=True):
+                self._take_wait(decided, counter, wait_of(decided, charge, wait_ms, order_of(decided, now_ms)))
+            return
+        for counter, charge in charges:
+            if counter in self.decided or counter in self.unforeseen:  # most counters don't wait, and didn't before
+                self._take_wait(decided, counter, wait_of(decided, charge, 0, order_of(decided, now_ms)))
+
+    def _take_wait(self, decided: Decided, counter: CounterKey, wait: Wait) -> None:
+        """Take over a wait, as the limits in force have it if it was decided under older ones."""
         limits = self.limits
-        for counter, wait in decided_waits(decided, charges, now_ms):
-            left = wait
-            if wait.wait_ms and limits is not None and decided.quota_version < limits.version:
-                left = _under(limits, counter, wait)
-            self.decided.take(counter, left)
-            self.unforeseen.take(counter, left._replace(until_ms=0, wait_ms=0) if was_foreseen else left)
-        if self.limits is not limits:  # they came in between, and have relaxed the waits without these
+        if wait.wait_ms and limits is not None and decided.quota_version < limits.version:
+            wait = _under(limits, counter, wait)
+        self.decided.take(counter, wait)
+        if decided.throttled_by is None:
+            self.unforeseen.take(counter, wait)
+        elif counter in self.unforeseen:
+            self.unforeseen.take(counter, Wait(0, wait.order))
+        if self.limits is not limits:  # they came in between, and have relaxed the waits without this one
             self.relax()
 
     def take_kept(self, key: bytes | None, value: bytes | None) -> None:

@@ -106,32 +106,30 @@ class InlineCharges:
                 self._applied.take(counter, Wait(0, self._order(now_ms)))
 
     def _take_charges(self, decided: Decided, charges: Charges, now_ms: int) -> None:
-        applied, is_own = applied_waits(decided), decided.instance == self._instance
-        instance, withheld = decided.instance, decided.withheld
-        if applied is None and not is_own:
+        instance, is_in_line = decided.instance, decided.throttled_by is not None
+        is_own = instance == self._instance
+        if not is_in_line and not is_own:
             instance = None  # it doesn't charge in line, so it shares nothing, and nobody knows whether it lives
+        applied = applied_waits(decided, self._max_mute_ms)
         with self._lock:
-            if is_own and applied is not None:
+            if is_own and is_in_line:
                 self._compare(max(applied.values(), default=0), decided.throttle_ms)
             for counter, charge in charges:
                 if charge.limit is None:
                     continue
                 is_fetch = counter[0].consumer
-                is_withheld = withheld and is_fetch
-                held_ms = None if applied is None else min(applied.get(counter, 0), self._max_mute_ms)
-                self._shares.take_decided(
-                    counter,
-                    DecidedCharge(
-                        instance, charge.value, charge.limit, decided.timestamp_ms, held_ms, is_fetch, is_withheld
-                    ),
-                    now_ms,
+                withheld = is_fetch and decided.withheld
+                held_ms = applied.get(counter, 0) if is_in_line else None
+                taken = DecidedCharge(
+                    instance, charge.value, charge.limit, decided.timestamp_ms, held_ms, is_fetch, withheld
                 )
-                if is_own and applied is None and not is_withheld:
+                self._shares.take_decided(counter, taken, now_ms)
+                if is_own and not is_in_line and not withheld:
                     self._shares.charge_decided(counter, charge.value, charge.limit, now_ms)
 
     def _compare(self, applied_ms: int, decided_ms: int) -> None:
         self.compared += 1
-        self.difference_ms += abs(min(applied_ms, self._max_mute_ms) - min(decided_ms, self._max_mute_ms))
+        self.difference_ms += abs(applied_ms - min(decided_ms, self._max_mute_ms))
 
     def _order(self, now_ms: int) -> tuple[int, int]:
         return now_ms, next(self._numbers)

@@ -58,6 +58,9 @@ class WaitTable:
     def __len__(self) -> int:
         return len(self._kept)
 
+    def __contains__(self, counter: CounterKey) -> bool:
+        return counter in self._kept
+
     def longest(self, counters: Iterable[CounterKey]) -> Wait | None:
         """The wait that ends last of those counters that wait now; None if none does."""
         if not self._kept:

@@ -146,10 +146,11 @@ class QuotaLadder:
         self._client_limits = {kind: ClientLimits(by_kind[kind], mode) for kind in CLIENT_KINDS}
         self._topic_entries = {kind: {entry.entity.topic: entry for entry in by_kind[kind]} for kind in TOPIC_KINDS}
         self._resolved_topics: dict[QuotaKind, dict[tuple[str, int], Resolution]] = {kind: {} for kind in TOPIC_KINDS}
+        self._enabled = frozenset(kind for kind in QuotaKind if by_kind[kind])  # asked several times per request
 
     def enabled(self, kind: QuotaKind) -> bool:
         """Whether any quota of this kind is set. Without one Kafka counts nothing."""
-        return bool(self._topic_entries[kind] if kind in TOPIC_KINDS else self._client_limits[kind])
+        return kind in self._enabled
 
     def client_limits(self, kind: QuotaKind) -> ClientLimits:
         """The limits of a client kind."""

@@ -5,6 +5,7 @@ computes its own share (max-min fairness): the limit, less what those use that d
 those that do. What they used too much or too little together is made up for.
 """
 
+from collections.abc import Sequence
 from math import exp
 
 import msgspec
@@ -13,7 +14,7 @@ from state.arithmetic.charge import Charge
 from state.arithmetic.counter import EntityCounters
 from state.arithmetic.rounding import round_half_up
 from state.arithmetic.token_bucket import TokenBucket
-from state.quotas.kinds import Family, QuotaKind, QuotaSettings, Window, burst
+from state.quotas.kinds import Family, QuotaKind, QuotaSettings
 from state.shares.alive import AliveGateways
 
 CORRECTION_S = 30.0
@@ -31,10 +32,13 @@ GROWTH = 4.0
 RAMP_S = 5.0
 """Seconds in which a share may grow by the whole limit. It shrinks at once."""
 
+TARGET_MS = 100
+"""A share is computed anew after so long, or when something new was decided on its counter or the gateways changed."""
+
 _SIZE_WEIGHT = 0.02
 """Weight of the newest fetch in the mean size of the counter's fetches."""
 
-_ALL_WINDOW = Window(1, round(MAX_CREDIT_S * 1000))
+_NONE_REFUSED: Sequence[bool] = ()
 
 ANONYMOUS = ""
 """Stands for all gateways that give no `instance`: they don't charge in line, and nobody knows whether they live."""
@@ -50,7 +54,7 @@ class InlineCharge(msgspec.Struct, gc=False):
     limit: float
     share: float
     wait_ms: int
-    refused: list[bool]
+    refused: Sequence[bool]
 
 
 class DecidedCharge(msgspec.Struct, gc=False):
@@ -120,6 +124,10 @@ class CounterShare:
         "_pace",
         "_share",
         "_share_ms",
+        "_target_count",
+        "_target_limit",
+        "_target_share",
+        "_target_until_ms",
         "held_until_ms",
         "limit",
         "others_decided",
@@ -142,6 +150,10 @@ class CounterShare:
         self._last_charge_ms: int | None = None
         self._share = 0.0
         self._share_ms = 0
+        self._target_share = 0.0
+        self._target_limit = 0.0
+        self._target_count = 0
+        self._target_until_ms = 0
 
     def share(self, limit: float, gateways: AliveGateways, settings: QuotaSettings, now_ms: int) -> float:
         """This gateway's share of the limit now, in units of the quota per second.
@@ -149,8 +161,16 @@ class CounterShare:
         It begins with limit / N, for as long as the gateway's own first charge isn't decided, and grows to what the
         others leave within RAMP_S.
         """
-        target = self._target(limit, gateways, settings, now_ms)
-        first = limit / gateways.count
+        count = gateways.count
+        if count == 1 and not self._others:
+            target = limit
+        elif now_ms < self._target_until_ms and limit == self._target_limit and count == self._target_count:
+            target = self._target_share
+        else:
+            target = self._target_share = self._target(limit, gateways, settings, now_ms)
+            self._target_limit, self._target_count = limit, count
+            self._target_until_ms = now_ms + TARGET_MS
+        first = limit / count
         if self._is_idle(settings, now_ms):
             self._share = min(target, first)
         elif self._own_decided_ms < self._active_since_ms:
@@ -168,15 +188,19 @@ class CounterShare:
         if self._is_idle(settings, now_ms):
             self._active_since_ms = now_ms
         self._last_charge_ms = now_ms
-        outcome = self._own.charge(msgspec.structs.replace(charge, limit=share), now_ms, settings)
-        wait_ms = outcome.wait_ms
-        if charge.kind.family is not Family.MUTATIONS:
-            paced_ms = self._paced_ms(charge, share, settings, now_ms)
-            wait_ms = wait_ms if gateways.count == 1 else paced_ms
-        self.own_charged += outcome.value
+        value, wait_ms, refused = sum(charge.amounts), 0, _NONE_REFUSED
+        if charge.kind.family is Family.MUTATIONS:
+            value, wait_ms, refused = self._metered(charge, share, settings, now_ms)
+        elif gateways.count == 1:
+            self._paced_ms(charge, value, share, settings, now_ms)  # others may come
+            value, wait_ms, refused = self._metered(charge, share, settings, now_ms)
+        else:
+            self._own.rate(charge.kind).record(value, settings.client_window, now_ms)
+            wait_ms = self._paced_ms(charge, value, share, settings, now_ms)
+        self.own_charged += value
         if wait_ms > 0:
             self.held_until_ms = max(self.held_until_ms, now_ms + wait_ms)
-        return InlineCharge(limit, share, wait_ms, list(outcome.refused))
+        return InlineCharge(limit, share, wait_ms, refused)
 
     def take_back(self, charge: Charge, settings: QuotaSettings, now_ms: int) -> None:
         """Take back the bytes of a Fetch that was charged just now, because its response goes out empty (KIP-219)."""
@@ -192,6 +216,7 @@ class CounterShare:
 
         A time of the request that is later than that counts as that, so that no record reaches into the future.
         """
+        self._target_until_ms = 0
         event_ms = min(decided.event_ms, now_ms)
         value = 0.0 if decided.withheld else decided.value
         if decided.is_fetch:
@@ -227,8 +252,6 @@ class CounterShare:
         A contented gateway is left its rate. A hungry one, which was held back not long ago, gets an equal part, but at
         most GROWTH times its rate: who sends a large request now and then waits too, and wants no more.
         """
-        if gateways.count == 1 and not self._others:
-            return limit
         known_ms, span_s = gateways.known_until_ms(now_ms), _span_ms(settings) / 1000.0
         floor = limit / (2 * gateways.count)
         free, wanted, gone = limit, [], []
@@ -261,30 +284,36 @@ class CounterShare:
             self._all_left = TokenBucket()
             return
         if not self._decided_ms:  # what the buckets of the gateways may let through at once
-            self._all_left = TokenBucket(decided.limit * _burst_window(settings).window_ms / 1000.0, event_ms)
+            self._all_left = TokenBucket(decided.limit * _burst_s(settings), event_ms)
         self._decided_ms = event_ms
         client_window = settings.client_window
         usable = decided.limit - self._fetch_size / (client_window.samples * client_window.window_ms / 1000.0)
-        self._all_left.record(value, usable, _ALL_WINDOW, event_ms)
-        self._all_left.tokens = max(self._all_left.tokens, -decided.limit * MAX_DEBT_S)
+        left = self._all_left
+        refilled = min(usable * MAX_CREDIT_S, left.tokens + usable * ((event_ms - left.last_ms) / 1000.0))
+        left.tokens, left.last_ms = max(refilled - value, -decided.limit * MAX_DEBT_S), event_ms
 
     def _note_size(self, size: float) -> None:
         """One broker lets a fetch less through in each window than the quota allows: the one that would exceed it."""
         self._fetch_size += (size - self._fetch_size) * (_SIZE_WEIGHT if self._fetch_size else 1.0)
 
-    def _paced_ms(self, charge: Charge, share: float, settings: QuotaSettings, now_ms: int) -> int:
+    def _metered(
+        self, charge: Charge, share: float, settings: QuotaSettings, now_ms: int
+    ) -> tuple[float, int, Sequence[bool]]:
+        """Value, wait and refusals of the charge as a broker has them whose limit is this share."""
+        whole = Charge(charge.kind, charge.rung, share, False, charge.amounts, charge.strict)
+        outcome = self._own.charge(whole, now_ms, settings)
+        return outcome.value, outcome.wait_ms, outcome.refused
+
+    def _paced_ms(self, charge: Charge, value: float, share: float, settings: QuotaSettings, now_ms: int) -> int:
         """Take the charge from the bucket. The wait until it is full again to 0, or for a Fetch until it can be served.
 
         A fetch that is larger than the bucket is served from a full one. Request time waits for a window at most, as in
         Kafka, but a window of the whole quota: a share refills more slowly.
         """
-        burst_window = _burst_window(settings)
-        value = sum(charge.amounts)
-        before = self._pace.measure(share, burst_window, now_ms)
-        self._pace.tokens = before - value
-        missing = value - before
-        if charge.kind.consumer:
-            missing = min(value, burst(burst_window, share)) - before
+        pace, full = self._pace, _burst_s(settings) * share
+        before = min(full, pace.tokens + share * ((now_ms - pace.last_ms) / 1000.0))
+        pace.tokens, pace.last_ms = before - value, now_ms
+        missing = (min(value, full) if charge.kind.consumer else value) - before
         wait_ms = round_half_up(missing / share * 1000.0) if missing > 0.0 else 0
         if charge.kind.family is Family.REQUEST_TIME and charge.limit:
             wait_ms = min(wait_ms, round_half_up(settings.client_window.window_ms * charge.limit / share))
@@ -307,12 +336,13 @@ def _equal_part(free: float, wanted: list[float]) -> float:
 
 def _span_ms(settings: QuotaSettings) -> int:
     """The shortest time that a meter covers: S-1 windows."""
-    return (settings.client_window.samples - 1) * settings.client_window.window_ms
+    window = settings.client_window
+    return max(1, window.samples - 1) * window.window_ms
 
 
-def _burst_window(settings: QuotaSettings) -> Window:
-    """The burst of a bucket: half of what a meter lets through at once.
+def _burst_s(settings: QuotaSettings) -> float:
+    """The burst of a bucket in seconds of the share: half of what a meter lets through at once.
 
     A meter lets nothing more through then until its windows are over; a bucket goes on with the share.
     """
-    return Window(1, _span_ms(settings) // 2)
+    return _span_ms(settings) // 2 / 1000.0
