@@ -28,7 +28,8 @@ class AliveGateways:
 
     A gateway is alive while its last heartbeat is at most MISSED_MS behind one's own newest decided one, by its time or
     by the order in which both were decided: the first holds when a micro-batch brings many heartbeats in any order, the
-    second when clocks differ. While no heartbeat of one's own is decided, nobody becomes alive or dead.
+    second when clocks differ. While no heartbeat of one's own is decided, nobody becomes alive or dead. `count` is the
+    number of gateways that are alive, oneself included.
     """
 
     def __init__(self, instance: str) -> None:
@@ -36,12 +37,7 @@ class AliveGateways:
         self._own_ms = 0
         self._own_heard_ms = 0
         self._heard: dict[str, _Heard] = {}
-        self._count = 1
-
-    @property
-    def count(self) -> int:
-        """Number of gateways that are alive, oneself included."""
-        return self._count
+        self.count = 1
 
     def instances(self) -> list[str]:
         """The other gateways that are alive."""
@@ -86,7 +82,7 @@ class AliveGateways:
             self._heard[instance] = _Heard(heartbeat_ms, self._own_ms)
             if len(self._heard) > MAX_GATEWAYS:
                 del self._heard[next(iter(self._heard))]
-        self._count = 1 + sum(map(self._is_recent, self._heard.values()))
+        self.count = 1 + sum(map(self._is_recent, self._heard.values()))
 
     def _is_recent(self, heard: _Heard) -> bool:
         return self._own_ms - heard.own_ms <= MISSED_MS or abs(self._own_ms - heard.heartbeat_ms) <= MISSED_MS
