@@ -26,7 +26,7 @@ from gateways.client.answer import Answer, correction, decided_answer
 from gateways.client.clock import now_ms
 from gateways.client.decided import enforced_charges, read_decided
 from gateways.client.event_sender import EventRecord, EventSender
-from gateways.client.events import as_executed, as_request, asks_for_mutations, parts_of
+from gateways.client.events import as_executed, as_request, asks_for_mutations, checked_parts
 from gateways.client.in_force import InForce
 from gateways.client.inline import InlineCharges
 from gateways.client.options import BeforeKnown, GatewayOptions, StalePolicy, process_name
@@ -35,7 +35,7 @@ from gateways.client.stats import GatewayStats
 from gateways.client.topic_reader import CLOSE_S, Reading, TopicReader
 from gateways.client.wait_table import Wait
 from gateways.errors import GatewayClosedError
-from state.decisions.request import HEARTBEAT_API, Heartbeat, Request, Share, check_request
+from state.decisions.request import HEARTBEAT_API, Heartbeat, Request, Share
 from state.decisions.waits import TopicPartitionName
 from state.quotas.entity import client_key
 from state.shares.alive import HEARTBEAT_MS
@@ -139,7 +139,7 @@ class Gateway:
         is charged in line. While the gateway refuses all, every client waits and all mutations are refused.
         """
         event = self._filled(request)
-        parts = self._checked_parts(event)
+        parts = checked_parts(event, self.options.max_charges_per_event)
         if asks_for_mutations(event) and self.refuses_all():
             return self._refusal(event)
         self._note_allowed()
@@ -161,7 +161,7 @@ class Gateway:
         event = self._filled(request)
         if not asks_for_mutations(event):
             return self.admit(event)
-        parts = self._checked_parts(event)
+        parts = checked_parts(event, self.options.max_charges_per_event)
         if self.refuses_all():
             return self._refusal(event)
         future = self._await(str(event.request_id))
@@ -265,7 +265,7 @@ class Gateway:
         times. Then the id of the last one is returned, whose decision is made last; None if any was dropped. Raises
         InvalidRequestError for an event that breaks the contract, and GatewayClosedError.
         """
-        parts = self._checked_parts(self._filled(request))
+        parts = checked_parts(self._filled(request), self.options.max_charges_per_event)
         request_id = str(parts[-1].request_id)
         if awaited:
             self._await(request_id)
@@ -354,13 +354,6 @@ class Gateway:
         if event.timestamp_ms is None:
             event.timestamp_ms = self._clock_ms()
         return event
-
-    def _checked_parts(self, event: Request) -> list[Request]:
-        """What is to be published for the event. Raises InvalidRequestError if anything breaks the contract."""
-        parts = list(parts_of(event, self.options.max_charges_per_event))
-        for part in parts:
-            check_request(part)
-        return parts
 
     def _publish(self, parts: Sequence[Request], may_block: bool = True) -> str | None:
         """Queues the events of one request; returns the id of the last, None if any was dropped."""

@@ -1,12 +1,15 @@
 """Request events as a gateway publishes them: from what it was handed to what fits into a record."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from state.decisions.charge_plan import MUTATION_APIS, is_strict
-from state.decisions.request import MAX_INT32, Request
+from state.decisions.request import MAX_INT32, MAX_NAME_LENGTH, Request, check_amounts, check_lengths
 from state.errors import InvalidRequestError
+
+SHORT_ENTRIES = 20
+"""Number of topic-partitions and mutations up to which an event may be a short one."""
 
 
 def as_request(request: Request | Mapping[str, object]) -> Request:
@@ -19,16 +22,33 @@ def as_request(request: Request | Mapping[str, object]) -> Request:
         raise InvalidRequestError("event", str(error), "the fields of the request event contract") from None
 
 
-def parts_of(event: Request, most: int) -> Iterator[Request]:
+def checked_parts(event: Request, most: int) -> Sequence[Request]:
     """The event, or several that charge the same: each has at most `most` topic-partitions, the first has the times.
 
-    Raises InvalidRequestError for too many mutations: their decision must see all of them.
+    Raises InvalidRequestError if anything breaks the contract, and for too many mutations: their decision must see all
+    of them.
     """
     if len(event.mutations) > most:
         raise InvalidRequestError("mutations", f"has {len(event.mutations)} entries", f"at most {most}")
-    if len(event.topic_partitions) <= most:
-        yield event
-        return
+    parts = (event,) if len(event.topic_partitions) <= most else tuple(_parts(event, most))
+    for part in parts:
+        check_amounts(part)
+        if not _is_short(part):
+            check_lengths(part)
+    return parts
+
+
+def _is_short(event: Request) -> bool:
+    """Whether no name and no list of the event can be too long; the whole check would take longer than to charge it."""
+    if event.throttled_by or event.heartbeat or len(event.topic_partitions) + len(event.mutations) > SHORT_ENTRIES:
+        return False
+    names = [event.api, event.user, event.client_id, event.request_id, event.gateway, event.instance]
+    names += [entry.topic for entry in event.topic_partitions]
+    names += [entry.topic for entry in event.mutations]
+    return sum([len(name) for name in names if name]) <= MAX_NAME_LENGTH
+
+
+def _parts(event: Request, most: int) -> Iterator[Request]:
     for number, start in enumerate(range(0, len(event.topic_partitions), most), 1):
         part = msgspec.structs.replace(
             event,

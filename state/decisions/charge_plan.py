@@ -1,5 +1,7 @@
 """Plans the charges of one request: one for each quota kind, grouped by the counter they go to."""
 
+from collections.abc import Collection
+
 import msgspec
 
 from state.arithmetic.charge import Charge, Unmetered
@@ -40,10 +42,14 @@ class CounterCharges(msgspec.Struct, gc=False):
 
 
 class ChargePlan(msgspec.Struct, gc=False):
-    """All charges of one request, by the key of their counter and in order, and its unmetered amounts."""
+    """All charges of one request, by the key of their counter and in order, and its unmetered amounts.
+
+    Those are left out unless `reports`.
+    """
 
     counters: dict[str, CounterCharges]
     unmetered: list[Unmetered]
+    reports: bool = True
 
 
 def plan_charges(request: Request, quotas: Quotas, settings: QuotaSettings) -> ChargePlan:
@@ -58,6 +64,14 @@ def plan_charges(request: Request, quotas: Quotas, settings: QuotaSettings) -> C
     if quotas.shadow is not None:
         _plan(plan, request, quotas.shadow, settings)
     return plan
+
+
+def plan_enforced(request: Request, quotas: QuotaLadder, settings: QuotaSettings) -> Collection[CounterCharges]:
+    """The counters this request is charged to under enforced quotas, and nothing that is only reported."""
+    plan = ChargePlan({}, [], reports=False)
+    if request.api != HEARTBEAT_API:
+        _plan(plan, request, quotas, settings)
+    return plan.counters.values()
 
 
 def _plan(plan: ChargePlan, request: Request, quotas: QuotaLadder, settings: QuotaSettings) -> None:
@@ -154,7 +168,7 @@ def _plan_bytes(
             size = sum([touched.bytes for touched in request.topic_partitions])
         _add(plan, client_kind, resolution, [float(size)], withheld=withheld)
     metered = quotas.enabled(topic_kind)
-    if not metered and quotas.mode is _SHADOW:
+    if not metered and (not plan.reports or quotas.mode is _SHADOW):
         return  # the enforced quotas have reported the bytes of each partition
     for (topic, partition), moved in _bytes_by_partition(request).items():
         if metered:

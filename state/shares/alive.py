@@ -30,6 +30,15 @@ class AliveGateways:
     by the order in which both were decided: the first holds when a micro-batch brings many heartbeats in any order, the
     second when clocks differ. While no heartbeat of one's own is decided, nobody becomes alive or dead. Before the
     first one is, `expected` gateways count as alive: one that starts while the job is down would take itself for alone.
+
+    `count` is the number of gateways that are alive, oneself included.
+
+    >>> starting = AliveGateways("a", expected=4)
+    >>> starting.count
+    4
+    >>> starting.take_heartbeat("a", 1_000, now_ms=1_300)
+    >>> starting.count
+    1
     """
 
     def __init__(self, instance: str, expected: int = 1) -> None:
@@ -38,20 +47,7 @@ class AliveGateways:
         self._own_ms = 0
         self._own_heard_ms = 0
         self._heard: dict[str, _Heard] = {}
-        self._count = 1
-
-    @property
-    def count(self) -> int:
-        """Number of gateways that are alive, oneself included.
-
-        >>> starting = AliveGateways("a", expected=4)
-        >>> starting.count
-        4
-        >>> starting.take_heartbeat("a", 1_000, now_ms=1_300)
-        >>> starting.count
-        1
-        """
-        return self._count if self._own_heard_ms else max(self._count, self._expected)
+        self.count = expected
 
     def instances(self) -> list[str]:
         """The other gateways that are alive."""
@@ -96,7 +92,8 @@ class AliveGateways:
             self._heard[instance] = _Heard(heartbeat_ms, self._own_ms)
             if len(self._heard) > MAX_GATEWAYS:
                 del self._heard[next(iter(self._heard))]
-        self._count = 1 + sum(map(self._is_recent, self._heard.values()))
+        alive = 1 + sum(map(self._is_recent, self._heard.values()))
+        self.count = alive if self._own_heard_ms else max(alive, self._expected)
 
     def _is_recent(self, heard: _Heard) -> bool:
         return self._own_ms - heard.own_ms <= MISSED_MS or abs(self._own_ms - heard.heartbeat_ms) <= MISSED_MS

@@ -38,6 +38,10 @@ TARGET_MS = 100
 _SIZE_WEIGHT = 0.02
 """Weight of the newest fetch in the mean size of the counter's fetches."""
 
+_MUTATIONS = Family.MUTATIONS
+_REQUEST_TIME = Family.REQUEST_TIME
+"""Looked up for every charge, which is slow on an Enum."""
+
 _NONE_REFUSED: Sequence[bool] = ()
 
 ANONYMOUS = ""
@@ -161,6 +165,11 @@ class CounterShare:
         It begins with limit / N, for as long as the gateway's own first charge isn't decided, and grows to what the
         others leave within RAMP_S.
         """
+        return self._share_now(limit, gateways, settings, now_ms, self._is_idle(settings, now_ms))
+
+    def _share_now(
+        self, limit: float, gateways: AliveGateways, settings: QuotaSettings, now_ms: int, idle: bool
+    ) -> float:
         count = gateways.count
         if count == 1 and not self._others:
             target = limit
@@ -171,7 +180,7 @@ class CounterShare:
             self._target_limit, self._target_count = limit, count
             self._target_until_ms = now_ms + TARGET_MS
         first = limit / count
-        if self._is_idle(settings, now_ms):
+        if idle:
             self._share = min(target, first)
         elif self._own_decided_ms < self._active_since_ms:
             self._share = min(target, max(first, self._share))
@@ -184,12 +193,13 @@ class CounterShare:
     def charge(self, charge: Charge, gateways: AliveGateways, settings: QuotaSettings, now_ms: int) -> InlineCharge:
         """Charge a request that was served here. `charge.limit` is the whole limit, which must be one."""
         limit = self.limit = charge.limit or 0.0
-        share = self.share(limit, gateways, settings, now_ms)
-        if self._is_idle(settings, now_ms):
+        idle = self._is_idle(settings, now_ms)
+        share = self._share_now(limit, gateways, settings, now_ms, idle)
+        if idle:
             self._active_since_ms = now_ms
         self._last_charge_ms = now_ms
         value, wait_ms, refused = sum(charge.amounts), 0, _NONE_REFUSED
-        if charge.kind.family is Family.MUTATIONS:
+        if charge.kind.family is _MUTATIONS:
             value, wait_ms, refused = self._metered(charge, share, settings, now_ms)
         elif gateways.count == 1:
             self._paced_ms(charge, value, share, settings, now_ms)  # others may come
@@ -315,7 +325,7 @@ class CounterShare:
         pace.tokens, pace.last_ms = before - value, now_ms
         missing = (min(value, full) if charge.kind.consumer else value) - before
         wait_ms = round_half_up(missing / share * 1000.0) if missing > 0.0 else 0
-        if charge.kind.family is Family.REQUEST_TIME and charge.limit:
+        if charge.kind.family is _REQUEST_TIME and charge.limit:
             wait_ms = min(wait_ms, round_half_up(settings.client_window.window_ms * charge.limit / share))
         return wait_ms
 

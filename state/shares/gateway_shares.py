@@ -7,8 +7,10 @@ from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple
 
+import msgspec
+
 from state.arithmetic.charge import Charge
-from state.decisions.charge_plan import plan_charges
+from state.decisions.charge_plan import plan_enforced
 from state.decisions.request import MAX_APPLIED_WAITS, MAX_SHARES, AppliedWait, CountedEntity, Request, Share
 from state.decisions.waits import CounterKey
 from state.quotas.entity import Tags
@@ -54,7 +56,10 @@ class Admission(NamedTuple):
     held: tuple[HeldCounter, ...] = ()
 
 
-class _Charged(NamedTuple):
+_NO_WAIT = Admission(0)
+
+
+class _Charged(msgspec.Struct, gc=False):
     counter: CounterKey
     charge: Charge
     share: CounterShare
@@ -88,8 +93,8 @@ class GatewayShares:
         A Fetch that has to wait is taken back, because its response goes out empty, unless it was `delivered`.
         """
         charged = [self._charge(counter, charge, now_ms) for counter, charge in self._limited(request, quotas)]
-        if not charged:
-            return Admission(0)
+        if not any([each.share.held_until_ms > now_ms or each.inline.refused for each in charged]):
+            return _NO_WAIT
         refused = next((tuple(each.inline.refused) for each in charged if each.inline.refused), ())
         longest = max(charged, key=_wait_ms)
         least_ms = 1 if any(refused) else 0  # with 0 ms a refusal would look like success
@@ -154,15 +159,16 @@ class GatewayShares:
 
     def _limited(self, request: Request, quotas: Quotas) -> Iterator[tuple[CounterKey, Charge]]:
         """The charges of a request that count here: enforced, and under a limit."""
-        for planned in plan_charges(request, quotas, self._settings).counters.values():
+        for planned in plan_enforced(request, quotas, self._settings):
             for charge in planned.charges:
-                if charge.limit is not None and not charge.shadow:
+                if charge.limit is not None:
                     yield (charge.kind, planned.tags), charge
 
     def _charge(self, counter: CounterKey, charge: Charge, now_ms: int) -> _Charged:
         share = self._touch(counter)
         inline = share.charge(charge, self.gateways, self._settings, now_ms)
-        share.held_until_ms = min(share.held_until_ms, now_ms + self._max_mute_ms)
+        if share.held_until_ms > now_ms:
+            share.held_until_ms = min(share.held_until_ms, now_ms + self._max_mute_ms)
         return _Charged(counter, charge, share, inline)
 
     def _touch(self, counter: CounterKey) -> CounterShare:

@@ -644,7 +644,7 @@ def test_partitions_are_charged_by_how_many_are_added(client: HttpClient, settin
     assert (status, answer["topics"][0]["error_code"]) == (200, 0)
     assert partition_counts(settings, [topic]) == [5]
     assert client.call("DELETE", f"/topics/{topic}", "dave")[0] == 200
-    charged = {event["api"]: event["mutations"] for event in read_events(settings) if event["mutations"]}
+    charged = {event["api"]: event["mutations"] for event in read_events(settings) if "mutations" in event}
     assert charged == {
         "CreateTopics": [{"topic": topic, "partitions": 2}],
         "CreatePartitions": [{"topic": topic, "partitions": 3}],
@@ -668,7 +668,7 @@ def test_a_topic_that_exists_is_reported_and_not_charged(client: HttpClient, set
     status, _, answer = client.call("POST", "/topics", "alice", eight_partitions([topic]))
 
     assert (status, answer["topics"][0]["error_code"]) == (200, 36)
-    assert not [event for event in read_events(settings) if event["user"] == "alice" and event["mutations"]]
+    assert not [event for event in read_events(settings) if event["user"] == "alice" and "mutations" in event]
 
 
 @pytest.mark.parametrize(
