@@ -78,11 +78,16 @@ def test_decisions_of_other_jobs_are_counted_and_each_job_is_logged_once(caplog:
     ]
 
 
+def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the check logged; a Kafka client of an earlier test may still log too."""
+    return [record.getMessage() for record in caplog.records if record.name == "sluice.foreign"]
+
+
 def test_what_another_job_id_may_mean_is_said(caplog: pytest.LogCaptureFixture) -> None:
     """A second job is only one of two explanations: whoever may write to the topic can write any id."""
     ForeignDecisions("decisions", OWN).take(decided(job_id="other"))
 
-    (said,) = caplog.messages
+    (said,) = _said(caplog)
     assert "a second job on this topic" in said
     assert "somebody else who writes there" in said
 
@@ -95,8 +100,8 @@ def test_a_forged_id_of_megabytes_is_kept_short(caplog: pytest.LogCaptureFixture
     found.take(decided(job_id="x" * 1_000_001))
 
     assert found.jobs == ["x" * 100]
-    assert len(caplog.records) == 1
-    assert len(caplog.messages[0]) < 1_000
+    (said,) = _said(caplog)
+    assert len(said) < 1_000
 
 
 def test_decisions_from_before_the_checkpoint_are_those_of_the_job_before() -> None:

@@ -192,6 +192,7 @@ def test_an_empty_table_was_never_written(tmp_path: Path, monkeypatch: pytest.Mo
     assert result.stderr.splitlines()[1] == "sluice: no rows; the audit query has written nothing yet"
 
 
+@pytest.mark.usefixtures("tables")
 def test_usage_counts_what_was_delivered_and_every_request_of_a_sum(now: datetime) -> None:
     """Also in a table of an older release, before and after its first decision with the new column."""
     old = decisions([event(now, "carol", "Fetch", topic_partitions=PARTITIONS)], now).drop(["amounts"])
