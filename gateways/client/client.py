@@ -12,7 +12,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from copy import copy
 from itertools import count
 from operator import attrgetter
 from threading import Event, Lock
@@ -347,13 +346,14 @@ class Gateway:
 
     def _filled(self, request: Request | Mapping[str, object]) -> Request:
         """The event with id, time, gateway name and instance."""
-        event = copy(as_request(request))
-        event.request_id = event.request_id or f"{self._id_stem}-{next(self._numbers)}"
-        event.gateway = event.gateway or self.options.name
-        event.instance = event.instance or self.instance
-        if event.timestamp_ms is None:
-            event.timestamp_ms = self._clock_ms()
-        return event
+        event = as_request(request)
+        return msgspec.structs.replace(
+            event,
+            request_id=event.request_id or f"{self._id_stem}-{next(self._numbers)}",
+            timestamp_ms=self._clock_ms() if event.timestamp_ms is None else event.timestamp_ms,
+            gateway=event.gateway or self.options.name,
+            instance=event.instance or self.instance,
+        )
 
     def _publish(self, parts: Sequence[Request], may_block: bool = True) -> str | None:
         """Queues the events of one request; returns the id of the last, None if any was dropped."""

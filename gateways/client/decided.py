@@ -91,18 +91,25 @@ def read_decided(value: bytes | None) -> Decided:
 
 def enforced_charges(decided: Decided) -> Charges:
     """The charges of known kinds that count: shadow quotas never make anyone wait."""
-    return [
-        ((kind, _tags(charge.entity)), charge)
-        for charge in decided.charges
-        if charge.mode != "shadow" and (kind := _KINDS.get(charge.quota)) is not None
-    ]
+    charges = []
+    for charge in decided.charges:
+        kind = _KINDS.get(charge.quota)
+        if kind is not None and charge.mode != "shadow":
+            entity = charge.entity
+            charges.append(((kind, Tags(entity.user, entity.client_id, entity.topic, entity.partition)), charge))
+    return charges
 
 
 def applied_waits(decided: Decided, longest_ms: int) -> Mapping[CounterKey, int]:
     """Milliseconds by counter that its gateway made the client wait in line; more than `longest_ms` count as that."""
     if not decided.throttled_by:
         return _NONE
-    return {(wait.quota, _tags(wait.entity)): min(wait.ms, longest_ms) for wait in decided.throttled_by}
+    applied = {}
+    for wait in decided.throttled_by:
+        entity = wait.entity
+        counter = (wait.quota, Tags(entity.user, entity.client_id, entity.topic, entity.partition))
+        applied[counter] = min(wait.ms, longest_ms)
+    return applied
 
 
 def waits_ms(decided: Decided, charges: Charges) -> list[int]:
@@ -128,10 +135,6 @@ def wait_of(decided: Decided, charge: Charge, wait_ms: int, order: Order) -> Wai
     """The wait that a charge of a decision asks for."""
     rate = None if charge.quota in _TOKEN_QUOTAS else charge.rate
     return Wait(decided.timestamp_ms + wait_ms if wait_ms else 0, order, wait_ms, charge.quota, charge.limit, rate)
-
-
-def _tags(entity: _Entity) -> Tags:
-    return Tags(entity.user, entity.client_id, entity.topic, entity.partition)
 
 
 def _offset(decision_id: str) -> int:

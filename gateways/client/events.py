@@ -42,10 +42,13 @@ def _is_short(event: Request) -> bool:
     """Whether no name and no list of the event can be too long; the whole check would take longer than to charge it."""
     if event.throttled_by or event.heartbeat or len(event.topic_partitions) + len(event.mutations) > SHORT_ENTRIES:
         return False
-    names = [event.api, event.user, event.client_id, event.request_id, event.gateway, event.instance]
-    names += [entry.topic for entry in event.topic_partitions]
-    names += [entry.topic for entry in event.mutations]
-    return sum([len(name) for name in names if name]) <= MAX_NAME_LENGTH
+    characters = len(event.api) + len(event.user or "") + len(event.client_id or "")
+    characters += len(event.request_id or "") + len(event.gateway or "") + len(event.instance or "")
+    for touched in event.topic_partitions:
+        characters += len(touched.topic)
+    for mutation in event.mutations:
+        characters += len(mutation.topic)
+    return characters <= MAX_NAME_LENGTH
 
 
 def _parts(event: Request, most: int) -> Iterator[Request]:

@@ -31,6 +31,7 @@ class InForce:
         self.unforeseen = WaitTable(options.max_muted, options.max_mute_ms, clock_ms)
         self.applied = WaitTable(options.max_muted, options.max_mute_ms, clock_ms)
         self._tables = (self.decided, self.unforeseen, self.applied)
+        self._waiting, self._unforeseen = self.decided.counters(), self.unforeseen.counters()
         self._clock_ms = clock_ms
         self._limits_view = LimitsView()
         self._kept_orders: dict[CounterKey, Order] = {}  # of the waits read from the waits topic
@@ -51,7 +52,7 @@ class InForce:
                 self._take_wait(decided, counter, wait_of(decided, charge, wait_ms, order_of(decided, now_ms)))
             return
         for counter, charge in charges:
-            if counter in self.decided or counter in self.unforeseen:  # most counters don't wait, and didn't before
+            if counter in self._waiting or counter in self._unforeseen:  # most counters don't wait, and didn't before
                 self._take_wait(decided, counter, wait_of(decided, charge, 0, order_of(decided, now_ms)))
 
     def _take_wait(self, decided: Decided, counter: CounterKey, wait: Wait) -> None:
@@ -62,7 +63,7 @@ class InForce:
         self.decided.take(counter, wait)
         if decided.throttled_by is None:
             self.unforeseen.take(counter, wait)
-        elif counter in self.unforeseen:
+        elif counter in self._unforeseen:
             self.unforeseen.take(counter, Wait(0, wait.order))
         if self.limits is not limits:  # they came in between, and have relaxed the waits without this one
             self.relax()

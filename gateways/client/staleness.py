@@ -28,6 +28,8 @@ class Staleness:
 
     def note_published(self, timestamp_ms: int) -> None:
         """Note that an event of this time is on its way."""
+        if timestamp_ms <= self._last_published_ms and self._unanswered_since_ms is not None:
+            return
         with self._lock:
             self._last_published_ms = max(self._last_published_ms, timestamp_ms)
             if self._unanswered_since_ms is None:

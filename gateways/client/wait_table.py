@@ -1,7 +1,7 @@
 """Which counters are made to wait, and until when: what a gateway keeps of the decisions it reads."""
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import count
 from threading import Lock
 from typing import NamedTuple
@@ -58,8 +58,9 @@ class WaitTable:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def __contains__(self, counter: CounterKey) -> bool:
-        return counter in self._kept
+    def counters(self) -> Collection[CounterKey]:
+        """The counters whose waits are kept; it changes as they do."""
+        return self._kept.keys()
 
     def longest(self, counters: Iterable[CounterKey]) -> Wait | None:
         """The wait that ends last of those counters that wait now; None if none does."""

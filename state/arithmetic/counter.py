@@ -5,6 +5,8 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from state.arithmetic.charge import Charge, Outcome
 from state.arithmetic.sampled_rate import SampledRate, is_exceeded, wait_for_rate_ms
 from state.arithmetic.token_bucket import TokenBucket, wait_for_tokens_ms
@@ -14,16 +16,13 @@ MUTATION_RATE_WINDOW = Window(samples=2, window_ms=30_000)
 """Window of `mutation-rate`, which limits nothing and is only reported: Kafka's default for broker metrics."""
 
 
-class EntityCounters:
+class EntityCounters(msgspec.Struct, gc=False):
     """All counters of one entity (one set of tags). Each is created by its first charge."""
 
-    __slots__ = ("bucket", "last_event_ms", "mutation_limit", "rates")
-
-    def __init__(self) -> None:
-        self.bucket: TokenBucket | None = None
-        self.mutation_limit = UNLIMITED
-        self.rates: dict[QuotaKind, SampledRate] = {}
-        self.last_event_ms = 0
+    bucket: TokenBucket | None = None
+    mutation_limit: float = UNLIMITED
+    rates: dict[QuotaKind, SampledRate] = {}
+    last_event_ms: int = 0
 
     def charge_request(self, charges: Sequence[Charge], now_ms: int, settings: QuotaSettings) -> list[Outcome]:
         """Make all charges of one request on this entity."""

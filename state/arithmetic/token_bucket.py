@@ -2,27 +2,25 @@
 
 import math
 
+import msgspec
+
 from state.arithmetic.rounding import divide, round_half_up
 from state.quotas.kinds import Window, burst
 
 
-class TokenBucket:
+class TokenBucket(msgspec.Struct, gc=False):
     """Tokens that refill at Q per second up to a burst of S * W * Q, and may be spent below zero.
 
     Source: KIP-599, "Throttling Algorithm". Q and the window are arguments of every call, because Kafka reads them from
     its configuration each time: a changed limit keeps the tokens, clips them to the new burst and credits the time
     since the last call at the new rate. An unlimited bucket has the limit `UNLIMITED`.
+
+    A bucket starts full: infinitely many tokens are clipped to the burst by the first refill. Kafka's starts with 0
+    tokens at 0 ms and is full at its first use only because the wall clock is large.
     """
 
-    __slots__ = ("last_ms", "tokens")
-
-    def __init__(self, tokens: float = math.inf, last_ms: int = 0) -> None:
-        """A bucket that starts full: infinitely many tokens are clipped to the burst by the first refill.
-
-        Kafka's bucket starts with 0 tokens at 0 ms and is full at its first use only because the wall clock is large.
-        """
-        self.tokens = tokens
-        self.last_ms = last_ms
+    tokens: float = math.inf
+    last_ms: int = 0
 
     def refill(self, limit: float, window: Window, now_ms: int) -> None:
         """K = min(B, K + Q * dt). A clock that steps back takes away the tokens of that time.

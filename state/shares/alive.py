@@ -80,7 +80,7 @@ class AliveGateways:
         (False, 1)
         """
         heard = self._heard.get(instance)
-        return heard is not None and self._is_recent(heard)
+        return heard is not None and (self._own_ms - heard.own_ms <= MISSED_MS or self._is_recent(heard))
 
     def take_heartbeat(self, instance: str, heartbeat_ms: int, now_ms: int) -> None:
         """Take over a decided heartbeat that a gateway, perhaps oneself, sent at `heartbeat_ms` by its own clock."""

@@ -77,15 +77,12 @@ class DecidedCharge(msgspec.Struct, gc=False):
     withheld: bool = False
 
 
-class OtherGateway:
+class OtherGateway(msgspec.Struct, gc=False):
     """What the decisions say of another gateway on one counter."""
 
-    __slots__ = ("charged", "charged_ms", "hungry_until_ms")
-
-    def __init__(self) -> None:
-        self.charged = 0.0  # decays with the window: divided by its length it is a rate
-        self.charged_ms = 0
-        self.hungry_until_ms = 0
+    charged: float = 0.0  # decays with the window: divided by its length it is a rate
+    charged_ms: int = 0
+    hungry_until_ms: int = 0
 
     def record(self, value: float, event_ms: int, span_s: float) -> None:
         """Add a decided charge.
@@ -104,7 +101,7 @@ class OtherGateway:
         return self.charged * exp(-age_ms / 1000.0 / span_s) if age_ms > 0 else self.charged
 
 
-class CounterShare:
+class CounterShare(msgspec.Struct, gc=False):
     """One counter on one gateway: its own meter, what the others use, its share and its waits. Reads no clock.
 
     A gateway that is alone meters as Kafka does, on the whole limit. Beside others it paces its traffic with a bucket
@@ -116,48 +113,25 @@ class CounterShare:
     the one of the last charge.
     """
 
-    __slots__ = (
-        "_active_since_ms",
-        "_all_left",
-        "_decided_ms",
-        "_fetch_size",
-        "_last_charge_ms",
-        "_others",
-        "_own",
-        "_own_decided_ms",
-        "_pace",
-        "_share",
-        "_share_ms",
-        "_target_count",
-        "_target_limit",
-        "_target_share",
-        "_target_until_ms",
-        "held_until_ms",
-        "limit",
-        "others_decided",
-        "own_charged",
-    )
-
-    def __init__(self) -> None:
-        self.own_charged = 0.0
-        self.others_decided = 0.0
-        self.held_until_ms = 0
-        self.limit = 0.0
-        self._own = EntityCounters()
-        self._pace = TokenBucket()
-        self._others: dict[str, OtherGateway] = {}
-        self._all_left = TokenBucket()  # what all gateways together may still use, by what is decided
-        self._decided_ms = 0  # newest time of a decided request
-        self._own_decided_ms = -1  # the same of one's own requests
-        self._fetch_size = 0.0
-        self._active_since_ms = 0
-        self._last_charge_ms: int | None = None
-        self._share = 0.0
-        self._share_ms = 0
-        self._target_share = 0.0
-        self._target_limit = 0.0
-        self._target_count = 0
-        self._target_until_ms = 0
+    own_charged: float = 0.0
+    others_decided: float = 0.0
+    held_until_ms: int = 0
+    limit: float = 0.0
+    _own: EntityCounters = msgspec.field(default_factory=EntityCounters)
+    _pace: TokenBucket = msgspec.field(default_factory=TokenBucket)
+    _others: dict[str, OtherGateway] = {}
+    _all_left: TokenBucket = msgspec.field(default_factory=TokenBucket)  # what all may still use, by what is decided
+    _decided_ms: int = 0  # newest time of a decided request
+    _own_decided_ms: int = -1  # the same of one's own requests
+    _fetch_size: float = 0.0
+    _active_since_ms: int = 0
+    _last_charge_ms: int | None = None
+    _share: float = 0.0
+    _share_ms: int = 0
+    _target_share: float = 0.0
+    _target_limit: float = 0.0
+    _target_count: int = 0
+    _target_until_ms: int = 0
 
     def share(self, limit: float, gateways: AliveGateways, settings: QuotaSettings, now_ms: int) -> float:
         """This gateway's share of the limit now, in units of the quota per second.
@@ -165,7 +139,7 @@ class CounterShare:
         It begins with limit / N, for as long as the gateway's own first charge isn't decided, and grows to what the
         others leave within RAMP_S.
         """
-        return self._share_now(limit, gateways, settings, now_ms, self._is_idle(settings, now_ms))
+        return self._share_now(limit, gateways, settings, now_ms, self._is_idle(_span_ms(settings), now_ms))
 
     def _share_now(
         self, limit: float, gateways: AliveGateways, settings: QuotaSettings, now_ms: int, idle: bool
@@ -193,7 +167,8 @@ class CounterShare:
     def charge(self, charge: Charge, gateways: AliveGateways, settings: QuotaSettings, now_ms: int) -> InlineCharge:
         """Charge a request that was served here. `charge.limit` is the whole limit, which must be one."""
         limit = self.limit = charge.limit or 0.0
-        idle = self._is_idle(settings, now_ms)
+        span_ms = _span_ms(settings)
+        idle = self._is_idle(span_ms, now_ms)
         share = self._share_now(limit, gateways, settings, now_ms, idle)
         if idle:
             self._active_since_ms = now_ms
@@ -241,20 +216,22 @@ class CounterShare:
             return
         other = self._others.get(instance)
         if other is None:
+            if len(self._others) > gateways.count:
+                self._forget_gone(gateways)
             other = self._others[instance] = OtherGateway()
-        other.record(value, event_ms, _span_ms(settings) / 1000.0)
+        span_ms = _span_ms(settings)
+        other.record(value, event_ms, span_ms / 1000.0)
         if decided.held_ms:
-            other.hungry_until_ms = max(other.hungry_until_ms, now_ms + max(decided.held_ms, _span_ms(settings)))
+            other.hungry_until_ms = max(other.hungry_until_ms, now_ms + max(decided.held_ms, span_ms))
 
     def rate(self, settings: QuotaSettings, now_ms: int, charge_kind: QuotaKind) -> float:
         """The rate of this gateway's own traffic, in units of the quota per second."""
         return self._own.rate(charge_kind).peek(settings.client_window, now_ms)
 
-    def _is_idle(self, settings: QuotaSettings, now_ms: int) -> bool:
+    def _is_idle(self, span_ms: int, now_ms: int) -> bool:
         """Whether nobody has sent anything here for as long as a meter covers; who waits isn't idle."""
-        if self._last_charge_ms is None:
-            return True
-        return now_ms > max(self._last_charge_ms, self.held_until_ms) + _span_ms(settings)
+        last_ms = self._last_charge_ms
+        return last_ms is None or (now_ms > last_ms + span_ms and now_ms > self.held_until_ms + span_ms)
 
     def _target(self, limit: float, gateways: AliveGateways, settings: QuotaSettings, now_ms: int) -> float:
         """What this gateway may use now that the others use what they use, by max-min fairness.
@@ -264,23 +241,24 @@ class CounterShare:
         """
         known_ms, span_s = gateways.known_until_ms(now_ms), _span_ms(settings) / 1000.0
         floor = limit / (2 * gateways.count)
-        free, wanted, gone = limit, [], []
-        for instance, other in self._others.items():
-            if instance is not ANONYMOUS and not gateways.is_alive(instance):
-                gone.append(instance)
-                continue
+        free, wanted = limit, []
+        self._forget_gone(gateways)
+        for other in self._others.values():
             rate = other.charged_at(self._decided_ms, span_s) / span_s
             if other.hungry_until_ms > known_ms:
                 wanted.append(max(floor, GROWTH * rate))
             else:
                 free -= rate
-        for instance in gone:
-            del self._others[instance]
         if gateways.count > 1:
             left = self._left(limit, gateways.decided_ms)
             # Without decisions nobody can say whether what was left unused still is.
             free += (left if known_ms == now_ms else min(0.0, left)) / CORRECTION_S
         return max(floor, _equal_part(free, wanted))
+
+    def _forget_gone(self, gateways: AliveGateways) -> None:
+        """Forget the gateways that are no longer alive."""
+        for instance in [each for each in self._others if each is not ANONYMOUS and not gateways.is_alive(each)]:
+            del self._others[instance]
 
     def _left(self, limit: float, decided_ms: int) -> float:
         """What all gateways together may still use at a time up to which all is decided; below zero it is a debt."""

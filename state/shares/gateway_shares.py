@@ -92,8 +92,14 @@ class GatewayShares:
 
         A Fetch that has to wait is taken back, because its response goes out empty, unless it was `delivered`.
         """
-        charged = [self._charge(counter, charge, now_ms) for counter, charge in self._limited(request, quotas)]
-        if not any([each.share.held_until_ms > now_ms or each.inline.refused for each in charged]):
+        charged, is_free = [], True
+        for planned in plan_enforced(request, quotas, self._settings):
+            for charge in planned.charges:
+                if charge.limit is not None:
+                    each = self._charge((charge.kind, planned.tags), charge, now_ms)
+                    charged.append(each)
+                    is_free = is_free and each.share.held_until_ms <= now_ms and not each.inline.refused
+        if is_free:
             return _NO_WAIT
         refused = next((tuple(each.inline.refused) for each in charged if each.inline.refused), ())
         longest = max(charged, key=_wait_ms)
@@ -122,7 +128,8 @@ class GatewayShares:
 
     def take_decided(self, counter: CounterKey, decided: DecidedCharge, now_ms: int) -> None:
         """Take over what a decision says of one enforced counter. `now_ms` is when it arrived."""
-        self._known(counter).take_decided(decided, self.gateways, self._settings, now_ms)
+        share = self._touched.get(counter) or self._heard.get(counter) or self._hear(counter)
+        share.take_decided(decided, self.gateways, self._settings, now_ms)
 
     def reset(self, counter: CounterKey) -> None:
         """Forget what was charged to a counter that an operator has reset."""
@@ -157,13 +164,6 @@ class GatewayShares:
             max(0, known.held_until_ms - now_ms),
         )
 
-    def _limited(self, request: Request, quotas: Quotas) -> Iterator[tuple[CounterKey, Charge]]:
-        """The charges of a request that count here: enforced, and under a limit."""
-        for planned in plan_enforced(request, quotas, self._settings):
-            for charge in planned.charges:
-                if charge.limit is not None:
-                    yield (charge.kind, planned.tags), charge
-
     def _charge(self, counter: CounterKey, charge: Charge, now_ms: int) -> _Charged:
         share = self._touch(counter)
         inline = share.charge(charge, self.gateways, self._settings, now_ms)
@@ -183,13 +183,11 @@ class GatewayShares:
             self.forgotten += 1
         return share
 
-    def _known(self, counter: CounterKey) -> CounterShare:
-        """The counter that a decision is about."""
-        share = self._touched.get(counter) or self._heard.get(counter)
-        if share is None:
-            share = self._heard[counter] = CounterShare()
-            if len(self._heard) > self._max_counters:
-                self._heard.popitem(last=False)
+    def _hear(self, counter: CounterKey) -> CounterShare:
+        """A counter that only decisions tell of."""
+        share = self._heard[counter] = CounterShare()
+        if len(self._heard) > self._max_counters:
+            self._heard.popitem(last=False)
         return share
 
 
