@@ -1,6 +1,7 @@
 """What is in force at a gateway: the limits, and the waits under them, decided or applied in line."""
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
 
 from gateways.client.decided import Charges, Decided, order_of, wait_of, waits_ms
 from gateways.client.options import GatewayOptions
@@ -15,6 +16,8 @@ from state.decisions.waits import (
 )
 from state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS
 from state.quotas.limits import LimitsInForce, LimitsView
+
+_NO_WAITS = repeat(0)
 
 
 class InForce:
@@ -47,13 +50,12 @@ class InForce:
 
     def take_decided(self, decided: Decided, charges: Charges, now_ms: int) -> None:
         """Take over the waits of a decision."""
-        if decided.mute_until_ms is not None:
-            for (counter, charge), wait_ms in zip(charges, waits_ms(decided, charges), strict=True):
-                self._take_wait(decided, counter, wait_of(decided, charge, wait_ms, order_of(decided, now_ms)))
-            return
-        for counter, charge in charges:
-            if counter in self._waiting or counter in self._unforeseen:  # most counters don't wait, and didn't before
-                self._take_wait(decided, counter, wait_of(decided, charge, 0, order_of(decided, now_ms)))
+        waits = _NO_WAITS if decided.mute_until_ms is None else waits_ms(decided, charges)
+        order = None
+        for (counter, charge), wait_ms in zip(charges, waits, strict=False):
+            if wait_ms or counter in self._waiting or counter in self._unforeseen:  # most don't wait, and didn't before
+                order = order or order_of(decided, now_ms)
+                self._take_wait(decided, counter, wait_of(decided, charge, wait_ms, order))
 
     def _take_wait(self, decided: Decided, counter: CounterKey, wait: Wait) -> None:
         """Take over a wait, as the limits in force have it if it was decided under older ones."""

@@ -37,15 +37,15 @@ class Staleness:
 
     def note_decided(self, timestamp_ms: int, now_ms: int) -> None:
         """Note that a request of this time is decided: those before it are, too."""
+        self._ages_ms.append(now_ms - timestamp_ms)
+        since_ms = self._unanswered_since_ms
+        if since_ms is None or timestamp_ms <= since_ms < self._last_published_ms:
+            return  # nothing new: the lock would take longer than all the rest
         with self._lock:
-            self._ages_ms.append(max(0, now_ms - timestamp_ms))
-            since_ms = self._unanswered_since_ms
-            if since_ms is not None:
-                all_answered = timestamp_ms >= self._last_published_ms
-                self._unanswered_since_ms = None if all_answered else max(since_ms, min(timestamp_ms, now_ms))
+            all_answered = timestamp_ms >= self._last_published_ms
+            self._unanswered_since_ms = None if all_answered else max(since_ms, min(timestamp_ms, now_ms))
 
     def age_percentiles_ms(self, *shares: float) -> list[int]:
         """Percentiles of the age of the last RECENT_AGES decisions when they arrived; 0 before the first one."""
-        with self._lock:
-            ages_ms = sorted(self._ages_ms) or [0]
+        ages_ms = sorted(max(0, age_ms) for age_ms in self._ages_ms.copy()) or [0]
         return [ages_ms[min(len(ages_ms) - 1, int(share * len(ages_ms)))] for share in shares]

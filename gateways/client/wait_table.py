@@ -82,7 +82,6 @@ class WaitTable:
         """Take over what a decision says of a counter, unless a later decision was taken over before."""
         with self._lock:
             now_ms = self._clock_ms()
-            self._expire(now_ms)
             known = self._kept.get(counter)
             if known is not None and wait.order < known.wait.order:
                 return
@@ -113,6 +112,8 @@ class WaitTable:
         self._kept[counter] = _Kept(wait, kept_until_ms)
         if known is None or known.until_ms != kept_until_ms:
             heapq.heappush(self._ends, (kept_until_ms, next(self._numbers), counter))
+        if len(self._kept) > self._max_waits:
+            self._expire(now_ms)
         if len(self._kept) > self._max_waits:
             self._evict_soonest()
         if len(self._ends) > 2 * len(self._kept) + _HEAP_SLACK:  # few counters, whose waits change all the time

@@ -274,8 +274,10 @@ class CounterShare(msgspec.Struct, gc=False):
         if not self._decided_ms:  # what the buckets of the gateways may let through at once
             self._all_left = TokenBucket(decided.limit * _burst_s(settings), event_ms)
         self._decided_ms = event_ms
-        client_window = settings.client_window
-        usable = decided.limit - self._fetch_size / (client_window.samples * client_window.window_ms / 1000.0)
+        usable = decided.limit
+        if self._fetch_size:
+            client_window = settings.client_window
+            usable -= self._fetch_size / (client_window.samples * client_window.window_ms / 1000.0)
         left = self._all_left
         refilled = min(usable * MAX_CREDIT_S, left.tokens + usable * ((event_ms - left.last_ms) / 1000.0))
         left.tokens, left.last_ms = max(refilled - value, -decided.limit * MAX_DEBT_S), event_ms

@@ -1,15 +1,19 @@
 """Batches that kafka-python can't decode, out of bytes as a broker sends them."""
 
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from kafka import TopicPartition
+from kafka.errors import CorruptRecordError
 from kafka.record import MemoryRecords, MemoryRecordsBuilder
 from kafka.record.default_records import DefaultRecordBatch
 
-from gateways.client.readable_batches import pass_over_unreadable_batches
+from gateways.client.readable_batches import _records, pass_over_unreadable_batches
 
-ZSTD = 4
+GZIP, ZSTD = 1, 4
 
 
 def batch(first_offset: int, *values: bytes, header: bytes = b"name", codec: int = 0) -> bytes:
@@ -46,12 +50,45 @@ def test_batches_before_and_after_one_that_cant_be_decompressed_are_read() -> No
 
 
 def test_a_consumer_moves_on_when_the_last_batch_cant_be_decoded() -> None:
-    """The name of a header is no text here."""
-    values, passed_over, next_offset = read(batch(0, b"a") + batch(1, b"b", header=b"\xff\xff\xff\xff"))
+    """Its value is longer than the record here."""
+    values, passed_over, next_offset = read(batch(0, b"a") + batch(1, b"b").replace(b"\x02b", b"\x7eb"))
 
     assert values == [(0, b"a")]
-    assert [where[:3] for where in passed_over] == [(3, 1, 1)]
+    assert passed_over == [(3, 1, 1, "CorruptRecordError")]
     assert next_offset == 2
+
+
+def test_headers_are_of_no_interest() -> None:
+    """The name of this one is no text."""
+    assert read(batch(0, b"a", header=b"\xff\xff\xff\xff")) == ([(0, b"a")], [], 1)
+
+
+@given(
+    st.lists(st.tuples(st.none() | st.binary(max_size=300), st.none() | st.binary(max_size=20_000)), min_size=1),
+    st.integers(0, 2**40),
+    st.sampled_from([0, GZIP]),
+)
+@settings(max_examples=50)
+def test_records_are_read_as_the_client_library_reads_them(
+    pairs: list[tuple[bytes | None, bytes | None]], first_offset: int, codec: int
+) -> None:
+    builder = MemoryRecordsBuilder(2, codec, 10_000_000)
+    for number, (key, value) in enumerate(pairs):
+        builder.append(timestamp=number * 1_000, key=key, value=value, headers=[("name", value)])
+    builder.close()
+    raw = bytearray(builder.buffer())
+    raw[:8] = first_offset.to_bytes(8, "big")
+
+    theirs = [(record.offset, record.key, record.value) for record in DefaultRecordBatch(raw)]
+    assert _records(DefaultRecordBatch(raw)) == theirs
+
+
+@given(st.binary(max_size=200), st.integers(1, 2**31 - 1))
+def test_no_bytes_make_it_read_on_for_ever(garbage: bytes, count: int) -> None:
+    raw = bytearray(batch(0, b"a"))
+    raw[57:61] = count.to_bytes(4, "big")
+    with suppress(CorruptRecordError, IndexError):
+        _records(DefaultRecordBatch(raw[:61] + garbage))
 
 
 def test_records_before_the_fetched_offset_are_not_handed_over_again() -> None:
