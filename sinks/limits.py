@@ -79,18 +79,25 @@ class LimitsPublisher:
                 version, entries = self._in_force()
                 if end > position or not _is_complete(view, version):
                     position = self._read_to(end, consumer, view)
-                    self._publish_difference(view, version, entries, producer)
+                    if position >= end:
+                        self._publish_difference(view, version, entries, producer)
                 self._trouble = ""
                 self._thread.stopped.wait(_LOOK_S)
 
     def _read_to(self, end: int, consumer: KafkaConsumer, view: LimitsView) -> int:
-        """Feed the view all records before offset `end`; returns the offset read to."""
+        """Feed the view the records before offset `end`; returns the offset read to.
+
+        It ends sooner when none arrive: the topic may have been deleted, which only the next look at its end says.
+        """
         position: int = consumer.position(self._partition)
         while position < end and not self._thread.stopped.is_set():
-            for records in consumer.poll(timeout_ms=_POLL_MS).values():
+            polled = consumer.poll(timeout_ms=_POLL_MS)
+            for records in polled.values():
                 for record in records:
                     self._take(view, record.key, record.value, record.offset)
             position = consumer.position(self._partition)
+            if not polled:
+                break
         return position
 
     def _take(self, view: LimitsView, key: bytes | None, value: bytes | None, offset: int) -> None:

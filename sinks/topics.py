@@ -20,6 +20,12 @@ _TIMES = {
     "message.timestamp.after.max.ms": "3600000",  # Kafka's own since 4.0
 }
 
+_EVENTS = {
+    # A compressed record of 1 MiB may be one of a GiB, and Spark would read it whole, until Java has no memory. The
+    # broker compares what it stores with the topic's max.message.bytes, so it has to store what gateways mean.
+    "compression.type": "uncompressed",
+}
+
 _WAITS = {
     "cleanup.policy": "compact",
     # A new gateway reads this topic from its beginning, so it is kept short: segments are closed and compacted early.
@@ -55,7 +61,7 @@ def _topic_specs(topics: TopicSettings) -> dict[str, dict[str, object]]:
     """The topics in the form that KafkaAdminClient.create_topics takes."""
     large = {"max.message.bytes": str(topics.max_message_bytes)}
     specs = {
-        topics.requests: (topics.partitions, _read_by_spark(topics.requests_retention_ms)),
+        topics.requests: (topics.partitions, _read_by_spark(topics.requests_retention_ms) | _EVENTS),
         topics.decisions: (topics.partitions, _read_by_spark(topics.decisions_retention_ms) | large),
         topics.dead_letters: (topics.partitions, _read_by_spark(topics.dead_letters_retention_ms) | large),
         topics.limits: (1, {"cleanup.policy": "compact"}),  # one partition: a version ends after all its records

@@ -4,7 +4,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from urllib.request import urlopen
@@ -152,12 +152,17 @@ def check_progress(settings: Settings, location: str, topics: Sequence[str]) -> 
     committed = check_spark_files(checkpoint).committed
     done = f"micro-batch {committed} is committed" if committed >= 0 else "no micro-batch is committed yet"
     read = read_offsets(checkpoint, committed) if committed >= 0 else {topic: {} for topic in topics}
-    behind = {}
-    for topic, read_to in sorted(read.items()):
-        ends = _topic_ends(settings, topic)
-        behind[topic] = sum(max(end - read_to.get(partition, begin), 0) for partition, (begin, end) in ends.items())
-    shown = ", ".join(f"{count} records of {topic}" for topic, count in behind.items())
-    return f"{done}; still to be read: {shown}"
+    unread = [_unread_text(settings, topic, read_to) for topic, read_to in sorted(read.items())]
+    return f"{done}; still to be read: {', '.join(unread)}"
+
+
+def _unread_text(settings: Settings, topic: str, read_to: Mapping[int, int]) -> str:
+    """How many records of a topic are still to be read. That a topic is missing fails the check of the topics alone."""
+    ends = _topic_ends(settings, topic)
+    if not ends:
+        return f"{topic}, which is not there"
+    records = sum(max(end - read_to.get(partition, begin), 0) for partition, (begin, end) in ends.items())
+    return f"{records} records of {topic}"
 
 
 def _topic_ends(settings: Settings, topic: str) -> dict[int, tuple[int, int]]:
@@ -168,8 +173,6 @@ def _topic_ends(settings: Settings, topic: str) -> dict[int, tuple[int, int]]:
             begins, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
     except KafkaError as error:
         raise CheckError(f"the end of {topic} can't be read ({error}); check that the user may read it") from error
-    if not partitions:
-        raise CheckError(f"{topic} is not there; sluice run creates it, or create it yourself")
     return {partition.partition: (begins[partition], ends[partition]) for partition in partitions}
 
 

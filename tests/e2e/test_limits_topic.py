@@ -68,7 +68,7 @@ def read(topics: TopicSettings, servers: str) -> LimitsView:
     with closing(KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False)) as consumer:
         consumer.assign([partition])
         consumer.seek_to_beginning(partition)
-        end = consumer.end_offsets([partition])[partition]
+        end = consumer.end_offsets([partition], 3_000)[partition]  # a topic that was deleted never answers
         while consumer.position(partition) < end:
             for records in consumer.poll(timeout_ms=200).values():
                 for record in records:
@@ -80,7 +80,7 @@ def read(topics: TopicSettings, servers: str) -> LimitsView:
 
 
 def wait_for(topics: TopicSettings, servers: str, is_so: Callable[[LimitsView], bool]) -> LimitsView:
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 60
     while True:
         try:
             view = read(topics, servers)

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 from kafka import KafkaProducer
-from kafka.errors import InvalidTimestampError
+from kafka.errors import InvalidTimestampError, MessageSizeTooLargeError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -71,3 +71,18 @@ def test_a_records_time_ends_no_query(spark: SparkSession, kafka_broker: str, to
 
     assert times == sent
     assert {NONE_MS, 0} <= set(sent)
+
+
+def test_a_record_that_only_compression_makes_small_is_refused(kafka_broker: str, topics: TopicSettings) -> None:
+    """Of 800 MiB in zeros, which are 1 MiB on the wire, Java ran out of memory at every start of the job."""
+    large, small = bytes(16 * 1024 * 1024), b"{}"
+    with KafkaProducer(
+        bootstrap_servers=kafka_broker,
+        compression_type="gzip",
+        max_request_size=2 * len(large),
+        enable_idempotence=False,
+    ) as producer:
+        with pytest.raises(MessageSizeTooLargeError):
+            producer.send(topics.requests, large).get(30)
+
+        assert producer.send(topics.requests, small).get(30).offset == 0
