@@ -1,8 +1,10 @@
-"""Cost of the gateway client: python -m scripts.benchmarks.gateway [--outage SECONDS] [--start DECISIONS]
+"""Cost of the gateway client: python -m scripts.benchmarks.gateway [--admit] [--outage SECONDS] [--start DECISIONS]
 
-Without arguments it measures one call of `check`. With --outage it kills a real broker and starts it again after this
-time while events are published, and reports the lost events and the slowest `check` and `publish`. With --start it
-measures how long a new gateway takes until it is current, while so many decisions were made each second.
+Without arguments it measures one call of `check`. With --admit it measures one call of `admit` with 100 000 counters
+known, and how many decisions a gateway process takes in from a real broker each second. With --outage it kills a real
+broker and starts it again after this time while events are published, and reports the lost events and the slowest
+`check` and `publish`. With --start it measures how long a new gateway takes until it is current, while so many
+decisions were made each second.
 """
 
 import logging
@@ -21,16 +23,17 @@ import typer
 from kafka import KafkaProducer
 
 from configs.kafka import connect
-from configs.settings import load_settings, with_bootstrap_servers
+from configs.settings import Settings, load_settings, with_bootstrap_servers
 from gateways.client.client import Gateway
 from gateways.client.clock import now_ms
+from gateways.client.event_sender import WhenFull
 from gateways.client.options import GatewayOptions, StalePolicy
 from gateways.client.wait_table import Wait
 from scripts.command import run_command
 from scripts.testbed.broker import Broker
 from scripts.testbed.reconciliation import ends
 from sinks.topics import ensure_topics
-from state.decisions.request import Request
+from state.decisions.request import Request, TopicPartition
 from state.decisions.wait_records import WaitRecord, wait_key, wait_value
 from state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from state.quotas.entry import QuotaEntry
@@ -43,12 +46,17 @@ NOBODY: dict[str, str] = {"bootstrap.servers": "127.0.0.1:1"}
 """An address where no broker answers: `check` doesn't need one."""
 EVENTS_PER_S = 500
 KEPT_WAITS = 10_000
+KNOWN_CLIENTS = 50_000
+"""Clients of a bench of `admit`: with two counters each, 100 000 counters are known."""
+ADMIT_CALLS = 20_000
+TAKEN_DECISIONS = 400_000
 
 
 @dataclass(frozen=True)
 class GatewayBenchOptions:
     """Measure one call of `check`, or what an outage of the broker does to a gateway."""
 
+    admit: Annotated[bool, typer.Option("--admit", help="Measure `admit` and the intake of decisions instead.")] = False
     outage: Annotated[
         float | None, typer.Option(min=0, metavar="SECONDS", help="Measure an outage of the broker instead.")
     ] = None
@@ -60,7 +68,10 @@ class GatewayBenchOptions:
 def run_gateway_bench(options: GatewayBenchOptions) -> int:
     """Print the figures."""
     logging.disable(logging.CRITICAL)
-    if options.outage is not None:
+    if options.admit:
+        measure_admit()
+        measure_intake()
+    elif options.outage is not None:
         measure_outage(options.outage)
     elif options.start is not None:
         measure_start(options.start)
@@ -93,8 +104,67 @@ def measure_start(decisions_per_s: int) -> None:
             print(f"current after {took_s:.1f} s ({used_s:.1f} s CPU): {KEPT_WAITS} kept waits, {read} decisions")
 
 
-def _decision(number: int, at_ms: int) -> bytes:
-    """A Produce with two charges, of which every third has to wait."""
+def measure_admit() -> None:
+    """Print the median CPU time of one call of `admit` while 100 000 counters are known: charged, some waiting."""
+    entries = [QuotaEntry(QuotaEntity(user=DEFAULT, client_id=DEFAULT), kind, 1024.0) for kind in CLIENT_KINDS]
+    print(f"calibration: {_calibration_ns():.0f} ns an addition in a loop")
+    for title, size in (("nobody waits", 1), ("all wait", 1_000_000)):
+        options = GatewayOptions(when_full=WhenFull.BLOCK, max_unsent=10_000_000, close_timeout_s=0)
+        with Gateway(NOBODY, options) as gateway:
+            _know_everything(gateway, entries)
+            for number in range(KNOWN_CLIENTS):
+                gateway.admit(_produce(number, size))
+            known, _ = gateway._inline.size()  # noqa: SLF001 # a look at all, which no caller needs
+            costs_us = [_admit_us(gateway, repeat, size) for repeat in range(REPEATS)]
+        print(f"admit, {known} counters known, {title}: {statistics.median(costs_us):.1f} us")
+
+
+def _calibration_ns() -> float:
+    seconds = timeit.repeat("n += 1", "n = 0", timer=time.thread_time, number=5_000_000, repeat=REPEATS)
+    return statistics.median(seconds) / 5_000_000 * 1e9
+
+
+def _admit_us(gateway: Gateway, repeat: int, size: int) -> float:
+    events = [_produce((repeat * ADMIT_CALLS + number) * 7 % KNOWN_CLIENTS, size) for number in range(ADMIT_CALLS)]
+    start_s = time.thread_time()
+    for event in events:
+        gateway.admit(event)
+    return (time.thread_time() - start_s) / ADMIT_CALLS * 1e6
+
+
+def _produce(number: int, size: int) -> Request:
+    touched = [TopicPartition("orders", number % 12, size)]
+    return Request("Produce", user=f"user-{number}", client_id="app", topic_partitions=touched, request_time_ns=size)
+
+
+def measure_intake() -> None:
+    """Print how many decisions a gateway process takes in each second, from a real broker: the median of three."""
+    with tempfile.TemporaryDirectory() as folder, Broker(Path(folder)) as broker:
+        settings = with_bootstrap_servers(load_settings(), broker.bootstrap_servers)
+        ensure_topics(settings.topics, settings.kafka)
+        at_ms = now_ms()
+        with closing(connect(KafkaProducer, settings.kafka, linger_ms=20, batch_size=262_144)) as producer:
+            for number in range(TAKEN_DECISIONS):
+                value = _decision(number, at_ms, in_line=True)
+                producer.send(settings.topics.decisions, value, timestamp_ms=now_ms() + 600_000)
+            producer.flush()
+        rates = [_intake_per_s(settings) for _ in range(3)]
+        print(f"decisions taken in: {statistics.median(rates):.0f} a second of CPU time of the process")
+
+
+def _intake_per_s(settings: Settings) -> float:
+    """Decisions by the CPU time that the process spends on them, from the first tenth to the last."""
+    with Gateway(settings.kafka) as gateway:
+        while gateway.stats().decisions < TAKEN_DECISIONS * 0.1:
+            time.sleep(0.02)
+        first, start_s = gateway.stats().decisions, time.process_time()
+        while gateway.stats().decisions < TAKEN_DECISIONS * 0.9:
+            time.sleep(0.02)
+        return (gateway.stats().decisions - first) / (time.process_time() - start_s)
+
+
+def _decision(number: int, at_ms: int, in_line: bool = False) -> bytes:
+    """A Produce with two charges, of which every third has to wait; `in_line`: its gateway charged it too."""
     entity = {"user": f"user-{number % 5_000}", "client_id": "app"}
     wait_ms = 700 if number % 3 == 0 else 0
     charge = {"entity": entity, "matched": "user+client-id", "limit": 1024.0, "value": 512.0, "rate": 1500.5}
@@ -118,6 +188,9 @@ def _decision(number: int, at_ms: int) -> bytes:
         "quota_version": 1,
         "decided_at_ms": at_ms,
     }
+    if in_line:
+        waits = [{"quota": "producer_byte_rate", "entity": entity, "ms": wait_ms}] if wait_ms else []
+        decision |= {"instance": f"gateway-{number % 4}", "throttled_by": waits}
     return msgspec.json.encode(decision)
 
 
