@@ -13,7 +13,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import TopicAuthorizationFailedError
 
 from configs.kafka import connect
-from configs.settings import Properties, Settings
+from configs.settings import Properties
 from scripts.testbed.processes import descendants
 from scripts.testbed.reconciliation import reconcile, records, rows
 from tests.e2e.job_process import AUDITED, JobProcess, wait_until
@@ -135,12 +135,11 @@ def test_nobody_reads_what_is_not_theirs(broker: SecureBroker, job: JobProcess) 
     ],
 )
 def test_a_refused_login_is_one_line_without_the_password(
-    broker: SecureBroker, job: JobProcess, tmp_path: Path, change: Callable[[dict[str, Any]], Any], said: str
+    broker: SecureBroker, tmp_path: Path, change: Callable[[dict[str, Any]], Any], said: str
 ) -> None:
-    settings: Settings = job.settings
     kafka = Properties(change(login(broker, "job", PASSWORDS["job"])))
     file = tmp_path / "settings.yaml"
-    file.write_text(json.dumps({"kafka": kafka, "enforce": {"checkpoint": settings.enforce.checkpoint}}))
+    file.write_text(json.dumps({"kafka": kafka, "enforce": {"checkpoint": str(tmp_path / "checkpoint")}}))
     command = [sys.executable, "-m", "streaming.cli.main", "run", "--config", str(file)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=dict(os.environ))
 
