@@ -14,8 +14,8 @@ from configs.settings import Settings, load_settings
 from gateways.client.client import Gateway
 from gateways.client.options import GatewayOptions
 from scripts.testbed.job import wait_until
-from state.decisions.request import Request, TopicPartition
-from state.quotas.kinds import Family, QuotaKind
+from state.decisions.request import Mutation, Request, TopicPartition
+from state.quotas.kinds import TOPIC_KINDS, Family, QuotaKind
 
 READY = "ready"
 READY_S = 180.0
@@ -24,17 +24,27 @@ SIZE_S = 0.1
 
 
 class GreedyClient(NamedTuple):
-    """A client, its quota, and the limit."""
+    """A client, its quota, and the limit. `size_s` is the size of its requests, in seconds of the quota."""
 
     user: str
     quota: QuotaKind
     limit: float
+    size_s: float = SIZE_S
+
+    @property
+    def entity(self) -> dict[str, str]:
+        """Whom the quota is set for: the user, or the topic that carries the user's name."""
+        return {"topic" if self.quota in TOPIC_KINDS else "user": self.user}
 
 
 CLIENTS = (
     GreedyClient("producer", QuotaKind.PRODUCER_BYTE_RATE, 1_000_000.0),
     GreedyClient("consumer", QuotaKind.CONSUMER_BYTE_RATE, 1_000_000.0),
     GreedyClient("worker", QuotaKind.REQUEST_PERCENTAGE, 10.0),
+    GreedyClient("writer", QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 1_000_000.0),
+    GreedyClient("reader", QuotaKind.TOPIC_CONSUMER_BYTE_RATE, 1_000_000.0),
+    # Each request waits for its decision, so it has to be large: small ones would stay below the quota by themselves.
+    GreedyClient("admin", QuotaKind.CONTROLLER_MUTATION_RATE, 10.0, size_s=2.0),
 )
 
 
@@ -51,17 +61,20 @@ class Connection:
         next_s = time.monotonic()
         while next_s < until_s:
             time.sleep(max(0.0, next_s - time.monotonic()))
-            answer = self.gateway.admit(self.request())
+            answer = self.gateway.admit_mutations(self.request())  # others than mutations are admitted in line
             waited_s = time.monotonic() + answer.throttle_ms / 1000
-            next_s = waited_s if answer.withhold else max(waited_s, next_s + 1 / self.per_s)
+            next_s = waited_s if answer.withhold or any(answer.refused) else max(waited_s, next_s + 1 / self.per_s)
 
     def request(self) -> Request:
-        """A request of SIZE_S seconds of the quota."""
-        user, quota, limit = self.client
-        size = limit * SIZE_S
+        """A request of so many seconds of the quota as the client's have."""
+        user, quota, limit, size_s = self.client
+        size = limit * size_s
+        if quota.family is Family.MUTATIONS:
+            topics = [Mutation("orders", int(size))]
+            return Request("CreatePartitions", user=user, client_id="app", mutations=topics)
         if quota.family is Family.REQUEST_TIME:
             return Request("Metadata", user=user, client_id="app", request_time_ns=int(size * 10_000_000))
-        partitions = [TopicPartition("orders", 0, int(size))]
+        partitions = [TopicPartition(user, 0, int(size))]
         return Request(
             "Fetch" if quota.consumer else "Produce", user=user, client_id="app", topic_partitions=partitions
         )
@@ -81,7 +94,7 @@ def serve(settings: Settings, gateways: int, seconds: float, demand: float) -> N
         wait_until(lambda: gateway.stats().gateways == gateways, READY_S)
         print(READY, flush=True)
         until_s = time.monotonic() + seconds
-        connections = [Connection(gateway, client, demand / SIZE_S) for client in CLIENTS]
+        connections = [Connection(gateway, client, demand / client.size_s) for client in CLIENTS]
         threads = [Thread(target=connection.run, args=(until_s,)) for connection in connections]
         for thread in threads:
             thread.start()

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from scripts.closed_loop.greedy_gateway import CLIENTS, READY, SIZE_S, GreedyClient
+from scripts.closed_loop.greedy_gateway import CLIENTS, READY, GreedyClient
 from scripts.closed_loop.measures import Measures, measure
 from scripts.closed_loop.simulation import Served
 from scripts.closed_loop.situation import Situation
@@ -17,7 +17,7 @@ from sinks.tables.sql import run_query
 _START_S = 180.0
 _DRAIN_S = 300.0
 _SECTIONS = {"audit": {"trigger_s": 2}}
-_QUOTAS = [{"entity": {"user": client.user}, "quotas": {client.quota.value: client.limit}} for client in CLIENTS]
+_QUOTAS = [{"entity": client.entity, "quotas": {client.quota.value: client.limit}} for client in CLIENTS]
 
 _SERVED = """
 SELECT timestamp_ms, charge['value'] AS value
@@ -73,6 +73,6 @@ def _measured(
     paths: Mapping[str, str] = {"decisions": job.settings.delta.decisions}
     for timestamp_ms, value in run_query(_SERVED.format(user=client.user, quota=client.quota.value), paths, {}):
         served.add(float(timestamp_ms - began_ms), value, 0)
-    size = client.limit * SIZE_S
+    size = client.limit * client.size_s
     situation = Situation(client.quota, client.limit, client.limit * demand, size, gateways, seconds=seconds)
     return measure(situation, served)

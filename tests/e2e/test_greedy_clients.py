@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.closed_loop.greedy_gateway import CLIENTS
 from scripts.closed_loop.real import run_real
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone]
@@ -15,7 +16,7 @@ def test_greedy_clients_are_held_to_their_quotas_through_four_gateways(tmp_path:
     """By the decisions table, at 50 times the quota; the first 10 s left out, in which a fresh counter may burst."""
     found = run_real(tmp_path, gateways=4, seconds=SECONDS, demand=50.0)
 
-    assert found.keys() == {"producer", "consumer", "worker"}
+    assert found.keys() == {client.user for client in CLIENTS}
     for measures in found.values():
         assert 0.5 < measures.mean_after < 1.1  # a busy machine serves less
         assert measures.worst_5s_after < 2.0
