@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 
+from configs import kafka
 from configs.errors import KafkaUnavailableError
 from configs.kafka import connect
 from configs.settings import Properties, Settings, load_settings
@@ -96,8 +97,9 @@ def test_what_kafka_configs_sets_is_a_version_of_the_table_and_in_the_limits_top
     assert first.endswith("version 1 has the cluster's quotas of users and client-ids: 1 added, 0 changed, 1 removed")
 
 
-def test_a_broker_that_is_away_for_a_time_is_read_again(tmp_path: Path) -> None:
+def test_a_broker_that_is_away_for_a_time_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the same reader, whose connection was lost."""
+    monkeypatch.setattr(kafka, "CONNECT_TIMEOUT_MS", 2_000)
     with Broker(tmp_path) as broker, ClusterQuotasReader({"bootstrap.servers": broker.bootstrap_servers}) as reader:
         with connect(AlteringAdmin, {"bootstrap.servers": broker.bootstrap_servers}) as admin:
             admin.alter({"user": "mirror-alice"}, {KIND: 1024.0}, remove=False)

@@ -183,6 +183,18 @@ def test_a_table_that_cannot_be_altered_is_a_trouble_too(mirrored: Mirrored) -> 
     assert "can't be read" in trouble
 
 
+def test_a_look_is_followed_by_the_pause_of_the_settings_or_longer_for_many_entities(mirrored: Mirrored) -> None:
+    """A large answer must not take a core from the job; a failed look is not repeated at once, each is a login."""
+    mirrored.look()
+    assert mirrored.mirror.pause_s() == 0.001
+    mirrored.cluster.quotas = [({"user": str(number)}, {"request_percentage": 1.0}) for number in range(200)]
+    mirrored.look()
+    assert mirrored.mirror.pause_s() == 0.1
+    mirrored.cluster.fault = KafkaUnavailableError("no broker")
+    mirrored.look()
+    assert mirrored.mirror.pause_s() == 2.0
+
+
 def test_what_sluice_cannot_take_is_left_out_and_said_once(
     mirrored: Mirrored, caplog: pytest.LogCaptureFixture
 ) -> None:
