@@ -78,14 +78,14 @@ def test_what_kafka_configs_sets_is_a_version_of_the_table_and_in_the_limits_top
         job.start()
         try:
             assert job.settings.quotas.source == "kafka"
-            wait_until(lambda: published() == {entry(1024.0), ORDERS}, 30)
+            wait_until(lambda: published() == {entry(1024.0), ORDERS}, 60)
             assert QuotasTable(job.settings.delta.quotas).version() == 1
             alter({"user": "mirror-alice"}, KIND, 2048.5e3)
             alter({"user": None, "client-id": "app"}, KIND, 7.0)
             default = QuotaEntry(QuotaEntity(user=DEFAULT, client_id="app"), KIND, 7.0)
-            wait_until(lambda: published() == {entry(2048.5e3), default, ORDERS}, 30)
+            wait_until(lambda: published() == {entry(2048.5e3), default, ORDERS}, 60)
             alter({"user": "mirror-alice"}, KIND, None)
-            wait_until(lambda: published() == {default, ORDERS}, 30)
+            wait_until(lambda: published() == {default, ORDERS}, 60)
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10) as answer:
                 assert json.load(answer)["quota_mirror"] == {"ok": True, "reason": None, "left_out": 0}
         finally:
