@@ -114,6 +114,7 @@ class DeltaSettings:
 class QuotasSettings:
     """Section `quotas`: where the quotas come from."""
 
+    source: Literal["table", "kafka"]
     seed: Text | None
     poll_ms: Int32
 

@@ -27,8 +27,10 @@ from streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spa
 from streaming.enforce import query as enforce
 from streaming.enforce.known_entities import EntitiesByShard, known_entities, total
 from streaming.enforce.query import EnforceQuery
+from streaming.enforce.quota_mirror import QuotaMirror
 from streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
 from streaming.errors import JobError
+from streaming.runtime.cluster_quotas import ClusterQuotasReader
 from streaming.runtime.foreign_decisions import ForeignDecisions, ForeignDecisionsWatch
 from streaming.runtime.health import HealthServer, JobHealth
 from streaming.runtime.maintenance import MaintenanceSchedule
@@ -88,13 +90,32 @@ class Job:
         watch = QuotaWatch(table, QuotaSnapshots(checkpoint), self._settings.quotas.poll_ms)
         identity = job_identity(checkpoint)
         foreign = ForeignDecisionsWatch(self._settings.topics.decisions, self._settings.kafka, identity)
-        spark = self._started_session()
-        if spark is not None:
-            try:
-                if not self._stop.is_set():
-                    self._run_queries(spark, watch, foreign)
-            finally:
-                spark.stop()
+        with self._mirrored_cluster(table, watch):
+            spark = self._started_session()
+            if spark is not None:
+                try:
+                    if not self._stop.is_set():
+                        self._run_queries(spark, watch, foreign)
+                finally:
+                    spark.stop()
+
+    @contextmanager
+    def _mirrored_cluster(self, table: QuotasTable, watch: QuotaWatch) -> Iterator[None]:
+        """Keep the table a mirror of the cluster's quotas in this block, which begins with them in force."""
+        quotas, kafka = self._settings.quotas, self._settings.kafka
+        if quotas.source != "kafka":
+            yield
+            return
+        reader = ClusterQuotasReader(kafka)
+        mirror = QuotaMirror(reader, table, watch.in_force, quotas.poll_ms, self._health.report_mirror)
+        self._wait_for("quotas", f"the client quotas at {kafka['bootstrap.servers']}")
+        mirror.look()
+        watch.poll()
+        mirror.start()
+        try:
+            yield
+        finally:
+            mirror.stop()
 
     def _started_session(self) -> SparkSession | None:
         """A new session; None when the job is to stop and Java has ended at the same signal, as it does at first."""

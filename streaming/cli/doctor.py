@@ -18,6 +18,7 @@ from configs.kafka import connect
 from configs.settings import Settings
 from sinks.tables.quotas import QuotasTable
 from state.errors import SluiceError
+from state.quotas.cluster import client_quotas, cluster_changes
 from streaming.checkpoint.folder import Checkpoint
 from streaming.checkpoint.lock import is_locked
 from streaming.checkpoint.origin import check_origin
@@ -25,6 +26,7 @@ from streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spa
 from streaming.errors import CheckError
 from streaming.java.jars import SPARK_JARS
 from streaming.java.java import find_java
+from streaming.runtime.cluster_quotas import read_cluster_quotas
 
 _AUDIT_TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable")
 
@@ -58,13 +60,14 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print) -> int
         passes("python", check_python),
         passes("java", check_java),
         passes("jars of Spark", check_jars),
-        # without a broker the check of the topics would only wait and fail too
+        # without a broker these would only wait and fail too
         passes("broker", lambda: check_broker(settings))
         and all(
             [
                 passes("topics", lambda: check_topics(settings)),
                 passes("enforce query", lambda: check_progress(settings, *enforced)),
                 passes("audit query", lambda: check_progress(settings, *audited)),
+                passes("quotas source", lambda: check_quotas_source(settings)),
             ]
         ),
         passes("job", lambda: check_job(settings)),
@@ -247,6 +250,28 @@ def check_quotas_table(settings: Settings) -> str:
     table = QuotasTable(settings.delta.quotas, settings.delta.storage_options)
     version = table.version()
     return f"{table.path} is at version {version} with {len(table.entries(version))} quotas"
+
+
+def check_quotas_source(settings: Settings) -> str:
+    """Who says the quotas of users and client-ids, and whether the table has the cluster's where it mirrors them.
+
+    Raises KafkaUnavailableError, QuotasTableError, and CheckError if a job runs and the table differs.
+    """
+    if settings.quotas.source == "table":
+        return "table; sluice quotas alters them"
+    cluster = client_quotas(read_cluster_quotas(settings.kafka))
+    table = QuotasTable(settings.delta.quotas, settings.delta.storage_options)
+    version = table.version()
+    changes = cluster_changes(table.entries(version), cluster.entries)
+    found = f"kafka, with {len(cluster.entries)} quotas of users and client-ids"
+    if cluster.left_out:
+        found += f" and {len(cluster.left_out)} that Sluice can't take ({cluster.left_out[0]})"
+    if not any(changes):
+        return f"{found}; version {version} of the table has the same"
+    differing = f"{found}; against version {version} of the table: {changes}"
+    if is_locked(Checkpoint(settings.enforce.checkpoint)):
+        raise CheckError(f"{differing}; the job that runs should have mirrored them: look again, or see its log")
+    return f"{differing}; the job mirrors them"
 
 
 def check_sizing(settings: Settings) -> str:

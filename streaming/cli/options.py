@@ -180,6 +180,11 @@ class TableOptions:
         named = self.table is not None  # then the settings give only the options of the object store
         return job_settings(self.config, running=not named, say=not named)
 
+    def mirrors_a_cluster(self) -> bool:
+        """Whether the table is that of a job that mirrors a cluster's quotas into it. Raises InvalidSettingsError."""
+        settings = self.settings()
+        return settings.quotas.source == "kafka" and self.table in (None, settings.delta.quotas)
+
     def quotas_table(self) -> QuotasTable:
         """The table, which may not exist: only the job makes it. Raises InvalidSettingsError."""
         delta = self.settings().delta

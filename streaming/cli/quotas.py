@@ -15,13 +15,14 @@ from configs.quotas import load_quotas_file
 from sinks.errors import QuotasTableError, UsageUnknownError
 from sinks.tables.quotas import QuotaChange
 from sinks.tables.recent_usage import RecentUsage
-from state.errors import InvalidQuotaError
 from state.quotas.alteration import FilterComponent, matches
+from state.quotas.cluster import client_quotas, is_mirrored
 from state.quotas.entity import QuotaEntity
 from state.quotas.entry import Mode, QuotaEntry
 from state.quotas.resolution import Quotas
 from streaming.cli.changes import Difference, altered, differences, merged
 from streaming.cli.explain import explain, reach_lines
+from streaming.cli.kafka_configs import refused_alteration, refused_edit
 from streaming.cli.option_groups import grouped
 from streaming.cli.options import (
     AuthorOption,
@@ -88,6 +89,8 @@ def alter_quotas(
         raise UsageError("nothing to alter; give --add-config, --add-config-file or --delete-config")
     added = {key: read_number(key, value) for key, value in configs.items()}
     change = partial(altered, entity=target, added=added, deleted=deleted, shadow=mode is Mode.SHADOW)
+    if mode is Mode.ENFORCE and "topic" not in target and table.mirrors_a_cluster():
+        raise UsageError(refused_alteration(table.settings().kafka, target, added, deleted))
     if added and mode is Mode.ENFORCE:
         _check_not_tight(table, QuotaEntity.from_mapping(target), added, change, ask=not dry_run and not yes)
     version, before, after = (None, *_preview(table, change)) if dry_run else _commit(table, change, author.name())
@@ -191,7 +194,7 @@ def apply_quotas(
 ) -> None:
     """Set the quotas to those of a quota file in one commit, after showing the changes and asking."""
     wanted = load_quotas_file(file)
-    _edit(table, partial(merged, wanted=wanted, prune=prune), author, dry_run=dry_run, yes=yes)
+    _edit(table, _merging(table, wanted, prune=prune), author, dry_run=dry_run, yes=yes)
 
 
 @app.command("export")
@@ -232,31 +235,33 @@ def import_quotas(
         raise UsageError("--bootstrap-servers takes over all entities; leave out the entity options")
     else:
         wanted, refused = _cluster_quotas(str(bootstrap_servers), command_config)
-    _edit(table, partial(merged, wanted=wanted, prune=prune), author, dry_run=dry_run, yes=yes)
+    _edit(table, _merging(table, wanted, prune=prune), author, dry_run=dry_run, yes=yes)
     if refused:
         raise typer.Exit(EXIT_FAILED)
 
 
 def _cluster_quotas(bootstrap_servers: str, command_config: Path | None) -> tuple[list[QuotaEntry], bool]:
     """The cluster's quotas, and whether one was refused; standard error says which are left out."""
-    from streaming.cli.kafka_import import read_cluster_quotas  # Kafka's client is slow to import
+    from streaming.runtime.cluster_quotas import read_cluster_quotas  # Kafka's client is slow to import
 
     properties = read_properties(command_config) if command_config else {}
     kafka = properties | {
         "bootstrap.servers": bootstrap_servers
     }  # another cluster: no login of the settings goes there
-    entries: list[QuotaEntry] = []
-    refused = False
-    for entity, values in read_cluster_quotas(kafka):
-        if "ip" in entity:
-            typer.echo(f"left out {entity}: Sluice meters requests, not connections", err=True)
-            continue
-        try:
-            entries += altered([], entity, values)
-        except InvalidQuotaError as error:
-            typer.echo(f"refused {entity}: {error}", err=True)
-            refused = True
-    return entries, refused
+    cluster = read_cluster_quotas(kafka)
+    for entity in [quota.entity for quota in cluster if "ip" in quota.entity]:
+        typer.echo(f"left out {entity}: Sluice meters requests, not connections", err=True)
+    entries, refused = client_quotas(cluster)
+    for line in refused:
+        typer.echo(f"refused {line}", err=True)
+    return entries, bool(refused)
+
+
+def _merging(table: TableOptions, wanted: Sequence[QuotaEntry], *, prune: bool) -> Change:
+    """The change to the quotas wanted; of a mirrored cluster's quotas none is pruned, they are not the table's."""
+    if prune and table.mirrors_a_cluster():
+        return lambda entries: merged(filter(is_mirrored, entries), wanted, prune=False)
+    return partial(merged, wanted=wanted, prune=prune)
 
 
 def _preview(table: TableOptions, change: Change) -> tuple[list[QuotaEntry], list[QuotaEntry]]:
@@ -315,7 +320,9 @@ def _recent_usage(table: TableOptions, target: QuotaEntity, added: Mapping[str, 
 
 
 def _edit(table: TableOptions, change: Change, author: AuthorOption, *, dry_run: bool, yes: bool) -> None:
-    """Shows what changes, asks unless `yes`, and commits it."""
+    """Shows what changes, asks unless `yes`, and commits it; refuses changes of quotas that the cluster has."""
+    if table.mirrors_a_cluster():
+        change = partial(_changed_here, table.settings().kafka, change)
     before, after = _preview(table, change)
     changed = differences(before, after)
     if not changed:
@@ -334,6 +341,14 @@ def _edit(table: TableOptions, change: Change, author: AuthorOption, *, dry_run:
         typer.confirm(f"Apply {len(changed)} change(s)?", abort=True)
     version, _, _ = _commit(table, confirmed, author.name())
     typer.echo(f"Quotas are now at version {version}.")
+
+
+def _changed_here(kafka: Mapping[str, str], change: Change, entries: list[QuotaEntry]) -> list[QuotaEntry]:
+    """`change(entries)`. Raises UsageError if it changes quotas that are mirrored from the cluster."""
+    after = change(entries)
+    if reason := refused_edit(kafka, differences(entries, after)):
+        raise UsageError(reason)
+    return after
 
 
 def _matches(entity: QuotaEntity, filters: Sequence[FilterComponent]) -> bool:

@@ -89,13 +89,13 @@ def quotas_yaml(entries: Iterable[QuotaEntry]) -> str:
             raise InvalidQuotaError(
                 "bad_name", f"{entity_text(entity)}: a quota file takes the name <default> for the default entity"
             )
-        values = {quota.kind.value: _plain_number(quota.value) for quota in group}
+        values = {quota.kind.value: plain_number(quota.value) for quota in group}
         written_mode = {"mode": mode.value} if mode is Mode.SHADOW else {}
         content.append({"entity": entity.to_mapping(), **written_mode, "quotas": values})
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True) if content else "[]\n"
 
 
-def _plain_number(value: float) -> float | int:
+def plain_number(value: float) -> float | int:
     """Whole numbers without a fraction, as people write them."""
     return int(value) if value.is_integer() and value < 2**53 else value
 

@@ -56,6 +56,17 @@ class JobHealth:
             "Entities with stored counters, in the shards that were charged since the process started",
             registry=self.registry,
         )
+        self._mirror: dict[str, Any] | None = None
+        # with a label, a job that mirrors nothing has no value: an alert on 0 must not see it
+        self._mirror_up = Gauge(
+            "sluice_quota_mirror_up",
+            "1 while the quotas of the source are mirrored",
+            ["source"],
+            registry=self.registry,
+        )
+        self._left_out = Gauge(
+            "sluice_quotas_left_out", "Quotas of the source that Sluice can't take", ["source"], registry=self.registry
+        )
         self._quota_version = Gauge("sluice_quota_version", "Quotas version in force", registry=self.registry)
         self._up.labels(required_query).set(0)  # an alert on 0 must see a job that can't start too
 
@@ -83,6 +94,16 @@ class JobHealth:
     def report_known(self, entities: int) -> None:
         """Report how many entities have stored counters."""
         self._known_entities.set(entities)
+
+    def report_mirror(self, trouble: str | None, left_out: int) -> None:
+        """Report why the cluster's quotas are not mirrored now, None if they are, and how many are left out."""
+        self._mirror = {"ok": trouble is None, "reason": trouble, "left_out": left_out}
+        self._mirror_up.labels("kafka").set(trouble is None)
+        self._left_out.labels("kafka").set(left_out)
+
+    def mirror(self) -> dict[str, Any] | None:
+        """Whether the cluster's quotas are mirrored, if not why, and how many are left out; None for source table."""
+        return self._mirror
 
     def foreign_decisions(self) -> dict[str, Any]:
         """How many decisions of other jobs were seen, and whose."""
@@ -237,6 +258,7 @@ class _Handler(BaseHTTPRequestHandler):
             "reason": None if good else self._health.unready_reason(),
             "queries": self._health.queries(),
             "foreign_decisions": self._health.foreign_decisions(),
+            "quota_mirror": self._health.mirror(),
         }
         self._answer(200 if good else 503, "application/json", json.dumps(answer).encode())
 

@@ -35,7 +35,7 @@ class JobProcess(SluiceJob):
     `spark` is GENERATED_CODE.
     """
 
-    def __init__(self, folder: Path, bootstrap_servers: str, quotas: Sequence[Json], **sections: Json) -> None:
+    def __init__(self, folder: Path, bootstrap_servers: str, quotas: Sequence[Json], /, **sections: Json) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         topics = {
             name: f"{folder.name}-{name}" for name in ("requests", "decisions", "dead_letters", "limits", "waits")

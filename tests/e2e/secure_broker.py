@@ -72,6 +72,13 @@ class SecureBroker:
             )
             admin.create_acls([_right(user, operation, names[topic]) for user, topic, operation in TOPIC_RIGHTS])
 
+    def let_read_quotas(self, user: str) -> None:
+        """Give the right that `quotas.source: kafka` needs."""
+        cluster = ResourcePattern(ResourceType.CLUSTER, "kafka-cluster")
+        right = ACL(f"User:{user}", "*", ACLOperation.DESCRIBE_CONFIGS, ACLPermissionType.ALLOW, cluster)
+        with KafkaAdminClient(bootstrap_servers=self.admin_servers) as admin:
+            admin.create_acls([right])
+
 
 TOPIC_RIGHTS = (
     ("job", "requests", ACLOperation.READ),

@@ -12,10 +12,12 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import TopicAuthorizationFailedError
 
+from configs.errors import KafkaUnavailableError
 from configs.kafka import connect
 from configs.settings import Properties
 from scripts.testbed.processes import descendants
 from scripts.testbed.reconciliation import reconcile, records, rows
+from streaming.runtime.cluster_quotas import read_cluster_quotas
 from tests.e2e.job_process import AUDITED, JobProcess, wait_until
 from tests.e2e.secure_broker import SecureBroker
 
@@ -121,6 +123,24 @@ def test_nobody_reads_what_is_not_theirs(broker: SecureBroker, job: JobProcess) 
         assert read_one(login(broker, user, PASSWORDS[user]), job.settings.topics.requests) is None
     kafka = login(broker, "auditor", PASSWORDS["auditor"])
     assert read_one(kafka, job.settings.topics.dead_letters)
+
+
+@pytest.mark.usefixtures("job")
+def test_mirroring_the_clusters_quotas_needs_describe_configs_on_the_cluster(broker: SecureBroker) -> None:
+    """Which the job has only where it is given."""
+    kafka = login(broker, "job", PASSWORDS["job"])
+    with pytest.raises(KafkaUnavailableError, match="the login has DescribeConfigs on the cluster"):
+        read_cluster_quotas(kafka)
+    broker.let_read_quotas("job")
+    wait_until(lambda: can_read_quotas(kafka), 30)
+
+
+def can_read_quotas(kafka: dict[str, str]) -> bool:
+    """Whether the broker has learnt of the right."""
+    try:
+        return read_cluster_quotas(kafka) == []
+    except KafkaUnavailableError:
+        return False
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,17 @@ def test_a_readable_quotas_table_tells_its_version(settings: Settings) -> None:
     assert doctor.check_quotas_table(settings) == f"{settings.delta.quotas} is at version 0 with 0 quotas"
 
 
+def test_quotas_of_the_table_need_no_cluster(settings: Settings) -> None:
+    assert doctor.check_quotas_source(settings) == "table; sluice quotas alters them"
+
+
+def test_quotas_of_a_cluster_that_cannot_be_read_fail(settings: Settings) -> None:
+    mirroring = dataclasses.replace(settings, quotas=dataclasses.replace(settings.quotas, source="kafka"))
+
+    with pytest.raises(KafkaUnavailableError, match=settings.kafka["bootstrap.servers"]):
+        doctor.check_quotas_source(mirroring)
+
+
 def test_a_job_that_holds_the_checkpoint_runs(settings: Settings) -> None:
     checkpoint = Checkpoint(settings.enforce.checkpoint)
 

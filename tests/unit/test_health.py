@@ -118,6 +118,26 @@ def test_decisions_of_other_jobs_are_in_the_body_and_a_metric(server: HealthServ
     assert "\nsluice_foreign_decisions 7.0\n" in get(server, "/metrics")[1]
 
 
+def test_a_mirror_of_the_clusters_quotas_is_in_the_body_and_the_metrics(
+    server: HealthServer, health: JobHealth
+) -> None:
+    """The job is ready without it; a job that mirrors nothing has no value that an alert on 0 could see."""
+    health.heartbeat({"enforce": RUNNING}, 1)
+    assert json.loads(get(server, "/readyz")[1])["quota_mirror"] is None
+    assert "\nsluice_quota_mirror_up" not in get(server, "/metrics")[1]
+
+    health.report_mirror("no broker", 2)
+
+    status, body = get(server, "/readyz")
+    assert status == 200
+    assert json.loads(body)["quota_mirror"] == {"ok": False, "reason": "no broker", "left_out": 2}
+    metrics = get(server, "/metrics")[1]
+    assert '\nsluice_quota_mirror_up{source="kafka"} 0.0\n' in metrics
+    assert '\nsluice_quotas_left_out{source="kafka"} 2.0\n' in metrics
+    health.report_mirror(None, 0)
+    assert '\nsluice_quota_mirror_up{source="kafka"} 1.0\n' in get(server, "/metrics")[1]
+
+
 def test_readyz_names_topic_partition_and_offset_of_what_ended_a_query(server: HealthServer, health: JobHealth) -> None:
     ended = QueryState(RunState.GIVEN_UP, 0, 1, "lost", Place("requests", 3, 700))
     health.heartbeat({"enforce": ended, "audit": replace(ended, place=Place(shard=5))}, 1)

@@ -658,3 +658,126 @@ def test_a_command_loads_neither_spark_nor_pandas_nor_a_kafka_client(example: Sh
     )
     arguments = ["describe", "--table", example.table.path]
     subprocess.run([sys.executable, "-c", program, *arguments], check=True, cwd=Path(__file__).parents[2])
+
+
+# --- quotas.source: kafka ---
+
+MIRRORED = [
+    QuotaEntry(ALICE, QuotaKind.PRODUCER_BYTE_RATE, 1024.0),
+    QuotaEntry(QuotaEntity(client_id=DEFAULT), QuotaKind.REQUEST_PERCENTAGE, 50.0),
+]
+ALTER = "kafka-configs.sh --bootstrap-server kafka:9092 --alter"
+
+
+class MirroringShell(Shell):
+    """A shell whose settings say that the job mirrors a cluster's quotas into the table."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / "quotas")
+        self.table.create(MIRRORED, "kafka", datetime(2026, 1, 1, tzinfo=UTC))
+        self.settings = folder / "sluice.yaml"
+        self.settings.write_text(
+            f"quotas: {{source: kafka}}\nkafka: {{bootstrap.servers: 'kafka:9092'}}\n"
+            f"delta: {{quotas: '{self.table.path}'}}\n"
+        )
+
+    def run(self, *arguments: object, answer: str | None = None) -> Result:
+        return super().run(*arguments, "--config", self.settings, answer=answer)
+
+
+@pytest.fixture
+def mirroring(tmp_path: Path) -> MirroringShell:
+    return MirroringShell(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (
+            ["--user", "alice", "--add-config", "producer_byte_rate=2048,request_time_percent=0.5"],
+            "--entity-type users --entity-name alice --add-config producer_byte_rate=2048,request_percentage=0.5",
+        ),
+        (
+            ["--user-defaults", "--client", "my app", "--delete-config", "producer_byte_rate", "--dry-run"],
+            "--entity-type clients --entity-name 'my app' --entity-type users --entity-default"
+            " --delete-config producer_byte_rate",
+        ),
+        (
+            ["--client-defaults", "--add-config", "consumer_byte_rate=1", "--delete-config", "request_percentage"],
+            "--entity-type clients --entity-default --add-config consumer_byte_rate=1"
+            " --delete-config request_percentage",
+        ),
+    ],
+)
+def test_alter_of_mirrored_quotas_names_the_kafka_configs_command(
+    mirroring: MirroringShell, arguments: list[str], command: str
+) -> None:
+    said = mirroring.usage_error("alter", *arguments)
+
+    rule = "quotas.source is kafka, so quotas of users and client-ids are set with kafka-configs.sh"
+    assert said.endswith(f"{rule}: {ALTER} {command}")
+    assert mirroring.table.version() == 0
+
+
+def test_a_login_of_the_settings_is_named_in_the_command(mirroring: MirroringShell) -> None:
+    mirroring.settings.write_text(mirroring.settings.read_text().replace("9092'", "9092', security.protocol: SASL_SSL"))
+    said = mirroring.usage_error("alter", "--user", "alice", "--add-config", "producer_byte_rate=1")
+    assert "--bootstrap-server kafka:9092 --command-config login.properties --alter" in said
+
+
+def test_topic_and_shadow_quotas_stay_in_the_table(mirroring: MirroringShell) -> None:
+    mirroring.lines("alter", "--topic", "orders", "--add-config", "producer.byte.rate=1e6")
+    mirroring.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=512", "--mode", "shadow")
+    mirroring.lines("alter", "--topic", "orders", "--delete-config", "producer.byte.rate")
+    assert [line.split("  ")[-1] for line in mirroring.lines("history")][:3] == [
+        "- topic 'orders': producer.byte.rate 1000000.0",
+        "+ user-principal 'alice': producer_byte_rate 512.0 (shadow)",
+        "+ topic 'orders': producer.byte.rate 1000000.0",
+    ]
+
+
+def test_apply_import_and_revert_of_mirrored_quotas_are_refused(mirroring: MirroringShell, tmp_path: Path) -> None:
+    """All or nothing: the topic quota of the same file is not set either."""
+    file, node = tmp_path / "quotas.yaml", tmp_path / "erin.json"
+    file.write_text(
+        "- {entity: {topic: orders}, quotas: {producer.byte.rate: 1}}\n"
+        "- {entity: {client_id: null}, quotas: {request_percentage: 60, consumer_byte_rate: 7}}\n"
+        "- {entity: {user: alice}, quotas: {producer_byte_rate: 2048}}\n"
+    )
+    node.write_text('{"version":1,"config":{"producer_byte_rate":"1024"}}')
+    mirroring.table.alter(lambda _: [], "kafka", datetime(2026, 1, 2, tzinfo=UTC))
+
+    applied = mirroring.usage_error("apply", file, "--yes")
+    assert "and 3 of the changes are of such quotas; for the first entity: " in applied
+    assert applied.endswith(
+        "--entity-type clients --entity-default --add-config consumer_byte_rate=7,request_percentage=60"
+    )
+    imported = mirroring.usage_error("import", "--file", node, "--user", "erin", "--yes")
+    assert imported.endswith(f"{ALTER} --entity-type users --entity-name erin --add-config producer_byte_rate=1024")
+    reverted = mirroring.usage_error("revert", "--to-version", 0)
+    assert reverted.endswith(f"{ALTER} --entity-type clients --entity-default --add-config request_percentage=50")
+    assert mirroring.table.version() == 1
+
+
+def test_a_file_without_mirrored_quotas_can_be_applied_with_prune(mirroring: MirroringShell, tmp_path: Path) -> None:
+    """It prunes topic and shadow quotas alone; so does an export with a change of these."""
+    mirroring.lines("alter", "--topic", "orders", "--add-config", "producer.byte.rate=1e6")
+    file = tmp_path / "quotas.yaml"
+    file.write_text("- {entity: {user: alice}, mode: shadow, quotas: {producer_byte_rate: 512}}\n")
+    assert mirroring.lines("apply", file, "--prune", "--yes")[:-1] == [
+        "- topic 'orders': producer.byte.rate 1000000.0",
+        "+ user-principal 'alice': producer_byte_rate 512.0 (shadow)",
+    ]
+    file.write_text(mirroring.run("export").stdout.replace("512", "256"))
+    assert mirroring.lines("apply", file, "--prune", "--yes")[:-1] == [
+        "~ user-principal 'alice': producer_byte_rate 512.0 (shadow) -> 256.0 (shadow)"
+    ]
+    mirroring.lines("revert", "--to-version", 2)
+    assert {entry for entry in mirroring.table.entries() if not entry.shadow} == set(MIRRORED)
+
+
+def test_a_table_that_is_not_the_jobs_is_altered_freely(mirroring: MirroringShell, tmp_path: Path) -> None:
+    other = Shell(tmp_path / "other")
+    other.table.create([], "seed", datetime(2026, 1, 1, tzinfo=UTC))
+    result = other.run("alter", "--user", "a", "--add-config", "request_percentage=1", "--config", mirroring.settings)
+    assert (result.exit_code, len(other.table.entries())) == (0, 1)

@@ -68,6 +68,7 @@ def test_the_defaults_are_those_of_kafka() -> None:
     assert settings.spark == {"spark.master": "local[*]"}
     assert settings.enforce.shuffle_partitions is None
     assert settings.quotas.seed is None
+    assert settings.quotas.source == "table"
 
 
 def test_a_file_changes_only_what_it_gives(write: Write) -> None:
@@ -158,6 +159,7 @@ def test_text_in_a_variable_is_not_replaced_again(write: Write) -> None:
         ("enforce: {checkpoint: null}", "enforce.checkpoint is null; expected a text"),
         ("enforce: {starting_offsets: begin}", 'enforce.starting_offsets is "begin"; expected one of earliest, latest'),
         ("quota: {policy: kip125}", 'quota.policy is "kip125"; expected one of kip124, kip124_draft'),
+        ("quotas: {source: foo}", 'quotas.source is "foo"; expected one of kafka, table'),
         ("quota: {coexistence: min}", 'quota.coexistence is "min"; expected one of max, sequential'),
         ("state: 3", "state is not a section; expected settings indented below state:"),
         ("- state", "not a mapping; expected sections such as kafka: and topics:"),

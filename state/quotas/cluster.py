@@ -1,0 +1,108 @@
+"""The client quotas of a Kafka cluster, and how the quotas table becomes a mirror of them.
+
+Only the enforced quotas of users and client-ids are mirrored: a cluster has neither shadow nor topic quotas.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from state.errors import InvalidQuotaError
+from state.quotas.alteration import RawEntity
+from state.quotas.entity import QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
+from state.quotas.validation import check_value, quota_kind
+
+CLIENT_TYPES = frozenset({"user", "client-id"})
+
+
+class ClusterQuota(NamedTuple):
+    """The quotas of one entity as the cluster returns them: entity type to name, None for the default."""
+
+    entity: RawEntity
+    values: Mapping[str, float]
+
+
+class ClientQuotas(NamedTuple):
+    """The cluster's quotas of users and client-ids, and those that are left out: what and why, a line each."""
+
+    entries: list[QuotaEntry]
+    left_out: list[str]
+
+
+class ClusterChanges(NamedTuple):
+    """How many mirrored quotas differ: the cluster alone has them, has another value, or doesn't have them."""
+
+    added: int
+    changed: int
+    removed: int
+
+    def __str__(self) -> str:
+        """In words.
+
+        >>> str(ClusterChanges(3, 1, 0))
+        '3 added, 1 changed, 0 removed'
+        """
+        return f"{self.added} added, {self.changed} changed, {self.removed} removed"
+
+
+def client_quotas(cluster: Iterable[ClusterQuota]) -> ClientQuotas:
+    """The quotas of users and client-ids that Sluice can take; those of ips, which limit connections, are not named.
+
+    >>> client_quotas([ClusterQuota({"user": None}, {"request_percentage": 50.0, "new_rate": 1.0})]).left_out
+    ["new_rate of {'user': None}: unknown quota key 'new_rate'; expected one of producer_byte_rate, \
+consumer_byte_rate, request_percentage, controller_mutation_rate on users and client-ids"]
+    """
+    found = ClientQuotas([], [])
+    for entity, values in cluster:
+        if "ip" not in entity:
+            _take(found, entity, values)
+    return found
+
+
+def is_mirrored(entry: QuotaEntry) -> bool:
+    """Whether the quota is one that a cluster can have: enforced, on a user, a client-id or both."""
+    return not entry.shadow and entry.entity.topic is None
+
+
+def mirrored(entries: Iterable[QuotaEntry], cluster: Iterable[QuotaEntry]) -> list[QuotaEntry]:
+    """`entries` with the cluster's quotas in place of the enforced ones of users and client-ids."""
+    return [*(entry for entry in entries if not is_mirrored(entry)), *cluster]
+
+
+def cluster_changes(entries: Iterable[QuotaEntry], cluster: Iterable[QuotaEntry]) -> ClusterChanges:
+    """What `mirrored` would change of `entries`."""
+    before = _values(entry for entry in entries if is_mirrored(entry))
+    after = _values(cluster)
+    common = before.keys() & after.keys()
+    return ClusterChanges(
+        added=len(after) - len(common),
+        changed=sum(before[key] != after[key] for key in common),
+        removed=len(before) - len(common),
+    )
+
+
+def _take(found: ClientQuotas, entity: RawEntity, values: Mapping[str, float]) -> None:
+    """Put the quotas of one entity where they belong."""
+    for key, value in values.items():
+        try:
+            found.entries.append(_entry(entity, key, value))
+        except InvalidQuotaError as error:
+            found.left_out.append(f"{key} of {dict(entity)}: {error}")
+
+
+def _entry(entity: RawEntity, key: str, value: float) -> QuotaEntry:
+    """Raises InvalidQuotaError."""
+    if not entity.keys() <= CLIENT_TYPES:
+        unknown = ", ".join(sorted(entity.keys() - CLIENT_TYPES))
+        raise InvalidQuotaError(
+            "unknown_entity_type", f"unknown entity type {unknown}; expected user, client-id or both"
+        )
+    client = QuotaEntity.from_mapping(entity)
+    kind = quota_kind(client, key)
+    check_value(kind, value)
+    return QuotaEntry(client, kind, value)
+
+
+def _values(entries: Iterable[QuotaEntry]) -> dict[tuple[QuotaEntity, QuotaKind], float]:
+    return {(entry.entity, entry.kind): entry.value for entry in entries}

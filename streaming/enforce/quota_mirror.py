@@ -1,0 +1,132 @@
+"""Mirrors the client quotas of the Kafka cluster into the quotas table, where `quotas.source` is kafka."""
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from sinks.background import BackgroundThread
+from sinks.tables.quotas import QuotasTable
+from state.errors import SluiceError
+from state.quotas.cluster import ClusterChanges, ClusterQuota, client_quotas, cluster_changes, mirrored
+from state.quotas.entry import QuotaEntry
+from streaming.runtime.cluster_quotas import ClusterQuotasReader
+
+log = logging.getLogger("sluice.mirror")
+
+MIRRORED_BY = "kafka"
+"""The author of the versions that the mirror makes."""
+
+_RETRY_S = 2.0
+"""The pause after a reading that failed: each makes a new connection, with a login."""
+
+_PAUSE_PER_ENTITY_S = 0.0005
+"""An answer takes 0.04 ms of a core for each entity (0.1 ms on a busy machine), beside the job's own work."""
+
+_STOP_TIMEOUT_S = 5.0
+
+InForce = Callable[[], tuple[int, list[QuotaEntry]]]
+"""The version in force and its quotas."""
+
+Report = Callable[[str | None, int], None]
+"""Is told after each look: why the cluster can't be mirrored, None if it can, and how many quotas are left out."""
+
+
+class QuotaMirror:
+    """A thread that makes the quotas table say of users and client-ids what the cluster says.
+
+    What the cluster has is compared with what is in force, so a look at a cluster without changes reads no table. Where
+    they differ the table is altered, on its newest version. While the cluster or the table can't be read, what is in
+    force stays so; the log has that once, and again when it is over.
+    """
+
+    def __init__(
+        self, reader: ClusterQuotasReader, table: QuotasTable, in_force: InForce, poll_ms: int, report: Report
+    ) -> None:
+        self._reader = reader
+        self._table = table
+        self._in_force = in_force
+        self._poll_s = poll_ms / 1000.0
+        self._report = report
+        self._answer: list[ClusterQuota] = []
+        self._compared_with: int | None = None
+        self._trouble: str | None = None
+        self._left_out: frozenset[str] = frozenset()
+        self._thread = BackgroundThread("quota-mirror", self._look_and_pause, pause_s=0.0)
+
+    def start(self) -> None:
+        """Begin to look every `poll_ms`."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, or leave it to its end with the process when no broker answers for 5 s."""
+        self._thread.stop(_STOP_TIMEOUT_S)
+        if not self._thread.is_alive():
+            self._reader.close()
+
+    def look(self) -> None:
+        """Read the cluster once and mirror what differs. Never raises: the job goes on with what is in force."""
+        try:
+            self._mirror(self._reader.read())
+        except Exception as error:  # of any class: an answer that nobody foresaw must not end the job's start
+            self._note_trouble(error)
+        else:
+            self._note_success()
+        self._report(self._trouble, len(self._left_out))
+
+    def pause_s(self) -> float:
+        """The pause after the last look, in seconds."""
+        if self._trouble is not None:
+            return _RETRY_S
+        return max(self._poll_s, len(self._answer) * _PAUSE_PER_ENTITY_S)
+
+    def _look_and_pause(self) -> None:
+        self.look()
+        self._thread.stopped.wait(self.pause_s())
+
+    def _mirror(self, answer: list[ClusterQuota]) -> None:
+        """Alter the table where what is in force is not what the cluster has."""
+        version, entries = self._in_force()
+        if answer == self._answer and version == self._compared_with:
+            return
+        cluster = client_quotas(answer)
+        self._note_left_out(cluster.left_out)
+        if any(cluster_changes(entries, cluster.entries)):
+            self._alter(cluster.entries)
+        self._answer, self._compared_with = answer, version
+
+    def _alter(self, cluster: list[QuotaEntry]) -> None:
+        changes = ClusterChanges(0, 0, 0)
+
+        def change(entries: list[QuotaEntry]) -> list[QuotaEntry]:
+            nonlocal changes  # others may have altered the table since the version in force
+            changes = cluster_changes(entries, cluster)
+            return mirrored(entries, cluster)
+
+        version = self._table.alter(change, MIRRORED_BY, datetime.now(UTC))
+        if any(changes):
+            log.info("quotas version %d has the cluster's quotas of users and client-ids: %s", version, changes)
+
+    def _note_left_out(self, left_out: list[str]) -> None:
+        """Log what is left out for the first time, or again after it was not."""
+        for line in left_out:
+            if line not in self._left_out:
+                log.warning("left out %s", line)
+        self._left_out = frozenset(left_out)
+
+    def _note_trouble(self, error: Exception) -> None:
+        """Log a trouble once, until it changes or is over; one that nobody expected with its stack."""
+        trouble = " ".join(str(error).split()) or type(error).__name__
+        if trouble == self._trouble:
+            return
+        self._trouble = trouble
+        log.error(
+            "%s; quotas version %d stays in force",
+            trouble,
+            self._in_force()[0],
+            exc_info=not isinstance(error, SluiceError),
+        )
+
+    def _note_success(self) -> None:
+        if self._trouble is not None:
+            log.info("the cluster's quotas are mirrored again")
+        self._trouble = None

@@ -1,0 +1,145 @@
+"""`quotas.source: kafka` on a real broker: from an alteration in the cluster to the limits that gateways read."""
+
+import json
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from configs import kafka
+from configs.errors import KafkaUnavailableError
+from configs.kafka import connect
+from configs.settings import Properties, Settings, load_settings
+from scripts.testbed.broker import Broker, free_ports
+from sinks.tables.quotas import QuotasTable
+from state.quotas.cluster import client_quotas
+from state.quotas.entity import DEFAULT, QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
+from streaming.checkpoint.folder import Checkpoint
+from streaming.checkpoint.lock import locked
+from streaming.cli.doctor import check_quotas_source
+from streaming.errors import CheckError
+from streaming.runtime.cluster_quotas import ClusterQuotasReader, read_cluster_quotas
+from tests.e2e.client_quotas import AlteringAdmin
+from tests.e2e.job_process import JobProcess, wait_until
+from tests.e2e.test_limits_topic import read
+
+pytestmark = pytest.mark.kafka
+
+KIND = QuotaKind.PRODUCER_BYTE_RATE
+ORDERS = QuotaEntry(QuotaEntity(topic="orders"), QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 1e6)
+
+
+@contextmanager
+def altering(servers: str) -> Iterator[Callable[..., None]]:
+    """Sets quotas of one entity, and removes what is still set when the block ends: the broker is every test's."""
+    with connect(AlteringAdmin, {"bootstrap.servers": servers}) as admin:
+
+        def alter(entity: dict[str, str | None], key: str, value: float | None) -> None:
+            admin.alter(entity, {key: value or 0.0}, remove=value is None)
+
+        try:
+            yield alter
+        finally:
+            for entity, values in admin.describe_client_quotas():
+                admin.alter(entity, values, remove=True)
+
+
+def entry(value: float, user: str = "mirror-alice") -> QuotaEntry:
+    return QuotaEntry(QuotaEntity(user=user), KIND, value)
+
+
+@pytest.mark.spark
+def test_what_kafka_configs_sets_is_a_version_of_the_table_and_in_the_limits_topic(
+    kafka_broker: str, tmp_path: Path
+) -> None:
+    """From the first version that a gateway sees. The table's own client quotas give way, its topic quotas stay."""
+    (port,) = free_ports(1)
+    seed = [
+        {"entity": {"topic": "orders"}, "quotas": {"producer.byte.rate": 1_000_000}},
+        {"entity": {"user": "mirror-bob"}, "quotas": {"producer_byte_rate": 1}},
+    ]
+    job = JobProcess(tmp_path / uuid4().hex[:8], kafka_broker, seed, quotas={"source": "kafka"}, health={"port": port})
+
+    def published() -> set[QuotaEntry]:
+        try:
+            return set(read(job.settings.topics, kafka_broker).entries.values())
+        except Exception:
+            return set()
+
+    with altering(kafka_broker) as alter:
+        alter({"user": "mirror-alice"}, KIND, 1024.0)
+        job.start()
+        try:
+            assert job.settings.quotas.source == "kafka"
+            wait_until(lambda: published() == {entry(1024.0), ORDERS}, 60)
+            assert QuotasTable(job.settings.delta.quotas).version() == 1
+            alter({"user": "mirror-alice"}, KIND, 2048.5e3)
+            alter({"user": None, "client-id": "app"}, KIND, 7.0)
+            default = QuotaEntry(QuotaEntity(user=DEFAULT, client_id="app"), KIND, 7.0)
+            wait_until(lambda: published() == {entry(2048.5e3), default, ORDERS}, 60)
+            alter({"user": "mirror-alice"}, KIND, None)
+            wait_until(lambda: published() == {default, ORDERS}, 60)
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10) as answer:
+                assert json.load(answer)["quota_mirror"] == {"ok": True, "reason": None, "left_out": 0}
+        finally:
+            job.stop()
+
+    history = list(QuotasTable(job.settings.delta.quotas).history())
+    assert {change.changed_by for change in history if change.version > 0} == {"kafka"}
+    first = next(line["message"] for line in job.log() if "has the cluster's quotas" in line["message"])
+    assert first.endswith("version 1 has the cluster's quotas of users and client-ids: 1 added, 0 changed, 1 removed")
+
+
+def test_a_broker_that_is_away_for_a_time_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the same reader, whose connection was lost."""
+    monkeypatch.setattr(kafka, "CONNECT_TIMEOUT_MS", 2_000)
+    with Broker(tmp_path) as broker, ClusterQuotasReader({"bootstrap.servers": broker.bootstrap_servers}) as reader:
+        with connect(AlteringAdmin, {"bootstrap.servers": broker.bootstrap_servers}) as admin:
+            admin.alter({"user": "mirror-alice"}, {KIND: 1024.0}, remove=False)
+        wait_until(lambda: client_quotas(reader.read()).entries == [entry(1024.0)], 30)
+
+        broker.stop()
+        with pytest.raises(KafkaUnavailableError, match=f"no Kafka broker answers at {broker.bootstrap_servers}"):
+            reader.read()
+        broker.start()
+        assert client_quotas(reader.read()).entries == [entry(1024.0)]
+
+        broker.kill()
+        broker.start()
+        assert client_quotas(reader.read()).entries == [entry(1024.0)]
+
+
+def test_the_doctor_compares_the_cluster_with_the_table(kafka_broker: str, tmp_path: Path) -> None:
+    """A difference is a failure only where a job should have mirrored it."""
+    settings = mirroring(kafka_broker, tmp_path)
+    table = QuotasTable(settings.delta.quotas)
+    table.create([entry(1.0, "mirror-bob"), ORDERS], "test", datetime.now(UTC))
+    with altering(kafka_broker) as alter:
+        alter({"user": "mirror-alice"}, KIND, 1024.0)
+        wait_until(lambda: len(read_cluster_quotas(settings.kafka)) == 1, 30)
+
+        found = "kafka, with 1 quotas of users and client-ids"
+        differs = f"{found}; against version 0 of the table: 1 added, 0 changed, 1 removed"
+        assert check_quotas_source(settings) == f"{differs}; the job mirrors them"
+        with locked(Checkpoint(settings.enforce.checkpoint)), pytest.raises(CheckError, match="should have mirrored"):
+            check_quotas_source(settings)
+        table.alter(lambda _: [entry(1024.0), ORDERS], "test", datetime.now(UTC))
+        assert check_quotas_source(settings) == f"{found}; version 1 of the table has the same"
+
+
+def mirroring(servers: str, folder: Path) -> Settings:
+    defaults = load_settings(environment={})
+    return replace(
+        defaults,
+        kafka=Properties({"bootstrap.servers": servers}),
+        quotas=replace(defaults.quotas, source="kafka"),
+        enforce=replace(defaults.enforce, checkpoint=str(folder / "checkpoint")),
+        delta=replace(defaults.delta, quotas=str(folder / "quotas")),
+    )
