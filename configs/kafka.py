@@ -45,7 +45,6 @@ def connect(client: Callable[..., ClientT], kafka: Mapping[str, str], **options:
     """
     from kafka.errors import KafkaError  # Kafka's client is slow to import; commands that read settings don't need it
 
-    servers = kafka["bootstrap.servers"]
     config = kafka_python_config(kafka)
     for argument in ("ssl_cafile", "ssl_certfile", "ssl_keyfile"):  # kafka-python would only say that it timed out
         if argument in config and not Path(str(config[argument])).is_file():
@@ -56,8 +55,8 @@ def connect(client: Callable[..., ClientT], kafka: Mapping[str, str], **options:
         return client(**config, bootstrap_timeout_ms=CONNECT_TIMEOUT_MS, **options)
     except (KafkaError, OSError, ValueError) as error:
         raise KafkaUnavailableError(
-            f"no Kafka broker answers at {servers} ({error_line(error)}); check that it runs there, and"
-            " kafka.bootstrap.servers, security.protocol and login in the settings"
+            f"no Kafka broker answers at {kafka['bootstrap.servers']} ({error_line(error)}); check that it runs there,"
+            " and kafka.bootstrap.servers, security.protocol and login in the settings"
         ) from error
 
 
@@ -66,8 +65,13 @@ def kafka_python_config(kafka: Mapping[str, str]) -> dict[str, object]:
 
     Certificates have to be PEM files: `ssl.truststore.location` and `ssl.keystore.location` with their types PEM, or,
     in addition to a JKS store for the job, `ssl.ca.location`, `ssl.certificate.location` and `ssl.key.location`.
-    Raises UnsupportedPropertyError for a login or a certificate store that the Python client can't use.
+    Raises UnsupportedPropertyError for a login or a certificate store that the Python client can't use, and without
+    `bootstrap.servers`.
     """
+    if not kafka.get("bootstrap.servers", "").strip():
+        raise UnsupportedPropertyError(
+            "kafka.bootstrap.servers is missing or empty; expected host:port, or several with commas between them"
+        )
     config: dict[str, object] = {}
     for name, (argument, convert) in _ARGUMENTS.items():
         if name in kafka:

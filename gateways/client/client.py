@@ -59,8 +59,8 @@ class Gateway:
 
     Thread-safe. `kafka` holds Kafka's own property names, like section `kafka` of the settings. The gateway starts
     without a broker and connects in the background. Every decision is passed to `on_decision`, in the reader's thread.
-    `clock_ms` returns epoch milliseconds. Raises UnsupportedPropertyError for a login or certificate store that
-    kafka-python can't use.
+    `clock_ms` returns epoch milliseconds. Raises UnsupportedPropertyError without `bootstrap.servers`, and for a login
+    or certificate store that kafka-python can't use.
 
     `instance` is the name of this very gateway, by which it knows its own decisions.
     """

@@ -126,6 +126,12 @@ def situation_of(options: ClosedLoopOptions) -> Situation:
         raise typer.BadParameter("--off-ms is given without --on-ms; expected both")
     if options.leave is not None and options.gateways == 1 and options.join is None:
         raise typer.BadParameter("--leave is given with one gateway; expected --gateways 2 or more")
+    job_down = None if options.job_down is None else _pair("--job-down", options.job_down, "-")
+    limit_change = None if options.limit_change is None else _pair("--limit-change", options.limit_change, ":")
+    _check_begins("--join", options.join, options.seconds)
+    _check_begins("--leave", options.leave, options.seconds)
+    _check_begins("--job-down", job_down and job_down[0], options.seconds)
+    _check_begins("--limit-change", limit_change and limit_change[0], options.seconds)
     return Situation(
         quota,
         limit,
@@ -142,11 +148,17 @@ def situation_of(options: ClosedLoopOptions) -> Situation:
         options.seed,
         options.join,
         options.leave,
-        None if options.job_down is None else _pair("--job-down", options.job_down, "-"),
-        None if options.limit_change is None else _pair("--limit-change", options.limit_change, ":"),
+        job_down,
+        limit_change,
         options.clock_skew_ms,
         options.waits,
     )
+
+
+def _check_begins(option: str, second: float | None, seconds: int) -> None:
+    """Raises typer.BadParameter for a change that the simulation never comes to."""
+    if second is not None and second >= seconds:
+        raise typer.BadParameter(f"{option} begins at second {second:g}; expected --seconds above {second:g}")
 
 
 def _pair(option: str, text: str, separator: str) -> tuple[float, float]:

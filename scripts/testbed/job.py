@@ -109,8 +109,11 @@ class SluiceJob:
         deadline = time.monotonic() + _START_SECONDS
         while self.running() and self.status().get("state") != "running":
             if cancel.wait(_POLL_SECONDS) or time.monotonic() > deadline:
+                waits = self.status().get("waiting_for") or "nothing"
                 self.stop()
-                raise RunError(f"the job didn't start; see {self.log_file}")
+                raise RunError(
+                    f"the job didn't start within {_START_SECONDS} s (it waited for: {waits}); see {self.log_file}"
+                )
 
     def status(self) -> Json:
         """The content of the status file; empty before the job has written it."""

@@ -115,6 +115,9 @@ def test_it_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["--demand", "0"], "--demand is 0.0; expected a number above 0"),
         (["--off-ms", "10"], "--off-ms is given without --on-ms"),
         (["--leave", "1", "--gateways", "1"], "--leave is given with one gateway"),
+        (["--job-down", "300-420", "--seconds", "60"], "--job-down begins at second 300; expected --seconds above"),
+        (["--limit-change", "60:9", "--seconds", "60"], "--limit-change begins at second 60; expected"),
+        (["--join", "90", "--seconds", "60"], "--join begins at second 90; expected --seconds above 90"),
     ],
 )
 def test_what_cannot_be_is_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,10 +4,13 @@ import ast
 import importlib
 import re
 from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 import yaml
+
+from sluice import Answer, Gateway, GatewayOptions
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")])
@@ -102,6 +105,25 @@ def test_python_examples_import_what_is_there(page: Path) -> None:
             if isinstance(node, ast.ImportFrom) and node.module:
                 module = importlib.import_module(node.module)
                 assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
+
+
+def test_the_page_of_gateways_names_every_method_of_a_gateway_and_every_field_of_an_answer() -> None:
+    prose = _prose(REPOSITORY / "docs" / "gateways.md")
+    names = [name for name in vars(Gateway) if not name.startswith("_")] + list(Answer.__struct_fields__)
+
+    assert [name for name in names if not re.search(rf"`{name}\b", prose)] == []
+
+
+def test_the_page_of_gateways_has_every_option_with_its_default() -> None:
+    table = _prose(REPOSITORY / "docs" / "gateways.md").partition("| option | default | |\n")[2].partition("\n\n")[0]
+    cells = [line.split(" | ")[:2] for line in table.splitlines()[1:]]
+    documented = {name: default for names, default in cells for name in _CODE.findall(names)}
+    values = {name: yaml.safe_load(default.strip("`")) for name, default in documented.items()}
+    in_words = ("name", "instance", "quota", "requests_topic", "decisions_topic", "limits_topic", "waits_topic")
+    named = {name: value for name, value in values.items() if name not in in_words}
+
+    assert set(documented) == {option.name for option in fields(GatewayOptions)}
+    assert replace(GatewayOptions(name="any"), **named) == GatewayOptions(name="any")
 
 
 def test_every_page_is_linked_from_the_readme() -> None:

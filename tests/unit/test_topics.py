@@ -103,6 +103,7 @@ def test_stores_and_logins_do_not_matter_without_tls_and_sasl() -> None:
         ),
         ({"security.protocol": "TLS"}, "'TLS'; expected one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
         ({"request.timeout.ms": "soon"}, "request.timeout.ms is 'soon'; expected a whole number"),
+        ({"bootstrap.servers": " "}, "bootstrap.servers is missing or empty; expected host:port"),
     ],
 )
 def test_what_the_python_client_cannot_do_is_said_with_what_it_can(properties: dict[str, str], message: str) -> None:
