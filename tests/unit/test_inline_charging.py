@@ -252,6 +252,52 @@ def test_no_more_counters_are_kept_than_the_option_says() -> None:
         assert (loop.gateways[0].stats().counters, loop.gateways[0].stats().forgotten) == (10, 15)
 
 
+def test_touching_many_counters_ends_no_wait_and_forgets_no_debt() -> None:
+    """A client that has to wait asks for new client-ids, or for partitions that don't exist, on other connections."""
+    quotas = [
+        *QUOTAS,
+        quota(QuotaKind.TOPIC_CONSUMER_BYTE_RATE, BYTES_PER_S, topic="orders"),
+        quota(TIME, 10.0, client_id=DEFAULT),
+    ]
+    with gateway_loop(quotas, max_counters=10) as loop:
+        gateway = loop.gateways[0]
+        assert gateway.admit(produce(15_000)).throttle_ms == 5_000
+        for number in range(25):
+            gateway.admit(Request("Metadata", user="alice", client_id=f"id-{number}", request_time_ns=1))
+            gateway.admit(Request("Fetch", topic_partitions=[TopicPartition("orders", number, 0)]))
+
+        assert gateway.admit(produce(1_000)).throttle_ms == 6_000
+
+
+def test_counters_that_nothing_is_charged_to_take_no_place() -> None:
+    quotas = [quota(QuotaKind.TOPIC_CONSUMER_BYTE_RATE, BYTES_PER_S, topic="orders")]
+    with gateway_loop(quotas, max_counters=10) as loop:
+        gateway = loop.gateways[0]
+        gateway.admit(fetch(1))
+        touched = [TopicPartition("orders", number, 0) for number in range(1_000)]
+        gateway.admit(Request("Fetch", topic_partitions=touched))
+
+        assert (gateway.stats().counters, gateway.stats().forgotten) == (1, 0)
+
+
+def test_when_all_counters_wait_one_of_them_is_forgotten() -> None:
+    with gateway_loop(QUOTAS, max_counters=10) as loop:
+        for number in range(25):
+            loop.gateways[0].admit(produce(2**53, user=f"user-{number}"))
+
+        assert (loop.gateways[0].stats().counters, loop.gateways[0].stats().forgotten) == (10, 15)
+
+
+def test_of_counters_that_only_decisions_tell_of_those_are_kept_that_were_told_of_last() -> None:
+    with gateway_loop(QUOTAS, max_counters=10) as loop:
+        for number in range(25):
+            for user in ("alice", f"user-{number}"):
+                event = {"api": "Produce", "user": user, "bytes": 1, "timestamp_ms": NOW_MS}
+                loop.decide_events([json.dumps(event).encode()])
+
+        assert counter(loop.gateways[0], PRODUCE, user="alice").others_decided == 25.0
+
+
 class TestMutations:
     """Strict mutations are decided by the job, and in line when no decision comes."""
 
