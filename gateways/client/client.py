@@ -471,6 +471,9 @@ class Gateway:
         now = self._clock_ms()
         if abs(now - self._last_heartbeat_ms) < HEARTBEAT_MS:
             return
+        if now < self._last_heartbeat_ms:
+            log.warning("the clock was set back by %d ms; shares begin anew", self._last_heartbeat_ms - now)
+            self._inline.step_back()
         self._last_heartbeat_ms = now
         counters, _ = self._inline.size()
         heartbeat = Heartbeat(self._staleness.stale_ms(), counters, self._inline.busiest())

@@ -95,6 +95,20 @@ class AliveGateways:
         alive = 1 + self._recent
         self.count = alive if self._own_heard_ms else max(alive, self._expected)
 
+    def step_back(self, now_ms: int) -> None:
+        """One's own clock was set back, to now: nothing was heard later than that.
+
+        >>> alive = AliveGateways("a")
+        >>> alive.take_heartbeat("a", 9_000, now_ms=9_300)
+        >>> alive.step_back(1_000)
+        >>> alive.decided_ms
+        1000
+        """
+        self._own_ms = min(self._own_ms, now_ms)
+        self._own_heard_ms = min(self._own_heard_ms, now_ms)
+        for heard in self._heard.values():
+            heard.own_ms = min(heard.own_ms, now_ms)
+
     def _hear(self, instance: str, heard: _Heard) -> None:
         """Remember another gateway, which is recent now. Who else is changes with one's own heartbeats alone."""
         known = self._heard.pop(instance, None)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from heapq import nlargest
 from itertools import islice
 from operator import attrgetter
+from sys import float_info
 from typing import NamedTuple
 
 import msgspec
@@ -24,6 +25,8 @@ RECENT_COUNTERS = 100
 
 MAX_SHOWN_CHARACTERS = 500
 """Longest names of a counter that are shown: clients choose theirs, and a heartbeat has to fit into a Kafka record."""
+
+MAX_DOUBLE = float_info.max
 
 HELD_LOOKED_AT = 10
 """Most counters that are passed over, because they wait, when one has to be forgotten."""
@@ -147,6 +150,11 @@ class GatewayShares:
         self._touched.clear()
         self._heard.clear()
 
+    def step_back(self, now_ms: int) -> None:
+        """The gateway's clock was set back, to now. Counters hold times that would come again only much later."""
+        self.clear()
+        self.gateways.step_back(now_ms)
+
     def share_of(self, counter: CounterKey) -> CounterShare | None:
         """What is known of a counter; None if nothing is."""
         return self._touched.get(counter) or self._heard.get(counter)
@@ -165,7 +173,7 @@ class GatewayShares:
             counter[0],
             _entity(counter[1]),
             known.limit,
-            known.share(known.limit, self.gateways, self._settings, now_ms),
+            min(known.share(known.limit, self.gateways, self._settings, now_ms), MAX_DOUBLE),  # JSON has no infinity
             known.rate(self._settings, now_ms, _KINDS[counter[0]]),
             max(0, known.held_until_ms - now_ms),
         )

@@ -298,6 +298,25 @@ def test_of_counters_that_only_decisions_tell_of_those_are_kept_that_were_told_o
         assert counter(loop.gateways[0], PRODUCE, user="alice").others_decided == 25.0
 
 
+def test_a_clock_that_is_an_hour_ahead_for_a_while_changes_nothing_for_long() -> None:
+    with gateway_loop(QUOTAS, count=2) as loop:
+        gateway = loop.gateways[0]
+        loop.beat(3)
+        loop.clock.ms += 3_600_000
+        gateway.admit(produce(20_000))
+        loop.beat(2)
+        loop.clock.ms -= 3_600_000
+        loop.beat(1)
+
+        assert gateway.held_ms("alice", "app") == 0
+        for _ in range(20):
+            assert gateway.admit(produce(450)).throttle_ms == 0
+            loop.beat(1)
+        loop.gateways = loop.gateways[:1]
+        loop.beat(5)
+        assert gateway.stats().gateways == 1
+
+
 class TestMutations:
     """Strict mutations are decided by the job, and in line when no decision comes."""
 
@@ -440,6 +459,15 @@ class TestHeartbeats:
         assert beats[1]["heartbeat"]["counters"] == 1
         assert beats[1]["heartbeat"]["staleness_ms"] == 1_200
 
+    def test_one_is_decided_though_a_limit_is_as_large_as_a_number_can_be(self) -> None:
+        with gateway_loop([quota(TIME, 1.7e308, user=DEFAULT)], count=2) as loop:
+            for _ in range(4):
+                loop.gateways[0].admit(Request("Metadata", user="alice", request_time_ns=2**53))
+                loop.beat()
+
+            assert loop.decisions[-1]["instance"] == "i-1"
+            assert loop.gateways[0].stats().gateways == 2
+
     def test_one_that_finds_the_buffer_full_blocks_nobody(self) -> None:
         with gateway_loop(QUOTAS, max_unsent=1) as loop:
             gateway = loop.gateways[0]
@@ -472,6 +500,7 @@ class TestHeartbeats:
         {"charges": [{"quota": PRODUCE, "entity": {"user": "alice"}, "limit": 1.0, "value": -5.0}]},
         {"charges": [{"quota": PRODUCE, "entity": {"user": "alice"}, "limit": 1.0, "value": 1e31}]},
         {"charges": [{"quota": PRODUCE, "entity": {"user": "alice"}, "limit": -1.0, "value": 1.0}]},
+        {"charges": [{"quota": PRODUCE, "entity": {"user": "alice"}, "limit": 0.0, "value": 1.0}], "instance": "i-0"},
         {"throttled_by": [{"quota": PRODUCE, "entity": {"user": "alice"}, "ms": -1}]},
         {"throttled_by": [{"quota": PRODUCE, "entity": {"user": "alice"}, "ms": 1}] * 65},
         {"throttled_by": "none"},
@@ -486,7 +515,7 @@ def test_a_forged_decision_is_passed_over(gateway: Gateway, forged: dict[str, An
     reader._take(PARTITION, 0, None, json.dumps({"request_id": "r", "timestamp_ms": NOW_MS} | forged).encode())
 
     assert gateway.stats().unreadable_records == 1
-    assert gateway.stats().decisions == 0
+    assert (gateway.stats().decisions, gateway.stats().counters) == (0, 0)
 
 
 def test_numbers_that_json_has_no_word_for_are_passed_over(gateway: Gateway) -> None:
