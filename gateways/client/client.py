@@ -34,8 +34,10 @@ from gateways.client.stats import GatewayStats
 from gateways.client.topic_reader import CLOSE_S, Reading, TopicReader
 from gateways.client.wait_table import Wait
 from gateways.errors import GatewayClosedError
+from state.decisions.charge_plan import is_validation
 from state.decisions.request import HEARTBEAT_API, Heartbeat, Request, Share
 from state.decisions.waits import TopicPartitionName
+from state.errors import InvalidRequestError
 from state.quotas.entity import client_key
 from state.shares.alive import HEARTBEAT_MS
 from state.shares.gateway_shares import Admission
@@ -143,8 +145,8 @@ class Gateway:
             return self._refusal(event)
         self._note_allowed()
         admission, in_line = self._charge(event, delivered)
-        if asks_for_mutations(event):
-            as_executed(event, admission.refused)
+        if asks_for_mutations(event) and not is_validation(event, self.options.quota):
+            as_executed(parts[0], admission.refused)
         for part in parts:
             part.throttled_by = list(admission.throttled_by) if in_line else None
             part.withheld = admission.withhold
@@ -172,7 +174,7 @@ class Gateway:
         except TimeoutError:
             return self._admit_undecided(event, future)
         self._forget(str(event.request_id))
-        return decided_answer(value, event) or self._admit_undecided(event, Future())
+        return self._decided_answer(value, event) or self._admit_undecided(event, Future())
 
     def held_ms(
         self,
@@ -352,7 +354,7 @@ class Gateway:
             request_id=event.request_id or f"{self._id_stem}-{next(self._numbers)}",
             timestamp_ms=self._clock_ms() if event.timestamp_ms is None else event.timestamp_ms,
             gateway=event.gateway or self.options.name,
-            instance=event.instance or self.instance,
+            instance=self.instance,
         )
 
     def _publish(self, parts: Sequence[Request], may_block: bool = True) -> str | None:
@@ -403,6 +405,9 @@ class Gateway:
     def _left_ms(self, wait: Wait | None) -> int:
         return 0 if wait is None else max(0, wait.until_ms - self._clock_ms())
 
+    def _decided_answer(self, value: bytes, event: Request) -> Answer | None:
+        return decided_answer(value, event, self.options.max_mute_ms)
+
     def _admit_undecided(self, event: Request, future: "Future[bytes]") -> Answer:
         """Answers in line what wasn't decided in time. The event stays the charge; its decision may still come."""
         if self._closes_when_stale or self.refuses_all():
@@ -414,7 +419,7 @@ class Gateway:
     def _correct(self, event: Request, refused: tuple[bool, ...], in_line: bool, value: bytes) -> None:
         """Puts the books right when mutations that were answered in line are decided. In the reader's thread."""
         self._forget(str(event.request_id))
-        decided = decided_answer(value, event)
+        decided = self._decided_answer(value, event)
         if decided is None:
             return
         twice, missed = correction(event, refused, decided.refused)
@@ -442,7 +447,7 @@ class Gateway:
         self._inline.take_decided(decided, charges, now_ms)
         self._staleness.note_decided(decided.timestamp_ms, now_ms)
         self._decisions += 1
-        if self._awaited:
+        if self._awaited and decided.instance == self.instance:
             self._resolve(decided.request_id, value or b"")
         if self._decision_callback is not None:
             self._decision_callback(msgspec.json.decode(value or b""))
@@ -483,6 +488,8 @@ class Gateway:
     def _await(self, request_id: str) -> "Future[bytes]":
         future: Future[bytes] = Future()
         with self._lock:
+            if request_id in self._awaited:
+                raise InvalidRequestError("request_id", "is that of a request that is awaited", "another one")
             self._awaited[request_id] = future
             while len(self._awaited) > MAX_AWAITED:
                 self._awaited.popitem(last=False)

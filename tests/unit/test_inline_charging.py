@@ -143,6 +143,26 @@ def test_an_event_that_breaks_the_contract_is_not_charged(gateway: Gateway) -> N
     assert gateway.stats().counters == 0
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"user": "\udc80"},
+        {"user": "alice", "client_id": "\udc80"},
+        {"user": "alice", "request_id": "\udc80"},
+        {"user": "alice", "bytes": None, "topic_partitions": [{"topic": "\udc80", "partition": 0, "bytes": 5}]},
+    ],
+)
+def test_a_name_that_is_no_unicode_is_refused_before_anything_is_charged(
+    loop: GatewayLoop, gateway: Gateway, event: dict[str, Any]
+) -> None:
+    """A proxy may have decoded a client-id with `surrogateescape`."""
+    for call in (gateway.admit, gateway.publish):
+        with pytest.raises(InvalidRequestError, match="Unicode"):
+            call({"api": "Produce", "bytes": 5} | event)
+
+    assert (gateway.stats().charged_in_line, gateway.stats().counters, loop.events()) == (0, 0, [])
+
+
 def test_the_callers_event_stays_as_it_was(gateway: Gateway) -> None:
     event = produce(15_000)
     gateway.admit(event)
@@ -384,11 +404,61 @@ class TestMutations:
         with gateway_loop(QUOTAS, policy="fail_closed", decide_timeout_ms=1) as loop:
             assert loop.gateways[0].admit_mutations(create(1)).refused == (True,)
 
+    def test_a_decision_on_a_request_of_the_same_id_at_another_gateway_is_no_answer(self) -> None:
+        """Gateways may number requests as their clients do. The other one's request has no quota."""
+        with gateway_loop([quota(MUTATIONS, 1.0, user="alice")], count=2, decide_timeout_ms=1) as loop:
+            first, second = loop.gateways
+            future = first._await("7")
+            second.publish(create(8, user="bob", request_id="7"))
+            loop.decide()
+
+            assert not future.done()
+
+    def test_an_id_that_is_awaited_is_refused(self, loop: GatewayLoop, gateway: Gateway) -> None:
+        """Its decision would be the answer to both: a small request would let a large one through."""
+        gateway.publish(create(1, request_id="7"), awaited=True)
+
+        with pytest.raises(InvalidRequestError, match="request_id"):
+            gateway.admit_mutations(create(50, request_id="7"))
+        assert len(loop.events()) == 1
+
+    def test_a_decided_wait_of_centuries_counts_as_the_longest_allowed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with gateway_loop(QUOTAS, decide_timeout_ms=60_000, max_mute_ms=5_000) as loop:
+            gateway = loop.gateways[0]
+            send = gateway._sender.send
+
+            def send_and_decide(record: EventRecord, may_block: bool) -> bool:
+                sent = send(record, may_block)
+                loop.decide()
+                return sent
+
+            monkeypatch.setattr(gateway._sender, "send", send_and_decide)
+
+            assert gateway.admit_mutations(create(2**31 - 1, 1)) == Answer(
+                5_000, False, (False, True), MUTATIONS, 1.0, None, gateway._id_stem + "-0"
+            )
+
+    def test_what_is_only_validated_is_charged_nothing(self, loop: GatewayLoop, gateway: Gateway) -> None:
+        gateway.admit(create(8, validate_only=True))
+        loop.decide()
+
+        assert loop.decisions[0]["charges"] == []
+
+    def test_a_request_that_is_published_in_parts_says_what_was_executed_once(self) -> None:
+        touched = [TopicPartition("orders", number, 0) for number in range(3)]
+        with gateway_loop(QUOTAS, max_charges_per_event=2) as loop:
+            loop.gateways[0].admit(create(8, 8, topic_partitions=touched))
+            events = loop.events()
+
+        assert [event.get("mutations_charged") for event in events] == [16, None]
+        assert [event.get("mutations") for event in events] == [None, None]
+
     def test_a_forged_decision_refuses_nothing(self, loop: GatewayLoop, gateway: Gateway) -> None:
         """It has another number of topics than the request."""
         gateway.admit_mutations(create(1, 1))
         [event] = loop.events()
         forged = {"request_id": event["request_id"], "timestamp_ms": NOW_MS, "topic_results": [{"error_code": 89}]}
+        forged["instance"] = event["instance"]
         gateway._on_decision(None, json.dumps(forged).encode())
 
         assert loop.events() == []
