@@ -23,7 +23,7 @@ import msgspec
 from configs.kafka import kafka_python_config
 from gateways.client.answer import Answer, correction, decided_answer
 from gateways.client.clock import now_ms
-from gateways.client.decided import enforced_charges, read_decided
+from gateways.client.decided import Decided, enforced_charges, read_decided
 from gateways.client.event_sender import EventRecord, EventSender
 from gateways.client.events import as_executed, as_request, asks_for_mutations, checked_parts
 from gateways.client.in_force import InForce
@@ -93,6 +93,8 @@ class Gateway:
         self._allowed_before_current = 0
         self._awaited: OrderedDict[str, Future[bytes]] = OrderedDict()
         self._said_capped = False
+        self._said_namesake = False
+        self._started_ms = clock_ms()
         self._current = Event()
         self._sender = EventSender(kafka, self.options.requests_topic, self.options.max_unsent, self.options.when_full)
         decisions = Reading(
@@ -443,6 +445,8 @@ class Gateway:
         """Handles one record of the decisions topic. Raises if it is no decision, or what the caller's code raises."""
         decided = read_decided(value)
         now_ms, charges = self._clock_ms(), enforced_charges(decided)
+        if decided.api == HEARTBEAT_API and decided.instance == self.instance:
+            self._notice_namesake(decided)
         self._in_force.take_decided(decided, charges, now_ms)
         self._inline.take_decided(decided, charges, now_ms)
         self._staleness.note_decided(decided.timestamp_ms, now_ms)
@@ -451,6 +455,22 @@ class Gateway:
             self._resolve(decided.request_id, value or b"")
         if self._decision_callback is not None:
             self._decision_callback(msgspec.json.decode(value or b""))
+
+    def _notice_namesake(self, decided: Decided) -> None:
+        """Let a heartbeat of this instance that isn't this gateway's own be that of another gateway.
+
+        Two that took each other's charges for their own would let a client use its quota twice.
+        """
+        if decided.request_id.startswith(self._id_stem):
+            return
+        decided.instance = decided.request_id.rpartition("-")[0] or "namesake"
+        if decided.timestamp_ms >= self._started_ms and not self._said_namesake:
+            self._said_namesake = True
+            log.error(
+                "another gateway has the instance %s as well; expected a name that no other process has: its charges"
+                " are taken for those of this one",
+                self.instance[:100],
+            )
 
     def _on_read(self, other: TopicReader) -> None:
         """Notes that one of the two topics with waits is read; the gateway is current when the other one is too."""

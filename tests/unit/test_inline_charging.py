@@ -538,6 +538,23 @@ class TestHeartbeats:
             assert loop.decisions[-1]["instance"] == "i-1"
             assert loop.gateways[0].stats().gateways == 2
 
+    def test_those_of_another_process_of_the_same_instance_are_seen(
+        self, loop: GatewayLoop, gateway: Gateway, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with gateway_loop(QUOTAS) as other:
+            other.beat()
+            for _ in range(2):
+                other.gateways[0]._on_idle()
+                other.clock.ms += 1_000
+                loop.decide_events(list(other._published()))
+            loop.beat()
+
+        assert gateway.stats().gateways == 2
+        assert [record.message for record in caplog.records if "instance" in record.message] == [
+            "another gateway has the instance i-0 as well; expected a name that no other process has: its charges are"
+            " taken for those of this one"
+        ]
+
     def test_one_that_finds_the_buffer_full_blocks_nobody(self) -> None:
         with gateway_loop(QUOTAS, max_unsent=1) as loop:
             gateway = loop.gateways[0]
