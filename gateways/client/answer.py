@@ -44,8 +44,11 @@ class _Decided(msgspec.Struct):
 _DECIDED = msgspec.json.Decoder(_Decided)
 
 
-def decided_answer(value: bytes, event: Request) -> Answer | None:
-    """The answer to a mutation request, from the record of its decision; None if that doesn't fit the request."""
+def decided_answer(value: bytes, event: Request, longest_ms: int) -> Answer | None:
+    """The answer to a mutation request, from the record of its decision; None if that doesn't fit the request.
+
+    A wait of more than `longest_ms` counts as that.
+    """
     try:
         decided = _DECIDED.decode(value)
     except msgspec.ValidationError:
@@ -54,7 +57,8 @@ def decided_answer(value: bytes, event: Request) -> Answer | None:
     if len(refused) != len(event.mutations):
         return None
     limit = next((charge.limit for charge in decided.charges if charge.quota == decided.decided_by), None)
-    return Answer(max(0, decided.throttle_time_ms), False, refused, decided.decided_by, limit, None, event.request_id)
+    throttle_ms = min(max(0, decided.throttle_time_ms), longest_ms)
+    return Answer(throttle_ms, False, refused, decided.decided_by, limit, None, event.request_id)
 
 
 class Correction(NamedTuple):

@@ -23,7 +23,7 @@ import msgspec
 from configs.kafka import kafka_python_config
 from gateways.client.answer import Answer, correction, decided_answer
 from gateways.client.clock import now_ms
-from gateways.client.decided import enforced_charges, read_decided
+from gateways.client.decided import Decided, enforced_charges, read_decided
 from gateways.client.event_sender import EventRecord, EventSender
 from gateways.client.events import as_executed, as_request, asks_for_mutations, checked_parts
 from gateways.client.in_force import InForce
@@ -34,8 +34,10 @@ from gateways.client.stats import GatewayStats
 from gateways.client.topic_reader import CLOSE_S, Reading, TopicReader
 from gateways.client.wait_table import Wait
 from gateways.errors import GatewayClosedError
+from state.decisions.charge_plan import is_validation
 from state.decisions.request import HEARTBEAT_API, Heartbeat, Request, Share
 from state.decisions.waits import TopicPartitionName
+from state.errors import InvalidRequestError
 from state.quotas.entity import client_key
 from state.shares.alive import HEARTBEAT_MS
 from state.shares.gateway_shares import Admission
@@ -91,6 +93,8 @@ class Gateway:
         self._allowed_before_current = 0
         self._awaited: OrderedDict[str, Future[bytes]] = OrderedDict()
         self._said_capped = False
+        self._said_namesake = False
+        self._started_ms = clock_ms()
         self._current = Event()
         self._sender = EventSender(kafka, self.options.requests_topic, self.options.max_unsent, self.options.when_full)
         decisions = Reading(
@@ -143,8 +147,8 @@ class Gateway:
             return self._refusal(event)
         self._note_allowed()
         admission, in_line = self._charge(event, delivered)
-        if asks_for_mutations(event):
-            as_executed(event, admission.refused)
+        if asks_for_mutations(event) and not is_validation(event, self.options.quota):
+            as_executed(parts[0], admission.refused)
         for part in parts:
             part.throttled_by = list(admission.throttled_by) if in_line else None
             part.withheld = admission.withhold
@@ -172,7 +176,7 @@ class Gateway:
         except TimeoutError:
             return self._admit_undecided(event, future)
         self._forget(str(event.request_id))
-        return decided_answer(value, event) or self._admit_undecided(event, Future())
+        return self._decided_answer(value, event) or self._admit_undecided(event, Future())
 
     def held_ms(
         self,
@@ -352,7 +356,7 @@ class Gateway:
             request_id=event.request_id or f"{self._id_stem}-{next(self._numbers)}",
             timestamp_ms=self._clock_ms() if event.timestamp_ms is None else event.timestamp_ms,
             gateway=event.gateway or self.options.name,
-            instance=event.instance or self.instance,
+            instance=self.instance,
         )
 
     def _publish(self, parts: Sequence[Request], may_block: bool = True) -> str | None:
@@ -403,6 +407,9 @@ class Gateway:
     def _left_ms(self, wait: Wait | None) -> int:
         return 0 if wait is None else max(0, wait.until_ms - self._clock_ms())
 
+    def _decided_answer(self, value: bytes, event: Request) -> Answer | None:
+        return decided_answer(value, event, self.options.max_mute_ms)
+
     def _admit_undecided(self, event: Request, future: "Future[bytes]") -> Answer:
         """Answers in line what wasn't decided in time. The event stays the charge; its decision may still come."""
         if self._closes_when_stale or self.refuses_all():
@@ -414,7 +421,7 @@ class Gateway:
     def _correct(self, event: Request, refused: tuple[bool, ...], in_line: bool, value: bytes) -> None:
         """Puts the books right when mutations that were answered in line are decided. In the reader's thread."""
         self._forget(str(event.request_id))
-        decided = decided_answer(value, event)
+        decided = self._decided_answer(value, event)
         if decided is None:
             return
         twice, missed = correction(event, refused, decided.refused)
@@ -438,14 +445,32 @@ class Gateway:
         """Handles one record of the decisions topic. Raises if it is no decision, or what the caller's code raises."""
         decided = read_decided(value)
         now_ms, charges = self._clock_ms(), enforced_charges(decided)
+        if decided.api == HEARTBEAT_API and decided.instance == self.instance:
+            self._notice_namesake(decided)
         self._in_force.take_decided(decided, charges, now_ms)
         self._inline.take_decided(decided, charges, now_ms)
         self._staleness.note_decided(decided.timestamp_ms, now_ms)
         self._decisions += 1
-        if self._awaited:
+        if self._awaited and decided.instance == self.instance:
             self._resolve(decided.request_id, value or b"")
         if self._decision_callback is not None:
             self._decision_callback(msgspec.json.decode(value or b""))
+
+    def _notice_namesake(self, decided: Decided) -> None:
+        """Let a heartbeat of this instance that isn't this gateway's own be that of another gateway.
+
+        Two that took each other's charges for their own would let a client use its quota twice.
+        """
+        if decided.request_id.startswith(self._id_stem):
+            return
+        decided.instance = decided.request_id.rpartition("-")[0] or "namesake"
+        if decided.timestamp_ms >= self._started_ms and not self._said_namesake:
+            self._said_namesake = True
+            log.error(
+                "another gateway has the instance %s as well; expected a name that no other process has: its charges"
+                " are taken for those of this one",
+                self.instance[:100],
+            )
 
     def _on_read(self, other: TopicReader) -> None:
         """Notes that one of the two topics with waits is read; the gateway is current when the other one is too."""
@@ -471,6 +496,9 @@ class Gateway:
         now = self._clock_ms()
         if abs(now - self._last_heartbeat_ms) < HEARTBEAT_MS:
             return
+        if now < self._last_heartbeat_ms:
+            log.warning("the clock was set back by %d ms; shares begin anew", self._last_heartbeat_ms - now)
+            self._inline.step_back()
         self._last_heartbeat_ms = now
         counters, _ = self._inline.size()
         heartbeat = Heartbeat(self._staleness.stale_ms(), counters, self._inline.busiest())
@@ -480,6 +508,8 @@ class Gateway:
     def _await(self, request_id: str) -> "Future[bytes]":
         future: Future[bytes] = Future()
         with self._lock:
+            if request_id in self._awaited:
+                raise InvalidRequestError("request_id", "is that of a request that is awaited", "another one")
             self._awaited[request_id] = future
             while len(self._awaited) > MAX_AWAITED:
                 self._awaited.popitem(last=False)

@@ -33,7 +33,7 @@ class Charge(msgspec.Struct, gc=False):
 
     quota: str
     entity: _Entity = msgspec.field(default_factory=_Entity)
-    limit: Annotated[float, Meta(ge=0)] | None = None
+    limit: Annotated[float, Meta(gt=0)] | None = None
     value: Annotated[float, Meta(ge=0, le=1e30)] = 0.0
     rate: float | None = None
     throttle_ms: int = 0

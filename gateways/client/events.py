@@ -39,16 +39,19 @@ def checked_parts(event: Request, most: int) -> Sequence[Request]:
 
 
 def _is_short(event: Request) -> bool:
-    """Whether no name and no list of the event can be too long; the whole check would take longer than to charge it."""
+    """Whether no name and no list of the event can be too long, and all names are ASCII.
+
+    The whole check would take longer than to charge the event.
+    """
     if event.throttled_by or event.heartbeat or len(event.topic_partitions) + len(event.mutations) > SHORT_ENTRIES:
         return False
-    characters = len(event.api) + len(event.user or "") + len(event.client_id or "")
-    characters += len(event.request_id or "") + len(event.gateway or "") + len(event.instance or "")
+    names = f"{event.api}{event.user}{event.client_id}{event.request_id}"
     for touched in event.topic_partitions:
-        characters += len(touched.topic)
+        names += touched.topic
     for mutation in event.mutations:
-        characters += len(mutation.topic)
-    return characters <= MAX_NAME_LENGTH
+        names += mutation.topic
+    characters = len(names) + len(event.gateway or "") + len(event.instance or "")
+    return characters <= MAX_NAME_LENGTH and names.isascii()
 
 
 def _parts(event: Request, most: int) -> Iterator[Request]:

@@ -37,6 +37,7 @@ class InForce:
         self._waiting, self._unforeseen = self.decided.counters(), self.unforeseen.counters()
         self._clock_ms = clock_ms
         self._limits_view = LimitsView()
+        self._max_kept = options.max_muted
         self._kept_orders: dict[CounterKey, Order] = {}  # of the waits read from the waits topic
 
     def counters(
@@ -77,8 +78,9 @@ class InForce:
         """
         counter, record = read_wait(key, value)
         if record is not None:
-            order = (min(record.timestamp_ms, self._clock_ms()), record.offset)
-            self._kept_orders[counter] = order
+            now_ms = self._clock_ms()
+            order = (min(record.timestamp_ms, now_ms), record.offset)
+            self._keep_order(counter, order if record.until_ms > now_ms else None)
             wait = Wait(record.until_ms, order, record.throttle_ms, counter[0], record.limit, record.rate)
         elif (ended := self._kept_orders.pop(counter, None)) is not None:
             wait = Wait(0, ended)  # a wait that a decision has asked for since stays
@@ -86,6 +88,14 @@ class InForce:
             return
         self.decided.take(counter, wait)
         self.unforeseen.take(counter, wait)
+
+    def _keep_order(self, counter: CounterKey, order: Order | None) -> None:
+        """Note how late the wait is that the waits topic keeps; None if it has ended, so that nothing can end it."""
+        self._kept_orders.pop(counter, None)
+        if order is not None:
+            self._kept_orders[counter] = order
+        if len(self._kept_orders) > self._max_kept:
+            del self._kept_orders[next(iter(self._kept_orders))]
 
     def forget_kept_orders(self) -> None:
         """The waits topic has been read to its end, or is read again."""

@@ -75,6 +75,12 @@ class InlineCharges:
         with self._lock:
             self._shares.clear()
 
+    def step_back(self) -> None:
+        """The clock was set back: forget what was charged, and the waits that it would make longer."""
+        with self._lock:
+            self._shares.step_back(self._clock_ms())
+            self._applied.clear()
+
     def counter(self, counter: CounterKey) -> CounterShare | None:
         """What is known of a counter; None if nothing is."""
         with self._lock:

@@ -105,6 +105,12 @@ class WaitTable:
         with self._lock:
             self._expire(self._clock_ms())
 
+    def clear(self) -> None:
+        """Forget all waits."""
+        with self._lock:
+            self._kept.clear()
+            self._ends.clear()
+
     def _put(self, counter: CounterKey, wait: Wait, kept_until_ms: int, now_ms: int) -> None:
         if kept_until_ms <= now_ms:
             return

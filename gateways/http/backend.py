@@ -1,18 +1,20 @@
 """The Kafka cluster behind the HTTP service."""
 
+import time
 from collections.abc import Mapping, Sequence
 from threading import Lock
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from kafka import KafkaAdminClient, KafkaProducer
+from kafka.errors import KafkaError
 from msgspec import Meta
 
 from configs.kafka import TopicName, connect
 from gateways.client.event_sender import PRODUCER_OPTIONS
 
 PRODUCE_TIMEOUT_S = 30.0
-"""Longest wait for Kafka to acknowledge a record."""
+"""Longest wait for Kafka to acknowledge the records of a request."""
 
 MAX_PARTITIONS = 100_000
 
@@ -39,6 +41,13 @@ class TopicOutcome(msgspec.Struct):
     name: str
     error_code: int = 0
     error_message: str | None = None
+
+
+class Produced(NamedTuple):
+    """kafka-python's metadata of the records that were written: partition, offset and sizes; and the first error."""
+
+    written: list[Any]
+    error: KafkaError | None
 
 
 class KafkaBackend:
@@ -87,18 +96,22 @@ class KafkaBackend:
             described = self._admin.describe_topics([name])[0]
         return len(described["partitions"]) if described["error_code"] == 0 else 0
 
-    def produce(self, topic: str, records: Sequence[Record]) -> list[Any]:
-        """Writes the records. Returns kafka-python's metadata of each: partition, offset and sizes in bytes."""
-        futures = [
-            self._producer.send(
-                topic,
-                record.value.encode(),
-                record.key.encode() if record.key is not None else None,
-                partition=record.partition,
-            )
-            for record in records
-        ]
-        return [future.get(timeout=PRODUCE_TIMEOUT_S) for future in futures]
+    def produce(self, topic: str, records: Sequence[Record]) -> Produced:
+        """Writes the records; what Kafka refuses keeps it from none of the others. Raises no KafkaError."""
+        deadline_s = time.monotonic() + PRODUCE_TIMEOUT_S
+        futures, written, error = [], [], None
+        for record in records:
+            key = record.key.encode() if record.key is not None else None
+            try:
+                futures.append(self._producer.send(topic, record.value.encode(), key, partition=record.partition))
+            except KafkaError as refused:
+                error = error or refused
+        for future in futures:
+            try:
+                written.append(future.get(timeout=max(0.0, deadline_s - time.monotonic())))
+            except KafkaError as refused:
+                error = error or refused
+        return Produced(written, error)
 
 
 def _outcomes(results: Sequence[Mapping[str, Any]]) -> list[TopicOutcome]:

@@ -85,7 +85,7 @@ class KafkaService:
 
     def delete_topic(self, call: Call) -> Response:
         """DELETE /topics/NAME"""
-        mutations = [Mutation(call.topic, self._partition_count(call.topic))]
+        mutations = [Mutation(call.topic, self._partition_count(call))]
 
         def execute(_: list[str]) -> list[TopicOutcome]:
             return self._backend.delete_topic(call.topic)
@@ -95,7 +95,7 @@ class KafkaService:
     def create_partitions(self, call: Call) -> Response:
         """POST /topics/NAME/partitions"""
         body = _decode(call.body, CreatePartitions)
-        added = body.count - self._partition_count(call.topic)
+        added = body.count - self._partition_count(call)
         checked = self._backend.create_partitions(call.topic, body.count, validate_only=True)
         mutations = [Mutation(call.topic, added)] if checked[0].error_code == 0 else []
 
@@ -107,17 +107,19 @@ class KafkaService:
     def produce(self, call: Call) -> Response:
         """POST /topics/NAME/records"""
         body = _decode(call.body, Produce)
-        count = self._partition_count(call.topic)
+        count = self._partition_count(call)
         if any(record.partition is not None and record.partition >= count for record in body.records):
             raise HTTPException(400, f"a record is for a partition that the topic doesn't have; it has {count}")
         start_ns = time.perf_counter_ns()
-        written = self._backend.produce(call.topic, body.records)
+        written, error = self._backend.produce(call.topic, body.records)
         bytes_by_partition: dict[int, int] = {}
         for record in written:
             size = max(0, record.serialized_key_size) + max(0, record.serialized_value_size)
             bytes_by_partition[record.partition] = bytes_by_partition.get(record.partition, 0) + size
         touched = [TopicPartition(call.topic, partition, size) for partition, size in bytes_by_partition.items()]
         answer = self._charge_time(call, "Produce", start_ns, touched)
+        if error is not None:
+            raise error
         offsets = [{"partition": record.partition, "offset": record.offset} for record in written]
         return _json({"throttle_time_ms": answer.throttle_ms, "offsets": offsets})
 
@@ -134,9 +136,11 @@ class KafkaService:
         outcomes = {outcome.name: outcome for outcome in change.checked} | _refused(change.mutations, admitted)
         start_ns = time.perf_counter_ns()
         names = [name for mutation in change.mutations if outcomes[name := mutation.topic].error_code == 0]
-        if names and not change.validate_only:
-            outcomes |= {outcome.name: outcome for outcome in change.execute(names)}
-        charged = self._charge_time(call, change.api, start_ns)
+        try:
+            if names and not change.validate_only:
+                outcomes |= {outcome.name: outcome for outcome in change.execute(names)}
+        finally:  # Kafka's failures take time too
+            charged = self._charge_time(call, change.api, start_ns)
         return self._mutation_answer(
             call.caller, list(outcomes.values()), max(admitted.throttle_ms, charged.throttle_ms)
         )
@@ -154,10 +158,15 @@ class KafkaService:
         event.request_time_ns, event.topic_partitions = time.perf_counter_ns() - start_ns, list(touched)
         return self._gateway.admit(event)
 
-    def _partition_count(self, topic: str) -> int:
-        """The number of the topic's partitions. Raises HTTPException if the topic does not exist."""
-        count = self._backend.partition_count(topic)
+    def _partition_count(self, call: Call) -> int:
+        """The number of the topic's partitions. Raises HTTPException if the topic does not exist.
+
+        The time for that is charged only then: for others it is short beside what they ask for.
+        """
+        start_ns = time.perf_counter_ns()
+        count = self._backend.partition_count(call.topic)
         if count == 0:
+            self._charge_time(call, "Metadata", start_ns)
             raise HTTPException(404, "there is no such topic")
         return count
 

@@ -139,11 +139,16 @@ def is_strict(request: Request) -> bool:
     return request.api_version is None or request.api_version >= MUTATION_APIS[request.api]
 
 
+def is_validation(request: Request, settings: QuotaSettings) -> bool:
+    """Whether nothing is charged for the request's mutations, because they are only validated."""
+    return request.validate_only and settings.validate_only_exempt and request.api in VALIDATE_ONLY_APIS
+
+
 def _plan_mutations(plan: ChargePlan, request: Request, quotas: QuotaLadder, settings: QuotaSettings) -> None:
     kind = QuotaKind.CONTROLLER_MUTATION_RATE
     if not request.mutations or not quotas.enabled(kind):
         return
-    if request.validate_only and settings.validate_only_exempt and request.api in VALIDATE_ONLY_APIS:
+    if is_validation(request, settings):
         return
     resolution = quotas.resolve(kind, request.user or "", request.client_id or "")
     amounts = [float(mutation.partitions) for mutation in request.mutations]

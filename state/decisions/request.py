@@ -156,7 +156,10 @@ def check_amounts(request: Request) -> None:
 
 
 def check_lengths(request: Request) -> None:
-    """Raises InvalidRequestError for names and lists that are too long. A short event needs no such check."""
+    """Raises InvalidRequestError for names and lists that are too long, and for names that JSON in UTF-8 can't carry.
+
+    A short event needs no such check if its names are ASCII or were read from JSON.
+    """
     for field_name in ("api", "user", "client_id", "request_id", "gateway", "instance"):
         _check_length(field_name, getattr(request, field_name))
     for field_name in ("topic_partitions", "mutations"):
@@ -187,6 +190,11 @@ def _check_in_line(request: Request) -> None:
 def _check_length(field_name: str, name: str | None) -> None:
     if name is not None and len(name) > MAX_NAME_LENGTH:
         raise InvalidRequestError(field_name, f"has {len(name)} characters", f"at most {MAX_NAME_LENGTH}")
+    if name is not None and not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise InvalidRequestError(field_name, "has half of a surrogate pair", "a text in Unicode") from None
 
 
 def _check_topic_partitions(topic_partitions: list[TopicPartition]) -> None:

@@ -10,7 +10,8 @@ FRESH_MS = 5_000
 """Decisions have stopped when none of one's own heartbeats has arrived for so long."""
 
 MAX_GATEWAYS = 1_000
-"""Most other gateways that are remembered; the one that was heard of longest ago is forgotten first."""
+"""Most other gateways that are remembered. A new one takes the place of one that is gone; if none is, it isn't counted:
+forged heartbeats don't push those out that are known already."""
 
 
 class _Heard:
@@ -46,7 +47,8 @@ class AliveGateways:
         self._expected = expected
         self._own_ms = 0
         self._own_heard_ms = 0
-        self._heard: dict[str, _Heard] = {}
+        self._heard: dict[str, _Heard] = {}  # who was heard of longest ago comes first
+        self._recent = 0
         self.count = expected
 
     def instances(self) -> list[str]:
@@ -87,13 +89,42 @@ class AliveGateways:
         if instance == self._instance:
             self._own_ms = max(self._own_ms, min(heartbeat_ms, now_ms))
             self._own_heard_ms = now_ms
+            self._recent = sum(map(self._is_recent, self._heard.values()))
         else:
-            self._heard.pop(instance, None)  # it moves to the end, so the first one was heard of longest ago
-            self._heard[instance] = _Heard(heartbeat_ms, self._own_ms)
-            if len(self._heard) > MAX_GATEWAYS:
-                del self._heard[next(iter(self._heard))]
-        alive = 1 + sum(map(self._is_recent, self._heard.values()))
+            self._hear(instance, _Heard(heartbeat_ms, self._own_ms))
+        alive = 1 + self._recent
         self.count = alive if self._own_heard_ms else max(alive, self._expected)
+
+    def step_back(self, now_ms: int) -> None:
+        """One's own clock was set back, to now: nothing was heard later than that.
+
+        >>> alive = AliveGateways("a")
+        >>> alive.take_heartbeat("a", 9_000, now_ms=9_300)
+        >>> alive.step_back(1_000)
+        >>> alive.decided_ms
+        1000
+        """
+        self._own_ms = min(self._own_ms, now_ms)
+        self._own_heard_ms = min(self._own_heard_ms, now_ms)
+        for heard in self._heard.values():
+            heard.own_ms = min(heard.own_ms, now_ms)
+
+    def _hear(self, instance: str, heard: _Heard) -> None:
+        """Remember another gateway, which is recent now. Who else is changes with one's own heartbeats alone."""
+        known = self._heard.pop(instance, None)
+        if known is None and len(self._heard) >= MAX_GATEWAYS and not self._make_room():
+            return
+        self._heard[instance] = heard
+        if known is None or not self._is_recent(known):
+            self._recent += 1
+
+    def _make_room(self) -> bool:
+        """Forget who was heard of longest ago, unless it is alive."""
+        longest_ago = next(iter(self._heard))
+        if self._is_recent(self._heard[longest_ago]):
+            return False
+        del self._heard[longest_ago]
+        return True
 
     def _is_recent(self, heard: _Heard) -> bool:
         return self._own_ms - heard.own_ms <= MISSED_MS or abs(self._own_ms - heard.heartbeat_ms) <= MISSED_MS

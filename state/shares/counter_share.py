@@ -12,7 +12,7 @@ import msgspec
 
 from state.arithmetic.charge import Charge
 from state.arithmetic.counter import EntityCounters
-from state.arithmetic.rounding import round_half_up
+from state.arithmetic.rounding import divide, round_half_up
 from state.arithmetic.token_bucket import TokenBucket
 from state.quotas.kinds import Family, QuotaKind, QuotaSettings
 from state.shares.alive import AliveGateways
@@ -25,6 +25,9 @@ MAX_DEBT_S = 10.0
 
 MAX_CREDIT_S = 10.0
 """Most that is made up for if they left it unused, in seconds of the limit."""
+
+MAX_PACE_DEBT_S = 3_600.0
+"""Most that a gateway's own bucket may be below zero, in seconds of its share: the default of its `max_mute_ms`."""
 
 GROWTH = 4.0
 """How much more than it uses a gateway that is held back is taken to want."""
@@ -301,12 +304,15 @@ class CounterShare(msgspec.Struct, gc=False):
         Kafka, but a window of the whole quota: a share refills more slowly.
         """
         pace, full = self._pace, _burst_s(settings) * share
-        before = min(full, pace.tokens + share * ((now_ms - pace.last_ms) / 1000.0))
-        pace.tokens, pace.last_ms = before - value, now_ms
+        before = min(full, pace.tokens + share * (max(0, now_ms - pace.last_ms) / 1000.0))
+        most = share * MAX_PACE_DEBT_S
+        if charge.kind.family is _REQUEST_TIME:  # Kafka forgets what hung for long within a window
+            most = min(most, self.limit * MAX_DEBT_S)
+        pace.tokens, pace.last_ms = max(before - value, -most), now_ms
         missing = (min(value, full) if charge.kind.consumer else value) - before
-        wait_ms = round_half_up(missing / share * 1000.0) if missing > 0.0 else 0
+        wait_ms = round_half_up(divide(missing, share) * 1000.0) if missing > 0.0 else 0
         if charge.kind.family is _REQUEST_TIME and charge.limit:
-            wait_ms = min(wait_ms, round_half_up(settings.client_window.window_ms * charge.limit / share))
+            wait_ms = min(wait_ms, round_half_up(divide(settings.client_window.window_ms * charge.limit, share)))
         return wait_ms
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from heapq import nlargest
 from itertools import islice
 from operator import attrgetter
+from sys import float_info
 from typing import NamedTuple
 
 import msgspec
@@ -25,6 +26,10 @@ RECENT_COUNTERS = 100
 MAX_SHOWN_CHARACTERS = 500
 """Longest names of a counter that are shown: clients choose theirs, and a heartbeat has to fit into a Kafka record."""
 
+MAX_DOUBLE = float_info.max
+
+HELD_LOOKED_AT = 10
+"""Most counters that are passed over, because they wait, when one has to be forgotten."""
 
 _KINDS: dict[str, QuotaKind] = {kind.value: kind for kind in QuotaKind}
 
@@ -70,7 +75,8 @@ class GatewayShares:
     """The shares of one gateway. Not thread-safe; reads no clock: `now_ms` is epoch milliseconds.
 
     It keeps at most `max_counters` counters that its own clients touched, and as many that it knows from decisions
-    alone. Of each, those used least recently are forgotten first. `forgotten` counts the former.
+    alone. Of each, those used least recently are forgotten first; of the former, which `forgotten` counts, those that
+    wait come last.
     """
 
     def __init__(
@@ -96,7 +102,10 @@ class GatewayShares:
         for planned in plan_enforced(request, quotas, self._settings):
             for charge in planned.charges:
                 if charge.limit is not None:
-                    each = self._charge((charge.kind, planned.tags), charge, now_ms)
+                    counter = charge.kind, planned.tags
+                    if not any(charge.amounts) and counter not in self._touched:
+                        continue  # a Fetch may name any partition, and must not take the place of counters in use
+                    each = self._charge(counter, charge, now_ms)
                     charged.append(each)
                     is_free = is_free and each.share.held_until_ms <= now_ms and not each.inline.refused
         if is_free:
@@ -128,7 +137,7 @@ class GatewayShares:
 
     def take_decided(self, counter: CounterKey, decided: DecidedCharge, now_ms: int) -> None:
         """Take over what a decision says of one enforced counter. `now_ms` is when it arrived."""
-        share = self._touched.get(counter) or self._heard.get(counter) or self._hear(counter)
+        share = self._touched.get(counter) or self._hear(counter)
         share.take_decided(decided, self.gateways, self._settings, now_ms)
 
     def reset(self, counter: CounterKey) -> None:
@@ -140,6 +149,11 @@ class GatewayShares:
         """Forget all counters, because the decisions are read from their beginning again."""
         self._touched.clear()
         self._heard.clear()
+
+    def step_back(self, now_ms: int) -> None:
+        """The gateway's clock was set back, to now. Counters hold times that would come again only much later."""
+        self.clear()
+        self.gateways.step_back(now_ms)
 
     def share_of(self, counter: CounterKey) -> CounterShare | None:
         """What is known of a counter; None if nothing is."""
@@ -159,32 +173,48 @@ class GatewayShares:
             counter[0],
             _entity(counter[1]),
             known.limit,
-            known.share(known.limit, self.gateways, self._settings, now_ms),
+            min(known.share(known.limit, self.gateways, self._settings, now_ms), MAX_DOUBLE),  # JSON has no infinity
             known.rate(self._settings, now_ms, _KINDS[counter[0]]),
             max(0, known.held_until_ms - now_ms),
         )
 
     def _charge(self, counter: CounterKey, charge: Charge, now_ms: int) -> _Charged:
-        share = self._touch(counter)
+        share = self._touch(counter, now_ms)
         inline = share.charge(charge, self.gateways, self._settings, now_ms)
         if share.held_until_ms > now_ms:
             share.held_until_ms = min(share.held_until_ms, now_ms + self._max_mute_ms)
         return _Charged(counter, charge, share, inline)
 
-    def _touch(self, counter: CounterKey) -> CounterShare:
+    def _touch(self, counter: CounterKey, now_ms: int) -> CounterShare:
         """The counter, used most recently from now on."""
         share = self._touched.get(counter)
         if share is not None:
             self._touched.move_to_end(counter)
             return share
+        if len(self._touched) >= self._max_counters:
+            self._forget_one(now_ms)
         share = self._touched[counter] = self._heard.pop(counter) if counter in self._heard else CounterShare()
-        if len(self._touched) > self._max_counters:
-            self._touched.popitem(last=False)
-            self.forgotten += 1
         return share
 
+    def _forget_one(self, now_ms: int) -> None:
+        """Forget the counter that was used least recently, if possible one that doesn't wait.
+
+        Who waits isn't used: by touching many other counters a client would get rid of its wait.
+        """
+        for _ in range(HELD_LOOKED_AT):
+            counter, share = next(iter(self._touched.items()))
+            if share.held_until_ms <= now_ms:
+                break
+            self._touched.move_to_end(counter)
+        self._touched.popitem(last=False)
+        self.forgotten += 1
+
     def _hear(self, counter: CounterKey) -> CounterShare:
-        """A counter that only decisions tell of."""
+        """A counter that only decisions tell of, told of most recently from now on."""
+        share = self._heard.get(counter)
+        if share is not None:
+            self._heard.move_to_end(counter)
+            return share
         share = self._heard[counter] = CounterShare()
         if len(self._heard) > self._max_counters:
             self._heard.popitem(last=False)

@@ -1,5 +1,8 @@
 """Which gateways are alive, by their decided heartbeats."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from state.shares.alive import MAX_GATEWAYS, AliveGateways
 
 
@@ -55,13 +58,35 @@ def test_what_is_known_holds_for_the_present_only_while_ones_own_heartbeats_are_
     assert alive.known_until_ms(60_000) == 7_000
 
 
-def test_many_forged_gateways_take_no_memory() -> None:
+def test_many_forged_gateways_take_no_memory_and_push_nobody_out() -> None:
     alive = AliveGateways("me")
-    for number in range(MAX_GATEWAYS + 5):
+    heartbeats(alive, "me", 1_000)
+    heartbeats(alive, "genuine", 1_000)
+    for number in range(2 * MAX_GATEWAYS):
         heartbeats(alive, f"forged-{number}", 1_000)
 
     assert alive.count == MAX_GATEWAYS + 1
-    assert not alive.is_alive("forged-0")
+    assert alive.is_alive("genuine")
+    assert not alive.is_alive(f"forged-{2 * MAX_GATEWAYS - 1}")
+
+
+def test_a_new_gateway_takes_the_place_of_one_that_is_gone() -> None:
+    alive = AliveGateways("me")
+    for number in range(MAX_GATEWAYS):
+        heartbeats(alive, f"forged-{number}", 1_000)
+    heartbeats(alive, "me", 1_000, 10_000)
+    heartbeats(alive, "genuine", 10_000)
+
+    assert (alive.count, alive.instances()) == (2, ["genuine"])
+
+
+@given(st.lists(st.tuples(st.sampled_from(["me", "a", "b", "c"]), st.integers(0, 20_000)), max_size=40))
+def test_the_count_is_that_of_the_gateways_that_are_alive(decided: list[tuple[str, int]]) -> None:
+    alive = AliveGateways("me")
+    for instance, heartbeat_ms in decided:
+        heartbeats(alive, instance, heartbeat_ms)
+
+        assert alive.count == 1 + len(alive.instances())
 
 
 def test_a_gateway_that_starts_while_the_job_is_down_counts_the_gateways_that_it_was_told_to_expect() -> None:

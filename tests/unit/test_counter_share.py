@@ -247,3 +247,43 @@ def test_a_publisher_without_instance_is_left_what_it_uses() -> None:
         gateway.decided(None, 300.0, now_ms, held_ms=None)
 
     assert gateway.share(now_ms) == pytest.approx(700.0, rel=0.08)
+
+
+@pytest.mark.parametrize("kind", [PRODUCE, FETCH, TIME])
+def test_a_clock_that_is_set_back_makes_nobody_wait(kind: QuotaKind) -> None:
+    gateway = OneGateway("a")
+    gateway.charge(kind, 1.0, START_MS)
+
+    assert gateway.charge(kind, 1.0, START_MS - 900_000).wait_ms == 0
+    assert gateway.charge(kind, 1.0, START_MS - 899_000).wait_ms == 0
+
+
+def test_who_is_charged_for_centuries_waits_an_hour() -> None:
+    """As one gateway that is alone forgets it, after the longest wait that a gateway applies."""
+    gateway = OneGateway("a")
+    gateway.charge(PRODUCE, 2.0**53, START_MS)
+    later_ms = START_MS + 3_600_000
+
+    assert gateway.charge(PRODUCE, 0.0, later_ms - 1_000).wait_ms == 1_000
+    assert gateway.charge(PRODUCE, 0.0, later_ms).wait_ms == 0
+
+
+def test_a_request_that_hung_for_an_hour_is_forgotten_soon_as_in_kafka() -> None:
+    """10 s of the limit are 20 s of half of it; Kafka forgets it after 11 s."""
+    gateway = OneGateway("a")
+    gateway.charge(TIME, 3_600 * LIMIT, START_MS)
+
+    assert gateway.charge(TIME, 1.0, START_MS + 10_000).wait_ms > 0
+    assert gateway.charge(TIME, 1.0, START_MS + 22_000).wait_ms == 0
+
+
+@pytest.mark.parametrize("limit", [5e-324, 1e-300, 1.7e308])
+@pytest.mark.parametrize("kind", [PRODUCE, FETCH, TIME, MUTATIONS])
+def test_the_smallest_and_the_largest_limit_are_computed_with(kind: QuotaKind, limit: float) -> None:
+    gateway = OneGateway("a", "b")
+    for second in range(4):
+        now_ms = START_MS + second * 1_000
+        outcome = gateway.counter.charge(charge(kind, 2.0**53, limit), gateway.gateways, SETTINGS, now_ms)
+        gateway.counter.take_decided(DecidedCharge("me", 2.0**53, limit, now_ms), gateway.gateways, SETTINGS, now_ms)
+
+        assert (outcome.wait_ms > 0) == (limit < 1.0) or kind is FETCH  # a fetch is served from a full bucket

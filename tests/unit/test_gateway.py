@@ -383,6 +383,25 @@ def test_a_kept_wait_that_ended_ends_no_later_one(gateway: Gateway) -> None:
     assert gateway.check("alice", "app") == 9_000
 
 
+def test_kept_waits_that_have_ended_take_no_memory(gateway: Gateway) -> None:
+    """The waits topic keeps those of every client-id that ever had to wait."""
+    for number in range(100):
+        key = wait_key(("producer_byte_rate", Tags("alice", f"app-{number}")))
+        ended = WaitRecord(NOW_MS - 1, 60_000, 1024.0, 2048.0, NOW_MS - 60_001, number)
+        gateway._in_force.take_kept(key, wait_value(ended))
+
+    assert not gateway._in_force._kept_orders
+
+
+def test_no_more_kept_waits_are_noted_than_the_option_says(gateway: Gateway) -> None:
+    gateway._in_force._max_kept = 10
+    for number in range(100):
+        key = wait_key(("producer_byte_rate", Tags("alice", f"app-{number}")))
+        gateway._in_force.take_kept(key, wait_value(WaitRecord(NOW_MS + 9, 60_000, 1024.0, 2048.0, NOW_MS, number)))
+
+    assert len(gateway._in_force._kept_orders) == 10
+
+
 def test_kept_waits_are_relaxed_by_the_limits_in_force(gateway: Gateway) -> None:
     set_limits(gateway, 9)
     kept_wait(gateway, WaitRecord(NOW_MS + 7_000, 60_000, 10.0, 2048.0, NOW_MS - 53_000, 7))

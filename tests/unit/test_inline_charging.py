@@ -143,6 +143,26 @@ def test_an_event_that_breaks_the_contract_is_not_charged(gateway: Gateway) -> N
     assert gateway.stats().counters == 0
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"user": "\udc80"},
+        {"user": "alice", "client_id": "\udc80"},
+        {"user": "alice", "request_id": "\udc80"},
+        {"user": "alice", "bytes": None, "topic_partitions": [{"topic": "\udc80", "partition": 0, "bytes": 5}]},
+    ],
+)
+def test_a_name_that_is_no_unicode_is_refused_before_anything_is_charged(
+    loop: GatewayLoop, gateway: Gateway, event: dict[str, Any]
+) -> None:
+    """A proxy may have decoded a client-id with `surrogateescape`."""
+    for call in (gateway.admit, gateway.publish):
+        with pytest.raises(InvalidRequestError, match="Unicode"):
+            call({"api": "Produce", "bytes": 5} | event)
+
+    assert (gateway.stats().charged_in_line, gateway.stats().counters, loop.events()) == (0, 0, [])
+
+
 def test_the_callers_event_stays_as_it_was(gateway: Gateway) -> None:
     event = produce(15_000)
     gateway.admit(event)
@@ -252,6 +272,71 @@ def test_no_more_counters_are_kept_than_the_option_says() -> None:
         assert (loop.gateways[0].stats().counters, loop.gateways[0].stats().forgotten) == (10, 15)
 
 
+def test_touching_many_counters_ends_no_wait_and_forgets_no_debt() -> None:
+    """A client that has to wait asks for new client-ids, or for partitions that don't exist, on other connections."""
+    quotas = [
+        *QUOTAS,
+        quota(QuotaKind.TOPIC_CONSUMER_BYTE_RATE, BYTES_PER_S, topic="orders"),
+        quota(TIME, 10.0, client_id=DEFAULT),
+    ]
+    with gateway_loop(quotas, max_counters=10) as loop:
+        gateway = loop.gateways[0]
+        assert gateway.admit(produce(15_000)).throttle_ms == 5_000
+        for number in range(25):
+            gateway.admit(Request("Metadata", user="alice", client_id=f"id-{number}", request_time_ns=1))
+            gateway.admit(Request("Fetch", topic_partitions=[TopicPartition("orders", number, 0)]))
+
+        assert gateway.admit(produce(1_000)).throttle_ms == 6_000
+
+
+def test_counters_that_nothing_is_charged_to_take_no_place() -> None:
+    quotas = [quota(QuotaKind.TOPIC_CONSUMER_BYTE_RATE, BYTES_PER_S, topic="orders")]
+    with gateway_loop(quotas, max_counters=10) as loop:
+        gateway = loop.gateways[0]
+        gateway.admit(fetch(1))
+        touched = [TopicPartition("orders", number, 0) for number in range(1_000)]
+        gateway.admit(Request("Fetch", topic_partitions=touched))
+
+        assert (gateway.stats().counters, gateway.stats().forgotten) == (1, 0)
+
+
+def test_when_all_counters_wait_one_of_them_is_forgotten() -> None:
+    with gateway_loop(QUOTAS, max_counters=10) as loop:
+        for number in range(25):
+            loop.gateways[0].admit(produce(2**53, user=f"user-{number}"))
+
+        assert (loop.gateways[0].stats().counters, loop.gateways[0].stats().forgotten) == (10, 15)
+
+
+def test_of_counters_that_only_decisions_tell_of_those_are_kept_that_were_told_of_last() -> None:
+    with gateway_loop(QUOTAS, max_counters=10) as loop:
+        for number in range(25):
+            for user in ("alice", f"user-{number}"):
+                event = {"api": "Produce", "user": user, "bytes": 1, "timestamp_ms": NOW_MS}
+                loop.decide_events([json.dumps(event).encode()])
+
+        assert counter(loop.gateways[0], PRODUCE, user="alice").others_decided == 25.0
+
+
+def test_a_clock_that_is_an_hour_ahead_for_a_while_changes_nothing_for_long() -> None:
+    with gateway_loop(QUOTAS, count=2) as loop:
+        gateway = loop.gateways[0]
+        loop.beat(3)
+        loop.clock.ms += 3_600_000
+        gateway.admit(produce(20_000))
+        loop.beat(2)
+        loop.clock.ms -= 3_600_000
+        loop.beat(1)
+
+        assert gateway.held_ms("alice", "app") == 0
+        for _ in range(20):
+            assert gateway.admit(produce(450)).throttle_ms == 0
+            loop.beat(1)
+        loop.gateways = loop.gateways[:1]
+        loop.beat(5)
+        assert gateway.stats().gateways == 1
+
+
 class TestMutations:
     """Strict mutations are decided by the job, and in line when no decision comes."""
 
@@ -319,11 +404,61 @@ class TestMutations:
         with gateway_loop(QUOTAS, policy="fail_closed", decide_timeout_ms=1) as loop:
             assert loop.gateways[0].admit_mutations(create(1)).refused == (True,)
 
+    def test_a_decision_on_a_request_of_the_same_id_at_another_gateway_is_no_answer(self) -> None:
+        """Gateways may number requests as their clients do. The other one's request has no quota."""
+        with gateway_loop([quota(MUTATIONS, 1.0, user="alice")], count=2, decide_timeout_ms=1) as loop:
+            first, second = loop.gateways
+            future = first._await("7")
+            second.publish(create(8, user="bob", request_id="7"))
+            loop.decide()
+
+            assert not future.done()
+
+    def test_an_id_that_is_awaited_is_refused(self, loop: GatewayLoop, gateway: Gateway) -> None:
+        """Its decision would be the answer to both: a small request would let a large one through."""
+        gateway.publish(create(1, request_id="7"), awaited=True)
+
+        with pytest.raises(InvalidRequestError, match="request_id"):
+            gateway.admit_mutations(create(50, request_id="7"))
+        assert len(loop.events()) == 1
+
+    def test_a_decided_wait_of_centuries_counts_as_the_longest_allowed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with gateway_loop(QUOTAS, decide_timeout_ms=60_000, max_mute_ms=5_000) as loop:
+            gateway = loop.gateways[0]
+            send = gateway._sender.send
+
+            def send_and_decide(record: EventRecord, may_block: bool) -> bool:
+                sent = send(record, may_block)
+                loop.decide()
+                return sent
+
+            monkeypatch.setattr(gateway._sender, "send", send_and_decide)
+
+            assert gateway.admit_mutations(create(2**31 - 1, 1)) == Answer(
+                5_000, False, (False, True), MUTATIONS, 1.0, None, gateway._id_stem + "-0"
+            )
+
+    def test_what_is_only_validated_is_charged_nothing(self, loop: GatewayLoop, gateway: Gateway) -> None:
+        gateway.admit(create(8, validate_only=True))
+        loop.decide()
+
+        assert loop.decisions[0]["charges"] == []
+
+    def test_a_request_that_is_published_in_parts_says_what_was_executed_once(self) -> None:
+        touched = [TopicPartition("orders", number, 0) for number in range(3)]
+        with gateway_loop(QUOTAS, max_charges_per_event=2) as loop:
+            loop.gateways[0].admit(create(8, 8, topic_partitions=touched))
+            events = loop.events()
+
+        assert [event.get("mutations_charged") for event in events] == [16, None]
+        assert [event.get("mutations") for event in events] == [None, None]
+
     def test_a_forged_decision_refuses_nothing(self, loop: GatewayLoop, gateway: Gateway) -> None:
         """It has another number of topics than the request."""
         gateway.admit_mutations(create(1, 1))
         [event] = loop.events()
         forged = {"request_id": event["request_id"], "timestamp_ms": NOW_MS, "topic_results": [{"error_code": 89}]}
+        forged["instance"] = event["instance"]
         gateway._on_decision(None, json.dumps(forged).encode())
 
         assert loop.events() == []
@@ -394,6 +529,32 @@ class TestHeartbeats:
         assert beats[1]["heartbeat"]["counters"] == 1
         assert beats[1]["heartbeat"]["staleness_ms"] == 1_200
 
+    def test_one_is_decided_though_a_limit_is_as_large_as_a_number_can_be(self) -> None:
+        with gateway_loop([quota(TIME, 1.7e308, user=DEFAULT)], count=2) as loop:
+            for _ in range(4):
+                loop.gateways[0].admit(Request("Metadata", user="alice", request_time_ns=2**53))
+                loop.beat()
+
+            assert loop.decisions[-1]["instance"] == "i-1"
+            assert loop.gateways[0].stats().gateways == 2
+
+    def test_those_of_another_process_of_the_same_instance_are_seen(
+        self, loop: GatewayLoop, gateway: Gateway, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with gateway_loop(QUOTAS) as other:
+            other.beat()
+            for _ in range(2):
+                other.gateways[0]._on_idle()
+                other.clock.ms += 1_000
+                loop.decide_events(list(other._published()))
+            loop.beat()
+
+        assert gateway.stats().gateways == 2
+        assert [record.message for record in caplog.records if "instance" in record.message] == [
+            "another gateway has the instance i-0 as well; expected a name that no other process has: its charges are"
+            " taken for those of this one"
+        ]
+
     def test_one_that_finds_the_buffer_full_blocks_nobody(self) -> None:
         with gateway_loop(QUOTAS, max_unsent=1) as loop:
             gateway = loop.gateways[0]
@@ -426,6 +587,7 @@ class TestHeartbeats:
         {"charges": [{"quota": PRODUCE, "entity": {"user": "alice"}, "limit": 1.0, "value": -5.0}]},
         {"charges": [{"quota": PRODUCE, "entity": {"user": "alice"}, "limit": 1.0, "value": 1e31}]},
         {"charges": [{"quota": PRODUCE, "entity": {"user": "alice"}, "limit": -1.0, "value": 1.0}]},
+        {"charges": [{"quota": PRODUCE, "entity": {"user": "alice"}, "limit": 0.0, "value": 1.0}], "instance": "i-0"},
         {"throttled_by": [{"quota": PRODUCE, "entity": {"user": "alice"}, "ms": -1}]},
         {"throttled_by": [{"quota": PRODUCE, "entity": {"user": "alice"}, "ms": 1}] * 65},
         {"throttled_by": "none"},
@@ -440,7 +602,7 @@ def test_a_forged_decision_is_passed_over(gateway: Gateway, forged: dict[str, An
     reader._take(PARTITION, 0, None, json.dumps({"request_id": "r", "timestamp_ms": NOW_MS} | forged).encode())
 
     assert gateway.stats().unreadable_records == 1
-    assert gateway.stats().decisions == 0
+    assert (gateway.stats().decisions, gateway.stats().counters) == (0, 0)
 
 
 def test_numbers_that_json_has_no_word_for_are_passed_over(gateway: Gateway) -> None:
