@@ -26,6 +26,7 @@ from filelock import FileLock, Timeout
 
 from scripts.command import interrupt_on_signals, run_command
 from scripts.testbed.broker_jars import BROKER_JARS
+from scripts.testbed.jmx import jmx_options
 from scripts.testbed.processes import Child
 from state.errors import SluiceError
 from streaming.java.java import find_java
@@ -74,7 +75,8 @@ class Broker:
     `folder` holds its data, configuration and log (`broker.log`); `fresh` deletes the data first. `properties` override
     the server properties. Clients connect to the listener named CLIENT, so TLS or SASL is set by, for example,
     `listener.security.protocol.map=CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT` and `listener.name.client.*`.
-    A `node` is one of a cluster (`scripts.testbed.cluster`). `jars` are added to the class path.
+    A `node` is one of a cluster (`scripts.testbed.cluster`). `jars` are added to the class path. With
+    `jmx` it answers JMX on `jmx_port`.
     The broker ends with this process, even if this process is killed.
     """
 
@@ -87,13 +89,16 @@ class Broker:
         node: Node | None = None,
         jars: Sequence[Path] = (),
         heap_mib: int = 256,
+        jmx: bool = False,
     ) -> None:
         self._folder = folder.absolute()
         self._fresh = fresh
         self._properties = dict(properties or {})
         self._node = node
         self._jars = jars
-        self._heap_mib = heap_mib
+        self._jvm_options = (f"-Xmx{heap_mib}m", *_JVM_OPTIONS)
+        self._jmx = jmx
+        self.jmx_port = 0
         self._child: Child | None = None
         # Not bound to a thread: one thread may start the broker and another one stop it.
         self._lock = FileLock(self._folder / "lock", timeout=0, thread_local=False)
@@ -185,17 +190,23 @@ class Broker:
     def _start_on_free_ports(self) -> None:
         java, _ = find_java()
         class_path = ":".join(map(str, [*BROKER_JARS.paths(), *self._jars]))
-        command = [java, f"-Xmx{self._heap_mib}m", *_JVM_OPTIONS, "-cp", class_path]
+        command = [java, *self._jvm_options, "-cp", class_path]
         for attempt in range(1, _ATTEMPTS + 1):
             self._configure()
             self._format_once(command)
-            self._child = Child([*command, "kafka.Kafka", str(self._server_properties)], self._log)
+            self._child = Child([*self._with_jmx(command), "kafka.Kafka", str(self._server_properties)], self._log)
             if self._wait_until_started(self._child):
                 return
             reason = self._last_words()
             self._end_child(signal.SIGKILL)
             if self._node or attempt == _ATTEMPTS or "Address already in use" not in reason:
                 raise BrokerError(f"the broker in {self._folder} doesn't start: {reason}; all of it: {self._log}")
+
+    def _with_jmx(self, command: Sequence[str]) -> list[str]:
+        if not self._jmx:
+            return list(command)
+        self.jmx_port = free_ports(1)[0]
+        return [command[0], *jmx_options(self.jmx_port), *command[1:]]
 
     @property
     def _server_properties(self) -> Path:

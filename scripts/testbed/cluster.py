@@ -5,9 +5,13 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Self
 
+from kafka import KafkaAdminClient
+
 from scripts.testbed.broker import Broker, BrokerError, Node, Ports, new_cluster_id, remembered_ports
 
-HEAP_MIB = 384
+_HEAP_MIB = 384
+_REPLICAS = 3
+_KEPT = {"retention.bytes": "20000000", "segment.bytes": "10000000"}
 
 PropertiesOf = Callable[[str], Mapping[str, str]]
 """Server properties of all brokers, made from their bootstrap addresses, which are known before they start."""
@@ -17,7 +21,7 @@ class Cluster:
     """So many brokers in a folder, as a context manager or by start and stop.
 
     Their data survives a restart, and they end with this process, as that of a `Broker` does. `jars` are added to their
-    class path. `brokers` can be killed and started one by one.
+    class path. `brokers` answer JMX, and can be killed and started one by one.
     """
 
     def __init__(
@@ -75,7 +79,8 @@ class Cluster:
                 properties=properties,
                 node=node,
                 jars=self._jars,
-                heap_mib=HEAP_MIB,
+                heap_mib=_HEAP_MIB,
+                jmx=True,
             )
             for node in (Node(number, self._ports, self._cluster_id) for number in range(self._size))
         ]
@@ -96,3 +101,17 @@ def _first_failure(starts: Sequence[Future[None]]) -> None:
     done, _ = wait(starts, return_when=FIRST_EXCEPTION)
     for start in done:
         start.result()
+
+
+def create_topic(admin: KafkaAdminClient, name: str, leaders: Sequence[int]) -> None:
+    """Create a topic of which each broker leads so many partitions; three replicas, where there are so many brokers.
+
+    It keeps some 20 MB a partition, so that clients at full speed don't fill the disk.
+    """
+    brokers = len(leaders)
+    led_by = [number for number, partitions in enumerate(leaders) for _ in range(partitions)]
+    assignments = {
+        partition: [1 + (leader + step) % brokers for step in range(min(brokers, _REPLICAS))]
+        for partition, leader in enumerate(led_by)
+    }
+    admin.create_topics({name: {"assignments": assignments, "configs": _KEPT}}, wait_for_metadata=True)

@@ -1,21 +1,20 @@
 """`sluice quotas import` from a real cluster."""
 
 import time
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from kafka.protocol.admin import AlterClientQuotasRequest, AlterClientQuotasResponse
 from typer.testing import CliRunner
 
 from configs.errors import KafkaUnavailableError
 from configs.kafka import connect
+from scripts.testbed.kafka_quotas import AlteringAdmin
 from sinks.tables.quotas import QuotasTable
 from state.quotas.entity import DEFAULT, QuotaEntity
 from state.quotas.entry import QuotaEntry
 from state.quotas.kinds import QuotaKind
-from streaming.cli.kafka_import import ClientQuotasAdmin, read_cluster_quotas
+from streaming.cli.kafka_import import read_cluster_quotas
 from streaming.cli.quotas import app
 
 pytestmark = pytest.mark.kafka
@@ -33,23 +32,6 @@ ENTRIES = {
     QuotaEntry(QuotaEntity(user=DEFAULT, client_id="import-app"), QuotaKind.CONTROLLER_MUTATION_RATE, 0.5),
     QuotaEntry(QuotaEntity(client_id=DEFAULT), QuotaKind.CONSUMER_BYTE_RATE, 1e7),
 }
-
-
-class AlteringAdmin(ClientQuotasAdmin):
-    """Sets quotas on the cluster, which kafka-python's admin client can't either."""
-
-    def alter(self, entity: Mapping[str, str | None], values: Mapping[str, float], *, remove: bool) -> None:
-        response = self._manager.run(self._alter, entity, values, remove)
-        assert [entry.error_code for entry in response.entries] == [0], response
-
-    async def _alter(
-        self, entity: Mapping[str, str | None], values: Mapping[str, float], remove: bool
-    ) -> AlterClientQuotasResponse:
-        entry = AlterClientQuotasRequest.EntryData
-        parts = [entry.EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()]
-        operations = [entry.OpData(key=key, value=value, remove=remove) for key, value in values.items()]
-        request = AlterClientQuotasRequest(entries=[entry(entity=parts, ops=operations)], validate_only=False)
-        return await self._manager.send(request)
 
 
 def alter_all(bootstrap_servers: str, *, remove: bool) -> None:

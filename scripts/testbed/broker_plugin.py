@@ -1,0 +1,96 @@
+"""Clusters whose brokers are gateways: with the broker plugin, and a look at its heartbeats."""
+
+from pathlib import Path
+from threading import Event, Lock, Thread
+
+import msgspec
+from kafka import KafkaConsumer, TopicPartition
+
+from configs.kafka import TopicSettings, connect
+from configs.settings import Settings, load_settings
+from scripts.testbed.cluster import Cluster
+from state.decisions.request import HEARTBEAT_API, Heartbeat, Share
+from state.errors import SluiceError
+
+_POLL_MS = 200
+_ALIVE_MS = 3_000
+
+
+def plugin_properties(bootstrap_servers: str, topics: TopicSettings) -> dict[str, str]:
+    """The server properties that make a broker a gateway."""
+    return {
+        "client.quota.callback.class": "sluice.kafka.SluiceQuotaCallback",
+        "metric.reporters": "org.apache.kafka.common.metrics.JmxReporter,sluice.kafka.SluiceMetricsReporter",
+        "sluice.bootstrap.servers": bootstrap_servers,
+        "sluice.requests.topic": topics.requests,
+        "sluice.decisions.topic": topics.decisions,
+        "sluice.limits.topic": topics.limits,
+    }
+
+
+def plugin_cluster(folder: Path, size: int) -> Cluster:
+    """So many brokers with the plugin, which uses the topics of the default settings."""
+    topics = load_settings().topics
+    return Cluster(folder, size, lambda servers: plugin_properties(servers, topics), [broker_plugin_jar()])
+
+
+def broker_plugin_jar() -> Path:
+    """The plugin's jar."""
+    raise SluiceError("no plugin yet")
+
+
+class _DecidedHeartbeat(msgspec.Struct):
+    """The part of a decision that says how a gateway is; absent from other decisions."""
+
+    api: str = ""
+    gateway: str | None = None
+    instance: str | None = None
+    timestamp_ms: int = 0
+    heartbeat: Heartbeat | None = None
+
+
+class Heartbeats:
+    """The last decided heartbeat of each gateway, read in a background thread until `close`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._stop = Event()
+        self._lock = Lock()
+        self._last: dict[str, _DecidedHeartbeat] = {}
+        self._newest_ms = 0
+        topic = settings.topics.decisions
+        self._consumer = connect(KafkaConsumer, settings.kafka, enable_auto_commit=False)
+        partitions = [TopicPartition(topic, number) for number in self._consumer.partitions_for_topic(topic) or ()]
+        self._consumer.assign(partitions)
+        self._consumer.seek_to_end()
+        self._thread = Thread(target=self._run, name="heartbeats", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._stop.set()
+        self._thread.join()
+        self._consumer.close()
+
+    def shares(self) -> dict[str, list[Share]]:
+        """Gateway name -> its busiest shares, of the gateways whose heartbeats go on; sorted by name."""
+        with self._lock:
+            alive = [
+                (heard.gateway or instance, heard.heartbeat.shares)
+                for instance, heard in self._last.items()
+                if heard.heartbeat and self._newest_ms - heard.timestamp_ms <= _ALIVE_MS
+            ]
+        return dict(sorted(alive))
+
+    def take(self, record: bytes) -> None:
+        """Take over a record of the decisions topic."""
+        decided = msgspec.json.decode(record, type=_DecidedHeartbeat)
+        if decided.api == HEARTBEAT_API and decided.instance:
+            with self._lock:
+                self._last[decided.instance] = decided
+                self._newest_ms = max(self._newest_ms, decided.timestamp_ms)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            for records in self._consumer.poll(timeout_ms=_POLL_MS).values():
+                for record in records:
+                    self.take(record.value)
