@@ -28,6 +28,7 @@ from scripts.command import interrupt_on_signals, run_command
 from scripts.testbed.broker_jars import BROKER_JARS
 from scripts.testbed.processes import Child
 from state.errors import SluiceError
+from streaming.java.jars import JarSet
 from streaming.java.java import find_java
 
 _JVM_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.logging.log4j.level=INFO")
@@ -47,13 +48,23 @@ class Broker:
     `folder` holds its data, configuration and log (`broker.log`); `fresh` deletes the data first. `properties`
     override the server properties. Clients connect to the listener named CLIENT, so TLS or SASL is set by, for
     example, `listener.security.protocol.map=CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT` and `listener.name.client.*`.
-    The broker ends with this process, even if this process is killed.
+    `{port}` in a property stands for the client port. `jars` are those of the Kafka to run, `plugins` more of its class
+    path. The broker ends with this process, even if this process is killed.
     """
 
-    def __init__(self, folder: Path, fresh: bool = False, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        fresh: bool = False,
+        properties: Mapping[str, str] | None = None,
+        jars: JarSet = BROKER_JARS,
+        plugins: Sequence[Path] = (),
+    ) -> None:
         self._folder = folder.absolute()
         self._fresh = fresh
         self._properties = dict(properties or {})
+        self._jars = jars
+        self._plugins = list(plugins)
         self._child: Child | None = None
         # Not bound to a thread: one thread may start the broker and another one stop it.
         self._lock = FileLock(self._folder / "lock", timeout=0, thread_local=False)
@@ -138,7 +149,8 @@ class Broker:
 
     def _start_on_free_ports(self) -> None:
         java, _ = find_java()
-        command = [java, *_JVM_OPTIONS, "-cp", ":".join(map(str, BROKER_JARS.paths()))]
+        class_path = [*self._jars.paths(), *self._plugins]
+        command = [java, *_JVM_OPTIONS, "-cp", ":".join(map(str, class_path))]
         for attempt in range(1, _ATTEMPTS + 1):
             self._configure()
             self._format_once(command)
@@ -161,7 +173,8 @@ class Broker:
     def _configure(self) -> None:
         self._port, controller_port = _ports(self._folder / "ports.json")
         properties = _server_properties(self._folder / "data", self._port, controller_port) | self._properties
-        self._server_properties.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        lines = [f"{key}={value}\n".replace("{port}", str(self._port)) for key, value in properties.items()]
+        self._server_properties.write_text("".join(lines))
 
     def _format_once(self, command: Sequence[str]) -> None:
         if (self._folder / "data" / "meta.properties").exists():
