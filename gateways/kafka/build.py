@@ -61,7 +61,7 @@ def compile_java(sources: Sequence[Path], jars: Sequence[Path], out: Path, javac
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise PluginBuildError(f"{command[0]} can't be run ({error}); install a JDK, not only a Java runtime") from error
+        raise PluginBuildError(f"{command[0]} can't be run ({error}); install a whole JDK") from error
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).splitlines() or ["it printed nothing"]
         problem = next((line for line in lines if ": error:" in line or ": warning:" in line), lines[0])
@@ -73,7 +73,7 @@ def _javac() -> str:
     found = shutil.which("javac", path=str(Path(home) / "bin") if home else None)
     if found is None:
         where = f"in JAVA_HOME ({home})" if home else "on PATH, and JAVA_HOME is not set"
-        raise PluginBuildError(f"no javac {where}; install a JDK, not only a Java runtime")
+        raise PluginBuildError(f"no javac {where}; install a whole JDK")
     return found
 
 
