@@ -16,11 +16,11 @@ from scripts.closed_loop.measures import Measures, measure
 from scripts.closed_loop.simulation import Served
 from scripts.closed_loop.situation import Situation, Spread
 from scripts.testbed.broker import Broker
-from scripts.testbed.broker_plugin import Heartbeats, plugin_cluster
+from scripts.testbed.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster
 from scripts.testbed.cluster import Cluster, create_topic
 from scripts.testbed.full_speed_client import FullSpeedClient, Library, Role
 from scripts.testbed.jmx import Beans, Jvm
-from scripts.testbed.job import Json, wait_until
+from scripts.testbed.job import Json, Sections, wait_until
 from scripts.testbed.job_under_test import JobOnBrokers
 from scripts.testbed.kafka_quotas import AlteringAdmin
 from state.quotas.kinds import QuotaKind
@@ -37,11 +37,6 @@ _SAMPLE_S = 1.0
 _STORED_BYTES = 60_000_000
 """What is in the topic before a consumer reads it, again and again: more than a fresh counter lets through at once."""
 
-_SECTIONS = {
-    "topics": {"partitions": 2, "replication_factor": 3},
-    "state": {"shards": 8},
-    "audit": {"trigger_s": 5},
-}
 _ROLES = {
     QuotaKind.PRODUCER_BYTE_RATE: Role.PRODUCE,
     QuotaKind.CONSUMER_BYTE_RATE: Role.CONSUME,
@@ -101,9 +96,10 @@ def run_brokers(folder: Path, situation: BrokersSituation) -> BrokersMeasures:
             _set_own_quota(cluster, situation)
             job = None
         else:
-            cluster = stack.enter_context(plugin_cluster(folder / "brokers", situation.brokers))
+            client_id = new_exempt_client_id()
+            cluster = stack.enter_context(plugin_cluster(folder / "brokers", situation.brokers, client_id))
             job = stack.enter_context(
-                JobOnBrokers(folder, cluster.bootstrap_servers, _sections(situation), _quotas(situation))
+                JobOnBrokers(folder, cluster.bootstrap_servers, _sections(situation, client_id), _quotas(situation))
             )
             job.start()
             _wait_for_gateways(job, situation.brokers)
@@ -118,9 +114,13 @@ def _quotas(situation: BrokersSituation) -> list[Json]:
     return [{"entity": {"client_id": CLIENT}, "quotas": {situation.quota.value: situation.limit}}]
 
 
-def _sections(situation: BrokersSituation) -> Json:
-    replicas = min(situation.brokers, _SECTIONS["topics"]["replication_factor"])
-    return {**_SECTIONS, "topics": {**_SECTIONS["topics"], "replication_factor": replicas}}
+def _sections(situation: BrokersSituation, client_id: str) -> Sections:
+    return {
+        "kafka": {"client.id": client_id},
+        "topics": {"partitions": 2, "replication_factor": min(situation.brokers, 3)},
+        "state": {"shards": 8},
+        "audit": {"trigger_s": 5},
+    }
 
 
 def _set_own_quota(cluster: Cluster, situation: BrokersSituation) -> None:

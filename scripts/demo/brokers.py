@@ -15,7 +15,7 @@ from scripts.command import EXIT_FAILED
 from scripts.demo.broker_view import ClientUse, client_lines, clients_table, summary_lines
 from scripts.demo.console import commands_to_try, waiting, waiting_for_job
 from scripts.testbed.broker import free_ports
-from scripts.testbed.broker_plugin import Heartbeats, plugin_cluster
+from scripts.testbed.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster
 from scripts.testbed.cluster import Cluster, create_topic
 from scripts.testbed.full_speed_client import FullSpeedClient, Library, Role
 from scripts.testbed.job import Json, Sections, SluiceJob, quotas_in, storage_in
@@ -39,11 +39,11 @@ _POLL_SECONDS = 0.5
 def run_with_brokers(size: int, seconds: float, fresh: bool, stop: Event, console: Console) -> int:
     """Run it until `stop` or for so long; 0 if no client ended by itself."""
     with ExitStack() as stack:
-        folder = stack.enter_context(work_folder(f"run-brokers-{size}", fresh))
+        folder, client_id = stack.enter_context(work_folder(f"run-brokers-{size}", fresh)), new_exempt_client_id()
         with waiting(console, lambda: "for the embedded brokers to start"):
-            cluster = stack.enter_context(plugin_cluster(folder / "brokers", size))
+            cluster = stack.enter_context(plugin_cluster(folder / "brokers", size, client_id))
         print(f"brokers: {cluster.bootstrap_servers}", flush=True)
-        job = SluiceJob(folder, *_layers(folder, cluster, size))
+        job = SluiceJob(folder, *_layers(folder, cluster, client_id))
         ensure_topics(job.settings.topics, job.settings.kafka)
         stack.callback(job.stop)
         stack.enter_context(announced_run(folder.name, job.settings_file))
@@ -63,7 +63,7 @@ def run_with_brokers(size: int, seconds: float, fresh: bool, stop: Event, consol
         return code
 
 
-def _layers(folder: Path, cluster: Cluster, size: int) -> list[Sections]:
+def _layers(folder: Path, cluster: Cluster, client_id: str) -> list[Sections]:
     quotas: list[Json] = [
         {"entity": {"client_id": name}, "quotas": {_KINDS[role].value: _LIMIT}} for name, (_, role) in _CLIENTS.items()
     ]
@@ -72,8 +72,8 @@ def _layers(folder: Path, cluster: Cluster, size: int) -> list[Sections]:
         storage_in(folder),
         quotas_in(folder, quotas),
         {
-            "kafka": {"bootstrap.servers": cluster.bootstrap_servers},
-            "topics": {"replication_factor": min(size, 3)},
+            "kafka": {"bootstrap.servers": cluster.bootstrap_servers, "client.id": client_id},
+            "topics": {"replication_factor": min(len(cluster.brokers), 3)},
             "health": {"port": free_ports(1)[0]},
         },
     ]

@@ -29,6 +29,7 @@ from scripts.testbed.broker_jars import BROKER_JARS
 from scripts.testbed.jmx import jmx_options
 from scripts.testbed.processes import Child
 from state.errors import SluiceError
+from streaming.java.jars import JarSet
 from streaming.java.java import find_java
 
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.logging.log4j.level=INFO")
@@ -73,11 +74,11 @@ class Broker:
     """One embedded Kafka broker, as a context manager or by start and stop.
 
     `folder` holds its data, configuration and log (`broker.log`); `fresh` deletes the data first. `properties` override
-    the server properties. Clients connect to the listener named CLIENT, so TLS or SASL is set by, for example,
-    `listener.security.protocol.map=CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT` and `listener.name.client.*`.
-    A `node` is one of a cluster (`scripts.testbed.cluster`). `jars` are added to the class path. With
-    `jmx` it answers JMX on `jmx_port`.
-    The broker ends with this process, even if this process is killed.
+    the server properties; `{port}` in one stands for the client port. Clients connect to the listener named CLIENT, so
+    TLS or SASL is set by, for example, `listener.security.protocol.map=CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT` and
+    `listener.name.client.*`. `jars` are those of the Kafka to run, `plugins` more of its class path. A `node` is one of
+    a cluster (`scripts.testbed.cluster`). With `jmx` it answers JMX on `jmx_port`. The broker ends with this process,
+    even if this process is killed.
     """
 
     def __init__(
@@ -85,17 +86,19 @@ class Broker:
         folder: Path,
         fresh: bool = False,
         properties: Mapping[str, str] | None = None,
+        jars: JarSet = BROKER_JARS,
+        plugins: Sequence[Path] = (),
         *,
         node: Node | None = None,
-        jars: Sequence[Path] = (),
         heap_mib: int = 256,
         jmx: bool = False,
     ) -> None:
         self._folder = folder.absolute()
         self._fresh = fresh
         self._properties = dict(properties or {})
-        self._node = node
         self._jars = jars
+        self._plugins = list(plugins)
+        self._node = node
         self._jvm_options = (f"-Xmx{heap_mib}m", *_JVM_OPTIONS)
         self._jmx = jmx
         self.jmx_port = 0
@@ -189,8 +192,8 @@ class Broker:
 
     def _start_on_free_ports(self) -> None:
         java, _ = find_java()
-        class_path = ":".join(map(str, [*BROKER_JARS.paths(), *self._jars]))
-        command = [java, *self._jvm_options, "-cp", class_path]
+        class_path = [*self._jars.paths(), *self._plugins]
+        command = [java, *self._jvm_options, "-cp", ":".join(map(str, class_path))]
         for attempt in range(1, _ATTEMPTS + 1):
             self._configure()
             self._format_once(command)
@@ -219,9 +222,10 @@ class Broker:
     def _configure(self) -> None:
         node = self._node or Node(0, remembered_ports(self._folder / "ports.json", 1), new_cluster_id())
         self._port = node.ports.client
-        properties = _server_properties(self._folder / "data", node) | self._properties
         self._cluster_id = node.cluster_id
-        self._server_properties.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        properties = _server_properties(self._folder / "data", node) | self._properties
+        lines = [f"{key}={value}\n".replace("{port}", str(self._port)) for key, value in properties.items()]
+        self._server_properties.write_text("".join(lines))
 
     def _format_once(self, command: Sequence[str]) -> None:
         if (self._folder / "data" / "meta.properties").exists():

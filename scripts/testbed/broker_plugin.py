@@ -1,42 +1,50 @@
 """Clusters whose brokers are gateways: with the broker plugin, and a look at its heartbeats."""
 
+import secrets
 from pathlib import Path
 from threading import Event, Lock, Thread
 
 import msgspec
 from kafka import KafkaConsumer, TopicPartition
 
-from configs.kafka import TopicSettings, connect
+from configs.kafka import connect
 from configs.settings import Settings, load_settings
+from gateways.kafka.build import CALLBACK_CLASS, REPORTER_CLASS, build_plugin
+from scripts.testbed.broker_jars import BROKER_JARS
 from scripts.testbed.cluster import Cluster
 from state.decisions.request import HEARTBEAT_API, Heartbeat, Share
-from state.errors import SluiceError
 
 _POLL_MS = 200
 _ALIVE_MS = 3_000
 
 
-def plugin_properties(bootstrap_servers: str, topics: TopicSettings) -> dict[str, str]:
-    """The server properties that make a broker a gateway."""
-    return {
-        "client.quota.callback.class": "sluice.kafka.SluiceQuotaCallback",
-        "metric.reporters": "org.apache.kafka.common.metrics.JmxReporter,sluice.kafka.SluiceMetricsReporter",
-        "sluice.bootstrap.servers": bootstrap_servers,
-        "sluice.requests.topic": topics.requests,
-        "sluice.decisions.topic": topics.decisions,
-        "sluice.limits.topic": topics.limits,
-    }
+def plugin_cluster(folder: Path, size: int, exempt_client_id: str) -> Cluster:
+    """So many brokers with the plugin, which uses the topics of the default settings.
 
-
-def plugin_cluster(folder: Path, size: int) -> Cluster:
-    """So many brokers with the plugin, which uses the topics of the default settings."""
+    No quota holds clients whose client-id is `exempt_client_id`, or begins with it and a hyphen.
+    """
     topics = load_settings().topics
-    return Cluster(folder, size, lambda servers: plugin_properties(servers, topics), [broker_plugin_jar()])
+    jars = BROKER_JARS.paths()
+    plugin = build_plugin(jars, BROKER_JARS.folder.with_name("plugin"))
+
+    def properties(bootstrap_servers: str, node_id: int) -> dict[str, str]:
+        return {
+            "client.quota.callback.class": CALLBACK_CLASS,
+            "metric.reporters": f"org.apache.kafka.common.metrics.JmxReporter,{REPORTER_CLASS}",
+            "sluice.bootstrap.servers": bootstrap_servers,
+            "sluice.requests.topic": topics.requests,
+            "sluice.decisions.topic": topics.decisions,
+            "sluice.limits.topic": topics.limits,
+            "sluice.gateway.name": f"broker-{node_id}",
+            "sluice.exempt.client.id": exempt_client_id,
+        }
+
+    return Cluster(folder, size, properties, [plugin])
 
 
-def broker_plugin_jar() -> Path:
-    """The plugin's jar."""
-    raise SluiceError("no plugin yet")
+def new_exempt_client_id() -> str:
+    """A client-id that nobody else knows, for `plugin_cluster` and for `client.id` of the job's Kafka properties."""
+    return f"sluice-{secrets.token_hex(8)}"
 
 
 class _DecidedHeartbeat(msgspec.Struct):

@@ -13,24 +13,24 @@ _HEAP_MIB = 384
 _REPLICAS = 3
 _KEPT = {"retention.bytes": "20000000", "segment.bytes": "10000000"}
 
-PropertiesOf = Callable[[str], Mapping[str, str]]
-"""Server properties of all brokers, made from their bootstrap addresses, which are known before they start."""
+PropertiesOf = Callable[[str, int], Mapping[str, str]]
+"""Server properties of a broker, made from the bootstrap addresses, which are known before the start, and `node.id`."""
 
 
 class Cluster:
     """So many brokers in a folder, as a context manager or by start and stop.
 
-    Their data survives a restart, and they end with this process, as that of a `Broker` does. `jars` are added to their
-    class path. `brokers` answer JMX, and can be killed and started one by one.
+    Their data survives a restart, and they end with this process, as that of a `Broker` does. `plugins` are added to
+    their class path. `brokers` answer JMX, and can be killed and started one by one.
     """
 
     def __init__(
-        self, folder: Path, size: int, properties: PropertiesOf = lambda _: {}, jars: Sequence[Path] = ()
+        self, folder: Path, size: int, properties: PropertiesOf = lambda *_: {}, plugins: Sequence[Path] = ()
     ) -> None:
         self._folder = folder.absolute()
         self._size = size
         self._properties = properties
-        self._jars = jars
+        self._plugins = plugins
         self._cluster_id = new_cluster_id()  # of brokers that have data already, their own id counts
         self._ports: list[Ports] = []
         self.brokers: list[Broker] = []
@@ -72,13 +72,12 @@ class Cluster:
     def _choose_ports(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._ports = remembered_ports(self._folder / "ports.json", self._size)
-        properties = self._properties(self.bootstrap_servers)
         self.brokers = [
             Broker(
                 self._folder / str(node.node_id),
-                properties=properties,
+                properties=self._properties(self.bootstrap_servers, node.node_id),
+                plugins=self._plugins,
                 node=node,
-                jars=self._jars,
                 heap_mib=_HEAP_MIB,
                 jmx=True,
             )
