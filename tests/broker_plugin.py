@@ -1,0 +1,66 @@
+"""The broker plugin in tests: its jar, Java code that only tests need, and a Java process that answers cases."""
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from gateways.kafka.build import CALLBACK_CLASS, REPORTER_CLASS, build_plugin, compile_java
+from scripts.testbed.broker_jars import BROKER_JARS
+from streaming.java.jars import JarSet, jars_home
+from streaming.java.java import find_java
+
+JAVA_SOURCES = Path(__file__).parent / "java"
+SECRET = "only-brokers-know-this"  # noqa: S105 # of no broker but those of tests
+
+
+def plugin_classes(folder: Path, jars: JarSet = BROKER_JARS) -> list[Path]:
+    """What a broker of these jars needs on its class path: the plugin, and the Java code of the tests."""
+    jar = build_plugin(jars.paths(), jars_home() / f"plugin-{jars.name}")
+    classes = folder / "classes"
+    classes.mkdir()
+    compile_java(sorted(JAVA_SOURCES.rglob("*.java")), [*jars.paths(), jar], classes)
+    return [jar, classes]
+
+
+def plugin_properties(**more: str) -> dict[str, str]:
+    """The properties that make a broker of the test bed a gateway; `sum_ms` stands for `sluice.sum.ms`."""
+    return {
+        "client.quota.callback.class": CALLBACK_CLASS,
+        "metric.reporters": f"org.apache.kafka.common.metrics.JmxReporter,{REPORTER_CLASS}",
+        "sluice.bootstrap.servers": "127.0.0.1:{port}",
+        "sluice.exempt.client.id": SECRET,
+        **{f"sluice.{key.replace('_', '.')}": value for key, value in more.items()},
+    }
+
+
+class JavaCases:
+    """One Java process with the core of the plugin; it answers any number of cases."""
+
+    def __init__(self, folder: Path) -> None:
+        java, _ = find_java()
+        class_path = os.pathsep.join(map(str, [*BROKER_JARS.paths(), *plugin_classes(folder)]))
+        command = [java, "-XX:+UseSerialGC", "-cp", class_path, "sluice.kafka.Cases"]
+        self._log = (folder / "cases.log").open("w")
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, encoding="utf-8"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate(timeout=30)
+        self._log.close()
+
+    def answer(self, case: str, asked: Mapping[str, object]) -> Any:
+        """The plugin's answer to a case of this name."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"case": case, **asked}) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, Path(self._log.name).read_text()
+        return json.loads(line)
