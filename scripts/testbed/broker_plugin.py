@@ -9,10 +9,9 @@ from kafka import KafkaConsumer, TopicPartition
 
 from configs.kafka import connect
 from configs.settings import Settings, load_settings
-from gateways.kafka.build import CALLBACK_CLASS, REPORTER_CLASS, build_plugin
-from scripts.testbed.broker_jars import BROKER_JARS
 from scripts.testbed.cluster import Cluster
 from state.decisions.request import HEARTBEAT_API, Heartbeat, Share
+from streaming.java.plugin import plugin_jar, plugin_properties
 
 _POLL_MS = 200
 _ALIVE_MS = 3_000
@@ -24,22 +23,15 @@ def plugin_cluster(folder: Path, size: int, exempt_client_id: str) -> Cluster:
     No quota holds clients whose client-id is `exempt_client_id`, or begins with it and a hyphen.
     """
     topics = load_settings().topics
-    jars = BROKER_JARS.paths()
-    plugin = build_plugin(jars, BROKER_JARS.folder.with_name("plugin"))
 
     def properties(bootstrap_servers: str, node_id: int) -> dict[str, str]:
         return {
-            "client.quota.callback.class": CALLBACK_CLASS,
-            "metric.reporters": f"org.apache.kafka.common.metrics.JmxReporter,{REPORTER_CLASS}",
-            "sluice.bootstrap.servers": bootstrap_servers,
-            "sluice.requests.topic": topics.requests,
-            "sluice.decisions.topic": topics.decisions,
-            "sluice.limits.topic": topics.limits,
+            **plugin_properties({"bootstrap.servers": bootstrap_servers}, topics),
             "sluice.gateway.name": f"broker-{node_id}",
             "sluice.exempt.client.id": exempt_client_id,
         }
 
-    return Cluster(folder, size, properties, [plugin])
+    return Cluster(folder, size, properties, [plugin_jar()])
 
 
 def new_exempt_client_id() -> str:
