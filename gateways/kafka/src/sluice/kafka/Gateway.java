@@ -149,7 +149,18 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
             nextNs = Math.max(nextNs + settings.sumMs * 1_000_000, System.nanoTime());
             pauseUntil(nextNs);
         }
+        publishAll(System.currentTimeMillis());
         sender.close();
+    }
+
+    /** Publishes what is left when the broker stops: others may still take it. */
+    private void publishAll(long nowMs) {
+        for (Meter meter : meters.all()) {
+            meter.look(nowMs);
+            if (meter.hasUnpublished() && sender.isReady(nowMs)) {
+                publish(meter, 0, nowMs);
+            }
+        }
     }
 
     private void pauseUntil(long timeNs) {
@@ -205,13 +216,13 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         if (!isReady || nowMs - meter.publishedMs() < intervalMs(meter, limit, share, nowMs) - settings.sumMs / 2) {
             return;
         }
+        publish(meter, limit == null ? 0 : heldUntilMs(meter, nowMs) - nowMs, nowMs);
+    }
+
+    private void publish(Meter meter, long heldMs, long nowMs) {
         Meter.Sum sum = meter.takeUnpublished(nowMs);
-        long heldMs = limit == null ? 0 : heldUntilMs(meter, nowMs) - nowMs;
-        publish(
-                meter.counter.tags,
-                events.sum(meter.counter, sum, heldMs, nowMs),
-                nowMs,
-                () -> meter.giveBack(sum));
+        byte[] event = events.sum(meter.counter, sum, heldMs, nowMs);
+        publish(meter.counter.tags, event, nowMs, () -> meter.giveBack(sum));
     }
 
     private void publish(Tags tags, byte[] event, long nowMs, Runnable onFailure) {
