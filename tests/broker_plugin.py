@@ -9,19 +9,18 @@ from typing import Any, Self
 
 from gateways.kafka.build import CALLBACK_CLASS, REPORTER_CLASS, build_plugin, compile_java
 from scripts.testbed.broker_jars import BROKER_JARS
-from streaming.java.jars import JarSet, jars_home
 from streaming.java.java import find_java
 
 JAVA_SOURCES = Path(__file__).parent / "java"
 SECRET = "only-brokers-know-this"  # noqa: S105 # of no broker but those of tests
 
 
-def plugin_classes(folder: Path, jars: JarSet = BROKER_JARS) -> list[Path]:
-    """What a broker of these jars needs on its class path: the plugin, and the Java code of the tests."""
-    jar = build_plugin(jars.paths(), jars_home() / f"plugin-{jars.name}")
+def plugin_classes(folder: Path) -> list[Path]:
+    """What a broker needs on its class path: the plugin, made for any Kafka, and the Java code of the tests."""
+    jar = build_plugin(BROKER_JARS.paths(), folder)
     classes = folder / "classes"
     classes.mkdir()
-    compile_java(sorted(JAVA_SOURCES.rglob("*.java")), [*jars.paths(), jar], classes)
+    compile_java(sorted(JAVA_SOURCES.rglob("*.java")), [*BROKER_JARS.paths(), jar], classes)
     return [jar, classes]
 
 

@@ -17,7 +17,7 @@ from gateways.client.wait_table import WaitTable
 from state.arithmetic.charge import Charge
 from state.decisions.charge_plan import plan_charges
 from state.errors import InvalidQuotaError
-from state.quotas.entity import DEFAULT, QuotaEntity, Tags
+from state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from state.quotas.entry import QuotaEntry
 from state.quotas.kinds import CLIENT_KINDS, QuotaKind, QuotaSettings, Window
 from state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end
@@ -31,6 +31,9 @@ pytestmark = pytest.mark.kafka
 START_MS = 1_700_000_000_000
 USERS = ("alice", "bob|x", "", "<default>", "🦊 fox", "O=A client,CN=b")
 CLIENTS = ("app", "app two", "", "<default>", "a:b", "*")
+USER_NAMES: list[EntityName] = [*filter(None, USERS), DEFAULT]
+CLIENT_NAMES: list[EntityName] = [*filter(None, CLIENTS), DEFAULT]
+TOPIC_NAMES: list[EntityName] = ["orders", DEFAULT]
 OF_EACH = 2_000
 KINDS = {kind.value: kind for kind in CLIENT_KINDS}
 RUNGS = {rung: number for number, rung in enumerate(LADDER, 1)}
@@ -47,8 +50,8 @@ Records = list[tuple[bytes, bytes | None]]
 
 def random_entity(draw: random.Random) -> QuotaEntity:
     if draw.random() < 0.1:
-        return QuotaEntity(topic=draw.choice(["orders", DEFAULT]))
-    user, client_id = draw.choice([*filter(None, USERS), DEFAULT]), draw.choice([*filter(None, CLIENTS), DEFAULT])
+        return QuotaEntity(topic=draw.choice(TOPIC_NAMES))
+    user, client_id = draw.choice(USER_NAMES), draw.choice(CLIENT_NAMES)
     parts = draw.choice(["user", "client_id", "both"])
     return QuotaEntity(user=None if parts == "client_id" else user, client_id=None if parts == "user" else client_id)
 

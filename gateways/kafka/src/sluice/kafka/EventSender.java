@@ -18,13 +18,15 @@ import org.slf4j.LoggerFactory;
  */
 final class EventSender implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(EventSender.class);
-    private static final long PAUSE_MS = 500;
+    private static final long FIRST_PAUSE_MS = 500;
+    private static final long LONGEST_PAUSE_MS = 4_000;
 
     private final String topic;
     private final Map<String, Object> client;
     private final AtomicLong published = new AtomicLong();
     private final AtomicLong failed = new AtomicLong();
     private KafkaProducer<byte[], byte[]> producer;
+    private volatile long pauseMs = FIRST_PAUSE_MS;
     private volatile long pausedUntilMs;
     private volatile String said = "";
 
@@ -50,6 +52,7 @@ final class EventSender implements AutoCloseable {
             producer.send(new ProducerRecord<>(topic, null, timestampMs, key, value), (metadata, error) -> {
                 if (error == null) {
                     published.incrementAndGet();
+                    pauseMs = FIRST_PAUSE_MS;
                     said = "";
                 } else {
                     fail(error, onFailure);
@@ -87,8 +90,13 @@ final class EventSender implements AutoCloseable {
         onFailure.run();
     }
 
-    private void pause(String problem) {
-        pausedUntilMs = System.currentTimeMillis() + PAUSE_MS;
+    /** Batches that fail together make one pause, twice as long as the one before. */
+    private synchronized void pause(String problem) {
+        long nowMs = System.currentTimeMillis();
+        if (nowMs >= pausedUntilMs) {
+            pausedUntilMs = nowMs + pauseMs;
+            pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS);
+        }
         if (!problem.equals(said)) {
             said = problem;
             LOG.warn("Sluice can't publish to topic {} ({}); what is charged meanwhile is summed up", topic, problem);

@@ -149,7 +149,18 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
             nextNs = Math.max(nextNs + settings.sumMs * 1_000_000, System.nanoTime());
             pauseUntil(nextNs);
         }
+        publishAll(System.currentTimeMillis());
         sender.close();
+    }
+
+    /** Publishes what is left when the broker stops: others may still take it. */
+    private void publishAll(long nowMs) {
+        for (Meter meter : meters.all()) {
+            meter.look(nowMs);
+            if (meter.hasUnpublished() && sender.isReady(nowMs)) {
+                publish(meter, 0, nowMs);
+            }
+        }
     }
 
     private void pauseUntil(long timeNs) {
@@ -185,7 +196,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         double share = Meter.UNLIMITED;
         if (limit != null) {
             share = isShared(meter.counter.kind)
-                    ? shares.share(meter.counter, limit, isCharged, meter.heldUntilMs(), nowMs)
+                    ? shares.share(meter.counter, limit, isCharged, heldUntilMs(meter, nowMs), nowMs)
                     : limit;
         }
         meter.bind(share);
@@ -205,13 +216,13 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         if (!isReady || nowMs - meter.publishedMs() < intervalMs(meter, limit, share, nowMs) - settings.sumMs / 2) {
             return;
         }
+        publish(meter, limit == null ? 0 : heldUntilMs(meter, nowMs) - nowMs, nowMs);
+    }
+
+    private void publish(Meter meter, long heldMs, long nowMs) {
         Meter.Sum sum = meter.takeUnpublished(nowMs);
-        long heldMs = limit == null ? 0 : meter.heldUntilMs() - nowMs;
-        publish(
-                meter.counter.tags,
-                events.sum(meter.counter, sum, heldMs, nowMs),
-                nowMs,
-                () -> meter.giveBack(sum));
+        byte[] event = events.sum(meter.counter, sum, heldMs, nowMs);
+        publish(meter.counter.tags, event, nowMs, () -> meter.giveBack(sum));
     }
 
     private void publish(Tags tags, byte[] event, long nowMs, Runnable onFailure) {
@@ -221,12 +232,22 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         sender.send(Events.key(tags), event, nowMs, onFailure);
     }
 
+    /**
+     * Until when this quota makes a client wait. A broker notes the waits that its controller asks for under request
+     * time as well; a client that uses little of its share doesn't wait because of it.
+     */
+    private static long heldUntilMs(Meter meter, long nowMs) {
+        long untilMs = meter.heldUntilMs();
+        boolean isOthers = meter.counter.kind == Kind.REQUEST && untilMs > nowMs && meter.rate() < meter.share() / 2;
+        return isOthers ? 0 : untilMs;
+    }
+
     /** The nearer a client is to its share, the sooner the others have to know. */
     private long intervalMs(Meter meter, Double limit, double share, long nowMs) {
         if (limit == null) {
             return SMALL_MS;
         }
-        if (meter.heldUntilMs() > nowMs || meter.counter.kind == Kind.MUTATION) {
+        if (heldUntilMs(meter, nowMs) > nowMs || meter.counter.kind == Kind.MUTATION) {
             return settings.sumMs;
         }
         double used = meter.rate() / share;
@@ -241,7 +262,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
             boolean isRecent = nowMs - meter.activeMs() <= settings.window.spanMs();
             int length = meter.counter.tags.user.length() + meter.counter.tags.clientId.length();
             if (limit != null && isRecent && length <= MAX_SHOWN_CHARACTERS && busiest.size() < RECENT) {
-                long heldMs = Math.max(0, meter.heldUntilMs() - nowMs);
+                long heldMs = Math.max(0, heldUntilMs(meter, nowMs) - nowMs);
                 busiest.add(new Events.HeldShare(meter.counter, limit, meter.share(), meter.rate(), heldMs));
             }
         }

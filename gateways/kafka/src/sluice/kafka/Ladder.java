@@ -10,8 +10,9 @@ import java.util.concurrent.atomic.AtomicIntegerArray;
  * <p>Safe for any thread. A client that looks its limit up while one is being changed finds the old or the new one.
  * The same rules as `state/quotas/resolution.py`.
  *
- * <p>The tags of a counter resolve to that counter again: a rung that tags could match and the client itself couldn't
- * doesn't exist. An event that names the tags as user and client-id is therefore charged to the same counter.
+ * <p>The tags of a counter resolve to that counter again, so an event that names them as user and client-id is charged to
+ * the same counter. That is so because no entity has an empty name: with an empty part, only rungs match that have the
+ * default entity there or no such part, and those would have matched the client itself, whatever its name.
  */
 final class Ladder {
     private static final int RUNGS = 8;
