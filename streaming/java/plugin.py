@@ -17,6 +17,8 @@ from state.errors import SluiceError
 from streaming.java.jars import REPOSITORY, SPARK_JARS, JarSet, jars_home, pyspark_jars
 from streaming.java.java import find_java
 
+__all__ = ["CALLBACK_CLASS", "REPORTER_CLASS", "plugin_jar", "plugin_properties"]
+
 KAFKA_REPORTER_CLASS = "org.apache.kafka.common.metrics.JmxReporter"
 """The reporter that a broker has unless `metric.reporters` names others."""
 
