@@ -1,7 +1,7 @@
 """The closed loop with Kafka brokers as gateways: a librdkafka client at full speed, which their quotas hold."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ CLIENT = "app"
 TOPIC = "orders"
 
 _PARTITIONS = 4
-_START_S = 120.0
+_START_S = 300.0
 _SAMPLE_S = 1.0
 _STORED_BYTES = 60_000_000
 """What is in the topic before a consumer reads it, again and again: more than a fresh counter lets through at once."""
@@ -96,13 +96,8 @@ def run_brokers(folder: Path, situation: BrokersSituation) -> BrokersMeasures:
             _set_own_quota(cluster, situation)
             job = None
         else:
-            client_id = new_exempt_client_id()
-            cluster = stack.enter_context(plugin_cluster(folder / "brokers", situation.brokers, client_id))
-            job = stack.enter_context(
-                JobOnBrokers(folder, cluster.bootstrap_servers, _sections(situation, client_id), _quotas(situation))
-            )
-            job.start()
-            _wait_for_gateways(job, situation.brokers)
+            quota = {"entity": {"client_id": CLIENT}, "quotas": {situation.quota.value: situation.limit}}
+            cluster, job = stack.enter_context(plugin_brokers(folder, situation.brokers, [quota]))
         with connect(KafkaAdminClient, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
             create_topic(admin, TOPIC, situation.leaders())
         if situation.quota is QuotaKind.CONSUMER_BYTE_RATE:
@@ -110,17 +105,23 @@ def run_brokers(folder: Path, situation: BrokersSituation) -> BrokersMeasures:
         return _measure(folder, situation, cluster, job)
 
 
-def _quotas(situation: BrokersSituation) -> list[Json]:
-    return [{"entity": {"client_id": CLIENT}, "quotas": {situation.quota.value: situation.limit}}]
-
-
-def _sections(situation: BrokersSituation, client_id: str) -> Sections:
-    return {
+@contextmanager
+def plugin_brokers(folder: Path, size: int, quotas: Sequence[Json]) -> Iterator[tuple[Cluster, JobOnBrokers]]:
+    """So many brokers with the plugin, and a job with these quotas, once they know each other. All is in `folder`."""
+    client_id = new_exempt_client_id()
+    sections: Sections = {
         "kafka": {"client.id": client_id},
-        "topics": {"partitions": 2, "replication_factor": min(situation.brokers, 3)},
+        "topics": {"partitions": 2, "replication_factor": min(size, 3)},
         "state": {"shards": 8},
         "audit": {"trigger_s": 5},
     }
+    with (
+        plugin_cluster(folder / "brokers", size, client_id) as cluster,
+        JobOnBrokers(folder, cluster.bootstrap_servers, sections, quotas) as job,
+    ):
+        job.start()
+        _wait_for_gateways(job, size)
+        yield cluster, job
 
 
 def _set_own_quota(cluster: Cluster, situation: BrokersSituation) -> None:
