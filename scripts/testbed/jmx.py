@@ -41,6 +41,13 @@ class Jvm:
     ) -> None:
         self._gateway.shutdown()
 
+    def array(self, kind: Any, values: Sequence[object]) -> Any:
+        """A Java array."""
+        array = self._gateway.new_array(kind, len(values))
+        for index, value in enumerate(values):
+            array[index] = value
+        return array
+
     @property
     def packages(self) -> Any:
         """Java's packages, such as `packages.java.util.HashMap`."""
@@ -64,8 +71,20 @@ class Beans:
     def __init__(self, jvm: Jvm, server: Any) -> None:
         self._jvm = jvm
         self._server = server
+        of_name, of_query = "javax.management.ObjectName", "javax.management.QueryExp"
+        self._query = self._method("queryNames", of_name, of_query)
+        self._get = self._method("getAttribute", of_name, "java.lang.String")
 
     def read(self, pattern: str, attribute: str) -> dict[str, float]:
         """The attribute of every bean whose name fits the pattern; by name."""
-        names = self._server.queryNames(self._jvm.packages.javax.management.ObjectName(pattern), None)
-        return {name.getCanonicalName(): float(self._server.getAttribute(name, attribute)) for name in names}
+        names = self._call(self._query, self._jvm.packages.javax.management.ObjectName(pattern), None)
+        return {name.getCanonicalName(): float(self._call(self._get, name, attribute)) for name in names}
+
+    def _method(self, name: str, *kinds: str) -> Any:
+        """A method of the interface: the classes behind it aren't public, so py4j finds no methods in them."""
+        lang = self._jvm.packages.java.lang
+        parameters = self._jvm.array(lang.Class, [lang.Class.forName(kind) for kind in kinds])
+        return lang.Class.forName("javax.management.MBeanServerConnection").getMethod(name, parameters)
+
+    def _call(self, method: Any, *arguments: object) -> Any:
+        return method.invoke(self._server, self._jvm.array(self._jvm.packages.java.lang.Object, arguments))
