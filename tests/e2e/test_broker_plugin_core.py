@@ -6,6 +6,7 @@ import random
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,9 @@ from gateways.client.decided import enforced_charges, read_decided
 from gateways.client.inline import InlineCharges
 from gateways.client.options import GatewayOptions
 from gateways.client.wait_table import WaitTable
+from gateways.errors import PluginBuildError
+from gateways.kafka.build import JAR_NAME, build_plugin, compile_java
+from scripts.testbed.broker_jars import BROKER_JARS
 from state.arithmetic.charge import Charge
 from state.decisions.charge_plan import plan_charges
 from state.errors import InvalidQuotaError
@@ -345,3 +349,20 @@ def test_a_property_that_the_plugin_cant_use_is_named(
 def test_properties_may_pass_anything_to_the_plugins_kafka_clients(java: JavaCases) -> None:
     asked = plugin_properties() | {"node.id": "1", "sluice.client.security.protocol": "SASL_SSL"}
     assert java.answer("settings", {"properties": asked}) is None
+
+
+def test_the_same_sources_make_the_same_jar(tmp_path: Path) -> None:
+    first, second = (build_plugin(BROKER_JARS.paths(), tmp_path / name) for name in ("first", "second"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_jar_that_is_there_is_not_compiled_again(tmp_path: Path) -> None:
+    build_plugin(BROKER_JARS.paths(), tmp_path)
+    assert build_plugin(BROKER_JARS.paths(), tmp_path, javac="no-such-javac") == tmp_path / JAR_NAME
+
+
+def test_the_first_error_of_the_compiler_is_told(tmp_path: Path) -> None:
+    source = tmp_path / "Wrong.java"
+    source.write_text("class Wrong { int one = 1L; }")
+    with pytest.raises(PluginBuildError, match=r"Wrong\.java:1: error: incompatible types"):
+        compile_java([source], [], tmp_path)
