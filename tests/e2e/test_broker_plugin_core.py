@@ -327,6 +327,10 @@ def test_events_sum_up_to_what_the_meters_were_charged_and_on_the_same_counters(
                 assert decided[kind, tags] == amount, (kind, tags, case)
 
 
+def test_where_samples_cant_be_read_a_steady_client_is_estimated_by_its_rate(java: JavaCases) -> None:
+    assert java.answer("estimate", {"amount": 1_000.0, "seconds": 200}) == pytest.approx(2_000_000, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("properties", "problem"),
     [
