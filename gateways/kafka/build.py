@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -32,11 +32,24 @@ _MANIFEST = b"Manifest-Version: 1.0\r\n\r\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # of every file in the jar, so that the same classes make the same jar
 
 
-def build_plugin(broker_jars: Sequence[Path], folder: Path, javac: str | None = None) -> Path:
+Compiler = Callable[[], Sequence[str]]
+"""Gives the command of a Java compiler, with the options that say for which Java, and what it warns of."""
+
+
+def javac() -> Sequence[str]:
+    """The compiler of the JDK that JAVA_HOME names, else of that on PATH. Raises PluginBuildError if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("javac", path=str(Path(home) / "bin") if home else None)
+    if found is None:
+        where = f"in JAVA_HOME ({home})" if home else "on PATH, and JAVA_HOME is not set"
+        raise PluginBuildError(f"no javac {where}; install a whole JDK")
+    return (found, "--release", str(JAVA_RELEASE), "-Xlint:all,-path,-options", "-Werror")
+
+
+def build_plugin(broker_jars: Sequence[Path], folder: Path, compiler: Compiler = javac) -> Path:
     """The plugin's jar in `folder`, compiled against these jars of a broker; compiled only if sources or jars differ.
 
-    `javac` is the compiler, by default that of JAVA_HOME, else the one on PATH. Raises PluginBuildError with the
-    compiler's first error.
+    Raises PluginBuildError with the compiler's first error.
     """
     jar, stamp = folder / JAR_NAME, folder / f"{JAR_NAME}.stamp"
     wanted = _fingerprint(broker_jars)
@@ -44,7 +57,7 @@ def build_plugin(broker_jars: Sequence[Path], folder: Path, javac: str | None = 
         return jar
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as compiled:
-        compile_java(sorted(SOURCES.rglob("*.java")), broker_jars, Path(compiled), javac)
+        compile_java(sorted(SOURCES.rglob("*.java")), broker_jars, Path(compiled), compiler)
         fresh = folder / f"{JAR_NAME}.{os.getpid()}"
         _write_jar(Path(compiled), fresh)
     fresh.replace(jar)  # at once: another process may be starting a broker with it
@@ -52,12 +65,9 @@ def build_plugin(broker_jars: Sequence[Path], folder: Path, javac: str | None = 
     return jar
 
 
-def compile_java(sources: Sequence[Path], jars: Sequence[Path], out: Path, javac: str | None = None) -> None:
+def compile_java(sources: Sequence[Path], jars: Sequence[Path], out: Path, compiler: Compiler = javac) -> None:
     """Compile Java sources into the folder `out`. Raises PluginBuildError."""
-    command = [
-        *(javac or _javac(), "--release", str(JAVA_RELEASE), "-Xlint:all,-path,-options", "-Werror"),
-        *("-d", str(out), "-cp", os.pathsep.join(map(str, jars)), *map(str, sources)),
-    ]
+    command = [*compiler(), "-d", str(out), "-cp", os.pathsep.join(map(str, jars)), *map(str, sources)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -66,15 +76,6 @@ def compile_java(sources: Sequence[Path], jars: Sequence[Path], out: Path, javac
         lines = (done.stderr or done.stdout).splitlines() or ["it printed nothing"]
         problem = next((line for line in lines if ": error:" in line or ": warning:" in line), lines[0])
         raise PluginBuildError(f"the broker plugin can't be compiled: {problem}")
-
-
-def _javac() -> str:
-    home = os.environ.get("JAVA_HOME")
-    found = shutil.which("javac", path=str(Path(home) / "bin") if home else None)
-    if found is None:
-        where = f"in JAVA_HOME ({home})" if home else "on PATH, and JAVA_HOME is not set"
-        raise PluginBuildError(f"no javac {where}; install a whole JDK")
-    return found
 
 
 def _fingerprint(broker_jars: Sequence[Path]) -> str:

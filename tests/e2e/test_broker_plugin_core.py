@@ -362,7 +362,8 @@ def test_the_same_sources_make_the_same_jar(tmp_path: Path) -> None:
 
 def test_a_jar_that_is_there_is_not_compiled_again(tmp_path: Path) -> None:
     build_plugin(BROKER_JARS.paths(), tmp_path)
-    assert build_plugin(BROKER_JARS.paths(), tmp_path, javac="no-such-javac") == tmp_path / JAR_NAME
+    jar = build_plugin(BROKER_JARS.paths(), tmp_path, compiler=lambda: ["no-such-javac"])
+    assert jar == tmp_path / JAR_NAME
 
 
 def test_the_first_error_of_the_compiler_is_told(tmp_path: Path) -> None:
