@@ -3,8 +3,9 @@
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import Thread
 from typing import Any, Self
 
 from gateways.kafka.build import CALLBACK_CLASS, REPORTER_CLASS, build_plugin, compile_java
@@ -54,12 +55,22 @@ class JavaCases:
         self._process.communicate(timeout=30)
         self._log.close()
 
-    def answer(self, case: str, asked: Mapping[str, object]) -> Any:
-        """The plugin's answer to a case of this name."""
-        assert self._process.stdin is not None
+    def answers(self, case: str, asked: Sequence[Mapping[str, object]]) -> list[Any]:
+        """The plugin's answers to cases of this name."""
+        lines = "".join(json.dumps({"case": case, **each}) + "\n" for each in asked)
+        writer = Thread(target=self._write, args=(lines,))  # the pipe would be full before the last case is asked
+        writer.start()
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"case": case, **asked}) + "\n")
+        answers = [self._process.stdout.readline() for _ in asked]
+        writer.join()
+        assert all(answers), Path(self._log.name).read_text()
+        return [json.loads(answer) for answer in answers]
+
+    def answer(self, case: str, asked: Mapping[str, object]) -> Any:
+        """The plugin's answer to one case."""
+        return self.answers(case, [asked])[0]
+
+    def _write(self, lines: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(lines)
         self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        assert line, Path(self._log.name).read_text()
-        return json.loads(line)

@@ -6,6 +6,7 @@ import random
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,9 @@ from gateways.client.decided import enforced_charges, read_decided
 from gateways.client.inline import InlineCharges
 from gateways.client.options import GatewayOptions
 from gateways.client.wait_table import WaitTable
+from gateways.errors import PluginBuildError
+from gateways.kafka.build import JAR_NAME, build_plugin, compile_java
+from scripts.testbed.broker_jars import BROKER_JARS
 from state.arithmetic.charge import Charge
 from state.decisions.charge_plan import plan_charges
 from state.errors import InvalidQuotaError
@@ -21,7 +25,7 @@ from state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from state.quotas.entry import QuotaEntry
 from state.quotas.kinds import CLIENT_KINDS, QuotaKind, QuotaSettings, Window
 from state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end
-from state.quotas.resolution import LADDER
+from state.quotas.resolution import LADDER, Quotas
 from streaming.enforce.parsing import EventLimits, parse_request
 from streaming.enforce.source import Source
 from tests.broker_plugin import JavaCases, plugin_properties
@@ -34,7 +38,6 @@ CLIENTS = ("app", "app two", "", "<default>", "a:b", "*")
 USER_NAMES: list[EntityName] = [*filter(None, USERS), DEFAULT]
 CLIENT_NAMES: list[EntityName] = [*filter(None, CLIENTS), DEFAULT]
 TOPIC_NAMES: list[EntityName] = ["orders", DEFAULT]
-OF_EACH = 2_000
 KINDS = {kind.value: kind for kind in CLIENT_KINDS}
 RUNGS = {rung: number for number, rung in enumerate(LADDER, 1)}
 
@@ -104,36 +107,41 @@ def view_of(records: Records) -> LimitsView:
     return view
 
 
-def test_a_client_finds_the_limit_and_the_counter_that_the_job_finds(java: JavaCases) -> None:
-    draw = random.Random(1)
-    for _ in range(OF_EACH):
-        records = limit_records(random_entries(draw))
-        if draw.random() < 0.3:
-            records = damaged(draw, [*records, *limit_records(random_entries(draw), version=2)])
-        clients: list[tuple[str, str, str, bool]] = [
-            (kind.value, draw.choice(USERS), draw.choice(CLIENTS), shadow)
-            for kind in CLIENT_KINDS
-            for shadow in (False, True)
-        ]
-        answer = java.answer("resolution", {"records": as_json(records), "clients": clients})
+def random_clients(draw: random.Random) -> list[tuple[str, str, str, bool]]:
+    """(quota, user, client-id, whether its shadow limit is asked for)."""
+    shadows = (False, True)
+    return [(kind, draw.choice(USERS), draw.choice(CLIENTS), shadow) for kind in KINDS for shadow in shadows]
 
-        view = view_of(records)
-        assert answer["garbage"] == view.garbage, records
-        if view.in_force is None:
-            assert answer["version"] is None
-            continue
-        assert answer["version"] == view.in_force.version
-        expected = []
+
+def random_limits(draw: random.Random) -> Records:
+    records = limit_records(random_entries(draw))
+    if draw.random() < 0.3:
+        return damaged(draw, [*records, *limit_records(random_entries(draw), version=2)])
+    return records
+
+
+def found_by_the_job(view: LimitsView, clients: Sequence[tuple[str, str, str, bool]]) -> dict[str, Any]:
+    answer: dict[str, Any] = {"garbage": view.garbage, "version": None}
+    if view.in_force is not None:
+        answer |= {"version": view.in_force.version, "found": []}
         for quota, user, client_id, shadow in clients:
             ladder = view.in_force.shadow if shadow else view.in_force.enforced
             found = ladder.resolve(KINDS[quota], user, client_id)
-            expected.append([found.tags.user, found.tags.client_id, RUNGS.get(found.rung, 0), found.limit])
-        assert answer["found"] == expected, (records, clients)
+            answer["found"].append([found.tags.user, found.tags.client_id, RUNGS.get(found.rung, 0), found.limit])
+    return answer
+
+
+def test_a_client_finds_the_limit_and_the_counter_that_the_job_finds(java: JavaCases) -> None:
+    draw = random.Random(1)
+    cases = [(random_limits(draw), random_clients(draw)) for _ in range(1_500)]  # 12 000 clients
+    asked = [{"records": as_json(records), "clients": clients} for records, clients in cases]
+    for (records, clients), answer in zip(cases, java.answers("resolution", asked), strict=True):
+        assert answer == found_by_the_job(view_of(records), clients), (records, clients)
 
 
 def test_the_tags_of_a_counter_resolve_to_that_counter_again() -> None:
     draw = random.Random(2)
-    for _ in range(OF_EACH):
+    for _ in range(1_000):
         view = view_of(limit_records(random_entries(draw)))
         assert view.in_force is not None
         for kind in CLIENT_KINDS:
@@ -227,24 +235,32 @@ class PythonShares:
         return [shares.gateways.count, now]
 
 
+def random_share_case(draw: random.Random) -> dict[str, Any]:
+    quota = draw.choice(["producer_byte_rate", "consumer_byte_rate", "request_percentage"])
+    window = draw.choice([Window(11, 1_000), Window(1, 1_000), Window(4, 2_000)])
+    of_window = {"samples": window.samples, "window_ms": window.window_ms}
+    return of_window | {"quota": quota, "expected": draw.randint(1, 3), "steps": random_steps(draw, quota)}
+
+
+def python_shares(case: dict[str, Any]) -> list[list[float]]:
+    python = PythonShares(case["quota"], case["expected"], Window(case["samples"], case["window_ms"]))
+    return [answer for step in case["steps"] if (answer := python.take(step)) is not None]
+
+
 def test_shares_are_those_of_a_python_gateway(java: JavaCases) -> None:
     draw = random.Random(3)
-    shares_that_moved = 0
-    for _ in range(OF_EACH):
-        quota = draw.choice(["producer_byte_rate", "consumer_byte_rate", "request_percentage"])
-        window, expected = draw.choice([Window(11, 1_000), Window(1, 1_000), Window(4, 2_000)]), draw.randint(1, 3)
-        steps = random_steps(draw, quota)
-        asked = {"quota": quota, "expected": expected, "steps": steps}
-        answers = java.answer("shares", asked | {"samples": window.samples, "window_ms": window.window_ms})
-
-        python = PythonShares(quota, expected, window)
-        wanted = [answer for step in steps if (answer := python.take(step)) is not None]
+    cases = [random_share_case(draw) for _ in range(1_500)]
+    looks = moved = 0
+    for case, answers in zip(cases, java.answers("shares", cases), strict=True):
+        wanted = python_shares(case)
         assert len(answers) == len(wanted)
-        for ours, theirs in zip(wanted, answers, strict=True):
-            assert ours[0] == theirs[0]
-            assert math.isclose(ours[1], theirs[1], rel_tol=1e-12), (asked, wanted, answers)
-        shares_that_moved += len({share for _, share in wanted}) > 2
-    assert shares_that_moved > OF_EACH / 10
+        for (count, share), (java_count, java_share) in zip(wanted, answers, strict=True):
+            assert java_count == count
+            assert math.isclose(java_share, share, rel_tol=1e-12), (case, wanted, answers)
+        looks += len(wanted)
+        moved += len({share for _, share in wanted}) > 2
+    assert looks > 5_000
+    assert moved > 300
 
 
 def random_charges(draw: random.Random, window: Window) -> list[list[Any]]:
@@ -265,37 +281,54 @@ def random_charges(draw: random.Random, window: Window) -> list[list[Any]]:
     return charges
 
 
+def random_amount_case(draw: random.Random) -> dict[str, Any]:
+    window = draw.choice([Window(11, 1_000), Window(4, 2_000), Window(1, 1_000)])
+    of_window = {"samples": window.samples, "window_ms": window.window_ms}
+    return of_window | {"limits": limit_records(random_entries(draw)), "charges": random_charges(draw, window)}
+
+
+CounterSums = dict[tuple[QuotaKind, Tags], float]
+
+
+def charged_to(quotas: Quotas, charges: Sequence[Sequence[Any]]) -> CounterSums:
+    sums: CounterSums = {}
+    for quota, user, client_id, amount, _, _ in charges:
+        counter = KINDS[quota], quotas.resolve(KINDS[quota], user, client_id).tags
+        sums[counter] = sums.get(counter, 0.0) + amount
+    return sums
+
+
+def decided_by_the_job(quotas: Quotas, events: Sequence[str]) -> CounterSums:
+    sums: CounterSums = {}
+    for event in events:
+        request = parse_request(event.encode(), Source("requests", 0, 0, START_MS), EventLimits(10**6, 10**9))
+        for counters in plan_charges(request, quotas, QuotaSettings()).counters.values():
+            for charge in counters.charges:
+                if charge.kind in CLIENT_KINDS and not charge.shadow:
+                    counter = charge.kind, counters.tags
+                    sums[counter] = sums.get(counter, 0.0) + sum(charge.amounts)
+    return sums
+
+
 def test_events_sum_up_to_what_the_meters_were_charged_and_on_the_same_counters(java: JavaCases) -> None:
     draw = random.Random(4)
-    for _ in range(OF_EACH // 2):
-        window = draw.choice([Window(11, 1_000), Window(4, 2_000), Window(1, 1_000)])
-        records = limit_records(random_entries(draw))
-        charges = random_charges(draw, window)
-        asked = {"records": as_json(records), "charges": charges}
-        events = java.answer("amounts", asked | {"samples": window.samples, "window_ms": window.window_ms})
-
-        view = view_of(records)
-        assert view.in_force is not None
-        ladder = view.in_force.enforced
-        charged: dict[tuple[QuotaKind, Tags], float] = {}
-        for quota, user, client_id, amount, _, _ in charges:
-            counter = KINDS[quota], ladder.resolve(KINDS[quota], user, client_id).tags
-            charged[counter] = charged.get(counter, 0.0) + amount
-        published: dict[tuple[QuotaKind, Tags], float] = {}
-        for event in events:
-            request = parse_request(event.encode(), Source("requests", 0, 0, START_MS), EventLimits(10**6, 10**9))
-            for counters in plan_charges(request, ladder, QuotaSettings()).counters.values():
-                for charge in counters.charges:
-                    if charge.kind in CLIENT_KINDS and not charge.shadow:
-                        counter = charge.kind, counters.tags
-                        published[counter] = published.get(counter, 0.0) + sum(charge.amounts)
-        for (kind, tags), amount in charged.items():
-            if not ladder.enabled(kind):
-                continue
-            if kind is QuotaKind.REQUEST_PERCENTAGE:
-                assert published[kind, tags] == pytest.approx(amount, abs=1e-4, rel=1e-9)
+    cases = [random_amount_case(draw) for _ in range(500)]
+    asked = [case | {"records": as_json(case["limits"]), "limits": None} for case in cases]
+    for case, events in zip(cases, java.answers("amounts", asked), strict=True):
+        in_force = view_of(case["limits"]).in_force
+        assert in_force is not None
+        decided = decided_by_the_job(in_force.enforced, events)
+        for (kind, tags), amount in charged_to(in_force.enforced, case["charges"]).items():
+            if not in_force.enforced.enabled(kind):
+                assert (kind, tags) not in decided
+            elif kind is QuotaKind.REQUEST_PERCENTAGE:  # events have whole nanoseconds
+                assert decided[kind, tags] == pytest.approx(amount, abs=1e-4, rel=1e-9)
             else:
-                assert published[kind, tags] == amount, (kind, tags, charges)
+                assert decided[kind, tags] == amount, (kind, tags, case)
+
+
+def test_where_samples_cant_be_read_a_steady_client_is_estimated_by_its_rate(java: JavaCases) -> None:
+    assert java.answer("estimate", {"amount": 1_000.0, "seconds": 200}) == pytest.approx(2_000_000, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -320,3 +353,21 @@ def test_a_property_that_the_plugin_cant_use_is_named(
 def test_properties_may_pass_anything_to_the_plugins_kafka_clients(java: JavaCases) -> None:
     asked = plugin_properties() | {"node.id": "1", "sluice.client.security.protocol": "SASL_SSL"}
     assert java.answer("settings", {"properties": asked}) is None
+
+
+def test_the_same_sources_make_the_same_jar(tmp_path: Path) -> None:
+    first, second = (build_plugin(BROKER_JARS.paths(), tmp_path / name) for name in ("first", "second"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_jar_that_is_there_is_not_compiled_again(tmp_path: Path) -> None:
+    build_plugin(BROKER_JARS.paths(), tmp_path)
+    jar = build_plugin(BROKER_JARS.paths(), tmp_path, compiler=lambda: ["no-such-javac"])
+    assert jar == tmp_path / JAR_NAME
+
+
+def test_the_first_error_of_the_compiler_is_told(tmp_path: Path) -> None:
+    source = tmp_path / "Wrong.java"
+    source.write_text("class Wrong { int one = 1L; }")
+    with pytest.raises(PluginBuildError, match=r"Wrong\.java:1: error: incompatible types"):
+        compile_java([source], [], tmp_path)

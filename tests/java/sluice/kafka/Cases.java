@@ -15,6 +15,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Supplier;
 import org.apache.kafka.common.MetricName;
 import org.apache.kafka.common.config.ConfigException;
 import org.apache.kafka.common.metrics.KafkaMetric;
@@ -49,6 +50,8 @@ public final class Cases {
                 return shares(asked);
             case "amounts":
                 return amounts(asked);
+            case "estimate":
+                return estimate(asked);
             default:
                 return settings(asked);
         }
@@ -145,6 +148,27 @@ public final class Cases {
         return sensor;
     }
 
+    /** What is estimated, in one look a second, of `amount` charged every 100 ms for `seconds`. */
+    private static JsonNode estimate(JsonNode asked) {
+        ManualTime time = new ManualTime();
+        double estimated = 0.0;
+        try (Metrics metrics = new Metrics(new MetricConfig(), Collections.emptyList(), time, false)) {
+            Sensor sensor = metrics.sensor("estimate");
+            MetricName name = metrics.metricName("byte-rate", "Produce");
+            sensor.add(name, new Rate(), new MetricConfig().samples(11).timeWindow(1, TimeUnit.SECONDS));
+            Samples samples = new Samples(metrics.metric(name), false, time.milliseconds());
+            for (int tenth = 1; tenth <= 10 * asked.get("seconds").intValue(); tenth++) {
+                time.sleep(100);
+                sensor.record(asked.get("amount").doubleValue(), time.milliseconds(), false);
+                if (tenth % 10 == 0) {
+                    samples.look(time.milliseconds());
+                    estimated += samples.gained();
+                }
+            }
+        }
+        return JSON.getNodeFactory().numberNode(estimated);
+    }
+
     /** Why a broker with these properties doesn't start; null if it does. */
     private static JsonNode settings(JsonNode asked) {
         Map<String, Object> configs = new HashMap<>();
@@ -164,6 +188,31 @@ public final class Cases {
             view.take(record.get(0).binaryValue(), record.get(1).isNull() ? null : record.get(1).binaryValue());
         }
         return view;
+    }
+
+    /** A clock that is set by hand. */
+    private static final class ManualTime implements Time {
+        private long ms = 1_700_000_000_000L;
+
+        @Override
+        public long milliseconds() {
+            return ms;
+        }
+
+        @Override
+        public long nanoseconds() {
+            return ms * 1_000_000;
+        }
+
+        @Override
+        public void sleep(long forMs) {
+            ms += forMs;
+        }
+
+        @Override
+        public void waitObject(Object object, Supplier<Boolean> condition, long deadlineMs) {
+            throw new UnsupportedOperationException();
+        }
     }
 
     private static final class Feed implements MetricsReporter {

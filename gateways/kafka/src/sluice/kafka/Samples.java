@@ -19,7 +19,7 @@ import org.apache.kafka.common.metrics.stats.SampledStat;
  * <p>A sample only grows until it is started anew, and is not started anew for S-1 windows. So with a look at least that
  * often, what the samples gained is what was recorded, exactly. The samples are read under the metric's own lock, as
  * Kafka reads them. Kafka gives no access to them, so {@link #isPossible} checks at the start whether it can be done with
- * this version; where it can't, {@link #estimate} takes the rate times the time since the last look.
+ * this version; where it can't, an estimate takes the rate times the time since the last look.
  *
  * <p>Not for several threads.
  */
@@ -37,7 +37,12 @@ final class Samples {
     private long events;
 
     Samples(KafkaMetric metric, long nowMs) {
-        this(metric, ACCESS == null ? null : ACCESS.lock(metric), ACCESS == null ? null : ACCESS.stat(metric), nowMs);
+        this(metric, isPossible(), nowMs);
+    }
+
+    /** `isExact` says whether to read the samples or to estimate. */
+    Samples(KafkaMetric metric, boolean isExact, long nowMs) {
+        this(metric, isExact ? ACCESS.lock(metric) : null, isExact ? ACCESS.stat(metric) : null, nowMs);
     }
 
     private Samples(KafkaMetric metric, Object lock, SampledStat stat, long nowMs) {
@@ -61,7 +66,7 @@ final class Samples {
     void look(long nowMs) {
         gained = 0.0;
         events = 0;
-        if (isPossible()) {
+        if (lock != null) {
             synchronized (lock) {
                 ACCESS.read(this);
             }
