@@ -16,7 +16,7 @@ from scripts.closed_loop.measures import Measures, measure
 from scripts.closed_loop.simulation import Served
 from scripts.closed_loop.situation import Situation, Spread
 from scripts.testbed.broker import Broker
-from scripts.testbed.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster
+from scripts.testbed.broker_plugin import new_exempt_client_id, plugin_cluster, wait_for_gateways
 from scripts.testbed.cluster import Cluster, create_topic
 from scripts.testbed.full_speed_client import FullSpeedClient, Library, Role
 from scripts.testbed.jmx import Beans, Jvm
@@ -32,7 +32,7 @@ CLIENT = "app"
 TOPIC = "orders"
 
 _PARTITIONS = 4
-_START_S = 300.0
+_START_S = 120.0
 _SAMPLE_S = 1.0
 _STORED_BYTES = 60_000_000
 """What is in the topic before a consumer reads it, again and again: more than a fresh counter lets through at once."""
@@ -120,21 +120,13 @@ def plugin_brokers(folder: Path, size: int, quotas: Sequence[Json]) -> Iterator[
         JobOnBrokers(folder, cluster.bootstrap_servers, sections, quotas) as job,
     ):
         job.start()
-        _wait_for_gateways(job, size)
+        wait_for_gateways(job.settings, size)
         yield cluster, job
 
 
 def _set_own_quota(cluster: Cluster, situation: BrokersSituation) -> None:
     with connect(AlteringAdmin, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
         admin.alter({"client-id": CLIENT}, {situation.quota.value: situation.limit})
-
-
-def _wait_for_gateways(job: JobOnBrokers, brokers: int) -> None:
-    heartbeats = Heartbeats(job.settings)
-    try:
-        wait_until(lambda: len(heartbeats.shares()) == brokers, _START_S)
-    finally:
-        heartbeats.close()
 
 
 def _fill(folder: Path, cluster: Cluster) -> None:

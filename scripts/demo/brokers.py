@@ -15,7 +15,7 @@ from scripts.command import EXIT_FAILED
 from scripts.demo.broker_view import ClientUse, client_lines, clients_table, summary_lines
 from scripts.demo.console import commands_to_try, waiting, waiting_for_job
 from scripts.testbed.broker import free_ports
-from scripts.testbed.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster
+from scripts.testbed.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster, wait_for_gateways
 from scripts.testbed.cluster import Cluster, create_topic
 from scripts.testbed.full_speed_client import FullSpeedClient, Library, Role
 from scripts.testbed.job import Json, Sections, SluiceJob, quotas_in, storage_in
@@ -50,9 +50,11 @@ def run_with_brokers(size: int, seconds: float, fresh: bool, stop: Event, consol
         with waiting_for_job(console, job):
             job.start(cancel=stop)
         print(commands_to_try(job.settings_file, job.settings.health), flush=True)
+        _make_topic(cluster, size)
+        with waiting(console, lambda: "for the first decisions: Java and the workers warm up"):
+            wait_for_gateways(job.settings, size)
         heartbeats = Heartbeats(job.settings)
         stack.callback(heartbeats.close)
-        _make_topic(cluster, size)
         clients = [_client(folder, cluster, name) for name in _CLIENTS]
         code = _show(clients, job, heartbeats, seconds, stop, console)
         for client in clients:
@@ -109,7 +111,8 @@ def _show(
         live = stack.enter_context(Live(console=console, auto_refresh=False)) if console.is_terminal else None
         while not stop.wait(_POLL_SECONDS) and time.monotonic() - begun < seconds:
             job.running()
-            if not all(client.alive for client in clients):
+            if ended := [client.name for client in clients if not client.alive]:
+                console.print(f"{', '.join(ended)} ended; see {job.folder}/{ended[0]}.log")
                 return EXIT_FAILED
             uses, shares = [_use(client) for client in clients], heartbeats.shares()
             at_ms = time.time_ns() // 1_000_000

@@ -10,11 +10,13 @@ from kafka import KafkaConsumer, TopicPartition
 from configs.kafka import connect
 from configs.settings import Settings, load_settings
 from scripts.testbed.cluster import Cluster
+from scripts.testbed.job import wait_until
 from state.decisions.request import HEARTBEAT_API, Heartbeat, Share
 from streaming.java.plugin import plugin_jar, plugin_properties
 
 _POLL_MS = 200
 _ALIVE_MS = 3_000
+_START_S = 300.0
 
 
 def plugin_cluster(folder: Path, size: int, exempt_client_id: str) -> Cluster:
@@ -94,3 +96,12 @@ class Heartbeats:
             for records in self._consumer.poll(timeout_ms=_POLL_MS).values():
                 for record in records:
                     self.take(record.value)
+
+
+def wait_for_gateways(settings: Settings, brokers: int) -> None:
+    """Wait until a heartbeat of each broker is decided: then they know each other. Raises RunError after 5 minutes."""
+    heartbeats = Heartbeats(settings)
+    try:
+        wait_until(lambda: len(heartbeats.shares()) == brokers, _START_S)
+    finally:
+        heartbeats.close()

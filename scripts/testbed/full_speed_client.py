@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from signal import SIGTERM
-from threading import Event, Lock
+from threading import Event, Lock, Semaphore
 from typing import IO
 
 import confluent_kafka
 import msgspec
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.errors import KafkaError
 
 from scripts.command import stop_on_signals
 from scripts.testbed.processes import Child
@@ -28,6 +27,7 @@ _ERROR = "error: "
 
 _RECORD_BYTES = 10_000
 _QUEUE_BYTES = 32 * 2**20
+_BATCH_BYTES = 100_000
 _POLL_S = 0.05
 _SMALL = b"small"
 
@@ -178,20 +178,23 @@ def _run_librdkafka_consumer(options: ClientOptions, samples: _Samples, stop: Ev
 
 def _run_kafka_python_producer(options: ClientOptions, samples: _Samples, stop: Event) -> None:
     producer = KafkaProducer(
-        bootstrap_servers=options.bootstrap_servers,
-        client_id=options.client_id,
-        buffer_memory=_QUEUE_BYTES,
-        batch_size=100_000,
-        max_block_ms=1_000,
+        bootstrap_servers=options.bootstrap_servers, client_id=options.client_id, batch_size=_BATCH_BYTES
     )
+    room = Semaphore(_QUEUE_BYTES // _RECORD_BYTES)  # kafka-python has no bound of its own
     value = bytes(_RECORD_BYTES)
+
+    def delivered(_: object) -> None:
+        samples.add(_RECORD_BYTES)
+        room.release()
+
+    def failed(error: object) -> None:
+        if not stop.is_set():  # what is left at the end is given up
+            _say_error(error)
+        room.release()
+
     while not stop.is_set():
-        try:
-            sent = producer.send(options.topic, value)
-        except KafkaError:  # its buffer is full
-            pass
-        else:
-            sent.add_callback(lambda _: samples.add(_RECORD_BYTES)).add_errback(_say_error)
+        if room.acquire(timeout=_POLL_S):
+            producer.send(options.topic, value).add_callback(delivered).add_errback(failed)
         samples.flush()
     producer.close(timeout=1)
 
