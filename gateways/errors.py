@@ -13,3 +13,7 @@ class InvalidOptionError(SluiceError, ValueError):
     def __init__(self, option: str, value: object, expected: str) -> None:
         super().__init__(f"option {option} is {repr(value)[:200]}; expected {expected}")
         self.option = option
+
+
+class PluginBuildError(SluiceError):
+    """The broker plugin can't be compiled."""

@@ -131,7 +131,7 @@ def run_confluent_kafka(settings: Settings, loop: PlainLoop, events: int) -> flo
     def records() -> Iterator[tuple[bytes, bytes]]:
         while True:
             for record in consumer.consume(_POLL_EVENTS, timeout=_POLL_S):
-                yield record.key(), record.value()
+                yield record.key() or b"", record.value() or b""
 
     def send(key: bytes, value: bytes) -> None:
         producer.produce(topics.decisions, value, key)

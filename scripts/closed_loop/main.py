@@ -90,6 +90,25 @@ class ClosedLoopOptions:
             " Of the other options --gateways, --seconds, --job-down and --json count.",
         ),
     ] = False
+    brokers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="So many Kafka brokers with the plugin, the job, and a librdkafka client at full speed; prints JSON."
+            " Of the other options --quota, --limit, --spread (skew is 80 %), --seconds, --compare (with one broker"
+            " and Kafka's own quota) and those below count.",
+        ),
+    ] = None
+    own_quotas: Annotated[
+        bool, typer.Option("--own-quotas", help="With --brokers: Kafka's own quotas instead of plugin and job.")
+    ] = False
+    kill_job_at: Annotated[
+        float | None, typer.Option(min=0, metavar="S", help="With --brokers: the job is killed, and back 60 s later.")
+    ] = None
+    kill_broker_at: Annotated[
+        float | None, typer.Option(min=0, metavar="S", help="With --brokers: one is killed, and back 60 s later.")
+    ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 
 
@@ -102,11 +121,35 @@ def run_closed_loop(options: ClosedLoopOptions) -> int:
         with work_folder("closed-loop", fresh=True) as folder:
             found = run_real(folder, options.gateways, options.seconds, REAL_DEMAND, job_down)
         return _print(found, options.as_json)
+    if options.brokers is not None:
+        return _run_brokers(options, options.brokers)
     situation = situation_of(options)
     found = {"simulated": measure(situation, ClosedLoop(situation).run())}
     if options.compare:
         found["one gateway"] = measure(situation.alone(), ClosedLoop(situation.alone()).run())
     return _print(found, options.as_json)
+
+
+def _run_brokers(options: ClosedLoopOptions, brokers: int) -> int:
+    from scripts.closed_loop.brokers import BrokersSituation, run_brokers  # simulations need neither Kafka nor Java
+
+    asked = situation_of(options)
+    situation = BrokersSituation(
+        asked.quota,
+        asked.limit,
+        brokers,
+        asked.seconds,
+        asked.spread,
+        options.own_quotas,
+        options.kill_job_at,
+        options.kill_broker_at,
+    )
+    with work_folder("closed-loop", fresh=True) as folder:
+        found: dict[str, Measures] = {"brokers": run_brokers(folder, situation)}
+    if options.compare:
+        with work_folder("closed-loop", fresh=True) as folder:
+            found["one broker"] = run_brokers(folder, situation.alone())
+    return _print(found, as_json=True)
 
 
 def situation_of(options: ClosedLoopOptions) -> Situation:

@@ -1,10 +1,9 @@
 """`./scripts/run`: broker, job and a small load, shown live until Ctrl-C or for a number of seconds."""
 
-import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
@@ -18,10 +17,12 @@ from rich.live import Live
 from rich.markup import escape
 
 from configs.kafka import connect
-from configs.settings import HealthSettings, Settings, load_settings
+from configs.settings import Settings, load_settings
 from gateways.client.clock import now_ms
 from scripts.command import EXIT_FAILED, run_command, stop_on_signals
-from scripts.demo.view import WAITING_FOR, client_line, line, overview
+from scripts.demo.brokers import run_with_brokers
+from scripts.demo.console import commands_to_try, waiting, waiting_for_job
+from scripts.demo.view import client_line, line, overview
 from scripts.testbed.broker import Broker, free_ports
 from scripts.testbed.job import TABLES, RunError, Sections, SluiceJob, storage_in, wait_until
 from scripts.testbed.live_counts import LiveCounts
@@ -45,7 +46,6 @@ _EMBEDDED = Path("configs/embedded.yaml")
 _DRAIN_SECONDS = 60
 _LINE_SECONDS = 5.0
 _LINE_CLIENTS = 2
-_WAITING_SECONDS = 3.0
 _POLL_SECONDS = 0.5
 
 
@@ -54,7 +54,8 @@ class RunOptions(TrafficOptions):
     """Run broker, job and a small load, and show what the job decides, until Ctrl-C; then print a summary.
 
     A second Ctrl-C ends all processes immediately. The embedded broker is not started when --bootstrap-servers or
-    --config names a Kafka cluster.
+    --config names a Kafka cluster. With --brokers there are so many of them with the broker plugin, which holds real
+    clients that go as fast as they are let; of the other options --seconds and --fresh count.
     """
 
     bootstrap_servers: BootstrapServers = None
@@ -66,11 +67,18 @@ class RunOptions(TrafficOptions):
     users: Users = 20
     clients: Clients = 5
     bad: BadShare = 0.01
+    brokers: Annotated[
+        int | None, typer.Option(min=1, max=9, metavar="N", help="Brokers with the plugin, and clients at full speed.")
+    ] = None
 
 
 def run_demo(options: RunOptions) -> int:
     """Run it all; 0 if every request was answered, or it was stopped before there was one, 1 if not."""
     stop, console = stop_on_signals(), Console()
+    if options.brokers is not None:
+        if options.bootstrap_servers or options.config:
+            raise typer.BadParameter("--brokers starts brokers of its own; expected no --bootstrap-servers or --config")
+        return run_with_brokers(options.brokers, options.seconds, options.fresh, stop, console)
     with ExitStack() as stack:
         folder = stack.enter_context(work_folder("run", options.fresh))
         bootstrap_servers = options.bootstrap_servers
@@ -86,7 +94,7 @@ def run_demo(options: RunOptions) -> int:
         console.print(f"starting the job against {settings.kafka['bootstrap.servers']} (its logs: {folder}) ...")
         stack.enter_context(announced_run(folder.name, job.settings_file))
         try:
-            with waiting(console, lambda: WAITING_FOR.get(job.status().get("waiting_for", ""), "for the job to start")):
+            with waiting_for_job(console, job):
                 job.start(cancel=stop)
         except RunError:
             if not stop.is_set():
@@ -95,26 +103,6 @@ def run_demo(options: RunOptions) -> int:
             return 0
         print(commands_to_try(job.settings_file, settings.health), flush=True)
         return _Demo(options, job, counts, stop, console).run()
-
-
-@contextmanager
-def waiting(console: Console, what: Callable[[], str]) -> Iterator[None]:
-    """Say every few seconds what the run waits for, while this block runs."""
-    done, begun = Event(), time.monotonic()
-
-    def say() -> None:
-        while True:
-            console.print(f"{time.monotonic() - begun:>3.0f} s: waiting {what()}", highlight=False)
-            if done.wait(_WAITING_SECONDS):
-                return
-
-    thread = Thread(target=say, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def _layers(config: Path | None, folder: Path, bootstrap_servers: str | None) -> list[Sections]:
@@ -140,24 +128,6 @@ def absolute_paths(settings: Settings) -> Sections:
         section: {name: value if "://" in value else str(Path(value).absolute()) for name, value in values.items()}
         for section, values in paths.items()
     }
-
-
-def commands_to_try(settings_file: Path, health: HealthSettings) -> str:
-    """Commands to try while it runs, which work in any folder."""
-    address = f"http://{health.address}:{health.port}"
-    probes = (f"  curl {address}/readyz  # also /healthz and /metrics",) if health.port else ()
-    sluice, config = shlex.quote(str(Path(sys.executable).with_name("sluice"))), shlex.quote(str(settings_file))
-    return "\n".join(
-        (
-            "to try in another terminal:",
-            f"  {sluice} quotas describe --config {config}",
-            f"  {sluice} quotas alter --user alice --add-config producer_byte_rate=1048576 --config {config}",
-            f"  {sluice} quotas resolve --user alice --client-id reporting --config {config}",
-            f"  {sluice} quotas history --config {config}",
-            f"  {sluice} doctor --config {config}",
-            *probes,
-        )
-    )
 
 
 class _Demo:

@@ -11,13 +11,6 @@ from rich.text import Text
 from scripts.testbed.live_counts import Answers
 from state.quotas.kinds import Family, QuotaKind
 
-WAITING_FOR = {
-    "broker": "for the broker to answer",
-    "session": "for the job's Spark session: Java starts",
-    "queries": "for the job's queries to start",
-}
-"""What the job's status file says it waits for -> the words for it."""
-
 _KINDS = {str(kind): kind for kind in QuotaKind}
 _PREFIXES = ("", "k", "M", "G", "T", "P")
 _WIDTH = 80
@@ -50,7 +43,7 @@ def line(counts: Answers, status: dict[str, Any], published: int, published_per_
 
 def decision_line(decision: dict[str, Any]) -> str:
     """A decision as one line."""
-    who = _printable(f"{decision['user'] or '-'} / {decision['client_id'] or '-'}")
+    who = printable(f"{decision['user'] or '-'} / {decision['client_id'] or '-'}")
     return (
         f"{decision['verdict']:<8} {decision['throttle_time_ms'] / 1000:>8.1f} s  {decision['api']:<14} "
         f"{decision['decided_by']:<24} {who}"
@@ -60,7 +53,7 @@ def decision_line(decision: dict[str, Any]) -> str:
 def client_line(client: str, quota: str | None, usage: float, limit: float | None, wait_ms: int) -> str:
     """A busy client as one line."""
     used = f"{amount(quota, usage)} of {amount(quota, limit)} {quota}" if quota and limit is not None else "no quota"
-    return f"{_printable(client):<22} {used}; " + (f"waits {wait_ms / 1000:.1f} s" if wait_ms else "no wait")
+    return f"{printable(client):<22} {used}; " + (f"waits {wait_ms / 1000:.1f} s" if wait_ms else "no wait")
 
 
 def amount(quota: str, per_s: float) -> str:
@@ -110,7 +103,7 @@ def _clients(counts: Answers, at_ms: int) -> Table:
     for client, quota, usage, limit, wait_ms in counts.busiest(_SHOWN_CLIENTS, at_ms):
         numbers = (amount(quota, usage), amount(quota, limit)) if quota and limit is not None else ("-", "-")
         wait = f"{wait_ms / 1000:.1f} s" if wait_ms else "-"
-        table.add_row(escape(_printable(client)), quota or "-", *numbers, wait)
+        table.add_row(escape(printable(client)), quota or "-", *numbers, wait)
     return table
 
 
@@ -127,6 +120,6 @@ def _table(title: str | None, *columns: str) -> Table:
     return table
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """The text with control characters escaped, which a terminal would execute."""
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)

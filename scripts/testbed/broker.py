@@ -19,21 +19,24 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NoReturn, Self
+from typing import Annotated, NamedTuple, NoReturn, Self
 
 import typer
 from filelock import FileLock, Timeout
 
 from scripts.command import interrupt_on_signals, run_command
 from scripts.testbed.broker_jars import BROKER_JARS
+from scripts.testbed.jmx import jmx_options
 from scripts.testbed.processes import Child
 from state.errors import SluiceError
+from streaming.java.jars import JarSet
 from streaming.java.java import find_java
 
-_JVM_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.logging.log4j.level=INFO")
+_JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.logging.log4j.level=INFO")
 _STARTED = "Kafka Server started"
 _START_SECONDS = 120  # 3 s on an idle machine
 _STOP_SECONDS = 30
+_REPLICAS = 3  # of Kafka's own topics, where there are so many nodes
 _ATTEMPTS = 3  # a free port may be taken before Kafka listens on it
 
 
@@ -41,23 +44,69 @@ class BrokerError(SluiceError):
     """The embedded Kafka broker can't be started."""
 
 
+class Ports(NamedTuple):
+    """Ports of a node on loopback: for clients and other brokers, and for controllers."""
+
+    client: int
+    controller: int
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node among those of a cluster, which all know each other: the number is where its ports are in `cluster`."""
+
+    number: int
+    cluster: Sequence[Ports]
+    cluster_id: str
+
+    @property
+    def ports(self) -> Ports:
+        """Its own ports."""
+        return self.cluster[self.number]
+
+    @property
+    def node_id(self) -> int:
+        """Its `node.id`: the first node has 1."""
+        return self.number + 1
+
+
 class Broker:
     """One embedded Kafka broker, as a context manager or by start and stop.
 
-    `folder` holds its data, configuration and log (`broker.log`); `fresh` deletes the data first. `properties`
-    override the server properties. Clients connect to the listener named CLIENT, so TLS or SASL is set by, for
-    example, `listener.security.protocol.map=CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT` and `listener.name.client.*`.
-    The broker ends with this process, even if this process is killed.
+    `folder` holds its data, configuration and log (`broker.log`); `fresh` deletes the data first. `properties` override
+    the server properties; `{port}` in one stands for the client port. Clients connect to the listener named CLIENT, so
+    TLS or SASL is set by, for example, `listener.security.protocol.map=CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT` and
+    `listener.name.client.*`. `jars` are those of the Kafka to run, `plugins` more of its class path. A `node` is one of
+    a cluster (`scripts.testbed.cluster`). With `jmx` it answers JMX on `jmx_port`. The broker ends with this process,
+    even if this process is killed.
     """
 
-    def __init__(self, folder: Path, fresh: bool = False, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        fresh: bool = False,
+        properties: Mapping[str, str] | None = None,
+        jars: JarSet = BROKER_JARS,
+        plugins: Sequence[Path] = (),
+        *,
+        node: Node | None = None,
+        heap_mib: int = 256,
+        jmx: bool = False,
+    ) -> None:
         self._folder = folder.absolute()
         self._fresh = fresh
         self._properties = dict(properties or {})
+        self._jars = jars
+        self._plugins = list(plugins)
+        self._node = node
+        self._jvm_options = (f"-Xmx{heap_mib}m", *_JVM_OPTIONS)
+        self._jmx = jmx
+        self.jmx_port = 0
         self._child: Child | None = None
         # Not bound to a thread: one thread may start the broker and another one stop it.
         self._lock = FileLock(self._folder / "lock", timeout=0, thread_local=False)
         self._port = 0
+        self._cluster_id = ""
 
     def __enter__(self) -> Self:
         self.start()
@@ -76,12 +125,17 @@ class Broker:
         """Process id of the broker's Java virtual machine. Raises BrokerError when it isn't started."""
         return self._running().pid
 
+    @property
+    def alive(self) -> bool:
+        """Whether its process runs."""
+        return self._child is not None and self._child.alive
+
     def start(self) -> None:
         """Start the broker and return when it serves; does nothing when it runs already.
 
         Raises BrokerError (with the reason from Kafka's log), JavaError and JarError.
         """
-        if self._child is not None and self._child.alive:
+        if self.alive:
             return
         self._lock_folder()
         try:
@@ -138,17 +192,24 @@ class Broker:
 
     def _start_on_free_ports(self) -> None:
         java, _ = find_java()
-        command = [java, *_JVM_OPTIONS, "-cp", ":".join(map(str, BROKER_JARS.paths()))]
+        class_path = [*self._jars.paths(), *self._plugins]
+        command = [java, *self._jvm_options, "-cp", ":".join(map(str, class_path))]
         for attempt in range(1, _ATTEMPTS + 1):
             self._configure()
             self._format_once(command)
-            self._child = Child([*command, "kafka.Kafka", str(self._server_properties)], self._log)
+            self._child = Child([*self._with_jmx(command), "kafka.Kafka", str(self._server_properties)], self._log)
             if self._wait_until_started(self._child):
                 return
             reason = self._last_words()
             self._end_child(signal.SIGKILL)
-            if attempt == _ATTEMPTS or "Address already in use" not in reason:
+            if self._node or attempt == _ATTEMPTS or "Address already in use" not in reason:
                 raise BrokerError(f"the broker in {self._folder} doesn't start: {reason}; all of it: {self._log}")
+
+    def _with_jmx(self, command: Sequence[str]) -> list[str]:
+        if not self._jmx:
+            return list(command)
+        self.jmx_port = free_ports(1)[0]
+        return [command[0], *jmx_options(self.jmx_port), *command[1:]]
 
     @property
     def _server_properties(self) -> Path:
@@ -159,14 +220,17 @@ class Broker:
         return self._folder / "broker.log"
 
     def _configure(self) -> None:
-        self._port, controller_port = _ports(self._folder / "ports.json")
-        properties = _server_properties(self._folder / "data", self._port, controller_port) | self._properties
-        self._server_properties.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        node = self._node or Node(0, remembered_ports(self._folder / "ports.json", 1), new_cluster_id())
+        self._port = node.ports.client
+        self._cluster_id = node.cluster_id
+        properties = _server_properties(self._folder / "data", node) | self._properties
+        lines = [f"{key}={value}\n".replace("{port}", str(self._port)) for key, value in properties.items()]
+        self._server_properties.write_text("".join(lines))
 
     def _format_once(self, command: Sequence[str]) -> None:
         if (self._folder / "data" / "meta.properties").exists():
             return
-        tool = ["kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(self._server_properties)]
+        tool = ["kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", str(self._server_properties)]
         with self._log.open("w") as log:
             formatted = subprocess.run([*command, *tool], stdout=log, stderr=subprocess.STDOUT, check=False)
         if formatted.returncode != 0:
@@ -195,37 +259,40 @@ def last_error(log: str) -> str:
     return lines[-1] if lines else "it printed nothing"
 
 
-def _server_properties(data: Path, port: int, controller_port: int) -> dict[str, str]:
+def _server_properties(data: Path, node: Node) -> dict[str, str]:
+    replicas = str(min(len(node.cluster), _REPLICAS))
+    voters = (f"{number}@127.0.0.1:{ports.controller}" for number, ports in enumerate(node.cluster, 1))
     return {
         "process.roles": "broker,controller",
-        "node.id": "1",
-        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
-        "listeners": f"CLIENT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
-        "advertised.listeners": f"CLIENT://127.0.0.1:{port}",
+        "node.id": str(node.node_id),
+        "controller.quorum.voters": ",".join(voters),
+        "listeners": f"CLIENT://127.0.0.1:{node.ports.client},CONTROLLER://127.0.0.1:{node.ports.controller}",
+        "advertised.listeners": f"CLIENT://127.0.0.1:{node.ports.client}",
         "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "CLIENT",
         "log.dirs": str(data),
         "message.max.bytes": str(9 * 1024 * 1024),
         "auto.create.topics.enable": "false",
-        "offsets.topic.replication.factor": "1",
+        "offsets.topic.replication.factor": replicas,
         "offsets.topic.num.partitions": "1",
-        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.replication.factor": replicas,
         "transaction.state.log.min.isr": "1",
         "group.initial.rebalance.delay.ms": "0",
     }
 
 
-def _ports(memory: Path) -> tuple[int, int]:
-    """The ports of the last start, so that clients find the broker again, or new ones if these are taken."""
+def remembered_ports(memory: Path, nodes: int) -> list[Ports]:
+    """The ports of the last start, which the file has; new ones if one is taken. Clients find the brokers again."""
     try:
-        client, controller = json.loads(memory.read_text())
-    except (OSError, ValueError):
-        client = controller = 0
-    if not (_free(client) and _free(controller)):
-        client, controller = free_ports(2)
-    memory.write_text(json.dumps([client, controller]))
-    return client, controller
+        found = [Ports(*pair) for pair in json.loads(memory.read_text())]
+    except (OSError, ValueError, TypeError):
+        found = []
+    if len(found) != nodes or not all(_free(port) for pair in found for port in pair):
+        ports = free_ports(2 * nodes)
+        found = [Ports(*ports[2 * number : 2 * number + 2]) for number in range(nodes)]
+    memory.write_text(json.dumps(found))
+    return found
 
 
 def _free(port: int) -> bool:
@@ -251,7 +318,7 @@ def free_ports(count: int) -> list[int]:
         return [probe.getsockname()[1] for probe in probes]
 
 
-def _cluster_id() -> str:
+def new_cluster_id() -> str:
     """A Kafka UUID: 16 bytes in URL-safe base64 without padding, not starting with - as an option does."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

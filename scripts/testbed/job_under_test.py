@@ -30,13 +30,11 @@ def run_job_test(name: str, sections: Sections, passes: Callable[["JobUnderTest"
         return 0 if passes(job) else EXIT_FAILED
 
 
-class JobUnderTest(SluiceJob):
-    """A job with its own broker; `sections` are the settings that differ between tests, `quotas` the first quotas."""
+class JobOnBrokers(SluiceJob):
+    """A job on brokers that run; `sections` are the settings that differ between tests, `quotas` the first quotas."""
 
-    def __init__(self, folder: Path, sections: Sections, quotas: Sequence[Json] = QUOTAS) -> None:
-        self.broker = Broker(folder / "broker")
-        self.broker.start()
-        kafka = {"kafka": {"bootstrap.servers": self.broker.bootstrap_servers}}
+    def __init__(self, folder: Path, bootstrap_servers: str, sections: Sections, quotas: Sequence[Json]) -> None:
+        kafka = {"kafka": {"bootstrap.servers": bootstrap_servers}}
         super().__init__(folder, storage_in(folder), quotas_in(folder, quotas), kafka, sections)
         ensure_topics(self.settings.topics, self.settings.kafka)
 
@@ -46,7 +44,6 @@ class JobUnderTest(SluiceJob):
     def __exit__(self, *_: object) -> None:
         """End all processes."""
         self.stop()
-        self.broker.stop()
 
     def start(self, cancel: Event | None = None) -> None:
         """Start the job and wait until it answers waiting requests, if there are any."""
@@ -81,3 +78,17 @@ class JobUnderTest(SluiceJob):
         requests = self.requests()
         wait_until(lambda: answered(self.settings) >= requests, seconds)
         wait_until(lambda: audited(self.settings) >= requests, seconds)
+
+
+class JobUnderTest(JobOnBrokers):
+    """A job with a broker of its own."""
+
+    def __init__(self, folder: Path, sections: Sections, quotas: Sequence[Json] = QUOTAS) -> None:
+        self.broker = Broker(folder / "broker")
+        self.broker.start()
+        super().__init__(folder, self.broker.bootstrap_servers, sections, quotas)
+
+    def __exit__(self, *_: object) -> None:
+        """End all processes."""
+        super().__exit__()
+        self.broker.stop()

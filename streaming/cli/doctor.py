@@ -12,6 +12,7 @@ from urllib.request import urlopen
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError
 
 from configs.kafka import connect
@@ -26,6 +27,7 @@ from streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spa
 from streaming.errors import CheckError
 from streaming.java.jars import SPARK_JARS
 from streaming.java.java import find_java
+from streaming.java.plugin import CALLBACK_CLASS, REPORTER_CLASS
 from streaming.runtime.cluster_quotas import read_cluster_quotas
 
 _AUDIT_TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable")
@@ -34,6 +36,9 @@ _REACHED_AT = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 # what the job
 """Every address of the machine -> the one to call."""
 
 _METRICS_TIMEOUT_S = 5.0
+
+_CALLBACK = "client.quota.callback.class"
+_REPORTERS = "metric.reporters"
 
 CORE_SECONDS_FOR_A_MILLION = 20
 """Core-seconds of a micro-batch over a million known entities, load and broker on the same machine included.
@@ -65,6 +70,7 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print) -> int
         and all(
             [
                 passes("topics", lambda: check_topics(settings)),
+                passes("brokers as gateways", lambda: check_broker_plugin(settings)),
                 passes("enforce query", lambda: check_progress(settings, *enforced)),
                 passes("audit query", lambda: check_progress(settings, *audited)),
                 passes("quotas source", lambda: check_quotas_source(settings)),
@@ -116,6 +122,45 @@ def check_topics(settings: Settings) -> str:
     if missing:
         raise CheckError(f"{', '.join(missing)} not there; sluice run creates them, or create them yourself")
     return f"{', '.join(wanted)} exist"
+
+
+def check_broker_plugin(settings: Settings) -> str:
+    """Which brokers have the plugin. Raises CheckError if some have it and others don't: those hold nobody."""
+    try:
+        with connect(KafkaAdminClient, settings.kafka) as admin:
+            nodes = [node["broker_id"] for node in admin.describe_cluster()["brokers"] if not node.get("is_fenced")]
+            asked = [ConfigResource(ConfigResourceType.BROKER, str(node), [_CALLBACK, _REPORTERS]) for node in nodes]
+            found = admin.describe_configs(asked, config_filter="all")["broker"]
+    except KafkaError as error:
+        return f"unknown; their configuration can't be read ({error})"
+    return plugin_verdict({int(node): _values(configs) for node, configs in found.items()})
+
+
+def plugin_verdict(brokers: Mapping[int, Mapping[str, str | None]]) -> str:
+    """What the configuration of each broker, by node id, says of the plugin. Raises CheckError.
+
+    >>> plugin_verdict({1: {"client.quota.callback.class": None}})
+    'no broker has the plugin'
+    """
+    if not all(_CALLBACK in configs for configs in brokers.values()):
+        return "unknown; check that the user may describe the configuration of brokers"
+    having = [node for node, configs in brokers.items() if configs[_CALLBACK] == CALLBACK_CLASS]
+    if not having:
+        return "no broker has the plugin"
+    missing = sorted(brokers.keys() - having)
+    deaf = sorted(node for node in having if REPORTER_CLASS not in (brokers[node].get(_REPORTERS) or ""))
+    for nodes, line in ((missing, f"{_CALLBACK}={CALLBACK_CLASS}"), (deaf, f"{REPORTER_CLASS} in {_REPORTERS}")):
+        if nodes:
+            names = ", ".join(map(str, nodes))
+            raise CheckError(
+                f"broker {names} of {len(brokers)} is without {line}: what clients send there counts for no quota; run"
+                " sluice broker-plugin and add its lines to server.properties"
+            )
+    return f"all {len(having)} brokers have the plugin"
+
+
+def _values(configs: Mapping[str, Mapping[str, str | None]]) -> dict[str, str | None]:
+    return {name: config["value"] for name, config in configs.items()}
 
 
 def check_checkpoint(settings: Settings) -> str:

@@ -136,6 +136,23 @@ def doctor(
 
 
 @app.command()
+def broker_plugin(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the jar and the lines for server.properties.")],
+    principal: Annotated[
+        str, typer.Option("--principal", help="Whom no quota holds: the login of the job, the brokers and gateways.")
+    ] = "User:sluice",
+    config: ConfigOption = None,
+    bootstrap_servers: BootstrapServersOption = None,
+) -> None:
+    """Write the jar that makes Kafka brokers gateways, and print the lines for their server.properties."""
+    settings = with_bootstrap_servers(job_settings(config), bootstrap_servers)
+    from streaming.cli.broker_plugin import write_broker_plugin
+
+    for line in write_broker_plugin(settings, out, principal):
+        typer.echo(line)
+
+
+@app.command()
 def unmute(
     user: Annotated[str | None, typer.Option("--user", help="The user, as its requests name it.")] = None,
     client_id: Annotated[str | None, typer.Option("--client", "--client-id", help="The client-id.")] = None,

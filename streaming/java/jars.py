@@ -122,7 +122,7 @@ class JarSet:
             shutil.rmtree(old, ignore_errors=True)
         self._run_ivy(retrieved)
         fresh.mkdir()
-        present = [jar.name for jar in _pyspark_jars().glob("*.jar")] if self.added_to_pyspark else []
+        present = [jar.name for jar in pyspark_jars().glob("*.jar")] if self.added_to_pyspark else []
         for jar in retrieved.glob("*/*.jar"):
             if not has_artifact(jar.parent.name, present):
                 jar.rename(fresh / jar.name)
@@ -133,7 +133,7 @@ class JarSet:
         java, _ = find_java()
         home = jars_home()
         command = [
-            *(java, "-cp", str(_pyspark_jars() / "*"), "org.apache.ivy.Main"),
+            *(java, "-cp", str(pyspark_jars() / "*"), "org.apache.ivy.Main"),
             *("-settings", str(_CONFIGS / "ivysettings.xml"), "-ivy", str(self.versions)),
             *("-cache", str(home / "ivy-cache"), "-confs", self.name),
             *("-retrieve", f"{retrieved}/[artifact]/[artifact]-[revision].[ext]", "-types", "jar", "bundle"),
@@ -237,7 +237,7 @@ def _reason(log: str) -> str:
     return next((line for line in reversed(lines) if line), "Ivy printed nothing")
 
 
-def _pyspark_jars() -> Path:
+def pyspark_jars() -> Path:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         fix = "run ./scripts/setup and use .venv/bin/python" if in_checkout() else "install the extra job"

@@ -16,6 +16,7 @@ from configs.errors import KafkaUnavailableError
 from configs.kafka import connect
 from configs.settings import Properties, Settings, load_settings
 from scripts.testbed.broker import Broker, free_ports
+from scripts.testbed.kafka_quotas import AlteringAdmin
 from sinks.tables.quotas import QuotasTable
 from state.quotas.cluster import client_quotas
 from state.quotas.entity import DEFAULT, QuotaEntity
@@ -26,7 +27,6 @@ from streaming.checkpoint.lock import locked
 from streaming.cli.doctor import check_quotas_source
 from streaming.errors import CheckError
 from streaming.runtime.cluster_quotas import ClusterQuotasReader, read_cluster_quotas
-from tests.e2e.client_quotas import AlteringAdmin
 from tests.e2e.job_process import JobProcess, wait_until
 from tests.e2e.test_limits_topic import read
 

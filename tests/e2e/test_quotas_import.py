@@ -9,13 +9,13 @@ from typer.testing import CliRunner
 
 from configs.errors import KafkaUnavailableError
 from configs.kafka import connect
+from scripts.testbed.kafka_quotas import AlteringAdmin
 from sinks.tables.quotas import QuotasTable
 from state.quotas.entity import DEFAULT, QuotaEntity
 from state.quotas.entry import QuotaEntry
 from state.quotas.kinds import QuotaKind
 from streaming.cli.quotas import app
 from streaming.runtime.cluster_quotas import read_cluster_quotas
-from tests.e2e.client_quotas import AlteringAdmin
 
 pytestmark = pytest.mark.kafka
 

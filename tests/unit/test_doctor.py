@@ -21,6 +21,7 @@ from streaming.checkpoint.origin import check_origin
 from streaming.cli import doctor
 from streaming.cli.main import main
 from streaming.errors import CheckError, CheckpointError, JarError
+from streaming.java.plugin import CALLBACK_CLASS, REPORTER_CLASS
 from streaming.runtime.health import HealthServer, JobHealth
 
 
@@ -240,3 +241,18 @@ def test_a_missing_java_is_found_before_a_broker_is_waited_for(
 
     assert ended.value.code == 1
     assert f"JAVA_HOME is {tmp_path}, but there is no bin/java in it" in capsys.readouterr().err
+
+
+def test_brokers_without_the_plugin_beside_brokers_with_it_are_named() -> None:
+    """A broker without it would hold nobody on what the quota allows cluster-wide."""
+    with_plugin = {"client.quota.callback.class": CALLBACK_CLASS, "metric.reporters": f"JmxReporter,{REPORTER_CLASS}"}
+    without = {"client.quota.callback.class": None, "metric.reporters": "JmxReporter"}
+    deaf = {**with_plugin, "metric.reporters": "JmxReporter"}
+
+    assert doctor.plugin_verdict({1: with_plugin, 2: with_plugin}) == "all 2 brokers have the plugin"
+    assert doctor.plugin_verdict({1: without, 2: without}) == "no broker has the plugin"
+    assert "unknown" in doctor.plugin_verdict({1: with_plugin, 2: {}})
+    with pytest.raises(CheckError, match="broker 2, 3 of 3 is without"):
+        doctor.plugin_verdict({1: with_plugin, 3: without, 2: without})
+    with pytest.raises(CheckError, match="broker 1 of 2 is without"):
+        doctor.plugin_verdict({1: deaf, 2: with_plugin})

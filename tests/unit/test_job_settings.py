@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from configs.errors import InvalidSettingsError
 from configs.settings import HealthSettings
-from scripts.demo.run import absolute_paths, commands_to_try
+from scripts.demo.console import commands_to_try
+from scripts.demo.run import absolute_paths
 from sinks.tables.quotas import QuotasTable
 from streaming.cli import job_settings as found
 from streaming.cli.job_settings import announced_run, job_settings, running_settings

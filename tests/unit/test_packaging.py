@@ -108,6 +108,9 @@ def test_the_wheel_has_its_data_files_and_the_licence_and_nothing_of_the_reposit
         "configs/jars.xml",
         "configs/ivysettings.xml",
         "configs/jars.sha256",
+        "configs/compiler-jars.xml",
+        "configs/compiler-jars.sha256",
+        "gateways/kafka/src/sluice/kafka/SluiceQuotaCallback.java",
         "sluice/py.typed",
         "streaming/runtime/log4j2.properties",
     } <= names

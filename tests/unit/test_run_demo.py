@@ -12,8 +12,10 @@ import pytest
 from rich.console import Console
 
 from configs.settings import load_settings
+from scripts.demo import console
 from scripts.demo import run as demo
-from scripts.demo.run import RunOptions, waiting
+from scripts.demo.console import waiting
+from scripts.demo.run import RunOptions
 from scripts.testbed.job import SluiceJob
 from scripts.testbed.live_counts import Answers
 from scripts.testbed.load_generator import LoadGenerator, Sent, publish
@@ -22,7 +24,7 @@ from tests.unit.test_live_counts import NOW_MS, dead_letter, decision
 
 
 def test_it_says_every_few_seconds_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "_WAITING_SECONDS", 0.01)
+    monkeypatch.setattr(console, "_WAITING_SECONDS", 0.01)
     steps, output = iter(["for the broker", "for Java"]), StringIO()
 
     with waiting(Console(file=output, width=80), lambda: next(steps, "for the queries")):

@@ -102,7 +102,9 @@ def test_a_second_start_only_looks_at_the_jars(project: Path) -> None:
     done = _setup(project)
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert (project / ".venv" / "calls").read_text() == "-m streaming.java.jars\n-m scripts.testbed.broker_jars\n"
+    assert (project / ".venv" / "calls").read_text() == (
+        "-m streaming.java.jars\n-m scripts.testbed.broker_jars\n-m streaming.java.plugin\n"
+    )
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "requirements.lock"])

@@ -1,0 +1,102 @@
+package sluice.kafka;
+
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.Map;
+
+/**
+ * The gateways that are alive, oneself included, told by their heartbeats as the job decided them. Reads no clock.
+ *
+ * <p>A gateway is alive while its last heartbeat is at most MISSED_MS behind one's own newest decided one, by its time
+ * or by the order in which both were decided. While no heartbeat of one's own is decided, nobody becomes alive or dead.
+ * The same rules as `state/shares/alive.py`. Not for several threads.
+ */
+final class AliveGateways {
+    static final long HEARTBEAT_MS = 1_000;
+    static final long MISSED_MS = 3_000;
+    static final long FRESH_MS = 5_000;
+    static final int MAX_GATEWAYS = 1_000;
+
+    private final String instance;
+    private final Map<String, Heard> heard = new LinkedHashMap<>();
+    private int expected;
+    private long ownMs;
+    private long ownHeardMs;
+    private int count;
+
+    AliveGateways(String instance, int expected) {
+        this.instance = instance;
+        this.expected = expected;
+        this.count = expected;
+    }
+
+    /** How many gateways are alive, oneself included; as many as are expected before the first own heartbeat. */
+    int count() {
+        return count;
+    }
+
+    /** The time, by one's own clock, up to which everything is decided. */
+    long decidedMs() {
+        return ownMs;
+    }
+
+    /** Sets how many gateways there are to expect before the first own heartbeat is decided. */
+    void expect(int gateways) {
+        expected = Math.max(1, gateways);
+        recount();
+    }
+
+    boolean isOwn(String other) {
+        return instance.equals(other);
+    }
+
+    boolean isAlive(String other) {
+        Heard known = heard.get(other);
+        return known != null && isRecent(known);
+    }
+
+    /** Until when what the decisions say may be taken for the present: now, unless none has arrived for FRESH_MS. */
+    long knownUntilMs(long nowMs) {
+        return Math.min(nowMs, ownHeardMs + FRESH_MS);
+    }
+
+    /** Takes over a decided heartbeat that a gateway, perhaps oneself, sent at `heartbeatMs` by its own clock. */
+    void takeHeartbeat(String from, long heartbeatMs, long nowMs) {
+        if (isOwn(from)) {
+            ownMs = Math.max(ownMs, Math.min(heartbeatMs, nowMs));
+            ownHeardMs = nowMs;
+        } else {
+            heard.remove(from); // it moves to the end, so the first one was heard of longest ago
+            heard.put(from, new Heard(heartbeatMs, ownMs));
+            if (heard.size() > MAX_GATEWAYS) {
+                Iterator<String> oldest = heard.keySet().iterator();
+                oldest.next();
+                oldest.remove();
+            }
+        }
+        recount();
+    }
+
+    private void recount() {
+        int alive = 1;
+        for (Heard known : heard.values()) {
+            alive += isRecent(known) ? 1 : 0;
+        }
+        count = ownHeardMs != 0 ? alive : Math.max(alive, expected);
+    }
+
+    private boolean isRecent(Heard known) {
+        return ownMs - known.ownMs <= MISSED_MS || Math.abs(ownMs - known.heartbeatMs) <= MISSED_MS;
+    }
+
+    /** The last decided heartbeat of another gateway: its own time, and how far one's own were decided then. */
+    private static final class Heard {
+        private final long heartbeatMs;
+        private final long ownMs;
+
+        Heard(long heartbeatMs, long ownMs) {
+            this.heartbeatMs = heartbeatMs;
+            this.ownMs = ownMs;
+        }
+    }
+}

@@ -1,0 +1,198 @@
+package sluice.kafka;
+
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+
+/**
+ * One counter on one gateway: what the others use of its limit, and this gateway's share. Reads no clock.
+ *
+ * <p>The share follows `state/shares/counter_share.py` step by step: max-min fairness among the gateways, less what they
+ * used too much together. What differs is who charges: here it is a broker's own meter, so {@link #charged} is told
+ * afterwards. Not for several threads. Times are epoch milliseconds.
+ */
+final class CounterShare {
+    private static final double CORRECTION_S = 30.0;
+    private static final double MAX_DEBT_S = 10.0;
+    private static final double MAX_CREDIT_S = 10.0;
+    private static final double GROWTH = 4.0;
+    private static final double RAMP_S = 5.0;
+    private static final long TARGET_MS = 100;
+    private static final double SIZE_WEIGHT = 0.02;
+
+    /** Stands for all gateways that give no `instance`: they don't charge in line. */
+    private static final String ANONYMOUS = "";
+
+    private final Map<String, OtherGateway> others = new LinkedHashMap<>();
+    private double allLeft = Double.POSITIVE_INFINITY; // what all gateways together may still use, by what is decided
+    private long allLeftMs;
+    private long decidedMs; // newest time of a decided request
+    private long ownDecidedMs = -1; // the same of one's own requests
+    private double fetchSize;
+    private long activeSinceMs;
+    private long lastChargeMs = -1;
+    private long heldUntilMs;
+    private double share;
+    private long shareMs;
+    private double targetShare;
+    private double targetLimit;
+    private int targetCount;
+    private long targetUntilMs;
+
+    /** This gateway's share of the limit now, in units of the quota per second. */
+    double share(double limit, AliveGateways gateways, Window window, long nowMs) {
+        return share(limit, gateways, window, nowMs, isIdle(window, nowMs));
+    }
+
+    /** Notes that clients of this gateway were charged at a time, and returns its share then. */
+    double charged(double limit, AliveGateways gateways, Window window, long nowMs) {
+        boolean idle = isIdle(window, nowMs);
+        double now = share(limit, gateways, window, nowMs, idle);
+        if (idle) {
+            activeSinceMs = nowMs;
+        }
+        lastChargeMs = nowMs;
+        return now;
+    }
+
+    /** Notes that a client was made to wait in line until a time. */
+    void held(long untilMs) {
+        heldUntilMs = Math.max(heldUntilMs, untilMs);
+    }
+
+    /** When the last wait ends that was applied in line. */
+    long heldUntilMs() {
+        return heldUntilMs;
+    }
+
+    /** Takes over what a decision says of this counter. `nowMs` is when it arrived. */
+    void takeDecided(DecidedCharge decided, AliveGateways gateways, Window window, long nowMs) {
+        targetUntilMs = 0;
+        long eventMs = Math.min(decided.eventMs, nowMs);
+        double value = decided.withheld ? 0.0 : decided.value;
+        if (decided.isFetch) {
+            fetchSize += (decided.value - fetchSize) * (fetchSize != 0.0 ? SIZE_WEIGHT : 1.0);
+        }
+        settle(decided.limit, value, eventMs, window);
+        if (gateways.isOwn(decided.instance)) {
+            ownDecidedMs = Math.max(ownDecidedMs, eventMs);
+            return;
+        }
+        String instance = decided.instance == null ? ANONYMOUS : decided.instance;
+        if (!instance.equals(ANONYMOUS) && !gateways.isAlive(instance)) {
+            return;
+        }
+        OtherGateway other = others.computeIfAbsent(instance, name -> new OtherGateway());
+        other.record(value, eventMs, window.spanMs() / 1000.0);
+        if (decided.heldMs > 0) {
+            other.hungryUntilMs = Math.max(other.hungryUntilMs, nowMs + Math.max(decided.heldMs, window.spanMs()));
+        }
+    }
+
+    private boolean isIdle(Window window, long nowMs) {
+        return lastChargeMs < 0 || nowMs > Math.max(lastChargeMs, heldUntilMs) + window.spanMs();
+    }
+
+    private double share(double limit, AliveGateways gateways, Window window, long nowMs, boolean idle) {
+        int count = gateways.count();
+        double target;
+        if (count == 1 && others.isEmpty()) {
+            target = limit;
+        } else if (nowMs < targetUntilMs && limit == targetLimit && count == targetCount) {
+            target = targetShare;
+        } else {
+            target = targetShare = target(limit, gateways, window, nowMs);
+            targetLimit = limit;
+            targetCount = count;
+            targetUntilMs = nowMs + TARGET_MS;
+        }
+        double first = limit / count;
+        if (idle) {
+            share = Math.min(target, first);
+        } else if (ownDecidedMs < activeSinceMs) {
+            share = Math.min(target, Math.max(first, share));
+        } else {
+            long knownMs = gateways.knownUntilMs(nowMs);
+            share = Math.min(target, share + limit * Math.max(0, knownMs - shareMs) / 1000.0 / RAMP_S);
+        }
+        shareMs = nowMs;
+        return share;
+    }
+
+    private double target(double limit, AliveGateways gateways, Window window, long nowMs) {
+        long knownMs = gateways.knownUntilMs(nowMs);
+        double spanS = window.spanMs() / 1000.0;
+        double floor = limit / (2 * gateways.count());
+        double free = limit;
+        List<Double> wanted = new ArrayList<>();
+        for (Iterator<Map.Entry<String, OtherGateway>> each = others.entrySet().iterator(); each.hasNext(); ) {
+            Map.Entry<String, OtherGateway> other = each.next();
+            if (!other.getKey().equals(ANONYMOUS) && !gateways.isAlive(other.getKey())) {
+                each.remove();
+                continue;
+            }
+            double rate = other.getValue().chargedAt(decidedMs, spanS) / spanS;
+            if (other.getValue().hungryUntilMs > knownMs) {
+                wanted.add(Math.max(floor, GROWTH * rate));
+            } else {
+                free -= rate;
+            }
+        }
+        if (gateways.count() > 1) {
+            double left = left(limit, gateways.decidedMs());
+            free += (knownMs == nowMs ? left : Math.min(0.0, left)) / CORRECTION_S;
+        }
+        return Math.max(floor, equalPart(free, wanted));
+    }
+
+    private double left(double limit, long untilMs) {
+        double sinceS = Math.max(0, untilMs - allLeftMs) / 1000.0;
+        return Math.min(allLeft + limit * sinceS, limit * MAX_CREDIT_S);
+    }
+
+    private void settle(double limit, double value, long decidedEventMs, Window window) {
+        long eventMs = Math.max(decidedMs, decidedEventMs);
+        if (decidedMs == 0) { // what the buckets of the gateways may let through at once
+            allLeft = limit * (window.spanMs() / 2 / 1000.0);
+            allLeftMs = eventMs;
+        }
+        decidedMs = eventMs;
+        double usable = limit - fetchSize / (window.samples * window.windowMs / 1000.0);
+        double refilled = Math.min(usable * MAX_CREDIT_S, allLeft + usable * ((eventMs - allLeftMs) / 1000.0));
+        allLeft = Math.max(refilled - value, -limit * MAX_DEBT_S);
+        allLeftMs = eventMs;
+    }
+
+    private static double equalPart(double free, List<Double> wanted) {
+        Collections.sort(wanted);
+        for (int number = 0; number < wanted.size(); number++) {
+            double amount = wanted.get(number);
+            double part = free / (1 + wanted.size() - number);
+            if (amount >= part) {
+                return part;
+            }
+            free -= amount;
+        }
+        return free;
+    }
+
+    /** What the decisions say of another gateway on one counter. */
+    private static final class OtherGateway {
+        private double charged; // fades to 1/e in the span of a meter: divided by it, it is a rate
+        private long chargedMs;
+        private long hungryUntilMs;
+
+        void record(double value, long eventMs, double spanS) {
+            charged = chargedAt(eventMs, spanS) + value;
+            chargedMs = Math.max(chargedMs, eventMs);
+        }
+
+        double chargedAt(long eventMs, double spanS) {
+            long ageMs = eventMs - chargedMs;
+            return ageMs > 0 ? charged * Math.exp(-ageMs / 1000.0 / spanS) : charged;
+        }
+    }
+}

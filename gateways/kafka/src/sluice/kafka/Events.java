@@ -1,0 +1,123 @@
+package sluice.kafka;
+
+import com.fasterxml.jackson.core.JsonProcessingException;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.UUID;
+import org.apache.kafka.common.utils.Sanitizer;
+
+/** Writes the request events of one gateway (docs/contracts.md). For one thread. */
+final class Events {
+    private static final ObjectMapper JSON = new ObjectMapper();
+    private static final long MAX_APPLIED_MS = 3_600_000;
+
+    private final String gateway;
+    private final String instance;
+    private final String idStem;
+    private long number;
+
+    Events(String gateway, String instance) {
+        this.gateway = gateway;
+        this.instance = instance;
+        this.idStem = gateway + "-" + UUID.randomUUID().toString().substring(0, 8);
+    }
+
+    /** The key of a client's events: user and client-id, URL-encoded. */
+    static byte[] key(Tags tags) {
+        return (Sanitizer.sanitize(tags.user) + "|" + Sanitizer.sanitize(tags.clientId))
+                .getBytes(StandardCharsets.UTF_8);
+    }
+
+    /**
+     * A sum of requests on one counter. `heldMs` is what is left of a wait that was applied in line; 0 if none is.
+     *
+     * <p>User and client-id are the counter's own tags, which the job resolves to the same counter.
+     */
+    byte[] sum(CounterKey counter, Meter.Sum sum, long heldMs, long nowMs) {
+        ObjectNode event = event(counter.kind.api, nowMs);
+        event.put("user", counter.tags.user).put("client_id", counter.tags.clientId);
+        switch (counter.kind) {
+            case PRODUCE:
+                event.put("requests", Math.max(1, sum.requests)).put("bytes", sum.amount);
+                break;
+            case FETCH:
+                event.put("bytes", sum.amount);
+                break;
+            case REQUEST:
+                event.put("request_time_ns", sum.amount);
+                break;
+            default:
+                event.put("mutations_charged", sum.amount);
+        }
+        ArrayNode throttledBy = event.putArray("throttled_by");
+        if (heldMs > 0) {
+            throttledBy.add(named(counter).put("ms", Math.min(heldMs, MAX_APPLIED_MS)));
+        }
+        return bytes(event);
+    }
+
+    /** A heartbeat, with the shares of the busiest counters. */
+    byte[] heartbeat(long stalenessMs, int counters, List<HeldShare> shares, long nowMs) {
+        ObjectNode event = event("GatewayHeartbeat", nowMs);
+        ObjectNode heartbeat = event.putObject("heartbeat");
+        heartbeat.put("staleness_ms", stalenessMs).put("counters", counters);
+        ArrayNode shown = heartbeat.putArray("shares");
+        for (HeldShare share : shares) {
+            shown.add(named(share.counter)
+                    .put("limit", share.limit)
+                    .put("share", share.share)
+                    .put("charged", share.rate)
+                    .put("throttle_ms", Math.min(share.heldMs, MAX_APPLIED_MS)));
+        }
+        return bytes(event);
+    }
+
+    private ObjectNode event(String api, long nowMs) {
+        return JSON.createObjectNode()
+                .put("request_id", idStem + "-" + number++)
+                .put("timestamp_ms", nowMs)
+                .put("api", api)
+                .put("gateway", gateway)
+                .put("instance", instance);
+    }
+
+    private static ObjectNode named(CounterKey counter) {
+        ObjectNode named = JSON.createObjectNode().put("quota", counter.kind.key);
+        ObjectNode entity = named.putObject("entity");
+        if (!counter.tags.user.isEmpty()) {
+            entity.put("user", counter.tags.user);
+        }
+        if (!counter.tags.clientId.isEmpty() || counter.tags.user.isEmpty()) {
+            entity.put("client_id", counter.tags.clientId);
+        }
+        return named;
+    }
+
+    private static byte[] bytes(ObjectNode event) {
+        try {
+            return JSON.writeValueAsBytes(event);
+        } catch (JsonProcessingException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
+    /** What a heartbeat says of one counter; rate, share and limit are in units of the quota per second. */
+    static final class HeldShare {
+        final CounterKey counter;
+        final double limit;
+        final double share;
+        final double rate;
+        final long heldMs;
+
+        HeldShare(CounterKey counter, double limit, double share, double rate, long heldMs) {
+            this.counter = counter;
+            this.limit = limit;
+            this.share = share;
+            this.rate = rate;
+            this.heldMs = heldMs;
+        }
+    }
+}

@@ -1,0 +1,410 @@
+package sluice.kafka;
+
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.UUID;
+import java.util.concurrent.atomic.AtomicLong;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * One gateway: it knows the limits in force, its share of each counter, and publishes what its meters were charged.
+ *
+ * <p>Request threads call {@link #resolve} and {@link #limit}, which never wait. All else happens in daemon threads of its
+ * own: one reads the limits, one the decisions, and one looks at the meters every `sluice.sum.ms`, sets their limits and
+ * publishes. While Sluice is away the last shares hold; before the limits topic could be read, the quotas that were set
+ * with `kafka-configs` hold on each broker, as without the plugin.
+ */
+final class Gateway implements GatewayMXBean, AutoCloseable {
+    static final long STALE_MS = 30_000;
+    private static final Logger LOG = LoggerFactory.getLogger(Gateway.class);
+    private static final long LOOKBACK_MS = 10_000;
+    private static final long IDLE_MS = 1_000;
+    private static final long GIVE_UP_MS = 60_000;
+    private static final long MODEST_MS = 1_000;
+    private static final long SMALL_MS = 10_000;
+    private static final int RECENT = 100;
+    private static final int MAX_SHOWN = 20;
+    private static final int MAX_SHOWN_CHARACTERS = 500;
+
+    private final Settings settings;
+    private final String instance;
+    private final Quotas kafkaQuotas = new Quotas(-1);
+    private final Meters meters = new Meters();
+    private final Shares shares;
+    private final Events events;
+    private final EventSender sender;
+    private final Staleness staleness = new Staleness();
+    private final TopicReader limitsReader;
+    private final TopicReader decisionsReader;
+    private final Thread thread;
+    private final long idleMs;
+    private final AtomicLong givenUp = new AtomicLong();
+    private volatile LimitsView limitsView = new LimitsView();
+    private volatile Quotas inForce;
+    private volatile int gateways = 1;
+    private volatile long decisions;
+    private volatile boolean isClosing;
+    private Quotas applied;
+    private long heartbeatMs;
+    private boolean isStale;
+    private boolean saidGivenUp;
+    private String failure = "";
+
+    Gateway(Settings settings) {
+        this.settings = settings;
+        String random = UUID.randomUUID().toString().substring(0, 8);
+        this.instance = settings.gatewayName + "-" + settings.node + "-" + random;
+        this.shares = new Shares(instance, settings.window);
+        this.events = new Events(settings.gatewayName, instance);
+        this.sender = new EventSender(settings.requestsTopic, client("requests"));
+        this.limitsReader = new TopicReader(settings.limitsTopic, null, client("limits"), new LimitsHandler());
+        long sinceMs = Math.max(0, System.currentTimeMillis() - LOOKBACK_MS);
+        this.decisionsReader =
+                new TopicReader(settings.decisionsTopic, sinceMs, client("decisions"), new DecisionsHandler());
+        // A sample of a meter with one short window would be started anew between two looks.
+        this.idleMs = Math.min(IDLE_MS, settings.window.samples * settings.window.windowMs / 2);
+        this.thread = new Thread(this::run, "sluice-shares");
+        this.thread.setDaemon(true);
+    }
+
+    /** Starts the threads. Doesn't wait: no broker need be there, and no topic. */
+    void start() {
+        LOG.info("Sluice is gateway {} of node {}; {}", instance, settings.node, Samples.isPossible()
+                ? "what is charged is read from the meters, exactly"
+                : "this version of Kafka doesn't let it read the meters, so what is charged is estimated from their rates");
+        if (settings.exemptClientId == null && settings.exemptPrincipals.isEmpty()) {
+            LOG.warn("Neither sluice.exempt.principals nor sluice.exempt.client.id is set: quotas hold Sluice itself, too");
+        }
+        limitsReader.start();
+        if (settings.isBroker) {
+            decisionsReader.start();
+        }
+        thread.start();
+    }
+
+    @Override
+    public void close() {
+        isClosing = true;
+        thread.interrupt();
+        limitsReader.close();
+        decisionsReader.close();
+    }
+
+    /** The limit of a client and the counter that it is charged to. Never waits. */
+    Resolution resolve(Kind kind, String user, String clientId) {
+        return quotas().resolve(kind, user, clientId);
+    }
+
+    /** What this gateway may let through on a counter now, per second; null is unlimited. Never waits. */
+    Double limit(CounterKey counter) {
+        Double limit = quotas().limitOf(counter);
+        if (limit == null || !isShared(counter.kind)) {
+            return limit;
+        }
+        Meter meter = meters.of(counter);
+        double share = meter == null ? Double.NaN : meter.share();
+        return Math.min(limit, Double.isNaN(share) ? limit / gateways : share);
+    }
+
+    /** The quotas that Kafka itself keeps. They hold until the limits topic has been read. */
+    Quotas kafkaQuotas() {
+        return kafkaQuotas;
+    }
+
+    /** The meters of the broker. */
+    Meters meters() {
+        return meters;
+    }
+
+    /** Sets how many brokers there are: with so many a limit is shared until the first own heartbeat is decided. */
+    void expect(int brokers) {
+        shares.expect(brokers);
+    }
+
+    private Quotas quotas() {
+        Quotas known = inForce;
+        return known == null ? kafkaQuotas : known;
+    }
+
+    /** The active controller alone meters mutations; and who serves no clients shares nothing with those who do. */
+    private boolean isShared(Kind kind) {
+        return inForce != null && kind != Kind.MUTATION && settings.isBroker;
+    }
+
+    private void run() {
+        long nextNs = System.nanoTime();
+        while (!isClosing) {
+            try {
+                tick(System.currentTimeMillis());
+            } catch (RuntimeException error) { // whatever it is, the shares of other counters must go on
+                if (!error.toString().equals(failure)) {
+                    failure = error.toString();
+                    LOG.error("Sluice failed to look at the meters; it tries on", error);
+                }
+            }
+            nextNs = Math.max(nextNs + settings.sumMs * 1_000_000, System.nanoTime());
+            pauseUntil(nextNs);
+        }
+        publishAll(System.currentTimeMillis());
+        sender.close();
+    }
+
+    /** Publishes what is left when the broker stops: others may still take it. */
+    private void publishAll(long nowMs) {
+        for (Meter meter : meters.all()) {
+            meter.look(nowMs);
+            if (meter.hasUnpublished() && sender.isReady(nowMs)) {
+                publish(meter, 0, nowMs);
+            }
+        }
+    }
+
+    private void pauseUntil(long timeNs) {
+        try {
+            long restNs = Math.max(1_000_000, timeNs - System.nanoTime());
+            Thread.sleep(restNs / 1_000_000, (int) (restNs % 1_000_000));
+        } catch (InterruptedException error) {
+            isClosing = true;
+        }
+    }
+
+    private void tick(long nowMs) {
+        Quotas quotas = quotas();
+        boolean isNew = quotas != applied;
+        applied = quotas;
+        gateways = shares.gateways();
+        boolean isReady = sender.isReady(nowMs);
+        for (Meter meter : meters.all()) {
+            if (isNew || meter.isDue(nowMs, idleMs)) {
+                lookAt(meter, quotas, isReady, nowMs);
+            }
+        }
+        if (settings.isBroker && isReady && nowMs - heartbeatMs >= AliveGateways.HEARTBEAT_MS) {
+            heartbeatMs = nowMs;
+            publish(new Tags("", ""), events.heartbeat(staleMs(), meters.all().size(), busiest(nowMs), nowMs), nowMs, () -> {});
+        }
+        noteStale();
+    }
+
+    private void lookAt(Meter meter, Quotas quotas, boolean isReady, long nowMs) {
+        boolean isCharged = meter.look(nowMs);
+        Double limit = quotas.limitOf(meter.counter);
+        double share = Meter.UNLIMITED;
+        if (limit != null) {
+            share = isShared(meter.counter.kind)
+                    ? shares.share(meter.counter, limit, isCharged, heldUntilMs(meter, nowMs), nowMs)
+                    : limit;
+        }
+        meter.bind(share);
+        if (meter.hasUnpublished()) {
+            publish(meter, limit, share, isReady, nowMs);
+        } else if (meters.forgetIfGone(meter)) {
+            shares.release(meter.counter);
+        }
+    }
+
+    private void publish(Meter meter, Double limit, double share, boolean isReady, long nowMs) {
+        if (nowMs - meter.unpublishedSinceMs() > GIVE_UP_MS) {
+            meter.takeUnpublished(nowMs);
+            noteGivenUp();
+            return;
+        }
+        if (!isReady || nowMs - meter.publishedMs() < intervalMs(meter, limit, share, nowMs) - settings.sumMs / 2) {
+            return;
+        }
+        publish(meter, limit == null ? 0 : heldUntilMs(meter, nowMs) - nowMs, nowMs);
+    }
+
+    private void publish(Meter meter, long heldMs, long nowMs) {
+        Meter.Sum sum = meter.takeUnpublished(nowMs);
+        byte[] event = events.sum(meter.counter, sum, heldMs, nowMs);
+        publish(meter.counter.tags, event, nowMs, () -> meter.giveBack(sum));
+    }
+
+    private void publish(Tags tags, byte[] event, long nowMs, Runnable onFailure) {
+        if (settings.isBroker) {
+            staleness.notePublished(nowMs);
+        }
+        sender.send(Events.key(tags), event, nowMs, onFailure);
+    }
+
+    /**
+     * Until when this quota makes a client wait. A broker notes the waits that its controller asks for under request
+     * time as well; a client that uses little of its share doesn't wait because of it.
+     */
+    private static long heldUntilMs(Meter meter, long nowMs) {
+        long untilMs = meter.heldUntilMs();
+        boolean isOthers = meter.counter.kind == Kind.REQUEST && untilMs > nowMs && meter.rate() < meter.share() / 2;
+        return isOthers ? 0 : untilMs;
+    }
+
+    /** The nearer a client is to its share, the sooner the others have to know. */
+    private long intervalMs(Meter meter, Double limit, double share, long nowMs) {
+        if (limit == null) {
+            return SMALL_MS;
+        }
+        if (heldUntilMs(meter, nowMs) > nowMs || meter.counter.kind == Kind.MUTATION) {
+            return settings.sumMs;
+        }
+        double used = meter.rate() / share;
+        return used >= 0.5 ? settings.sumMs : used >= 0.1 ? MODEST_MS : SMALL_MS;
+    }
+
+    private List<Events.HeldShare> busiest(long nowMs) {
+        List<Events.HeldShare> busiest = new ArrayList<>();
+        Quotas quotas = quotas();
+        for (Meter meter : meters.all()) {
+            Double limit = quotas.limitOf(meter.counter);
+            boolean isRecent = nowMs - meter.activeMs() <= settings.window.spanMs();
+            int length = meter.counter.tags.user.length() + meter.counter.tags.clientId.length();
+            if (limit != null && isRecent && length <= MAX_SHOWN_CHARACTERS && busiest.size() < RECENT) {
+                long heldMs = Math.max(0, heldUntilMs(meter, nowMs) - nowMs);
+                busiest.add(new Events.HeldShare(meter.counter, limit, meter.share(), meter.rate(), heldMs));
+            }
+        }
+        busiest.sort(Comparator.comparingDouble(share -> -share.rate / share.limit));
+        return busiest.subList(0, Math.min(MAX_SHOWN, busiest.size()));
+    }
+
+    private void noteGivenUp() {
+        givenUp.incrementAndGet();
+        if (!saidGivenUp) {
+            saidGivenUp = true;
+            LOG.warn("Sluice gives up sums that could not be published for {} s; further ones are only counted",
+                    GIVE_UP_MS / 1_000);
+        }
+    }
+
+    private void noteStale() {
+        boolean now = staleMs() > STALE_MS;
+        if (now != isStale) {
+            isStale = now;
+            if (now) {
+                LOG.warn("Sluice hasn't decided for {} s: {}", STALE_MS / 1_000, inForce == null
+                        ? "the quotas set with kafka-configs hold on each broker"
+                        : "the last shares hold");
+            } else {
+                LOG.info("Sluice decides again");
+            }
+        }
+    }
+
+    private long staleMs() {
+        return staleness.staleMs(System.currentTimeMillis());
+    }
+
+    private Map<String, Object> client(String purpose) {
+        Map<String, Object> client = new HashMap<>(settings.client);
+        String id = settings.exemptClientId == null ? "sluice" : settings.exemptClientId;
+        client.put("client.id", id + "-" + settings.node + "-" + purpose);
+        client.put("bootstrap.servers", settings.bootstrapServers);
+        return client;
+    }
+
+    @Override
+    public String getInstance() {
+        return instance;
+    }
+
+    @Override
+    public long getLimitsVersion() {
+        return quotas().version;
+    }
+
+    @Override
+    public boolean isLimitsRead() {
+        return inForce != null;
+    }
+
+    @Override
+    public boolean isExact() {
+        return Samples.isPossible();
+    }
+
+    @Override
+    public int getGateways() {
+        return gateways;
+    }
+
+    @Override
+    public int getCounters() {
+        return meters.all().size();
+    }
+
+    @Override
+    public long getCountersNotFollowed() {
+        return meters.notFollowed();
+    }
+
+    @Override
+    public long getStalenessMs() {
+        return staleMs();
+    }
+
+    @Override
+    public long getDecisions() {
+        return decisions;
+    }
+
+    @Override
+    public long getPublished() {
+        return sender.published();
+    }
+
+    @Override
+    public long getPublishFailures() {
+        return sender.failed();
+    }
+
+    @Override
+    public long getSumsGivenUp() {
+        return givenUp.get();
+    }
+
+    @Override
+    public long getUnreadableRecords() {
+        return limitsView.garbage() + limitsReader.unreadable() + decisionsReader.unreadable();
+    }
+
+    private final class LimitsHandler implements TopicReader.Handler {
+        @Override
+        public void take(byte[] key, byte[] value) {
+            Quotas known = limitsView.inForce();
+            limitsView.take(key, value);
+            Quotas complete = limitsView.inForce();
+            if (complete != known) {
+                if (inForce == null) {
+                    LOG.info("Sluice knows the limits (version {}); they replace the quotas set with kafka-configs",
+                            complete.version);
+                }
+                inForce = complete;
+            }
+        }
+
+        @Override
+        public void restart() {
+            limitsView = new LimitsView(); // the limits in force stay until a version is complete
+        }
+    }
+
+    private final class DecisionsHandler implements TopicReader.Handler {
+        @Override
+        public void take(byte[] key, byte[] value) throws Exception {
+            long nowMs = System.currentTimeMillis();
+            Decision decision = Decision.read(value);
+            decisions++;
+            if (shares.take(decision, nowMs)) {
+                staleness.noteDecided(decision.timestampMs, nowMs);
+            }
+        }
+
+        @Override
+        public void restart() {
+            shares.clear();
+        }
+    }
+}

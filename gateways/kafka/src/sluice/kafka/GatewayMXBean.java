@@ -1,0 +1,43 @@
+package sluice.kafka;
+
+/** What the plugin tells of itself, as `sluice:type=gateway,node=<id>`. Counts are since the broker's start. */
+public interface GatewayMXBean {
+    /** The name of this very gateway, by which its decisions are known. */
+    String getInstance();
+
+    /** The version of the limits that are in force; -1 while those are the quotas set with kafka-configs. */
+    long getLimitsVersion();
+
+    /** Whether the limits topic has been read. */
+    boolean isLimitsRead();
+
+    /** Whether what is charged is read from the meters to the byte; else it is estimated from their rates. */
+    boolean isExact();
+
+    /** How many gateways are alive, this one included. */
+    int getGateways();
+
+    /** How many counters are kept. */
+    int getCounters();
+
+    /** How many metrics belong to counters that there was no room for. */
+    long getCountersNotFollowed();
+
+    /** Age of the oldest event that may be without a decision, in milliseconds. */
+    long getStalenessMs();
+
+    /** How many decisions were read. */
+    long getDecisions();
+
+    /** How many events have reached the requests topic. */
+    long getPublished();
+
+    /** How often an event did not; its sum is sent again. */
+    long getPublishFailures();
+
+    /** How many sums were given up because they could not be published for a minute. */
+    long getSumsGivenUp();
+
+    /** How many records of the limits and decisions topics were passed over. */
+    long getUnreadableRecords();
+}

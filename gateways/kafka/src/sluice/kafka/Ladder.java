@@ -1,0 +1,103 @@
+package sluice.kafka;
+
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicIntegerArray;
+
+/**
+ * The limits of one quota: each client finds its own among the eight rungs of KIP-124, most specific first.
+ *
+ * <p>Safe for any thread. A client that looks its limit up while one is being changed finds the old or the new one.
+ * The same rules as `state/quotas/resolution.py`.
+ *
+ * <p>The tags of a counter resolve to that counter again, so an event that names them as user and client-id is charged to
+ * the same counter. That is so because no entity has an empty name: with an empty part, only rungs match that have the
+ * default entity there or no such part, and those would have matched the client itself, whatever its name.
+ */
+final class Ladder {
+    private static final int RUNGS = 8;
+
+    private final Map<Entity, Double> limits = new ConcurrentHashMap<>();
+    private final AtomicIntegerArray limitsOnRung = new AtomicIntegerArray(RUNGS + 1);
+
+    /** Sets a limit, in units of the quota per second. */
+    void put(Entity entity, double limit) {
+        if (limits.put(entity, limit) == null) {
+            limitsOnRung.incrementAndGet(rungOf(entity));
+        }
+    }
+
+    /** Removes a limit, if there is one. */
+    void remove(Entity entity) {
+        if (limits.remove(entity) != null) {
+            limitsOnRung.decrementAndGet(rungOf(entity));
+        }
+    }
+
+    boolean isEmpty() {
+        return limits.isEmpty();
+    }
+
+    /** The first configured rung, and the tags of the counter. */
+    Resolution resolve(String user, String clientId) {
+        for (int rung = 1; rung <= RUNGS; rung++) {
+            Double limit = limitsOnRung.get(rung) == 0 ? null : limits.get(entityOn(rung, user, clientId));
+            if (limit != null) {
+                boolean noUser = rung >= 7;
+                boolean noClientId = rung == 3 || rung == 6;
+                return new Resolution(new Tags(noUser ? "" : user, noClientId ? "" : clientId), rung, limit);
+            }
+        }
+        return new Resolution(unmatched(user, clientId), 0, null);
+    }
+
+    /** The tags of a client that no limit matches: the parts that all entities have, or the client-id (Kafka's rule). */
+    private Tags unmatched(String user, String clientId) {
+        boolean pairs = isUsed(1) || isUsed(2) || isUsed(4) || isUsed(5);
+        boolean users = isUsed(3) || isUsed(6);
+        boolean clientIds = isUsed(7) || isUsed(8);
+        if (pairs && !users && !clientIds) {
+            return new Tags(user, clientId);
+        }
+        return users && !pairs && !clientIds ? new Tags(user, "") : new Tags("", clientId);
+    }
+
+    private boolean isUsed(int rung) {
+        return limitsOnRung.get(rung) > 0;
+    }
+
+    private static Entity entityOn(int rung, String user, String clientId) {
+        switch (rung) {
+            case 1:
+                return new Entity(user, clientId);
+            case 2:
+                return new Entity(user, Entity.DEFAULT);
+            case 3:
+                return new Entity(user, null);
+            case 4:
+                return new Entity(Entity.DEFAULT, clientId);
+            case 5:
+                return new Entity(Entity.DEFAULT, Entity.DEFAULT);
+            case 6:
+                return new Entity(Entity.DEFAULT, null);
+            case 7:
+                return new Entity(null, clientId);
+            default:
+                return new Entity(null, Entity.DEFAULT);
+        }
+    }
+
+    private static int rungOf(Entity entity) {
+        boolean defaultUser = entity.user == Entity.DEFAULT;
+        if (entity.user == null) {
+            return entity.clientId == Entity.DEFAULT ? 8 : 7;
+        }
+        if (entity.clientId == null) {
+            return defaultUser ? 6 : 3;
+        }
+        if (entity.clientId == Entity.DEFAULT) {
+            return defaultUser ? 5 : 2;
+        }
+        return defaultUser ? 4 : 1;
+    }
+}

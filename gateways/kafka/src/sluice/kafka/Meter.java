@@ -1,0 +1,197 @@
+package sluice.kafka;
+
+import java.util.concurrent.TimeUnit;
+import org.apache.kafka.common.metrics.KafkaMetric;
+import org.apache.kafka.common.metrics.MetricConfig;
+import org.apache.kafka.common.metrics.Quota;
+
+/**
+ * A broker's own meter of one counter: its metrics, what they were charged, and what of that is to be published.
+ *
+ * <p>Safe for several threads; request threads only add metrics, when Kafka makes a sensor. Times are epoch
+ * milliseconds, amounts are in units of the quota unless they say otherwise.
+ */
+final class Meter {
+    /** The limit of a counter without one, as Kafka has it. */
+    static final double UNLIMITED = Long.MAX_VALUE;
+
+    private static final double NS_PER_POINT = 1e7; // one percent of a thread-second is 10 ms
+    private static final double MAX_EXACT = 9_007_199_254_740_992.0;
+
+    final CounterKey counter;
+
+    private KafkaMetric bound;
+    private Samples charged;
+    private Samples throttled;
+    private double unpublished; // below 0 when more was taken back than charged
+    private long unpublishedRequests;
+    private long unpublishedSinceMs;
+    private long publishedMs;
+    private long activeMs;
+    private long lookedMs;
+    private long heldUntilMs;
+    private volatile double share = Double.NaN;
+
+    Meter(CounterKey counter, long nowMs) {
+        this.counter = counter;
+        this.publishedMs = nowMs;
+        this.activeMs = nowMs;
+    }
+
+    /**
+     * Takes over one of its metrics. The same one may come twice: a node that is broker and controller has two
+     * reporters for one set of metrics.
+     */
+    synchronized void add(KafkaMetric metric, long nowMs) {
+        String name = metric.metricName().name();
+        if (name.equals(counter.kind.boundMetric)) {
+            bound = metric;
+        }
+        if (name.equals(counter.kind.chargedMetric) && (charged == null || charged.metric() != metric)) {
+            charged = new Samples(metric, nowMs);
+        }
+        if (name.equals(Meters.THROTTLE_TIME) && (throttled == null || throttled.metric() != metric)) {
+            throttled = new Samples(metric, nowMs);
+        }
+    }
+
+    /** Takes leave of a metric that Kafka has removed, after a last look. */
+    synchronized void remove(KafkaMetric metric, long nowMs) {
+        look(nowMs);
+        bound = bound == metric ? null : bound;
+        charged = charged != null && charged.metric() == metric ? null : charged;
+        throttled = throttled != null && throttled.metric() == metric ? null : throttled;
+    }
+
+    /** Whether it has no metric any more, and nothing to publish. */
+    synchronized boolean isGone() {
+        return bound == null && charged == null && throttled == null && amount() <= 0;
+    }
+
+    /** Whether it is time for a look: always while clients use it, else once in `idleMs`. */
+    synchronized boolean isDue(long nowMs, long idleMs) {
+        return nowMs - Math.max(activeMs, heldUntilMs) <= idleMs || nowMs - lookedMs >= idleMs;
+    }
+
+    /** Reads the metrics. Says whether anything was charged since the last look. */
+    synchronized boolean look(long nowMs) {
+        lookedMs = nowMs;
+        if (throttled != null) {
+            throttled.look(nowMs);
+            noteThrottled(nowMs);
+        }
+        if (charged == null) {
+            return false;
+        }
+        charged.look(nowMs);
+        if (charged.gained() == 0.0 && charged.events() <= 0) {
+            return false;
+        }
+        if (!hasUnpublished()) {
+            unpublishedSinceMs = nowMs;
+        }
+        unpublished += charged.gained();
+        unpublishedRequests += Math.max(0, charged.events());
+        activeMs = nowMs;
+        return true;
+    }
+
+    /** Kafka throttles a connection; the mean of those since the last look stands for the counter. */
+    private void noteThrottled(long nowMs) {
+        if (throttled.gained() > 0) {
+            long throttleMs = throttled.events() > 0 ? Math.round(throttled.gained() / throttled.events()) : 0;
+            heldUntilMs = Math.max(heldUntilMs, nowMs + throttleMs);
+        }
+    }
+
+    /** Until when a client waits that Kafka has throttled on this counter. */
+    synchronized long heldUntilMs() {
+        return heldUntilMs;
+    }
+
+    /** Sets the limit of the metric that has one, per second. Kafka reads it with the next request. */
+    synchronized void bind(double limit) {
+        share = limit;
+        if (bound == null) {
+            return;
+        }
+        MetricConfig old = bound.config();
+        if (old.quota() == null || old.quota().bound() != limit) {
+            bound.config(new MetricConfig()
+                    .timeWindow(old.timeWindowMs(), TimeUnit.MILLISECONDS)
+                    .samples(old.samples())
+                    .quota(Quota.upperBound(limit)));
+        }
+    }
+
+    /** The limit that was set last; NaN before the first. Never waits. */
+    double share() {
+        return share;
+    }
+
+    /** The rate of the broker's own traffic, per second. */
+    synchronized double rate() {
+        return charged == null ? 0.0 : ((Number) charged.metric().metricValue()).doubleValue();
+    }
+
+    /** When it was last used. */
+    synchronized long activeMs() {
+        return activeMs;
+    }
+
+    /** Since when there has been something to publish. */
+    synchronized long unpublishedSinceMs() {
+        return unpublishedSinceMs;
+    }
+
+    /** When its last event was made. */
+    synchronized long publishedMs() {
+        return publishedMs;
+    }
+
+    /** Whether there is anything to publish. */
+    synchronized boolean hasUnpublished() {
+        return amount() > 0;
+    }
+
+    /** Takes what is to be published. */
+    synchronized Sum takeUnpublished(long nowMs) {
+        Sum sum = new Sum(amount(), Math.min(unpublishedRequests, Integer.MAX_VALUE), unpublishedSinceMs);
+        unpublished -= units(sum);
+        unpublishedRequests -= sum.requests;
+        unpublishedSinceMs = nowMs;
+        publishedMs = nowMs;
+        return sum;
+    }
+
+    /** Gives back a sum that could not be published. */
+    synchronized void giveBack(Sum sum) {
+        unpublished += units(sum);
+        unpublishedRequests += sum.requests;
+        unpublishedSinceMs = Math.min(unpublishedSinceMs, sum.sinceMs);
+    }
+
+    private long amount() {
+        double amount = counter.kind == Kind.REQUEST ? unpublished * NS_PER_POINT : unpublished;
+        return (long) Math.min(Math.floor(amount), counter.kind == Kind.MUTATION ? Integer.MAX_VALUE : MAX_EXACT);
+    }
+
+    private double units(Sum sum) {
+        return counter.kind == Kind.REQUEST ? sum.amount / NS_PER_POINT : sum.amount;
+    }
+
+    /** What was charged over some time and becomes one event. */
+    static final class Sum {
+        /** Bytes, nanoseconds or mutations: the unit of the event. */
+        final long amount;
+
+        final long requests;
+        final long sinceMs;
+
+        Sum(long amount, long requests, long sinceMs) {
+            this.amount = amount;
+            this.requests = requests;
+            this.sinceMs = sinceMs;
+        }
+    }
+}

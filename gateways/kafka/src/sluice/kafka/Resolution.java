@@ -1,0 +1,18 @@
+package sluice.kafka;
+
+/** The limit that applies to a client, and the counter that is charged. */
+final class Resolution {
+    final Tags tags;
+
+    /** The rung that gave the limit, 1 to 8; 0 if none did. */
+    final int rung;
+
+    /** In units of the quota per second; null is unlimited. */
+    final Double limit;
+
+    Resolution(Tags tags, int rung, Double limit) {
+        this.tags = tags;
+        this.rung = rung;
+        this.limit = limit;
+    }
+}

@@ -1,0 +1,207 @@
+package sluice.kafka;
+
+import java.lang.reflect.Field;
+import java.util.Arrays;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+import org.apache.kafka.common.metrics.KafkaMetric;
+import org.apache.kafka.common.metrics.MetricConfig;
+import org.apache.kafka.common.metrics.Metrics;
+import org.apache.kafka.common.metrics.Quota;
+import org.apache.kafka.common.metrics.Sensor;
+import org.apache.kafka.common.metrics.stats.Avg;
+import org.apache.kafka.common.metrics.stats.Rate;
+import org.apache.kafka.common.metrics.stats.SampledStat;
+
+/**
+ * Reads what a metric of a broker was charged since the last look, out of the samples that its Rate or Avg keeps.
+ *
+ * <p>A sample only grows until it is started anew, and is not started anew for S-1 windows. So with a look at least that
+ * often, what the samples gained is what was recorded, exactly. The samples are read under the metric's own lock, as
+ * Kafka reads them. Kafka gives no access to them, so {@link #isPossible} checks at the start whether it can be done with
+ * this version; where it can't, an estimate takes the rate times the time since the last look.
+ *
+ * <p>Not for several threads.
+ */
+final class Samples {
+    private static final Access ACCESS = Access.find();
+
+    private final KafkaMetric metric;
+    private final Object lock;
+    private final SampledStat stat;
+    private double[] values = new double[0];
+    private long[] starts = new long[0];
+    private long[] counts = new long[0];
+    private long lookedMs;
+    private double gained;
+    private long events;
+
+    Samples(KafkaMetric metric, long nowMs) {
+        this(metric, isPossible(), nowMs);
+    }
+
+    /** `isExact` says whether to read the samples or to estimate. */
+    Samples(KafkaMetric metric, boolean isExact, long nowMs) {
+        this(metric, isExact ? ACCESS.lock(metric) : null, isExact ? ACCESS.stat(metric) : null, nowMs);
+    }
+
+    private Samples(KafkaMetric metric, Object lock, SampledStat stat, long nowMs) {
+        this.metric = metric;
+        this.lock = lock;
+        this.stat = stat;
+        this.lookedMs = nowMs;
+    }
+
+    /** The metric that is read. */
+    KafkaMetric metric() {
+        return metric;
+    }
+
+    /** Whether samples can be read with this version of Kafka, tried out on a sensor of our own. */
+    static boolean isPossible() {
+        return ACCESS != null;
+    }
+
+    /** Reads the metric. Afterwards {@link #gained} and {@link #events} are what has come since the look before. */
+    void look(long nowMs) {
+        gained = 0.0;
+        events = 0;
+        if (lock != null) {
+            synchronized (lock) {
+                ACCESS.read(this);
+            }
+        } else {
+            estimate(nowMs);
+        }
+        lookedMs = nowMs;
+    }
+
+    /** The sum of what was recorded between the last two looks; below 0 if more was taken back than recorded. */
+    double gained() {
+        return gained;
+    }
+
+    /** How often something was recorded between the last two looks; -1 if that isn't known. */
+    long events() {
+        return events;
+    }
+
+    private void estimate(long nowMs) {
+        gained = ((Number) metric.metricValue()).doubleValue() * Math.max(0, nowMs - lookedMs) / 1000.0;
+        events = -1;
+    }
+
+    private void take(int index, double value, long start, long count) {
+        boolean isSame = starts[index] == start && counts[index] <= count;
+        gained += isSame ? value - values[index] : value;
+        events += isSame ? count - counts[index] : count;
+        values[index] = value;
+        starts[index] = start;
+        counts[index] = count;
+    }
+
+    private void makeRoom(int size) {
+        if (size > values.length) {
+            values = Arrays.copyOf(values, size);
+            starts = Arrays.copyOf(starts, size);
+            counts = Arrays.copyOf(counts, size);
+        }
+    }
+
+    /** The fields of Kafka's classes that hold the samples. */
+    private static final class Access {
+        private final Field lock;
+        private final Field rateStat;
+        private final Field samples;
+        private final Field value;
+        private final Field start;
+        private final Field count;
+
+        private Access() throws ReflectiveOperationException {
+            lock = opened(KafkaMetric.class, "lock");
+            rateStat = opened(Rate.class, "stat");
+            samples = opened(SampledStat.class, "samples");
+            Class<?> sample = Class.forName(SampledStat.class.getName() + "$Sample");
+            value = opened(sample, "value");
+            start = opened(sample, "startTimeMs");
+            count = opened(sample, "eventCount");
+        }
+
+        static Access find() {
+            try {
+                Access access = new Access();
+                return access.tryOut() ? access : null;
+            } catch (ReflectiveOperationException | RuntimeException error) {
+                return null;
+            }
+        }
+
+        private static Field opened(Class<?> owner, String name) throws ReflectiveOperationException {
+            Field field = owner.getDeclaredField(name);
+            field.setAccessible(true);
+            return field;
+        }
+
+        Object lock(KafkaMetric metric) {
+            try {
+                return lock.get(metric);
+            } catch (IllegalAccessException error) {
+                throw new IllegalStateException(error);
+            }
+        }
+
+        SampledStat stat(KafkaMetric metric) {
+            try {
+                Object measured = metric.measurable();
+                return (SampledStat) (measured instanceof Rate ? rateStat.get(measured) : measured);
+            } catch (IllegalAccessException error) {
+                throw new IllegalStateException(error);
+            }
+        }
+
+        void read(Samples into) {
+            try {
+                List<?> present = (List<?>) samples.get(into.stat);
+                into.makeRoom(present.size());
+                for (int index = 0; index < present.size(); index++) {
+                    Object sample = present.get(index);
+                    into.take(index, value.getDouble(sample), start.getLong(sample), count.getLong(sample));
+                }
+            } catch (IllegalAccessException error) {
+                throw new IllegalStateException(error);
+            }
+        }
+
+        /** Whether what is recorded in a sensor of our own is found again: in a sample, in the next one, and in an Avg. */
+        private boolean tryOut() {
+            try (Metrics metrics = new Metrics()) {
+                MetricConfig config = new MetricConfig()
+                        .samples(2)
+                        .timeWindow(1, TimeUnit.SECONDS)
+                        .quota(Quota.upperBound(1e9));
+                Sensor sensor = metrics.sensor("sluice");
+                sensor.add(metrics.metricName("rate", "sluice"), new Rate(), config);
+                sensor.add(metrics.metricName("average", "sluice"), new Avg(), config);
+                Samples rate = open(metrics.metric(metrics.metricName("rate", "sluice")));
+                Samples average = open(metrics.metric(metrics.metricName("average", "sluice")));
+                for (long timeMs = 0; timeMs < 10_000; timeMs += 700) {
+                    sensor.record(100.0 + timeMs, timeMs, false);
+                    sensor.record(11.0, timeMs + 100, false);
+                    for (Samples each : new Samples[] {rate, average}) {
+                        each.gained = 0.0;
+                        each.events = 0;
+                        read(each);
+                        if (each.gained != 111.0 + timeMs || each.events != 2) {
+                            return false;
+                        }
+                    }
+                }
+                return true;
+            }
+        }
+
+        private Samples open(KafkaMetric metric) {
+            return new Samples(metric, lock(metric), stat(metric), 0);
+        }
+    }
+}

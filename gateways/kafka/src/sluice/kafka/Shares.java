@@ -1,0 +1,97 @@
+package sluice.kafka;
+
+import java.util.LinkedHashMap;
+import java.util.Map;
+
+/**
+ * The shares of one gateway, fed with all decisions. Safe for several threads; no request thread ever comes here.
+ *
+ * <p>It keeps the counters that its own clients touch for as long as they are in use, and at most MAX_HEARD that it knows
+ * from decisions alone; of those the one that was heard of longest ago is forgotten first.
+ */
+final class Shares {
+    static final int MAX_HEARD = 100_000;
+    private static final String HEARTBEAT_API = "GatewayHeartbeat";
+    private static final String UNMUTE_API = "Unmute";
+
+    private final AliveGateways gateways;
+    private final Window window;
+    private final Map<CounterKey, CounterShare> touched = new LinkedHashMap<>();
+    private final Map<CounterKey, CounterShare> heard = new LinkedHashMap<CounterKey, CounterShare>() {
+        @Override
+        protected boolean removeEldestEntry(Map.Entry<CounterKey, CounterShare> eldest) {
+            return size() > MAX_HEARD;
+        }
+    };
+
+    Shares(String instance, Window window) {
+        this.gateways = new AliveGateways(instance, 1);
+        this.window = window;
+    }
+
+    /** How many gateways are alive, oneself included. */
+    synchronized int gateways() {
+        return gateways.count();
+    }
+
+    /** Sets how many gateways to expect before the first own heartbeat is decided. */
+    synchronized void expect(int count) {
+        gateways.expect(count);
+    }
+
+    /** The share of a counter that own clients touch, which they were charged or made to wait on. */
+    synchronized double share(CounterKey counter, double limit, boolean isCharged, long heldUntilMs, long nowMs) {
+        CounterShare share = touch(counter);
+        share.held(heldUntilMs);
+        return isCharged
+                ? share.charged(limit, gateways, window, nowMs)
+                : share.share(limit, gateways, window, nowMs);
+    }
+
+    /** Notes that no own client touches the counter any more. */
+    synchronized void release(CounterKey counter) {
+        CounterShare share = touched.remove(counter);
+        if (share != null) {
+            heard.put(counter, share);
+        }
+    }
+
+    /** Takes over a decision that has arrived now. Says whether it is on this gateway's own event. */
+    synchronized boolean take(Decision decision, long nowMs) {
+        if (decision.api.equals(HEARTBEAT_API)) {
+            if (decision.instance != null && !decision.instance.isEmpty()) {
+                gateways.takeHeartbeat(decision.instance, decision.timestampMs, nowMs);
+            }
+        } else if (decision.api.equals(UNMUTE_API)) {
+            for (CounterKey counter : decision.counters) {
+                touched.replace(counter, new CounterShare());
+                heard.remove(counter);
+            }
+        } else {
+            for (Map.Entry<CounterKey, DecidedCharge> charge : decision.charges.entrySet()) {
+                known(charge.getKey()).takeDecided(charge.getValue(), gateways, window, nowMs);
+            }
+        }
+        return gateways.isOwn(decision.instance);
+    }
+
+    /** Forgets what was decided, because the decisions are read from their beginning again. */
+    synchronized void clear() {
+        heard.clear();
+        touched.replaceAll((counter, share) -> new CounterShare());
+    }
+
+    private CounterShare touch(CounterKey counter) {
+        CounterShare share = touched.get(counter);
+        if (share == null) {
+            share = heard.containsKey(counter) ? heard.remove(counter) : new CounterShare();
+            touched.put(counter, share);
+        }
+        return share;
+    }
+
+    private CounterShare known(CounterKey counter) {
+        CounterShare share = touched.get(counter);
+        return share != null ? share : heard.computeIfAbsent(counter, key -> new CounterShare());
+    }
+}

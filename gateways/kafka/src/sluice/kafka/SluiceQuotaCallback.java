@@ -1,0 +1,105 @@
+package sluice.kafka;
+
+import java.util.Collections;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import org.apache.kafka.common.Cluster;
+import org.apache.kafka.common.security.auth.KafkaPrincipal;
+import org.apache.kafka.common.utils.Sanitizer;
+import org.apache.kafka.server.quota.ClientQuotaCallback;
+import org.apache.kafka.server.quota.ClientQuotaEntity;
+import org.apache.kafka.server.quota.ClientQuotaType;
+
+/**
+ * Makes a broker a gateway of Sluice: `client.quota.callback.class`. Kafka meters and throttles; this class says whom a
+ * request counts for and what the limit is, which is the broker's share of the quota.
+ *
+ * <p>Request threads call it for every request; it never waits.
+ */
+public final class SluiceQuotaCallback implements ClientQuotaCallback {
+    /** All clients of Sluice itself are metered as one, without a limit. No other counter has such tags. */
+    private static final Map<String, String> EXEMPT_TAGS = Collections.singletonMap("sluice", "exempt");
+
+    private Gateway gateway;
+    private Exempt exempt;
+
+    @Override
+    public void configure(Map<String, ?> configs) {
+        Settings settings = Settings.of(configs);
+        exempt = new Exempt(settings.exemptPrincipals, settings.exemptClientId);
+        gateway = Nodes.open(configs);
+    }
+
+    @Override
+    public Map<String, String> quotaMetricTags(ClientQuotaType type, KafkaPrincipal principal, String clientId) {
+        String id = clientId == null ? "" : clientId;
+        if (exempt.isExempt(principal, id)) {
+            return EXEMPT_TAGS;
+        }
+        Tags tags = gateway.resolve(Kind.of(type), principal.getName(), id).tags;
+        Map<String, String> metricTags = new LinkedHashMap<>(4); // Kafka makes the sensor's name of them, in order
+        metricTags.put(Meters.USER_TAG, Sanitizer.sanitize(tags.user));
+        metricTags.put(Meters.CLIENT_ID_TAG, tags.clientId);
+        return metricTags;
+    }
+
+    @Override
+    public Double quotaLimit(ClientQuotaType type, Map<String, String> metricTags) {
+        String user = metricTags.get(Meters.USER_TAG);
+        String clientId = metricTags.get(Meters.CLIENT_ID_TAG);
+        if (user == null || clientId == null) {
+            return null;
+        }
+        return gateway.limit(new CounterKey(Kind.of(type), new Tags(Sanitizer.desanitize(user), clientId)));
+    }
+
+    @Override
+    public void updateQuota(ClientQuotaType type, ClientQuotaEntity entity, double newValue) {
+        gateway.kafkaQuotas().enforced(Kind.of(type)).put(entityOf(entity), newValue);
+    }
+
+    @Override
+    public void removeQuota(ClientQuotaType type, ClientQuotaEntity entity) {
+        gateway.kafkaQuotas().enforced(Kind.of(type)).remove(entityOf(entity));
+    }
+
+    /** Shares move all the time; the plugin sets them itself, because here a request thread would walk all metrics. */
+    @Override
+    public boolean quotaResetRequired(ClientQuotaType type) {
+        return false;
+    }
+
+    @Override
+    public boolean updateClusterMetadata(Cluster cluster) {
+        gateway.expect(cluster.nodes().size());
+        return false;
+    }
+
+    @Override
+    public void close() {
+        if (gateway != null) {
+            Nodes.close(gateway);
+        }
+    }
+
+    private static Entity entityOf(ClientQuotaEntity entity) {
+        Object user = null;
+        Object clientId = null;
+        for (ClientQuotaEntity.ConfigEntity part : entity.configEntities()) {
+            switch (part.entityType()) {
+                case USER:
+                    user = part.name();
+                    break;
+                case DEFAULT_USER:
+                    user = Entity.DEFAULT;
+                    break;
+                case CLIENT_ID:
+                    clientId = part.name();
+                    break;
+                default:
+                    clientId = Entity.DEFAULT;
+            }
+        }
+        return new Entity(user, clientId);
+    }
+}

@@ -1,0 +1,202 @@
+package sluice.kafka;
+
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.TimeUnit;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.NoOffsetForPartitionException;
+import org.apache.kafka.clients.consumer.OffsetAndTimestamp;
+import org.apache.kafka.clients.consumer.OffsetOutOfRangeException;
+import org.apache.kafka.common.PartitionInfo;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.InterruptException;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * A daemon thread that reads one topic for as long as the broker runs: its past first, then every new record.
+ *
+ * <p>It waits for a topic that doesn't exist yet, and for brokers that aren't there yet, and goes on where it was after
+ * an outage. No record and no error ends it.
+ */
+final class TopicReader implements Runnable {
+    private static final Logger LOG = LoggerFactory.getLogger(TopicReader.class);
+    private static final Duration POLL = Duration.ofMillis(200);
+    private static final Duration ASK = Duration.ofSeconds(3);
+    private static final long RETRY_MS = 500;
+    private static final long NEW_PARTITIONS_NS = TimeUnit.SECONDS.toNanos(10);
+
+    /** What to do with what is read; all calls come from the reader's thread. */
+    interface Handler {
+        /** Takes over a record; what it throws is counted and logged once, and the record is skipped. */
+        void take(byte[] key, byte[] value) throws Exception;
+
+        /** The topic is read from its beginning again, because it was made again or has lost records. */
+        void restart();
+    }
+
+    private final String topic;
+    private final Long sinceMs;
+    private final Map<String, Object> client;
+    private final Handler handler;
+    private final Map<TopicPartition, Long> positions = new HashMap<>();
+    private final Thread thread;
+    private volatile boolean isClosing;
+    private volatile boolean isReading;
+    private volatile long unreadable;
+    private String said = "";
+    private boolean saidUnreadable;
+
+    /** `sinceMs` is the time from which records are read; null is from the beginning. */
+    TopicReader(String topic, Long sinceMs, Map<String, Object> client, Handler handler) {
+        this.topic = topic;
+        this.sinceMs = sinceMs;
+        this.client = new HashMap<>(client);
+        this.client.put("enable.auto.commit", "false");
+        this.client.put("auto.offset.reset", "none");
+        this.client.put("allow.auto.create.topics", "false");
+        this.client.putIfAbsent("fetch.max.wait.ms", "100");
+        this.client.putIfAbsent("metadata.max.age.ms", "10000");
+        this.client.putIfAbsent("reconnect.backoff.max.ms", "1000");
+        this.handler = handler;
+        this.thread = new Thread(this, "sluice-reader-" + topic);
+        this.thread.setDaemon(true);
+    }
+
+    void start() {
+        thread.start();
+    }
+
+    /** Asks the thread to end; doesn't wait for it. */
+    void close() {
+        isClosing = true;
+        thread.interrupt();
+    }
+
+    /** Whether the topic is there and can be read. */
+    boolean isReading() {
+        return isReading;
+    }
+
+    /** How many records could not be handled. */
+    long unreadable() {
+        return unreadable;
+    }
+
+    @Override
+    public void run() {
+        while (!isClosing) {
+            try (KafkaConsumer<byte[], byte[]> consumer =
+                    new KafkaConsumer<>(client, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+                read(consumer);
+            } catch (InterruptException error) {
+                return;
+            } catch (OffsetOutOfRangeException | NoOffsetForPartitionException error) {
+                positions.clear();
+                handler.restart();
+            } catch (Exception error) {
+                report(error.toString());
+            }
+            isReading = false;
+            pause();
+        }
+    }
+
+    private void read(KafkaConsumer<byte[], byte[]> consumer) {
+        long lookAgainNs = System.nanoTime();
+        while (!isClosing) {
+            if (System.nanoTime() - lookAgainNs >= 0) {
+                if (!assign(consumer)) {
+                    report("it doesn't exist yet");
+                    pause();
+                    continue;
+                }
+                lookAgainNs = System.nanoTime() + NEW_PARTITIONS_NS;
+            }
+            for (ConsumerRecord<byte[], byte[]> record : consumer.poll(POLL)) {
+                take(record);
+            }
+            for (TopicPartition partition : consumer.assignment()) {
+                positions.put(partition, consumer.position(partition, ASK));
+            }
+            noteReading();
+        }
+    }
+
+    /** Takes all partitions of the topic; says whether there are any. */
+    private boolean assign(KafkaConsumer<byte[], byte[]> consumer) {
+        List<TopicPartition> partitions = new ArrayList<>();
+        List<PartitionInfo> known = consumer.partitionsFor(topic, ASK);
+        for (PartitionInfo partition : known == null ? new ArrayList<PartitionInfo>() : known) {
+            partitions.add(new TopicPartition(topic, partition.partition()));
+        }
+        if (partitions.size() > consumer.assignment().size()) {
+            begin(consumer, partitions);
+        }
+        return !partitions.isEmpty();
+    }
+
+    private void begin(KafkaConsumer<byte[], byte[]> consumer, List<TopicPartition> partitions) {
+        boolean isFirst = positions.isEmpty() && sinceMs != null;
+        Map<TopicPartition, Long> times = new HashMap<>();
+        for (TopicPartition partition : partitions) {
+            if (isFirst) {
+                times.put(partition, sinceMs);
+            }
+        }
+        Map<TopicPartition, OffsetAndTimestamp> offsets = isFirst ? consumer.offsetsForTimes(times, ASK) : null;
+        Map<TopicPartition, Long> ends = isFirst ? consumer.endOffsets(partitions, ASK) : null;
+        Map<TopicPartition, Long> beginnings = consumer.beginningOffsets(partitions, ASK);
+        consumer.assign(partitions);
+        for (TopicPartition partition : partitions) {
+            Long position = positions.get(partition);
+            if (position == null && isFirst) {
+                OffsetAndTimestamp found = offsets.get(partition);
+                position = found == null ? ends.get(partition) : Long.valueOf(found.offset());
+            }
+            consumer.seek(partition, position == null ? beginnings.get(partition) : position);
+        }
+    }
+
+    private void take(ConsumerRecord<byte[], byte[]> record) {
+        try {
+            handler.take(record.key(), record.value());
+        } catch (Exception error) {
+            unreadable++;
+            if (!saidUnreadable) {
+                saidUnreadable = true;
+                LOG.warn("Sluice passes over a record that it can't read ({}-{} offset {}: {}); further ones are only"
+                        + " counted", topic, record.partition(), record.offset(), error.toString());
+            }
+        }
+    }
+
+    private void noteReading() {
+        if (!isReading) {
+            isReading = true;
+            said = "";
+            LOG.info("Sluice reads topic {}", topic);
+        }
+    }
+
+    private void report(String problem) {
+        isReading = false;
+        if (!problem.equals(said)) {
+            said = problem;
+            LOG.warn("Sluice can't read topic {} ({}); it tries on", topic, problem);
+        }
+    }
+
+    private void pause() {
+        try {
+            Thread.sleep(RETRY_MS);
+        } catch (InterruptedException error) {
+            isClosing = true;
+        }
+    }
+}

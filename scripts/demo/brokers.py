@@ -1,0 +1,124 @@
+"""`./scripts/run --brokers N`: brokers with the plugin, the job, and real clients that go as fast as they are let."""
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Event
+
+import yaml
+from kafka import KafkaAdminClient
+from rich.console import Console
+from rich.live import Live
+
+from configs.kafka import connect
+from scripts.command import EXIT_FAILED
+from scripts.demo.broker_view import ClientUse, client_lines, clients_table, summary_lines
+from scripts.demo.console import commands_to_try, waiting, waiting_for_job
+from scripts.testbed.broker import free_ports
+from scripts.testbed.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster, wait_for_gateways
+from scripts.testbed.cluster import Cluster, create_topic
+from scripts.testbed.full_speed_client import FullSpeedClient, Library, Role
+from scripts.testbed.job import Json, Sections, SluiceJob, quotas_in, storage_in
+from scripts.testbed.work_folder import work_folder
+from sinks.topics import ensure_topics
+from state.quotas.kinds import QuotaKind
+from streaming.cli.job_settings import announced_run
+
+_EMBEDDED = Path("configs/embedded.yaml")
+_TOPIC = "orders"
+_PARTITIONS = 4
+_LIMIT = 1_000_000.0
+_KINDS = {Role.PRODUCE: QuotaKind.PRODUCER_BYTE_RATE, Role.CONSUME: QuotaKind.CONSUMER_BYTE_RATE}
+_CLIENTS = {f"{library}-{role}r": (library, role) for role in _KINDS for library in Library}
+"""Client-id -> the library and what its client does."""
+
+_LINE_SECONDS = 5.0
+_POLL_SECONDS = 0.5
+
+
+def run_with_brokers(size: int, seconds: float, fresh: bool, stop: Event, console: Console) -> int:
+    """Run it until `stop` or for so long; 0 if no client ended by itself."""
+    with ExitStack() as stack:
+        folder, client_id = stack.enter_context(work_folder(f"run-brokers-{size}", fresh)), new_exempt_client_id()
+        with waiting(console, lambda: "for the embedded brokers to start"):
+            cluster = stack.enter_context(plugin_cluster(folder / "brokers", size, client_id))
+        print(f"brokers: {cluster.bootstrap_servers}", flush=True)
+        job = SluiceJob(folder, *_layers(folder, cluster, client_id))
+        ensure_topics(job.settings.topics, job.settings.kafka)
+        stack.callback(job.stop)
+        stack.enter_context(announced_run(folder.name, job.settings_file))
+        with waiting_for_job(console, job):
+            job.start(cancel=stop)
+        print(commands_to_try(job.settings_file, job.settings.health), flush=True)
+        _make_topic(cluster, size)
+        with waiting(console, lambda: "for the first decisions: Java and the workers warm up"):
+            wait_for_gateways(job.settings, size)
+        heartbeats = Heartbeats(job.settings)
+        stack.callback(heartbeats.close)
+        clients = [_client(folder, cluster, name) for name in _CLIENTS]
+        code = _show(clients, job, heartbeats, seconds, stop, console)
+        for client in clients:
+            client.stop()
+        with waiting(console, lambda: "for the job to stop"):
+            job.stop()
+        print(*summary_lines([_use(client) for client in clients]), sep="\n", flush=True)
+        return code
+
+
+def _layers(folder: Path, cluster: Cluster, client_id: str) -> list[Sections]:
+    quotas: list[Json] = [
+        {"entity": {"client_id": name}, "quotas": {_KINDS[role].value: _LIMIT}} for name, (_, role) in _CLIENTS.items()
+    ]
+    return [
+        yaml.safe_load(_EMBEDDED.read_text()),
+        storage_in(folder),
+        quotas_in(folder, quotas),
+        {
+            "kafka": {"bootstrap.servers": cluster.bootstrap_servers, "client.id": client_id},
+            "topics": {"replication_factor": min(len(cluster.brokers), 3)},
+            "health": {"port": free_ports(1)[0]},
+        },
+    ]
+
+
+def _make_topic(cluster: Cluster, size: int) -> None:
+    with connect(KafkaAdminClient, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
+        if _TOPIC not in admin.list_topics():
+            create_topic(admin, _TOPIC, [_PARTITIONS] * size)
+
+
+def _client(folder: Path, cluster: Cluster, name: str) -> FullSpeedClient:
+    library, role = _CLIENTS[name]
+    return FullSpeedClient(folder, name, library, role, cluster.bootstrap_servers, _TOPIC)
+
+
+def _use(client: FullSpeedClient) -> ClientUse:
+    _, role = _CLIENTS[client.name]
+    return ClientUse(client.name, _KINDS[role].value, _LIMIT, client.samples(), client.errors())
+
+
+def _show(
+    clients: list[FullSpeedClient],
+    job: SluiceJob,
+    heartbeats: Heartbeats,
+    seconds: float,
+    stop: Event,
+    console: Console,
+) -> int:
+    """Show the clients until `stop` or the end of the time. Raises RunError when the job ends by itself."""
+    begun = shown = time.monotonic()
+    with ExitStack() as stack:
+        live = stack.enter_context(Live(console=console, auto_refresh=False)) if console.is_terminal else None
+        while not stop.wait(_POLL_SECONDS) and time.monotonic() - begun < seconds:
+            job.running()
+            if ended := [client.name for client in clients if not client.alive]:
+                console.print(f"{', '.join(ended)} ended; see {job.folder}/{ended[0]}.log")
+                return EXIT_FAILED
+            uses, shares = [_use(client) for client in clients], heartbeats.shares()
+            at_ms = time.time_ns() // 1_000_000
+            if live is not None:
+                live.update(clients_table(uses, shares, at_ms), refresh=True)
+            elif time.monotonic() - shown >= _LINE_SECONDS:
+                shown = time.monotonic()
+                print(*client_lines(uses, shares, at_ms), sep="\n", flush=True)
+    return 0

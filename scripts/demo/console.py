@@ -1,0 +1,65 @@
+"""What every `./scripts/run` says: what it waits for, and commands to try."""
+
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from threading import Event, Thread
+
+from rich.console import Console
+
+from configs.settings import HealthSettings
+from scripts.testbed.job import SluiceJob
+
+_WAITING_SECONDS = 3.0
+_WAITING_FOR = {
+    "broker": "for the broker to answer",
+    "session": "for the job's Spark session: Java starts",
+    "queries": "for the job's queries to start",
+}
+"""What the job's status file says it waits for -> the words for it."""
+
+
+@contextmanager
+def waiting(console: Console, what: Callable[[], str]) -> Iterator[None]:
+    """Say every few seconds what the run waits for, while this block runs."""
+    done, begun = Event(), time.monotonic()
+
+    def say() -> None:
+        while True:
+            console.print(f"{time.monotonic() - begun:>3.0f} s: waiting {what()}", highlight=False)
+            if done.wait(_WAITING_SECONDS):
+                return
+
+    thread = Thread(target=say, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def waiting_for_job(console: Console, job: SluiceJob) -> AbstractContextManager[None]:
+    """Say what a job that starts waits for, while this block runs."""
+    return waiting(console, lambda: _WAITING_FOR.get(job.status().get("waiting_for", ""), "for the job to start"))
+
+
+def commands_to_try(settings_file: Path, health: HealthSettings) -> str:
+    """Commands to try while it runs, which work in any folder."""
+    address = f"http://{health.address}:{health.port}"
+    probes = (f"  curl {address}/readyz  # also /healthz and /metrics",) if health.port else ()
+    sluice, config = shlex.quote(str(Path(sys.executable).with_name("sluice"))), shlex.quote(str(settings_file))
+    return "\n".join(
+        (
+            "to try in another terminal:",
+            f"  {sluice} quotas describe --config {config}",
+            f"  {sluice} quotas alter --user alice --add-config producer_byte_rate=1048576 --config {config}",
+            f"  {sluice} quotas resolve --user alice --client-id reporting --config {config}",
+            f"  {sluice} quotas history --config {config}",
+            f"  {sluice} doctor --config {config}",
+            *probes,
+        )
+    )

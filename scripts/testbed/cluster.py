@@ -1,0 +1,116 @@
+"""Embedded brokers that are one cluster: real Kafkas in KRaft mode, each broker and controller, on loopback."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Self
+
+from kafka import KafkaAdminClient
+
+from scripts.testbed.broker import Broker, BrokerError, Node, Ports, new_cluster_id, remembered_ports
+
+_HEAP_MIB = 384
+_REPLICAS = 3
+_KEPT = {"retention.bytes": "20000000", "segment.bytes": "10000000"}
+
+PropertiesOf = Callable[[str, int], Mapping[str, str]]
+"""Server properties of a broker, made from the bootstrap addresses, which are known before the start, and `node.id`."""
+
+
+class Cluster:
+    """So many brokers in a folder, as a context manager or by start and stop.
+
+    Their data survives a restart, and they end with this process, as that of a `Broker` does. `plugins` are added to
+    their class path. `brokers` answer JMX, and can be killed and started one by one.
+    """
+
+    def __init__(
+        self, folder: Path, size: int, properties: PropertiesOf = lambda *_: {}, plugins: Sequence[Path] = ()
+    ) -> None:
+        self._folder = folder.absolute()
+        self._size = size
+        self._properties = properties
+        self._plugins = plugins
+        self._cluster_id = new_cluster_id()  # of brokers that have data already, their own id counts
+        self._ports: list[Ports] = []
+        self.brokers: list[Broker] = []
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`127.0.0.1:port` of each broker, with commas between."""
+        return ",".join(f"127.0.0.1:{ports.client}" for ports in self._ports)
+
+    @property
+    def alive(self) -> list[Broker]:
+        """The brokers that run."""
+        return [broker for broker in self.brokers if broker.alive]
+
+    def start(self) -> None:
+        """Start all brokers at once and return when they serve. Raises BrokerError, JavaError and JarError."""
+        self._choose_ports()
+        try:
+            self._start()
+        except BrokerError:
+            before = self._ports
+            self._choose_ports()
+            if self._ports == before:  # no other process took one of them
+                raise
+            self._start()
+
+    def stop(self) -> None:
+        """Stop all brokers at once. They can't wait for each other: a controller without the others does nothing."""
+        with ThreadPoolExecutor(self._size) as pool:
+            list(pool.map(Broker.stop, self.brokers))
+
+    def _choose_ports(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._ports = remembered_ports(self._folder / "ports.json", self._size)
+        self.brokers = [
+            Broker(
+                self._folder / str(node.node_id),
+                properties=self._properties(self.bootstrap_servers, node.node_id),
+                plugins=self._plugins,
+                node=node,
+                heap_mib=_HEAP_MIB,
+                jmx=True,
+            )
+            for node in (Node(number, self._ports, self._cluster_id) for number in range(self._size))
+        ]
+
+    def _start(self) -> None:
+        with ThreadPoolExecutor(self._size) as pool:
+            starts = [pool.submit(broker.start) for broker in self.brokers]
+            try:
+                _first_failure(starts)
+            except BaseException:
+                for broker in self.brokers:  # one that waits for the others would go on waiting
+                    broker.kill()
+                raise
+
+
+def _first_failure(starts: Sequence[Future[None]]) -> None:
+    """Wait for all of them. Raises the error of the first one that fails, and doesn't wait for the others then."""
+    done, _ = wait(starts, return_when=FIRST_EXCEPTION)
+    for start in done:
+        start.result()
+
+
+def create_topic(admin: KafkaAdminClient, name: str, leaders: Sequence[int]) -> None:
+    """Create a topic of which each broker leads so many partitions; three replicas, where there are so many brokers.
+
+    It keeps some 20 MB a partition, so that clients at full speed don't fill the disk.
+    """
+    brokers = len(leaders)
+    led_by = [number for number, partitions in enumerate(leaders) for _ in range(partitions)]
+    assignments = {
+        partition: [1 + (leader + step) % brokers for step in range(min(brokers, _REPLICAS))]
+        for partition, leader in enumerate(led_by)
+    }
+    admin.create_topics({name: {"assignments": assignments, "configs": _KEPT}}, wait_for_metadata=True)

@@ -1,0 +1,239 @@
+"""A Kafka client that goes as fast as it is let: a process that writes down when it got how much.
+
+    python -m scripts.testbed.full_speed_client '{"library": "librdkafka", ...}'
+
+runs until SIGTERM, with the fields of `ClientOptions`. `FullSpeedClient` starts one as a child.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from signal import SIGTERM
+from threading import Event, Lock, Semaphore
+from typing import IO
+
+import confluent_kafka
+import msgspec
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from scripts.command import stop_on_signals
+from scripts.testbed.processes import Child
+
+READY = "ready"
+_ERROR = "error: "
+
+_RECORD_BYTES = 10_000
+_QUEUE_BYTES = 32 * 2**20
+_BATCH_BYTES = 100_000
+_POLL_S = 0.05
+_SMALL = b"small"
+
+
+class Library(StrEnum):
+    """Whose client it is."""
+
+    LIBRDKAFKA = "librdkafka"
+    KAFKA_PYTHON = "kafka-python"
+
+
+class Role(StrEnum):
+    """What it does as fast as it can: produce, consume, or send small requests."""
+
+    PRODUCE = "produce"
+    CONSUME = "consume"
+    REQUESTS = "requests"
+
+
+@dataclass(frozen=True)
+class ClientOptions:
+    """One client, and the file for its samples: a line `<epoch ms> <amount>` for what arrived together."""
+
+    library: Library
+    role: Role
+    bootstrap_servers: str
+    topic: str
+    client_id: str
+    samples: str
+
+
+class FullSpeedClient:
+    """A client as a child process, with its samples and its log in a folder.
+
+    `name` is its client-id. The amounts are bytes of values that a broker has acknowledged or that arrived, and
+    acknowledged requests for `Role.REQUESTS`.
+    """
+
+    def __init__(self, folder: Path, name: str, library: Library, role: Role, servers: str, topic: str) -> None:
+        self.name = name
+        self._samples = folder / f"{name}.samples"
+        self._log = folder / f"{name}.log"
+        self._samples.write_text("")
+        options = ClientOptions(library, role, servers, topic, name, str(self._samples))
+        command = [sys.executable, "-m", "scripts.testbed.full_speed_client", msgspec.json.encode(options).decode()]
+        self._child = Child(command, self._log)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._child.alive
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has begun."""
+        return READY in self._log.read_text()
+
+    def samples(self) -> list[tuple[int, float]]:
+        """What it got so far: epoch milliseconds and amount."""
+        lines = (line.split() for line in self._samples.read_text().splitlines(keepends=True) if line.endswith("\n"))
+        return [(int(time_ms), float(amount)) for time_ms, amount in lines]
+
+    def errors(self) -> list[str]:
+        """What its library reported as errors, disconnects included."""
+        lines = self._log.read_text(errors="replace").splitlines()
+        return [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
+
+    def stop(self) -> None:
+        """End it; SIGKILL after 10 s."""
+        self._child.end(SIGTERM, 10)
+
+
+class _Samples:
+    """Writes amounts down, those that came together in one line. Thread-safe: kafka-python adds in its own thread."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self._lock = Lock()
+        self._amount = 0.0
+
+    def add(self, amount: float) -> None:
+        with self._lock:
+            self._amount += amount
+
+    def flush(self) -> None:
+        """Write down what has come since the last call, as of now."""
+        with self._lock:
+            amount, self._amount = self._amount, 0.0
+        if amount:
+            self._file.write(f"{time.time_ns() // 1_000_000} {amount:.0f}\n")
+            self._file.flush()
+
+
+def _say_error(error: object) -> None:
+    print(f"{_ERROR}{' '.join(str(error).split())}", flush=True)
+
+
+def _librdkafka_config(options: ClientOptions) -> dict[str, object]:
+    return {
+        "bootstrap.servers": options.bootstrap_servers,
+        "client.id": options.client_id,
+        "error_cb": _say_error,
+    }
+
+
+def _run_librdkafka_producer(options: ClientOptions, samples: _Samples, stop: Event) -> None:
+    is_small = options.role is Role.REQUESTS
+    batches = {"linger.ms": 0, "batch.num.messages": 1, "acks": 1} if is_small else {}
+    limits = {"queue.buffering.max.kbytes": _QUEUE_BYTES // 1024}
+    producer = confluent_kafka.Producer({**_librdkafka_config(options), **limits, **batches})
+    value = _SMALL if is_small else bytes(_RECORD_BYTES)
+    amount = 1 if is_small else _RECORD_BYTES
+
+    def delivered(error: object, _: object) -> None:
+        if error is None:
+            samples.add(amount)
+        else:
+            _say_error(error)
+
+    while not stop.is_set():
+        try:
+            producer.produce(options.topic, value, on_delivery=delivered)
+            producer.poll(0)
+        except BufferError:  # its queue is full
+            producer.poll(_POLL_S)
+        samples.flush()
+    producer.purge()
+
+
+def _run_librdkafka_consumer(options: ClientOptions, samples: _Samples, stop: Event) -> None:
+    group = {"group.id": options.client_id, "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+    consumer = confluent_kafka.Consumer({**_librdkafka_config(options), **group, "enable.partition.eof": True})
+    partitions = consumer.list_topics(options.topic, timeout=30).topics[options.topic].partitions
+    begin = confluent_kafka.OFFSET_BEGINNING
+    consumer.assign([confluent_kafka.TopicPartition(options.topic, number, begin) for number in partitions])
+    while not stop.is_set():
+        for message in consumer.consume(1000, timeout=_POLL_S):
+            error = message.error()
+            if error is None:
+                samples.add(len(message.value() or b""))
+            elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:  # noqa: SLF001 # it is documented
+                consumer.seek(confluent_kafka.TopicPartition(options.topic, message.partition() or 0, begin))
+            else:
+                _say_error(error)
+        samples.flush()
+    consumer.close()
+
+
+def _run_kafka_python_producer(options: ClientOptions, samples: _Samples, stop: Event) -> None:
+    producer = KafkaProducer(
+        bootstrap_servers=options.bootstrap_servers, client_id=options.client_id, batch_size=_BATCH_BYTES
+    )
+    room = Semaphore(_QUEUE_BYTES // _RECORD_BYTES)  # kafka-python has no bound of its own
+    value = bytes(_RECORD_BYTES)
+
+    def delivered(_: object) -> None:
+        samples.add(_RECORD_BYTES)
+        room.release()
+
+    def failed(error: object) -> None:
+        if not stop.is_set():  # what is left at the end is given up
+            _say_error(error)
+        room.release()
+
+    while not stop.is_set():
+        if room.acquire(timeout=_POLL_S):
+            producer.send(options.topic, value).add_callback(delivered).add_errback(failed)
+        samples.flush()
+    producer.close(timeout=1)
+
+
+def _run_kafka_python_consumer(options: ClientOptions, samples: _Samples, stop: Event) -> None:
+    consumer = KafkaConsumer(
+        bootstrap_servers=options.bootstrap_servers,
+        client_id=options.client_id,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+    )
+    partitions = [TopicPartition(options.topic, number) for number in consumer.partitions_for_topic(options.topic)]
+    consumer.assign(partitions)
+    consumer.seek_to_beginning()
+    while not stop.is_set():
+        for partition, records in consumer.poll(timeout_ms=int(_POLL_S * 1000)).items():
+            samples.add(sum(len(record.value) for record in records))
+            if records[-1].offset + 1 == consumer.highwater(partition):
+                consumer.seek_to_beginning(partition)
+        samples.flush()
+    consumer.close()
+
+
+_RUN: dict[tuple[Library, Role], Callable[[ClientOptions, _Samples, Event], None]] = {
+    (Library.LIBRDKAFKA, Role.PRODUCE): _run_librdkafka_producer,
+    (Library.LIBRDKAFKA, Role.REQUESTS): _run_librdkafka_producer,
+    (Library.LIBRDKAFKA, Role.CONSUME): _run_librdkafka_consumer,
+    (Library.KAFKA_PYTHON, Role.PRODUCE): _run_kafka_python_producer,
+    (Library.KAFKA_PYTHON, Role.CONSUME): _run_kafka_python_consumer,
+}
+
+
+def run_client(options: ClientOptions) -> None:
+    """Run a client until SIGTERM."""
+    stop = stop_on_signals()
+    print(READY, flush=True)
+    with Path(options.samples).open("a") as file:
+        _RUN[options.library, options.role](options, _Samples(file), stop)
+
+
+if __name__ == "__main__":
+    run_client(msgspec.json.decode(sys.argv[1], type=ClientOptions))

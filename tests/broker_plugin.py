@@ -1,0 +1,76 @@
+"""The broker plugin in tests: its jar, Java code that only tests need, and a Java process that answers cases."""
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Thread
+from typing import Any, Self
+
+from gateways.kafka.build import CALLBACK_CLASS, REPORTER_CLASS, build_plugin, compile_java
+from scripts.testbed.broker_jars import BROKER_JARS
+from streaming.java.java import find_java
+
+JAVA_SOURCES = Path(__file__).parent / "java"
+SECRET = "only-brokers-know-this"  # noqa: S105 # of no broker but those of tests
+
+
+def plugin_classes(folder: Path) -> list[Path]:
+    """What a broker needs on its class path: the plugin, made for any Kafka, and the Java code of the tests."""
+    jar = build_plugin(BROKER_JARS.paths(), folder)
+    classes = folder / "classes"
+    classes.mkdir()
+    compile_java(sorted(JAVA_SOURCES.rglob("*.java")), [*BROKER_JARS.paths(), jar], classes)
+    return [jar, classes]
+
+
+def plugin_properties(**more: str) -> dict[str, str]:
+    """The properties that make a broker of the test bed a gateway; `sum_ms` stands for `sluice.sum.ms`."""
+    return {
+        "client.quota.callback.class": CALLBACK_CLASS,
+        "metric.reporters": f"org.apache.kafka.common.metrics.JmxReporter,{REPORTER_CLASS}",
+        "sluice.bootstrap.servers": "127.0.0.1:{port}",
+        "sluice.exempt.client.id": SECRET,
+        **{f"sluice.{key.replace('_', '.')}": value for key, value in more.items()},
+    }
+
+
+class JavaCases:
+    """One Java process with the core of the plugin; it answers any number of cases."""
+
+    def __init__(self, folder: Path) -> None:
+        java, _ = find_java()
+        class_path = os.pathsep.join(map(str, [*BROKER_JARS.paths(), *plugin_classes(folder)]))
+        command = [java, "-XX:+UseSerialGC", "-cp", class_path, "sluice.kafka.Cases"]
+        self._log = (folder / "cases.log").open("w")
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, encoding="utf-8"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate(timeout=30)
+        self._log.close()
+
+    def answers(self, case: str, asked: Sequence[Mapping[str, object]]) -> list[Any]:
+        """The plugin's answers to cases of this name."""
+        lines = "".join(json.dumps({"case": case, **each}) + "\n" for each in asked)
+        writer = Thread(target=self._write, args=(lines,))  # the pipe would be full before the last case is asked
+        writer.start()
+        assert self._process.stdout is not None
+        answers = [self._process.stdout.readline() for _ in asked]
+        writer.join()
+        assert all(answers), Path(self._log.name).read_text()
+        return [json.loads(answer) for answer in answers]
+
+    def answer(self, case: str, asked: Mapping[str, object]) -> Any:
+        """The plugin's answer to one case."""
+        return self.answers(case, [asked])[0]
+
+    def _write(self, lines: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(lines)
+        self._process.stdin.flush()

@@ -1,0 +1,373 @@
+"""The broker plugin's Java core does what `state/` does: resolution, shares, and amounts to the byte."""
+
+import json
+import math
+import random
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateways.client.decided import enforced_charges, read_decided
+from gateways.client.inline import InlineCharges
+from gateways.client.options import GatewayOptions
+from gateways.client.wait_table import WaitTable
+from gateways.errors import PluginBuildError
+from gateways.kafka.build import JAR_NAME, build_plugin, compile_java
+from scripts.testbed.broker_jars import BROKER_JARS
+from state.arithmetic.charge import Charge
+from state.decisions.charge_plan import plan_charges
+from state.errors import InvalidQuotaError
+from state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import CLIENT_KINDS, QuotaKind, QuotaSettings, Window
+from state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end
+from state.quotas.resolution import LADDER, Quotas
+from streaming.enforce.parsing import EventLimits, parse_request
+from streaming.enforce.source import Source
+from tests.broker_plugin import JavaCases, plugin_properties
+
+pytestmark = pytest.mark.kafka
+
+START_MS = 1_700_000_000_000
+USERS = ("alice", "bob|x", "", "<default>", "🦊 fox", "O=A client,CN=b")
+CLIENTS = ("app", "app two", "", "<default>", "a:b", "*")
+USER_NAMES: list[EntityName] = [*filter(None, USERS), DEFAULT]
+CLIENT_NAMES: list[EntityName] = [*filter(None, CLIENTS), DEFAULT]
+TOPIC_NAMES: list[EntityName] = ["orders", DEFAULT]
+KINDS = {kind.value: kind for kind in CLIENT_KINDS}
+RUNGS = {rung: number for number, rung in enumerate(LADDER, 1)}
+
+
+@pytest.fixture(scope="module")
+def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaCases]:
+    with JavaCases(tmp_path_factory.mktemp("cases")) as cases:
+        yield cases
+
+
+Records = list[tuple[bytes, bytes | None]]
+
+
+def random_entity(draw: random.Random) -> QuotaEntity:
+    if draw.random() < 0.1:
+        return QuotaEntity(topic=draw.choice(TOPIC_NAMES))
+    user, client_id = draw.choice(USER_NAMES), draw.choice(CLIENT_NAMES)
+    parts = draw.choice(["user", "client_id", "both"])
+    return QuotaEntity(user=None if parts == "client_id" else user, client_id=None if parts == "user" else client_id)
+
+
+def random_entries(draw: random.Random, most: int = 8) -> list[QuotaEntry]:
+    entries = []
+    kinds = draw.sample(CLIENT_KINDS, draw.randint(1, 4))
+    for _ in range(draw.randint(0, most)):
+        entity = random_entity(draw)
+        kind = QuotaKind.TOPIC_PRODUCER_BYTE_RATE if entity.topic else draw.choice(kinds)
+        entries.append(QuotaEntry(entity, kind, draw.choice([1.0, 5.0, 1e6]), draw.random() < 0.2))
+    return entries
+
+
+def limit_records(entries: Sequence[QuotaEntry], version: int = 1) -> Records:
+    by_key = {limit_key(entry): limit_value(entry, version) for entry in entries}
+    return [*by_key.items(), (VERSION_KEY, version_end(version, len(by_key)))]
+
+
+def damaged(draw: random.Random, records: Records) -> Records:
+    """The records with some removed, and some that Sluice would not have written."""
+    garbage: Records = [
+        (b'"version"', b"{}"),
+        (b'{"entity":{"user":"alice"},"mode":"enforce","quota":"producer_byte_rate"}', b'{"value":1}'),
+        (b'{"entity":{"user":""},"mode":"enforce","quota":"producer_byte_rate"}',
+         b'{"entity":{"user":""},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}'),
+        (b'{"entity":{},"mode":"enforce","quota":"producer_byte_rate"}',
+         b'{"entity":{},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}'),
+        (b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate"}',
+         b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate","value":1.5,"version":1}'),
+        (b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate"}',
+         b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate","value":0,"version":1}'),
+        (b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate"}',
+         b'{"entity":{"user":"b"},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}'),
+        (b"x", b"\xff"),
+    ]  # fmt: skip
+    removed: Records = [(key, None) for key, value in records[:2] if value is not None]
+    return [*draw.sample(garbage, draw.randint(0, 3)), *records, *draw.sample(removed, draw.randint(0, len(removed)))]
+
+
+def as_json(records: Records) -> list[list[str | None]]:
+    return [[b64encode(part).decode() if part is not None else None for part in record] for record in records]
+
+
+def view_of(records: Records) -> LimitsView:
+    view = LimitsView()
+    for key, value in records:
+        with suppress(InvalidQuotaError):
+            view.take(key, value)
+    return view
+
+
+def random_clients(draw: random.Random) -> list[tuple[str, str, str, bool]]:
+    """(quota, user, client-id, whether its shadow limit is asked for)."""
+    shadows = (False, True)
+    return [(kind, draw.choice(USERS), draw.choice(CLIENTS), shadow) for kind in KINDS for shadow in shadows]
+
+
+def random_limits(draw: random.Random) -> Records:
+    records = limit_records(random_entries(draw))
+    if draw.random() < 0.3:
+        return damaged(draw, [*records, *limit_records(random_entries(draw), version=2)])
+    return records
+
+
+def found_by_the_job(view: LimitsView, clients: Sequence[tuple[str, str, str, bool]]) -> dict[str, Any]:
+    answer: dict[str, Any] = {"garbage": view.garbage, "version": None}
+    if view.in_force is not None:
+        answer |= {"version": view.in_force.version, "found": []}
+        for quota, user, client_id, shadow in clients:
+            ladder = view.in_force.shadow if shadow else view.in_force.enforced
+            found = ladder.resolve(KINDS[quota], user, client_id)
+            answer["found"].append([found.tags.user, found.tags.client_id, RUNGS.get(found.rung, 0), found.limit])
+    return answer
+
+
+def test_a_client_finds_the_limit_and_the_counter_that_the_job_finds(java: JavaCases) -> None:
+    draw = random.Random(1)
+    cases = [(random_limits(draw), random_clients(draw)) for _ in range(1_500)]  # 12 000 clients
+    asked = [{"records": as_json(records), "clients": clients} for records, clients in cases]
+    for (records, clients), answer in zip(cases, java.answers("resolution", asked), strict=True):
+        assert answer == found_by_the_job(view_of(records), clients), (records, clients)
+
+
+def test_the_tags_of_a_counter_resolve_to_that_counter_again() -> None:
+    draw = random.Random(2)
+    for _ in range(1_000):
+        view = view_of(limit_records(random_entries(draw)))
+        assert view.in_force is not None
+        for kind in CLIENT_KINDS:
+            found = view.in_force.enforced.resolve(kind, draw.choice(USERS), draw.choice(CLIENTS))
+            assert view.in_force.enforced.resolve(kind, found.tags.user, found.tags.client_id) == found
+
+
+def random_decision(draw: random.Random, quota: str, instance: str | None, limit: float, now_ms: int) -> dict[str, Any]:
+    entity = {"user": "alice", "client_id": "app"}
+    waits = [{"quota": quota, "entity": entity, "ms": draw.choice([0, 200, 7_000, 10**9])}]
+    value = draw.choice([0.0, 100.0, draw.uniform(0, limit), draw.uniform(0, 20 * limit)])
+    charge = {"quota": quota, "entity": entity, "limit": draw.choice([limit, limit, limit, None]), "value": value}
+    if draw.random() < 0.1:
+        charge["mode"] = "shadow"
+    decision: dict[str, Any] = {
+        "request_id": "r",
+        "timestamp_ms": now_ms - draw.choice([-100, 0, 300, 2_000]),
+        "api": "Fetch",
+        "instance": instance,
+        "charges": [charge],
+    }
+    if draw.random() < 0.9:
+        decision["throttled_by"] = waits if draw.random() < 0.5 else []
+    if draw.random() < 0.1:
+        decision["amounts"] = {"withheld": True}
+    return decision
+
+
+def random_steps(draw: random.Random, quota: str) -> list[dict[str, Any]]:
+    """Decided heartbeats and charges of four gateways, and looks at one's own share."""
+    now_ms, limit, steps = START_MS, draw.choice([0.5, 1_000.0, 1e6]), []
+    gateways = ["me", "a", "b", "c"]
+    for _ in range(draw.randint(1, 40)):
+        now_ms += draw.choice([0, 1, 50, 100, 300, 1_000, 4_000, 12_000])
+        kind = draw.random()
+        if kind < 0.35:
+            for instance in draw.sample(gateways, draw.randint(1, 4)):
+                heartbeat = {"request_id": "h", "timestamp_ms": now_ms - draw.choice([0, 300, 900]), "charges": []}
+                steps.append(
+                    {"decision": heartbeat | {"api": "GatewayHeartbeat", "instance": instance}, "now_ms": now_ms}
+                )
+        elif kind < 0.65:
+            # One's own decisions without `throttled_by` come from gateways that charge when decided: brokers never.
+            decision = random_decision(draw, quota, draw.choice([*gateways[1:], "d", None]), limit, now_ms)
+            steps.append({"decision": decision, "now_ms": now_ms})
+        elif kind < 0.75:
+            decision = random_decision(draw, quota, "me", limit, now_ms) | {"throttled_by": []}
+            steps.append({"decision": decision, "now_ms": now_ms})
+        elif kind < 0.76:
+            entity = {"user": "alice", "client_id": "app"}
+            reset = [{"quota": quota, "entity": entity, "limit": limit}]
+            decision = {"request_id": "u", "timestamp_ms": now_ms, "api": "Unmute", "charges": reset}
+            steps.append({"decision": decision, "now_ms": now_ms})
+        else:
+            held_until_ms = draw.choice([0, 0, 0, now_ms + 500])
+            charged = draw.random() < 0.7
+            if draw.random() < 0.1:
+                limit *= 2
+            steps.append({"limit": limit, "charged": charged, "held_until_ms": held_until_ms, "now_ms": now_ms})
+    return steps
+
+
+class PythonShares:
+    """What the Python gateway makes of the same steps."""
+
+    def __init__(self, quota: str, expected: int, window: Window) -> None:
+        self.now_ms = START_MS
+        self.kind, self.settings = KINDS[quota], QuotaSettings(client_window=window)
+        options = GatewayOptions(instance="me", expected_gateways=expected, quota=self.settings)
+        waits = WaitTable(1_000, 3_600_000, lambda: self.now_ms)
+        self.inline = InlineCharges("me", options, waits, lambda: self.now_ms)
+        self.counter = (self.kind, Tags("alice", "app"))
+
+    def take(self, step: dict[str, Any]) -> list[float] | None:
+        self.now_ms = step["now_ms"]
+        if "decision" in step:
+            decided = read_decided(json.dumps(step["decision"]).encode())
+            self.inline.take_decided(decided, enforced_charges(decided), self.now_ms)
+            return None
+        shares = self.inline._shares
+        share = shares._touch(self.counter, self.now_ms)
+        share.held_until_ms = max(share.held_until_ms, step["held_until_ms"])
+        if step["charged"]:
+            nothing = [0.0, 0.0] if self.kind is QuotaKind.REQUEST_PERCENTAGE else [0.0]
+            charge = Charge(self.kind, "", step["limit"], False, nothing)
+            held_until_ms = share.held_until_ms
+            now = share.charge(charge, shares.gateways, self.settings, self.now_ms).share
+            share.held_until_ms = held_until_ms
+        else:
+            now = share.share(step["limit"], shares.gateways, self.settings, self.now_ms)
+        return [shares.gateways.count, now]
+
+
+def random_share_case(draw: random.Random) -> dict[str, Any]:
+    quota = draw.choice(["producer_byte_rate", "consumer_byte_rate", "request_percentage"])
+    window = draw.choice([Window(11, 1_000), Window(1, 1_000), Window(4, 2_000)])
+    of_window = {"samples": window.samples, "window_ms": window.window_ms}
+    return of_window | {"quota": quota, "expected": draw.randint(1, 3), "steps": random_steps(draw, quota)}
+
+
+def python_shares(case: dict[str, Any]) -> list[list[float]]:
+    python = PythonShares(case["quota"], case["expected"], Window(case["samples"], case["window_ms"]))
+    return [answer for step in case["steps"] if (answer := python.take(step)) is not None]
+
+
+def test_shares_are_those_of_a_python_gateway(java: JavaCases) -> None:
+    draw = random.Random(3)
+    cases = [random_share_case(draw) for _ in range(1_500)]
+    looks = moved = 0
+    for case, answers in zip(cases, java.answers("shares", cases), strict=True):
+        wanted = python_shares(case)
+        assert len(answers) == len(wanted)
+        for (count, share), (java_count, java_share) in zip(wanted, answers, strict=True):
+            assert java_count == count
+            assert math.isclose(java_share, share, rel_tol=1e-12), (case, wanted, answers)
+        looks += len(wanted)
+        moved += len({share for _, share in wanted}) > 2
+    assert looks > 5_000
+    assert moved > 300
+
+
+def random_charges(draw: random.Random, window: Window) -> list[list[Any]]:
+    """(quota, user, client-id, amount, time, whether the meters are looked at then); some Fetches are taken back."""
+    now_ms, charges = START_MS, []
+    clients = [(draw.choice(USERS), draw.choice(CLIENTS)) for _ in range(4)]
+    for _ in range(draw.randint(1, 60)):
+        now_ms += draw.choice([0, 1, 99, 500, window.window_ms - 1, window.window_ms])
+        kind, (user, client_id) = draw.choice(CLIENT_KINDS), draw.choice(clients)
+        amount = draw.uniform(0, 500) if kind is QuotaKind.REQUEST_PERCENTAGE else float(draw.randint(0, 10**6))
+        # A broker looks at a meter more often than its windows pass.
+        charges.append([kind.value, user, client_id, amount, now_ms, draw.random() < 0.6 or window.samples < 3])
+        if kind is QuotaKind.CONSUMER_BYTE_RATE and draw.random() < 0.4:
+            charges.append([kind.value, user, client_id, -amount, now_ms, False])
+    for kind in CLIENT_KINDS:  # what was published too early is made up for by what comes
+        for user, client_id in clients:
+            charges.append([kind.value, user, client_id, 1e8, now_ms, False])
+    return charges
+
+
+def random_amount_case(draw: random.Random) -> dict[str, Any]:
+    window = draw.choice([Window(11, 1_000), Window(4, 2_000), Window(1, 1_000)])
+    of_window = {"samples": window.samples, "window_ms": window.window_ms}
+    return of_window | {"limits": limit_records(random_entries(draw)), "charges": random_charges(draw, window)}
+
+
+CounterSums = dict[tuple[QuotaKind, Tags], float]
+
+
+def charged_to(quotas: Quotas, charges: Sequence[Sequence[Any]]) -> CounterSums:
+    sums: CounterSums = {}
+    for quota, user, client_id, amount, _, _ in charges:
+        counter = KINDS[quota], quotas.resolve(KINDS[quota], user, client_id).tags
+        sums[counter] = sums.get(counter, 0.0) + amount
+    return sums
+
+
+def decided_by_the_job(quotas: Quotas, events: Sequence[str]) -> CounterSums:
+    sums: CounterSums = {}
+    for event in events:
+        request = parse_request(event.encode(), Source("requests", 0, 0, START_MS), EventLimits(10**6, 10**9))
+        for counters in plan_charges(request, quotas, QuotaSettings()).counters.values():
+            for charge in counters.charges:
+                if charge.kind in CLIENT_KINDS and not charge.shadow:
+                    counter = charge.kind, counters.tags
+                    sums[counter] = sums.get(counter, 0.0) + sum(charge.amounts)
+    return sums
+
+
+def test_events_sum_up_to_what_the_meters_were_charged_and_on_the_same_counters(java: JavaCases) -> None:
+    draw = random.Random(4)
+    cases = [random_amount_case(draw) for _ in range(500)]
+    asked = [case | {"records": as_json(case["limits"]), "limits": None} for case in cases]
+    for case, events in zip(cases, java.answers("amounts", asked), strict=True):
+        in_force = view_of(case["limits"]).in_force
+        assert in_force is not None
+        decided = decided_by_the_job(in_force.enforced, events)
+        for (kind, tags), amount in charged_to(in_force.enforced, case["charges"]).items():
+            if not in_force.enforced.enabled(kind):
+                assert (kind, tags) not in decided
+            elif kind is QuotaKind.REQUEST_PERCENTAGE:  # events have whole nanoseconds
+                assert decided[kind, tags] == pytest.approx(amount, abs=1e-4, rel=1e-9)
+            else:
+                assert decided[kind, tags] == amount, (kind, tags, case)
+
+
+def test_where_samples_cant_be_read_a_steady_client_is_estimated_by_its_rate(java: JavaCases) -> None:
+    assert java.answer("estimate", {"amount": 1_000.0, "seconds": 200}) == pytest.approx(2_000_000, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("properties", "problem"),
+    [
+        ({"sluice.sum.ms": "fast"}, "sluice.sum.ms is fast; expected a whole number from 10 to 1000"),
+        ({"sluice.sum.ms": "5"}, "sluice.sum.ms is 5; expected a whole number from 10 to 1000"),
+        ({"sluice.request.topic": "x"}, "sluice.request.topic is unknown; expected one of sluice.bootstrap.servers"),
+        ({"sluice.bootstrap.servers": ""}, "sluice.bootstrap.servers is empty"),
+        ({"sluice.exempt.principals": "sluice"}, "sluice.exempt.principals has sluice; expected principals such as"),
+        ({"sluice.exempt.client.id": "short"}, "sluice.exempt.client.id has 5 characters; expected at least 8"),
+        ({"metric.reporters": "x.Y"}, "metric.reporters is x.Y; expected sluice.kafka.SluiceMetricsReporter"),
+    ],
+)
+def test_a_property_that_the_plugin_cant_use_is_named(
+    java: JavaCases, properties: dict[str, str], problem: str
+) -> None:
+    asked = plugin_properties() | {"node.id": "1"} | properties
+    assert java.answer("settings", {"properties": asked}).startswith(problem)
+
+
+def test_properties_may_pass_anything_to_the_plugins_kafka_clients(java: JavaCases) -> None:
+    asked = plugin_properties() | {"node.id": "1", "sluice.client.security.protocol": "SASL_SSL"}
+    assert java.answer("settings", {"properties": asked}) is None
+
+
+def test_the_same_sources_make_the_same_jar(tmp_path: Path) -> None:
+    first, second = (build_plugin(BROKER_JARS.paths(), tmp_path / name) for name in ("first", "second"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_jar_that_is_there_is_not_compiled_again(tmp_path: Path) -> None:
+    build_plugin(BROKER_JARS.paths(), tmp_path)
+    jar = build_plugin(BROKER_JARS.paths(), tmp_path, compiler=lambda: ["no-such-javac"])
+    assert jar == tmp_path / JAR_NAME
+
+
+def test_the_first_error_of_the_compiler_is_told(tmp_path: Path) -> None:
+    source = tmp_path / "Wrong.java"
+    source.write_text("class Wrong { int one = 1L; }")
+    with pytest.raises(PluginBuildError, match=r"Wrong\.java:1: error: incompatible types"):
+        compile_java([source], [], tmp_path)

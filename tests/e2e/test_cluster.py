@@ -1,0 +1,34 @@
+"""Embedded brokers as one cluster: each is broker and controller, and can be killed and started again."""
+
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient
+
+from scripts.testbed.cluster import Cluster, create_topic
+
+pytestmark = pytest.mark.kafka
+
+
+def _replicas_and_leaders(admin: KafkaAdminClient, topic: str) -> tuple[set[int], list[int]]:
+    partitions = admin.describe_topics([topic])[0]["partitions"]
+    return {len(partition["replica_nodes"]) for partition in partitions}, sorted(
+        partition["leader_id"] for partition in partitions
+    )
+
+
+def test_three_brokers_are_one_cluster_that_outlives_one_of_them(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 3) as cluster:
+        with KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            create_topic(admin, "spread", [2, 1, 1])
+            assert _replicas_and_leaders(admin, "spread") == ({3}, [1, 1, 2, 3])
+
+        address = cluster.bootstrap_servers
+        cluster.brokers[0].kill()
+        assert len(cluster.alive) == 2
+        with KafkaAdminClient(bootstrap_servers=address) as admin:
+            create_topic(admin, "led-by-others", [0, 1, 1])
+        cluster.brokers[0].start()
+
+        assert cluster.bootstrap_servers == address
+        assert len(cluster.alive) == 3

@@ -1,0 +1,244 @@
+package sluice.kafka;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Supplier;
+import org.apache.kafka.common.MetricName;
+import org.apache.kafka.common.config.ConfigException;
+import org.apache.kafka.common.metrics.KafkaMetric;
+import org.apache.kafka.common.metrics.MetricConfig;
+import org.apache.kafka.common.metrics.Metrics;
+import org.apache.kafka.common.metrics.MetricsReporter;
+import org.apache.kafka.common.metrics.Quota;
+import org.apache.kafka.common.metrics.Sensor;
+import org.apache.kafka.common.metrics.stats.Rate;
+import org.apache.kafka.common.utils.Sanitizer;
+import org.apache.kafka.common.utils.Time;
+
+/** Answers cases, one JSON object a line, with what the plugin makes of them: tests compare it with `state/`. */
+public final class Cases {
+    private static final ObjectMapper JSON = new ObjectMapper();
+
+    private Cases() {}
+
+    public static void main(String[] arguments) throws IOException {
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        PrintStream out = new PrintStream(System.out, true, "UTF-8");
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            out.println(JSON.writeValueAsString(answer(JSON.readTree(line))));
+        }
+    }
+
+    private static JsonNode answer(JsonNode asked) throws IOException {
+        switch (asked.get("case").textValue()) {
+            case "resolution":
+                return resolution(asked);
+            case "shares":
+                return shares(asked);
+            case "amounts":
+                return amounts(asked);
+            case "estimate":
+                return estimate(asked);
+            default:
+                return settings(asked);
+        }
+    }
+
+    /** The limits of `records`, and what each of `clients` (quota, user, client-id) finds among them. */
+    private static JsonNode resolution(JsonNode asked) throws IOException {
+        LimitsView view = view(asked);
+        ObjectNode answer = JSON.createObjectNode().put("garbage", view.garbage());
+        Quotas quotas = view.inForce();
+        if (quotas == null) {
+            return answer.putNull("version");
+        }
+        ArrayNode found = answer.put("version", quotas.version).putArray("found");
+        for (JsonNode client : asked.get("clients")) {
+            Kind kind = Kind.ofKey(client.get(0).textValue());
+            Ladder ladder = client.get(3).booleanValue() ? quotas.shadow(kind) : quotas.enforced(kind);
+            Resolution resolution = ladder.resolve(client.get(1).textValue(), client.get(2).textValue());
+            found.addArray()
+                    .add(resolution.tags.user)
+                    .add(resolution.tags.clientId)
+                    .add(resolution.rung)
+                    .add(resolution.limit);
+        }
+        return answer;
+    }
+
+    /** The number of gateways and the share of one counter after each of `steps`. */
+    private static JsonNode shares(JsonNode asked) throws IOException {
+        Window window = new Window(asked.get("samples").intValue(), asked.get("window_ms").longValue());
+        Shares shares = new Shares("me", window);
+        shares.expect(asked.get("expected").intValue());
+        CounterKey counter = new CounterKey(Kind.ofKey(asked.get("quota").textValue()), new Tags("alice", "app"));
+        ArrayNode answer = JSON.createArrayNode();
+        for (JsonNode step : asked.get("steps")) {
+            long nowMs = step.get("now_ms").longValue();
+            if (step.has("decision")) {
+                shares.take(Decision.read(JSON.writeValueAsBytes(step.get("decision"))), nowMs);
+            } else {
+                boolean isCharged = step.get("charged").booleanValue();
+                double limit = step.get("limit").doubleValue();
+                double share = shares.share(counter, limit, isCharged, step.get("held_until_ms").longValue(), nowMs);
+                answer.addArray().add(shares.gateways()).add(share);
+            }
+        }
+        return answer;
+    }
+
+    /** The events of what `charges` (quota, user, client-id, amount, time) recorded in sensors such as Kafka's own. */
+    private static JsonNode amounts(JsonNode asked) throws IOException {
+        Quotas quotas = view(asked).inForce();
+        Meters meters = new Meters();
+        Events events = new Events("gateway", "me");
+        ArrayNode answer = JSON.createArrayNode();
+        try (Metrics metrics = new Metrics(
+                new MetricConfig(), Collections.singletonList(new Feed(meters)), Time.SYSTEM, false)) {
+            Map<CounterKey, Sensor> sensors = new HashMap<>();
+            long nowMs = 0;
+            for (JsonNode step : asked.get("charges")) {
+                Kind kind = Kind.ofKey(step.get(0).textValue());
+                Tags tags = quotas.resolve(kind, step.get(1).textValue(), step.get(2).textValue()).tags;
+                nowMs = step.get(4).longValue();
+                Sensor sensor = sensors.computeIfAbsent(new CounterKey(kind, tags), key -> sensor(metrics, key, asked));
+                sensor.record(step.get(3).doubleValue(), nowMs, false);
+                if (step.get(5).booleanValue()) {
+                    look(meters, events, nowMs, answer);
+                }
+            }
+            look(meters, events, nowMs, answer);
+        }
+        return answer;
+    }
+
+    private static void look(Meters meters, Events events, long nowMs, ArrayNode answer) throws IOException {
+        for (Meter meter : meters.all()) {
+            meter.look(nowMs);
+            if (meter.hasUnpublished()) {
+                byte[] event = events.sum(meter.counter, meter.takeUnpublished(nowMs), 0, nowMs);
+                answer.add(new String(event, StandardCharsets.UTF_8));
+            }
+        }
+    }
+
+    private static Sensor sensor(Metrics metrics, CounterKey counter, JsonNode asked) {
+        Map<String, String> tags = new LinkedHashMap<>();
+        tags.put(Meters.USER_TAG, Sanitizer.sanitize(counter.tags.user));
+        tags.put(Meters.CLIENT_ID_TAG, counter.tags.clientId);
+        MetricName name = metrics.metricName(counter.kind.chargedMetric, counter.kind.group, "", tags);
+        Sensor sensor = metrics.sensor(counter.kind.group + "-" + String.join(":", tags.values()));
+        sensor.add(name, new Rate(), new MetricConfig()
+                .samples(asked.get("samples").intValue())
+                .timeWindow(asked.get("window_ms").longValue(), TimeUnit.MILLISECONDS)
+                .quota(Quota.upperBound(1e12)));
+        return sensor;
+    }
+
+    /** What is estimated, in one look a second, of `amount` charged every 100 ms for `seconds`. */
+    private static JsonNode estimate(JsonNode asked) {
+        ManualTime time = new ManualTime();
+        double estimated = 0.0;
+        try (Metrics metrics = new Metrics(new MetricConfig(), Collections.emptyList(), time, false)) {
+            Sensor sensor = metrics.sensor("estimate");
+            MetricName name = metrics.metricName("byte-rate", "Produce");
+            sensor.add(name, new Rate(), new MetricConfig().samples(11).timeWindow(1, TimeUnit.SECONDS));
+            Samples samples = new Samples(metrics.metric(name), false, time.milliseconds());
+            for (int tenth = 1; tenth <= 10 * asked.get("seconds").intValue(); tenth++) {
+                time.sleep(100);
+                sensor.record(asked.get("amount").doubleValue(), time.milliseconds(), false);
+                if (tenth % 10 == 0) {
+                    samples.look(time.milliseconds());
+                    estimated += samples.gained();
+                }
+            }
+        }
+        return JSON.getNodeFactory().numberNode(estimated);
+    }
+
+    /** Why a broker with these properties doesn't start; null if it does. */
+    private static JsonNode settings(JsonNode asked) {
+        Map<String, Object> configs = new HashMap<>();
+        JsonNode properties = asked.get("properties");
+        properties.fieldNames().forEachRemaining(key -> configs.put(key, properties.get(key).asText()));
+        try {
+            Settings.of(configs);
+            return JSON.nullNode();
+        } catch (ConfigException error) {
+            return JSON.valueToTree(error.getMessage());
+        }
+    }
+
+    private static LimitsView view(JsonNode asked) throws IOException {
+        LimitsView view = new LimitsView();
+        for (JsonNode record : asked.get("records")) {
+            view.take(record.get(0).binaryValue(), record.get(1).isNull() ? null : record.get(1).binaryValue());
+        }
+        return view;
+    }
+
+    /** A clock that is set by hand. */
+    private static final class ManualTime implements Time {
+        private long ms = 1_700_000_000_000L;
+
+        @Override
+        public long milliseconds() {
+            return ms;
+        }
+
+        @Override
+        public long nanoseconds() {
+            return ms * 1_000_000;
+        }
+
+        @Override
+        public void sleep(long forMs) {
+            ms += forMs;
+        }
+
+        @Override
+        public void waitObject(Object object, Supplier<Boolean> condition, long deadlineMs) {
+            throw new UnsupportedOperationException();
+        }
+    }
+
+    private static final class Feed implements MetricsReporter {
+        private final Meters meters;
+
+        Feed(Meters meters) {
+            this.meters = meters;
+        }
+
+        @Override
+        public void configure(Map<String, ?> configs) {}
+
+        @Override
+        public void init(List<KafkaMetric> metrics) {}
+
+        @Override
+        public void metricChange(KafkaMetric metric) {
+            meters.add(metric, 0);
+        }
+
+        @Override
+        public void metricRemoval(KafkaMetric metric) {
+            meters.remove(metric, 0);
+        }
+
+        @Override
+        public void close() {}
+    }
+}

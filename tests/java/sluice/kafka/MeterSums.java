@@ -1,0 +1,83 @@
+package sluice.kafka;
+
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.Paths;
+import java.nio.file.StandardCopyOption;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import org.apache.kafka.common.metrics.KafkaMetric;
+import org.apache.kafka.common.metrics.MetricsReporter;
+import org.apache.kafka.common.metrics.stats.Rate;
+
+/**
+ * Writes what a broker's quota meters hold to the file `test.meter.sums`, four times a second, by Kafka's public methods
+ * alone: the rate times its window. For the first ten seconds of a counter that is all it was ever charged.
+ */
+public final class MeterSums implements MetricsReporter {
+    private static final ObjectMapper JSON = new ObjectMapper();
+
+    private final Set<KafkaMetric> metrics = ConcurrentHashMap.newKeySet();
+    private Path file;
+
+    @Override
+    public void configure(Map<String, ?> configs) {
+        file = Paths.get(configs.get("test.meter.sums").toString());
+        Thread writer = new Thread(this::write, "meter-sums");
+        writer.setDaemon(true);
+        writer.start();
+    }
+
+    @Override
+    public void init(List<KafkaMetric> known) {
+        known.forEach(this::metricChange);
+    }
+
+    @Override
+    public void metricChange(KafkaMetric metric) {
+        String name = metric.metricName().name();
+        if (metric.metricName().tags().containsKey("client-id")
+                && (name.equals("byte-rate") || name.equals("mutation-rate") || name.equals("request-time"))) {
+            metrics.add(metric);
+        }
+    }
+
+    @Override
+    public void metricRemoval(KafkaMetric metric) {
+        metrics.remove(metric);
+    }
+
+    @Override
+    public void close() {}
+
+    private void write() {
+        try {
+            for (; ; Thread.sleep(250)) {
+                ArrayNode sums = JSON.createArrayNode();
+                for (KafkaMetric metric : metrics) {
+                    sums.addObject()
+                            .put("group", metric.metricName().group())
+                            .put("user", metric.metricName().tags().get("user"))
+                            .put("client_id", metric.metricName().tags().get("client-id"))
+                            .put("sum", sum(metric));
+                }
+                Path fresh = file.resolveSibling(file.getFileName() + ".fresh");
+                JSON.writeValue(fresh.toFile(), sums);
+                Files.move(fresh, file, StandardCopyOption.ATOMIC_MOVE);
+            }
+        } catch (IOException | InterruptedException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
+    private static double sum(KafkaMetric metric) {
+        long nowMs = System.currentTimeMillis();
+        Rate rate = (Rate) metric.measurable();
+        return rate.measure(metric.config(), nowMs) * rate.windowSize(metric.config(), nowMs) / 1000.0;
+    }
+}

@@ -1,0 +1,19 @@
+"""Building the broker plugin: what goes wrong is said in one line."""
+
+from pathlib import Path
+
+import pytest
+
+from gateways.errors import PluginBuildError
+from gateways.kafka.build import build_plugin
+
+
+def test_a_missing_compiler_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PluginBuildError, match="no-such-javac can't be run"):
+        build_plugin([], tmp_path / "plugin", compiler=lambda: ["no-such-javac"])
+
+
+def test_a_java_home_without_a_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(PluginBuildError, match=r"no javac in JAVA_HOME \(.*\); install a whole JDK"):
+        build_plugin([], tmp_path / "plugin")
