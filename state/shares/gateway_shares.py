@@ -17,7 +17,7 @@ from state.quotas.entity import Tags
 from state.quotas.kinds import MAX_THROTTLE_MS, Family, QuotaKind, QuotaSettings
 from state.quotas.resolution import Quotas
 from state.shares.alive import AliveGateways
-from state.shares.counter_share import CounterShare, DecidedCharge, InlineCharge
+from state.shares.counter_share import CounterShare, DecidedCharge, InlineCharge, Metering
 
 RECENT_COUNTERS = 100
 """Number of counters, those used last, among which the busiest are looked for: a look at all would take too long."""
@@ -79,6 +79,7 @@ class GatewayShares:
         self.gateways = AliveGateways(instance, expected_gateways)
         self.forgotten = 0
         self._settings = settings
+        self._metering = Metering.of(settings)
         self._max_counters = max_counters
         self._max_mute_ms = max_mute_ms
         self._touched: OrderedDict[CounterKey, CounterShare] = OrderedDict()
@@ -109,7 +110,7 @@ class GatewayShares:
         if withhold:
             for each in charged:
                 if each.charge.kind.consumer:
-                    each.share.take_back(each.charge, self._settings, now_ms)
+                    each.share.take_back(each.charge, self._metering, now_ms)
         held = tuple(_held(charged, now_ms))
         throttled_by = _applied(held, now_ms)
         if not wait_ms:
@@ -129,7 +130,7 @@ class GatewayShares:
     def take_decided(self, counter: CounterKey, decided: DecidedCharge, now_ms: int) -> None:
         """Take over what a decision says of one enforced counter. `now_ms` is when it arrived."""
         share = self._touched.get(counter) or self._heard.get(counter) or self._hear(counter)
-        share.take_decided(decided, self.gateways, self._settings, now_ms)
+        share.take_decided(decided, self.gateways, self._metering, now_ms)
 
     def reset(self, counter: CounterKey) -> None:
         """Forget what was charged to a counter that an operator has reset."""
@@ -159,14 +160,14 @@ class GatewayShares:
             counter[0],
             _entity(counter[1]),
             known.limit,
-            known.share(known.limit, self.gateways, self._settings, now_ms),
-            known.rate(self._settings, now_ms, _KINDS[counter[0]]),
+            known.share(known.limit, self.gateways, self._metering, now_ms),
+            known.rate(self._metering, now_ms),
             max(0, known.held_until_ms - now_ms),
         )
 
     def _charge(self, counter: CounterKey, charge: Charge, now_ms: int) -> _Charged:
         share = self._touch(counter)
-        inline = share.charge(charge, self.gateways, self._settings, now_ms)
+        inline = share.charge(charge, self.gateways, self._metering, now_ms)
         if share.held_until_ms > now_ms:
             share.held_until_ms = min(share.held_until_ms, now_ms + self._max_mute_ms)
         return _Charged(counter, charge, share, inline)
