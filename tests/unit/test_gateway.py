@@ -404,7 +404,7 @@ def published(gateway: Gateway) -> list[dict[str, Any]]:
 
 
 def test_the_first_of_several_events_alone_counts_what_a_wide_one_sums_up() -> None:
-    """Each further one counts as one request, the least that an event may say: no sum of `usage` has the others twice."""
+    """Each further one counts as one request, the least that an event may say."""
     touched = [TopicPartition("orders", number, 10) for number in range(5)]
     summed = Request("Produce", requests=7, request_time_ns=5, mutations_charged=3, topic_partitions=touched)
 
