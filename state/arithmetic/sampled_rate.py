@@ -58,7 +58,12 @@ class SampledRate(msgspec.Struct, array_like=True, gc=False):
         >>> rate.observe(window, now_ms=1000)
         (5.0, 10000)
         """
-        window_ms = self.window_ms(window, now_ms)
+        if not self.starts_ms:
+            self._open(0, now_ms)
+        oldest_ms = now_ms - window.samples * window.window_ms
+        if min(self.last_events_ms) <= oldest_ms:  # seldom so: most calls needn't look at every sample
+            self._purge(oldest_ms, now_ms)
+        window_ms = padded_window_ms(now_ms - min(self.starts_ms), window)
         # Plain additions as in Java: from Python 3.12 on, sum() compensates rounding errors.
         return reduce(add, self.values, 0.0) / (window_ms / 1000.0), window_ms
 
@@ -80,12 +85,7 @@ class SampledRate(msgspec.Struct, array_like=True, gc=False):
         >>> [rate.window_ms(Window(11, 1000), now_ms) for now_ms in (0, 900, 1000)]
         [10000, 10900, 10000]
         """
-        if not self.starts_ms:
-            self._open(0, now_ms)
-        oldest_ms = now_ms - window.samples * window.window_ms
-        if min(self.last_events_ms) <= oldest_ms:  # seldom so: most calls needn't look at every sample
-            self._purge(oldest_ms, now_ms)
-        return padded_window_ms(now_ms - min(self.starts_ms), window)
+        return self.observe(window, now_ms)[1]
 
     def _open(self, slot: int, now_ms: int) -> None:
         """Start an empty sample in `slot`, overwriting an older one."""
