@@ -62,15 +62,23 @@ class OneGateway:
 
 @given(
     kind=st.sampled_from([PRODUCE, FETCH, TIME, MUTATIONS]),
-    requests=st.lists(st.tuples(st.integers(0, 20_000), st.floats(0, 1e5)), max_size=30),
+    requests=st.lists(
+        st.tuples(st.integers(-500, 20_000), st.floats(0, 1e5), st.floats(0, 1e5), st.booleans()), max_size=30
+    ),
 )
-def test_a_gateway_that_is_alone_waits_as_kafka_does(kind: QuotaKind, requests: Sequence[tuple[int, float]]) -> None:
+def test_a_gateway_that_is_alone_meters_to_the_bit_as_the_scalar_engine_does(
+    kind: QuotaKind, requests: Sequence[tuple[int, float, float, bool]]
+) -> None:
     gateway, kafka, now_ms = OneGateway(), EntityCounters(), START_MS
-    for pause_ms, amount in requests:
+    for pause_ms, amount, network, strict in requests:
         now_ms += pause_ms
-        assert (
-            gateway.charge(kind, amount, now_ms).wait_ms == kafka.charge(charge(kind, amount), now_ms, SETTINGS).wait_ms
-        )
+        made = charge(kind, amount, strict=strict)
+        if kind is TIME:
+            made.amounts[1] = network
+        inline = gateway.counter.charge(made, gateway.gateways, METERING, now_ms)
+        outcome = kafka.charge(made, now_ms, SETTINGS)
+        assert (inline.wait_ms, inline.refused) == (outcome.wait_ms, outcome.refused)
+        assert gateway.counter.rate(METERING, now_ms) == kafka.rate(kind).peek(SETTINGS.client_window, now_ms)
         gateway.decided("me", amount, now_ms)
 
 
