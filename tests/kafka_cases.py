@@ -146,11 +146,11 @@ class ScalarEngine(Engine):
 
     def measure(self, key: str, kind: QuotaKind, limit: float | None, now_ms: int) -> Measured:
         window = self.settings.client_window
-        wait = request_wait_ms if kind.family is Family.REQUEST_TIME else wait_over_limit_ms
         with self._counters(key) as counters:
-            rate = counters.rate(kind)
-            observed = rate.measure(window, now_ms)
-            return Measured(observed, rate.window_ms(window, now_ms), wait(rate, observed, limit, window, now_ms))
+            observed, window_ms = counters.rate(kind).observe(window, now_ms)
+        if kind.family is Family.REQUEST_TIME:
+            return Measured(observed, window_ms, request_wait_ms(observed, limit, window_ms, window))
+        return Measured(observed, window_ms, wait_over_limit_ms(observed, limit, window_ms))
 
     def take(self, key: str, amount: float, limit: float, now_ms: int) -> None:
         with self._counters(key) as counters:

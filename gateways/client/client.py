@@ -361,8 +361,10 @@ class Gateway:
 
     def _publish(self, parts: Sequence[Request], may_block: bool = True) -> str | None:
         """Queues the events of one request; returns the id of the last, None if any was dropped."""
-        sent = [self._send(part, may_block) for part in parts]
-        return parts[-1].request_id if all(sent) else None
+        is_sent = True
+        for part in parts:
+            is_sent = self._send(part, may_block) and is_sent
+        return parts[-1].request_id if is_sent else None
 
     def _send(self, event: Request, may_block: bool) -> bool:
         """Queues one event; False if it was dropped."""

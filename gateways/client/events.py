@@ -23,7 +23,9 @@ def as_request(request: Request | Mapping[str, object]) -> Request:
 
 
 def checked_parts(event: Request, most: int) -> Sequence[Request]:
-    """The event, or several that charge the same: each has at most `most` topic-partitions, the first has the times.
+    """The event, or several that charge the same: each has at most `most` topic-partitions.
+
+    The first of them has the times, the mutations, and the number of requests.
 
     Raises InvalidRequestError if anything breaks the contract, and for too many mutations: their decision must see all
     of them.
@@ -64,6 +66,7 @@ def _parts(event: Request, most: int) -> Iterator[Request]:
         if number > 1:
             part.request_time_ns = part.network_time_ns = part.mutations_charged = None
             part.mutations = []
+            part.requests = 1  # the least that an event may say: the first part counts all that it sums up
         yield part
 
 

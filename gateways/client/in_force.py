@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 
+import msgspec
+
 from gateways.client.decided import Charges, Decided, order_of, wait_of, waits_ms
 from gateways.client.options import GatewayOptions
 from gateways.client.wait_table import Order, Wait, WaitTable
@@ -132,7 +134,7 @@ def _under(limits: LimitsInForce, counter: CounterKey, wait: Wait) -> Wait:
     left_ms = wait_under_limit_ms(wait.wait_ms, wait.rate, wait.limit, _limit_of(limits, counter))
     if left_ms >= wait.wait_ms:
         return wait
-    return wait._replace(until_ms=wait.until_ms - wait.wait_ms + left_ms if left_ms else 0)
+    return msgspec.structs.replace(wait, until_ms=wait.until_ms - wait.wait_ms + left_ms if left_ms else 0)
 
 
 def _limit_of(limits: LimitsInForce, counter: CounterKey) -> float | None:

@@ -67,7 +67,7 @@ def _records(batch: Any) -> list[FetchedRecord]:
     Raises what kafka-python does, CorruptRecordError, and IndexError where a batch ends too early.
     """
     iter(batch)  # decompresses it
-    content, base_offset = memoryview(batch._buffer), batch.base_offset  # noqa: SLF001
+    content, base_offset = bytes(batch._buffer), batch.base_offset  # noqa: SLF001 # bytes: the fastest to index
     end, records = batch._pos, []  # noqa: SLF001
     for _ in range(batch.records_count):
         length, position = _varint(content, end)
@@ -82,15 +82,15 @@ def _records(batch: Any) -> list[FetchedRecord]:
     return records
 
 
-def _bytes(content: memoryview, position: int) -> tuple[bytes | None, int]:
+def _bytes(content: bytes, position: int) -> tuple[bytes | None, int]:
     """Bytes after their length, of which -1 is null, and where they end."""
     length, position = _varint(content, position)
     if length < 0:
         return None, position
-    return bytes(content[position : position + length]), position + length
+    return content[position : position + length], position + length
 
 
-def _varint(content: memoryview, position: int) -> tuple[int, int]:
+def _varint(content: bytes, position: int) -> tuple[int, int]:
     """A number in zigzag encoding, seven bits a byte, and where it ends."""
     byte = content[position]
     number, shift = byte & 0x7F, 7

@@ -4,7 +4,8 @@ import heapq
 from collections.abc import Callable, Collection, Iterable
 from itertools import count
 from threading import Lock
-from typing import NamedTuple
+
+import msgspec
 
 from state.decisions.waits import CounterKey, wait_under_limit_ms
 
@@ -15,7 +16,10 @@ Order = tuple[int, int]
 """Timestamp in epoch milliseconds, then source offset: a decision with a greater order is a later one."""
 
 
-class Wait(NamedTuple):
+# Structs without garbage collection: many are kept, each collection would look at all of them, and none holds a circle.
+
+
+class Wait(msgspec.Struct, frozen=True, gc=False):
     """What the latest decision on a counter asked for: `wait_ms` from the decision's timestamp; 0 and 0 is no wait."""
 
     until_ms: int
@@ -26,7 +30,7 @@ class Wait(NamedTuple):
     rate: float | None = None
 
 
-class _Kept(NamedTuple):
+class _Kept(msgspec.Struct, frozen=True, gc=False):
     """A wait, and how long it is kept: a wait that was shortened is kept to its first end.
 
     Otherwise an earlier decision that arrives late would bring the longer wait back.
@@ -86,7 +90,7 @@ class WaitTable:
             if known is not None and wait.order < known.wait.order:
                 return
             if wait.until_ms > now_ms + self._max_wait_ms:
-                wait = wait._replace(until_ms=now_ms + self._max_wait_ms)
+                wait = msgspec.structs.replace(wait, until_ms=now_ms + self._max_wait_ms)
                 self.capped += 1
             self._put(counter, wait, max(wait.until_ms, known.until_ms if known else 0), now_ms)
 
@@ -94,11 +98,12 @@ class WaitTable:
         """Shorten or end the waits whose limit was raised or removed; `limit_of` gives a counter's limit now."""
         with self._lock:
             now_ms = self._clock_ms()
-            for counter, (wait, kept_until_ms) in list(self._kept.items()):
+            for counter, kept in list(self._kept.items()):
+                wait = kept.wait
                 left_ms = wait_under_limit_ms(wait.wait_ms, wait.rate, wait.limit, limit_of(counter))
                 if left_ms < wait.wait_ms:
                     until_ms = min(wait.until_ms, wait.order[0] + left_ms) if left_ms else 0
-                    self._put(counter, wait._replace(until_ms=until_ms), kept_until_ms, now_ms)
+                    self._put(counter, msgspec.structs.replace(wait, until_ms=until_ms), kept.until_ms, now_ms)
 
     def expire(self) -> None:
         """Forget the waits that have ended."""

@@ -93,8 +93,8 @@ class EntityCounters(msgspec.Struct, gc=False):
         """
         rate, limit, amount = self.rate(charge.kind), charge.limit, charge.amounts[0]
         rate.record(amount, window, now_ms)
-        observed = rate.measure(window, now_ms)
-        wait_ms = wait_over_limit_ms(rate, observed, limit, window, now_ms)
+        observed, window_ms = rate.observe(window, now_ms)
+        wait_ms = wait_over_limit_ms(observed, limit, window_ms)
         if charge.withheld:
             rate.record(-amount, window, now_ms)
         return Outcome(charge, amount, is_exceeded(limit, observed), wait_ms, observed)
@@ -105,8 +105,8 @@ class EntityCounters(msgspec.Struct, gc=False):
         handler, network = charge.amounts
         rate = self.rate(charge.kind)
         rate.record(handler, window, now_ms)
-        observed = rate.measure(window, now_ms)
-        wait_ms = request_wait_ms(rate, observed, charge.limit, window, now_ms)
+        observed, window_ms = rate.observe(window, now_ms)
+        wait_ms = request_wait_ms(observed, charge.limit, window_ms, window)
         samples = rate.copy() if settings.coexistence is Coexistence.SEQUENTIAL else None
         violated = is_exceeded(charge.limit, observed)
         if network:
@@ -114,27 +114,24 @@ class EntityCounters(msgspec.Struct, gc=False):
         return Outcome(charge, handler + network, violated, wait_ms, observed, samples=samples)
 
 
-def wait_over_limit_ms(rate: SampledRate, observed: float, limit: float | None, window: Window, now_ms: int) -> int:
-    """The wait of a byte rate: 0 within the limit, else (O - Q) / Q * window.
+def wait_over_limit_ms(observed: float, limit: float | None, window_ms: int) -> int:
+    """The wait of a byte rate that was observed over so long: 0 within the limit, else (O - Q) / Q * window.
 
     27 500 bytes in a fresh window of 10 s are 2750 a second; with Q = 2000 the wait is 3750 ms.
 
     >>> rate, window = SampledRate(), Window()
     >>> rate.record(27_500.0, window, now_ms=0)
-    >>> wait_over_limit_ms(rate, rate.measure(window, 0), 2000.0, window, now_ms=0)
+    >>> observed, window_ms = rate.observe(window, now_ms=0)
+    >>> wait_over_limit_ms(observed, 2000.0, window_ms)
     3750
     """
-    if not is_exceeded(limit, observed):
-        return 0
-    return wait_for_rate_ms(observed, limit, rate.window_ms(window, now_ms))
+    return wait_for_rate_ms(observed, limit, window_ms) if is_exceeded(limit, observed) else 0
 
 
-def request_wait_ms(rate: SampledRate, observed: float, limit: float | None, window: Window, now_ms: int) -> int:
+def request_wait_ms(observed: float, limit: float | None, window_ms: int, window: Window) -> int:
     """The wait of request time: as for bytes, but at most one window W (KIP-124, "Request quotas").
 
-    >>> rate, window = SampledRate(), Window(samples=11, window_ms=2000)
-    >>> rate.record(1000.0, window, now_ms=0)
-    >>> request_wait_ms(rate, rate.measure(window, 0), 1.0, window, now_ms=0)
+    >>> request_wait_ms(50.0, 1.0, 20_000, Window(samples=11, window_ms=2000))
     2000
     """
-    return min(wait_over_limit_ms(rate, observed, limit, window, now_ms), window.window_ms)
+    return min(wait_over_limit_ms(observed, limit, window_ms), window.window_ms)

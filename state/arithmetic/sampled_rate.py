@@ -48,9 +48,24 @@ class SampledRate(msgspec.Struct, array_like=True, gc=False):
         >>> rate.measure(window, now_ms=999)
         4.545867806164196
         """
-        window_ms = self.window_ms(window, now_ms)
+        return self.observe(window, now_ms)[0]
+
+    def observe(self, window: Window, now_ms: int) -> tuple[float, int]:
+        """The rate per second that `measure` gives, and the length of the interval that it covers.
+
+        >>> rate, window = SampledRate(), Window(samples=11, window_ms=1000)
+        >>> rate.record(50.0, window, now_ms=0)
+        >>> rate.observe(window, now_ms=1000)
+        (5.0, 10000)
+        """
+        if not self.starts_ms:
+            self._open(0, now_ms)
+        oldest_ms = now_ms - window.samples * window.window_ms
+        if min(self.last_events_ms) <= oldest_ms:  # seldom so: most calls needn't look at every sample
+            self._purge(oldest_ms, now_ms)
+        window_ms = padded_window_ms(now_ms - min(self.starts_ms), window)
         # Plain additions as in Java: from Python 3.12 on, sum() compensates rounding errors.
-        return reduce(add, self.values, 0.0) / (window_ms / 1000.0)
+        return reduce(add, self.values, 0.0) / (window_ms / 1000.0), window_ms
 
     def peek(self, window: Window, now_ms: int) -> float:
         """The rate that `measure` would give, for display: the samples stay as they are."""
@@ -70,10 +85,7 @@ class SampledRate(msgspec.Struct, array_like=True, gc=False):
         >>> [rate.window_ms(Window(11, 1000), now_ms) for now_ms in (0, 900, 1000)]
         [10000, 10900, 10000]
         """
-        self._purge(window, now_ms)
-        if not self.starts_ms:
-            self._open(0, now_ms)
-        return padded_window_ms(now_ms - min(self.starts_ms), window)
+        return self.observe(window, now_ms)[1]
 
     def _open(self, slot: int, now_ms: int) -> None:
         """Start an empty sample in `slot`, overwriting an older one."""
@@ -86,9 +98,8 @@ class SampledRate(msgspec.Struct, array_like=True, gc=False):
             self.last_events_ms[slot] = now_ms
             self.values[slot] = 0.0
 
-    def _purge(self, window: Window, now_ms: int) -> None:
+    def _purge(self, oldest_ms: int, now_ms: int) -> None:
         """Empty every sample whose last event is S * W ms old or older: a sample expires by its last event."""
-        oldest_ms = now_ms - window.samples * window.window_ms
         for slot, last_event_ms in enumerate(self.last_events_ms):
             if last_event_ms <= oldest_ms:
                 self.starts_ms[slot] = now_ms

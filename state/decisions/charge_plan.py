@@ -31,6 +31,10 @@ POINTS_PER_NANOSECOND = 100.0 / 1e9
 """A point is one percent of a thread-second, 10 ms (KIP-124, "Request quotas")."""
 
 _SHADOW = Mode.SHADOW
+_PRODUCER, _TOPIC_PRODUCER = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.TOPIC_PRODUCER_BYTE_RATE
+_CONSUMER, _TOPIC_CONSUMER = QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.TOPIC_CONSUMER_BYTE_RATE
+_REQUEST_PERCENTAGE = QuotaKind.REQUEST_PERCENTAGE
+_DRAFT = RequestPolicy.KIP124_DRAFT
 """Looked up for every request, which is slow on an Enum."""
 
 
@@ -80,9 +84,9 @@ def _plan(plan: ChargePlan, request: Request, quotas: QuotaLadder, settings: Quo
         _plan_mutations(plan, request, quotas, settings)
     elif request.topic_partitions or request.bytes is not None:
         if request.api == "Produce":
-            _plan_bytes(plan, request, quotas, QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.TOPIC_PRODUCER_BYTE_RATE)
+            _plan_bytes(plan, request, quotas, _PRODUCER, _TOPIC_PRODUCER)
         elif request.api == "Fetch" and not request.cluster_action:
-            _plan_bytes(plan, request, quotas, QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.TOPIC_CONSUMER_BYTE_RATE)
+            _plan_bytes(plan, request, quotas, _CONSUMER, _TOPIC_CONSUMER)
     if request.mutations_charged is not None:
         _plan_executed(plan, request, request.mutations_charged, quotas)
     if request.request_time_ns is not None or request.network_time_ns is not None:
@@ -109,7 +113,7 @@ def is_exempt(request: Request, policy: RequestPolicy) -> bool:
     KIP-124 as accepted: cluster requests, including replica fetches, if ClusterAction is authorised; SaslHandshake only
     while authenticating. Its earlier draft: a fixed list of APIs, no matter who sends them.
     """
-    if policy is RequestPolicy.KIP124_DRAFT:
+    if policy is _DRAFT:
         return request.api in DRAFT_EXEMPT_APIS
     if request.api == "SaslHandshake":
         return request.authenticating
@@ -129,7 +133,7 @@ def request_points(request: Request, settings: QuotaSettings) -> list[float]:
     [1.0, 0.0]
     """
     handler = (request.request_time_ns or 0) * POINTS_PER_NANOSECOND
-    if settings.policy is RequestPolicy.KIP124_DRAFT:
+    if settings.policy is _DRAFT:
         return [handler / settings.num_io_threads, 0.0]
     return [handler, (request.network_time_ns or 0) * POINTS_PER_NANOSECOND]
 
@@ -185,7 +189,7 @@ def _plan_bytes(
 
 
 def _plan_request_time(plan: ChargePlan, request: Request, quotas: QuotaLadder, settings: QuotaSettings) -> None:
-    kind = QuotaKind.REQUEST_PERCENTAGE
+    kind = _REQUEST_PERCENTAGE
     if not quotas.enabled(kind):
         return
     points = request_points(request, settings)

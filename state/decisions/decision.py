@@ -289,8 +289,8 @@ def _request_wait_at(partial: PartialDecision, now_ms: int, settings: QuotaSetti
     if partial.request_samples is None:
         return 0
     rate, window = partial.request_samples.copy(), settings.client_window
-    observed = rate.measure(window, now_ms)
-    return request_wait_ms(rate, observed, partial.request_limit, window, now_ms)
+    observed, window_ms = rate.observe(window, now_ms)
+    return request_wait_ms(observed, partial.request_limit, window_ms, window)
 
 
 def _topic_results(topics: Sequence[str], refused: Sequence[bool]) -> list[TopicResult]:

@@ -11,10 +11,11 @@ from math import exp
 import msgspec
 
 from state.arithmetic.charge import Charge
-from state.arithmetic.counter import EntityCounters
+from state.arithmetic.counter import EntityCounters, request_wait_ms, wait_over_limit_ms
 from state.arithmetic.rounding import divide, round_half_up
+from state.arithmetic.sampled_rate import SampledRate
 from state.arithmetic.token_bucket import TokenBucket
-from state.quotas.kinds import Family, QuotaKind, QuotaSettings
+from state.quotas.kinds import Family, QuotaSettings, Window
 from state.shares.alive import AliveGateways
 
 CORRECTION_S = 30.0
@@ -49,6 +50,32 @@ _NONE_REFUSED: Sequence[bool] = ()
 
 ANONYMOUS = ""
 """Stands for all gateways that give no `instance`: they don't charge in line, and nobody knows whether they live."""
+
+
+class Metering(msgspec.Struct, frozen=True, gc=False):
+    """How all counters of a gateway meter: what follows from the settings, computed once instead of at each charge.
+
+    `span_ms` is the shortest time that a meter covers: S-1 windows. `burst_s` is the burst of a bucket in seconds of
+    the share: half of what a meter lets through at once. A meter lets nothing more through then until its windows are
+    over; a bucket goes on with the share.
+    """
+
+    settings: QuotaSettings
+    window: Window
+    span_ms: int
+    burst_s: float
+
+    @classmethod
+    def of(cls, settings: QuotaSettings) -> "Metering":
+        """What follows from these settings.
+
+        >>> metering = Metering.of(QuotaSettings())
+        >>> metering.span_ms, metering.burst_s
+        (10000, 5.0)
+        """
+        window = settings.client_window
+        span_ms = max(1, window.samples - 1) * window.window_ms
+        return cls(settings, window, span_ms, span_ms // 2 / 1000.0)
 
 
 class InlineCharge(msgspec.Struct, gc=False):
@@ -120,7 +147,8 @@ class CounterShare(msgspec.Struct, gc=False):
     others_decided: float = 0.0
     held_until_ms: int = 0
     limit: float = 0.0
-    _own: EntityCounters = msgspec.field(default_factory=EntityCounters)
+    _rate: SampledRate | None = None  # of one's own traffic, from the first charge on
+    _mutations: EntityCounters | None = None  # the same rate and a bucket, once mutations are charged
     _pace: TokenBucket = msgspec.field(default_factory=TokenBucket)
     _others: dict[str, OtherGateway] = {}
     _all_left: TokenBucket = msgspec.field(default_factory=TokenBucket)  # what all may still use, by what is decided
@@ -136,24 +164,25 @@ class CounterShare(msgspec.Struct, gc=False):
     _target_count: int = 0
     _target_until_ms: int = 0
 
-    def share(self, limit: float, gateways: AliveGateways, settings: QuotaSettings, now_ms: int) -> float:
+    def share(self, limit: float, gateways: AliveGateways, metering: Metering, now_ms: int) -> float:
         """This gateway's share of the limit now, in units of the quota per second.
 
         It begins with limit / N, for as long as the gateway's own first charge isn't decided, and grows to what the
         others leave within RAMP_S.
         """
-        return self._share_now(limit, gateways, settings, now_ms, self._is_idle(_span_ms(settings), now_ms))
+        return self._share_now(limit, gateways, metering, now_ms, self._is_idle(metering.span_ms, now_ms))
 
-    def _share_now(
-        self, limit: float, gateways: AliveGateways, settings: QuotaSettings, now_ms: int, idle: bool
-    ) -> float:
+    def _share_now(self, limit: float, gateways: AliveGateways, metering: Metering, now_ms: int, idle: bool) -> float:
         count = gateways.count
         if count == 1 and not self._others:
+            if self._share == limit:  # a share can't grow beyond that, and nothing makes it smaller
+                self._share_ms = now_ms
+                return limit
             target = limit
         elif now_ms < self._target_until_ms and limit == self._target_limit and count == self._target_count:
             target = self._target_share
         else:
-            target = self._target_share = self._target(limit, gateways, settings, now_ms)
+            target = self._target_share = self._target(limit, gateways, metering, now_ms)
             self._target_limit, self._target_count = limit, count
             self._target_until_ms = now_ms + TARGET_MS
         first = limit / count
@@ -167,39 +196,42 @@ class CounterShare(msgspec.Struct, gc=False):
         self._share_ms = now_ms
         return self._share
 
-    def charge(self, charge: Charge, gateways: AliveGateways, settings: QuotaSettings, now_ms: int) -> InlineCharge:
+    def charge(self, charge: Charge, gateways: AliveGateways, metering: Metering, now_ms: int) -> InlineCharge:
         """Charge a request that was served here. `charge.limit` is the whole limit, which must be one."""
         limit = self.limit = charge.limit or 0.0
-        span_ms = _span_ms(settings)
-        idle = self._is_idle(span_ms, now_ms)
-        share = self._share_now(limit, gateways, settings, now_ms, idle)
+        idle = self._is_idle(metering.span_ms, now_ms)
+        share = self._share_now(limit, gateways, metering, now_ms, idle)
         if idle:
             self._active_since_ms = now_ms
         self._last_charge_ms = now_ms
-        value, wait_ms, refused = sum(charge.amounts), 0, _NONE_REFUSED
-        if charge.kind.family is _MUTATIONS:
-            value, wait_ms, refused = self._metered(charge, share, settings, now_ms)
-        elif gateways.count == 1:
-            self._paced_ms(charge, value, share, settings, now_ms)  # others may come
-            value, wait_ms, refused = self._metered(charge, share, settings, now_ms)
+        rate = self._rate
+        if rate is None:
+            rate = self._rate = SampledRate()
+        family, refused = charge.kind.family, _NONE_REFUSED
+        if family is _MUTATIONS:
+            value, wait_ms, refused = self._charge_mutations(charge, rate, share, metering, now_ms)
         else:
-            self._own.rate(charge.kind).record(value, settings.client_window, now_ms)
-            wait_ms = self._paced_ms(charge, value, share, settings, now_ms)
+            value = sum(charge.amounts)
+            before = self._take_pace(charge, value, share, metering, now_ms)  # alone too: others may come
+            if gateways.count == 1:
+                wait_ms = _metered_ms(charge, rate, share, metering.window, now_ms)
+            else:
+                rate.record(value, metering.window, now_ms)
+                wait_ms = _paced_ms(charge, value, before, share, metering)
         self.own_charged += value
         if wait_ms > 0:
             self.held_until_ms = max(self.held_until_ms, now_ms + wait_ms)
         return InlineCharge(limit, share, wait_ms, refused)
 
-    def take_back(self, charge: Charge, settings: QuotaSettings, now_ms: int) -> None:
+    def take_back(self, charge: Charge, metering: Metering, now_ms: int) -> None:
         """Take back the bytes of a Fetch that was charged just now, because its response goes out empty (KIP-219)."""
         value = charge.amounts[0]
         self.own_charged -= value
-        self._own.rate(charge.kind).record(-value, settings.client_window, now_ms)
+        if self._rate is not None:
+            self._rate.record(-value, metering.window, now_ms)
         self._pace.tokens += value
 
-    def take_decided(
-        self, decided: DecidedCharge, gateways: AliveGateways, settings: QuotaSettings, now_ms: int
-    ) -> None:
+    def take_decided(self, decided: DecidedCharge, gateways: AliveGateways, metering: Metering, now_ms: int) -> None:
         """Take over what a decision says of this counter. `now_ms` is when it arrived.
 
         A time of the request that is later than that counts as that, so that no record reaches into the future.
@@ -209,7 +241,7 @@ class CounterShare(msgspec.Struct, gc=False):
         value = 0.0 if decided.withheld else decided.value
         if decided.is_fetch:
             self._note_size(decided.value)
-        self._settle(decided, value, event_ms, settings)
+        self._settle(decided, value, event_ms, metering)
         if gateways.is_own(decided.instance):
             self._own_decided_ms = max(self._own_decided_ms, event_ms)
             return
@@ -222,27 +254,26 @@ class CounterShare(msgspec.Struct, gc=False):
             if len(self._others) > gateways.count:
                 self._forget_gone(gateways)
             other = self._others[instance] = OtherGateway()
-        span_ms = _span_ms(settings)
-        other.record(value, event_ms, span_ms / 1000.0)
+        other.record(value, event_ms, metering.span_ms / 1000.0)
         if decided.held_ms:
-            other.hungry_until_ms = max(other.hungry_until_ms, now_ms + max(decided.held_ms, span_ms))
+            other.hungry_until_ms = max(other.hungry_until_ms, now_ms + max(decided.held_ms, metering.span_ms))
 
-    def rate(self, settings: QuotaSettings, now_ms: int, charge_kind: QuotaKind) -> float:
+    def rate(self, metering: Metering, now_ms: int) -> float:
         """The rate of this gateway's own traffic, in units of the quota per second."""
-        return self._own.rate(charge_kind).peek(settings.client_window, now_ms)
+        return 0.0 if self._rate is None else self._rate.peek(metering.window, now_ms)
 
     def _is_idle(self, span_ms: int, now_ms: int) -> bool:
         """Whether nobody has sent anything here for as long as a meter covers; who waits isn't idle."""
         last_ms = self._last_charge_ms
         return last_ms is None or (now_ms > last_ms + span_ms and now_ms > self.held_until_ms + span_ms)
 
-    def _target(self, limit: float, gateways: AliveGateways, settings: QuotaSettings, now_ms: int) -> float:
+    def _target(self, limit: float, gateways: AliveGateways, metering: Metering, now_ms: int) -> float:
         """What this gateway may use now that the others use what they use, by max-min fairness.
 
         A contented gateway is left its rate. A hungry one, which was held back not long ago, gets an equal part, but at
         most GROWTH times its rate: who sends a large request now and then waits too, and wants no more.
         """
-        known_ms, span_s = gateways.known_until_ms(now_ms), _span_ms(settings) / 1000.0
+        known_ms, span_s = gateways.known_until_ms(now_ms), metering.span_ms / 1000.0
         floor = limit / (2 * gateways.count)
         free, wanted = limit, []
         self._forget_gone(gateways)
@@ -268,19 +299,18 @@ class CounterShare(msgspec.Struct, gc=False):
         since_s = max(0, decided_ms - self._all_left.last_ms) / 1000.0
         return min(self._all_left.tokens + limit * since_s, limit * MAX_CREDIT_S)
 
-    def _settle(self, decided: DecidedCharge, value: float, event_ms: int, settings: QuotaSettings) -> None:
+    def _settle(self, decided: DecidedCharge, value: float, event_ms: int, metering: Metering) -> None:
         """Take a decided charge from the bucket that all gateways share."""
         event_ms = max(self._decided_ms, event_ms)
         if decided.limit is None:
             self._all_left = TokenBucket()
             return
         if not self._decided_ms:  # what the buckets of the gateways may let through at once
-            self._all_left = TokenBucket(decided.limit * _burst_s(settings), event_ms)
+            self._all_left = TokenBucket(decided.limit * metering.burst_s, event_ms)
         self._decided_ms = event_ms
         usable = decided.limit
         if self._fetch_size:
-            client_window = settings.client_window
-            usable -= self._fetch_size / (client_window.samples * client_window.window_ms / 1000.0)
+            usable -= self._fetch_size / (metering.window.samples * metering.window.window_ms / 1000.0)
         left = self._all_left
         refilled = min(usable * MAX_CREDIT_S, left.tokens + usable * ((event_ms - left.last_ms) / 1000.0))
         left.tokens, left.last_ms = max(refilled - value, -decided.limit * MAX_DEBT_S), event_ms
@@ -289,31 +319,55 @@ class CounterShare(msgspec.Struct, gc=False):
         """One broker lets a fetch less through in each window than the quota allows: the one that would exceed it."""
         self._fetch_size += (size - self._fetch_size) * (_SIZE_WEIGHT if self._fetch_size else 1.0)
 
-    def _metered(
-        self, charge: Charge, share: float, settings: QuotaSettings, now_ms: int
+    def _charge_mutations(
+        self, charge: Charge, rate: SampledRate, share: float, metering: Metering, now_ms: int
     ) -> tuple[float, int, Sequence[bool]]:
         """Value, wait and refusals of the charge as a broker has them whose limit is this share."""
+        if self._mutations is None:
+            self._mutations = EntityCounters(rates={charge.kind: rate})
         whole = Charge(charge.kind, charge.rung, share, False, charge.amounts, charge.strict)
-        outcome = self._own.charge(whole, now_ms, settings)
+        outcome = self._mutations.charge(whole, now_ms, metering.settings)
         return outcome.value, outcome.wait_ms, outcome.refused
 
-    def _paced_ms(self, charge: Charge, value: float, share: float, settings: QuotaSettings, now_ms: int) -> int:
-        """Take the charge from the bucket. The wait until it is full again to 0, or for a Fetch until it can be served.
+    def _take_pace(self, charge: Charge, value: float, share: float, metering: Metering, now_ms: int) -> float:
+        """Take a charge from the bucket that refills with the share. Returns the tokens before."""
+        pace = self._pace
+        before = min(metering.burst_s * share, pace.tokens + share * (max(0, now_ms - pace.last_ms) / 1000.0))
+        after = before - value
+        if after < 0.0:
+            most = share * MAX_PACE_DEBT_S
+            if charge.kind.family is _REQUEST_TIME:  # Kafka forgets what hung for long within a window
+                most = min(most, self.limit * MAX_DEBT_S)
+            after = max(after, -most)
+        pace.tokens, pace.last_ms = after, now_ms
+        return before
 
-        A fetch that is larger than the bucket is served from a full one. Request time waits for a window at most, as in
-        Kafka, but a window of the whole quota: a share refills more slowly.
-        """
-        pace, full = self._pace, _burst_s(settings) * share
-        before = min(full, pace.tokens + share * (max(0, now_ms - pace.last_ms) / 1000.0))
-        most = share * MAX_PACE_DEBT_S
-        if charge.kind.family is _REQUEST_TIME:  # Kafka forgets what hung for long within a window
-            most = min(most, self.limit * MAX_DEBT_S)
-        pace.tokens, pace.last_ms = max(before - value, -most), now_ms
-        missing = (min(value, full) if charge.kind.consumer else value) - before
-        wait_ms = round_half_up(divide(missing, share) * 1000.0) if missing > 0.0 else 0
-        if charge.kind.family is _REQUEST_TIME and charge.limit:
-            wait_ms = min(wait_ms, round_half_up(divide(settings.client_window.window_ms * charge.limit, share)))
-        return wait_ms
+
+def _metered_ms(charge: Charge, rate: SampledRate, share: float, window: Window, now_ms: int) -> int:
+    """Record a charge of bytes or request time. The wait that a broker asks for whose limit is this share."""
+    amounts = charge.amounts
+    rate.record(amounts[0], window, now_ms)
+    observed, window_ms = rate.observe(window, now_ms)
+    if charge.kind.family is not _REQUEST_TIME:
+        return wait_over_limit_ms(observed, share, window_ms)
+    if amounts[1]:  # network time is recorded without a check
+        rate.record(amounts[1], window, now_ms)
+    return request_wait_ms(observed, share, window_ms, window)
+
+
+def _paced_ms(charge: Charge, value: float, before: float, share: float, metering: Metering) -> int:
+    """The wait until the bucket is full again to 0, or for a Fetch until it can be served. It held `before` tokens.
+
+    A fetch that is larger than the bucket is served from a full one. Request time waits for a window at most, as in
+    Kafka, but a window of the whole quota: a share refills more slowly.
+    """
+    missing = (min(value, metering.burst_s * share) if charge.kind.consumer else value) - before
+    if missing <= 0.0:
+        return 0
+    wait_ms = round_half_up(divide(missing, share) * 1000.0)
+    if charge.kind.family is _REQUEST_TIME and charge.limit:
+        wait_ms = min(wait_ms, round_half_up(divide(metering.window.window_ms * charge.limit, share)))
+    return wait_ms
 
 
 def _equal_part(free: float, wanted: list[float]) -> float:
@@ -328,17 +382,3 @@ def _equal_part(free: float, wanted: list[float]) -> float:
             return free / (1 + len(wanted) - number)
         free -= amount
     return free
-
-
-def _span_ms(settings: QuotaSettings) -> int:
-    """The shortest time that a meter covers: S-1 windows."""
-    window = settings.client_window
-    return max(1, window.samples - 1) * window.window_ms
-
-
-def _burst_s(settings: QuotaSettings) -> float:
-    """The burst of a bucket in seconds of the share: half of what a meter lets through at once.
-
-    A meter lets nothing more through then until its windows are over; a bucket goes on with the share.
-    """
-    return _span_ms(settings) // 2 / 1000.0

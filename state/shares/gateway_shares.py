@@ -8,8 +8,6 @@ from operator import attrgetter
 from sys import float_info
 from typing import NamedTuple
 
-import msgspec
-
 from state.arithmetic.charge import Charge
 from state.decisions.charge_plan import plan_enforced
 from state.decisions.request import MAX_APPLIED_WAITS, MAX_SHARES, AppliedWait, CountedEntity, Request, Share
@@ -18,7 +16,7 @@ from state.quotas.entity import Tags
 from state.quotas.kinds import MAX_THROTTLE_MS, Family, QuotaKind, QuotaSettings
 from state.quotas.resolution import Quotas
 from state.shares.alive import AliveGateways
-from state.shares.counter_share import CounterShare, DecidedCharge, InlineCharge
+from state.shares.counter_share import CounterShare, DecidedCharge, InlineCharge, Metering
 
 RECENT_COUNTERS = 100
 """Number of counters, those used last, among which the busiest are looked for: a look at all would take too long."""
@@ -64,11 +62,8 @@ class Admission(NamedTuple):
 _NO_WAIT = Admission(0)
 
 
-class _Charged(msgspec.Struct, gc=False):
-    counter: CounterKey
-    charge: Charge
-    share: CounterShare
-    inline: InlineCharge
+_Charged = tuple[CounterKey, Charge, CounterShare, InlineCharge]
+"""A charge that was made: its counter, what was charged, what is known of the counter, and what it came to."""
 
 
 class GatewayShares:
@@ -85,6 +80,7 @@ class GatewayShares:
         self.gateways = AliveGateways(instance, expected_gateways)
         self.forgotten = 0
         self._settings = settings
+        self._metering = Metering.of(settings)
         self._max_counters = max_counters
         self._max_mute_ms = max_mute_ms
         self._touched: OrderedDict[CounterKey, CounterShare] = OrderedDict()
@@ -102,29 +98,31 @@ class GatewayShares:
         for planned in plan_enforced(request, quotas, self._settings):
             for charge in planned.charges:
                 if charge.limit is not None:
-                    counter = charge.kind, planned.tags
+                    counter = (charge.kind, planned.tags)
                     if not any(charge.amounts) and counter not in self._touched:
                         continue  # a Fetch may name any partition, and must not take the place of counters in use
-                    each = self._charge(counter, charge, now_ms)
-                    charged.append(each)
-                    is_free = is_free and each.share.held_until_ms <= now_ms and not each.inline.refused
-        if is_free:
-            return _NO_WAIT
-        refused = next((tuple(each.inline.refused) for each in charged if each.inline.refused), ())
-        longest = max(charged, key=_wait_ms)
+                    share, inline = self._charge(counter, charge, now_ms)
+                    charged.append((counter, charge, share, inline))
+                    is_free = is_free and share.held_until_ms <= now_ms and not inline.refused
+        return _NO_WAIT if is_free else self._admission(request, charged, now_ms, delivered)
+
+    def _admission(self, request: Request, charged: Sequence[_Charged], now_ms: int, delivered: bool) -> Admission:
+        """What follows from these charges, of which some counter waits or refuses."""
+        refused = next((tuple(inline.refused) for _, _, _, inline in charged if inline.refused), ())
+        _, deciding, _, longest = max(charged, key=_wait_ms)
         least_ms = 1 if any(refused) else 0  # with 0 ms a refusal would look like success
-        wait_ms = min(max(longest.inline.wait_ms, least_ms), MAX_THROTTLE_MS, self._max_mute_ms)
+        wait_ms = min(max(longest.wait_ms, least_ms), MAX_THROTTLE_MS, self._max_mute_ms)
         withhold = wait_ms > 0 and request.api == "Fetch" and not delivered
         if withhold:
-            for each in charged:
-                if each.charge.kind.consumer:
-                    each.share.take_back(each.charge, self._settings, now_ms)
+            for _, charge, share, _ in charged:
+                if charge.kind.consumer:
+                    share.take_back(charge, self._metering, now_ms)
         held = tuple(_held(charged, now_ms))
         throttled_by = _applied(held, now_ms)
         if not wait_ms:
             return Admission(0, refused, throttled_by=throttled_by, held=held)
-        quota, inline = longest.charge.kind.value, longest.inline
-        return Admission(wait_ms, refused, withhold, quota, inline.limit, inline.share, throttled_by, held)
+        quota = deciding.kind.value
+        return Admission(wait_ms, refused, withhold, quota, longest.limit, longest.share, throttled_by, held)
 
     def charge_decided(self, counter: CounterKey, value: float, limit: float, now_ms: int) -> None:
         """Charge here what was decided of this gateway's own traffic and hadn't been charged in line.
@@ -138,7 +136,7 @@ class GatewayShares:
     def take_decided(self, counter: CounterKey, decided: DecidedCharge, now_ms: int) -> None:
         """Take over what a decision says of one enforced counter. `now_ms` is when it arrived."""
         share = self._touched.get(counter) or self._hear(counter)
-        share.take_decided(decided, self.gateways, self._settings, now_ms)
+        share.take_decided(decided, self.gateways, self._metering, now_ms)
 
     def reset(self, counter: CounterKey) -> None:
         """Forget what was charged to a counter that an operator has reset."""
@@ -173,24 +171,24 @@ class GatewayShares:
             counter[0],
             _entity(counter[1]),
             known.limit,
-            min(known.share(known.limit, self.gateways, self._settings, now_ms), MAX_DOUBLE),  # JSON has no infinity
-            known.rate(self._settings, now_ms, _KINDS[counter[0]]),
+            min(known.share(known.limit, self.gateways, self._metering, now_ms), MAX_DOUBLE),  # JSON has no infinity
+            known.rate(self._metering, now_ms),
             max(0, known.held_until_ms - now_ms),
         )
 
-    def _charge(self, counter: CounterKey, charge: Charge, now_ms: int) -> _Charged:
-        share = self._touch(counter, now_ms)
-        inline = share.charge(charge, self.gateways, self._settings, now_ms)
+    def _charge(self, counter: CounterKey, charge: Charge, now_ms: int) -> tuple[CounterShare, InlineCharge]:
+        share = self._touched.get(counter)
+        if share is None:
+            share = self._begin(counter, now_ms)
+        else:
+            self._touched.move_to_end(counter)  # used most recently from now on
+        inline = share.charge(charge, self.gateways, self._metering, now_ms)
         if share.held_until_ms > now_ms:
             share.held_until_ms = min(share.held_until_ms, now_ms + self._max_mute_ms)
-        return _Charged(counter, charge, share, inline)
+        return share, inline
 
-    def _touch(self, counter: CounterKey, now_ms: int) -> CounterShare:
-        """The counter, used most recently from now on."""
-        share = self._touched.get(counter)
-        if share is not None:
-            self._touched.move_to_end(counter)
-            return share
+    def _begin(self, counter: CounterKey, now_ms: int) -> CounterShare:
+        """A counter that one's own clients touch for the first time."""
         if len(self._touched) >= self._max_counters:
             self._forget_one(now_ms)
         share = self._touched[counter] = self._heard.pop(counter) if counter in self._heard else CounterShare()
@@ -223,9 +221,9 @@ class GatewayShares:
 
 def _held(charged: Sequence[_Charged], now_ms: int) -> Iterator[HeldCounter]:
     """The counters of a request that wait."""
-    for each in charged:
-        if each.share.held_until_ms > now_ms:
-            yield HeldCounter(each.counter, each.inline.limit, each.share.held_until_ms)
+    for counter, _, share, inline in charged:
+        if share.held_until_ms > now_ms:
+            yield HeldCounter(counter, inline.limit, share.held_until_ms)
 
 
 def _applied(held: Sequence[HeldCounter], now_ms: int) -> tuple[AppliedWait, ...]:
@@ -235,7 +233,7 @@ def _applied(held: Sequence[HeldCounter], now_ms: int) -> tuple[AppliedWait, ...
 
 
 def _wait_ms(charged: _Charged) -> int:
-    return charged.inline.wait_ms
+    return charged[3].wait_ms
 
 
 def _is_shown(tags: Tags) -> bool:

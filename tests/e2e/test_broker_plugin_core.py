@@ -209,8 +209,8 @@ class PythonShares:
 
     def __init__(self, quota: str, expected: int, window: Window) -> None:
         self.now_ms = START_MS
-        self.kind, self.settings = KINDS[quota], QuotaSettings(client_window=window)
-        options = GatewayOptions(instance="me", expected_gateways=expected, quota=self.settings)
+        self.kind, settings = KINDS[quota], QuotaSettings(client_window=window)
+        options = GatewayOptions(instance="me", expected_gateways=expected, quota=settings)
         waits = WaitTable(1_000, 3_600_000, lambda: self.now_ms)
         self.inline = InlineCharges("me", options, waits, lambda: self.now_ms)
         self.counter = (self.kind, Tags("alice", "app"))
@@ -222,16 +222,16 @@ class PythonShares:
             self.inline.take_decided(decided, enforced_charges(decided), self.now_ms)
             return None
         shares = self.inline._shares
-        share = shares._touch(self.counter, self.now_ms)
+        share = shares._touched.get(self.counter) or shares._begin(self.counter, self.now_ms)
         share.held_until_ms = max(share.held_until_ms, step["held_until_ms"])
         if step["charged"]:
             nothing = [0.0, 0.0] if self.kind is QuotaKind.REQUEST_PERCENTAGE else [0.0]
             charge = Charge(self.kind, "", step["limit"], False, nothing)
             held_until_ms = share.held_until_ms
-            now = share.charge(charge, shares.gateways, self.settings, self.now_ms).share
+            now = share.charge(charge, shares.gateways, shares._metering, self.now_ms).share
             share.held_until_ms = held_until_ms
         else:
-            now = share.share(step["limit"], shares.gateways, self.settings, self.now_ms)
+            now = share.share(step["limit"], shares.gateways, shares._metering, self.now_ms)
         return [shares.gateways.count, now]
 
 

@@ -11,9 +11,10 @@ from state.arithmetic.counter import EntityCounters
 from state.quotas.kinds import QuotaKind, QuotaSettings
 from state.quotas.resolution import Rung
 from state.shares.alive import AliveGateways
-from state.shares.counter_share import CounterShare, DecidedCharge, InlineCharge
+from state.shares.counter_share import CounterShare, DecidedCharge, InlineCharge, Metering
 
 SETTINGS = QuotaSettings()
+METERING = Metering.of(SETTINGS)
 LIMIT = 1_000.0
 BURST = 5_000.0
 """What all gateways together may let through at once."""
@@ -41,14 +42,14 @@ class OneGateway:
             self.gateways.take_heartbeat(instance, now_ms, now_ms)
 
     def charge(self, kind: QuotaKind, amount: float, now_ms: int) -> InlineCharge:
-        return self.counter.charge(charge(kind, amount), self.gateways, SETTINGS, now_ms)
+        return self.counter.charge(charge(kind, amount), self.gateways, METERING, now_ms)
 
     def decided(self, instance: str | None, value: float, now_ms: int, held_ms: int | None = 0, **more: bool) -> None:
         read = DecidedCharge(instance, value, LIMIT, now_ms, held_ms, **more)
-        self.counter.take_decided(read, self.gateways, SETTINGS, now_ms)
+        self.counter.take_decided(read, self.gateways, METERING, now_ms)
 
     def share(self, now_ms: int, limit: float = LIMIT) -> float:
-        return self.counter.share(limit, self.gateways, SETTINGS, now_ms)
+        return self.counter.share(limit, self.gateways, METERING, now_ms)
 
     def settle(self, now_ms: int, *others: str) -> int:
         """Own traffic that is decided for 11 s, so that the share has grown to its target. Returns the time then."""
@@ -61,15 +62,23 @@ class OneGateway:
 
 @given(
     kind=st.sampled_from([PRODUCE, FETCH, TIME, MUTATIONS]),
-    requests=st.lists(st.tuples(st.integers(0, 20_000), st.floats(0, 1e5)), max_size=30),
+    requests=st.lists(
+        st.tuples(st.integers(-500, 20_000), st.floats(0, 1e5), st.floats(0, 1e5), st.booleans()), max_size=30
+    ),
 )
-def test_a_gateway_that_is_alone_waits_as_kafka_does(kind: QuotaKind, requests: Sequence[tuple[int, float]]) -> None:
+def test_a_gateway_that_is_alone_meters_to_the_bit_as_the_scalar_engine_does(
+    kind: QuotaKind, requests: Sequence[tuple[int, float, float, bool]]
+) -> None:
     gateway, kafka, now_ms = OneGateway(), EntityCounters(), START_MS
-    for pause_ms, amount in requests:
+    for pause_ms, amount, network, strict in requests:
         now_ms += pause_ms
-        assert (
-            gateway.charge(kind, amount, now_ms).wait_ms == kafka.charge(charge(kind, amount), now_ms, SETTINGS).wait_ms
-        )
+        made = charge(kind, amount, strict=strict)
+        if kind is TIME:
+            made.amounts[1] = network
+        inline = gateway.counter.charge(made, gateway.gateways, METERING, now_ms)
+        outcome = kafka.charge(made, now_ms, SETTINGS)
+        assert (inline.wait_ms, inline.refused) == (outcome.wait_ms, outcome.refused)
+        assert gateway.counter.rate(METERING, now_ms) == kafka.rate(kind).peek(SETTINGS.client_window, now_ms)
         gateway.decided("me", amount, now_ms)
 
 
@@ -175,7 +184,7 @@ def test_an_event_from_the_future_changes_no_more_than_one_of_now() -> None:
     for gateway, ahead_ms in ((now, 0), (future, 3_600_000)):
         gateway.settle(START_MS, "a")
         read = DecidedCharge("a", 3_000.0, LIMIT, START_MS + 11_000 + ahead_ms, 50)
-        gateway.counter.take_decided(read, gateway.gateways, SETTINGS, START_MS + 11_000)
+        gateway.counter.take_decided(read, gateway.gateways, METERING, START_MS + 11_000)
 
     assert now.share(START_MS + 12_000) == future.share(START_MS + 12_000)
 
@@ -208,7 +217,7 @@ def test_what_is_taken_back_was_never_charged(amounts: Sequence[int]) -> None:
     gateway, untouched = OneGateway("a"), OneGateway("a")
     for amount in amounts:
         gateway.charge(FETCH, float(amount), START_MS)
-        gateway.counter.take_back(charge(FETCH, float(amount)), SETTINGS, START_MS)
+        gateway.counter.take_back(charge(FETCH, float(amount)), METERING, START_MS)
 
     assert gateway.counter.own_charged == 0.0
     assert gateway.charge(FETCH, 1_000.0, START_MS).wait_ms == untouched.charge(FETCH, 1_000.0, START_MS).wait_ms
@@ -225,14 +234,14 @@ def test_gateways_agree_to_the_byte_once_all_is_decided(requests: Sequence[tuple
     decided = []
     for number, (name, amount, delivered) in enumerate(requests):
         now_ms, request = START_MS + number * 50, charge(FETCH, float(amount))
-        wait_ms = counters[name].charge(request, gateways[name], SETTINGS, now_ms).wait_ms
+        wait_ms = counters[name].charge(request, gateways[name], METERING, now_ms).wait_ms
         withheld = wait_ms > 0 and not delivered
         if withheld:
-            counters[name].take_back(request, SETTINGS, now_ms)
+            counters[name].take_back(request, METERING, now_ms)
         decided.append(DecidedCharge(name, float(amount), LIMIT, now_ms, wait_ms, True, withheld))
     for read in decided:
         for name, counter in counters.items():
-            counter.take_decided(read, gateways[name], SETTINGS, START_MS + 100_000)
+            counter.take_decided(read, gateways[name], METERING, START_MS + 100_000)
 
     assert len({counter.own_charged + counter.others_decided for counter in counters.values()}) == 1
 
@@ -283,7 +292,7 @@ def test_the_smallest_and_the_largest_limit_are_computed_with(kind: QuotaKind, l
     gateway = OneGateway("a", "b")
     for second in range(4):
         now_ms = START_MS + second * 1_000
-        outcome = gateway.counter.charge(charge(kind, 2.0**53, limit), gateway.gateways, SETTINGS, now_ms)
-        gateway.counter.take_decided(DecidedCharge("me", 2.0**53, limit, now_ms), gateway.gateways, SETTINGS, now_ms)
+        outcome = gateway.counter.charge(charge(kind, 2.0**53, limit), gateway.gateways, METERING, now_ms)
+        gateway.counter.take_decided(DecidedCharge("me", 2.0**53, limit, now_ms), gateway.gateways, METERING, now_ms)
 
         assert (outcome.wait_ms > 0) == (limit < 1.0) or kind is FETCH  # a fetch is served from a full bucket

@@ -13,6 +13,7 @@ from kafka import TopicPartition as KafkaPartition
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateways.client.event_sender import EventRecord
+from gateways.client.events import checked_parts
 from sluice import (
     BeforeKnown,
     Gateway,
@@ -419,6 +420,19 @@ def published(gateway: Gateway) -> list[dict[str, Any]]:
         if record is not None:
             events.append(json.loads(record.value))
     return events
+
+
+def test_the_first_of_several_events_alone_counts_what_a_wide_one_sums_up() -> None:
+    """Each further one counts as one request, the least that an event may say."""
+    touched = [TopicPartition("orders", number, 10) for number in range(5)]
+    summed = Request("Produce", requests=7, request_time_ns=5, mutations_charged=3, topic_partitions=touched)
+
+    parts = checked_parts(summed, most=2)
+
+    assert [part.requests for part in parts] == [7, 1, 1]
+    assert [part.request_time_ns for part in parts] == [5, None, None]
+    assert [part.mutations_charged for part in parts] == [3, None, None]
+    assert sum(entry.bytes for part in parts for entry in part.topic_partitions) == 50
 
 
 def test_a_request_wider_than_an_event_may_be_becomes_several() -> None:

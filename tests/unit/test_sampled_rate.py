@@ -6,7 +6,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
+from state.arithmetic.sampled_rate import SampledRate, padded_window_ms, wait_for_rate_ms
 from state.quotas.kinds import Window
 
 WINDOW = Window(samples=11, window_ms=1000)
@@ -49,6 +49,34 @@ def test_the_ring_overwrites_its_oldest_sample() -> None:
 def test_no_quota_of_zero_ends_in_an_error() -> None:
     """Q = 0 asks for an infinite wait, which saturates."""
     assert wait_for_rate_ms(1.0, 0.0, 1000) == 2**63 - 1
+
+
+def measured_as_kafka_does(rate: SampledRate, window: Window, now_ms: int) -> tuple[float, int]:
+    """Empty every outdated sample, then find the oldest start, pad to S-1 windows, and add up the samples in order."""
+    for slot, last_event_ms in enumerate(rate.last_events_ms):
+        if last_event_ms <= now_ms - window.samples * window.window_ms:
+            rate.starts_ms[slot], rate.last_events_ms[slot], rate.values[slot] = now_ms, now_ms, 0.0
+    window_ms = padded_window_ms(now_ms - min(rate.starts_ms), window)
+    total = 0.0
+    for value in rate.values:
+        total += value
+    return total / (window_ms / 1000.0), window_ms
+
+
+@given(
+    requests=st.lists(st.tuples(st.integers(-3_000, 13_000), st.floats(0, 1e9)), min_size=1, max_size=60),
+    window=st.builds(Window, st.integers(2, 11), st.sampled_from([100, 1_000])),
+)
+def test_a_rate_is_observed_to_the_bit_as_kafka_measures_it_though_clocks_step_back(
+    requests: list[tuple[int, float]], window: Window
+) -> None:
+    rate, kafka, now_ms = SampledRate(), SampledRate(), 1_000_000
+    for pause_ms, value in requests:
+        now_ms += pause_ms
+        rate.record(value, window, now_ms)
+        kafka.record(value, window, now_ms)
+        assert rate.observe(window, now_ms) == measured_as_kafka_does(kafka, window, now_ms)
+        assert samples_of(rate) == samples_of(kafka)
 
 
 @given(events=EVENTS, now_ms=st.integers(0, 60_000))
