@@ -50,6 +50,8 @@ DECISIONS = pa.schema(
         ("gateway", pa.string()),
         ("verdict", pa.string()),
         ("throttle_time_ms", pa.int64()),
+        ("decided_by", pa.string()),
+        ("throttled_by", pa.list_(pa.struct([("quota", pa.string()), ("entity", ENTITY), ("ms", pa.int64())]))),
         ("charges", pa.list_(CHARGE)),
         ("amounts", pa.struct([("bytes", pa.int64()), ("withheld", pa.bool_()), ("requests", pa.int32())])),
         ("date", pa.date32()),
@@ -59,7 +61,9 @@ QUOTAS = [
     QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1000.0),
     QuotaEntry(QuotaEntity(user="alice"), QuotaKind.REQUEST_PERCENTAGE, 50.0),
     QuotaEntry(QuotaEntity(topic="orders"), QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 1000.0),
+    QuotaEntry(QuotaEntity(user="greedy"), QuotaKind.REQUEST_PERCENTAGE, 1.0),
 ]
+HELD = [{"quota": "request_percentage", "entity": {"user": "greedy"}, "ms": 800}]
 PARTITIONS = [{"topic": "orders", "partition": 0, "bytes": 100}, {"topic": "clicks", "partition": 1, "bytes": 50}]
 
 
@@ -83,6 +87,7 @@ def tables(now: datetime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
         event(now, "bob", "Produce", topic_partitions=PARTITIONS, request_time_ns=10_000_000),
         event(now, "bob", "Fetch", topic_partitions=PARTITIONS),
         event(now, "bob", "Metadata"),
+        event(now, "greedy", "Metadata", request_time_ns=1_000_000_000, throttled_by=HELD),
     ]
     write_deltalake(SETTINGS.delta.decisions, decisions(events, now), partition_by=["date"])
     metrics: Json = {"quota": "producer_byte_rate", "window_start": now, "window_s": 60, "date": now.date()}
@@ -129,7 +134,7 @@ def refused(*arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 @pytest.mark.usefixtures("tables")
 def test_the_tables_are_known_by_the_names_of_their_settings() -> None:
-    assert rows("SELECT count(*) AS n FROM decisions") == [{"n": 4}]
+    assert rows("SELECT count(*) AS n FROM decisions") == [{"n": 5}]
     assert rows("SELECT quota, rate FROM quota_metrics WHERE user = 'alice';") == [
         {"quota": "producer_byte_rate", "rate": 500.0}
     ]
@@ -147,6 +152,7 @@ def test_usage_counts_each_amount_once_also_for_clients_without_a_quota() -> Non
     assert used == [
         dict(user="alice", client_id="app", requests=1, bytes_in=150, bytes_out=None, points=2, mutations=None),
         dict(user="bob", client_id="app", requests=3, bytes_in=150, bytes_out=150, points=1, mutations=None),
+        dict(user="greedy", client_id="app", requests=1, bytes_in=None, bytes_out=None, points=100, mutations=None),
     ]
 
 
