@@ -138,7 +138,7 @@ def test_the_tables_are_known_by_the_names_of_their_settings() -> None:
     assert rows("SELECT quota, rate FROM quota_metrics WHERE user = 'alice';") == [
         {"quota": "producer_byte_rate", "rate": 500.0}
     ]
-    assert [row["value"] for row in rows('SELECT "value" FROM quotas ORDER BY 1')] == [50.0, 1000.0, 1000.0]
+    assert [row["value"] for row in rows('SELECT "value" FROM quotas ORDER BY 1')] == [1.0, 50.0, 1000.0, 1000.0]
 
 
 @pytest.mark.usefixtures("tables")
