@@ -199,7 +199,11 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
                     ? shares.share(meter.counter, limit, isCharged, heldUntilMs(meter, nowMs), nowMs)
                     : limit;
         }
-        meter.bind(share);
+        if (limit != null && gateways > 1 && isShared(meter.counter.kind) && meter.counter.kind.isPaced()) {
+            meter.pace(share, settings.window.spanMs(), nowMs);
+        } else {
+            meter.bind(share);
+        }
         if (meter.hasUnpublished()) {
             publish(meter, limit, share, isReady, nowMs);
         } else if (meters.forgetIfGone(meter)) {

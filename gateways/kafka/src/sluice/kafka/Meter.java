@@ -23,8 +23,11 @@ final class Meter {
     private KafkaMetric bound;
     private Samples charged;
     private Samples throttled;
+    private final Pace pace = new Pace();
     private double unpublished; // below 0 when more was taken back than charged
     private long unpublishedRequests;
+    private double pacedCharge; // since the last pace
+    private long pacedRequests;
     private long unpublishedSinceMs;
     private long publishedMs;
     private long activeMs;
@@ -90,6 +93,8 @@ final class Meter {
         if (!hasUnpublished()) {
             unpublishedSinceMs = nowMs;
         }
+        pacedCharge += charged.gained();
+        pacedRequests += Math.max(0, charged.events());
         unpublished += charged.gained();
         unpublishedRequests += Math.max(0, charged.events());
         activeMs = nowMs;
@@ -112,6 +117,26 @@ final class Meter {
     /** Sets the limit of the metric that has one, per second. Kafka reads it with the next request. */
     synchronized void bind(double limit) {
         share = limit;
+        pacedCharge = 0.0;
+        pacedRequests = 0;
+        bindMetric(limit);
+    }
+
+    /** Sets the limit so that Kafka paces the traffic by this share, on which a meter may burst for `spanMs`. */
+    synchronized void pace(double limit, long spanMs, long nowMs) {
+        share = limit;
+        if (charged == null || !Samples.isPossible()) {
+            bindMetric(limit);
+            return;
+        }
+        pace.charge(pacedCharge, pacedRequests, limit, limit * spanMs / 2 / 1000.0, nowMs);
+        pacedCharge = 0.0;
+        pacedRequests = 0;
+        double windowMs = charged.windowMs(nowMs);
+        bindMetric(pace.bound(limit, rate() * windowMs / 1000.0, windowMs));
+    }
+
+    private void bindMetric(double limit) {
         if (bound == null) {
             return;
         }
