@@ -212,7 +212,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     }
 
     private void publish(Meter meter, Double limit, double share, boolean isReady, long nowMs) {
-        if (nowMs - meter.unpublishedSinceMs() > GIVE_UP_MS) {
+        if (meter.isOverdue(nowMs, GIVE_UP_MS)) {
             meter.takeUnpublished(nowMs);
             noteGivenUp();
             return;

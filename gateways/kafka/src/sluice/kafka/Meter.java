@@ -33,6 +33,7 @@ final class Meter {
     private long activeMs;
     private long lookedMs;
     private long heldUntilMs;
+    private boolean isHoldUntold;
     private volatile double share = Double.NaN;
 
     Meter(CounterKey counter, long nowMs) {
@@ -68,7 +69,7 @@ final class Meter {
 
     /** Whether it has no metric any more, and nothing to publish. */
     synchronized boolean isGone() {
-        return bound == null && charged == null && throttled == null && amount() <= 0;
+        return bound == null && charged == null && throttled == null && !hasUnpublished();
     }
 
     /** Whether it is time for a look: always while clients use it, else once in `idleMs`. */
@@ -90,7 +91,7 @@ final class Meter {
         if (charged.gained() == 0.0 && charged.events() <= 0) {
             return false;
         }
-        if (!hasUnpublished()) {
+        if (amount() <= 0) {
             unpublishedSinceMs = nowMs;
         }
         pacedCharge += charged.gained();
@@ -106,6 +107,7 @@ final class Meter {
         if (throttled.gained() > 0) {
             long throttleMs = throttled.events() > 0 ? Math.round(throttled.gained() / throttled.events()) : 0;
             heldUntilMs = Math.max(heldUntilMs, nowMs + throttleMs);
+            isHoldUntold = true;
         }
     }
 
@@ -164,9 +166,9 @@ final class Meter {
         return activeMs;
     }
 
-    /** Since when there has been something to publish. */
-    synchronized long unpublishedSinceMs() {
-        return unpublishedSinceMs;
+    /** Whether an amount couldn't be published for so long. */
+    synchronized boolean isOverdue(long nowMs, long patienceMs) {
+        return amount() > 0 && nowMs - unpublishedSinceMs > patienceMs;
     }
 
     /** When its last event was made. */
@@ -174,14 +176,18 @@ final class Meter {
         return publishedMs;
     }
 
-    /** Whether there is anything to publish. */
+    /**
+     * Whether there is anything to publish: an amount, or that a client was made to wait. A throttled Fetch is charged
+     * nothing, and its client is silent then, but other gateways have to know that it wants more.
+     */
     synchronized boolean hasUnpublished() {
-        return amount() > 0;
+        return amount() > 0 || isHoldUntold;
     }
 
     /** Takes what is to be published. */
     synchronized Sum takeUnpublished(long nowMs) {
-        Sum sum = new Sum(amount(), Math.min(unpublishedRequests, Integer.MAX_VALUE), unpublishedSinceMs);
+        isHoldUntold = false;
+        Sum sum = new Sum(Math.max(0, amount()), Math.min(unpublishedRequests, Integer.MAX_VALUE), unpublishedSinceMs);
         unpublished -= units(sum);
         unpublishedRequests -= sum.requests;
         unpublishedSinceMs = nowMs;
