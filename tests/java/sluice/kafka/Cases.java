@@ -52,6 +52,8 @@ public final class Cases {
                 return amounts(asked);
             case "estimate":
                 return estimate(asked);
+            case "pace":
+                return pace(asked);
             default:
                 return settings(asked);
         }
@@ -77,6 +79,38 @@ public final class Cases {
                     .add(resolution.limit);
         }
         return answer;
+    }
+
+    /** When Kafka's meter serves the requests of a client at full speed, whose bound is paced every 100 ms. */
+    private static JsonNode pace(JsonNode asked) {
+        double share = asked.get("share").doubleValue();
+        double size = asked.get("size").doubleValue();
+        MetricConfig config = new MetricConfig().samples(11).timeWindow(1, TimeUnit.SECONDS);
+        Rate rate = new Rate();
+        Pace pace = new Pace();
+        ArrayNode served = JSON.createArrayNode();
+        double bound = share;
+        double charged = 0;
+        long requests = 0;
+        long nextMs = 0;
+        for (long nowMs = 0; nowMs < asked.get("seconds").longValue() * 1_000; nowMs++) {
+            if (nowMs == nextMs) {
+                served.add(nowMs);
+                rate.record(config, size, nowMs);
+                charged += size;
+                requests++;
+                double over = rate.measure(config, nowMs) - bound;
+                nextMs += 5 + (over > 0 ? Math.round(over / bound * rate.windowSize(config, nowMs)) : 0);
+            }
+            if (nowMs % 100 == 0) {
+                pace.charge(charged, requests, share, 5 * share, nowMs);
+                charged = 0;
+                requests = 0;
+                double windowMs = rate.windowSize(config, nowMs);
+                bound = pace.bound(share, rate.measure(config, nowMs) * windowMs / 1000.0, windowMs);
+            }
+        }
+        return served;
     }
 
     /** The number of gateways and the share of one counter after each of `steps`. */

@@ -199,7 +199,11 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
                     ? shares.share(meter.counter, limit, isCharged, heldUntilMs(meter, nowMs), nowMs)
                     : limit;
         }
-        meter.bind(share);
+        if (limit != null && gateways > 1 && isShared(meter.counter.kind) && meter.counter.kind.isPaced()) {
+            meter.pace(share, settings.window.spanMs(), nowMs);
+        } else {
+            meter.bind(share);
+        }
         if (meter.hasUnpublished()) {
             publish(meter, limit, share, isReady, nowMs);
         } else if (meters.forgetIfGone(meter)) {
@@ -208,7 +212,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     }
 
     private void publish(Meter meter, Double limit, double share, boolean isReady, long nowMs) {
-        if (nowMs - meter.unpublishedSinceMs() > GIVE_UP_MS) {
+        if (meter.isOverdue(nowMs, GIVE_UP_MS)) {
             meter.takeUnpublished(nowMs);
             noteGivenUp();
             return;

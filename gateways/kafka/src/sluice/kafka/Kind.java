@@ -52,6 +52,14 @@ enum Kind {
         this.boundMetric = boundMetric;
     }
 
+    /**
+     * Whether a broker beside others paces it. A fetch that breaks its quota is answered empty and comes again as large, so it
+     * waits for the meter; mutations have a bucket already.
+     */
+    boolean isPaced() {
+        return this == PRODUCE || this == REQUEST;
+    }
+
     /** The kind of a key; null if it isn't one on clients. */
     static Kind ofKey(String key) {
         return BY_KEY.get(key);

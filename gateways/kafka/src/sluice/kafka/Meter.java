@@ -23,13 +23,17 @@ final class Meter {
     private KafkaMetric bound;
     private Samples charged;
     private Samples throttled;
+    private final Pace pace = new Pace();
     private double unpublished; // below 0 when more was taken back than charged
     private long unpublishedRequests;
+    private double pacedCharge; // since the last pace
+    private long pacedRequests;
     private long unpublishedSinceMs;
     private long publishedMs;
     private long activeMs;
     private long lookedMs;
     private long heldUntilMs;
+    private boolean isHoldUntold;
     private volatile double share = Double.NaN;
 
     Meter(CounterKey counter, long nowMs) {
@@ -65,7 +69,7 @@ final class Meter {
 
     /** Whether it has no metric any more, and nothing to publish. */
     synchronized boolean isGone() {
-        return bound == null && charged == null && throttled == null && amount() <= 0;
+        return bound == null && charged == null && throttled == null && !hasUnpublished();
     }
 
     /** Whether it is time for a look: always while clients use it, else once in `idleMs`. */
@@ -87,9 +91,11 @@ final class Meter {
         if (charged.gained() == 0.0 && charged.events() <= 0) {
             return false;
         }
-        if (!hasUnpublished()) {
+        if (amount() <= 0) {
             unpublishedSinceMs = nowMs;
         }
+        pacedCharge += charged.gained();
+        pacedRequests += Math.max(0, charged.events());
         unpublished += charged.gained();
         unpublishedRequests += Math.max(0, charged.events());
         activeMs = nowMs;
@@ -101,6 +107,7 @@ final class Meter {
         if (throttled.gained() > 0) {
             long throttleMs = throttled.events() > 0 ? Math.round(throttled.gained() / throttled.events()) : 0;
             heldUntilMs = Math.max(heldUntilMs, nowMs + throttleMs);
+            isHoldUntold = true;
         }
     }
 
@@ -112,6 +119,26 @@ final class Meter {
     /** Sets the limit of the metric that has one, per second. Kafka reads it with the next request. */
     synchronized void bind(double limit) {
         share = limit;
+        pacedCharge = 0.0;
+        pacedRequests = 0;
+        bindMetric(limit);
+    }
+
+    /** Sets the limit so that Kafka paces the traffic by this share, on which a meter may burst for `spanMs`. */
+    synchronized void pace(double limit, long spanMs, long nowMs) {
+        share = limit;
+        if (charged == null || !Samples.isPossible()) {
+            bindMetric(limit);
+            return;
+        }
+        pace.charge(pacedCharge, pacedRequests, limit, limit * spanMs / 2 / 1000.0, nowMs);
+        pacedCharge = 0.0;
+        pacedRequests = 0;
+        double windowMs = charged.windowMs(nowMs);
+        bindMetric(pace.bound(limit, rate() * windowMs / 1000.0, windowMs));
+    }
+
+    private void bindMetric(double limit) {
         if (bound == null) {
             return;
         }
@@ -139,9 +166,9 @@ final class Meter {
         return activeMs;
     }
 
-    /** Since when there has been something to publish. */
-    synchronized long unpublishedSinceMs() {
-        return unpublishedSinceMs;
+    /** Whether an amount couldn't be published for so long. */
+    synchronized boolean isOverdue(long nowMs, long patienceMs) {
+        return amount() > 0 && nowMs - unpublishedSinceMs > patienceMs;
     }
 
     /** When its last event was made. */
@@ -149,14 +176,18 @@ final class Meter {
         return publishedMs;
     }
 
-    /** Whether there is anything to publish. */
+    /**
+     * Whether there is anything to publish: an amount, or that a client was made to wait. A throttled Fetch is charged
+     * nothing, and its client is silent then, but other gateways have to know that it wants more.
+     */
     synchronized boolean hasUnpublished() {
-        return amount() > 0;
+        return amount() > 0 || isHoldUntold;
     }
 
     /** Takes what is to be published. */
     synchronized Sum takeUnpublished(long nowMs) {
-        Sum sum = new Sum(amount(), Math.min(unpublishedRequests, Integer.MAX_VALUE), unpublishedSinceMs);
+        isHoldUntold = false;
+        Sum sum = new Sum(Math.max(0, amount()), Math.min(unpublishedRequests, Integer.MAX_VALUE), unpublishedSinceMs);
         unpublished -= units(sum);
         unpublishedRequests -= sum.requests;
         unpublishedSinceMs = nowMs;
