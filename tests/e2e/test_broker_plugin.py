@@ -217,7 +217,7 @@ class EchoJob:
             while not self._ended.is_set():
                 events = [record.value for batch in consumer.poll(100).values() for record in batch]
                 if self.other_lives:
-                    events += map(_as_others, events)
+                    events += [_as_others(event) for event in events]
                 for decision in self._simulation.decide(events):
                     producer.send("quota-decisions", decision.value, partition=0)
                 producer.flush()
