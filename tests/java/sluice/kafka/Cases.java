@@ -87,7 +87,8 @@ public final class Cases {
         double size = asked.get("size").doubleValue();
         MetricConfig config = new MetricConfig().samples(11).timeWindow(1, TimeUnit.SECONDS);
         Rate rate = new Rate();
-        Pace pace = new Pace();
+        Pace pace = new Pace(false);
+        Window window = new Window(11, 1_000);
         ArrayNode served = JSON.createArrayNode();
         double bound = share;
         double charged = 0;
@@ -103,7 +104,7 @@ public final class Cases {
                 nextMs += 5 + (over > 0 ? Math.round(over / bound * rate.windowSize(config, nowMs)) : 0);
             }
             if (nowMs % 100 == 0) {
-                pace.charge(charged, requests, share, 5 * share, nowMs);
+                pace.charge(charged, requests, share, window, nowMs);
                 charged = 0;
                 requests = 0;
                 double windowMs = rate.windowSize(config, nowMs);

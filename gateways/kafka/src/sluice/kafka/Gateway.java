@@ -200,7 +200,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
                     : limit;
         }
         if (limit != null && gateways > 1 && isShared(meter.counter.kind) && meter.counter.kind.isPaced()) {
-            meter.pace(share, settings.window.spanMs(), nowMs);
+            meter.pace(share, settings.window, nowMs);
         } else {
             meter.bind(share);
         }

@@ -52,12 +52,9 @@ enum Kind {
         this.boundMetric = boundMetric;
     }
 
-    /**
-     * Whether a broker beside others paces it. A fetch that breaks its quota is answered empty and comes again as large, so it
-     * waits for the meter; mutations have a bucket already.
-     */
+    /** Whether a broker beside others paces it; mutations have a bucket already. */
     boolean isPaced() {
-        return this == PRODUCE || this == REQUEST;
+        return this != MUTATION;
     }
 
     /** The kind of a key; null if it isn't one on clients. */

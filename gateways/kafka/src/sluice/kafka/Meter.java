@@ -23,7 +23,7 @@ final class Meter {
     private KafkaMetric bound;
     private Samples charged;
     private Samples throttled;
-    private final Pace pace = new Pace();
+    private final Pace pace;
     private double unpublished; // below 0 when more was taken back than charged
     private long unpublishedRequests;
     private double pacedCharge; // since the last pace
@@ -38,6 +38,7 @@ final class Meter {
 
     Meter(CounterKey counter, long nowMs) {
         this.counter = counter;
+        this.pace = new Pace(counter.kind == Kind.FETCH);
         this.publishedMs = nowMs;
         this.activeMs = nowMs;
     }
@@ -124,14 +125,14 @@ final class Meter {
         bindMetric(limit);
     }
 
-    /** Sets the limit so that Kafka paces the traffic by this share, on which a meter may burst for `spanMs`. */
-    synchronized void pace(double limit, long spanMs, long nowMs) {
+    /** Sets the limit so that Kafka paces the traffic by this share. */
+    synchronized void pace(double limit, Window window, long nowMs) {
         share = limit;
         if (charged == null || !Samples.isPossible()) {
             bindMetric(limit);
             return;
         }
-        pace.charge(pacedCharge, pacedRequests, limit, limit * spanMs / 2 / 1000.0, nowMs);
+        pace.charge(pacedCharge, pacedRequests, limit, window, nowMs);
         pacedCharge = 0.0;
         pacedRequests = 0;
         double windowMs = charged.windowMs(nowMs);
