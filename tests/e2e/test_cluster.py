@@ -7,7 +7,7 @@ from kafka import KafkaAdminClient
 
 from scripts.testbed.cluster import Cluster, create_topic
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.long]
 
 
 def _replicas_and_leaders(admin: KafkaAdminClient, topic: str) -> tuple[set[int], list[int]]:

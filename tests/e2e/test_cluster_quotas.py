@@ -18,7 +18,7 @@ from scripts.testbed.job import wait_until
 from state.quotas.kinds import QuotaKind
 from streaming.cli.doctor import check_broker_plugin
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone, pytest.mark.long]
 
 BROKERS = 3
 TOPIC, PARTITIONS, CLIENT_ID = "test_topic", 6, "default_id"
@@ -137,7 +137,6 @@ def jvm() -> Iterator[Jvm]:
         yield machine
 
 
-@pytest.mark.long
 def test_kafkas_own_system_test_of_quotas_passes_cluster_wide(tmp_path: Path, jvm: Jvm) -> None:
     """kafkatest's quota_test.py with a default client-id quota: its sizes, JMX attributes and tolerances.
 
