@@ -79,7 +79,7 @@ def kafka_python_config(kafka: Mapping[str, str]) -> dict[str, object]:
     return config | _login(kafka) | _certificates(kafka)
 
 
-def error_line(error: Exception) -> str:
+def error_line(error: BaseException) -> str:
     """The error in one short line; never the arguments, they may hold a password."""
     return " ".join(str(error).split()) or type(error).__name__
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
-from configs.kafka import TopicSettings, connect
+from configs.kafka import TopicSettings, connect, error_line
 from sinks.background import BackgroundThread
 from sinks.topics import ensure_topics
 from state.errors import InvalidQuotaError, SluiceError
@@ -123,7 +123,7 @@ class LimitsPublisher:
 
     def _report(self, error: Exception) -> None:
         """Log a trouble once, until it changes or is over; one that nobody expected with its stack."""
-        trouble = " ".join(str(error).split()) or type(error).__name__
+        trouble = error_line(error)
         if trouble != self._trouble:
             self._trouble = trouble
             unexpected = not isinstance(error, KafkaError | SluiceError | OSError)

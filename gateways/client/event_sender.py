@@ -13,7 +13,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError
 
 from configs.errors import KafkaUnavailableError
-from configs.kafka import connect
+from configs.kafka import connect, error_line
 from gateways.errors import GatewayClosedError
 
 log = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ class EventSender:
         with self._counts:
             self.failed += 1
             self._room.notify()
-        log.error("a request event can't be published: %s", " ".join(str(error).split()))
+        log.error("a request event can't be published: %s", error_line(error))
 
     def _close_producer(self, producer: KafkaProducer) -> None:
         try:

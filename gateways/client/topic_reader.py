@@ -12,7 +12,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from configs.errors import KafkaUnavailableError
-from configs.kafka import connect
+from configs.kafka import connect, error_line
 from gateways.client.readable_batches import pass_over_unreadable_batches
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class TopicReader:
                     self._look_again_s = 0.0
                     self._read(consumer)
             except (KafkaError, KafkaUnavailableError, OSError) as error:
-                self._report(" ".join(str(error).split()) or type(error).__name__)
+                self._report(error_line(error))
                 self._closing.wait(REJOIN_S)
             except BaseException:  # a reader that is gone would let everybody through; sys.exit in a callback too
                 self.restarts += 1

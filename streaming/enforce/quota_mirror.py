@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from configs.kafka import error_line
 from sinks.background import BackgroundThread
 from sinks.tables.quotas import QuotasTable
 from state.errors import SluiceError
@@ -115,7 +116,7 @@ class QuotaMirror:
 
     def _note_trouble(self, error: Exception) -> None:
         """Log a trouble once, until it changes or is over; one that nobody expected with its stack."""
-        trouble = " ".join(str(error).split()) or type(error).__name__
+        trouble = error_line(error)
         if trouble == self._trouble:
             return
         self._trouble = trouble

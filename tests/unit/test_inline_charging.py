@@ -44,6 +44,18 @@ def create(*partitions: int, user: str = "alice", **fields: Any) -> Request:
     return Request("CreateTopics", user=user, mutations=mutations, **fields)
 
 
+def decide_at_once(loop: GatewayLoop, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every event of this gateway be decided while it is sent."""
+    send = gateway._sender.send
+
+    def send_and_decide(record: EventRecord, may_block: bool) -> bool:
+        sent = send(record, may_block)
+        loop.decide()
+        return sent
+
+    monkeypatch.setattr(gateway._sender, "send", send_and_decide)
+
+
 @pytest.fixture
 def loop() -> Iterator[GatewayLoop]:
     """One gateway, which gives up waiting for a decision at once."""
@@ -360,14 +372,7 @@ class TestMutations:
     def test_the_decision_is_the_answer_when_it_comes_in_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with gateway_loop(QUOTAS, decide_timeout_ms=60_000) as loop:
             gateway = loop.gateways[0]
-            send = gateway._sender.send
-
-            def send_and_decide(record: EventRecord, may_block: bool) -> bool:
-                sent = send(record, may_block)
-                loop.decide()
-                return sent
-
-            monkeypatch.setattr(gateway._sender, "send", send_and_decide)
+            decide_at_once(loop, gateway, monkeypatch)
             answer = gateway.admit_mutations(create(8, 8, 8))
 
             assert (answer.refused, answer.throttle_ms) == ((False, False, True), 5_000)
@@ -425,14 +430,7 @@ class TestMutations:
     def test_a_decided_wait_of_centuries_counts_as_the_longest_allowed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with gateway_loop(QUOTAS, decide_timeout_ms=60_000, max_mute_ms=5_000) as loop:
             gateway = loop.gateways[0]
-            send = gateway._sender.send
-
-            def send_and_decide(record: EventRecord, may_block: bool) -> bool:
-                sent = send(record, may_block)
-                loop.decide()
-                return sent
-
-            monkeypatch.setattr(gateway._sender, "send", send_and_decide)
+            decide_at_once(loop, gateway, monkeypatch)
 
             assert gateway.admit_mutations(create(2**31 - 1, 1)) == Answer(
                 5_000, False, (False, True), MUTATIONS, 1.0, None, gateway._id_stem + "-0"
