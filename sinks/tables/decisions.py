@@ -52,6 +52,9 @@ _DDL = f"""
 """
 """The decision, the source record that its id names, and the day on which it was decided (UTC)."""
 
+_LOOKED_UP_BY = ("decision_id", *SOURCE_COLUMNS, "timestamp_ms", "decided_at_ms", "user", "client_id")
+"""The source is what a micro-batch looks up, the others are what queries of the table ask for."""
+
 _DECISION_ID = r"^(.+)-(\d+)-(\d+)$"
 """`topic-partition-offset`, where the topic may have dashes and digits of its own."""
 
@@ -66,7 +69,7 @@ _MAX_DOUBLE = 1.7976931348623157e308
 
 def decisions_table(path: str) -> AuditTable:
     """The table at `path`, for rows of `parse_decisions`."""
-    return AuditTable(path, _DDL, ("date",), partial(append_once, path=path))
+    return AuditTable(path, _DDL, ("date",), partial(append_once, path=path), _LOOKED_UP_BY)
 
 
 def parse_decisions(records: DataFrame, requests: RequestsTopic, bounds: TimeBounds) -> DataFrame:

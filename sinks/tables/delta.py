@@ -26,6 +26,10 @@ _MAX_WIDTH = 10_000_000
 """Most offsets in the spans of a micro-batch whose rows are looked up by span alone."""
 
 
+_STATISTICS = "delta.dataSkippingStatsColumns"
+"""Delta's property that names the columns of which a file's least and greatest value are kept."""
+
+
 class Commit(NamedTuple):
     """Who commits what, so that a table can recognise a repeated micro-batch: the application and its batch number."""
 
@@ -49,13 +53,15 @@ class RequestsTopic(NamedTuple):
 class AuditTable(NamedTuple):
     """One table: where it is, its columns, and how the new rows of a micro-batch go into it.
 
-    `write` may be called again for the same commit, and must then change nothing.
+    `write` may be called again for the same commit, and must then change nothing. Readers skip files by the columns of
+    `looked_up_by`; without any, by Delta's first 32 columns. Each column costs time when a file is written.
     """
 
     path: str
     ddl: str
     partitioned_by: Sequence[str]
     write: Callable[[DataFrame, Commit], None]
+    looked_up_by: Sequence[str] = ()
 
 
 class AuditFeed(NamedTuple):
@@ -76,6 +82,8 @@ class AuditFeed(NamedTuple):
 def create_table(spark: SparkSession, table: AuditTable) -> None:
     """Create the table if there is none at its path."""
     builder = DeltaTable.createIfNotExists(spark).location(table.path).partitionedBy(*table.partitioned_by)
+    if table.looked_up_by:
+        builder = builder.property(_STATISTICS, ",".join(table.looked_up_by))
     columns = cast(StructType, StructType.fromDDL(table.ddl))
     builder.addColumns(list(columns)).execute()
 
