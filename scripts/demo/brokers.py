@@ -29,7 +29,8 @@ _TOPIC = "orders"
 _PARTITIONS = 4
 _LIMIT = 1_000_000.0
 _KINDS = {Role.PRODUCE: QuotaKind.PRODUCER_BYTE_RATE, Role.CONSUME: QuotaKind.CONSUMER_BYTE_RATE}
-_CLIENTS = {f"{library}-{role}r": (library, role) for role in _KINDS for library in Library}
+_LIBRARIES = (Library.LIBRDKAFKA, Library.KAFKA_PYTHON)
+_CLIENTS = {f"{library}-{role}r": (library, role) for role in _KINDS for library in _LIBRARIES}
 """Client-id -> the library and what its client does."""
 
 _LINE_SECONDS = 5.0
