@@ -53,11 +53,15 @@ class Ports(NamedTuple):
 
 @dataclass(frozen=True)
 class Node:
-    """A node among those of a cluster, which all know each other: the number is where its ports are in `cluster`."""
+    """A node among those of a cluster, which all know each other: the number is where its ports are in `cluster`.
+
+    The first `controllers` nodes are nothing but controllers; if there are none, each node is broker and controller.
+    """
 
     number: int
     cluster: Sequence[Ports]
     cluster_id: str
+    controllers: int = 0
 
     @property
     def ports(self) -> Ports:
@@ -68,6 +72,13 @@ class Node:
     def node_id(self) -> int:
         """Its `node.id`: the first node has 1."""
         return self.number + 1
+
+    @property
+    def roles(self) -> list[str]:
+        """Its `process.roles`."""
+        if not self.controllers:
+            return ["broker", "controller"]
+        return ["controller" if self.number < self.controllers else "broker"]
 
 
 class Broker:
@@ -260,14 +271,20 @@ def last_error(log: str) -> str:
 
 
 def _server_properties(data: Path, node: Node) -> dict[str, str]:
-    replicas = str(min(len(node.cluster), _REPLICAS))
-    voters = (f"{number}@127.0.0.1:{ports.controller}" for number, ports in enumerate(node.cluster, 1))
+    replicas = str(min(len(node.cluster) - node.controllers, _REPLICAS))
+    controllers = node.cluster[: node.controllers or None]
+    voters = (f"{number}@127.0.0.1:{ports.controller}" for number, ports in enumerate(controllers, 1))
+    of_roles = {
+        "broker": f"CLIENT://127.0.0.1:{node.ports.client}",
+        "controller": f"CONTROLLER://127.0.0.1:{node.ports.controller}",
+    }
+    listeners = [of_roles[role] for role in node.roles]
     return {
-        "process.roles": "broker,controller",
+        "process.roles": ",".join(node.roles),
         "node.id": str(node.node_id),
         "controller.quorum.voters": ",".join(voters),
-        "listeners": f"CLIENT://127.0.0.1:{node.ports.client},CONTROLLER://127.0.0.1:{node.ports.controller}",
-        "advertised.listeners": f"CLIENT://127.0.0.1:{node.ports.client}",
+        "listeners": ",".join(listeners),
+        "advertised.listeners": listeners[0],
         "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "CLIENT",
