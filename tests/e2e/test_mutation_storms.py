@@ -91,7 +91,7 @@ def storm(cluster: Cluster) -> list[tuple[float, int]]:
 def test_a_storm_of_create_topics_ends_at_the_quotas_rate_after_the_buckets_burst(
     tmp_path: Path, brokers: int, controllers: int
 ) -> None:
-    """Never more than burst and rate allow (one request is let through beyond them), and the last at most half as late again."""
+    """Never more than burst and rate allow, one request beyond them left out; the last at most half as late again."""
     with limited_cluster(tmp_path, brokers, controllers) as cluster:
         there = storm(cluster)
 
