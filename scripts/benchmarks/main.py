@@ -27,6 +27,7 @@ from scripts.benchmarks.cpu import measure_lookup, measure_stages
 from scripts.benchmarks.events import LOADS
 from scripts.benchmarks.latency import measure_latency
 from scripts.benchmarks.neighbours import measure_neighbours
+from scripts.benchmarks.plugin_cost import measure_plugin_cost
 from scripts.benchmarks.report import Findings, Report
 from scripts.benchmarks.rig import BenchmarkRig, Scale
 from scripts.benchmarks.state import measure_known_entities, measure_state
@@ -48,6 +49,7 @@ MEASURES: dict[str, tuple[str, Measure]] = {
     "g": ("quotas lookup", measure_lookup),
     "h": ("beside Kafka: clients at full speed, with the plugin and with Kafka's own quotas", measure_beside_kafka),
     "i": ("neighbours of a user with wide requests", measure_neighbours),
+    "j": ("cost of the broker plugin", measure_plugin_cost),
 }
 
 _PACKAGES = ("pyspark", "delta-spark", "pandas", "pyarrow", "numpy", "msgspec", "kafka-python", "confluent-kafka")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Group
-from rich.table import Table
+from rich.table import Column, Table
 
 Row = tuple[str, ...]
 
@@ -129,7 +129,7 @@ class Report:
         environment = "\n".join(f"{name}: {value}" for name, value in self.environment.items())
         tables = []
         for (title, *columns), rows in self._tables():
-            table = Table("", *columns, title=title, title_justify="left")
+            table = Table(Column(no_wrap=True), *columns, title=title, title_justify="left")
             for row in rows:
                 table.add_row(*row)
             tables.append(table)

@@ -168,10 +168,14 @@ class Broker:
 
     def wait(self) -> NoReturn:
         """Block while the broker runs. Raises BrokerError when it ends by itself."""
-        child = self._running()
-        while child.alive:
+        while True:
+            self.check()
             time.sleep(0.2)  # not a blocking wait, which a signal to another thread would not interrupt
-        raise BrokerError(f"the broker ended: {self._last_words()}")
+
+    def check(self) -> None:
+        """Raises BrokerError when the broker has ended by itself, or is not started."""
+        if not self._running().alive:
+            raise BrokerError(f"the broker ended by itself: {self._last_words()}; all of it: {self._log}")
 
     def _running(self) -> Child:
         if self._child is None:

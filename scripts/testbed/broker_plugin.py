@@ -1,17 +1,21 @@
 """Clusters whose brokers are gateways: with the broker plugin, and a look at its heartbeats."""
 
 import secrets
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Event, Lock, Thread
+from typing import Any
 
 import msgspec
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from configs.kafka import connect
 from configs.settings import Settings, load_settings
 from scripts.testbed.cluster import Cluster
 from scripts.testbed.job import wait_until
 from state.decisions.request import HEARTBEAT_API, Heartbeat, Share
+from state.quotas.entry import QuotaEntry
+from state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
 from streaming.java.plugin import plugin_jar, plugin_properties
 
 _POLL_MS = 200
@@ -39,6 +43,14 @@ def plugin_cluster(folder: Path, size: int, exempt_client_id: str, controllers: 
 def new_exempt_client_id() -> str:
     """A client-id that nobody else knows, for `plugin_cluster` and for `client.id` of the job's Kafka properties."""
     return f"sluice-{secrets.token_hex(8)}"
+
+
+def publish_limits(servers: str, entries: Sequence[QuotaEntry], version: int, options: Mapping[str, Any]) -> None:
+    """Publish a version of the limits, as the job does; `options` are those of kafka-python's producer."""
+    with KafkaProducer(bootstrap_servers=servers, **options) as producer:
+        for entry in entries:
+            producer.send("quota-limits", limit_value(entry, version), limit_key(entry), partition=0)
+        producer.send("quota-limits", version_end(version, len(entries)), VERSION_KEY, partition=0).get(10)
 
 
 class _DecidedHeartbeat(msgspec.Struct):

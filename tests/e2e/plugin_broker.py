@@ -13,10 +13,10 @@ from kafka.errors import KafkaError
 
 from scripts.testbed.broker import Broker
 from scripts.testbed.broker_jars import BROKER_JARS
+from scripts.testbed.broker_plugin import publish_limits
 from scripts.testbed.jmx import Jvm
 from scripts.testbed.kafka_quotas import AlteringAdmin
 from state.quotas.entry import QuotaEntry
-from state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
 from streaming.enforce.parsing import EventLimits, parse_request
 from streaming.enforce.source import Source
 from streaming.java.jars import JarSet
@@ -76,14 +76,6 @@ class PluginBroker:
         with Jvm() as jvm:
             (value,) = jvm.beans(self.broker.jmx_port).read("sluice:type=gateway,*", name).values()
             return value
-
-
-def publish_limits(servers: str, entries: Sequence[QuotaEntry], version: int, login: Login) -> None:
-    """Publish a version of the limits, as the job does."""
-    with closing(KafkaProducer(bootstrap_servers=servers, **login)) as producer:
-        for entry in entries:
-            producer.send("quota-limits", limit_value(entry, version), limit_key(entry), partition=0)
-        producer.send("quota-limits", version_end(version, len(entries)), VERSION_KEY, partition=0).get(10)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:

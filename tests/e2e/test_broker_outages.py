@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import confluent_kafka
 import pytest
+from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient
-from kafka.admin import ElectionType
 
 from configs.kafka import connect
 from scripts.testbed.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster, wait_for_gateways
@@ -34,7 +35,6 @@ def brokers_and_job(folder: Path) -> Iterator[tuple[Cluster, JobOnBrokers]]:
     """The first broker leads none of the topics that shares depend on, and a third of the clients' topic."""
     client_id = new_exempt_client_id()
     quota = {"entity": {"client_id": None}, "quotas": {"producer_byte_rate": QUOTA}}
-    topics = {"requests": "quota-requests", "decisions": "quota-decisions"}
     sections: Sections = {
         "kafka": {"client.id": client_id},
         "topics": {"replication_factor": BROKERS},
@@ -42,7 +42,7 @@ def brokers_and_job(folder: Path) -> Iterator[tuple[Cluster, JobOnBrokers]]:
     }
     with plugin_cluster(folder / "brokers", BROKERS, client_id) as cluster:
         with admin_of(cluster) as admin:
-            for name in topics.values():
+            for name in ("quota-requests", "quota-decisions"):
                 create_topic(admin, name, [0, 1, 1])
             create_topic(admin, TOPIC, [PARTITIONS // BROKERS] * BROKERS)
         with JobOnBrokers(folder, cluster.bootstrap_servers, sections, [quota]) as job:
@@ -59,7 +59,7 @@ class Watch:
     """What the brokers and the clients are seen to do."""
 
     def __init__(self, cluster: Cluster, heartbeats: Heartbeats, clients: list[FullSpeedClient]) -> None:
-        self._cluster = cluster
+        self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
         self._heartbeats = heartbeats
         self._clients = clients
 
@@ -86,8 +86,12 @@ class Watch:
 
     def alive(self) -> int:
         """How many brokers Kafka takes for alive."""
-        with admin_of(self._cluster) as admin:
-            return len(admin.describe_cluster()["brokers"])
+        return len(self._admin.list_topics(timeout=10).brokers)
+
+    def let_all_lead(self) -> None:
+        """Let each broker lead the partitions of the clients' topic that it led at first."""
+        partitions = [confluent_kafka.TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
+        self._admin.elect_leaders(confluent_kafka.ElectionType.PREFERRED, partitions).result(30)
 
 
 def test_shares_follow_a_broker_that_is_killed_and_comes_back_and_hold_without_the_job(tmp_path: Path) -> None:
@@ -109,8 +113,7 @@ def test_shares_follow_a_broker_that_is_killed_and_comes_back_and_hold_without_t
 
         killed.start()
         wait_until(lambda: watch.alive() == BROKERS, 60)
-        with admin_of(cluster) as admin:
-            admin.perform_leader_election(ElectionType.PREFERRED, {TOPIC: list(range(PARTITIONS))})
+        watch.let_all_lead()
         back_s = time.monotonic()
         wait_until(lambda: watch.all_shares(lambda shares: len(shares) == BROKERS and sum(shares.values()) < 1.3), 60)
         print(f"shrunk {time.monotonic() - back_s:.1f} s after it led again", watch.shares("librdkafka"))
