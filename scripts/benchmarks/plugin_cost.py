@@ -41,11 +41,14 @@ from streaming.java.java import find_java
 
 PAIRS = 9
 _TOPIC = "orders"
+_AS_IN_PRODUCTION = ("-XX:TieredStopAtLevel=4",)
+"""Java's second compiler, too, which brokers of the test bed do without."""
+
 _WARM_S = 5.0
 _RUN_S = 5.0
 _BYTES_PER_S = 1e12
 _PERCENT = 1e6
-_VALUE = bytes(10_000)
+_VALUE = bytes(100_000)
 _LATE_S = 30.0
 _SHARES_S = 60.0
 
@@ -152,7 +155,10 @@ def both_sides(rig: BenchmarkRig, name: str, quotas: dict[QuotaKind, float]) -> 
     """A broker with the plugin, one with the same quotas for each client-id by `kafka-configs`, and who decides."""
     folder, client_id = rig.folder / name, new_exempt_client_id()
     entries = [QuotaEntry(QuotaEntity(client_id=DEFAULT), kind, limit) for kind, limit in quotas.items()]
-    with plugin_cluster(folder / "plugin", 1, client_id) as with_plugin, Cluster(folder / "own", 1) as without:
+    with (
+        plugin_cluster(folder / "plugin", 1, client_id, jvm_options=_AS_IN_PRODUCTION) as with_plugin,
+        Cluster(folder / "own", 1, jvm_options=_AS_IN_PRODUCTION) as without,
+    ):
         ensure_topics(
             load_settings(environment={}).topics,
             {"bootstrap.servers": with_plugin.bootstrap_servers, "client.id": client_id},
@@ -217,7 +223,7 @@ def _throughput(rig: BenchmarkRig, side: Side, number: int) -> float:
 
 
 def _p99_ms(side: Side, bytes_per_s: float) -> float:
-    """p99 of the time until a record of 10 kB is acknowledged, at this speed; the first second left out."""
+    """p99 of the time until a record of 100 kB is acknowledged, at this speed; the first second left out."""
     latencies_ms: list[float] = []
 
     def delivered(error: object, message: Message) -> None:

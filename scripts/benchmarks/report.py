@@ -129,7 +129,7 @@ class Report:
         environment = "\n".join(f"{name}: {value}" for name, value in self.environment.items())
         tables = []
         for (title, *columns), rows in self._tables():
-            table = Table(Column(no_wrap=True), *columns, title=title, title_justify="left")
+            table = Table(Column(min_width=24), *columns, title=title, title_justify="left")
             for row in rows:
                 table.add_row(*row)
             tables.append(table)

@@ -88,8 +88,8 @@ class Broker:
     the server properties; `{port}` in one stands for the client port. Clients connect to the listener named CLIENT, so
     TLS or SASL is set by, for example, `listener.security.protocol.map=CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT` and
     `listener.name.client.*`. `jars` are those of the Kafka to run, `plugins` more of its class path. A `node` is one of
-    a cluster (`scripts.testbed.cluster`). With `jmx` it answers JMX on `jmx_port`. The broker ends with this process,
-    even if this process is killed.
+    a cluster (`scripts.testbed.cluster`). With `jmx` it answers JMX on `jmx_port`. `jvm_options` come after its
+    own, which make Java start quickly. The broker ends with this process, even if this process is killed.
     """
 
     def __init__(
@@ -103,6 +103,7 @@ class Broker:
         node: Node | None = None,
         heap_mib: int = 256,
         jmx: bool = False,
+        jvm_options: Sequence[str] = (),
     ) -> None:
         self._folder = folder.absolute()
         self._fresh = fresh
@@ -110,7 +111,7 @@ class Broker:
         self._jars = jars
         self._plugins = list(plugins)
         self._node = node
-        self._jvm_options = (f"-Xmx{heap_mib}m", *_JVM_OPTIONS)
+        self._jvm_options = (f"-Xmx{heap_mib}m", *_JVM_OPTIONS, *jvm_options)
         self._jmx = jmx
         self.jmx_port = 0
         self._child: Child | None = None

@@ -23,7 +23,9 @@ _ALIVE_MS = 3_000
 _START_S = 300.0
 
 
-def plugin_cluster(folder: Path, size: int, exempt_client_id: str, controllers: int = 0) -> Cluster:
+def plugin_cluster(
+    folder: Path, size: int, exempt_client_id: str, controllers: int = 0, jvm_options: Sequence[str] = ()
+) -> Cluster:
     """So many brokers, and controllers beside them, with the plugin, which uses the topics of the default settings.
 
     No quota holds clients whose client-id is `exempt_client_id`, or begins with it and a hyphen.
@@ -37,7 +39,7 @@ def plugin_cluster(folder: Path, size: int, exempt_client_id: str, controllers: 
             "sluice.exempt.client.id": exempt_client_id,
         }
 
-    return Cluster(folder, size, properties, [plugin_jar()], controllers)
+    return Cluster(folder, size, properties, [plugin_jar()], controllers, jvm_options)
 
 
 def new_exempt_client_id() -> str:

@@ -32,7 +32,9 @@ class Cluster:
         properties: PropertiesOf = lambda *_: {},
         plugins: Sequence[Path] = (),
         controllers: int = 0,
+        jvm_options: Sequence[str] = (),
     ) -> None:
+        self._jvm_options = jvm_options
         self._folder = folder.absolute()
         self._controllers = controllers
         self._size = size + controllers
@@ -93,6 +95,7 @@ class Cluster:
                 node=node,
                 heap_mib=_HEAP_MIB,
                 jmx=True,
+                jvm_options=self._jvm_options,
             )
             for node in self._all()
         ]
