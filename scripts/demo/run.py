@@ -159,11 +159,15 @@ class _Demo:
         load_stop = Event()
         load = Thread(target=self._publish, args=(load_stop,), daemon=True)
         load.start()
-        self._show()
-        if self._stop.is_set():
-            self._console.print("stopping: the job answers first what was sent; a second Ctrl-C ends it like a crash")
-        load_stop.set()
-        load.join()
+        try:
+            self._show()
+            if self._stop.is_set():
+                self._console.print(
+                    "stopping: the job answers first what was sent; a second Ctrl-C kills everything"
+                )
+        finally:  # without a broker a producer that is left open ends with a traceback
+            load_stop.set()
+            load.join()
         self._wait(self._unanswered, "for the decisions of {} requests")
         self._wait(self._not_in_delta, "for the audit query to write {} answers to Delta")
         with waiting(self._console, lambda: "for the job to stop"):

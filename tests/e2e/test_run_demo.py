@@ -30,9 +30,9 @@ def test_a_run_whose_broker_dies_ends_with_one_line_that_says_so(tmp_path: Path)
         (broker,) = [pid for pid, command in descendants(run.pid).items() if "kafka.Kafka" in command]
         os.kill(broker, signal.SIGKILL)
 
-        assert run.wait(120) == 1
+        assert run.wait(180) == 1  # the load gives up after 35 s, then the job ends
         assert "run: error: the broker ended by itself: " in errors.read_text()
-        assert "Traceback" not in errors.read_text()
+        assert len(errors.read_text().splitlines()) == 1
         assert not descendants(run.pid)
     finally:
         run.kill()
