@@ -7,7 +7,7 @@ from contextlib import closing
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
-from configs.kafka import TopicSettings, connect, error_line
+from configs.kafka import TopicSettings, Trouble, connect
 from sinks.background import BackgroundThread
 from sinks.topics import ensure_topics
 from state.errors import InvalidQuotaError, SluiceError
@@ -46,7 +46,7 @@ class LimitsPublisher:
         self._kafka = kafka
         self._in_force = in_force
         self._partition = TopicPartition(topics.limits, 0)
-        self._trouble = ""
+        self._trouble = Trouble()
         self._thread = BackgroundThread(
             "limits-publisher", self._publish_while_topic_lasts, _RETRY_S, failed=self._report
         )
@@ -81,7 +81,7 @@ class LimitsPublisher:
                     position = self._read_to(end, consumer, view)
                     if position >= end:
                         self._publish_difference(view, version, entries, producer)
-                self._trouble = ""
+                self._trouble.ends()
                 self._thread.stopped.wait(_LOOK_S)
 
     def _read_to(self, end: int, consumer: KafkaConsumer, view: LimitsView) -> int:
@@ -123,11 +123,9 @@ class LimitsPublisher:
 
     def _report(self, error: Exception) -> None:
         """Log a trouble once, until it changes or is over; one that nobody expected with its stack."""
-        trouble = error_line(error)
-        if trouble != self._trouble:
-            self._trouble = trouble
+        if self._trouble.is_new(error):
             unexpected = not isinstance(error, KafkaError | SluiceError | OSError)
-            log.error("limits can't be published: %s; trying again", trouble, exc_info=unexpected)
+            log.error("limits can't be published: %s; trying again", self._trouble.line, exc_info=unexpected)
 
 
 def _is_complete(view: LimitsView, version: int) -> bool:

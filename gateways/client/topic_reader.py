@@ -12,7 +12,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from configs.errors import KafkaUnavailableError
-from configs.kafka import connect, error_line
+from configs.kafka import Trouble, connect
 from gateways.client.readable_batches import pass_over_unreadable_batches
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class TopicReader:
         self._topic_id: object = None
         self._look_again_s = 0.0  # on the monotonic clock
         self._said: set[type[BaseException]] = set()
-        self._trouble = ""
+        self._trouble = Trouble()
         self._closing = Event()
         self._thread = Thread(target=self._run, name=f"sluice-reader-{reading.topic}", daemon=True)
 
@@ -117,7 +117,7 @@ class TopicReader:
                     self._look_again_s = 0.0
                     self._read(consumer)
             except (KafkaError, KafkaUnavailableError, OSError) as error:
-                self._report(error_line(error))
+                self._report(error)
                 self._closing.wait(REJOIN_S)
             except BaseException:  # a reader that is gone would let everybody through; sys.exit in a callback too
                 self.restarts += 1
@@ -136,7 +136,7 @@ class TopicReader:
             for partition, records in consumer.poll(timeout_ms=POLL_MS).items():
                 for record in records:
                     self._take(partition, record.offset, record.key, record.value)
-            self._trouble = ""
+            self._trouble.ends()
             if not self.caught_up.is_set() and self._is_caught_up(consumer):
                 self.caught_up.set()  # first: two readers that end at once must see it of each other
                 self._reading.on_caught_up()
@@ -211,8 +211,7 @@ class TopicReader:
             (consumer.position(partition, OFFSETS_TIMEOUT_MS) or 0) >= end for partition, end in self._ends.items()
         )
 
-    def _report(self, trouble: str) -> None:
+    def _report(self, error: Exception) -> None:
         """Logs a trouble once, until it changes or is over."""
-        if trouble != self._trouble:
-            self._trouble = trouble
-            log.warning("topic %s can't be read: %s; trying again", self._reading.topic, trouble)
+        if self._trouble.is_new(error):
+            log.warning("topic %s can't be read: %s; trying again", self._reading.topic, self._trouble.line)

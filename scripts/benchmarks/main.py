@@ -22,10 +22,12 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 
 from configs.errors import InvalidSettingsError
+from scripts.benchmarks.beside_kafka import measure_beside_kafka
 from scripts.benchmarks.cpu import measure_lookup, measure_stages
 from scripts.benchmarks.events import LOADS
 from scripts.benchmarks.latency import measure_latency
 from scripts.benchmarks.neighbours import measure_neighbours
+from scripts.benchmarks.plugin_cost import measure_plugin_cost
 from scripts.benchmarks.report import Findings, Report
 from scripts.benchmarks.rig import BenchmarkRig, Scale
 from scripts.benchmarks.state import measure_known_entities, measure_state
@@ -45,7 +47,9 @@ MEASURES: dict[str, tuple[str, Measure]] = {
     "e": ("CPU by stage", measure_stages),
     "f": ("audit", measure_audit),
     "g": ("quotas lookup", measure_lookup),
-    "h": ("neighbours of a user with wide requests", measure_neighbours),
+    "h": ("beside Kafka: clients at full speed, with the plugin and with Kafka's own quotas", measure_beside_kafka),
+    "i": ("neighbours of a user with wide requests", measure_neighbours),
+    "j": ("cost of the broker plugin", measure_plugin_cost),
 }
 
 _PACKAGES = ("pyspark", "delta-spark", "pandas", "pyarrow", "numpy", "msgspec", "kafka-python", "confluent-kafka")
@@ -109,6 +113,10 @@ class BenchOptions:
     known: Annotated[Numbers, _list_option(_numbers, "Known entities for c and d.")] = None
     charges: Annotated[Numbers, _list_option(_charges, "Charges per request for a and e.  [default: 1,2,4]")] = None
     rates: Annotated[Numbers, _list_option(_numbers, "Requests/s for b.  [default: 100,1000,5000; quick: 1000]")] = None
+    seconds: Annotated[int | None, typer.Option(min=70, help="Length of a run of h.  [default: 120; quick: 70]")] = None
+    every: Annotated[
+        bool, typer.Option("--all", help="In h also Java and kafka-python clients, and 3 MB/s, one run of each.")
+    ] = False
     settings: Annotated[
         list[Any] | None,
         typer.Option(
@@ -138,6 +146,8 @@ class BenchOptions:
             configured=(10, 1_000, 10_000) if quick else (10, 1_000, 100_000),
             rates_per_s=tuple(self.rates or ((1_000,) if quick else (100, 1_000, 5_000))),
             latency_s=4.0 if quick else 15.0,
+            held_s=self.seconds or (70 if quick else 120),
+            every_client=self.every,
             loads=tuple(load for load in LOADS if self.charges is None or load.charges in self.charges),
             overrides=overrides,
         )

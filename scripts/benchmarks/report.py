@@ -7,19 +7,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Group
-from rich.table import Table
+from rich.table import Column, Table
 
 Row = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One quantity, measured once per run."""
+    """One quantity, measured once per run.
+
+    In a section whose figures have a `row`, each row of the table has several figures, with a column for each name.
+    """
 
     section: str
     name: str
     unit: str
     values: Sequence[float]
+    row: str = ""
 
     @property
     def median(self) -> float:
@@ -75,11 +79,13 @@ class Findings:
     ratios: list[Ratio] = field(default_factory=list)
     bars: dict[str, Bar] = field(default_factory=dict)
 
-    def add(self, section: str, name: str, unit: str, values: Sequence[float], bar: Bar | None = None) -> Figure:
+    def add(
+        self, section: str, name: str, unit: str, values: Sequence[float], bar: Bar | None = None, row: str = ""
+    ) -> Figure:
         """Add a figure. Raises ValueError when there are no values: nothing was measured."""
         if not values:
             raise ValueError(f"{section}: {name} was not measured")
-        figure = Figure(section, name, unit, list(values))
+        figure = Figure(section, name, unit, list(values), row)
         self.figures.append(figure)
         if bar is not None:
             self.bars[name] = bar
@@ -107,6 +113,7 @@ class Report:
         figures = [
             {"section": figure.section, "name": figure.name, "unit": figure.unit, "median": figure.median}
             | {"values": list(figure.values), **_bar_json(bars.get(figure.name), figure.median)}
+            | ({"row": figure.row} if figure.row else {})
             for figure in self.findings.figures
         ]
         ratios = [
@@ -122,7 +129,7 @@ class Report:
         environment = "\n".join(f"{name}: {value}" for name, value in self.environment.items())
         tables = []
         for (title, *columns), rows in self._tables():
-            table = Table("", *columns, title=title, title_justify="left")
+            table = Table(Column(min_width=24), *columns, title=title, title_justify="left")
             for row in rows:
                 table.add_row(*row)
             tables.append(table)
@@ -139,6 +146,9 @@ class Report:
         """Head and rows of each table; the first column of the head is the title."""
         for section in self.findings.sections():
             figures = [figure for figure in self.findings.figures if figure.section == section]
+            if figures[0].row:
+                yield _with_columns(section, figures)
+                continue
             yield (section, "Median", "Lowest", "Highest", "Unit", "Bar"), [self._figure_row(f) for f in figures]
         ratios = self.findings.ratios
         yield (
@@ -150,6 +160,21 @@ class Report:
         numbers = (figure.median, min(figure.values), max(figure.values))
         bar = self.findings.bars.get(figure.name)
         return figure.name, *map(shown, numbers), figure.unit, f"{bar or ''} {_verdict(bar, figure.median)}".strip()
+
+
+def _with_columns(section: str, figures: Sequence[Figure]) -> tuple[Row, list[Row]]:
+    """Head and rows of a table with a column for each name; a cell is the median, and the range of several runs."""
+    names = dict.fromkeys((figure.name, figure.unit) for figure in figures)
+    rows: dict[str, dict[str, str]] = {}
+    for figure in figures:
+        rows.setdefault(figure.row, {})[figure.name] = _cell(figure)
+    head = (section, *(f"{name} ({unit})" if unit else name for name, unit in names))
+    return head, [(row, *(cells.get(name, "") for name, _ in names)) for row, cells in rows.items()]
+
+
+def _cell(figure: Figure) -> str:
+    spread = f" ({shown(min(figure.values))} to {shown(max(figure.values))})" if len(figure.values) > 1 else ""
+    return f"{shown(figure.median)}{spread}"
 
 
 def shown(number: float) -> str:

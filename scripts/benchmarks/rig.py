@@ -58,6 +58,8 @@ class Scale:
     configured: tuple[int, ...]
     rates_per_s: tuple[int, ...]
     latency_s: float
+    held_s: int
+    every_client: bool
     loads: tuple[Load, ...]
     overrides: Sections
 

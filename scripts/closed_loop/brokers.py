@@ -60,6 +60,7 @@ class BrokersSituation:
     own_quotas: bool = False
     kill_job_at: float | None = None
     kill_broker_at: float | None = None
+    library: Library = Library.LIBRDKAFKA
 
     def alone(self) -> "BrokersSituation":
         """The same client on one broker with Kafka's own quota."""
@@ -138,7 +139,7 @@ def _fill(folder: Path, cluster: Cluster) -> None:
 
 def _measure(folder: Path, situation: BrokersSituation, cluster: Cluster, job: JobOnBrokers | None) -> BrokersMeasures:
     role = _ROLES[situation.quota]
-    client = FullSpeedClient(folder, CLIENT, Library.LIBRDKAFKA, role, cluster.bootstrap_servers, TOPIC)
+    client = FullSpeedClient(folder, CLIENT, situation.library, role, cluster.bootstrap_servers, TOPIC)
     wait_until(lambda: client.is_ready, _START_S)
     began_s, began_ms, cpu_s = time.monotonic(), time.time_ns() // 1_000_000, _CpuSeconds(cluster)
     with _request_time(cluster, role is Role.REQUESTS) as request_time:

@@ -29,7 +29,8 @@ _TOPIC = "orders"
 _PARTITIONS = 4
 _LIMIT = 1_000_000.0
 _KINDS = {Role.PRODUCE: QuotaKind.PRODUCER_BYTE_RATE, Role.CONSUME: QuotaKind.CONSUMER_BYTE_RATE}
-_CLIENTS = {f"{library}-{role}r": (library, role) for role in _KINDS for library in Library}
+_LIBRARIES = (Library.LIBRDKAFKA, Library.KAFKA_PYTHON)
+_CLIENTS = {f"{library}-{role}r": (library, role) for role in _KINDS for library in _LIBRARIES}
 """Client-id -> the library and what its client does."""
 
 _LINE_SECONDS = 5.0
@@ -56,7 +57,7 @@ def run_with_brokers(size: int, seconds: float, fresh: bool, stop: Event, consol
         heartbeats = Heartbeats(job.settings)
         stack.callback(heartbeats.close)
         clients = [_client(folder, cluster, name) for name in _CLIENTS]
-        code = _show(clients, job, heartbeats, seconds, stop, console)
+        code = _show(cluster, clients, job, heartbeats, seconds, stop, console)
         for client in clients:
             client.stop()
         with waiting(console, lambda: "for the job to stop"):
@@ -98,6 +99,7 @@ def _use(client: FullSpeedClient) -> ClientUse:
 
 
 def _show(
+    cluster: Cluster,
     clients: list[FullSpeedClient],
     job: SluiceJob,
     heartbeats: Heartbeats,
@@ -105,11 +107,16 @@ def _show(
     stop: Event,
     console: Console,
 ) -> int:
-    """Show the clients until `stop` or the end of the time. Raises RunError when the job ends by itself."""
+    """Show the clients until `stop` or the end of the time.
+
+    Raises RunError when the job ends by itself, BrokerError when the last broker does.
+    """
     begun = shown = time.monotonic()
     with ExitStack() as stack:
         live = stack.enter_context(Live(console=console, auto_refresh=False)) if console.is_terminal else None
         while not stop.wait(_POLL_SECONDS) and time.monotonic() - begun < seconds:
+            if not cluster.alive:
+                cluster.brokers[-1].check()
             job.running()
             if ended := [client.name for client in clients if not client.alive]:
                 console.print(f"{', '.join(ended)} ended; see {job.folder}/{ended[0]}.log")

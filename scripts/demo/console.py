@@ -16,6 +16,7 @@ from scripts.testbed.job import SluiceJob
 _WAITING_SECONDS = 3.0
 _WAITING_FOR = {
     "broker": "for the broker to answer",
+    "quotas": "for the cluster's quotas to be read",
     "session": "for the job's Spark session: Java starts",
     "queries": "for the job's queries to start",
 }

@@ -81,10 +81,11 @@ def run_demo(options: RunOptions) -> int:
         return run_with_brokers(options.brokers, options.seconds, options.fresh, stop, console)
     with ExitStack() as stack:
         folder = stack.enter_context(work_folder("run", options.fresh))
-        bootstrap_servers = options.bootstrap_servers
+        bootstrap_servers, broker = options.bootstrap_servers, None
         if not bootstrap_servers and not options.config:
             with waiting(console, lambda: "for the embedded broker to start"):
-                bootstrap_servers = stack.enter_context(Broker(folder / "broker")).bootstrap_servers
+                broker = stack.enter_context(Broker(folder / "broker"))
+            bootstrap_servers = broker.bootstrap_servers
         job = SluiceJob(folder, *_layers(options.config, folder, bootstrap_servers))
         settings = job.settings
         ensure_topics(settings.topics, settings.kafka)
@@ -102,7 +103,7 @@ def run_demo(options: RunOptions) -> int:
             console.print("stopped while the job was starting; nothing was published")
             return 0
         print(commands_to_try(job.settings_file, settings.health), flush=True)
-        return _Demo(options, job, counts, stop, console).run()
+        return _Demo(options, broker, job, counts, stop, console).run()
 
 
 def _layers(config: Path | None, folder: Path, bootstrap_servers: str | None) -> list[Sections]:
@@ -133,8 +134,17 @@ def absolute_paths(settings: Settings) -> Sections:
 class _Demo:
     """The load on a running job, its display and its summary."""
 
-    def __init__(self, options: RunOptions, job: SluiceJob, counts: LiveCounts, stop: Event, console: Console) -> None:
+    def __init__(
+        self,
+        options: RunOptions,
+        broker: Broker | None,
+        job: SluiceJob,
+        counts: LiveCounts,
+        stop: Event,
+        console: Console,
+    ) -> None:
         self._options = options
+        self._broker = broker
         self._job = job
         self._settings = job.settings
         self._counts = counts
@@ -149,11 +159,15 @@ class _Demo:
         load_stop = Event()
         load = Thread(target=self._publish, args=(load_stop,), daemon=True)
         load.start()
-        self._show()
-        if self._stop.is_set():
-            self._console.print("stopping: the job answers first what was sent; a second Ctrl-C ends it like a crash")
-        load_stop.set()
-        load.join()
+        try:
+            self._show()
+            if self._stop.is_set():
+                self._console.print(
+                    "stopping: the job answers first what was sent; a second Ctrl-C kills everything"
+                )
+        finally:  # without a broker a producer that is left open ends with a traceback
+            load_stop.set()
+            load.join()
         self._wait(self._unanswered, "for the decisions of {} requests")
         self._wait(self._not_in_delta, "for the audit query to write {} answers to Delta")
         with waiting(self._console, lambda: "for the job to stop"):
@@ -173,13 +187,18 @@ class _Demo:
             publish(producer, topic, generator, stop, self._options.rate, sent=self._sent)
 
     def _show(self) -> None:
-        """Show the numbers until Ctrl-C or the end of the time. Raises RunError when the job ends by itself."""
+        """Show the numbers until Ctrl-C or the end of the time.
+
+        Raises RunError when the job ends by itself, BrokerError when the embedded broker does.
+        """
         begun = time.monotonic()
         shown = 0.0
         with ExitStack() as stack:
             terminal = self._console.is_terminal
             live = stack.enter_context(Live(console=self._console, auto_refresh=False)) if terminal else None
             while not self._stop.wait(_POLL_SECONDS) and time.monotonic() - begun < self._options.seconds:
+                if self._broker is not None:
+                    self._broker.check()
                 self._job.running()
                 elapsed_s = time.monotonic() - begun
                 numbers = (self._counts, self._job.status(), self._sent.events, self._sent.events / elapsed_s)

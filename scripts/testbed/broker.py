@@ -53,11 +53,15 @@ class Ports(NamedTuple):
 
 @dataclass(frozen=True)
 class Node:
-    """A node among those of a cluster, which all know each other: the number is where its ports are in `cluster`."""
+    """A node among those of a cluster, which all know each other: the number is where its ports are in `cluster`.
+
+    The first `controllers` nodes are nothing but controllers; if there are none, each node is broker and controller.
+    """
 
     number: int
     cluster: Sequence[Ports]
     cluster_id: str
+    controllers: int = 0
 
     @property
     def ports(self) -> Ports:
@@ -69,6 +73,13 @@ class Node:
         """Its `node.id`: the first node has 1."""
         return self.number + 1
 
+    @property
+    def roles(self) -> list[str]:
+        """Its `process.roles`."""
+        if not self.controllers:
+            return ["broker", "controller"]
+        return ["controller" if self.number < self.controllers else "broker"]
+
 
 class Broker:
     """One embedded Kafka broker, as a context manager or by start and stop.
@@ -77,8 +88,8 @@ class Broker:
     the server properties; `{port}` in one stands for the client port. Clients connect to the listener named CLIENT, so
     TLS or SASL is set by, for example, `listener.security.protocol.map=CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT` and
     `listener.name.client.*`. `jars` are those of the Kafka to run, `plugins` more of its class path. A `node` is one of
-    a cluster (`scripts.testbed.cluster`). With `jmx` it answers JMX on `jmx_port`. The broker ends with this process,
-    even if this process is killed.
+    a cluster (`scripts.testbed.cluster`). With `jmx` it answers JMX on `jmx_port`. `jvm_options` come after its
+    own, which make Java start quickly. The broker ends with this process, even if this process is killed.
     """
 
     def __init__(
@@ -92,6 +103,7 @@ class Broker:
         node: Node | None = None,
         heap_mib: int = 256,
         jmx: bool = False,
+        jvm_options: Sequence[str] = (),
     ) -> None:
         self._folder = folder.absolute()
         self._fresh = fresh
@@ -99,7 +111,7 @@ class Broker:
         self._jars = jars
         self._plugins = list(plugins)
         self._node = node
-        self._jvm_options = (f"-Xmx{heap_mib}m", *_JVM_OPTIONS)
+        self._jvm_options = (f"-Xmx{heap_mib}m", *_JVM_OPTIONS, *jvm_options)
         self._jmx = jmx
         self.jmx_port = 0
         self._child: Child | None = None
@@ -157,10 +169,14 @@ class Broker:
 
     def wait(self) -> NoReturn:
         """Block while the broker runs. Raises BrokerError when it ends by itself."""
-        child = self._running()
-        while child.alive:
+        while True:
+            self.check()
             time.sleep(0.2)  # not a blocking wait, which a signal to another thread would not interrupt
-        raise BrokerError(f"the broker ended: {self._last_words()}")
+
+    def check(self) -> None:
+        """Raises BrokerError when the broker has ended by itself, or is not started."""
+        if not self._running().alive:
+            raise BrokerError(f"the broker ended by itself: {self._last_words()}; all of it: {self._log}")
 
     def _running(self) -> Child:
         if self._child is None:
@@ -260,14 +276,20 @@ def last_error(log: str) -> str:
 
 
 def _server_properties(data: Path, node: Node) -> dict[str, str]:
-    replicas = str(min(len(node.cluster), _REPLICAS))
-    voters = (f"{number}@127.0.0.1:{ports.controller}" for number, ports in enumerate(node.cluster, 1))
+    replicas = str(min(len(node.cluster) - node.controllers, _REPLICAS))
+    controllers = node.cluster[: node.controllers or None]
+    voters = (f"{number}@127.0.0.1:{ports.controller}" for number, ports in enumerate(controllers, 1))
+    of_roles = {
+        "broker": f"CLIENT://127.0.0.1:{node.ports.client}",
+        "controller": f"CONTROLLER://127.0.0.1:{node.ports.controller}",
+    }
+    listeners = [of_roles[role] for role in node.roles]
     return {
-        "process.roles": "broker,controller",
+        "process.roles": ",".join(node.roles),
         "node.id": str(node.node_id),
         "controller.quorum.voters": ",".join(voters),
-        "listeners": f"CLIENT://127.0.0.1:{node.ports.client},CONTROLLER://127.0.0.1:{node.ports.controller}",
-        "advertised.listeners": f"CLIENT://127.0.0.1:{node.ports.client}",
+        "listeners": ",".join(listeners),
+        "advertised.listeners": listeners[0],
         "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "CLIENT",

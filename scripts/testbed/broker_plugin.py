@@ -1,17 +1,21 @@
 """Clusters whose brokers are gateways: with the broker plugin, and a look at its heartbeats."""
 
 import secrets
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Event, Lock, Thread
+from typing import Any
 
 import msgspec
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from configs.kafka import connect
 from configs.settings import Settings, load_settings
 from scripts.testbed.cluster import Cluster
 from scripts.testbed.job import wait_until
 from state.decisions.request import HEARTBEAT_API, Heartbeat, Share
+from state.quotas.entry import QuotaEntry
+from state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
 from streaming.java.plugin import plugin_jar, plugin_properties
 
 _POLL_MS = 200
@@ -19,8 +23,10 @@ _ALIVE_MS = 3_000
 _START_S = 300.0
 
 
-def plugin_cluster(folder: Path, size: int, exempt_client_id: str) -> Cluster:
-    """So many brokers with the plugin, which uses the topics of the default settings.
+def plugin_cluster(
+    folder: Path, size: int, exempt_client_id: str, controllers: int = 0, jvm_options: Sequence[str] = ()
+) -> Cluster:
+    """So many brokers, and controllers beside them, with the plugin, which uses the topics of the default settings.
 
     No quota holds clients whose client-id is `exempt_client_id`, or begins with it and a hyphen.
     """
@@ -33,12 +39,20 @@ def plugin_cluster(folder: Path, size: int, exempt_client_id: str) -> Cluster:
             "sluice.exempt.client.id": exempt_client_id,
         }
 
-    return Cluster(folder, size, properties, [plugin_jar()])
+    return Cluster(folder, size, properties, [plugin_jar()], controllers, jvm_options)
 
 
 def new_exempt_client_id() -> str:
     """A client-id that nobody else knows, for `plugin_cluster` and for `client.id` of the job's Kafka properties."""
     return f"sluice-{secrets.token_hex(8)}"
+
+
+def publish_limits(servers: str, entries: Sequence[QuotaEntry], version: int, options: Mapping[str, Any]) -> None:
+    """Publish a version of the limits, as the job does; `options` are those of kafka-python's producer."""
+    with KafkaProducer(bootstrap_servers=servers, **options) as producer:
+        for entry in entries:
+            producer.send("quota-limits", limit_value(entry, version), limit_key(entry), partition=0)
+        producer.send("quota-limits", version_end(version, len(entries)), VERSION_KEY, partition=0).get(10)
 
 
 class _DecidedHeartbeat(msgspec.Struct):

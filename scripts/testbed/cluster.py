@@ -1,6 +1,6 @@
-"""Embedded brokers that are one cluster: real Kafkas in KRaft mode, each broker and controller, on loopback."""
+"""Embedded brokers that are one cluster: real Kafkas in KRaft mode on loopback."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Self
@@ -21,19 +21,28 @@ class Cluster:
     """So many brokers in a folder, as a context manager or by start and stop.
 
     Their data survives a restart, and they end with this process, as that of a `Broker` does. `plugins` are added to
-    their class path. `brokers` answer JMX, and can be killed and started one by one.
+    their class path. `brokers` answer JMX, and can be killed and started one by one. Each is a controller, too, unless
+    there are `controllers` beside them, which are nothing else and have the first numbers.
     """
 
     def __init__(
-        self, folder: Path, size: int, properties: PropertiesOf = lambda *_: {}, plugins: Sequence[Path] = ()
+        self,
+        folder: Path,
+        size: int,
+        properties: PropertiesOf = lambda *_: {},
+        plugins: Sequence[Path] = (),
+        controllers: int = 0,
+        jvm_options: Sequence[str] = (),
     ) -> None:
+        self._jvm_options = jvm_options
         self._folder = folder.absolute()
-        self._size = size
+        self._controllers = controllers
+        self._size = size + controllers
         self._properties = properties
         self._plugins = plugins
         self._cluster_id = new_cluster_id()  # of brokers that have data already, their own id counts
         self._ports: list[Ports] = []
-        self.brokers: list[Broker] = []
+        self._nodes: list[Broker] = []
 
     def __enter__(self) -> Self:
         self.start()
@@ -45,7 +54,12 @@ class Cluster:
     @property
     def bootstrap_servers(self) -> str:
         """`127.0.0.1:port` of each broker, with commas between."""
-        return ",".join(f"127.0.0.1:{ports.client}" for ports in self._ports)
+        return ",".join(f"127.0.0.1:{ports.client}" for ports in self._ports[self._controllers :])
+
+    @property
+    def brokers(self) -> list[Broker]:
+        """All brokers, those that don't run included."""
+        return self._nodes[self._controllers :]
 
     @property
     def alive(self) -> list[Broker]:
@@ -65,14 +79,15 @@ class Cluster:
             self._start()
 
     def stop(self) -> None:
-        """Stop all brokers at once. They can't wait for each other: a controller without the others does nothing."""
-        with ThreadPoolExecutor(self._size) as pool:
-            list(pool.map(Broker.stop, self.brokers))
+        """Stop all brokers at once, because controllers among them would wait for each other; then the controllers."""
+        for nodes in (self.brokers, self._nodes[: self._controllers]):
+            with ThreadPoolExecutor(self._size) as pool:
+                list(pool.map(Broker.stop, nodes))
 
     def _choose_ports(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._ports = remembered_ports(self._folder / "ports.json", self._size)
-        self.brokers = [
+        self._nodes = [
             Broker(
                 self._folder / str(node.node_id),
                 properties=self._properties(self.bootstrap_servers, node.node_id),
@@ -80,18 +95,23 @@ class Cluster:
                 node=node,
                 heap_mib=_HEAP_MIB,
                 jmx=True,
+                jvm_options=self._jvm_options,
             )
-            for node in (Node(number, self._ports, self._cluster_id) for number in range(self._size))
+            for node in self._all()
         ]
+
+    def _all(self) -> Iterator[Node]:
+        for number in range(self._size):
+            yield Node(number, self._ports, self._cluster_id, self._controllers)
 
     def _start(self) -> None:
         with ThreadPoolExecutor(self._size) as pool:
-            starts = [pool.submit(broker.start) for broker in self.brokers]
+            starts = [pool.submit(node.start) for node in self._nodes]
             try:
                 _first_failure(starts)
             except BaseException:
-                for broker in self.brokers:  # one that waits for the others would go on waiting
-                    broker.kill()
+                for node in self._nodes:  # one that waits for the others would go on waiting
+                    node.kill()
                 raise
 
 

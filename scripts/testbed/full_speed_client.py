@@ -2,9 +2,11 @@
 
     python -m scripts.testbed.full_speed_client '{"library": "librdkafka", ...}'
 
-runs until SIGTERM, with the fields of `ClientOptions`. `FullSpeedClient` starts one as a child.
+runs until SIGTERM, with the fields of `ClientOptions`. `FullSpeedClient` starts one as a child; that of
+`Library.JAVA` is `FullSpeedJavaClient.java`.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -22,11 +24,14 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaTimeoutError
 
 from scripts.command import stop_on_signals
+from scripts.testbed.broker_jars import BROKER_JARS
 from scripts.testbed.processes import Child
+from streaming.java.java import find_java
 
 READY = "ready"
 _ERROR = "error: "
 
+_JAVA_CLIENT = Path(__file__).with_name("FullSpeedJavaClient.java")
 _RECORD_BYTES = 10_000
 _QUEUE_BYTES = 32 * 2**20
 _BATCH_BYTES = 100_000
@@ -39,6 +44,7 @@ class Library(StrEnum):
 
     LIBRDKAFKA = "librdkafka"
     KAFKA_PYTHON = "kafka-python"
+    JAVA = "java"
 
 
 class Role(StrEnum):
@@ -74,8 +80,7 @@ class FullSpeedClient:
         self._log = folder / f"{name}.log"
         self._samples.write_text("")
         options = ClientOptions(library, role, servers, topic, name, str(self._samples))
-        command = [sys.executable, "-m", "scripts.testbed.full_speed_client", msgspec.json.encode(options).decode()]
-        self._child = Child(command, self._log)
+        self._child = Child(_command(options), self._log)
 
     @property
     def alive(self) -> bool:
@@ -100,6 +105,15 @@ class FullSpeedClient:
     def stop(self) -> None:
         """End it; SIGKILL after 10 s."""
         self._child.end(SIGTERM, 10)
+
+
+def _command(options: ClientOptions) -> list[str]:
+    if options.library is not Library.JAVA:
+        return [sys.executable, "-m", "scripts.testbed.full_speed_client", msgspec.json.encode(options).decode()]
+    java, _ = find_java()
+    class_path = os.pathsep.join(map(str, BROKER_JARS.paths()))
+    arguments = [options.role, options.bootstrap_servers, options.topic, options.client_id, options.samples]
+    return [java, "-Xmx256m", "-cp", class_path, str(_JAVA_CLIENT), *arguments, str(_RECORD_BYTES)]
 
 
 class _Samples:

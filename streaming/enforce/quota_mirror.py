@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from configs.kafka import error_line
+from configs.kafka import Trouble
 from sinks.background import BackgroundThread
 from sinks.tables.quotas import QuotasTable
 from state.errors import SluiceError
@@ -50,7 +50,7 @@ class QuotaMirror:
         self._report = report
         self._answer: list[ClusterQuota] = []
         self._compared_with: int | None = None
-        self._trouble: str | None = None
+        self._trouble = Trouble()
         self._left_out: frozenset[str] = frozenset()
         self._thread = BackgroundThread("quota-mirror", self._look_and_pause, pause_s=0.0)
 
@@ -71,12 +71,13 @@ class QuotaMirror:
         except Exception as error:  # of any class: an answer that nobody foresaw must not end the job's start
             self._note_trouble(error)
         else:
-            self._note_success()
-        self._report(self._trouble, len(self._left_out))
+            if self._trouble.ends():
+                log.info("the cluster's quotas are mirrored again")
+        self._report(self._trouble.line, len(self._left_out))
 
     def pause_s(self) -> float:
         """The pause after the last look, in seconds."""
-        if self._trouble is not None:
+        if self._trouble.line is not None:
             return _RETRY_S
         return max(self._poll_s, len(self._answer) * _PAUSE_PER_ENTITY_S)
 
@@ -116,18 +117,10 @@ class QuotaMirror:
 
     def _note_trouble(self, error: Exception) -> None:
         """Log a trouble once, until it changes or is over; one that nobody expected with its stack."""
-        trouble = error_line(error)
-        if trouble == self._trouble:
-            return
-        self._trouble = trouble
-        log.error(
-            "%s; quotas version %d stays in force",
-            trouble,
-            self._in_force()[0],
-            exc_info=not isinstance(error, SluiceError),
-        )
-
-    def _note_success(self) -> None:
-        if self._trouble is not None:
-            log.info("the cluster's quotas are mirrored again")
-        self._trouble = None
+        if self._trouble.is_new(error):
+            log.error(
+                "%s; quotas version %d stays in force",
+                self._trouble.line,
+                self._in_force()[0],
+                exc_info=not isinstance(error, SluiceError),
+            )

@@ -7,7 +7,7 @@ from contextlib import closing
 import msgspec
 from kafka import KafkaConsumer, TopicPartition
 
-from configs.kafka import connect, error_line
+from configs.kafka import Trouble, connect
 from sinks.background import BackgroundThread
 from streaming.checkpoint.job_identity import JobIdentity
 
@@ -85,6 +85,7 @@ class ForeignDecisionsWatch:
         self.found = ForeignDecisions(topic, identity)
         self._topic = topic
         self._kafka = kafka
+        self._trouble = Trouble()
         self._thread = BackgroundThread("foreign-decisions", self._look_while_topic_lasts, _RETRY_S, self._report)
 
     def start(self) -> None:
@@ -111,11 +112,14 @@ class ForeignDecisionsWatch:
                     consumer.seek(partition, max(first[partition], seen[partition], end - _NEWEST))
                     seen[partition] = end
                 self._read_to(ends, consumer)
+                self._trouble.ends()
                 if self._thread.stopped.wait(_LOOK_S):
                     return
 
     def _report(self, error: Exception) -> None:
-        log.warning("can't look for decisions of other jobs: %s; trying again", error_line(error))
+        """Log a trouble once, until it changes or is over."""
+        if self._trouble.is_new(error):
+            log.warning("can't look for decisions of other jobs: %s; trying again", self._trouble.line)
 
     def _read_to(self, ends: Mapping[TopicPartition, int], consumer: KafkaConsumer) -> None:
         for _ in range(_MOST_POLLS):

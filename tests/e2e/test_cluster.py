@@ -1,4 +1,4 @@
-"""Embedded brokers as one cluster: each is broker and controller, and can be killed and started again."""
+"""Embedded brokers as one cluster: they can be killed and started again."""
 
 from pathlib import Path
 
@@ -32,3 +32,12 @@ def test_three_brokers_are_one_cluster_that_outlives_one_of_them(tmp_path: Path)
 
         assert cluster.bootstrap_servers == address
         assert len(cluster.alive) == 3
+
+
+def test_a_cluster_can_have_a_dedicated_controller(tmp_path: Path) -> None:
+    with (
+        Cluster(tmp_path, 2, controllers=1) as cluster,
+        KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers) as admin,
+    ):
+        admin.create_topics({"spread": {"assignments": {0: [2], 1: [3]}}}, wait_for_metadata=True)
+        assert _replicas_and_leaders(admin, "spread") == ({1}, [2, 3])

@@ -85,6 +85,17 @@ def test_the_tables_show_environment_spread_and_bars(findings: Findings, kind: s
     assert "copy / enforce 1.67 ≤ 1.5 MISSED" in lines
 
 
+def test_figures_of_one_row_share_a_line_with_a_column_for_each_name() -> None:
+    found = Findings()
+    for row, means in (("plugin", [1.0, 0.98, 1.02]), ("own quotas", [2.9, 2.8, 3.0])):
+        found.add("Producer", "mean over quota", "", means, row=row)
+        found.add("Producer", "longest silence", "s", [4.0], row=row)
+    lines = Report(ENVIRONMENT, found).markdown().splitlines()
+    assert "| Producer | mean over quota | longest silence (s) |" in lines
+    assert "| plugin | 1 (0.98 to 1.02) | 4 |" in lines
+    assert "| own quotas | 2.9 (2.8 to 3) | 4 |" in lines
+
+
 @pytest.mark.parametrize(
     ("number", "text"),
     [(16_234.5, "16 200"), (999.6, "1 000"), (52.04, "52"), (0.45678, "0.457"), (1_234_567.0, "1 230 000"), (0.0, "0")],

@@ -3,7 +3,8 @@
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from threading import Event
+from typing import Any, NoReturn
 
 import pytest
 
@@ -16,7 +17,8 @@ from streaming.enforce.simulation import Simulation
 from streaming.enforce.source import Source
 from streaming.enforce.wire import OutputRecord
 from streaming.errors import CheckpointError
-from streaming.runtime.foreign_decisions import ForeignDecisions
+from streaming.runtime import foreign_decisions
+from streaming.runtime.foreign_decisions import ForeignDecisions, ForeignDecisionsWatch
 from tests.unit.test_decisions import DEFAULTS
 
 OWN = JobIdentity("own", made_at_ms=1_000)
@@ -130,3 +132,27 @@ def test_forged_jobs_fill_neither_memory_nor_log(caplog: pytest.LogCaptureFixtur
         found.take(decided(job_id=f"forged-{number}"))
 
     assert (found.count, len(found.jobs), len(caplog.records)) == (1_000, 10, 10)
+
+
+def test_a_broker_that_is_away_is_said_once_until_the_trouble_is_another_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    troubles, all_met = iter(["away", "away", "away", "refused"]), Event()
+
+    def connect(*_: object, **__: object) -> NoReturn:
+        trouble = next(troubles, None)
+        if trouble is None:
+            all_met.set()
+        raise OSError(trouble or "refused")
+
+    monkeypatch.setattr(foreign_decisions, "_RETRY_S", 0.001)
+    monkeypatch.setattr(foreign_decisions, "connect", connect)
+    watch = ForeignDecisionsWatch("decisions", {}, OWN)
+    watch.start()
+    assert all_met.wait(10)
+    watch.stop()
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "can't look for decisions of other jobs: away; trying again",
+        "can't look for decisions of other jobs: refused; trying again",
+    ]

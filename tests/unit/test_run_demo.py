@@ -64,7 +64,7 @@ def a_run(tmp_path: Path, answers: Answers, sent: Sent, output: StringIO, **job:
     none = str(tmp_path)
     delta = replace(settings.delta, decisions=none, dead_letters=none, quota_metrics=none, unreadable=none)
     process: Any = Mock(settings=replace(settings, delta=delta), **job)
-    run = demo._Demo(RunOptions(), process, answers, Event(), Console(file=output, width=120))  # type: ignore[arg-type]
+    run = demo._Demo(RunOptions(), None, process, answers, Event(), Console(file=output, width=120))  # type: ignore[arg-type]
     run._sent = sent
     return run
 

@@ -98,6 +98,11 @@ final class Samples {
         events = -1;
     }
 
+    /** Whether nothing was recorded since the last look: a record goes into the current sample, and counts there. */
+    private boolean isUnchanged(int index, long start, long count) {
+        return index < starts.length && starts[index] == start && counts[index] == count;
+    }
+
     private void take(int index, double value, long start, long count) {
         boolean isSame = starts[index] == start && counts[index] <= count;
         gained += isSame ? value - values[index] : value;
@@ -120,6 +125,7 @@ final class Samples {
         private final Field lock;
         private final Field rateStat;
         private final Field samples;
+        private final Field current;
         private final Field value;
         private final Field start;
         private final Field count;
@@ -128,6 +134,7 @@ final class Samples {
             lock = opened(KafkaMetric.class, "lock");
             rateStat = opened(Rate.class, "stat");
             samples = opened(SampledStat.class, "samples");
+            current = opened(SampledStat.class, "current");
             Class<?> sample = Class.forName(SampledStat.class.getName() + "$Sample");
             value = opened(sample, "value");
             start = opened(sample, "startTimeMs");
@@ -169,6 +176,11 @@ final class Samples {
         void read(Samples into) {
             try {
                 List<?> present = (List<?>) samples.get(into.stat);
+                int newest = current.getInt(into.stat);
+                if (newest < present.size()
+                        && into.isUnchanged(newest, start.getLong(present.get(newest)), count.getLong(present.get(newest)))) {
+                    return;
+                }
                 into.makeRoom(present.size());
                 for (int index = 0; index < present.size(); index++) {
                     Object sample = present.get(index);

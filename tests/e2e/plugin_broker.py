@@ -1,0 +1,140 @@
+"""A broker with the plugin, and clients that go as fast as it lets them."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaError
+
+from scripts.testbed.broker import Broker
+from scripts.testbed.broker_jars import BROKER_JARS
+from scripts.testbed.broker_plugin import publish_limits
+from scripts.testbed.jmx import Jvm
+from scripts.testbed.kafka_quotas import AlteringAdmin
+from state.quotas.entry import QuotaEntry
+from streaming.enforce.parsing import EventLimits, parse_request
+from streaming.enforce.source import Source
+from streaming.java.jars import JarSet
+from tests.broker_plugin import SECRET, plugin_properties
+
+_VALUE = bytes(50_000)
+
+Login = Mapping[str, Any]
+"""Options of a kafka-python client with which it logs in."""
+
+
+class PluginBroker:
+    """A broker with the plugin, and what its meters were charged.
+
+    `properties` replace those of the server. `login` is what Sluice's own clients in the test log in with.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        classes: list[Path],
+        jars: JarSet = BROKER_JARS,
+        properties: Mapping[str, str] | None = None,
+        login: Login | None = None,
+    ) -> None:
+        self._sums = folder / "sums.json"
+        self._login = {"client_id": SECRET, **(login or {})}
+        all_properties = plugin_properties() | {"test.meter.sums": str(self._sums), "message.max.bytes": "9000000"}
+        all_properties |= properties or {}
+        all_properties["metric.reporters"] += ",sluice.kafka.MeterSums"
+        self.log = folder / "broker.log"
+        self.broker = Broker(folder, properties=all_properties, jars=jars, plugins=classes, jmx=True)
+
+    @property
+    def servers(self) -> str:
+        return self.broker.bootstrap_servers
+
+    def create_topics(self, *topics: str) -> None:
+        with closing(KafkaAdminClient(bootstrap_servers=self.servers, **self._login)) as admin:
+            admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1} for topic in topics})
+
+    def publish_limits(self, entries: Sequence[QuotaEntry], version: int = 1) -> None:
+        publish_limits(self.servers, entries, version, self._login)
+
+    def alter_kafka_quota(self, client_id: str, key: str, value: float) -> None:
+        """What `kafka-configs --alter` does."""
+        with closing(AlteringAdmin(bootstrap_servers=self.servers, **self._login)) as admin:
+            admin.alter({"client-id": client_id}, {key: value})
+
+    def charged(self) -> dict[tuple[str, str], float]:
+        """What each meter (group, client-id) was charged in the last ten seconds, by Kafka's own methods."""
+        sums = json.loads(self._sums.read_text())
+        return {(each["group"], each["client_id"]): each["sum"] for each in sums}
+
+    def metric(self, name: str) -> float:
+        """An attribute of the plugin's own bean."""
+        with Jvm() as jvm:
+            (value,) = jvm.beans(self.broker.jmx_port).read("sluice:type=gateway,*", name).values()
+            return value
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def produce(servers: str, client_id: str, seconds: float, most: int = 10**9, **login: Any) -> int:
+    """Produce as fast as the broker lets it; returns how many bytes of values were accepted."""
+    accepted, until = 0, time.monotonic() + seconds
+    producer = KafkaProducer(bootstrap_servers=servers, client_id=client_id, acks=1, batch_size=0, retries=0, **login)
+    while time.monotonic() < until and accepted < most:
+        try:
+            producer.send("orders", _VALUE, partition=0).get(max(0.01, until - time.monotonic()))
+        except KafkaError:
+            break  # it was muted to the end
+        accepted += len(_VALUE)
+    with suppress(KafkaError):
+        producer.close(timeout=0)
+    producer._sender.force_close()  # what is still on its way is given up
+    return accepted
+
+
+def consume(servers: str, client_id: str, seconds: float) -> int:
+    """Consume as fast as the broker lets it; returns how many bytes of values came."""
+    consumer = KafkaConsumer(bootstrap_servers=servers, client_id=client_id, max_partition_fetch_bytes=200_000)
+    consumer.assign([TopicPartition("orders", 0)])
+    consumer.seek_to_beginning()
+    read, until = 0, time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        for records in consumer.poll(timeout_ms=int(left * 1000)).values():
+            read += sum(len(record.value) for record in records)
+    consumer.close()
+    return read
+
+
+def published(servers: str, **login: Any) -> list[dict[str, Any]]:
+    """All events of the requests topic; each is one that the job accepts."""
+    consumer = KafkaConsumer(bootstrap_servers=servers, client_id=SECRET, consumer_timeout_ms=500, **login)
+    partition = TopicPartition("quota-requests", 0)
+    consumer.assign([partition])
+    consumer.seek_to_beginning()
+    end, events = consumer.end_offsets([partition])[partition], []
+    while consumer.position(partition) < end:
+        for records in consumer.poll(timeout_ms=200).values():
+            for record in records:
+                source = Source("quota-requests", 0, record.offset, record.timestamp)
+                parse_request(record.value, source, EventLimits(10**6, 60_000))
+                events.append(json.loads(record.value))
+    consumer.close()
+    return events
+
+
+def published_bytes(servers: str, client_id: str = "greedy", **login: Any) -> Counter[str]:
+    """What the events of a client-id say, by API; those of a counter of a user alone have an empty one."""
+    sums: Counter[str] = Counter()
+    for event in published(servers, **login):
+        if "bytes" in event and event["client_id"] == client_id:
+            sums[event["api"]] += event["bytes"]
+    return sums

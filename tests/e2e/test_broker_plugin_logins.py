@@ -1,0 +1,88 @@
+"""Brokers with the plugin whose clients log in: Sluice's own are exempt by their principal, and may lack rights."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
+
+from state.quotas.entity import QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
+from tests.e2e.plugin_broker import Login, PluginBroker, produce, published_bytes, wait_until
+
+pytestmark = pytest.mark.kafka
+
+QUOTA = 100_000.0
+USERS = ("admin", "sluice", "app")
+LIMITS = [
+    QuotaEntry(QuotaEntity(user="sluice"), QuotaKind.PRODUCER_BYTE_RATE, 1.0),
+    QuotaEntry(QuotaEntity(user="app"), QuotaKind.PRODUCER_BYTE_RATE, QUOTA),
+]
+
+
+def login(user: str) -> Login:
+    """With which a kafka-python client logs in as this user; its password is its name."""
+    return {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": user,
+        "sasl_plain_password": user,
+    }
+
+
+def login_properties() -> Mapping[str, str]:
+    """Server properties: clients log in by SASL/PLAIN, the plugin as `sluice`, which has no rights."""
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    known = " ".join(f'user_{user}="{user}"' for user in USERS)
+    return {
+        "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "listener.name.client.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.client.plain.sasl.jaas.config": f'{module} username="admin" password="admin" {known};',
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:admin;User:app;User:ANONYMOUS",
+        "sluice.client.security.protocol": "SASL_PLAINTEXT",
+        "sluice.client.sasl.mechanism": "PLAIN",
+        "sluice.client.sasl.jaas.config": f'{module} username="sluice" password="sluice";',
+        "sluice.exempt.principals": "User:sluice",
+    }
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, classes: list[Path]) -> Iterator[PluginBroker]:
+    """A broker whose plugin has no rights yet."""
+    plugin = PluginBroker(tmp_path, classes, properties=login_properties(), login=login("admin"))
+    with plugin.broker:
+        plugin.create_topics("quota-requests", "quota-decisions", "quota-limits", "orders")
+        yield plugin
+
+
+def let_in(plugin: PluginBroker) -> None:
+    """Give `sluice` every right on every topic."""
+    acl = ACL("User:sluice", "*", ACLOperation.ALL, ACLPermissionType.ALLOW, ResourcePattern(ResourceType.TOPIC, "*"))
+    with closing(KafkaAdminClient(bootstrap_servers=plugin.servers, **login("admin"))) as admin:
+        admin.create_acls([acl])
+
+
+def test_sluice_is_exempt_by_principal_alone_and_a_plugin_without_rights_leaves_kafkas_quotas(
+    plugin: PluginBroker,
+) -> None:
+    plugin.alter_kafka_quota("cautious", "producer_byte_rate", QUOTA)
+    unreadable = "Sluice can't read topic quota-limits ("
+    wait_until(lambda: unreadable in plugin.log.read_text())
+    assert 5 * QUOTA < produce(plugin.servers, "cautious", 4, **login("app")) < 20 * QUOTA
+    assert plugin.log.read_text().count(unreadable) == 1
+    assert not plugin.metric("LimitsRead")
+
+    let_in(plugin)
+    plugin.publish_limits(LIMITS)
+    wait_until(lambda: "Sluice knows the limits" in plugin.log.read_text())
+
+    assert plugin.metric("LimitsRead")
+    assert produce(plugin.servers, "anything", 20, most=4_000_000, **login("sluice")) == 4_000_000
+    assert 5 * QUOTA < produce(plugin.servers, "sluice-job", 4, **login("app")) < 20 * QUOTA
+    # By their principal clients of Sluice aren't charged at all, and so not published.
+    assert published_bytes(plugin.servers, "", **login("admin")).total() < 20 * QUOTA

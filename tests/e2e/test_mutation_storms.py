@@ -1,0 +1,100 @@
+"""Storms of CreateTopics against brokers with the plugin: the active controller alone meters them."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient
+
+from configs.kafka import connect
+from configs.settings import load_settings
+from scripts.testbed.broker_jars import BROKER_JARS
+from scripts.testbed.broker_plugin import new_exempt_client_id, plugin_cluster, publish_limits
+from scripts.testbed.cluster import Cluster
+from scripts.testbed.jmx import Jvm
+from sinks.topics import ensure_topics
+from state.quotas.entity import QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
+from tests.e2e.plugin_broker import wait_until
+
+pytestmark = [pytest.mark.kafka, pytest.mark.alone, pytest.mark.long]
+
+PER_S = 5.0
+BURST = 11 * PER_S
+"""What Kafka's token bucket holds at first: the quota for as many seconds as it has samples, 11 by default."""
+TOPICS = 130
+STORM_S = (TOPICS - BURST) / PER_S
+LATE = 1.5
+"""How late the last topic may be, over what the quota allows: on a busy machine refused requests come again late."""
+
+
+@contextmanager
+def limited_cluster(folder: Path, brokers: int, controllers: int) -> Iterator[Cluster]:
+    """A cluster in which the client `storm` may make so many mutations a second."""
+    client_id = new_exempt_client_id()
+    limits = [QuotaEntry(QuotaEntity(client_id="storm"), QuotaKind.CONTROLLER_MUTATION_RATE, PER_S)]
+    with plugin_cluster(folder, brokers, client_id, controllers) as cluster:
+        kafka = {"bootstrap.servers": cluster.bootstrap_servers, "client.id": client_id}
+        ensure_topics(load_settings().topics, kafka)
+        publish_limits(cluster.bootstrap_servers, limits, 1, {"client_id": client_id})
+        logs = [folder / str(node) / "broker.log" for node in range(1, brokers + controllers + 1)]
+        wait_until(lambda: all("Sluice knows the limits" in log.read_text() for log in logs), 60)
+        yield cluster
+
+
+def create_topics(jvm: Jvm, cluster: Cluster) -> Any:
+    """Send a CreateTopics for every topic, all at once, with Kafka's Java admin client, which tries again when refused.
+
+    Returns the client, for its caller to close.
+    """
+    java = jvm.packages.java.util
+    properties = java.Properties()
+    properties.setProperty("bootstrap.servers", cluster.bootstrap_servers)
+    properties.setProperty("client.id", "storm")
+    clients = jvm.packages.org.apache.kafka.clients.admin
+    admin = clients.Admin.create(properties)
+    for number in range(TOPICS):
+        admin.createTopics(java.List.of(clients.NewTopic(f"storm-{number}", 1, 1)))
+    return admin
+
+
+def storm(cluster: Cluster) -> list[tuple[float, int]]:
+    """Seconds since the storm began, and how many topics there were at the most by then, until all are there."""
+    there: list[tuple[float, int]] = []
+    kafka = {"bootstrap.servers": cluster.bootstrap_servers}
+    with Jvm(BROKER_JARS.paths()) as jvm, connect(KafkaAdminClient, kafka) as watcher:
+        begun_s = time.monotonic()
+        admin = create_topics(jvm, cluster)
+
+        def look() -> bool:
+            count = sum(topic.startswith("storm-") for topic in watcher.list_topics())
+            there.append((time.monotonic() - begun_s, count))
+            return bool(count == TOPICS)
+
+        wait_until(look, 3 * STORM_S)
+        admin.close()
+    return there
+
+
+@pytest.mark.parametrize(
+    ("brokers", "controllers"),
+    [
+        pytest.param(1, 0, id="one broker that is the controller"),
+        pytest.param(3, 0, id="three brokers, of which two forward to the controller"),
+        pytest.param(2, 1, id="brokers that forward to a dedicated controller"),
+    ],
+)
+def test_a_storm_of_create_topics_ends_at_the_quotas_rate_after_the_buckets_burst(
+    tmp_path: Path, brokers: int, controllers: int
+) -> None:
+    """Never more than burst and rate allow, one request beyond them left out; the last at most half as late again."""
+    with limited_cluster(tmp_path, brokers, controllers) as cluster:
+        there = storm(cluster)
+
+    for seconds, count in there:
+        assert count <= BURST + PER_S * seconds + 1
+    assert STORM_S - 1 <= there[-1][0] <= LATE * STORM_S + 2
