@@ -83,32 +83,44 @@ public final class Cases {
 
     /** When Kafka's meter serves the requests of a client at full speed, whose bound is paced every 100 ms. */
     private static JsonNode pace(JsonNode asked) {
+        boolean isFetch = asked.get("fetch").booleanValue();
         double share = asked.get("share").doubleValue();
         double size = asked.get("size").doubleValue();
         MetricConfig config = new MetricConfig().samples(11).timeWindow(1, TimeUnit.SECONDS);
         Rate rate = new Rate();
-        Pace pace = new Pace(false);
+        Pace pace = new Pace(isFetch);
         Window window = new Window(11, 1_000);
         ArrayNode served = JSON.createArrayNode();
         double bound = share;
         double charged = 0;
+        double waitMs = 0;
         long requests = 0;
         long nextMs = 0;
         for (long nowMs = 0; nowMs < asked.get("seconds").longValue() * 1_000; nowMs++) {
             if (nowMs == nextMs) {
-                served.add(nowMs);
                 rate.record(config, size, nowMs);
-                charged += size;
-                requests++;
                 double over = rate.measure(config, nowMs) - bound;
-                nextMs += 5 + (over > 0 ? Math.round(over / bound * rate.windowSize(config, nowMs)) : 0);
+                waitMs = over > 0 ? Math.round(over / bound * rate.windowSize(config, nowMs)) : 0;
+                nextMs += 5 + Math.round(waitMs);
+                if (isFetch && over > 0) {
+                    rate.record(config, -size, nowMs);
+                } else {
+                    served.add(nowMs);
+                    charged += size;
+                    requests++;
+                }
             }
             if (nowMs % 100 == 0) {
+                double windowMs = rate.windowSize(config, nowMs);
+                double sum = rate.measure(config, nowMs) * windowMs / 1000.0;
+                if (isFetch && waitMs > 0) {
+                    pace.noteThrottled(waitMs, bound, sum, windowMs);
+                }
                 pace.charge(charged, requests, share, window, nowMs);
+                waitMs = 0;
                 charged = 0;
                 requests = 0;
-                double windowMs = rate.windowSize(config, nowMs);
-                bound = pace.bound(share, rate.measure(config, nowMs) * windowMs / 1000.0, windowMs);
+                bound = pace.bound(share, sum, windowMs);
             }
         }
         return served;

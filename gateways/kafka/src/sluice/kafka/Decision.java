@@ -54,7 +54,9 @@ final class Decision {
         long timestampMs = fields.get("timestamp_ms").longValue();
         String instance = fields.path("instance").textValue();
         boolean isInLine = fields.path("throttled_by").isArray();
-        boolean withheld = fields.path("amounts").path("withheld").asBoolean(false);
+        JsonNode amounts = fields.path("amounts");
+        boolean withheld = amounts.path("withheld").asBoolean(false);
+        boolean sumsUp = amounts.hasNonNull("bytes"); // of any number of requests, by a broker
         Map<CounterKey, Long> applied = isInLine ? appliedWaits(fields.get("throttled_by")) : Collections.emptyMap();
         Map<CounterKey, DecidedCharge> charges = new HashMap<>();
         List<CounterKey> counters = new ArrayList<>();
@@ -72,7 +74,7 @@ final class Decision {
                         limit.doubleValue(),
                         timestampMs,
                         applied.getOrDefault(counter, 0L),
-                        counter.kind == Kind.FETCH,
+                        counter.kind == Kind.FETCH && !sumsUp,
                         counter.kind == Kind.FETCH && withheld));
             }
         }

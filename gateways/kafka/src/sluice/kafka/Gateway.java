@@ -110,6 +110,13 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         return Math.min(limit, Double.isNaN(share) ? limit / gateways : share);
     }
 
+    /** The limit by which Kafka bounds what the next fetch of a counter may hold; null is unlimited. Never waits. */
+    Double fetchLimit(CounterKey counter) {
+        Double limit = limit(counter);
+        Meter meter = limit == null ? null : meters.of(counter);
+        return meter == null || !meter.isPaced() ? limit : Double.valueOf(Pace.fetchLimit(limit));
+    }
+
     /** The quotas that Kafka itself keeps. They hold until the limits topic has been read. */
     Quotas kafkaQuotas() {
         return kafkaQuotas;

@@ -35,6 +35,7 @@ final class Meter {
     private long heldUntilMs;
     private boolean isHoldUntold;
     private volatile double share = Double.NaN;
+    private volatile boolean isPaced;
 
     Meter(CounterKey counter, long nowMs) {
         this.counter = counter;
@@ -64,6 +65,7 @@ final class Meter {
     synchronized void remove(KafkaMetric metric, long nowMs) {
         look(nowMs);
         bound = bound == metric ? null : bound;
+        isPaced = isPaced && bound != null; // Kafka asks for the limit of a new metric
         charged = charged != null && charged.metric() == metric ? null : charged;
         throttled = throttled != null && throttled.metric() == metric ? null : throttled;
     }
@@ -96,7 +98,7 @@ final class Meter {
             unpublishedSinceMs = nowMs;
         }
         pacedCharge += charged.gained();
-        pacedRequests += Math.max(0, charged.events());
+        pacedRequests += Math.max(0, served());
         unpublished += charged.gained();
         unpublishedRequests += Math.max(0, charged.events());
         activeMs = nowMs;
@@ -106,10 +108,20 @@ final class Meter {
     /** Kafka throttles a connection; the mean of those since the last look stands for the counter. */
     private void noteThrottled(long nowMs) {
         if (throttled.gained() > 0) {
-            long throttleMs = throttled.events() > 0 ? Math.round(throttled.gained() / throttled.events()) : 0;
-            heldUntilMs = Math.max(heldUntilMs, nowMs + throttleMs);
+            double throttleMs = throttled.events() > 0 ? throttled.gained() / throttled.events() : 0.0;
+            heldUntilMs = Math.max(heldUntilMs, nowMs + Math.round(throttleMs));
             isHoldUntold = true;
+            if (counter.kind == Kind.FETCH && isPaced && throttleMs > 0) {
+                double windowMs = charged.windowMs(nowMs);
+                pace.noteThrottled(throttleMs, bound.config().quota().bound(), sum(windowMs), windowMs);
+            }
         }
+    }
+
+    /** Number of requests since the last look. A throttled Fetch is recorded twice: charged, and taken back. */
+    private long served() {
+        boolean isFetch = counter.kind == Kind.FETCH && throttled != null;
+        return charged.events() - (isFetch ? 2 * throttled.events() : 0);
     }
 
     /** Until when a client waits that Kafka has throttled on this counter. */
@@ -120,6 +132,7 @@ final class Meter {
     /** Sets the limit of the metric that has one, per second. Kafka reads it with the next request. */
     synchronized void bind(double limit) {
         share = limit;
+        isPaced = false;
         pacedCharge = 0.0;
         pacedRequests = 0;
         bindMetric(limit);
@@ -136,7 +149,13 @@ final class Meter {
         pacedCharge = 0.0;
         pacedRequests = 0;
         double windowMs = charged.windowMs(nowMs);
-        bindMetric(pace.bound(limit, rate() * windowMs / 1000.0, windowMs));
+        bindMetric(pace.bound(limit, sum(windowMs), windowMs));
+        isPaced = bound != null;
+    }
+
+    /** What the meter has recorded in so long a window. */
+    private double sum(double windowMs) {
+        return rate() * windowMs / 1000.0;
     }
 
     private void bindMetric(double limit) {
@@ -155,6 +174,11 @@ final class Meter {
     /** The limit that was set last; NaN before the first. Never waits. */
     double share() {
         return share;
+    }
+
+    /** Whether the limit that was set last paces the traffic. Never waits. */
+    boolean isPaced() {
+        return isPaced;
     }
 
     /** The rate of the broker's own traffic, per second. */
