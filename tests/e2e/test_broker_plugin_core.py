@@ -11,9 +11,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from gateways.client.decided import enforced_charges, read_decided
+from gateways.client.decided import applied_waits, enforced_charges, read_decided
 from gateways.client.inline import InlineCharges
 from gateways.client.options import GatewayOptions
 from gateways.client.wait_table import WaitTable
@@ -28,6 +29,7 @@ from state.quotas.entry import QuotaEntry
 from state.quotas.kinds import CLIENT_KINDS, QuotaKind, QuotaSettings, Window
 from state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end
 from state.quotas.resolution import LADDER, Quotas
+from state.shares.alive import MAX_GATEWAYS
 from streaming.enforce.parsing import EventLimits, parse_request
 from streaming.enforce.source import Source
 from tests.broker_plugin import JavaCases, plugin_properties
@@ -35,7 +37,8 @@ from tests.broker_plugin import JavaCases, plugin_properties
 pytestmark = pytest.mark.kafka
 
 START_MS = 1_700_000_000_000
-USERS = ("alice", "bob|x", "", "<default>", "🦊 fox", "O=A client,CN=b")
+EXTREME_LIMITS = (5e-324, 1.7e308)
+USERS = ("alice", "bob|x", "", "<default>", "🦊 fox", "O=A client,CN=b", 'a\x1f"\\\n/\x7f')
 CLIENTS = ("app", "app two", "", "<default>", "a:b", "*")
 USER_NAMES: list[EntityName] = [*filter(None, USERS), DEFAULT]
 CLIENT_NAMES: list[EntityName] = [*filter(None, CLIENTS), DEFAULT]
@@ -92,6 +95,25 @@ def damaged(draw: random.Random, records: Records) -> Records:
         (b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate"}',
          b'{"entity":{"user":"b"},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}'),
         (b"x", b"\xff"),
+        (b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate"}',
+         b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}{}'),
+        (b'{"entity": {"user": "a"}, "mode": "enforce", "quota": "producer_byte_rate"}',
+         b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}'),
+        (b'{"mode":"enforce","quota":"producer_byte_rate","entity":{"user":"a"}}',
+         b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}'),
+        (b'{"entity":{"user":"\\ud800"},"mode":"enforce","quota":"producer_byte_rate"}',
+         b'{"entity":{"user":"\\ud800"},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}'),
+        (b'{"entity":{"user":"A"},"mode":"enforce","quota":"producer_byte_rate"}',
+         b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}'),
+        (b'{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage"}',
+         b'{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage","value":1e999,"version":1}'),
+        (b'{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage"}',
+         b'{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage","value":"1","version":1}'),
+        ('{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage"}'.encode("utf-16"),
+         '{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage","value":1,"version":1}'.encode("utf-16")),
+        (b'"version"', b'{"version":1,"count":0} '),
+        (b'"version"', b'{"version":1,"count":-1}'),
+        (b'"version"', b'{"version":1,"count":0.5}'),
     ]  # fmt: skip
     removed: Records = [(key, None) for key, value in records[:2] if value is not None]
     return [*draw.sample(garbage, draw.randint(0, 3)), *records, *draw.sample(removed, draw.randint(0, len(removed)))]
@@ -154,7 +176,7 @@ def test_the_tags_of_a_counter_resolve_to_that_counter_again() -> None:
 def random_decision(draw: random.Random, quota: str, instance: str | None, limit: float, now_ms: int) -> dict[str, Any]:
     entity = {"user": "alice", "client_id": "app"}
     waits = [{"quota": quota, "entity": entity, "ms": draw.choice([0, 200, 7_000, 10**9])}]
-    value = draw.choice([0.0, 100.0, draw.uniform(0, limit), draw.uniform(0, 20 * limit)])
+    value = min(draw.choice([0.0, 100.0, draw.uniform(0, limit), 20 * draw.uniform(0, limit)]), 1e30)
     charge = {"quota": quota, "entity": entity, "limit": draw.choice([limit, limit, limit, None]), "value": value}
     if draw.random() < 0.1:
         charge["mode"] = "shadow"
@@ -176,7 +198,7 @@ def random_decision(draw: random.Random, quota: str, instance: str | None, limit
 
 def random_steps(draw: random.Random, quota: str) -> list[dict[str, Any]]:
     """Decided heartbeats and charges of four gateways, and looks at one's own share."""
-    now_ms, limit, steps = START_MS, draw.choice([0.5, 1_000.0, 1e6]), []
+    now_ms, limit, steps = START_MS, draw.choice([0.5, 1_000.0, 1e6, *EXTREME_LIMITS]), []
     gateways = ["me", "a", "b", "c"]
     for _ in range(draw.randint(1, 40)):
         now_ms += draw.choice([0, 1, 50, 100, 300, 1_000, 4_000, 12_000])
@@ -195,6 +217,9 @@ def random_steps(draw: random.Random, quota: str) -> list[dict[str, Any]]:
             decision = random_decision(draw, quota, "me", limit, now_ms) | {"throttled_by": []}
             steps.append({"decision": decision, "now_ms": now_ms})
         elif kind < 0.76:
+            now_ms -= draw.choice([1_000, 3_600_000])
+            steps.append({"step_back": True, "now_ms": now_ms})
+        elif kind < 0.77:
             entity = {"user": "alice", "client_id": "app"}
             reset = [{"quota": quota, "entity": entity, "limit": limit}]
             decision = {"request_id": "u", "timestamp_ms": now_ms, "api": "Unmute", "charges": reset}
@@ -203,7 +228,7 @@ def random_steps(draw: random.Random, quota: str) -> list[dict[str, Any]]:
             held_until_ms = draw.choice([0, 0, 0, now_ms + 500])
             charged = draw.random() < 0.7
             if draw.random() < 0.1:
-                limit *= 2
+                limit = min(limit * 2, EXTREME_LIMITS[1])
             steps.append({"limit": limit, "charged": charged, "held_until_ms": held_until_ms, "now_ms": now_ms})
     return steps
 
@@ -225,6 +250,9 @@ class PythonShares:
             decided = read_decided(json.dumps(step["decision"]).encode())
             self.inline.take_decided(decided, enforced_charges(decided), self.now_ms)
             return None
+        if "step_back" in step:
+            self.inline.step_back()
+            return None
         shares = self.inline._shares
         share = shares._touched.get(self.counter) or shares._begin(self.counter, self.now_ms)
         share.held_until_ms = max(share.held_until_ms, step["held_until_ms"])
@@ -242,7 +270,7 @@ class PythonShares:
 def random_share_case(draw: random.Random) -> dict[str, Any]:
     quota = draw.choice(["producer_byte_rate", "consumer_byte_rate", "request_percentage"])
     window = draw.choice([Window(11, 1_000), Window(1, 1_000), Window(4, 2_000)])
-    of_window = {"samples": window.samples, "window_ms": window.window_ms}
+    of_window = {"samples": window.samples, "window_ms": window.window_ms, "id_stem": ""}
     return of_window | {"quota": quota, "expected": draw.randint(1, 3), "steps": random_steps(draw, quota)}
 
 
@@ -260,11 +288,111 @@ def test_shares_are_those_of_a_python_gateway(java: JavaCases) -> None:
         assert len(answers) == len(wanted)
         for (count, share), (java_count, java_share) in zip(wanted, answers, strict=True):
             assert java_count == count
-            assert math.isclose(java_share, share, rel_tol=1e-12), (case, wanted, answers)
+            assert math.isclose(float(java_share), share, rel_tol=1e-12), (case, wanted, answers)
         looks += len(wanted)
         moved += len({share for _, share in wanted}) > 2
     assert looks > 5_000
     assert moved > 300
+
+
+def heartbeat_step(instance: str, now_ms: int, request_id: str = "r-1") -> dict[str, Any]:
+    heartbeat = {"request_id": request_id, "timestamp_ms": now_ms, "api": "GatewayHeartbeat", "instance": instance}
+    return {"decision": heartbeat, "now_ms": now_ms}
+
+
+def look_step(now_ms: int, limit: float = 1_000.0) -> dict[str, Any]:
+    return {"limit": limit, "charged": True, "held_until_ms": 0, "now_ms": now_ms}
+
+
+def shares_case(steps: Sequence[dict[str, Any]], id_stem: str = "") -> dict[str, Any]:
+    case = {"quota": "producer_byte_rate", "samples": 11, "window_ms": 1_000, "expected": 1, "id_stem": id_stem}
+    return case | {"steps": steps}
+
+
+def test_forged_heartbeats_push_no_genuine_gateway_out(java: JavaCases) -> None:
+    steps = [heartbeat_step("me", START_MS), heartbeat_step("genuine", START_MS)]
+    steps += [heartbeat_step(f"forged-{number}", START_MS) for number in range(2 * MAX_GATEWAYS)]
+    steps += [look_step(START_MS)]
+    for later_ms in range(START_MS + 1_000, START_MS + 6_000, 1_000):  # the forger is done
+        steps += [heartbeat_step("me", later_ms), heartbeat_step("genuine", later_ms)]
+    steps += [heartbeat_step("new", START_MS + 5_000), look_step(START_MS + 5_000)]
+    case = shares_case(steps)
+
+    answer = java.answer("shares", case)
+    assert [count for count, _ in answer] == [MAX_GATEWAYS + 1, 3]
+    assert [count for count, _ in python_shares(case)] == [MAX_GATEWAYS + 1, 3]
+
+
+def test_a_namesake_is_another_gateway(java: JavaCases) -> None:
+    """Two that took each other's heartbeats for their own would each let a client use its whole quota."""
+    steps = [heartbeat_step("me", START_MS, "mine-1"), look_step(START_MS)]
+    steps += [heartbeat_step("me", START_MS, "yours-1"), look_step(START_MS)]
+
+    assert [count for count, _ in java.answer("shares", shares_case(steps, id_stem="mine-"))] == [1, 2]
+
+
+def test_a_clock_that_is_set_back_silences_no_meter(java: JavaCases) -> None:
+    is_due, since_published_ms, is_held = java.answer("clock", {})
+    assert (is_due, since_published_ms, is_held) == (True, 0, False)
+
+
+@pytest.mark.parametrize(
+    ("quota", "wait_s"),
+    [("producer_byte_rate", 3_600.0), ("consumer_byte_rate", 3_600.0), ("request_percentage", 20.0)],
+)
+def test_who_was_charged_for_centuries_waits_an_hour_and_of_request_time_ten_seconds_of_the_limit(
+    java: JavaCases, quota: str, wait_s: float
+) -> None:
+    """The next request waits until it has been made up for, too. A share of a half makes 10 s of the limit 20 s."""
+    charged, share = 2.0**53, 500.0
+    asked = {"quota": quota, "share": share, "limit": 1_000.0, "charged": charged, "after_s": 0}
+    before, after = java.answers("debt", [asked, asked | {"after_s": 10}])
+
+    assert before - charged / share == pytest.approx(wait_s)
+    assert after == pytest.approx(before - 10)
+
+
+def random_json_decision(draw: random.Random) -> bytes:
+    """A decision with up to two fields that are not as they should be."""
+    entity = {"user": "alice", "client_id": "app"}
+    charge = {"quota": "producer_byte_rate", "entity": entity, "limit": 10.0, "value": 5}
+    wait = {"quota": "producer_byte_rate", "entity": entity, "ms": 200}
+    decision: dict[str, Any] = {"request_id": "r", "timestamp_ms": START_MS, "api": "Produce", "instance": "a"}
+    decision |= {"charges": [charge], "throttled_by": [wait], "amounts": {"withheld": False}}
+    wrong: list[Any] = [None, "", "x", "\ud800", "🦊", 0, -1, 0.5, 1e31, 2**53, 2**62, 1e300, [], {}, True]
+    for _ in range(draw.randint(0, 2)):
+        field = draw.choice([decision, charge, wait, entity, decision])
+        name = draw.choice([name for name in field if name != "amounts"])
+        if draw.random() < 0.2:
+            del field[name]
+        else:
+            field[name] = draw.choice(wrong)
+    record = json.dumps(decision).encode()
+    return draw.choice([record] * 20 + [record + b" {}", record[:-1], record.decode().encode("utf-16"), b"", b"null"])
+
+
+def read_by_a_python_gateway(record: bytes) -> dict[str, Any] | None:
+    try:
+        decided = read_decided(record)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    applied = applied_waits(decided, 3_600_000)
+    charges: list[list[Any]] = []
+    for (kind, tags), charge in enforced_charges(decided):
+        if tags.topic is None:
+            limited = charge.limit is not None
+            taken = [charge.limit, charge.value, applied.get((kind, tags), 0)] if limited else [None, None, 0]
+            charges.append([kind.value, tags.user, tags.client_id, *taken])
+    read = {"instance": decided.instance, "api": decided.api, "timestamp_ms": decided.timestamp_ms}
+    return read | {"charges": charges}
+
+
+def test_a_record_that_is_no_decision_is_none_for_a_broker_and_for_a_python_gateway(java: JavaCases) -> None:
+    draw = random.Random(5)
+    records = [random_json_decision(draw) for _ in range(5_000)]
+    answers = java.answer("decision", {"records": [b64encode(record).decode() for record in records]})
+    for record, answer in zip(records, answers, strict=True):
+        assert answer == read_by_a_python_gateway(record), record
 
 
 def random_charges(draw: random.Random, window: Window) -> list[list[Any]]:

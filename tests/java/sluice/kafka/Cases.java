@@ -54,6 +54,12 @@ public final class Cases {
                 return estimate(asked);
             case "pace":
                 return pace(asked);
+            case "debt":
+                return debt(asked);
+            case "decision":
+                return decision(asked);
+            case "clock":
+                return clock();
             default:
                 return settings(asked);
         }
@@ -88,7 +94,7 @@ public final class Cases {
         double size = asked.get("size").doubleValue();
         MetricConfig config = new MetricConfig().samples(11).timeWindow(1, TimeUnit.SECONDS);
         Rate rate = new Rate();
-        Pace pace = new Pace(isFetch);
+        Pace pace = new Pace(isFetch ? Kind.FETCH : Kind.PRODUCE);
         Window window = new Window(11, 1_000);
         ArrayNode served = JSON.createArrayNode();
         double bound = share;
@@ -116,7 +122,7 @@ public final class Cases {
                 if (isFetch && waitMs > 0) {
                     pace.noteThrottled(waitMs, bound, sum, windowMs);
                 }
-                pace.charge(charged, requests, share, window, nowMs);
+                pace.charge(charged, requests, share, share, window, nowMs);
                 waitMs = 0;
                 charged = 0;
                 requests = 0;
@@ -126,10 +132,70 @@ public final class Cases {
         return served;
     }
 
+    /** The bound of a meter that was charged much at once, `after_s` later: the wait that it makes of a small request. */
+    private static JsonNode debt(JsonNode asked) {
+        Pace pace = new Pace(Kind.ofKey(asked.get("quota").textValue()));
+        Window window = new Window(11, 1_000);
+        double share = asked.get("share").doubleValue();
+        double limit = asked.get("limit").doubleValue();
+        pace.charge(asked.get("charged").doubleValue(), 1, share, limit, window, 0);
+        pace.charge(0, 0, share, limit, window, asked.get("after_s").longValue() * 1_000);
+        double size = asked.get("charged").doubleValue();
+        double bound = pace.bound(share, 0, window.spanMs());
+        return JSON.getNodeFactory().numberNode(size / bound - window.spanMs() / 1000.0);
+    }
+
+    /** What is read in each of `records`: null for what is no decision. */
+    private static JsonNode decision(JsonNode asked) throws IOException {
+        ArrayNode answer = JSON.createArrayNode();
+        for (JsonNode record : asked.get("records")) {
+            try {
+                Decision decision = Decision.read(record.binaryValue());
+                ObjectNode read = answer.addObject().put("instance", decision.instance);
+                read.put("api", decision.api).put("timestamp_ms", decision.timestampMs);
+                ArrayNode charges = read.putArray("charges");
+                for (CounterKey counter : decision.counters) {
+                    DecidedCharge charge = decision.charges.get(counter);
+                    charges.addArray()
+                            .add(counter.kind.key)
+                            .add(counter.tags.user)
+                            .add(counter.tags.clientId)
+                            .add(charge == null ? null : charge.limit)
+                            .add(charge == null ? null : charge.value)
+                            .add(charge == null ? 0 : charge.heldMs);
+                }
+            } catch (IOException error) {
+                answer.addNull();
+            }
+        }
+        return answer;
+    }
+
+    /** Whether a meter is looked at, has waited since it published, and holds anybody, an hour before its last charge. */
+    private static JsonNode clock() {
+        Meters meters = new Meters();
+        long laterMs = 10_000_000;
+        long nowMs = laterMs - 3_600_000;
+        try (Metrics metrics = new Metrics(
+                new MetricConfig(), Collections.singletonList(new Feed(meters)), Time.SYSTEM, false)) {
+            CounterKey counter = new CounterKey(Kind.PRODUCE, new Tags("alice", ""));
+            ObjectNode window = JSON.createObjectNode().put("samples", 11).put("window_ms", 1_000);
+            sensor(metrics, counter, window).record(100.0, laterMs, false);
+            Meter meter = meters.of(counter);
+            meter.look(laterMs);
+            meter.takeUnpublished(laterMs);
+            meter.stepBack(nowMs);
+            return JSON.createArrayNode()
+                    .add(meter.isDue(nowMs + 500, 1_000))
+                    .add(nowMs - meter.publishedMs())
+                    .add(meter.heldUntilMs() > nowMs);
+        }
+    }
+
     /** The number of gateways and the share of one counter after each of `steps`. */
     private static JsonNode shares(JsonNode asked) throws IOException {
         Window window = new Window(asked.get("samples").intValue(), asked.get("window_ms").longValue());
-        Shares shares = new Shares("me", window);
+        Shares shares = new Shares("me", asked.get("id_stem").textValue(), window);
         shares.expect(asked.get("expected").intValue());
         CounterKey counter = new CounterKey(Kind.ofKey(asked.get("quota").textValue()), new Tags("alice", "app"));
         ArrayNode answer = JSON.createArrayNode();
@@ -137,6 +203,8 @@ public final class Cases {
             long nowMs = step.get("now_ms").longValue();
             if (step.has("decision")) {
                 shares.take(Decision.read(JSON.writeValueAsBytes(step.get("decision"))), nowMs);
+            } else if (step.has("step_back")) {
+                shares.stepBack(nowMs);
             } else {
                 boolean isCharged = step.get("charged").booleanValue();
                 double limit = step.get("limit").doubleValue();

@@ -39,7 +39,7 @@ final class Meter {
 
     Meter(CounterKey counter, long nowMs) {
         this.counter = counter;
-        this.pace = new Pace(counter.kind == Kind.FETCH);
+        this.pace = new Pace(counter.kind);
         this.publishedMs = nowMs;
         this.activeMs = nowMs;
     }
@@ -68,6 +68,15 @@ final class Meter {
         isPaced = isPaced && bound != null; // Kafka asks for the limit of a new metric
         charged = charged != null && charged.metric() == metric ? null : charged;
         throttled = throttled != null && throttled.metric() == metric ? null : throttled;
+    }
+
+    /** The clock was set back, to now: nothing is later than that, or the meter would be silent until it is reached. */
+    synchronized void stepBack(long nowMs) {
+        activeMs = Math.min(activeMs, nowMs);
+        lookedMs = Math.min(lookedMs, nowMs);
+        publishedMs = Math.min(publishedMs, nowMs);
+        unpublishedSinceMs = Math.min(unpublishedSinceMs, nowMs);
+        heldUntilMs = Math.min(heldUntilMs, nowMs);
     }
 
     /** Whether it has no metric any more, and nothing to publish. */
@@ -138,18 +147,18 @@ final class Meter {
         bindMetric(limit);
     }
 
-    /** Sets the limit so that Kafka paces the traffic by this share. */
-    synchronized void pace(double limit, Window window, long nowMs) {
-        share = limit;
+    /** Sets the limit so that Kafka paces the traffic by this share of the quota's limit. */
+    synchronized void pace(double ofLimit, double limit, Window window, long nowMs) {
+        share = ofLimit;
         if (charged == null || !Samples.isPossible()) {
-            bindMetric(limit);
+            bindMetric(ofLimit);
             return;
         }
-        pace.charge(pacedCharge, pacedRequests, limit, window, nowMs);
+        pace.charge(pacedCharge, pacedRequests, ofLimit, limit, window, nowMs);
         pacedCharge = 0.0;
         pacedRequests = 0;
         double windowMs = charged.windowMs(nowMs);
-        bindMetric(pace.bound(limit, sum(windowMs), windowMs));
+        bindMetric(pace.bound(ofLimit, sum(windowMs), windowMs));
         isPaced = bound != null;
     }
 

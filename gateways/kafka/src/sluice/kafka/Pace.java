@@ -20,21 +20,26 @@ final class Pace {
     private static final double BURST = 0.3;
     private static final double FETCH = 0.025;
     private static final double SIZE_WEIGHT = 0.2;
+    private static final double MAX_DEBT_S = 3_600.0; // of the share, the longest wait that a gateway applies
+    private static final double MAX_REQUEST_DEBT_S = 10.0; // of the limit; Kafka forgets what hung for long in a window
 
     private final boolean isFetch;
+    private final boolean isRequest;
     private double left = Double.NaN; // below 0 when more went through
     private long leftMs;
     private double size; // of the requests of late
 
-    Pace(boolean isFetch) {
-        this.isFetch = isFetch;
+    Pace(Kind kind) {
+        this.isFetch = kind == Kind.FETCH;
+        this.isRequest = kind == Kind.REQUEST;
     }
 
-    /** Takes what was charged since the last call from the bucket, which refills by `share`. */
-    void charge(double charged, long requests, double share, Window window, long nowMs) {
+    /** Takes what was charged since the last call from the bucket, which refills by this share of the limit. */
+    void charge(double charged, long requests, double share, double limit, Window window, long nowMs) {
         double burst = Math.max(share * window.spanMs() * BURST / 1000.0, isFetch ? size : 0.0);
         double before = Double.isNaN(left) ? burst : left + share * Math.max(0, nowMs - leftMs) / 1000.0;
-        left = Math.min(burst, before) - charged;
+        double most = isRequest ? Math.min(share * MAX_DEBT_S, limit * MAX_REQUEST_DEBT_S) : share * MAX_DEBT_S;
+        left = Math.max(Math.min(burst, before) - charged, -most);
         leftMs = nowMs;
         if (requests > 0 && charged > 0) {
             double mean = charged / requests;
