@@ -476,6 +476,73 @@ def test_a_client_at_full_speed_is_paced_by_its_share(java: JavaCases, request_s
     assert max(end - begin for begin, end in enumerate(ends)) * request_s <= 11.2 + 2 * request_s
 
 
+Served = list[tuple[int, int, float]]
+"""Milliseconds, number of the broker, amount."""
+
+BYTE_QUOTAS = ("producer_byte_rate", "consumer_byte_rate")
+REQUEST_SIZES_S = [(quota, size_s) for quota in BYTE_QUOTAS for size_s in (0.02, 0.3, 1.0)]
+REQUEST_SIZES_S += [("request_percentage", 0.02), ("request_percentage", 0.3)]
+"""Seconds of the quota. Kafka's waits for request time end after a second, so requests are a second of a share at most."""
+
+
+def served_by_brokers(
+    java: JavaCases, quota: str, size_s: float, phases: Sequence[tuple[int, Sequence[int]]], connections: int = 1
+) -> Served:
+    """What three brokers serve to a client that may use 1000 per second, a request being so many seconds of it."""
+    asked = {"quota": quota, "limit": 1_000.0, "size": 1_000 * size_s, "brokers": 3, "latency_ms": 300}
+    return java.answer("brokers", asked | {"phases": phases, "connections": connections})
+
+
+def served_s(served: Served, from_s: float, until_s: float) -> float:
+    """Seconds of the quota that were served in a time."""
+    return sum(amount for time_ms, _, amount in served if from_s * 1_000 <= time_ms < until_s * 1_000) / 1_000
+
+
+def worst_minute(served: Served, from_s: int, until_s: int) -> float:
+    return max(served_s(served, begin_s, begin_s + 60) for begin_s in range(from_s, until_s - 59)) / 60
+
+
+@pytest.mark.parametrize(("quota", "size_s"), REQUEST_SIZES_S)
+@pytest.mark.parametrize("brokers", [[0, 1, 2], [0]])
+def test_brokers_hold_a_client_at_full_speed_to_its_quota_together(
+    java: JavaCases, quota: str, size_s: float, brokers: list[int]
+) -> None:
+    served = served_by_brokers(java, quota, size_s, [(300, brokers)])
+
+    times_ms = [0, *(time_ms for time_ms, _, _ in served), 300_000]
+    assert 0.97 <= served_s(served, 0, 300) / 300 <= 1.02 + 10 / 300
+    assert worst_minute(served, 60, 300) <= 1.05
+    assert max(after - before for before, after in pairwise(times_ms)) <= 5_000
+
+
+@pytest.mark.parametrize(("quota", "size_s"), REQUEST_SIZES_S)
+def test_a_client_that_moves_to_another_broker_has_its_quota_there_within_12_s(
+    java: JavaCases, quota: str, size_s: float
+) -> None:
+    served = served_by_brokers(java, quota, size_s, [(100, [0]), (200, [1])])
+
+    assert served_s(served, 112, 172) / 60 >= 0.95
+
+
+@pytest.mark.parametrize(("quota", "size_s"), REQUEST_SIZES_S)
+@pytest.mark.parametrize("brokers", [2, 3])
+def test_a_client_that_hops_between_brokers_gets_no_more_than_its_quota(
+    java: JavaCases, quota: str, size_s: float, brokers: int
+) -> None:
+    served = served_by_brokers(java, quota, size_s, [(end_s, [end_s // 5 % brokers]) for end_s in range(5, 305, 5)])
+
+    assert worst_minute(served, 60, 300) <= 1.05
+
+
+@pytest.mark.parametrize(("quota", "size_s"), REQUEST_SIZES_S)
+def test_clients_of_one_quota_share_it(java: JavaCases, quota: str, size_s: float) -> None:
+    if quota == "request_percentage" and size_s > 0.1:
+        pytest.skip("four clients wait a second each, and use more than a share then")
+    served = served_by_brokers(java, quota, size_s, [(300, [0, 1, 2])], connections=4)
+
+    assert 0.97 <= served_s(served, 60, 300) / 240 <= 1.05
+
+
 def test_where_samples_cant_be_read_a_steady_client_is_estimated_by_its_rate(java: JavaCases) -> None:
     assert java.answer("estimate", {"amount": 1_000.0, "seconds": 200}) == pytest.approx(2_000_000, rel=0.05)
 

@@ -15,7 +15,6 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
-import java.util.function.Supplier;
 import org.apache.kafka.common.MetricName;
 import org.apache.kafka.common.config.ConfigException;
 import org.apache.kafka.common.metrics.KafkaMetric;
@@ -58,6 +57,8 @@ public final class Cases {
                 return debt(asked);
             case "decision":
                 return decision(asked);
+            case "brokers":
+                return PacedBrokers.run(asked, new ManualTime());
             case "clock":
                 return clock();
             default:
@@ -303,31 +304,6 @@ public final class Cases {
             view.take(record.get(0).binaryValue(), record.get(1).isNull() ? null : record.get(1).binaryValue());
         }
         return view;
-    }
-
-    /** A clock that is set by hand. */
-    private static final class ManualTime implements Time {
-        private long ms = 1_700_000_000_000L;
-
-        @Override
-        public long milliseconds() {
-            return ms;
-        }
-
-        @Override
-        public long nanoseconds() {
-            return ms * 1_000_000;
-        }
-
-        @Override
-        public void sleep(long forMs) {
-            ms += forMs;
-        }
-
-        @Override
-        public void waitObject(Object object, Supplier<Boolean> condition, long deadlineMs) {
-            throw new UnsupportedOperationException();
-        }
     }
 
     private static final class Feed implements MetricsReporter {

@@ -14,11 +14,15 @@ package sluice.kafka;
  * <p>A fetch that breaks its quota is answered empty and comes again. It is served when there is room for all of it, so
  * the bucket has room for one fetch at least; how large one is that was only throttled follows from its wait.
  *
+ * <p>After a silence, S is 0 and such a bound is far below the share: a second request, before the next look at the meter,
+ * would wait for a multiple of its time. So a bucket that isn't used up makes no bound below half of the share.
+ *
  * <p>Reads no clock. Amounts are in units of the quota.
  */
 final class Pace {
     private static final double BURST = 0.3;
     private static final double FETCH = 0.025;
+    private static final double LEAST = 0.5;
     private static final double SIZE_WEIGHT = 0.2;
     private static final double MAX_DEBT_S = 3_600.0; // of the share, the longest wait that a gateway applies
     private static final double MAX_REQUEST_DEBT_S = 10.0; // of the limit; Kafka forgets what hung for long in a window
@@ -56,7 +60,7 @@ final class Pace {
     double bound(double share, double sum, double windowMs) {
         double windowS = windowMs / 1000.0;
         if (left >= size) {
-            return (sum + left) / windowS;
+            return Math.max((sum + left) / windowS, share * LEAST);
         }
         return (sum + size) / (windowS + (size - left) / share);
     }
