@@ -133,15 +133,16 @@ public final class Cases {
         return served;
     }
 
-    /** The bound of a meter that was charged much at once, `after_s` later: the wait that it makes of a small request. */
+    /** The wait for a request of `size` that the bound makes of a meter `after_s` after requests of `charged` in all. */
     private static JsonNode debt(JsonNode asked) {
         Pace pace = new Pace(Kind.ofKey(asked.get("quota").textValue()));
         Window window = new Window(11, 1_000);
         double share = asked.get("share").doubleValue();
         double limit = asked.get("limit").doubleValue();
-        pace.charge(asked.get("charged").doubleValue(), 1, share, limit, window, 0);
+        double size = asked.get("size").doubleValue();
+        double charged = asked.get("charged").doubleValue();
+        pace.charge(charged, (long) (charged / size), share, limit, window, 0);
         pace.charge(0, 0, share, limit, window, asked.get("after_s").longValue() * 1_000);
-        double size = asked.get("charged").doubleValue();
         double bound = pace.bound(share, 0, window.spanMs());
         return JSON.getNodeFactory().numberNode(size / bound - window.spanMs() / 1000.0);
     }

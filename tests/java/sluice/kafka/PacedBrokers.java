@@ -170,6 +170,7 @@ final class PacedBrokers {
             } catch (QuotaViolationException error) {
                 double windowMs = ((Rate) error.metric().measurable()).windowSize(error.metric().config(), nowMs);
                 waitMs = Math.round((error.value() - error.bound()) / error.bound() * windowMs);
+                waitMs = Math.min(waitMs, Integer.MAX_VALUE);
                 waitMs = kind == Kind.REQUEST ? Math.min(waitMs, WINDOW.windowMs) : waitMs;
             }
             if (waitMs > 0) {

@@ -24,7 +24,7 @@ final class Pace {
     private static final double FETCH = 0.025;
     private static final double LEAST = 0.5;
     private static final double SIZE_WEIGHT = 0.2;
-    private static final double MAX_DEBT_S = 3_600.0; // of the share, the longest wait that a gateway applies
+    private static final double MAX_WAIT_S = 3_600.0; // the longest wait that a gateway applies
     private static final double MAX_REQUEST_DEBT_S = 10.0; // of the limit; Kafka forgets what hung for long in a window
 
     private final boolean isFetch;
@@ -42,7 +42,7 @@ final class Pace {
     void charge(double charged, long requests, double share, double limit, Window window, long nowMs) {
         double burst = Math.max(share * window.spanMs() * BURST / 1000.0, isFetch ? size : 0.0);
         double before = Double.isNaN(left) ? burst : left + share * Math.max(0, nowMs - leftMs) / 1000.0;
-        double most = isRequest ? Math.min(share * MAX_DEBT_S, limit * MAX_REQUEST_DEBT_S) : share * MAX_DEBT_S;
+        double most = isRequest ? Math.min(share * MAX_WAIT_S, limit * MAX_REQUEST_DEBT_S) : share * MAX_WAIT_S;
         left = Math.max(Math.min(burst, before) - charged, -most);
         leftMs = nowMs;
         if (requests > 0 && charged > 0) {
@@ -62,7 +62,8 @@ final class Pace {
         if (left >= size) {
             return Math.max((sum + left) / windowS, share * LEAST);
         }
-        return (sum + size) / (windowS + (size - left) / share);
+        double waitS = Math.min((size - left) / share, MAX_WAIT_S);
+        return (sum + size) / (windowS + waitS);
     }
 
     /**
