@@ -12,6 +12,7 @@ import java.util.Deque;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Random;
 import java.util.concurrent.TimeUnit;
 import org.apache.kafka.common.metrics.MetricConfig;
 import org.apache.kafka.common.metrics.Metrics;
@@ -27,12 +28,15 @@ import org.apache.kafka.common.metrics.stats.Rate;
  * that decides everything `latency_ms` later.
  *
  * <p>The client has connections to some brokers and sends on each as fast as it is served. `phases` says which, until
- * when: [seconds, brokers]. The answer is what was served: [ms, broker, amount].
+ * when: [seconds, brokers]. With `weights`, it is a producer with one queue of some seconds of the quota, whose messages go
+ * to the brokers at random, so often. The answer is what was served: [ms, broker, amount].
  */
 final class PacedBrokers {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final long SUM_MS = 100;
     private static final long ROUND_TRIP_MS = 5;
+    private static final double QUEUE_S = 32;
+    private static final double BATCH_S = 0.02;
     private static final Window WINDOW = new Window(11, 1_000);
 
     private final ManualTime time;
@@ -44,6 +48,9 @@ final class PacedBrokers {
     private final List<Broker> brokers = new ArrayList<>();
     private final Deque<Decided> underWay = new ArrayDeque<>();
     private final ArrayNode served = JSON.createArrayNode();
+    private final Random random = new Random(1);
+    private final List<Broker> lots = new ArrayList<>(); // each broker as often as it is to be drawn
+    private double queued;
 
     private PacedBrokers(JsonNode asked, ManualTime time) {
         this.time = time;
@@ -55,13 +62,15 @@ final class PacedBrokers {
         for (int number = 0; number < brokerCount; number++) {
             brokers.add(new Broker(number, asked.get("connections").intValue()));
         }
+        for (int number = 0; number < asked.path("weights").size(); number++) {
+            lots.addAll(Collections.nCopies(asked.get("weights").get(number).intValue(), brokers.get(number)));
+        }
     }
 
     static JsonNode run(JsonNode asked, ManualTime time) throws IOException {
         PacedBrokers all = new PacedBrokers(asked, time);
-        long beganMs = time.milliseconds();
         all.idle(2_000 + all.latencyMs); // they get to know each other
-        beganMs = time.milliseconds();
+        long beganMs = time.milliseconds();
         for (JsonNode phase : asked.get("phases")) {
             while (time.milliseconds() - beganMs < phase.get(0).longValue() * 1_000) {
                 for (JsonNode number : phase.get(1)) {
@@ -71,6 +80,13 @@ final class PacedBrokers {
             }
         }
         return all.served;
+    }
+
+    /** Fills the producer's queue. */
+    private void fill() {
+        for (; queued < QUEUE_S * limit; queued += BATCH_S * limit) {
+            lots.get(random.nextInt(lots.size())).queued += BATCH_S * limit;
+        }
     }
 
     private void idle(long forMs) throws IOException {
@@ -128,6 +144,7 @@ final class PacedBrokers {
         private final Sensor charged;
         private final Sensor throttled;
         private final long[] nextMs;
+        private double queued;
         private long heartbeatMs;
 
         Broker(int number, int connections) {
@@ -163,6 +180,15 @@ final class PacedBrokers {
             double amount = size;
             if (kind == Kind.FETCH && meter.isPaced()) { // `size` is a batch, and a client asks for four of them
                 amount = Math.max(size, Math.min(4 * size, Pace.fetchLimit(meter.share()) * WINDOW.spanMs() / 1000));
+            }
+            if (!lots.isEmpty()) {
+                fill();
+                amount = Math.min(size, queued);
+                if (amount < BATCH_S * limit) {
+                    return 0;
+                }
+                queued -= amount;
+                PacedBrokers.this.queued -= amount;
             }
             long waitMs = 0;
             try {
