@@ -48,6 +48,7 @@ class _AppliedWait(msgspec.Struct, gc=False):
 
 class _Amounts(msgspec.Struct, gc=False):
     withheld: bool = False
+    bytes: int | None = None
 
 
 class Decided(msgspec.Struct, gc=False):
@@ -74,6 +75,11 @@ class Decided(msgspec.Struct, gc=False):
     def withheld(self) -> bool:
         """Whether the response went out empty."""
         return self.amounts is not None and self.amounts.withheld
+
+    @property
+    def sums_up(self) -> bool:
+        """Whether the bytes are those of any number of requests, whose partitions nobody knows: a broker's."""
+        return self.amounts is not None and self.amounts.bytes is not None
 
 
 Charges = Sequence[tuple[tuple[QuotaKind, Tags], Charge]]

@@ -123,8 +123,8 @@ class InlineCharges:
             for counter, charge in charges:
                 if charge.limit is None:
                     continue
-                is_fetch = counter[0].consumer
-                withheld = is_fetch and decided.withheld
+                withheld = counter[0].consumer and decided.withheld
+                is_fetch = counter[0].consumer and not decided.sums_up
                 held_ms = applied.get(counter, 0) if is_in_line else None
                 taken = DecidedCharge(
                     instance, charge.value, charge.limit, decided.timestamp_ms, held_ms, is_fetch, withheld

@@ -92,8 +92,7 @@ class AliveGateways:
             self._recent = sum(map(self._is_recent, self._heard.values()))
         else:
             self._hear(instance, _Heard(heartbeat_ms, self._own_ms))
-        alive = 1 + self._recent
-        self.count = alive if self._own_heard_ms else max(alive, self._expected)
+        self._count()
 
     def step_back(self, now_ms: int) -> None:
         """One's own clock was set back, to now: nothing was heard later than that.
@@ -108,6 +107,12 @@ class AliveGateways:
         self._own_heard_ms = min(self._own_heard_ms, now_ms)
         for heard in self._heard.values():
             heard.own_ms = min(heard.own_ms, now_ms)
+        self._recent = sum(map(self._is_recent, self._heard.values()))
+        self._count()
+
+    def _count(self) -> None:
+        alive = 1 + self._recent
+        self.count = alive if self._own_heard_ms else max(alive, self._expected)
 
     def _hear(self, instance: str, heard: _Heard) -> None:
         """Remember another gateway, which is recent now. Who else is changes with one's own heartbeats alone."""

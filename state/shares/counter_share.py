@@ -95,7 +95,8 @@ class DecidedCharge(msgspec.Struct, gc=False):
     """What a decision says of one counter.
 
     `value` is in units of the quota, `withheld` says that it was taken back; `limit` is the one it was decided under.
-    `held_ms` is the wait that the gateway had applied in line, None if it doesn't charge in line.
+    `held_ms` is the wait that the gateway had applied in line, None if it doesn't charge in line. `is_fetch` says that
+    the value is the size of one Fetch.
     """
 
     instance: str | None

@@ -11,9 +11,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from gateways.client.decided import enforced_charges, read_decided
+from gateways.client.decided import applied_waits, enforced_charges, read_decided
 from gateways.client.inline import InlineCharges
 from gateways.client.options import GatewayOptions
 from gateways.client.wait_table import WaitTable
@@ -28,6 +29,7 @@ from state.quotas.entry import QuotaEntry
 from state.quotas.kinds import CLIENT_KINDS, QuotaKind, QuotaSettings, Window
 from state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end
 from state.quotas.resolution import LADDER, Quotas
+from state.shares.alive import MAX_GATEWAYS
 from streaming.enforce.parsing import EventLimits, parse_request
 from streaming.enforce.source import Source
 from tests.broker_plugin import JavaCases, plugin_properties
@@ -35,7 +37,8 @@ from tests.broker_plugin import JavaCases, plugin_properties
 pytestmark = pytest.mark.kafka
 
 START_MS = 1_700_000_000_000
-USERS = ("alice", "bob|x", "", "<default>", "🦊 fox", "O=A client,CN=b")
+EXTREME_LIMITS = (5e-324, 1.7e308)
+USERS = ("alice", "bob|x", "", "<default>", "🦊 fox", "O=A client,CN=b", 'a\x1f"\\\n/\x7f')
 CLIENTS = ("app", "app two", "", "<default>", "a:b", "*")
 USER_NAMES: list[EntityName] = [*filter(None, USERS), DEFAULT]
 CLIENT_NAMES: list[EntityName] = [*filter(None, CLIENTS), DEFAULT]
@@ -92,6 +95,25 @@ def damaged(draw: random.Random, records: Records) -> Records:
         (b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate"}',
          b'{"entity":{"user":"b"},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}'),
         (b"x", b"\xff"),
+        (b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate"}',
+         b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}{}'),
+        (b'{"entity": {"user": "a"}, "mode": "enforce", "quota": "producer_byte_rate"}',
+         b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}'),
+        (b'{"mode":"enforce","quota":"producer_byte_rate","entity":{"user":"a"}}',
+         b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}'),
+        (b'{"entity":{"user":"\\ud800"},"mode":"enforce","quota":"producer_byte_rate"}',
+         b'{"entity":{"user":"\\ud800"},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}'),
+        (b'{"entity":{"user":"A"},"mode":"enforce","quota":"producer_byte_rate"}',
+         b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}'),
+        (b'{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage"}',
+         b'{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage","value":1e999,"version":1}'),
+        (b'{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage"}',
+         b'{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage","value":"1","version":1}'),
+        ('{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage"}'.encode("utf-16"),
+         '{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage","value":1,"version":1}'.encode("utf-16")),
+        (b'"version"', b'{"version":1,"count":0} '),
+        (b'"version"', b'{"version":1,"count":-1}'),
+        (b'"version"', b'{"version":1,"count":0.5}'),
     ]  # fmt: skip
     removed: Records = [(key, None) for key, value in records[:2] if value is not None]
     return [*draw.sample(garbage, draw.randint(0, 3)), *records, *draw.sample(removed, draw.randint(0, len(removed)))]
@@ -154,7 +176,7 @@ def test_the_tags_of_a_counter_resolve_to_that_counter_again() -> None:
 def random_decision(draw: random.Random, quota: str, instance: str | None, limit: float, now_ms: int) -> dict[str, Any]:
     entity = {"user": "alice", "client_id": "app"}
     waits = [{"quota": quota, "entity": entity, "ms": draw.choice([0, 200, 7_000, 10**9])}]
-    value = draw.choice([0.0, 100.0, draw.uniform(0, limit), draw.uniform(0, 20 * limit)])
+    value = min(draw.choice([0.0, 100.0, draw.uniform(0, limit), 20 * draw.uniform(0, limit)]), 1e30)
     charge = {"quota": quota, "entity": entity, "limit": draw.choice([limit, limit, limit, None]), "value": value}
     if draw.random() < 0.1:
         charge["mode"] = "shadow"
@@ -169,12 +191,14 @@ def random_decision(draw: random.Random, quota: str, instance: str | None, limit
         decision["throttled_by"] = waits if draw.random() < 0.5 else []
     if draw.random() < 0.1:
         decision["amounts"] = {"withheld": True}
+    elif draw.random() < 0.3:
+        decision["amounts"] = {"bytes": 100}
     return decision
 
 
 def random_steps(draw: random.Random, quota: str) -> list[dict[str, Any]]:
     """Decided heartbeats and charges of four gateways, and looks at one's own share."""
-    now_ms, limit, steps = START_MS, draw.choice([0.5, 1_000.0, 1e6]), []
+    now_ms, limit, steps = START_MS, draw.choice([0.5, 1_000.0, 1e6, *EXTREME_LIMITS]), []
     gateways = ["me", "a", "b", "c"]
     for _ in range(draw.randint(1, 40)):
         now_ms += draw.choice([0, 1, 50, 100, 300, 1_000, 4_000, 12_000])
@@ -193,6 +217,9 @@ def random_steps(draw: random.Random, quota: str) -> list[dict[str, Any]]:
             decision = random_decision(draw, quota, "me", limit, now_ms) | {"throttled_by": []}
             steps.append({"decision": decision, "now_ms": now_ms})
         elif kind < 0.76:
+            now_ms -= draw.choice([1_000, 3_600_000])
+            steps.append({"step_back": True, "now_ms": now_ms})
+        elif kind < 0.77:
             entity = {"user": "alice", "client_id": "app"}
             reset = [{"quota": quota, "entity": entity, "limit": limit}]
             decision = {"request_id": "u", "timestamp_ms": now_ms, "api": "Unmute", "charges": reset}
@@ -201,7 +228,7 @@ def random_steps(draw: random.Random, quota: str) -> list[dict[str, Any]]:
             held_until_ms = draw.choice([0, 0, 0, now_ms + 500])
             charged = draw.random() < 0.7
             if draw.random() < 0.1:
-                limit *= 2
+                limit = min(limit * 2, EXTREME_LIMITS[1])
             steps.append({"limit": limit, "charged": charged, "held_until_ms": held_until_ms, "now_ms": now_ms})
     return steps
 
@@ -223,6 +250,9 @@ class PythonShares:
             decided = read_decided(json.dumps(step["decision"]).encode())
             self.inline.take_decided(decided, enforced_charges(decided), self.now_ms)
             return None
+        if "step_back" in step:
+            self.inline.step_back()
+            return None
         shares = self.inline._shares
         share = shares._touched.get(self.counter) or shares._begin(self.counter, self.now_ms)
         share.held_until_ms = max(share.held_until_ms, step["held_until_ms"])
@@ -240,7 +270,7 @@ class PythonShares:
 def random_share_case(draw: random.Random) -> dict[str, Any]:
     quota = draw.choice(["producer_byte_rate", "consumer_byte_rate", "request_percentage"])
     window = draw.choice([Window(11, 1_000), Window(1, 1_000), Window(4, 2_000)])
-    of_window = {"samples": window.samples, "window_ms": window.window_ms}
+    of_window = {"samples": window.samples, "window_ms": window.window_ms, "id_stem": ""}
     return of_window | {"quota": quota, "expected": draw.randint(1, 3), "steps": random_steps(draw, quota)}
 
 
@@ -258,11 +288,109 @@ def test_shares_are_those_of_a_python_gateway(java: JavaCases) -> None:
         assert len(answers) == len(wanted)
         for (count, share), (java_count, java_share) in zip(wanted, answers, strict=True):
             assert java_count == count
-            assert math.isclose(java_share, share, rel_tol=1e-12), (case, wanted, answers)
+            assert math.isclose(float(java_share), share, rel_tol=1e-12), (case, wanted, answers)
         looks += len(wanted)
         moved += len({share for _, share in wanted}) > 2
     assert looks > 5_000
     assert moved > 300
+
+
+def heartbeat_step(instance: str, now_ms: int, request_id: str = "r-1") -> dict[str, Any]:
+    heartbeat = {"request_id": request_id, "timestamp_ms": now_ms, "api": "GatewayHeartbeat", "instance": instance}
+    return {"decision": heartbeat, "now_ms": now_ms}
+
+
+def look_step(now_ms: int, limit: float = 1_000.0) -> dict[str, Any]:
+    return {"limit": limit, "charged": True, "held_until_ms": 0, "now_ms": now_ms}
+
+
+def shares_case(steps: Sequence[dict[str, Any]], id_stem: str = "") -> dict[str, Any]:
+    case = {"quota": "producer_byte_rate", "samples": 11, "window_ms": 1_000, "expected": 1, "id_stem": id_stem}
+    return case | {"steps": steps}
+
+
+def test_forged_heartbeats_push_no_genuine_gateway_out(java: JavaCases) -> None:
+    steps = [heartbeat_step("me", START_MS), heartbeat_step("genuine", START_MS)]
+    steps += [heartbeat_step(f"forged-{number}", START_MS) for number in range(2 * MAX_GATEWAYS)]
+    steps += [look_step(START_MS)]
+    for later_ms in range(START_MS + 1_000, START_MS + 6_000, 1_000):  # the forger is done
+        steps += [heartbeat_step("me", later_ms), heartbeat_step("genuine", later_ms)]
+    steps += [heartbeat_step("new", START_MS + 5_000), look_step(START_MS + 5_000)]
+    case = shares_case(steps)
+
+    answer = java.answer("shares", case)
+    assert [count for count, _ in answer] == [MAX_GATEWAYS + 1, 3]
+    assert [count for count, _ in python_shares(case)] == [MAX_GATEWAYS + 1, 3]
+
+
+def test_a_namesake_is_another_gateway(java: JavaCases) -> None:
+    """Two that took each other's heartbeats for their own would each let a client use its whole quota."""
+    steps = [heartbeat_step("me", START_MS, "mine-1"), look_step(START_MS)]
+    steps += [heartbeat_step("me", START_MS, "yours-1"), look_step(START_MS)]
+
+    assert [count for count, _ in java.answer("shares", shares_case(steps, id_stem="mine-"))] == [1, 2]
+
+
+def test_a_clock_that_is_set_back_silences_no_meter(java: JavaCases) -> None:
+    is_due, since_published_ms, is_held = java.answer("clock", {})
+    assert (is_due, since_published_ms, is_held) == (True, 0, False)
+
+
+@pytest.mark.parametrize(
+    ("quota", "wait_s"),
+    [("producer_byte_rate", 3_600.0), ("consumer_byte_rate", 3_600.0), ("request_percentage", 20.0)],
+)
+def test_who_was_charged_for_centuries_waits_an_hour_and_of_request_time_ten_seconds_of_the_limit(
+    java: JavaCases, quota: str, wait_s: float
+) -> None:
+    """With a share of half of the limit, 10 s of the limit are 20 s."""
+    asked = {"quota": quota, "share": 500.0, "limit": 1_000.0, "charged": 2.0**53, "size": 1.0}
+    before, after = java.answers("debt", [asked | {"after_s": 0}, asked | {"after_s": 10}])
+
+    assert (before, after) == (pytest.approx(wait_s, abs=0.01), pytest.approx(wait_s - 10, abs=0.01))
+
+
+def random_json_decision(draw: random.Random) -> bytes:
+    """A decision with up to two fields that are not as they should be."""
+    entity = {"user": "alice", "client_id": "app"}
+    charge = {"quota": "producer_byte_rate", "entity": entity, "limit": 10.0, "value": 5}
+    wait = {"quota": "producer_byte_rate", "entity": entity, "ms": 200}
+    decision: dict[str, Any] = {"request_id": "r", "timestamp_ms": START_MS, "api": "Produce", "instance": "a"}
+    decision |= {"charges": [charge], "throttled_by": [wait], "amounts": {"withheld": False}}
+    wrong: list[Any] = [None, "", "x", "\ud800", "🦊", 0, -1, 0.5, 1e31, 2**53, 2**62, 1e300, [], {}, True]
+    for _ in range(draw.randint(0, 2)):
+        field = draw.choice([decision, charge, wait, entity, decision])
+        name = draw.choice([name for name in field if name != "amounts"])
+        if draw.random() < 0.2:
+            del field[name]
+        else:
+            field[name] = draw.choice(wrong)
+    record = json.dumps(decision).encode()
+    return draw.choice([record] * 20 + [record + b" {}", record[:-1], record.decode().encode("utf-16"), b"", b"null"])
+
+
+def read_by_a_python_gateway(record: bytes) -> dict[str, Any] | None:
+    try:
+        decided = read_decided(record)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    applied = applied_waits(decided, 3_600_000)
+    charges: list[list[Any]] = []
+    for (kind, tags), charge in enforced_charges(decided):
+        if tags.topic is None:
+            limited = charge.limit is not None
+            taken = [charge.limit, charge.value, applied.get((kind, tags), 0)] if limited else [None, None, 0]
+            charges.append([kind.value, tags.user, tags.client_id, *taken])
+    read = {"instance": decided.instance, "api": decided.api, "timestamp_ms": decided.timestamp_ms}
+    return read | {"charges": charges}
+
+
+def test_a_record_that_is_no_decision_is_none_for_a_broker_and_for_a_python_gateway(java: JavaCases) -> None:
+    draw = random.Random(5)
+    records = [random_json_decision(draw) for _ in range(5_000)]
+    answers = java.answer("decision", {"records": [b64encode(record).decode() for record in records]})
+    for record, answer in zip(records, answers, strict=True):
+        assert answer == read_by_a_python_gateway(record), record
 
 
 def random_charges(draw: random.Random, window: Window) -> list[list[Any]]:
@@ -329,19 +457,113 @@ def test_events_sum_up_to_what_the_meters_were_charged_and_on_the_same_counters(
                 assert decided[kind, tags] == amount, (kind, tags, case)
 
 
-@pytest.mark.parametrize("request_s", [0.02, 0.3, 3.0])
-def test_a_client_at_full_speed_is_paced_by_its_share(java: JavaCases, request_s: float) -> None:
+@pytest.mark.parametrize("is_fetch", [False, True])
+@pytest.mark.parametrize("request_s", [0.02, 0.3, 3.0, 15.0])
+def test_a_client_at_full_speed_is_paced_by_its_share(java: JavaCases, request_s: float, is_fetch: bool) -> None:
     """A request is so many seconds of the share. Kafka's meter alone bursts and pauses by turns, 10 s of the share.
 
     It still shows: a window that ends, with a request in it, makes one wait of Kafka's shorter and the next one longer.
     """
-    times_ms = java.answer("pace", {"share": 1_000.0, "size": 1_000 * request_s, "seconds": 600})
+    asked = {"share": 1_000.0, "size": 1_000 * request_s, "seconds": 600, "fetch": is_fetch}
+    times_ms = java.answer("pace", asked)
 
     later = [time_ms for time_ms in times_ms if time_ms >= 20_000]
     ends = [bisect_left(later, time_ms + 10_000) for time_ms in later]
-    assert len(times_ms) * request_s == pytest.approx(605, rel=0.01)  # the bucket is full at first
+    assert len(times_ms) * request_s == pytest.approx(603 + request_s / 2, abs=5 + request_s)  # full at first
     assert max(after - before for before, after in pairwise(later)) / 1000 <= 2 * request_s + 1.1
-    assert max(end - begin for begin, end in enumerate(ends)) * request_s <= 11 + 2 * request_s
+    assert max(end - begin for begin, end in enumerate(ends)) * request_s <= 11.2 + 2 * request_s
+
+
+Served = list[tuple[int, int, float]]
+"""Milliseconds, number of the broker, amount."""
+
+BYTE_QUOTAS = ("producer_byte_rate", "consumer_byte_rate")
+REQUEST_SIZES_S = [(quota, size_s) for quota in BYTE_QUOTAS for size_s in (0.02, 0.3, 1.0)]
+REQUEST_SIZES_S += [("request_percentage", 0.02), ("request_percentage", 0.3)]
+"""Seconds of the quota. Kafka's waits for request time end after a second: a request is a second of a share at most."""
+
+
+def served_by_brokers(
+    java: JavaCases, quota: str, size_s: float, phases: Sequence[tuple[int, Sequence[int]]], connections: int = 1
+) -> Served:
+    """What three brokers serve to a client that may use 1000 per second, a request being so many seconds of it."""
+    asked = {"quota": quota, "limit": 1_000.0, "size": 1_000 * size_s, "brokers": 3, "latency_ms": 300}
+    served: Served = java.answer("brokers", asked | {"phases": phases, "connections": connections})
+    return served
+
+
+def served_s(served: Served, from_s: float, until_s: float) -> float:
+    """Seconds of the quota that were served in a time."""
+    return sum(amount for time_ms, _, amount in served if from_s * 1_000 <= time_ms < until_s * 1_000) / 1_000
+
+
+def worst_minute(served: Served, from_s: int, until_s: int) -> float:
+    return max(served_s(served, begin_s, begin_s + 60) for begin_s in range(from_s, until_s - 59)) / 60
+
+
+@pytest.mark.parametrize(("quota", "size_s"), REQUEST_SIZES_S)
+@pytest.mark.parametrize("brokers", [[0, 1, 2], [0]])
+def test_brokers_hold_a_client_at_full_speed_to_its_quota_together(
+    java: JavaCases, quota: str, size_s: float, brokers: list[int]
+) -> None:
+    served = served_by_brokers(java, quota, size_s, [(300, brokers)])
+
+    times_ms = [0, *(time_ms for time_ms, _, _ in served), 300_000]
+    assert 0.97 <= served_s(served, 0, 300) / 300 <= 1.02 + 10 / 300
+    assert worst_minute(served, 60, 300) <= 1.05
+    assert max(after - before for before, after in pairwise(times_ms)) <= 5_000
+
+
+@pytest.mark.parametrize("size_s", [0.02, 0.1, 0.3])
+def test_a_producer_uses_its_quota_up_though_four_fifths_of_its_messages_go_to_one_broker(
+    java: JavaCases, size_s: float
+) -> None:
+    asked = {"quota": "producer_byte_rate", "limit": 1_000.0, "size": 1_000 * size_s, "brokers": 3, "latency_ms": 300}
+    served: Served = java.answer(
+        "brokers", asked | {"phases": [(300, [0, 1, 2])], "connections": 1, "weights": [8, 1, 1]}
+    )
+
+    assert 0.97 <= served_s(served, 0, 300) / 300 <= 1.02 + 10 / 300
+    assert worst_minute(served, 60, 300) <= 1.05
+
+
+@pytest.mark.parametrize(("quota", "size_s"), REQUEST_SIZES_S)
+def test_a_client_that_moves_to_another_broker_has_its_quota_there_within_12_s(
+    java: JavaCases, quota: str, size_s: float
+) -> None:
+    served = served_by_brokers(java, quota, size_s, [(100, [0]), (200, [1])])
+
+    assert served_s(served, 112, 172) / 60 >= 0.95
+
+
+@pytest.mark.parametrize(("quota", "size_s"), REQUEST_SIZES_S)
+@pytest.mark.parametrize("brokers", [2, 3])
+def test_a_client_that_hops_between_brokers_gets_no_more_than_its_quota(
+    java: JavaCases, quota: str, size_s: float, brokers: int
+) -> None:
+    served = served_by_brokers(java, quota, size_s, [(end_s, [end_s // 5 % brokers]) for end_s in range(5, 305, 5)])
+
+    assert worst_minute(served, 60, 300) <= 1.05
+
+
+@pytest.mark.parametrize(("quota", "size_s"), [*REQUEST_SIZES_S[:-1], ("request_percentage", 0.08)])
+def test_clients_of_one_quota_share_it(java: JavaCases, quota: str, size_s: float) -> None:
+    served = served_by_brokers(java, quota, size_s, [(300, [0, 1, 2])], connections=4)
+
+    assert 0.97 <= served_s(served, 60, 300) / 240 <= 1.05
+
+
+@pytest.mark.parametrize("quota", [*BYTE_QUOTAS, "request_percentage"])
+def test_brokers_hold_clients_to_the_smallest_and_the_largest_limit(java: JavaCases, quota: str) -> None:
+    """A meter that is bound to 0 serves nobody, one of infinity everybody; one that isn't a number would, too."""
+    asked = {"quota": quota, "size": 1_000.0, "brokers": 3, "latency_ms": 300, "connections": 1}
+    smallest, largest = (
+        java.answer("brokers", asked | {"limit": limit, "phases": [(20, [0, 1, 2])]}) for limit in EXTREME_LIMITS
+    )
+
+    # Kafka's waits for request time end after a second. A Fetch is never served.
+    assert len(smallest) == {"producer_byte_rate": 3, "consumer_byte_rate": 0}.get(quota, 60)
+    assert len(largest) == 3 * 20_000 / 5
 
 
 def test_where_samples_cant_be_read_a_steady_client_is_estimated_by_its_rate(java: JavaCases) -> None:

@@ -15,7 +15,6 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
-import java.util.function.Supplier;
 import org.apache.kafka.common.MetricName;
 import org.apache.kafka.common.config.ConfigException;
 import org.apache.kafka.common.metrics.KafkaMetric;
@@ -54,6 +53,14 @@ public final class Cases {
                 return estimate(asked);
             case "pace":
                 return pace(asked);
+            case "debt":
+                return debt(asked);
+            case "decision":
+                return decision(asked);
+            case "brokers":
+                return PacedBrokers.run(asked, new ManualTime());
+            case "clock":
+                return clock();
             default:
                 return settings(asked);
         }
@@ -83,41 +90,114 @@ public final class Cases {
 
     /** When Kafka's meter serves the requests of a client at full speed, whose bound is paced every 100 ms. */
     private static JsonNode pace(JsonNode asked) {
+        boolean isFetch = asked.get("fetch").booleanValue();
         double share = asked.get("share").doubleValue();
         double size = asked.get("size").doubleValue();
         MetricConfig config = new MetricConfig().samples(11).timeWindow(1, TimeUnit.SECONDS);
         Rate rate = new Rate();
-        Pace pace = new Pace(false);
+        Pace pace = new Pace(isFetch ? Kind.FETCH : Kind.PRODUCE);
         Window window = new Window(11, 1_000);
         ArrayNode served = JSON.createArrayNode();
         double bound = share;
         double charged = 0;
+        double waitMs = 0;
         long requests = 0;
         long nextMs = 0;
         for (long nowMs = 0; nowMs < asked.get("seconds").longValue() * 1_000; nowMs++) {
             if (nowMs == nextMs) {
-                served.add(nowMs);
                 rate.record(config, size, nowMs);
-                charged += size;
-                requests++;
                 double over = rate.measure(config, nowMs) - bound;
-                nextMs += 5 + (over > 0 ? Math.round(over / bound * rate.windowSize(config, nowMs)) : 0);
+                waitMs = over > 0 ? Math.round(over / bound * rate.windowSize(config, nowMs)) : 0;
+                nextMs += 5 + Math.round(waitMs);
+                if (isFetch && over > 0) {
+                    rate.record(config, -size, nowMs);
+                } else {
+                    served.add(nowMs);
+                    charged += size;
+                    requests++;
+                }
             }
             if (nowMs % 100 == 0) {
-                pace.charge(charged, requests, share, window, nowMs);
+                double windowMs = rate.windowSize(config, nowMs);
+                double sum = rate.measure(config, nowMs) * windowMs / 1000.0;
+                if (isFetch && waitMs > 0) {
+                    pace.noteThrottled(waitMs, bound, sum, windowMs);
+                }
+                pace.charge(charged, requests, share, share, window, nowMs);
+                waitMs = 0;
                 charged = 0;
                 requests = 0;
-                double windowMs = rate.windowSize(config, nowMs);
-                bound = pace.bound(share, rate.measure(config, nowMs) * windowMs / 1000.0, windowMs);
+                bound = pace.bound(share, sum, windowMs);
             }
         }
         return served;
     }
 
+    /** The wait for a request of `size` that the bound makes of a meter `after_s` after requests of `charged` in all. */
+    private static JsonNode debt(JsonNode asked) {
+        Pace pace = new Pace(Kind.ofKey(asked.get("quota").textValue()));
+        Window window = new Window(11, 1_000);
+        double share = asked.get("share").doubleValue();
+        double limit = asked.get("limit").doubleValue();
+        double size = asked.get("size").doubleValue();
+        double charged = asked.get("charged").doubleValue();
+        pace.charge(charged, (long) (charged / size), share, limit, window, 0);
+        pace.charge(0, 0, share, limit, window, asked.get("after_s").longValue() * 1_000);
+        double bound = pace.bound(share, 0, window.spanMs());
+        return JSON.getNodeFactory().numberNode(size / bound - window.spanMs() / 1000.0);
+    }
+
+    /** What is read in each of `records`: null for what is no decision. */
+    private static JsonNode decision(JsonNode asked) throws IOException {
+        ArrayNode answer = JSON.createArrayNode();
+        for (JsonNode record : asked.get("records")) {
+            try {
+                Decision decision = Decision.read(record.binaryValue());
+                ObjectNode read = answer.addObject().put("instance", decision.instance);
+                read.put("api", decision.api).put("timestamp_ms", decision.timestampMs);
+                ArrayNode charges = read.putArray("charges");
+                for (CounterKey counter : decision.counters) {
+                    DecidedCharge charge = decision.charges.get(counter);
+                    charges.addArray()
+                            .add(counter.kind.key)
+                            .add(counter.tags.user)
+                            .add(counter.tags.clientId)
+                            .add(charge == null ? null : charge.limit)
+                            .add(charge == null ? null : charge.value)
+                            .add(charge == null ? 0 : charge.heldMs);
+                }
+            } catch (IOException error) {
+                answer.addNull();
+            }
+        }
+        return answer;
+    }
+
+    /** Whether a meter is looked at, has waited since it published, and holds anybody, an hour before its last charge. */
+    private static JsonNode clock() {
+        Meters meters = new Meters();
+        long laterMs = 10_000_000;
+        long nowMs = laterMs - 3_600_000;
+        try (Metrics metrics = new Metrics(
+                new MetricConfig(), Collections.singletonList(new Feed(meters)), Time.SYSTEM, false)) {
+            CounterKey counter = new CounterKey(Kind.PRODUCE, new Tags("alice", ""));
+            ObjectNode window = JSON.createObjectNode().put("samples", 11).put("window_ms", 1_000);
+            sensor(metrics, counter, window).record(100.0, laterMs, false);
+            Meter meter = meters.of(counter);
+            meter.look(laterMs);
+            meter.takeUnpublished(laterMs);
+            meter.stepBack(nowMs);
+            return JSON.createArrayNode()
+                    .add(meter.isDue(nowMs + 500, 1_000))
+                    .add(nowMs - meter.publishedMs())
+                    .add(meter.heldUntilMs() > nowMs);
+        }
+    }
+
     /** The number of gateways and the share of one counter after each of `steps`. */
     private static JsonNode shares(JsonNode asked) throws IOException {
         Window window = new Window(asked.get("samples").intValue(), asked.get("window_ms").longValue());
-        Shares shares = new Shares("me", window);
+        Shares shares = new Shares("me", asked.get("id_stem").textValue(), window);
         shares.expect(asked.get("expected").intValue());
         CounterKey counter = new CounterKey(Kind.ofKey(asked.get("quota").textValue()), new Tags("alice", "app"));
         ArrayNode answer = JSON.createArrayNode();
@@ -125,6 +205,8 @@ public final class Cases {
             long nowMs = step.get("now_ms").longValue();
             if (step.has("decision")) {
                 shares.take(Decision.read(JSON.writeValueAsBytes(step.get("decision"))), nowMs);
+            } else if (step.has("step_back")) {
+                shares.stepBack(nowMs);
             } else {
                 boolean isCharged = step.get("charged").booleanValue();
                 double limit = step.get("limit").doubleValue();
@@ -223,31 +305,6 @@ public final class Cases {
             view.take(record.get(0).binaryValue(), record.get(1).isNull() ? null : record.get(1).binaryValue());
         }
         return view;
-    }
-
-    /** A clock that is set by hand. */
-    private static final class ManualTime implements Time {
-        private long ms = 1_700_000_000_000L;
-
-        @Override
-        public long milliseconds() {
-            return ms;
-        }
-
-        @Override
-        public long nanoseconds() {
-            return ms * 1_000_000;
-        }
-
-        @Override
-        public void sleep(long forMs) {
-            ms += forMs;
-        }
-
-        @Override
-        public void waitObject(Object object, Supplier<Boolean> condition, long deadlineMs) {
-            throw new UnsupportedOperationException();
-        }
     }
 
     private static final class Feed implements MetricsReporter {

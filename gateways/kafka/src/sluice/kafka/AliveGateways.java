@@ -15,10 +15,15 @@ final class AliveGateways {
     static final long HEARTBEAT_MS = 1_000;
     static final long MISSED_MS = 3_000;
     static final long FRESH_MS = 5_000;
+
+    /**
+     * Most other gateways that are remembered. A new one takes the place of one that is gone; if none is, it isn't
+     * counted: forged heartbeats don't push those out that are known already.
+     */
     static final int MAX_GATEWAYS = 1_000;
 
     private final String instance;
-    private final Map<String, Heard> heard = new LinkedHashMap<>();
+    private final Map<String, Heard> heard = new LinkedHashMap<>(); // who was heard of longest ago comes first
     private int expected;
     private long ownMs;
     private long ownHeardMs;
@@ -65,16 +70,28 @@ final class AliveGateways {
         if (isOwn(from)) {
             ownMs = Math.max(ownMs, Math.min(heartbeatMs, nowMs));
             ownHeardMs = nowMs;
-        } else {
-            heard.remove(from); // it moves to the end, so the first one was heard of longest ago
+        } else if (heard.remove(from) != null || heard.size() < MAX_GATEWAYS || makesRoom()) {
             heard.put(from, new Heard(heartbeatMs, ownMs));
-            if (heard.size() > MAX_GATEWAYS) {
-                Iterator<String> oldest = heard.keySet().iterator();
-                oldest.next();
-                oldest.remove();
-            }
         }
         recount();
+    }
+
+    /** One's own clock was set back, to now: nothing was heard later than that. */
+    void stepBack(long nowMs) {
+        ownMs = Math.min(ownMs, nowMs);
+        ownHeardMs = Math.min(ownHeardMs, nowMs);
+        heard.replaceAll((from, known) -> new Heard(known.heartbeatMs, Math.min(known.ownMs, nowMs)));
+        recount();
+    }
+
+    /** Forgets who was heard of longest ago, unless it is alive. */
+    private boolean makesRoom() {
+        Iterator<Heard> longestAgo = heard.values().iterator();
+        if (isRecent(longestAgo.next())) {
+            return false;
+        }
+        longestAgo.remove();
+        return true;
     }
 
     private void recount() {

@@ -2,7 +2,6 @@ package sluice.kafka;
 
 import java.util.ArrayList;
 import java.util.Collections;
-import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -85,6 +84,9 @@ final class CounterShare {
         if (!instance.equals(ANONYMOUS) && !gateways.isAlive(instance)) {
             return;
         }
+        if (!others.containsKey(instance) && others.size() > gateways.count()) {
+            forgetGone(gateways);
+        }
         OtherGateway other = others.computeIfAbsent(instance, name -> new OtherGateway());
         other.record(value, eventMs, window.spanMs() / 1000.0);
         if (decided.heldMs > 0) {
@@ -128,14 +130,10 @@ final class CounterShare {
         double floor = limit / (2 * gateways.count());
         double free = limit;
         List<Double> wanted = new ArrayList<>();
-        for (Iterator<Map.Entry<String, OtherGateway>> each = others.entrySet().iterator(); each.hasNext(); ) {
-            Map.Entry<String, OtherGateway> other = each.next();
-            if (!other.getKey().equals(ANONYMOUS) && !gateways.isAlive(other.getKey())) {
-                each.remove();
-                continue;
-            }
-            double rate = other.getValue().chargedAt(decidedMs, spanS) / spanS;
-            if (other.getValue().hungryUntilMs > knownMs) {
+        forgetGone(gateways);
+        for (OtherGateway other : others.values()) {
+            double rate = other.chargedAt(decidedMs, spanS) / spanS;
+            if (other.hungryUntilMs > knownMs) {
                 wanted.add(Math.max(floor, GROWTH * rate));
             } else {
                 free -= rate;
@@ -146,6 +144,11 @@ final class CounterShare {
             free += (knownMs == nowMs ? left : Math.min(0.0, left)) / CORRECTION_S;
         }
         return Math.max(floor, equalPart(free, wanted));
+    }
+
+    /** Forgets the gateways that are no longer alive. */
+    private void forgetGone(AliveGateways gateways) {
+        others.keySet().removeIf(instance -> !instance.equals(ANONYMOUS) && !gateways.isAlive(instance));
     }
 
     private double left(double limit, long untilMs) {

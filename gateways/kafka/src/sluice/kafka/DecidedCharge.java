@@ -12,7 +12,9 @@ final class DecidedCharge {
     /** The wait that the gateway had applied in line. */
     final long heldMs;
 
+    /** Whether the value is the size of one Fetch. */
     final boolean isFetch;
+
     final boolean withheld;
 
     DecidedCharge(

@@ -3,6 +3,7 @@ package sluice.kafka;
 import java.time.Duration;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
@@ -27,7 +28,7 @@ final class EventSender implements AutoCloseable {
     private final AtomicLong failed = new AtomicLong();
     private KafkaProducer<byte[], byte[]> producer;
     private volatile long pauseMs = FIRST_PAUSE_MS;
-    private volatile long pausedUntilMs;
+    private volatile long pausedUntilNs = System.nanoTime(); // the wall clock may be set back
     private volatile String said = "";
 
     EventSender(String topic, Map<String, Object> client) {
@@ -42,8 +43,8 @@ final class EventSender implements AutoCloseable {
     }
 
     /** Whether sending may succeed. After a failure it is not tried for a while. */
-    boolean isReady(long nowMs) {
-        return nowMs >= pausedUntilMs && producer() != null;
+    boolean isReady() {
+        return System.nanoTime() - pausedUntilNs >= 0 && producer() != null;
     }
 
     /** Sends an event; `onFailure` is called if it doesn't reach the topic. */
@@ -92,9 +93,9 @@ final class EventSender implements AutoCloseable {
 
     /** Batches that fail together make one pause, twice as long as the one before. */
     private synchronized void pause(String problem) {
-        long nowMs = System.currentTimeMillis();
-        if (nowMs >= pausedUntilMs) {
-            pausedUntilMs = nowMs + pauseMs;
+        long nowNs = System.nanoTime();
+        if (nowNs - pausedUntilNs >= 0) {
+            pausedUntilNs = nowNs + TimeUnit.MILLISECONDS.toNanos(pauseMs);
             pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS);
         }
         if (!problem.equals(said)) {

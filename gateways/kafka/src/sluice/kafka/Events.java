@@ -22,7 +22,12 @@ final class Events {
     Events(String gateway, String instance) {
         this.gateway = gateway;
         this.instance = instance;
-        this.idStem = gateway + "-" + UUID.randomUUID().toString().substring(0, 8);
+        this.idStem = gateway + "-" + UUID.randomUUID().toString().substring(0, 8) + "-";
+    }
+
+    /** What the id of each of its events begins with, and of nobody else's. */
+    String idStem() {
+        return idStem;
     }
 
     /** The key of a client's events: user and client-id, URL-encoded. */
@@ -68,7 +73,7 @@ final class Events {
         for (HeldShare share : shares) {
             shown.add(named(share.counter)
                     .put("limit", share.limit)
-                    .put("share", share.share)
+                    .put("share", Math.min(share.share, Double.MAX_VALUE)) // JSON has no infinity
                     .put("charged", share.rate)
                     .put("throttle_ms", Math.min(share.heldMs, MAX_APPLIED_MS)));
         }
@@ -77,7 +82,7 @@ final class Events {
 
     private ObjectNode event(String api, long nowMs) {
         return JSON.createObjectNode()
-                .put("request_id", idStem + "-" + number++)
+                .put("request_id", idStem + number++)
                 .put("timestamp_ms", nowMs)
                 .put("api", api)
                 .put("gateway", gateway)

@@ -58,8 +58,8 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         this.settings = settings;
         String random = UUID.randomUUID().toString().substring(0, 8);
         this.instance = settings.gatewayName + "-" + settings.node + "-" + random;
-        this.shares = new Shares(instance, settings.window);
         this.events = new Events(settings.gatewayName, instance);
+        this.shares = new Shares(instance, events.idStem(), settings.window);
         this.sender = new EventSender(settings.requestsTopic, client("requests"));
         this.limitsReader = new TopicReader(settings.limitsTopic, null, client("limits"), new LimitsHandler());
         long sinceMs = Math.max(0, System.currentTimeMillis() - LOOKBACK_MS);
@@ -110,6 +110,13 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         return Math.min(limit, Double.isNaN(share) ? limit / gateways : share);
     }
 
+    /** The limit by which Kafka bounds what the next fetch of a counter may hold; null is unlimited. Never waits. */
+    Double fetchLimit(CounterKey counter) {
+        Double limit = limit(counter);
+        Meter meter = limit == null ? null : meters.of(counter);
+        return meter == null || !meter.isPaced() ? limit : Double.valueOf(Pace.fetchLimit(limit));
+    }
+
     /** The quotas that Kafka itself keeps. They hold until the limits topic has been read. */
     Quotas kafkaQuotas() {
         return kafkaQuotas;
@@ -157,7 +164,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     private void publishAll(long nowMs) {
         for (Meter meter : meters.all()) {
             meter.look(nowMs);
-            if (meter.hasUnpublished() && sender.isReady(nowMs)) {
+            if (meter.hasUnpublished() && sender.isReady()) {
                 publish(meter, 0, nowMs);
             }
         }
@@ -173,11 +180,14 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     }
 
     private void tick(long nowMs) {
+        if (heartbeatMs - nowMs >= AliveGateways.HEARTBEAT_MS) {
+            stepBack(nowMs);
+        }
         Quotas quotas = quotas();
         boolean isNew = quotas != applied;
         applied = quotas;
         gateways = shares.gateways();
-        boolean isReady = sender.isReady(nowMs);
+        boolean isReady = sender.isReady();
         for (Meter meter : meters.all()) {
             if (isNew || meter.isDue(nowMs, idleMs)) {
                 lookAt(meter, quotas, isReady, nowMs);
@@ -190,6 +200,14 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         noteStale();
     }
 
+    private void stepBack(long nowMs) {
+        LOG.warn("The clock was set back by {} ms; shares begin anew", heartbeatMs - nowMs);
+        heartbeatMs = nowMs;
+        shares.stepBack(nowMs);
+        staleness.stepBack(nowMs);
+        meters.all().forEach(meter -> meter.stepBack(nowMs));
+    }
+
     private void lookAt(Meter meter, Quotas quotas, boolean isReady, long nowMs) {
         boolean isCharged = meter.look(nowMs);
         Double limit = quotas.limitOf(meter.counter);
@@ -200,7 +218,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
                     : limit;
         }
         if (limit != null && gateways > 1 && isShared(meter.counter.kind) && meter.counter.kind.isPaced()) {
-            meter.pace(share, settings.window, nowMs);
+            meter.pace(share, limit, settings.window, nowMs);
         } else {
             meter.bind(share);
         }

@@ -5,7 +5,9 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 
 /**
@@ -15,6 +17,8 @@ import java.util.Map;
  */
 final class LimitsView {
     private static final ObjectMapper JSON = new ObjectMapper();
+    private static final List<String> PARTS = Arrays.asList("client_id", "topic", "user");
+    private static final List<String> TOPIC_QUOTAS = Arrays.asList("producer.byte.rate", "consumer.byte.rate");
     private static final String VERSION_KEY = "\"version\"";
     private static final double FRACTION_TOLERANCE = 1e-6;
     private static final double LARGEST_WHOLE = 9.223372036854775807e18;
@@ -36,11 +40,8 @@ final class LimitsView {
     /** Takes over one record. */
     void take(byte[] key, byte[] value) {
         try {
-            if (key == null) {
-                throw new IllegalArgumentException("the record has no key");
-            }
-            take(new String(key, StandardCharsets.UTF_8), value);
-        } catch (IOException | IllegalArgumentException error) {
+            take(Json.utf8(key), value);
+        } catch (IOException error) {
             garbage++;
         }
     }
@@ -56,10 +57,11 @@ final class LimitsView {
     }
 
     private void endVersion(byte[] value) throws IOException {
-        JsonNode end = parse(value);
+        JsonNode end = Json.object(value);
+        long version = Json.whole(end, "version");
         // Compaction may have removed records of this version: then a later one ends further on.
-        if (whole(end, "count") == entries.size()) {
-            Quotas quotas = new Quotas(whole(end, "version"));
+        if (Json.whole(end, "count") == entries.size()) {
+            Quotas quotas = new Quotas(version);
             for (Entry entry : entries.values()) {
                 entry.addTo(quotas);
             }
@@ -68,80 +70,66 @@ final class LimitsView {
     }
 
     private static Entry read(String key, byte[] value) throws IOException {
-        JsonNode record = parse(value);
-        whole(record, "version");
-        String quota = text(record, "quota");
-        String mode = text(record, "mode");
-        check(mode.equals("enforce") || mode.equals("shadow"), "the mode is " + mode);
-        JsonNode names = record.get("entity");
-        check(names != null && names.isObject() && names.size() > 0, "the entity is empty");
-        JsonNode limit = record.get("value");
-        check(limit != null && limit.isNumber(), "the value is no number");
-        check(JSON.readTree(key).equals(keyOf(names, mode, quota)), "the key names another quota");
-        if (names.has("topic")) {
-            check(names.size() == 1, "a topic can't be combined");
-            check(quota.equals("producer.byte.rate") || quota.equals("consumer.byte.rate"), "the quota is " + quota);
-            name(names, "topic");
+        JsonNode record = Json.object(value);
+        Json.whole(record, "version");
+        String quota = Json.text(record, "quota");
+        String mode = Json.text(record, "mode");
+        Json.check(mode.equals("enforce") || mode.equals("shadow"), "the mode is " + mode);
+        JsonNode names = record.path("entity");
+        Json.check(names.isObject() && names.size() > 0, "the entity is empty");
+        JsonNode limit = record.path("value");
+        Json.check(limit.isNumber(), "the value is no number");
+        Object user = name(names, "user");
+        Object clientId = name(names, "client_id");
+        Object topic = name(names, "topic");
+        int parts = (user == null ? 0 : 1) + (clientId == null ? 0 : 1) + (topic == null ? 0 : 1);
+        Json.check(names.size() == parts, "the entity has an unknown part");
+        Json.check(isKeyOf(key, names, mode, quota), "the key names another quota");
+        if (topic != null) {
+            Json.check(parts == 1, "a topic can't be combined");
+            Json.check(TOPIC_QUOTAS.contains(quota), "the quota is " + quota);
             checkLimit(limit.doubleValue(), true);
             return new Entry(null, null, 0, false);
         }
         Kind kind = Kind.ofKey(quota);
-        check(kind != null, "the quota is " + quota);
+        Json.check(kind != null, "the quota is " + quota);
         checkLimit(limit.doubleValue(), kind == Kind.PRODUCE || kind == Kind.FETCH);
-        Entity entity = new Entity(name(names, "user"), name(names, "client_id"));
-        int parts = (names.has("user") ? 1 : 0) + (names.has("client_id") ? 1 : 0);
-        check(names.size() == parts, "the entity has an unknown part");
-        return new Entry(kind, entity, limit.doubleValue(), mode.equals("shadow"));
+        return new Entry(kind, new Entity(user, clientId), limit.doubleValue(), mode.equals("shadow"));
     }
 
-    private static void checkLimit(double limit, boolean isWhole) {
-        check(limit > 0 && !Double.isInfinite(limit), "the value is not above 0");
+    private static void checkLimit(double limit, boolean isWhole) throws IOException {
+        Json.check(limit > 0 && !Double.isInfinite(limit), "the value is not above 0");
         if (isWhole) {
-            check(limit <= LARGEST_WHOLE, "the value is too large");
-            check(Math.abs(limit - Math.rint(limit)) <= FRACTION_TOLERANCE, "the value is not whole");
+            Json.check(limit <= LARGEST_WHOLE, "the value is too large");
+            Json.check(Math.abs(limit - Math.rint(limit)) <= FRACTION_TOLERANCE, "the value is not whole");
         }
     }
 
-    private static Object name(JsonNode names, String part) {
-        JsonNode name = names.get(part);
-        if (name == null) {
+    /** The name of a part of an entity; null if it doesn't have it. */
+    private static Object name(JsonNode names, String part) throws IOException {
+        if (!names.has(part)) {
             return null;
         }
-        if (name.isNull()) {
-            return Entity.DEFAULT;
+        String name = Json.textOrNull(names, part);
+        Json.check(name == null || !name.isEmpty(), part + " is empty");
+        return name == null ? Entity.DEFAULT : name;
+    }
+
+    /**
+     * Whether this is the one key of a quota: without spaces, in the order of the alphabet. The job writes the digits of
+     * control characters in small letters, Jackson in large ones.
+     */
+    private static boolean isKeyOf(String key, JsonNode names, String mode, String quota) throws IOException {
+        ObjectNode wanted = JSON.createObjectNode();
+        ObjectNode entity = wanted.putObject("entity");
+        for (String part : PARTS) {
+            if (names.has(part)) {
+                entity.set(part, names.get(part));
+            }
         }
-        check(name.isTextual() && !name.textValue().isEmpty(), part + " is no name");
-        return name.textValue();
-    }
-
-    private static JsonNode keyOf(JsonNode entity, String mode, String quota) {
-        ObjectNode key = JSON.createObjectNode();
-        key.set("entity", entity);
-        return key.put("mode", mode).put("quota", quota);
-    }
-
-    private static JsonNode parse(byte[] value) throws IOException {
-        JsonNode parsed = JSON.readTree(value == null ? new byte[0] : value);
-        check(parsed != null && parsed.isObject(), "the record is no JSON object");
-        return parsed;
-    }
-
-    private static String text(JsonNode record, String field) {
-        JsonNode value = record.get(field);
-        check(value != null && value.isTextual(), field + " is no string");
-        return value.textValue();
-    }
-
-    private static long whole(JsonNode record, String field) {
-        JsonNode value = record.get(field);
-        check(value != null && value.isIntegralNumber(), field + " is no whole number");
-        return value.longValue();
-    }
-
-    private static void check(boolean isGood, String problem) {
-        if (!isGood) {
-            throw new IllegalArgumentException(problem);
-        }
+        wanted.put("mode", mode).put("quota", quota);
+        return JSON.writeValueAsString(wanted).equalsIgnoreCase(key)
+                && wanted.equals(Json.object(key.getBytes(StandardCharsets.UTF_8)));
     }
 
     /** A quota of the topic. `kind` is null for those on topics, which brokers don't apply. */

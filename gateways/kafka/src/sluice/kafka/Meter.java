@@ -35,10 +35,11 @@ final class Meter {
     private long heldUntilMs;
     private boolean isHoldUntold;
     private volatile double share = Double.NaN;
+    private volatile boolean isPaced;
 
     Meter(CounterKey counter, long nowMs) {
         this.counter = counter;
-        this.pace = new Pace(counter.kind == Kind.FETCH);
+        this.pace = new Pace(counter.kind);
         this.publishedMs = nowMs;
         this.activeMs = nowMs;
     }
@@ -64,8 +65,18 @@ final class Meter {
     synchronized void remove(KafkaMetric metric, long nowMs) {
         look(nowMs);
         bound = bound == metric ? null : bound;
+        isPaced = isPaced && bound != null; // Kafka asks for the limit of a new metric
         charged = charged != null && charged.metric() == metric ? null : charged;
         throttled = throttled != null && throttled.metric() == metric ? null : throttled;
+    }
+
+    /** The clock was set back, to now: nothing is later than that, or the meter would be silent until it is reached. */
+    synchronized void stepBack(long nowMs) {
+        activeMs = Math.min(activeMs, nowMs);
+        lookedMs = Math.min(lookedMs, nowMs);
+        publishedMs = Math.min(publishedMs, nowMs);
+        unpublishedSinceMs = Math.min(unpublishedSinceMs, nowMs);
+        heldUntilMs = Math.min(heldUntilMs, nowMs);
     }
 
     /** Whether it has no metric any more, and nothing to publish. */
@@ -96,7 +107,7 @@ final class Meter {
             unpublishedSinceMs = nowMs;
         }
         pacedCharge += charged.gained();
-        pacedRequests += Math.max(0, charged.events());
+        pacedRequests += Math.max(0, served());
         unpublished += charged.gained();
         unpublishedRequests += Math.max(0, charged.events());
         activeMs = nowMs;
@@ -106,10 +117,20 @@ final class Meter {
     /** Kafka throttles a connection; the mean of those since the last look stands for the counter. */
     private void noteThrottled(long nowMs) {
         if (throttled.gained() > 0) {
-            long throttleMs = throttled.events() > 0 ? Math.round(throttled.gained() / throttled.events()) : 0;
-            heldUntilMs = Math.max(heldUntilMs, nowMs + throttleMs);
+            double throttleMs = throttled.events() > 0 ? throttled.gained() / throttled.events() : 0.0;
+            heldUntilMs = Math.max(heldUntilMs, nowMs + Math.round(throttleMs));
             isHoldUntold = true;
+            if (counter.kind == Kind.FETCH && isPaced && throttleMs > 0) {
+                double windowMs = charged.windowMs(nowMs);
+                pace.noteThrottled(throttleMs, bound.config().quota().bound(), sum(windowMs), windowMs);
+            }
         }
+    }
+
+    /** Number of requests since the last look. A throttled Fetch is recorded twice: charged, and taken back. */
+    private long served() {
+        boolean isFetch = counter.kind == Kind.FETCH && throttled != null;
+        return charged.events() - (isFetch ? 2 * throttled.events() : 0);
     }
 
     /** Until when a client waits that Kafka has throttled on this counter. */
@@ -120,23 +141,30 @@ final class Meter {
     /** Sets the limit of the metric that has one, per second. Kafka reads it with the next request. */
     synchronized void bind(double limit) {
         share = limit;
+        isPaced = false;
         pacedCharge = 0.0;
         pacedRequests = 0;
         bindMetric(limit);
     }
 
-    /** Sets the limit so that Kafka paces the traffic by this share. */
-    synchronized void pace(double limit, Window window, long nowMs) {
-        share = limit;
+    /** Sets the limit so that Kafka paces the traffic by this share of the quota's limit. */
+    synchronized void pace(double ofLimit, double limit, Window window, long nowMs) {
+        share = ofLimit;
         if (charged == null || !Samples.isPossible()) {
-            bindMetric(limit);
+            bindMetric(ofLimit);
             return;
         }
-        pace.charge(pacedCharge, pacedRequests, limit, window, nowMs);
+        pace.charge(pacedCharge, pacedRequests, ofLimit, limit, window, nowMs);
         pacedCharge = 0.0;
         pacedRequests = 0;
         double windowMs = charged.windowMs(nowMs);
-        bindMetric(pace.bound(limit, rate() * windowMs / 1000.0, windowMs));
+        bindMetric(pace.bound(ofLimit, sum(windowMs), windowMs));
+        isPaced = bound != null;
+    }
+
+    /** What the meter has recorded in so long a window. */
+    private double sum(double windowMs) {
+        return rate() * windowMs / 1000.0;
     }
 
     private void bindMetric(double limit) {
@@ -155,6 +183,11 @@ final class Meter {
     /** The limit that was set last; NaN before the first. Never waits. */
     double share() {
         return share;
+    }
+
+    /** Whether the limit that was set last paces the traffic. Never waits. */
+    boolean isPaced() {
+        return isPaced;
     }
 
     /** The rate of the broker's own traffic, per second. */

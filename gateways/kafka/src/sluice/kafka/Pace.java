@@ -5,33 +5,45 @@ package sluice.kafka;
  *
  * <p>Kafka's meter lets through at once what its windows allow, and then nothing until they are over. On a share, for which
  * requests are large, that leaves windows unused or fills them twice, and a share that shrinks makes a long silence. So a
- * bucket of half a meter's burst says how long the next request should wait, and the bound is set to what makes Kafka find
- * that wait. With S recorded in W seconds, a request of z is throttled if (S + z) / W exceeds the bound b, for
- * (S + z) / b - W seconds. The bucket, which has t left and refills by the share, wants (z - t) / share.
+ * bucket says how long the next request should wait, and the bound is set to what makes Kafka find that wait. With S
+ * recorded in W seconds, a request of z is throttled if (S + z) / W exceeds the bound b, for (S + z) / b - W seconds. The
+ * bucket, which has t left and refills by the share, wants (z - t) / share.
  *
- * <p>A fetch that breaks its quota is answered empty and comes again. Kafka lets it have what the bound allows in S-1
- * windows, so a client that wants more is served when the meter is empty: then all that is in the bucket, which has room for
- * what comes in until that happens.
+ * <p>The bucket holds BURST of what a meter lets through at once, so that no minute has more than a twentieth too much.
+ *
+ * <p>A fetch that breaks its quota is answered empty and comes again. It is served when there is room for all of it, so
+ * the bucket has room for one fetch at least; how large one is that was only throttled follows from its wait.
+ *
+ * <p>After a silence, S is 0 and such a bound is far below the share: a second request, before the next look at the meter,
+ * would wait for a multiple of its time. So a bucket that isn't used up makes no bound below half of the share.
  *
  * <p>Reads no clock. Amounts are in units of the quota.
  */
 final class Pace {
+    private static final double BURST = 0.3;
+    private static final double FETCH = 0.025;
+    private static final double LEAST = 0.5;
     private static final double SIZE_WEIGHT = 0.2;
+    private static final double MAX_WAIT_S = 3_600.0; // the longest wait that a gateway applies
+    private static final double MAX_REQUEST_DEBT_S = 10.0; // of the limit; Kafka forgets what hung for long in a window
 
     private final boolean isFetch;
+    private final boolean isRequest;
     private double left = Double.NaN; // below 0 when more went through
     private long leftMs;
     private double size; // of the requests of late
 
-    Pace(boolean isFetch) {
-        this.isFetch = isFetch;
+    Pace(Kind kind) {
+        this.isFetch = kind == Kind.FETCH;
+        this.isRequest = kind == Kind.REQUEST;
     }
 
-    /** Takes what was charged since the last call from the bucket, which refills by `share`. */
-    void charge(double charged, long requests, double share, Window window, long nowMs) {
-        double burst = share * (isFetch ? window.spanMs() + 2 * window.windowMs : window.spanMs() / 2) / 1000.0;
+    /** Takes what was charged since the last call from the bucket, which refills by this share of the limit. */
+    void charge(double charged, long requests, double share, double limit, Window window, long nowMs) {
+        double burst = Math.max(share * window.spanMs() * BURST / 1000.0, isFetch ? size : 0.0);
         double before = Double.isNaN(left) ? burst : left + share * Math.max(0, nowMs - leftMs) / 1000.0;
-        left = Math.min(burst, before) - charged;
+        double most = isRequest ? Math.min(share * MAX_WAIT_S, limit * MAX_REQUEST_DEBT_S) : share * MAX_WAIT_S;
+        left = Math.max(Math.min(burst, before) - charged, -most);
         leftMs = nowMs;
         if (requests > 0 && charged > 0) {
             double mean = charged / requests;
@@ -39,12 +51,26 @@ final class Pace {
         }
     }
 
+    /** Notes how large a fetch was that Kafka made wait so long under a bound, with `sum` recorded in `windowMs`. */
+    void noteThrottled(double waitMs, double bound, double sum, double windowMs) {
+        size = Math.max(0.0, (windowMs + waitMs) / 1000.0 * bound - sum);
+    }
+
     /** The bound for a meter that has recorded `sum` in `windowMs`. */
     double bound(double share, double sum, double windowMs) {
         double windowS = windowMs / 1000.0;
-        if (left >= size || (isFetch && left > 0)) {
-            return (sum + left) / windowS;
+        if (left >= size) {
+            return Math.max((sum + left) / windowS, share * LEAST);
         }
-        return (sum + size) / (windowS + (size - left) / share);
+        double waitS = Math.min((size - left) / share, MAX_WAIT_S);
+        return (sum + size) / (windowS + waitS);
+    }
+
+    /**
+     * The limit by which Kafka bounds what a fetch may hold, S-1 windows of it: so little that fetches come often. A
+     * fetch holds one batch at least, however large.
+     */
+    static double fetchLimit(double share) {
+        return share * FETCH;
     }
 }

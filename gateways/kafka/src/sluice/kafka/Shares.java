@@ -13,19 +13,23 @@ final class Shares {
     static final int MAX_HEARD = 100_000;
     private static final String HEARTBEAT_API = "GatewayHeartbeat";
     private static final String UNMUTE_API = "Unmute";
+    private static final String NAMESAKE = "namesake";
 
     private final AliveGateways gateways;
+    private final String idStem;
     private final Window window;
     private final Map<CounterKey, CounterShare> touched = new LinkedHashMap<>();
-    private final Map<CounterKey, CounterShare> heard = new LinkedHashMap<CounterKey, CounterShare>() {
+    private final Map<CounterKey, CounterShare> heard = new LinkedHashMap<CounterKey, CounterShare>(16, 0.75f, true) {
         @Override
         protected boolean removeEldestEntry(Map.Entry<CounterKey, CounterShare> eldest) {
             return size() > MAX_HEARD;
         }
     };
 
-    Shares(String instance, Window window) {
+    /** `idStem` begins the id of each event of this gateway, and of no other. */
+    Shares(String instance, String idStem, Window window) {
         this.gateways = new AliveGateways(instance, 1);
+        this.idStem = idStem;
         this.window = window;
     }
 
@@ -60,7 +64,7 @@ final class Shares {
     synchronized boolean take(Decision decision, long nowMs) {
         if (decision.api.equals(HEARTBEAT_API)) {
             if (decision.instance != null && !decision.instance.isEmpty()) {
-                gateways.takeHeartbeat(decision.instance, decision.timestampMs, nowMs);
+                gateways.takeHeartbeat(senderOf(decision), decision.timestampMs, nowMs);
             }
         } else if (decision.api.equals(UNMUTE_API)) {
             for (CounterKey counter : decision.counters) {
@@ -72,13 +76,25 @@ final class Shares {
                 known(charge.getKey()).takeDecided(charge.getValue(), gateways, window, nowMs);
             }
         }
-        return gateways.isOwn(decision.instance);
+        return gateways.isOwn(decision.instance) && decision.requestId.startsWith(idStem);
     }
 
     /** Forgets what was decided, because the decisions are read from their beginning again. */
     synchronized void clear() {
         heard.clear();
         touched.replaceAll((counter, share) -> new CounterShare());
+    }
+
+    /** One's own clock was set back, to now. Counters hold times that would come again only much later. */
+    synchronized void stepBack(long nowMs) {
+        clear();
+        gateways.stepBack(nowMs);
+    }
+
+    /** Whose heartbeat it is: one of this instance that this gateway didn't send is that of another one. */
+    private String senderOf(Decision heartbeat) {
+        boolean isForeign = gateways.isOwn(heartbeat.instance) && !heartbeat.requestId.startsWith(idStem);
+        return isForeign ? NAMESAKE : heartbeat.instance;
     }
 
     private CounterShare touch(CounterKey counter) {

@@ -20,6 +20,9 @@ public final class SluiceQuotaCallback implements ClientQuotaCallback {
     /** All clients of Sluice itself are metered as one, without a limit. No other counter has such tags. */
     private static final Map<String, String> EXEMPT_TAGS = Collections.singletonMap("sluice", "exempt");
 
+    /** The threads that bring quotas: they ask for limits to set them as the bounds of meters. They serve no requests. */
+    private final ThreadLocal<Boolean> bringsQuotas = ThreadLocal.withInitial(() -> false);
+
     private Gateway gateway;
     private Exempt exempt;
 
@@ -43,6 +46,10 @@ public final class SluiceQuotaCallback implements ClientQuotaCallback {
         return metricTags;
     }
 
+    /**
+     * Kafka asks for the limit when it makes a meter, when a quota has changed, and to bound what a fetch may hold: then
+     * it is S-1 windows of the answer.
+     */
     @Override
     public Double quotaLimit(ClientQuotaType type, Map<String, String> metricTags) {
         String user = metricTags.get(Meters.USER_TAG);
@@ -50,16 +57,20 @@ public final class SluiceQuotaCallback implements ClientQuotaCallback {
         if (user == null || clientId == null) {
             return null;
         }
-        return gateway.limit(new CounterKey(Kind.of(type), new Tags(Sanitizer.desanitize(user), clientId)));
+        CounterKey counter = new CounterKey(Kind.of(type), new Tags(Sanitizer.desanitize(user), clientId));
+        boolean isForFetch = counter.kind == Kind.FETCH && !bringsQuotas.get();
+        return isForFetch ? gateway.fetchLimit(counter) : gateway.limit(counter);
     }
 
     @Override
     public void updateQuota(ClientQuotaType type, ClientQuotaEntity entity, double newValue) {
+        bringsQuotas.set(true);
         gateway.kafkaQuotas().enforced(Kind.of(type)).put(entityOf(entity), newValue);
     }
 
     @Override
     public void removeQuota(ClientQuotaType type, ClientQuotaEntity entity) {
+        bringsQuotas.set(true);
         gateway.kafkaQuotas().enforced(Kind.of(type)).remove(entityOf(entity));
     }
 

@@ -25,4 +25,10 @@ final class Staleness {
             unansweredSinceMs = allAnswered ? -1 : Math.max(unansweredSinceMs, Math.min(timestampMs, nowMs));
         }
     }
+
+    /** The clock was set back, to now: nothing was published later than that. */
+    synchronized void stepBack(long nowMs) {
+        unansweredSinceMs = Math.min(unansweredSinceMs, nowMs);
+        lastPublishedMs = Math.min(lastPublishedMs, nowMs);
+    }
 }

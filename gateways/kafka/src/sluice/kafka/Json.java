@@ -1,0 +1,63 @@
+package sluice.kafka;
+
+import com.fasterxml.jackson.databind.DeserializationFeature;
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+
+/** Reads the records of Sluice's topics as strictly as the job does. What can't be read throws an IOException. */
+final class Json {
+    private static final ObjectMapper MAPPER =
+            new ObjectMapper().enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS);
+
+    private Json() {}
+
+    /** The one JSON object of a record, in UTF-8. */
+    static JsonNode object(byte[] record) throws IOException {
+        JsonNode read = MAPPER.readTree(utf8(record));
+        check(read != null && read.isObject(), "the record is no JSON object");
+        return read;
+    }
+
+    /** A record as text. */
+    static String utf8(byte[] record) throws IOException {
+        check(record != null, "the record is empty");
+        return StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(record)).toString();
+    }
+
+    /** A field that must be there. */
+    static String text(JsonNode fields, String field) throws IOException {
+        String text = textOrNull(fields, field);
+        check(text != null, field + " is missing");
+        return text;
+    }
+
+    /** A field that may be missing; it is empty then. */
+    static String textOrEmpty(JsonNode fields, String field) throws IOException {
+        return fields.has(field) ? text(fields, field) : "";
+    }
+
+    /** A field that may be null or missing. */
+    static String textOrNull(JsonNode fields, String field) throws IOException {
+        JsonNode value = fields.path(field);
+        check(value.isTextual() || value.isNull() || value.isMissingNode(), field + " is no text");
+        String text = value.textValue();
+        check(text == null || StandardCharsets.UTF_8.newEncoder().canEncode(text), field + " has half of a surrogate pair");
+        return text;
+    }
+
+    /** A field that must be there, and a whole number. */
+    static long whole(JsonNode fields, String field) throws IOException {
+        JsonNode value = fields.path(field);
+        check(value.isIntegralNumber() && value.canConvertToLong(), field + " is no whole number");
+        return value.longValue();
+    }
+
+    static void check(boolean isGood, String problem) throws IOException {
+        if (!isGood) {
+            throw new IOException(problem);
+        }
+    }
+}

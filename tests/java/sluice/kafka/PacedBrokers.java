@@ -1,0 +1,231 @@
+package sluice.kafka;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.IOException;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.Deque;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Random;
+import java.util.concurrent.TimeUnit;
+import org.apache.kafka.common.metrics.MetricConfig;
+import org.apache.kafka.common.metrics.Metrics;
+import org.apache.kafka.common.metrics.MetricsReporter;
+import org.apache.kafka.common.metrics.Quota;
+import org.apache.kafka.common.metrics.QuotaViolationException;
+import org.apache.kafka.common.metrics.Sensor;
+import org.apache.kafka.common.metrics.stats.Avg;
+import org.apache.kafka.common.metrics.stats.Rate;
+
+/**
+ * Brokers that share the quota of one client, without brokers: Kafka's own meters, the plugin's shares and pace, and a job
+ * that decides everything `latency_ms` later.
+ *
+ * <p>The client has connections to some brokers and sends on each as fast as it is served. `phases` says which, until
+ * when: [seconds, brokers]. With `weights`, it is a producer with one queue of some seconds of the quota, whose messages go
+ * to the brokers at random, so often. The answer is what was served: [ms, broker, amount].
+ */
+final class PacedBrokers {
+    private static final ObjectMapper JSON = new ObjectMapper();
+    private static final long SUM_MS = 100;
+    private static final long ROUND_TRIP_MS = 5;
+    private static final double QUEUE_S = 32;
+    private static final double BATCH_S = 0.02;
+    private static final Window WINDOW = new Window(11, 1_000);
+
+    private final ManualTime time;
+    private final Kind kind;
+    private final double limit;
+    private final double size;
+    private final long latencyMs;
+    private final int brokerCount;
+    private final List<Broker> brokers = new ArrayList<>();
+    private final Deque<Decided> underWay = new ArrayDeque<>();
+    private final ArrayNode served = JSON.createArrayNode();
+    private final Random random = new Random(1);
+    private final List<Broker> lots = new ArrayList<>(); // each broker as often as it is to be drawn
+    private double queued;
+
+    private PacedBrokers(JsonNode asked, ManualTime time) {
+        this.time = time;
+        this.kind = Kind.ofKey(asked.get("quota").textValue());
+        this.limit = asked.get("limit").doubleValue();
+        this.size = asked.get("size").doubleValue();
+        this.latencyMs = asked.get("latency_ms").longValue();
+        this.brokerCount = asked.get("brokers").intValue();
+        for (int number = 0; number < brokerCount; number++) {
+            brokers.add(new Broker(number, asked.get("connections").intValue()));
+        }
+        for (int number = 0; number < asked.path("weights").size(); number++) {
+            lots.addAll(Collections.nCopies(asked.get("weights").get(number).intValue(), brokers.get(number)));
+        }
+    }
+
+    static JsonNode run(JsonNode asked, ManualTime time) throws IOException {
+        PacedBrokers all = new PacedBrokers(asked, time);
+        all.idle(2_000 + all.latencyMs); // they get to know each other
+        long beganMs = time.milliseconds();
+        for (JsonNode phase : asked.get("phases")) {
+            while (time.milliseconds() - beganMs < phase.get(0).longValue() * 1_000) {
+                for (JsonNode number : phase.get(1)) {
+                    all.brokers.get(number.intValue()).serve(time.milliseconds(), beganMs);
+                }
+                all.step();
+            }
+        }
+        return all.served;
+    }
+
+    /** Fills the producer's queue. */
+    private void fill() {
+        for (; queued < QUEUE_S * limit; queued += BATCH_S * limit) {
+            lots.get(random.nextInt(lots.size())).queued += BATCH_S * limit;
+        }
+    }
+
+    private void idle(long forMs) throws IOException {
+        for (long untilMs = time.milliseconds() + forMs; time.milliseconds() < untilMs; ) {
+            step();
+        }
+    }
+
+    /** Another millisecond: decisions arrive, and each broker does in turn what the plugin does all the time. */
+    private void step() throws IOException {
+        time.sleep(1);
+        long nowMs = time.milliseconds();
+        while (!underWay.isEmpty() && underWay.peek().atMs <= nowMs) {
+            Decision decision = Decision.read(underWay.remove().record);
+            for (Broker broker : brokers) {
+                broker.shares.take(decision, nowMs);
+            }
+        }
+        for (Broker broker : brokers) {
+            if (nowMs % SUM_MS == 7 * broker.number) {
+                broker.tick(nowMs);
+            }
+        }
+    }
+
+    private void decide(byte[] event, long nowMs) throws IOException {
+        ObjectNode decision = (ObjectNode) JSON.readTree(event);
+        String amount = kind == Kind.REQUEST ? "request_time_ns" : "bytes";
+        if (decision.has(amount)) {
+            double value = decision.get(amount).doubleValue() / (kind == Kind.REQUEST ? 1e7 : 1);
+            ObjectNode charge = decision.putArray("charges").addObject();
+            charge.put("quota", kind.key).put("limit", limit).put("value", value);
+            charge.putObject("entity").put("client_id", "app");
+            decision.putObject("amounts").set(amount, decision.get(amount));
+        }
+        underWay.add(new Decided(nowMs + latencyMs, JSON.writeValueAsBytes(decision)));
+    }
+
+    private static final class Decided {
+        private final long atMs;
+        private final byte[] record;
+
+        Decided(long atMs, byte[] record) {
+            this.atMs = atMs;
+            this.record = record;
+        }
+    }
+
+    private final class Broker {
+        private final int number;
+        private final CounterKey counter = new CounterKey(kind, new Tags("", "app"));
+        private final Meter meter = new Meter(counter, time.milliseconds());
+        private final Events events;
+        private final Shares shares;
+        private final Sensor charged;
+        private final Sensor throttled;
+        private final long[] nextMs;
+        private double queued;
+        private long heartbeatMs;
+
+        Broker(int number, int connections) {
+            this.number = number;
+            this.nextMs = new long[connections];
+            this.events = new Events("broker-" + number, "instance-" + number);
+            this.shares = new Shares("instance-" + number, events.idStem(), WINDOW);
+            Metrics metrics = new Metrics(
+                    new MetricConfig(), Collections.<MetricsReporter>emptyList(), time, false);
+            MetricConfig config = new MetricConfig()
+                    .samples(WINDOW.samples)
+                    .timeWindow(WINDOW.windowMs, TimeUnit.MILLISECONDS)
+                    .quota(Quota.upperBound(limit / brokerCount));
+            Map<String, String> none = new LinkedHashMap<>();
+            this.charged = metrics.sensor("charged");
+            this.charged.add(metrics.metricName(kind.chargedMetric, kind.group, "", none), new Rate(), config);
+            this.throttled = metrics.sensor("throttled");
+            this.throttled.add(metrics.metricName(Meters.THROTTLE_TIME, kind.group, "", none), new Avg());
+            metrics.metrics().values().forEach(metric -> meter.add(metric, time.milliseconds()));
+        }
+
+        /** Serves what the connections ask for that aren't muted. */
+        void serve(long nowMs, long beganMs) {
+            for (int connection = 0; connection < nextMs.length; connection++) {
+                if (nowMs >= nextMs[connection]) {
+                    nextMs[connection] = nowMs + ROUND_TRIP_MS + request(nowMs, beganMs);
+                }
+            }
+        }
+
+        /** Charges a request as Kafka does, and returns its wait. */
+        private long request(long nowMs, long beganMs) {
+            double amount = size;
+            if (kind == Kind.FETCH && meter.isPaced()) { // `size` is a batch, and a client asks for four of them
+                amount = Math.max(size, Math.min(4 * size, Pace.fetchLimit(meter.share()) * WINDOW.spanMs() / 1000));
+            }
+            if (!lots.isEmpty()) {
+                fill();
+                amount = Math.min(size, queued);
+                if (amount < BATCH_S * limit) {
+                    return 0;
+                }
+                queued -= amount;
+                PacedBrokers.this.queued -= amount;
+            }
+            long waitMs = 0;
+            try {
+                charged.record(amount, nowMs, true);
+            } catch (QuotaViolationException error) {
+                double windowMs = ((Rate) error.metric().measurable()).windowSize(error.metric().config(), nowMs);
+                waitMs = Math.round((error.value() - error.bound()) / error.bound() * windowMs);
+                waitMs = Math.min(waitMs, Integer.MAX_VALUE);
+                waitMs = kind == Kind.REQUEST ? Math.min(waitMs, WINDOW.windowMs) : waitMs;
+            }
+            if (waitMs > 0) {
+                throttled.record(waitMs, nowMs, false);
+            }
+            if (kind == Kind.FETCH && waitMs > 0) {
+                charged.record(-amount, nowMs, false);
+            } else {
+                served.addArray().add(nowMs - beganMs).add(number).add(amount);
+            }
+            return waitMs;
+        }
+
+        void tick(long nowMs) throws IOException {
+            boolean isCharged = meter.look(nowMs);
+            double share = shares.share(counter, limit, isCharged, meter.heldUntilMs(), nowMs);
+            if (shares.gateways() > 1) {
+                meter.pace(share, limit, WINDOW, nowMs);
+            } else {
+                meter.bind(share);
+            }
+            if (meter.hasUnpublished()) {
+                long heldMs = Math.max(0, meter.heldUntilMs() - nowMs);
+                decide(events.sum(counter, meter.takeUnpublished(nowMs), heldMs, nowMs), nowMs);
+            }
+            if (nowMs - heartbeatMs >= AliveGateways.HEARTBEAT_MS) {
+                heartbeatMs = nowMs;
+                decide(events.heartbeat(0, 1, Collections.emptyList(), nowMs), nowMs);
+            }
+        }
+    }
+}
