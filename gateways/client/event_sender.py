@@ -7,8 +7,9 @@ from enum import StrEnum
 from queue import SimpleQueue
 from threading import Condition, Lock, Thread
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
+import msgspec
 from kafka import KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError
 
@@ -45,7 +46,7 @@ class WhenFull(StrEnum):
     DROP = "drop"
 
 
-class EventRecord(NamedTuple):
+class EventRecord(msgspec.Struct, gc=False):
     """One event as a Kafka record."""
 
     key: bytes

@@ -53,7 +53,12 @@ class InForce:
 
     def take_decided(self, decided: Decided, charges: Charges, now_ms: int) -> None:
         """Take over the waits of a decision."""
-        waits = _NO_WAITS if decided.mute_until_ms is None else waits_ms(decided, charges)
+        if decided.mute_until_ms is None:
+            if not self._waiting and not self._unforeseen:
+                return  # nobody waits, and nobody did: so it is with most decisions
+            waits: Iterable[int] = _NO_WAITS
+        else:
+            waits = waits_ms(decided, charges)
         order = None
         for (counter, charge), wait_ms in zip(charges, waits, strict=False):
             if wait_ms or counter in self._waiting or counter in self._unforeseen:  # most don't wait, and didn't before

@@ -6,8 +6,9 @@ records that come after it. Its records are also decoded here, key and value alo
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 from kafka import KafkaConsumer
 from kafka.consumer.fetcher import Fetcher
 from kafka.errors import CorruptRecordError
@@ -16,7 +17,7 @@ OnUnreadable = Callable[[int, int, int, Exception], None]
 """Called with partition, first offset, number of records and error of a batch that is passed over."""
 
 
-class FetchedRecord(NamedTuple):
+class FetchedRecord(msgspec.Struct, gc=False):
     """What a gateway needs of a record."""
 
     offset: int
