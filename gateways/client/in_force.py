@@ -73,8 +73,8 @@ class InForce:
         self.decided.take(counter, wait)
         if decided.throttled_by is None:
             self.unforeseen.take(counter, wait)
-        elif counter in self._unforeseen:
-            self.unforeseen.take(counter, Wait(0, wait.order))
+        else:
+            self.unforeseen.shorten(counter, wait)  # what is longer in this wait was applied in line
         if self.limits is not limits:  # they came in between, and have relaxed the waits without this one
             self.relax()
 
