@@ -36,7 +36,7 @@ class InForce:
         self.unforeseen = WaitTable(options.max_muted, options.max_mute_ms, clock_ms)
         self.applied = WaitTable(options.max_muted, options.max_mute_ms, clock_ms)
         self._tables = (self.decided, self.unforeseen, self.applied)
-        self._waiting, self._unforeseen = self.decided.counters(), self.unforeseen.counters()
+        self._decided_counters, self._unforeseen_counters = self.decided.counters(), self.unforeseen.counters()
         self._clock_ms = clock_ms
         self._limits_view = LimitsView()
         self._max_kept = options.max_muted
@@ -53,15 +53,16 @@ class InForce:
 
     def take_decided(self, decided: Decided, charges: Charges, now_ms: int) -> None:
         """Take over the waits of a decision."""
+        decided_counters, unforeseen_counters = self._decided_counters, self._unforeseen_counters
         if decided.mute_until_ms is None:
-            if not self._waiting and not self._unforeseen:
+            if not decided_counters and not unforeseen_counters:
                 return  # nobody waits, and nobody did: so it is with most decisions
             waits: Iterable[int] = _NO_WAITS
         else:
             waits = waits_ms(decided, charges)
         order = None
         for (counter, charge), wait_ms in zip(charges, waits, strict=False):
-            if wait_ms or counter in self._waiting or counter in self._unforeseen:  # most don't wait, and didn't before
+            if wait_ms or counter in decided_counters or counter in unforeseen_counters:
                 order = order or order_of(decided, now_ms)
                 self._take_wait(decided, counter, wait_of(decided, charge, wait_ms, order))
 

@@ -94,6 +94,8 @@ def _bytes(content: bytes, position: int) -> tuple[bytes | None, int]:
 def _varint(content: bytes, position: int) -> tuple[int, int]:
     """A number in zigzag encoding, seven bits a byte, and where it ends."""
     byte = content[position]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
     number, shift = byte & 0x7F, 7
     while byte & 0x80:
         position += 1

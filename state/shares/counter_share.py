@@ -121,8 +121,11 @@ class OtherGateway(msgspec.Struct, gc=False):
         >>> round(other.charged_at(10_000, span_s=10.0))
         368
         """
-        self.charged = self.charged_at(event_ms, span_s) + value
-        self.charged_ms = max(self.charged_ms, event_ms)
+        age_ms = event_ms - self.charged_ms
+        if age_ms > 0:
+            self.charged *= exp(-age_ms / 1000.0 / span_s)
+            self.charged_ms = event_ms
+        self.charged += value
 
     def charged_at(self, event_ms: int, span_s: float) -> float:
         """What is left of the charges at a time: they fade to 1/e in `span_s`."""
@@ -184,9 +187,6 @@ class CounterShare(msgspec.Struct, gc=False):
     def _share_now(self, limit: float, gateways: AliveGateways, metering: Metering, now_ms: int, idle: bool) -> float:
         count = gateways.count
         if count == 1 and not self._others:
-            if self._share == limit:  # a share can't grow beyond that, and nothing makes it smaller
-                self._share_ms = now_ms
-                return limit
             target = limit
         elif now_ms < self._target_until_ms and limit == self._target_limit and count == self._target_count:
             target = self._target_share
@@ -208,8 +208,12 @@ class CounterShare(msgspec.Struct, gc=False):
     def charge(self, charge: Charge, gateways: AliveGateways, metering: Metering, now_ms: int) -> InlineCharge:
         """Charge a request that was served here. `charge.limit` is the whole limit, which must be one."""
         limit = self.limit = charge.limit or 0.0
-        idle = self._is_idle(metering.span_ms, now_ms)
-        share = self._share_now(limit, gateways, metering, now_ms, idle)
+        last_ms, is_alone = self._last_charge_ms, gateways.count == 1
+        idle = last_ms is None or (now_ms > last_ms + metering.span_ms and self._is_idle(metering.span_ms, now_ms))
+        if is_alone and self._share == limit and not self._others:  # it can't grow, and nothing makes it smaller
+            share, self._share_ms = limit, now_ms
+        else:
+            share = self._share_now(limit, gateways, metering, now_ms, idle)
         if idle:
             self._active_since_ms = now_ms
         self._last_charge_ms = now_ms
@@ -222,7 +226,7 @@ class CounterShare(msgspec.Struct, gc=False):
             meter = self._meter
             if meter is None:
                 meter = self._meter = Meter()
-            if gateways.count == 1:
+            if is_alone:
                 wait_ms = _metered_ms(charge, meter, share, metering.window, now_ms)
             else:
                 meter.record(value, metering.window, now_ms)
