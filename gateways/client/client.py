@@ -389,7 +389,7 @@ class Gateway:
         """The longer wait of what was charged in line and of what was decided and nobody had charged in line."""
         throttle_ms, quota, limit, share = admission.throttle_ms, admission.quota, admission.limit, admission.share
         wait = self._unforeseen_wait(event)
-        if (wait_ms := self._left_ms(wait)) > throttle_ms and wait is not None:
+        if wait is not None and (wait_ms := self._left_ms(wait)) > throttle_ms:
             throttle_ms, quota, limit, share = wait_ms, wait.quota, wait.limit, None
         if self.refuses_all():
             throttle_ms = max(throttle_ms, CLOSED_RETRY_MS)

@@ -7,8 +7,9 @@ from enum import StrEnum
 from queue import SimpleQueue
 from threading import Condition, Lock, Thread
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
+import msgspec
 from kafka import KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError
 
@@ -45,7 +46,7 @@ class WhenFull(StrEnum):
     DROP = "drop"
 
 
-class EventRecord(NamedTuple):
+class EventRecord(msgspec.Struct, gc=False):
     """One event as a Kafka record."""
 
     key: bytes
@@ -73,6 +74,7 @@ class EventSender:
         self._room = Condition(self._counts)
         self._queue: SimpleQueue[EventRecord | None] = SimpleQueue()  # None: the end
         self._closed = False
+        self._said: set[type[BaseException]] = set()
         self._deadline_s = float("inf")  # on the monotonic clock; set by close
         self._thread = Thread(target=self._run, name="sluice-event-sender", daemon=True)
         self._thread.start()
@@ -104,6 +106,7 @@ class EventSender:
     def close(self, timeout_s: float) -> None:
         """Publishes the remaining events for at most `timeout_s`; events left after that count as failed."""
         with self._counts:
+            failed = self.failed
             if not self._closed:
                 self._closed = True
                 self._deadline_s = time.monotonic() + timeout_s
@@ -112,6 +115,11 @@ class EventSender:
         self._thread.join(timeout_s + CLOSE_S)  # with a limit: kafka-python takes long to notice that a broker is gone
         with self._counts:
             self.failed = self._accepted - self.published
+            given_up = self.failed - failed
+        if given_up:
+            log.error(
+                "request events given up because Kafka hadn't taken them when the gateway was closed: %d", given_up
+            )
 
     def _run(self) -> None:
         producer = self._connect()
@@ -153,9 +161,12 @@ class EventSender:
 
     def _note_failure(self, error: BaseException) -> None:
         with self._counts:
-            self.failed += 1
+            self.failed = min(self.failed + 1, self._accepted - self.published)  # close has counted what comes late
             self._room.notify()
-        log.error("a request event can't be published: %s", error_line(error))
+            is_said = self._closed or type(error) in self._said  # close says how many it has given up
+            self._said.add(type(error))
+        if not is_said:
+            log.error("a request event can't be published: %s; further ones are only counted", error_line(error))
 
     def _close_producer(self, producer: KafkaProducer) -> None:
         try:

@@ -1,25 +1,63 @@
 """Request events as a gateway publishes them: from what it was handed to what fits into a record."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 
 import msgspec
 
 from state.decisions.charge_plan import MUTATION_APIS, is_strict
-from state.decisions.request import MAX_INT32, MAX_NAME_LENGTH, Request, check_amounts, check_lengths
+from state.decisions.request import (
+    MAX_INT32,
+    MAX_NAME_LENGTH,
+    Mutation,
+    Request,
+    TopicPartition,
+    check_amounts,
+    check_lengths,
+)
 from state.errors import InvalidRequestError
+
+_EVENT_FIELDS = frozenset(Request.__struct_fields__)
+_ENTRY_FIELDS = {
+    "topic_partitions": frozenset(TopicPartition.__struct_fields__),
+    "mutations": frozenset(Mutation.__struct_fields__),
+}
 
 SHORT_ENTRIES = 20
 """Number of topic-partitions and mutations up to which an event may be a short one."""
 
 
 def as_request(request: Request | Mapping[str, object]) -> Request:
-    """The event, as a Request. Raises InvalidRequestError for a mapping that is none."""
+    """The event, as a Request. Raises InvalidRequestError for a mapping that is none.
+
+    So is one with a field that no event has: events of a later release may have one, but what a caller of this one
+    misspells would be served without a charge.
+    """
     if isinstance(request, Request):
         return request
+    fields = dict(request)
+    _check_fields(fields)
     try:
-        return msgspec.convert(dict(request), Request)
+        return msgspec.convert(fields, Request)
     except msgspec.ValidationError as error:
         raise InvalidRequestError("event", str(error), "the fields of the request event contract") from None
+
+
+def _check_fields(fields: Mapping[str, object]) -> None:
+    """Raises InvalidRequestError for the first field that no event has, naming the nearest one."""
+    if not fields.keys() <= _EVENT_FIELDS:
+        raise _unknown_field("", fields, _EVENT_FIELDS)
+    for name, known in _ENTRY_FIELDS.items():
+        entries = fields.get(name)
+        for index, entry in enumerate(entries if isinstance(entries, Sequence) else ()):
+            if isinstance(entry, Mapping) and not entry.keys() <= known:
+                raise _unknown_field(f"{name}[{index}].", entry, known)
+
+
+def _unknown_field(path: str, fields: Mapping[str, object], known: Collection[str]) -> InvalidRequestError:
+    name = next(str(field)[:100] for field in fields if field not in known)
+    nearest = get_close_matches(name, known, n=1) or sorted(known)
+    return InvalidRequestError(f"{path}{name}", "is no field of an event", ", ".join(nearest))
 
 
 def checked_parts(event: Request, most: int) -> Sequence[Request]:

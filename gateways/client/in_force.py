@@ -36,7 +36,7 @@ class InForce:
         self.unforeseen = WaitTable(options.max_muted, options.max_mute_ms, clock_ms)
         self.applied = WaitTable(options.max_muted, options.max_mute_ms, clock_ms)
         self._tables = (self.decided, self.unforeseen, self.applied)
-        self._waiting, self._unforeseen = self.decided.counters(), self.unforeseen.counters()
+        self._decided_counters, self._unforeseen_counters = self.decided.counters(), self.unforeseen.counters()
         self._clock_ms = clock_ms
         self._limits_view = LimitsView()
         self._max_kept = options.max_muted
@@ -53,10 +53,16 @@ class InForce:
 
     def take_decided(self, decided: Decided, charges: Charges, now_ms: int) -> None:
         """Take over the waits of a decision."""
-        waits = _NO_WAITS if decided.mute_until_ms is None else waits_ms(decided, charges)
+        decided_counters, unforeseen_counters = self._decided_counters, self._unforeseen_counters
+        if decided.mute_until_ms is None:
+            if not decided_counters and not unforeseen_counters:
+                return  # nobody waits, and nobody did: so it is with most decisions
+            waits: Iterable[int] = _NO_WAITS
+        else:
+            waits = waits_ms(decided, charges)
         order = None
         for (counter, charge), wait_ms in zip(charges, waits, strict=False):
-            if wait_ms or counter in self._waiting or counter in self._unforeseen:  # most don't wait, and didn't before
+            if wait_ms or counter in decided_counters or counter in unforeseen_counters:
                 order = order or order_of(decided, now_ms)
                 self._take_wait(decided, counter, wait_of(decided, charge, wait_ms, order))
 
@@ -68,8 +74,8 @@ class InForce:
         self.decided.take(counter, wait)
         if decided.throttled_by is None:
             self.unforeseen.take(counter, wait)
-        elif counter in self._unforeseen:
-            self.unforeseen.take(counter, Wait(0, wait.order))
+        else:
+            self.unforeseen.shorten(counter, wait)  # what is longer in this wait was applied in line
         if self.limits is not limits:  # they came in between, and have relaxed the waits without this one
             self.relax()
 

@@ -49,8 +49,10 @@ class InlineCharges:
             if admission.throttle_ms:
                 self.throttled += 1
                 self.throttled_ms += admission.throttle_ms
-            for counter, limit, until_ms in admission.held:
-                self._applied.take(counter, Wait(until_ms, self._order(now_ms), until_ms - now_ms, counter[0], limit))
+            for held in admission.held:
+                wait_ms = held.until_ms - now_ms
+                wait = Wait(held.until_ms, self._order(now_ms), wait_ms, held.counter[0], held.limit)
+                self._applied.take(held.counter, wait)
         return admission
 
     def take_back(self, record: bytes, partitions: int) -> None:
@@ -117,21 +119,23 @@ class InlineCharges:
         if not is_in_line and not is_own:
             instance = None  # it doesn't charge in line, so it shares nothing, and nobody knows whether it lives
         applied = applied_waits(decided, self._max_mute_ms)
+        held_ms = 0 if is_in_line else None
         with self._lock:
             if is_own and is_in_line:
                 self._compare(max(applied.values(), default=0), decided.throttle_ms)
             for counter, charge in charges:
-                if charge.limit is None:
+                value, limit = charge.value, charge.limit
+                if limit is None:
                     continue
-                withheld = counter[0].consumer and decided.withheld
-                is_fetch = counter[0].consumer and not decided.sums_up
-                held_ms = applied.get(counter, 0) if is_in_line else None
-                taken = DecidedCharge(
-                    instance, charge.value, charge.limit, decided.timestamp_ms, held_ms, is_fetch, withheld
-                )
+                consumer = counter[0].consumer
+                withheld = consumer and decided.withheld
+                is_fetch = consumer and not decided.sums_up
+                if applied:
+                    held_ms = applied.get(counter, 0)
+                taken = DecidedCharge(instance, value, limit, decided.timestamp_ms, held_ms, is_fetch, withheld)
                 self._shares.take_decided(counter, taken, now_ms)
                 if is_own and not is_in_line and not withheld:
-                    self._shares.charge_decided(counter, charge.value, charge.limit, now_ms)
+                    self._shares.charge_decided(counter, value, limit, now_ms)
 
     def _compare(self, applied_ms: int, decided_ms: int) -> None:
         self.compared += 1

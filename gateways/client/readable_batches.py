@@ -6,8 +6,9 @@ records that come after it. Its records are also decoded here, key and value alo
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 from kafka import KafkaConsumer
 from kafka.consumer.fetcher import Fetcher
 from kafka.errors import CorruptRecordError
@@ -16,7 +17,7 @@ OnUnreadable = Callable[[int, int, int, Exception], None]
 """Called with partition, first offset, number of records and error of a batch that is passed over."""
 
 
-class FetchedRecord(NamedTuple):
+class FetchedRecord(msgspec.Struct, gc=False):
     """What a gateway needs of a record."""
 
     offset: int
@@ -72,8 +73,10 @@ def _records(batch: Any) -> list[FetchedRecord]:
     for _ in range(batch.records_count):
         length, position = _varint(content, end)
         end = position + length
-        _, position = _varint(content, position + 1)  # behind the attributes: the time
-        delta, position = _varint(content, position)
+        position += 1  # the attributes
+        while content[position] & 0x80:
+            position += 1  # the time, which no gateway needs
+        delta, position = _varint(content, position + 1)
         key, position = _bytes(content, position)
         value, position = _bytes(content, position)
         if not position < end <= len(content):
@@ -93,6 +96,8 @@ def _bytes(content: bytes, position: int) -> tuple[bytes | None, int]:
 def _varint(content: bytes, position: int) -> tuple[int, int]:
     """A number in zigzag encoding, seven bits a byte, and where it ends."""
     byte = content[position]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
     number, shift = byte & 0x7F, 7
     while byte & 0x80:
         position += 1

@@ -94,6 +94,14 @@ class WaitTable:
                 self.capped += 1
             self._put(counter, wait, max(wait.until_ms, known.until_ms if known else 0), now_ms)
 
+    def shorten(self, counter: CounterKey, wait: Wait) -> None:
+        """Let a counter that waits wait as a later decision asks for, but no longer than it does already."""
+        with self._lock:
+            kept = self._kept.get(counter)
+            if kept is not None and wait.order >= kept.wait.order:
+                until_ms = min(wait.until_ms, kept.wait.until_ms)
+                self._put(counter, msgspec.structs.replace(wait, until_ms=until_ms), kept.until_ms, self._clock_ms())
+
     def relax(self, limit_of: Callable[[CounterKey], float | None]) -> None:
         """Shorten or end the waits whose limit was raised or removed; `limit_of` gives a counter's limit now."""
         with self._lock:

@@ -1,6 +1,7 @@
 """Plans the charges of one request: one for each quota kind, grouped by the counter they go to."""
 
-from collections.abc import Collection
+from collections.abc import Sequence
+from typing import ClassVar
 
 import msgspec
 
@@ -46,14 +47,64 @@ class CounterCharges(msgspec.Struct, gc=False):
 
 
 class ChargePlan(msgspec.Struct, gc=False):
-    """All charges of one request, by the key of their counter and in order, and its unmetered amounts.
+    """All charges of one request, by the key of their counter and in order, and its unmetered amounts."""
 
-    Those are left out unless `reports`.
-    """
+    reports: ClassVar[bool] = True
 
     counters: dict[str, CounterCharges]
     unmetered: list[Unmetered]
-    reports: bool = True
+
+    def add(
+        self,
+        kind: QuotaKind,
+        resolution: Resolution,
+        amounts: list[float],
+        strict: bool = False,
+        withheld: bool = False,
+    ) -> None:
+        """Add a charge, limited or not."""
+        limit = resolution.limit
+        if limit is None and resolution.shadow:
+            return  # a trial counts whom it limits; enforced quotas count everybody, as Kafka does
+        charge = Charge(kind, resolution.rung, limit, resolution.shadow, amounts, strict, withheld)
+        counter = self.counters.get(resolution.key)
+        if counter is None:
+            self.counters[resolution.key] = CounterCharges(resolution.tags, [charge])
+        else:
+            counter.charges.append(charge)
+
+    def report(self, unmetered: Unmetered) -> None:
+        """Add an amount that has no counter. Enforced and shadow quotas report the same exempt time."""
+        if unmetered.quota != EXEMPT_REQUEST_TIME or all(each.quota != unmetered.quota for each in self.unmetered):
+            self.unmetered.append(unmetered)
+
+
+class LimitedCharges(msgspec.Struct, gc=False):
+    """The charges of one request on counters with a limit, in order: what a gateway charges in line."""
+
+    reports: ClassVar[bool] = False
+
+    charges: list[tuple[Tags, Charge]] = []
+
+    def add(
+        self,
+        kind: QuotaKind,
+        resolution: Resolution,
+        amounts: list[float],
+        strict: bool = False,
+        withheld: bool = False,
+    ) -> None:
+        """Add a charge if it is limited."""
+        limit = resolution.limit
+        if limit is not None:
+            charge = Charge(kind, resolution.rung, limit, False, amounts, strict, withheld)
+            self.charges.append((resolution.tags, charge))
+
+    def report(self, unmetered: Unmetered) -> None:
+        """What has no counter isn't charged."""
+
+
+_Plan = ChargePlan | LimitedCharges
 
 
 def plan_charges(request: Request, quotas: Quotas, settings: QuotaSettings) -> ChargePlan:
@@ -70,15 +121,15 @@ def plan_charges(request: Request, quotas: Quotas, settings: QuotaSettings) -> C
     return plan
 
 
-def plan_enforced(request: Request, quotas: QuotaLadder, settings: QuotaSettings) -> Collection[CounterCharges]:
-    """The counters this request is charged to under enforced quotas, and nothing that is only reported."""
-    plan = ChargePlan({}, [], reports=False)
+def plan_limited(request: Request, quotas: QuotaLadder, settings: QuotaSettings) -> Sequence[tuple[Tags, Charge]]:
+    """The charges of this request that have a limit among these quotas, each with its counter's tags."""
+    plan = LimitedCharges()
     if request.api != HEARTBEAT_API:
         _plan(plan, request, quotas, settings)
-    return plan.counters.values()
+    return plan.charges
 
 
-def _plan(plan: ChargePlan, request: Request, quotas: QuotaLadder, settings: QuotaSettings) -> None:
+def _plan(plan: _Plan, request: Request, quotas: QuotaLadder, settings: QuotaSettings) -> None:
     """Add the charges under the quotas of one mode."""
     if request.api in MUTATION_APIS:
         _plan_mutations(plan, request, quotas, settings)
@@ -103,7 +154,7 @@ def plan_resets(unmute: Unmute, quotas: Quotas) -> ChargePlan:
             resolution = quotas.resolve(kind, entity.user or "", entity.client_id or "")
         else:
             resolution = quotas.resolve_topic(kind, entity.topic, entity.partition or 0)
-        _add(plan, kind, resolution, [])
+        plan.add(kind, resolution, [])
     return plan
 
 
@@ -148,7 +199,7 @@ def is_validation(request: Request, settings: QuotaSettings) -> bool:
     return request.validate_only and settings.validate_only_exempt and request.api in VALIDATE_ONLY_APIS
 
 
-def _plan_mutations(plan: ChargePlan, request: Request, quotas: QuotaLadder, settings: QuotaSettings) -> None:
+def _plan_mutations(plan: _Plan, request: Request, quotas: QuotaLadder, settings: QuotaSettings) -> None:
     kind = QuotaKind.CONTROLLER_MUTATION_RATE
     if not request.mutations or not quotas.enabled(kind):
         return
@@ -156,18 +207,18 @@ def _plan_mutations(plan: ChargePlan, request: Request, quotas: QuotaLadder, set
         return
     resolution = quotas.resolve(kind, request.user or "", request.client_id or "")
     amounts = [float(mutation.partitions) for mutation in request.mutations]
-    _add(plan, kind, resolution, amounts, strict=is_strict(request))
+    plan.add(kind, resolution, amounts, strict=is_strict(request))
 
 
-def _plan_executed(plan: ChargePlan, request: Request, partitions: int, quotas: QuotaLadder) -> None:
+def _plan_executed(plan: _Plan, request: Request, partitions: int, quotas: QuotaLadder) -> None:
     """Mutations that were executed elsewhere are charged as a permissive request's: nobody can refuse them any more."""
     kind = QuotaKind.CONTROLLER_MUTATION_RATE
     if quotas.enabled(kind):
-        _add(plan, kind, quotas.resolve(kind, request.user or "", request.client_id or ""), [float(partitions)])
+        plan.add(kind, quotas.resolve(kind, request.user or "", request.client_id or ""), [float(partitions)])
 
 
 def _plan_bytes(
-    plan: ChargePlan, request: Request, quotas: QuotaLadder, client_kind: QuotaKind, topic_kind: QuotaKind
+    plan: _Plan, request: Request, quotas: QuotaLadder, client_kind: QuotaKind, topic_kind: QuotaKind
 ) -> None:
     withheld = request.withheld and client_kind.consumer
     if quotas.enabled(client_kind):
@@ -175,29 +226,28 @@ def _plan_bytes(
         size = request.bytes
         if size is None:
             size = sum([touched.bytes for touched in request.topic_partitions])
-        _add(plan, client_kind, resolution, [float(size)], withheld=withheld)
+        plan.add(client_kind, resolution, [float(size)], withheld=withheld)
     metered = quotas.enabled(topic_kind)
     if not metered and (not plan.reports or quotas.mode is _SHADOW):
         return  # the enforced quotas have reported the bytes of each partition
     for (topic, partition), moved in _bytes_by_partition(request).items():
         if metered:
             resolution = quotas.resolve_topic(topic_kind, topic, partition)
-            _add(plan, topic_kind, resolution, [moved], withheld=withheld)
+            plan.add(topic_kind, resolution, [moved], withheld=withheld)
         else:
             tags = Tags(topic=topic, partition=partition)
-            plan.unmetered.append(Unmetered(topic_kind, Rung.NONE, tags, moved))
+            plan.report(Unmetered(topic_kind, Rung.NONE, tags, moved))
 
 
-def _plan_request_time(plan: ChargePlan, request: Request, quotas: QuotaLadder, settings: QuotaSettings) -> None:
+def _plan_request_time(plan: _Plan, request: Request, quotas: QuotaLadder, settings: QuotaSettings) -> None:
     kind = _REQUEST_PERCENTAGE
     if not quotas.enabled(kind):
         return
     points = request_points(request, settings)
     if is_exempt(request, settings.policy):
-        if not any(amount.quota == EXEMPT_REQUEST_TIME for amount in plan.unmetered):
-            plan.unmetered.append(Unmetered(EXEMPT_REQUEST_TIME, "exempt", None, sum(points)))
+        plan.report(Unmetered(EXEMPT_REQUEST_TIME, "exempt", None, sum(points)))
     else:
-        _add(plan, kind, quotas.resolve(kind, request.user or "", request.client_id or ""), points)
+        plan.add(kind, quotas.resolve(kind, request.user or "", request.client_id or ""), points)
 
 
 def _bytes_by_partition(request: Request) -> dict[tuple[str, int], float]:
@@ -206,22 +256,3 @@ def _bytes_by_partition(request: Request) -> dict[tuple[str, int], float]:
         key = (touched.topic, touched.partition)
         sizes[key] = sizes.get(key, 0.0) + touched.bytes
     return sizes
-
-
-def _add(
-    plan: ChargePlan,
-    kind: QuotaKind,
-    resolution: Resolution,
-    amounts: list[float],
-    strict: bool = False,
-    withheld: bool = False,
-) -> None:
-    limit = resolution.limit
-    if limit is None and resolution.shadow:
-        return  # a trial counts whom it limits; enforced quotas count everybody, as Kafka does
-    charge = Charge(kind, resolution.rung, limit, resolution.shadow, amounts, strict, withheld)
-    counter = plan.counters.get(resolution.key)
-    if counter is None:
-        plan.counters[resolution.key] = CounterCharges(resolution.tags, [charge])
-    else:
-        counter.charges.append(charge)

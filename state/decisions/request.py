@@ -89,7 +89,7 @@ class Heartbeat(msgspec.Struct, gc=False):
     shares: list[Share] = []
 
 
-class Request(msgspec.Struct, omit_defaults=True):
+class Request(msgspec.Struct, omit_defaults=True, gc=False):
     """One request event, or the sum of several requests alike. Times are epoch milliseconds unless they say otherwise.
 
     A gateway that charges in line sets `throttled_by`, to the waits it applied or to an empty list. `withheld` says

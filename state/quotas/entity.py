@@ -77,7 +77,7 @@ class QuotaEntity(msgspec.Struct, frozen=True, gc=False):
             raise InvalidQuotaError("topic_combined", "a topic can't be combined with a user or client_id")
 
 
-class Tags(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class Tags(msgspec.Struct, frozen=True, array_like=True, gc=False, cache_hash=True):
     """The entity a counter is kept for: Kafka's metric tags. Requests with equal tags share the counter.
 
     `user` and `client_id` are "" if the tag is not part of the counter. Only counters of a topic-partition (KIP-1010)

@@ -6,17 +6,16 @@ those that do. What they used too much or too little together is made up for.
 """
 
 from collections.abc import Sequence
-from math import exp
+from math import exp, inf
 
 import msgspec
 
 from state.arithmetic.charge import Charge
 from state.arithmetic.counter import EntityCounters, request_wait_ms, wait_over_limit_ms
 from state.arithmetic.rounding import divide, round_half_up
-from state.arithmetic.sampled_rate import SampledRate
-from state.arithmetic.token_bucket import TokenBucket
 from state.quotas.kinds import Family, QuotaSettings, Window
 from state.shares.alive import AliveGateways
+from state.shares.meter import Meter
 
 CORRECTION_S = 30.0
 """Seconds over which the gateways make up for what they used too much, or left unused, together."""
@@ -123,13 +122,24 @@ class OtherGateway(msgspec.Struct, gc=False):
         >>> round(other.charged_at(10_000, span_s=10.0))
         368
         """
-        self.charged = self.charged_at(event_ms, span_s) + value
-        self.charged_ms = max(self.charged_ms, event_ms)
+        age_ms = event_ms - self.charged_ms
+        if age_ms > 0:
+            self.charged *= exp(-age_ms / 1000.0 / span_s)
+            self.charged_ms = event_ms
+        self.charged += value
 
     def charged_at(self, event_ms: int, span_s: float) -> float:
         """What is left of the charges at a time: they fade to 1/e in `span_s`."""
         age_ms = event_ms - self.charged_ms
         return self.charged * exp(-age_ms / 1000.0 / span_s) if age_ms > 0 else self.charged
+
+
+_NOBODY: dict[str, OtherGateway] = {}
+"""The others of a counter that only this gateway charges: one for all of them, which stays empty."""
+
+
+def _nobody() -> dict[str, OtherGateway]:
+    return _NOBODY
 
 
 class CounterShare(msgspec.Struct, gc=False):
@@ -148,11 +158,13 @@ class CounterShare(msgspec.Struct, gc=False):
     others_decided: float = 0.0
     held_until_ms: int = 0
     limit: float = 0.0
-    _rate: SampledRate | None = None  # of one's own traffic, from the first charge on
-    _mutations: EntityCounters | None = None  # the same rate and a bucket, once mutations are charged
-    _pace: TokenBucket = msgspec.field(default_factory=TokenBucket)
-    _others: dict[str, OtherGateway] = {}
-    _all_left: TokenBucket = msgspec.field(default_factory=TokenBucket)  # what all may still use, by what is decided
+    _meter: Meter | None = None  # of one's own traffic, from the first charge on
+    _mutations: EntityCounters | None = None  # the same and a bucket, for a counter of mutations
+    _pace_tokens: float = inf
+    _pace_ms: int = 0
+    _others: dict[str, OtherGateway] = msgspec.field(default_factory=_nobody)
+    _left_tokens: float = inf  # what all may still use, by what is decided
+    _left_ms: int = 0
     _decided_ms: int = 0  # newest time of a decided request
     _own_decided_ms: int = -1  # the same of one's own requests
     _fetch_size: float = 0.0
@@ -176,9 +188,6 @@ class CounterShare(msgspec.Struct, gc=False):
     def _share_now(self, limit: float, gateways: AliveGateways, metering: Metering, now_ms: int, idle: bool) -> float:
         count = gateways.count
         if count == 1 and not self._others:
-            if self._share == limit:  # a share can't grow beyond that, and nothing makes it smaller
-                self._share_ms = now_ms
-                return limit
             target = limit
         elif now_ms < self._target_until_ms and limit == self._target_limit and count == self._target_count:
             target = self._target_share
@@ -200,24 +209,28 @@ class CounterShare(msgspec.Struct, gc=False):
     def charge(self, charge: Charge, gateways: AliveGateways, metering: Metering, now_ms: int) -> InlineCharge:
         """Charge a request that was served here. `charge.limit` is the whole limit, which must be one."""
         limit = self.limit = charge.limit or 0.0
-        idle = self._is_idle(metering.span_ms, now_ms)
-        share = self._share_now(limit, gateways, metering, now_ms, idle)
+        last_ms, is_alone = self._last_charge_ms, gateways.count == 1
+        idle = last_ms is None or (now_ms > last_ms + metering.span_ms and self._is_idle(metering.span_ms, now_ms))
+        if is_alone and self._share == limit and not self._others:  # it can't grow, and nothing makes it smaller
+            share, self._share_ms = limit, now_ms
+        else:
+            share = self._share_now(limit, gateways, metering, now_ms, idle)
         if idle:
             self._active_since_ms = now_ms
         self._last_charge_ms = now_ms
-        rate = self._rate
-        if rate is None:
-            rate = self._rate = SampledRate()
         family, refused = charge.kind.family, _NONE_REFUSED
         if family is _MUTATIONS:
-            value, wait_ms, refused = self._charge_mutations(charge, rate, share, metering, now_ms)
+            value, wait_ms, refused = self._charge_mutations(charge, share, metering, now_ms)
         else:
             value = sum(charge.amounts)
             before = self._take_pace(charge, value, share, metering, now_ms)  # alone too: others may come
-            if gateways.count == 1:
-                wait_ms = _metered_ms(charge, rate, share, metering.window, now_ms)
+            meter = self._meter
+            if meter is None:
+                meter = self._meter = Meter()
+            if is_alone:
+                wait_ms = _metered_ms(charge, meter, share, metering.window, now_ms)
             else:
-                rate.record(value, metering.window, now_ms)
+                meter.record(value, metering.window, now_ms)
                 wait_ms = _paced_ms(charge, value, before, share, metering)
         self.own_charged += value
         if wait_ms > 0:
@@ -228,9 +241,9 @@ class CounterShare(msgspec.Struct, gc=False):
         """Take back the bytes of a Fetch that was charged just now, because its response goes out empty (KIP-219)."""
         value = charge.amounts[0]
         self.own_charged -= value
-        if self._rate is not None:
-            self._rate.record(-value, metering.window, now_ms)
-        self._pace.tokens += value
+        if self._meter is not None:
+            self._meter.record(-value, metering.window, now_ms)
+        self._pace_tokens += value
 
     def take_decided(self, decided: DecidedCharge, gateways: AliveGateways, metering: Metering, now_ms: int) -> None:
         """Take over what a decision says of this counter. `now_ms` is when it arrived.
@@ -238,30 +251,38 @@ class CounterShare(msgspec.Struct, gc=False):
         A time of the request that is later than that counts as that, so that no record reaches into the future.
         """
         self._target_until_ms = 0
-        event_ms = min(decided.event_ms, now_ms)
+        event_ms = decided.event_ms
+        if event_ms > now_ms:
+            event_ms = now_ms
         value = 0.0 if decided.withheld else decided.value
         if decided.is_fetch:
             self._note_size(decided.value)
-        self._settle(decided, value, event_ms, metering)
+        self._settle(decided.limit, value, event_ms, metering)
         if gateways.is_own(decided.instance):
-            self._own_decided_ms = max(self._own_decided_ms, event_ms)
+            if event_ms > self._own_decided_ms:
+                self._own_decided_ms = event_ms
             return
         self.others_decided += value
         instance = decided.instance or ANONYMOUS
         if instance is not ANONYMOUS and not gateways.is_alive(instance):
             return
-        other = self._others.get(instance)
+        others = self._others
+        if others is _NOBODY:
+            others = self._others = {}
+        other = others.get(instance)
         if other is None:
-            if len(self._others) > gateways.count:
+            if len(others) > gateways.count:
                 self._forget_gone(gateways)
-            other = self._others[instance] = OtherGateway()
+            other = others[instance] = OtherGateway()
         other.record(value, event_ms, metering.span_ms / 1000.0)
         if decided.held_ms:
             other.hungry_until_ms = max(other.hungry_until_ms, now_ms + max(decided.held_ms, metering.span_ms))
 
     def rate(self, metering: Metering, now_ms: int) -> float:
         """The rate of this gateway's own traffic, in units of the quota per second."""
-        return 0.0 if self._rate is None else self._rate.peek(metering.window, now_ms)
+        if self._mutations is not None:
+            return next((rate.peek(metering.window, now_ms) for rate in self._mutations.rates.values()), 0.0)
+        return 0.0 if self._meter is None else self._meter.peek(metering.window, now_ms)
 
     def _is_idle(self, span_ms: int, now_ms: int) -> bool:
         """Whether nobody has sent anything here for as long as a meter covers; who waits isn't idle."""
@@ -297,63 +318,69 @@ class CounterShare(msgspec.Struct, gc=False):
 
     def _left(self, limit: float, decided_ms: int) -> float:
         """What all gateways together may still use at a time up to which all is decided; below zero it is a debt."""
-        since_s = max(0, decided_ms - self._all_left.last_ms) / 1000.0
-        return min(self._all_left.tokens + limit * since_s, limit * MAX_CREDIT_S)
+        since_s = max(0, decided_ms - self._left_ms) / 1000.0
+        return min(self._left_tokens + limit * since_s, limit * MAX_CREDIT_S)
 
-    def _settle(self, decided: DecidedCharge, value: float, event_ms: int, metering: Metering) -> None:
+    def _settle(self, limit: float | None, value: float, event_ms: int, metering: Metering) -> None:
         """Take a decided charge from the bucket that all gateways share."""
-        event_ms = max(self._decided_ms, event_ms)
-        if decided.limit is None:
-            self._all_left = TokenBucket()
+        if limit is None:
+            self._left_tokens, self._left_ms = inf, 0
             return
+        left = self._left_tokens
         if not self._decided_ms:  # what the buckets of the gateways may let through at once
-            self._all_left = TokenBucket(decided.limit * metering.burst_s, event_ms)
-        self._decided_ms = event_ms
-        usable = decided.limit
+            left, self._left_ms = limit * metering.burst_s, event_ms
+        if event_ms > self._decided_ms:
+            self._decided_ms = event_ms
+        else:
+            event_ms = self._decided_ms
+        usable = limit
         if self._fetch_size:
             usable -= self._fetch_size / (metering.window.samples * metering.window.window_ms / 1000.0)
-        left = self._all_left
-        refilled = min(usable * MAX_CREDIT_S, left.tokens + usable * ((event_ms - left.last_ms) / 1000.0))
-        left.tokens, left.last_ms = max(refilled - value, -decided.limit * MAX_DEBT_S), event_ms
+        refilled = min(usable * MAX_CREDIT_S, left + usable * ((event_ms - self._left_ms) / 1000.0))
+        self._left_tokens, self._left_ms = max(refilled - value, -limit * MAX_DEBT_S), event_ms
 
     def _note_size(self, size: float) -> None:
         """One broker lets a fetch less through in each window than the quota allows: the one that would exceed it."""
         self._fetch_size += (size - self._fetch_size) * (_SIZE_WEIGHT if self._fetch_size else 1.0)
 
     def _charge_mutations(
-        self, charge: Charge, rate: SampledRate, share: float, metering: Metering, now_ms: int
+        self, charge: Charge, share: float, metering: Metering, now_ms: int
     ) -> tuple[float, int, Sequence[bool]]:
         """Value, wait and refusals of the charge as a broker has them whose limit is this share."""
         if self._mutations is None:
-            self._mutations = EntityCounters(rates={charge.kind: rate})
+            self._mutations = EntityCounters()
         whole = Charge(charge.kind, charge.rung, share, False, charge.amounts, charge.strict)
         outcome = self._mutations.charge(whole, now_ms, metering.settings)
         return outcome.value, outcome.wait_ms, outcome.refused
 
     def _take_pace(self, charge: Charge, value: float, share: float, metering: Metering, now_ms: int) -> float:
         """Take a charge from the bucket that refills with the share. Returns the tokens before."""
-        pace = self._pace
-        before = min(metering.burst_s * share, pace.tokens + share * (max(0, now_ms - pace.last_ms) / 1000.0))
+        since_ms = now_ms - self._pace_ms
+        before, burst = self._pace_tokens, metering.burst_s * share
+        if since_ms > 0:
+            before += share * (since_ms / 1000.0)
+        if before > burst:
+            before = burst
         after = before - value
         if after < 0.0:
             most = share * MAX_PACE_DEBT_S
             if charge.kind.family is _REQUEST_TIME:  # Kafka forgets what hung for long within a window
                 most = min(most, self.limit * MAX_DEBT_S)
             after = max(after, -most)
-        pace.tokens, pace.last_ms = after, now_ms
+        self._pace_tokens, self._pace_ms = after, now_ms
         return before
 
 
-def _metered_ms(charge: Charge, rate: SampledRate, share: float, window: Window, now_ms: int) -> int:
+def _metered_ms(charge: Charge, meter: Meter, share: float, window: Window, now_ms: int) -> int:
     """Record a charge of bytes or request time. The wait that a broker asks for whose limit is this share."""
     amounts = charge.amounts
-    rate.record(amounts[0], window, now_ms)
-    observed, window_ms = rate.observe(window, now_ms)
+    meter.record(amounts[0], window, now_ms)
+    observed, window_ms = meter.observe(window, now_ms)
     if charge.kind.family is not _REQUEST_TIME:
-        return wait_over_limit_ms(observed, share, window_ms)
+        return wait_over_limit_ms(observed, share, window_ms) if observed > share else 0
     if amounts[1]:  # network time is recorded without a check
-        rate.record(amounts[1], window, now_ms)
-    return request_wait_ms(observed, share, window_ms, window)
+        meter.record(amounts[1], window, now_ms)
+    return request_wait_ms(observed, share, window_ms, window) if observed > share else 0
 
 
 def _paced_ms(charge: Charge, value: float, before: float, share: float, metering: Metering) -> int:

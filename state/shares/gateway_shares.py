@@ -6,10 +6,11 @@ from heapq import nlargest
 from itertools import islice
 from operator import attrgetter
 from sys import float_info
-from typing import NamedTuple
+
+import msgspec
 
 from state.arithmetic.charge import Charge
-from state.decisions.charge_plan import plan_enforced
+from state.decisions.charge_plan import plan_limited
 from state.decisions.request import MAX_APPLIED_WAITS, MAX_SHARES, AppliedWait, CountedEntity, Request, Share
 from state.decisions.waits import CounterKey
 from state.quotas.entity import Tags
@@ -32,7 +33,7 @@ HELD_LOOKED_AT = 10
 _KINDS: dict[str, QuotaKind] = {kind.value: kind for kind in QuotaKind}
 
 
-class HeldCounter(NamedTuple):
+class HeldCounter(msgspec.Struct, frozen=True, gc=False):
     """A counter that waits in line until a time, because of this limit."""
 
     counter: CounterKey
@@ -40,7 +41,7 @@ class HeldCounter(NamedTuple):
     until_ms: int
 
 
-class Admission(NamedTuple):
+class Admission(msgspec.Struct, frozen=True, gc=False):
     """What a gateway does with a response that is ready, as its share has it.
 
     The client waits `throttle_ms` after the response, 0 if it needn't. `refused` has one flag for each topic of a
@@ -95,15 +96,13 @@ class GatewayShares:
         A Fetch that has to wait is taken back, because its response goes out empty, unless it was `delivered`.
         """
         charged, is_free = [], True
-        for planned in plan_enforced(request, quotas, self._settings):
-            for charge in planned.charges:
-                if charge.limit is not None:
-                    counter = (charge.kind, planned.tags)
-                    if not any(charge.amounts) and counter not in self._touched:
-                        continue  # a Fetch may name any partition, and must not take the place of counters in use
-                    share, inline = self._charge(counter, charge, now_ms)
-                    charged.append((counter, charge, share, inline))
-                    is_free = is_free and share.held_until_ms <= now_ms and not inline.refused
+        for tags, charge in plan_limited(request, quotas, self._settings):
+            counter = (charge.kind, tags)
+            if not any(charge.amounts) and counter not in self._touched:
+                continue  # a Fetch may name any partition, and must not take the place of counters in use
+            share, inline = self._charge(counter, charge, now_ms)
+            charged.append((counter, charge, share, inline))
+            is_free = is_free and share.held_until_ms <= now_ms and not inline.refused
         return _NO_WAIT if is_free else self._admission(request, charged, now_ms, delivered)
 
     def _admission(self, request: Request, charged: Sequence[_Charged], now_ms: int, delivered: bool) -> Admission:
@@ -229,7 +228,7 @@ def _held(charged: Sequence[_Charged], now_ms: int) -> Iterator[HeldCounter]:
 def _applied(held: Sequence[HeldCounter], now_ms: int) -> tuple[AppliedWait, ...]:
     if len(held) > MAX_APPLIED_WAITS:
         held = nlargest(MAX_APPLIED_WAITS, held, key=attrgetter("until_ms"))
-    return tuple(AppliedWait(counter[0], _entity(counter[1]), until_ms - now_ms) for counter, _limit, until_ms in held)
+    return tuple([AppliedWait(each.counter[0], _entity(each.counter[1]), each.until_ms - now_ms) for each in held])
 
 
 def _wait_ms(charged: _Charged) -> int:

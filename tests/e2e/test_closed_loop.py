@@ -1,25 +1,38 @@
 """Requests, decisions and mutes as one loop: gateways, the job and a client that asks for three times its quota."""
 
+import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from gateways.client.client import DecisionFields, Gateway
 from gateways.client.options import GatewayOptions
+from scripts.testbed.processes import Child, kill
+from state.decisions.request import HEARTBEAT_API
+from state.quotas.kinds import QuotaKind
+from state.shares.alive import HEARTBEAT_MS, MISSED_MS
 from tests.e2e.job_process import JobProcess, wait_until
+from tests.gateway_loop import counter
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
+PRODUCE = QuotaKind.PRODUCER_BYTE_RATE
 MUTATIONS_PER_S = 10.0
 PERMITS = 10
 CLOCK_SPEED = 2  # the gateways' clock runs faster than ours: a minute of traffic takes half a minute
 TRAFFIC_MS = 60_000
 DEADLINE_S = 240
-QUOTAS = [{"entity": {"user": None}, "quotas": {"controller_mutation_rate": MUTATIONS_PER_S}}]
+BYTES_PER_S = 1_000_000.0
+QUOTAS = [
+    {"entity": {"user": None}, "quotas": {"controller_mutation_rate": MUTATIONS_PER_S}},
+    {"entity": {"user": "producer"}, "quotas": {"producer_byte_rate": BYTES_PER_S}},
+]
 
 
 class FastClock:
@@ -47,7 +60,7 @@ def job(kafka_broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.mark.alone
 def test_a_greedy_client_is_held_to_its_quota_by_every_gateway(job: JobProcess) -> None:
     """Muted within two micro-batches on all ten gateways, served again after the mute, on average at its quota."""
-    clock, topics = FastClock(), job.settings.topics
+    clock = FastClock()
     with ExitStack() as stack:
         answered: Counter[int] = Counter()
 
@@ -59,13 +72,7 @@ def test_a_greedy_client_is_held_to_its_quota_by_every_gateway(job: JobProcess) 
             stack.enter_context(
                 Gateway(
                     job.settings.kafka,
-                    GatewayOptions(
-                        name=f"gateway-{number}",
-                        requests_topic=topics.requests,
-                        decisions_topic=topics.decisions,
-                        limits_topic=topics.limits,
-                        waits_topic=topics.waits,
-                    ),
+                    gateway_options(job, f"gateway-{number}"),
                     on_decision=partial(note, number),
                     clock_ms=clock,
                 )
@@ -87,6 +94,60 @@ def test_a_greedy_client_is_held_to_its_quota_by_every_gateway(job: JobProcess) 
         assert client.mutes_seen_by_all > 0
         assert gateways[0].check("somebody", "app") == 0
     assert_muted_within_two_batches(job)
+
+
+def test_a_gateway_process_that_is_killed_leaves_its_share_to_the_others_and_the_books_balance(
+    job: JobProcess, tmp_path: Path
+) -> None:
+    """By the time of the heartbeats: a busy machine makes neither of them come in time."""
+    beats_ms: dict[str, int] = {}
+
+    def note(decision: DecisionFields) -> None:
+        if decision["api"] == HEARTBEAT_API:
+            beats_ms[decision["instance"]] = decision["timestamp_ms"]
+
+    def admit() -> bool:
+        """A small request of the same client, so that this gateway's share is in use. Returns whether it has grown."""
+        gateway.admit({"api": "Produce", "user": "producer", "bytes": 100})
+        time.sleep(0.05)  # the pace of the client, not the passing of time
+        return any(share.quota == PRODUCE and share.share > 0.9 * BYTES_PER_S for share in gateway.shares())
+
+    with Gateway(job.settings.kafka, gateway_options(job, "survivor"), on_decision=note) as gateway:
+        assert gateway.wait_until_ready(60)
+        wait_until(lambda: gateway.stats().limits_version is not None, DEADLINE_S)
+        command = [sys.executable, "-m", "scripts.closed_loop.greedy_gateway", str(job.settings_file), "2", "600", "2"]
+        child = Child(command, tmp_path / "gateway.log")
+        wait_until(lambda: not admit() and counter(gateway, PRODUCE, user="producer").others_decided > 0, DEADLINE_S)
+        [killed] = gateway.stats().instances
+        wait_until(lambda: not admit() and beats_ms.get(killed, 0) > 0, DEADLINE_S)
+
+        kill(child.pid)
+        wait_until(lambda: admit() or gateway.stats().gateways == 1, DEADLINE_S)
+        assert beats_ms[gateway.instance] - beats_ms[killed] < MISSED_MS + 3 * HEARTBEAT_MS
+        wait_until(admit, DEADLINE_S)
+
+        wait_until(lambda: not gateway.stats().unsent, DEADLINE_S)
+        events = [json.loads(record.value) for record in job.topic(job.settings.topics.requests)]
+        job.answered(len(events))
+        charged = [decision for decision in job.decisions() if decision["user"] == "producer"]
+        assert Counter(decision["request_id"] for decision in charged) == Counter(
+            event["request_id"] for event in events if event.get("user") == "producer"
+        )
+        values = [each["value"] for made in charged for each in made["charges"] if each["quota"] == PRODUCE]
+        known = counter(gateway, PRODUCE, user="producer")
+        wait_until(lambda: known.own_charged + known.others_decided == sum(values), DEADLINE_S)
+
+
+def gateway_options(job: JobProcess, name: str) -> GatewayOptions:
+    """The options of a gateway on the topics of this job."""
+    topics = job.settings.topics
+    return GatewayOptions(
+        name=name,
+        requests_topic=topics.requests,
+        decisions_topic=topics.decisions,
+        limits_topic=topics.limits,
+        waits_topic=topics.waits,
+    )
 
 
 class GreedyClient:

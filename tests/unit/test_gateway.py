@@ -1,6 +1,7 @@
 """The gateway client where no broker answers: what it imports, refuses, keeps and drops."""
 
 import json
+import logging
 import subprocess
 import sys
 import threading
@@ -10,9 +11,10 @@ from typing import Any
 
 import pytest
 from kafka import TopicPartition as KafkaPartition
+from kafka.errors import KafkaTimeoutError
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateways.client.event_sender import EventRecord
+from gateways.client.event_sender import EventRecord, EventSender
 from gateways.client.events import checked_parts
 from sluice import (
     BeforeKnown,
@@ -544,6 +546,26 @@ def test_a_full_gateway_blocks_by_default_and_close_lets_go() -> None:
 
     assert outcomes == ["closed"] * 3
     assert gateway.stats().failed == 1
+
+
+def test_events_that_are_given_up_make_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    def said() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR and is_own(record)]
+
+    def is_own(record: logging.LogRecord) -> bool:
+        return record.name == "gateways.client.event_sender"
+
+    sender = EventSender(NOBODY, "requests", 100, WhenFull.BLOCK)
+    for _ in range(5):
+        sender.send(EventRecord(b"", b"", 0))
+    sender._note_failure(KafkaTimeoutError())
+    sender._note_failure(KafkaTimeoutError())
+    assert len(said()) == 1
+
+    sender.close(0)
+    sender._note_failure(KafkaTimeoutError())  # those of the producer come late
+    assert said()[1:] == ["request events given up because Kafka hadn't taken them when the gateway was closed: 3"]
+    assert (sender.failed, sender.unsent) == (5, 0)
 
 
 @pytest.mark.parametrize(

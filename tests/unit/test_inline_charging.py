@@ -1,6 +1,7 @@
 """Charging in line: what `admit` answers and publishes, and how the decisions that come later are taken in."""
 
 import json
+import re
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -227,14 +228,46 @@ class TestWaitsOfDecisions:
         assert gateway.held_ms("alice", "app") == 0
         assert gateway.check("alice", "app") == 5_000
 
-    def test_a_later_decision_on_an_event_charged_in_line_ends_it(self, loop: GatewayLoop, gateway: Gateway) -> None:
+    def test_a_later_decision_on_an_event_charged_in_line_makes_it_no_longer(
+        self, loop: GatewayLoop, gateway: Gateway
+    ) -> None:
+        """By that decision alice waits 1 ms longer, of which her gateway found nothing in line."""
         loop.decide_events([b'{"api": "Produce", "user": "alice", "bytes": 15000, "timestamp_ms": %d}' % NOW_MS])
         loop.clock.ms += 1
-        gateway.admit(produce(1))
+        assert gateway.admit(produce(1)).throttle_ms == 4_999
         loop.decide()
 
+        assert gateway.held_ms("alice", "app") == 4_999
+        assert gateway.check("alice", "app") == 5_000
+
+    def test_a_later_decision_on_an_event_charged_in_line_that_asks_for_no_wait_ends_it(
+        self, loop: GatewayLoop, gateway: Gateway
+    ) -> None:
+        event = {"api": "Produce", "user": "alice", "bytes": 15_000, "timestamp_ms": NOW_MS}
+        loop.decide_events([json.dumps(event).encode()])
+        later = {"request_id": "later", "timestamp_ms": NOW_MS + 1, "instance": "another", "throttled_by": []}
+        charge = {"quota": PRODUCE, "entity": {"user": "alice"}, "limit": BYTES_PER_S, "value": 1.0}
+        gateway._on_decision(None, json.dumps(later | {"charges": [charge]}).encode())
+
         assert gateway.held_ms("alice", "app") == 0
-        assert gateway.check("alice", "app") > 0
+
+
+@pytest.mark.parametrize(
+    ("event", "message"),
+    [
+        ({"usr": "alice"}, "usr: is no field of an event; expected user"),
+        ({"topic_partitions": [{"topic": "a", "partition": 0, "byte": 9}]}, "byte: is no field of an event"),
+        ({"mutations": [{"topic": "a", "partitions": 1, "partition": 0}]}, "expected partitions"),
+        ({"?": 1}, "?: is no field of an event; expected api, api_version, "),
+    ],
+)
+def test_a_misspelt_field_is_refused_before_anything_is_charged(
+    gateway: Gateway, event: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=re.escape(message)):
+        gateway.admit({"api": "Produce"} | event)
+    assert gateway.stats().charged_in_line == 0
+    assert gateway.stats().unsent == 0
 
 
 def test_own_traffic_that_wasn_t_charged_in_line_is_charged_when_it_is_decided(

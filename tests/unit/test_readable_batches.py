@@ -80,7 +80,7 @@ def test_records_are_read_as_the_client_library_reads_them(
     raw[:8] = first_offset.to_bytes(8, "big")
 
     theirs = [(record.offset, record.key, record.value) for record in DefaultRecordBatch(raw)]
-    assert _records(DefaultRecordBatch(raw)) == theirs
+    assert [(record.offset, record.key, record.value) for record in _records(DefaultRecordBatch(raw))] == theirs
 
 
 @given(st.binary(max_size=200), st.integers(1, 2**31 - 1))
