@@ -73,8 +73,10 @@ def _records(batch: Any) -> list[FetchedRecord]:
     for _ in range(batch.records_count):
         length, position = _varint(content, end)
         end = position + length
-        _, position = _varint(content, position + 1)  # behind the attributes: the time
-        delta, position = _varint(content, position)
+        position += 1  # the attributes
+        while content[position] & 0x80:
+            position += 1  # the time, which no gateway needs
+        delta, position = _varint(content, position + 1)
         key, position = _bytes(content, position)
         value, position = _bytes(content, position)
         if not position < end <= len(content):
