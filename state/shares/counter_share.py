@@ -298,7 +298,8 @@ class CounterShare(msgspec.Struct, gc=False):
         known_ms, span_s = gateways.known_until_ms(now_ms), metering.span_ms / 1000.0
         floor = limit / (2 * gateways.count)
         free, wanted = limit, []
-        self._forget_gone(gateways)
+        if self._others:
+            self._forget_gone(gateways)
         for other in self._others.values():
             rate = other.charged_at(self._decided_ms, span_s) / span_s
             if other.hungry_until_ms > known_ms:
@@ -309,7 +310,7 @@ class CounterShare(msgspec.Struct, gc=False):
             left = self._left(limit, gateways.decided_ms)
             # Without decisions nobody can say whether what was left unused still is.
             free += (left if known_ms == now_ms else min(0.0, left)) / CORRECTION_S
-        return max(floor, _equal_part(free, wanted))
+        return max(floor, _equal_part(free, wanted) if wanted else free)
 
     def _forget_gone(self, gateways: AliveGateways) -> None:
         """Forget the gateways that are no longer alive."""
