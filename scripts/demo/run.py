@@ -162,9 +162,7 @@ class _Demo:
         try:
             self._show()
             if self._stop.is_set():
-                self._console.print(
-                    "stopping: the job answers first what was sent; a second Ctrl-C kills everything"
-                )
+                self._console.print("stopping: the job answers first what was sent; a second Ctrl-C kills everything")
         finally:  # without a broker a producer that is left open ends with a traceback
             load_stop.set()
             load.join()
