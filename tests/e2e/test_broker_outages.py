@@ -1,4 +1,4 @@
-"""Three brokers with the plugin, of which one is killed and comes back, and a job that is killed."""
+"""Three brokers with the plugin, of which one is killed and leads again, and a job that is killed."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -26,8 +26,10 @@ CLIENTS = (Library.LIBRDKAFKA, Library.KAFKA_PYTHON)
 TOPIC, PARTITIONS = "orders", 12
 KNOWN_S = 3.0
 """How soon gateways share without a broker that Kafka takes for dead."""
-BUSY_S = 4.0
+BUSY_S = 6.0
 """What a busy machine may need beyond it."""
+OUTAGE_S = 30.0
+PATIENCE_S = 120.0
 
 
 @contextmanager
@@ -72,9 +74,18 @@ class Watch:
             if share.entity.client_id == client
         }
 
-    def all_shares(self, is_so: Callable[[dict[str, float]], bool]) -> bool:
-        """Whether it is so for each client's."""
-        return all(is_so(self.shares(client.name)) for client in self._clients)
+    def wait_for(self, is_so: Callable[[dict[str, float]], bool]) -> None:
+        """Wait until it has been so once for the shares of each client."""
+        missing = {client.name for client in self._clients}
+
+        def look() -> bool:
+            missing.difference_update({name for name in missing if is_so(self.shares(name))})
+            return not missing
+
+        try:
+            wait_until(look, PATIENCE_S)
+        except AssertionError:
+            pytest.fail(f"never {is_so.__name__}: {[(name, self.shares(name)) for name in missing]}")
 
     def used(self, since_s: float) -> dict[str, float]:
         """Client -> what it got since then, on the clock of `time.time`, over its quota."""
@@ -88,48 +99,53 @@ class Watch:
         """How many brokers Kafka takes for alive."""
         return len(self._admin.list_topics(timeout=10).brokers)
 
-    def let_all_lead(self) -> None:
-        """Let each broker lead the partitions of the clients' topic that it led at first."""
-        partitions = [confluent_kafka.TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
+    def all_lead(self) -> bool:
+        """Elect the first leaders of the clients' topic again; whether each broker leads its partitions."""
+        numbers = range(PARTITIONS)
+        partitions = [confluent_kafka.TopicPartition(TOPIC, number) for number in numbers]
         self._admin.elect_leaders(confluent_kafka.ElectionType.PREFERRED, partitions).result(30)
+        found = self._admin.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions
+        return {found[number].leader for number in numbers} == set(range(1, BROKERS + 1))
 
 
-def test_shares_follow_a_broker_that_is_killed_and_comes_back_and_hold_without_the_job(tmp_path: Path) -> None:
+def is_shared_by_all(shares: dict[str, float]) -> bool:
+    """Whether each broker has a share, and one of those that stay has less than half."""
+    return len(shares) == BROKERS and min(shares["broker-2"], shares["broker-3"]) < 0.45
+
+
+def is_shared_by_two(shares: dict[str, float]) -> bool:
+    """Whether the first broker is left out, and the others have all of the quota."""
+    return "broker-1" not in shares and sum(shares.values()) > 0.9
+
+
+def test_others_share_without_a_killed_broker_and_shares_hold_without_the_job(tmp_path: Path) -> None:
     with brokers_and_job(tmp_path) as (cluster, job):
         heartbeats = Heartbeats(job.settings)
         servers = cluster.bootstrap_servers
         clients = [FullSpeedClient(tmp_path, library, library, Role.PRODUCE, servers, TOPIC) for library in CLIENTS]
         watch = Watch(cluster, heartbeats, clients)
-        wait_until(lambda: watch.all_shares(lambda shares: len(shares) == BROKERS), 60)
-        wait_until(lambda: watch.all_shares(lambda shares: max(shares.values()) < 0.7), 60)
+        watch.wait_for(is_shared_by_all)
 
-        killed, killed_s = cluster.brokers[0], time.monotonic()
+        killed = cluster.brokers[0]
         killed.kill()
-        wait_until(lambda: watch.alive() == BROKERS - 1, 60)
-        fenced_s = time.monotonic()
-        wait_until(lambda: watch.all_shares(lambda shares: "broker-1" not in shares and sum(shares.values()) > 0.9), 60)
-        grown_s = time.monotonic() - fenced_s
-        print(f"fenced after {fenced_s - killed_s:.1f} s, shares grown {grown_s:.1f} s later")
+        wait_until(lambda: watch.alive() == BROKERS - 1, PATIENCE_S)
+        dead_s = time.monotonic()
+        watch.wait_for(is_shared_by_two)
+        known_s = time.monotonic() - dead_s
 
         killed.start()
-        wait_until(lambda: watch.alive() == BROKERS, 60)
-        watch.let_all_lead()
-        back_s = time.monotonic()
-        wait_until(lambda: watch.all_shares(lambda shares: len(shares) == BROKERS and sum(shares.values()) < 1.3), 60)
-        print(f"shrunk {time.monotonic() - back_s:.1f} s after it led again", watch.shares("librdkafka"))
+        wait_until(watch.all_lead, PATIENCE_S)
 
         job.kill()
-        time.sleep(5)
         without_job_s = time.time()
-        time.sleep(25)
+        time.sleep(OUTAGE_S)  # what clients get takes time
         used = watch.used(without_job_s)
-        print("without the job", used)
-        job.launch()
-        errors = {client.name: client.errors() for client in clients}
-        print(errors)
+        errors = [error for client in clients for error in client.errors()]
         for client in clients:
             client.stop()
         heartbeats.close()
 
-    assert grown_s < KNOWN_S + BUSY_S
+    assert known_s < KNOWN_S + BUSY_S
     assert all(0.5 < mean < 1.3 for mean in used.values())
+    address = servers.split(",")[0]
+    assert [error for error in errors if address not in error] == []
