@@ -76,7 +76,7 @@ def _numbers(text: str) -> list[int]:
 def _setting(text: str) -> tuple[str, str, Any]:
     match = re.fullmatch(r"([a-z]+)\.([^=]+)=(.*)", text)
     if not match:
-        raise typer.BadParameter(f"{text!r} is not right; expected one such as state.shards=64")
+        raise typer.BadParameter(f"{text!r} is not right; expected one such as state.pages=64")
     return match[1], match[2], yaml.safe_load(match[3])
 
 
@@ -115,7 +115,7 @@ class BenchOptions:
             "--set",
             parser=_setting,
             metavar="SECTION.NAME=VALUE",
-            help="A setting of the job, such as state.shards=64 or spark.spark.driver.memory=4g; can be repeated.",
+            help="A setting of the job, such as state.pages=64 or spark.spark.driver.memory=4g; can be repeated.",
         ),
     ] = None
 

@@ -14,13 +14,13 @@ from scripts.benchmarks.rig import BenchError, BenchmarkRig, Scale, Setup, Spark
 from scripts.testbed.work_folder import folder_bytes
 from state.arithmetic.charge import Charge
 from state.quotas.kinds import QuotaKind, QuotaSettings
-from state.store.shard import Shard
+from state.store.pages import Pages
 
 _FLAT_BAR, _RESTART_BAR, _STATE_BYTES_BAR = 1.5, 1.5, 150.0
 _FLAT_FROM, _FLAT_TO = 10_000, 1_000_000
-_RESTART_EVENTS = 1000  # enough that every shard is read
+_RESTART_EVENTS = 1000  # enough that every page is read
 _FIRST_DECISION_S = 180.0
-_SHARD_ENTITIES, _SHARDS, _EXPIRY_MS = 10_000, 32, 3_600_000
+_ENTITIES, _ENTITIES_PER_PAGE, _EXPIRY_MS = 10_000, 50, 3_600_000
 _SECONDS = 12  # after these a rate has its 11 samples of 1 s
 
 
@@ -136,17 +136,18 @@ def _first_decision(reader: Consumer, deadline: float) -> float:
 
 def _bytes_per_entity(whole: bool) -> float:
     """Stored bytes of an entity with a token bucket and a full rate of 11 samples, of bytes (whole numbers) or not."""
-    settings, shard, draws = QuotaSettings(), Shard(), random.Random(1)
+    settings, page, draws = QuotaSettings(), Pages(), random.Random(1)
     rate = QuotaKind.PRODUCER_BYTE_RATE if whole else QuotaKind.REQUEST_PERCENTAGE
-    for number in range(_SHARD_ENTITIES):
-        counters, start_ms = shard.counters(f"u:user-{number * _SHARDS}"), now_ms() + draws.randrange(60_000)
+    for number in range(_ENTITIES):
+        counters, start_ms = page.counters(f"u:user-{number * 32}"), now_ms() + draws.randrange(60_000)
         for second in range(_SECONDS):
             amounts = [float(draws.randrange(1, 10**6))] if whole else [draws.random(), draws.random() / 10]
             at_ms = start_ms + 1000 * second + draws.randrange(100)
             counters.charge(Charge(rate, "", 10_000.0, False, amounts), at_ms, settings)
         mutations = Charge(QuotaKind.CONTROLLER_MUTATION_RATE, "", 5.0, False, [1.0], strict=True)
         counters.charge(mutations, start_ms + 1000 * _SECONDS, settings)
-    return len(shard.to_bytes(_SHARDS, _EXPIRY_MS, settings)) / _SHARD_ENTITIES
+    pages = _ENTITIES // _ENTITIES_PER_PAGE
+    return sum(map(len, page.to_bytes(range(pages), pages, _EXPIRY_MS, settings))) / _ENTITIES
 
 
 def _compare_costs(findings: Findings, scale: Scale, figures: list[Figure]) -> None:
