@@ -24,6 +24,7 @@ from rich.console import Console
 from configs.errors import InvalidSettingsError
 from scripts.benchmarks.cpu import measure_lookup, measure_stages
 from scripts.benchmarks.events import LOADS
+from scripts.benchmarks.known_latency import measure_known_latency
 from scripts.benchmarks.latency import measure_latency
 from scripts.benchmarks.neighbours import measure_neighbours
 from scripts.benchmarks.report import Findings, Report
@@ -46,6 +47,7 @@ MEASURES: dict[str, tuple[str, Measure]] = {
     "f": ("audit", measure_audit),
     "g": ("quotas lookup", measure_lookup),
     "h": ("neighbours of a user with wide requests", measure_neighbours),
+    "i": ("latency by known entities", measure_known_latency),
 }
 
 _PACKAGES = ("pyspark", "delta-spark", "pandas", "pyarrow", "numpy", "msgspec", "kafka-python", "confluent-kafka")
@@ -106,7 +108,7 @@ class BenchOptions:
         int | None, typer.Option(min=1, help="Events of a micro-batch.  [default: 100000; quick: 10000]")
     ] = None
     users: Annotated[int | None, typer.Option(min=1, help="Distinct users.  [default: events of a micro-batch]")] = None
-    known: Annotated[Numbers, _list_option(_numbers, "Known entities for c and d.")] = None
+    known: Annotated[Numbers, _list_option(_numbers, "Known entities for c, d and i.")] = None
     charges: Annotated[Numbers, _list_option(_charges, "Charges per request for a and e.  [default: 1,2,4]")] = None
     rates: Annotated[Numbers, _list_option(_numbers, "Requests/s for b.  [default: 100,1000,5000; quick: 1000]")] = None
     settings: Annotated[

@@ -49,8 +49,8 @@ def measure_known_entities(rig: BenchmarkRig, scale: Scale, findings: Findings) 
     short = replace(scale, batches=scale.warm + 2)
     costs: dict[str, list[float]] = {}
     with rig.driver() as driver:
-        jobs = [_known(rig, scale, driver, count) for count in scale.known]
-        skewed, single = _known(rig, scale, driver, 0, "skewed"), _known(rig, scale, driver, 0, "single")
+        jobs = [known_job(rig, scale, driver, count) for count in scale.known]
+        skewed, single = known_job(rig, scale, driver, 0, "skewed"), known_job(rig, scale, driver, 0, "single")
         for run in range(scale.runs):
             loads = [(f"{job.users} known entities", job, spread(short.events, job.users, job.sent)) for job in jobs]
             loads.append((f"{scale.users} entities, zipf 1.1", skewed, zipf(short.events, scale.users, seed=run)))
@@ -77,8 +77,8 @@ def measure_state(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
     )
     most = max(scale.known)
     with rig.driver() as driver:
-        none = _known(rig, scale, driver, 1, "none")
-        full = _known(rig, scale, driver, most, "full")
+        none = known_job(rig, scale, driver, 1, "none")
+        full = known_job(rig, scale, driver, most, "full")
         stored = driver.state_bytes(full.setup)
     findings.add(section, f"payload an entity of this run, {most} entities", "bytes", [stored / most])
     checkpoint = Path(full.setup.settings.enforce.checkpoint)
@@ -97,7 +97,7 @@ def measure_state(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
         findings.compare(name, figures[most, start], figures[1, start], bar if most == _FLAT_TO else None)
 
 
-def _known(rig: BenchmarkRig, scale: Scale, driver: SparkDriver, users: int, kind: str = "known") -> Entities:
+def known_job(rig: BenchmarkRig, scale: Scale, driver: SparkDriver, users: int, kind: str = "known") -> Entities:
     """A job that has decided one request of each of `users` users."""
     name = f"{kind}-{users}-{now_ms()}"
     batch = {"max_offsets_per_trigger": scale.batch_events}

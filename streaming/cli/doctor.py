@@ -326,8 +326,6 @@ def check_sizing(settings: Settings) -> str:
     pages, wanted = new_pages(with_pages(settings)), new_pages(settings)
     partitions, cores = settings.enforce.shuffle_partitions, os.cpu_count() or 1
     tasks = f"{partitions} tasks" if partitions else f"as many tasks as Spark has cores (here {cores})"
-    workers = (
-        "lean" if are_lean(settings.enforce.lean_workers) else "PySpark's own, a millisecond for a page"
-    )
+    workers = "lean" if are_lean(settings.enforce.lean_workers) else "PySpark's own, a millisecond for a page"
     found = f"{pages} pages; a micro-batch reads and writes those it charges, in {tasks}; the workers are {workers}"
     return found if pages == wanted else f"{found}; `sluice state reshard` moves the balances to {wanted} pages"
