@@ -126,13 +126,19 @@ def _decode_v1(payloads: Sequence[bytes]) -> Keyed:
     entities, rates, samples, key_bytes = (integers(column) for column in zip(*counts, strict=True))
     lengths = dict.fromkeys(RATE_COLUMNS, rates) | dict.fromkeys(SAMPLE_COLUMNS, samples)
     stored = {name: _StoredColumn(dtype_of(name), lengths.get(name, entities)) for name in COLUMN_NAMES}
-    keys = []
+    found = [(one.forms, one.bases, one.chunks, one.widths, one.lengths.tolist()) for one in stored.values()]
+    keys, unpack = [], _COLUMN.unpack_from
     for page, (payload, key_length) in enumerate(zip(payloads, key_bytes.tolist(), strict=True)):
         start = _PREFIX.size + _COUNTS.size
         offset = start + key_length
         keys.append(payload[start:offset])
-        for column in stored.values():
-            offset = column.find(page, payload, offset)
+        for forms, bases, chunks, widths, rows in found:  # no function call: this runs for each column of each page
+            form, base = unpack(payload, offset)
+            start = offset + _COLUMN.size
+            offset = start + widths[form] * rows[page]
+            forms.append(form)
+            bases.append(base)
+            chunks.append(payload[start:offset])
         if offset != len(payload):
             raise ValueError("the tables don't fit together")
     names = _split_keys(keys, entities)
@@ -238,35 +244,24 @@ class _StoredColumn:
 
     def __init__(self, dtype: np.dtype[Any], lengths: Integers) -> None:
         """`lengths` (k,): the rows of each page."""
+        self.lengths = lengths
+        self.widths = _FLOAT_WIDTHS if dtype == np.float64 else _WIDTHS
+        self.forms: list[bytes] = []
+        self.bases: list[int] = []
+        self.chunks: list[bytes] = []
         self._dtype = dtype
-        self._widths = _FLOAT_WIDTHS if dtype == np.float64 else _WIDTHS
-        self._lengths = lengths
-        self._length_list: list[int] = lengths.tolist()
-        self._forms: list[bytes] = []
-        self._bases: list[int] = []
-        self._chunks: list[bytes] = []
-
-    def find(self, page: int, payload: bytes, offset: int) -> int:
-        """Note where the rows of the next page are; returns the offset after them."""
-        form, base = _COLUMN.unpack_from(payload, offset)
-        start = offset + _COLUMN.size
-        end = start + self._widths[form] * self._length_list[page]
-        self._forms.append(form)
-        self._bases.append(base)
-        self._chunks.append(payload[start:end])
-        return end
 
     def values(self) -> Column:
         """The rows of all pages."""
-        bases = np.repeat(integers(self._bases), self._lengths)
-        forms = set(self._forms)
+        bases = np.repeat(integers(self.bases), self.lengths)
+        forms = set(self.forms)
         if len(forms) == 1:
-            return self._values_in(forms.pop(), self._chunks, bases)
+            return self._values_in(forms.pop(), self.chunks, bases)
         values = np.empty(len(bases), self._dtype)
-        form_of_page = np.array(self._forms)
+        form_of_page = np.array(self.forms)
         for form in forms:
-            rows = np.repeat(form_of_page == form, self._lengths)
-            chunks = [chunk for chunk, own in zip(self._chunks, self._forms, strict=True) if own == form]
+            rows = np.repeat(form_of_page == form, self.lengths)
+            chunks = [chunk for chunk, own in zip(self.chunks, self.forms, strict=True) if own == form]
             values[rows] = self._values_in(form, chunks, bases[rows])
         return values
 
@@ -274,7 +269,7 @@ class _StoredColumn:
         """The rows of pages that are all stored in this form."""
         if form == _FLOAT:
             return np.frombuffer(b"".join(chunks), "<f8")
-        width = self._widths[form]
+        width = self.widths[form]
         if width:
             bases = bases + np.frombuffer(b"".join(chunks), _UNSIGNED[width]).astype(np.int64)
         return bases.astype(self._dtype, copy=False)

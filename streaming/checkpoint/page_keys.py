@@ -22,6 +22,7 @@ _MIX_FACTORS = (0x85EBCA6B, 0xC2B2AE35)
 _MIX_SHIFTS = (16, 13, 16)
 
 
+@cache
 def page_of_spark_key(key: int) -> int:
     """The page stored under this key: Spark's `hash(key)`.
 
