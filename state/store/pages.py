@@ -41,6 +41,11 @@ def page_of_entity(key: str, pages: int) -> int:
     return zlib.crc32(key.encode()) % pages
 
 
+def pages_of_entities(keys: Iterable[str], pages: int) -> Integers:
+    """The page of each of n entities: (n,). Many at once cost half of what they cost one by one."""
+    return np.array([zlib.crc32(key.encode()) for key in keys], np.int64) % pages
+
+
 class Pages:
     """The counters of many entities: those of one page, or of several that are charged together.
 
@@ -184,7 +189,7 @@ class Pages:
 
 def _places(keys: Iterable[str], numbers: Sequence[int], pages: int) -> Integers:
     """Where in `numbers` (k,) the page of each entity is: (n,). Raises ValueError for a page that isn't there."""
-    found = integers(page_of_entity(key, pages) for key in keys)
+    found = pages_of_entities(keys, pages)
     ascending = np.argsort(numbers)
     places: Integers = ascending[np.searchsorted(np.array(numbers), found, sorter=ascending).clip(max=len(numbers) - 1)]
     if (np.array(numbers)[places] != found).any():

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from state.arithmetic.columns import integers, take
+from state.arithmetic.columns import take
 from state.store.codec import decode, encode
-from state.store.pages import page_of_entity
+from state.store.pages import pages_of_entities
 
 
 def reshard(payloads: Iterable[bytes], before: int, after: int) -> dict[int, bytes]:
@@ -15,7 +15,7 @@ def reshard(payloads: Iterable[bytes], before: int, after: int) -> dict[int, byt
     Raises StateError if a page can't be read.
     """
     keys, columns = decode(payloads, before)
-    pages = integers(page_of_entity(key, after) for key in keys)
+    pages = pages_of_entities(keys, after)
     rows = np.argsort(pages, kind="stable")
     numbers, counts = np.unique(pages, return_counts=True)
     stored = encode([keys[row] for row in rows.tolist()], take(columns, rows), np.cumsum(counts), after)
