@@ -65,7 +65,7 @@ class Properties(dict[str, str]):
 class StateSettings:
     """Section `state`."""
 
-    shards: Annotated[int, Meta(ge=1, le=65_536)]
+    pages: Annotated[int, Meta(ge=1, le=65_536)] | None  # None: as the checkpoint has, see checkpoint/page_count
     idle_expiry_s: Int32
 
 
@@ -83,6 +83,7 @@ class EnforceSettings:
     max_event_bytes: Int32
     max_charges_per_event: Int32
     shuffle_partitions: Annotated[int, Meta(ge=1, le=65_536)] | None  # None: the number of cores
+    lean_workers: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,11 @@ from streaming.audit.query import AuditQuery
 from streaming.checkpoint.folder import Checkpoint
 from streaming.checkpoint.job_identity import job_identity
 from streaming.checkpoint.lock import locked
-from streaming.checkpoint.origin import check_origin
+from streaming.checkpoint.origin import check_origin, with_pages
 from streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files
 from streaming.enforce import query as enforce
-from streaming.enforce.known_entities import EntitiesByShard, known_entities, total
+from streaming.enforce.known_entities import EntitiesByPage, known_entities, total
 from streaming.enforce.query import EnforceQuery
 from streaming.enforce.quota_mirror import QuotaMirror
 from streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
@@ -67,6 +67,7 @@ class Job:
             try:
                 if self._topics_are_there():
                     table = ensure_quotas_table(self._settings)
+                    self._settings = with_pages(self._settings)
                     check_origin(checkpoint, self._settings)
                     self._run_on(checkpoint, table)
             finally:
@@ -162,7 +163,7 @@ class Job:
         queries: list[SupervisedQuery],
         watch: QuotaWatch,
         foreign: ForeignDecisions,
-        known: Accumulator[EntitiesByShard],
+        known: Accumulator[EntitiesByPage],
     ) -> None:
         published: dict[str, QueryState] = {}
         while not self._stop.wait(_POLL_S):
@@ -196,7 +197,7 @@ class Job:
 
 
 def supervised_queries(
-    spark: SparkSession, settings: Settings, watch: QuotaWatch, known: Accumulator[EntitiesByShard]
+    spark: SparkSession, settings: Settings, watch: QuotaWatch, known: Accumulator[EntitiesByPage]
 ) -> list[SupervisedQuery]:
     """Both queries, each supervised by itself: requests are decided without the audit query, which never gives up."""
 

@@ -32,7 +32,7 @@ from state.quotas.entry import QuotaEntry
 from state.quotas.kinds import UNLIMITED, Family, QuotaKind, QuotaSettings, Window
 from state.quotas.resolution import Quotas, Resolution, Rung
 from state.store.codec import decode
-from state.store.shard import Shard
+from state.store.pages import Pages
 
 Json = dict[str, Any]
 
@@ -78,7 +78,7 @@ def replay(case: Json, engine: "type[Engine]") -> list[Json]:
 
 
 class ChargedRequest(NamedTuple):
-    """A request as a shard is charged with it."""
+    """A request as a page is charged with it."""
 
     timestamp_ms: int
     charges: Sequence[Charge]
@@ -96,7 +96,7 @@ class Engine(ABC):
     """The counters of some entities, charged by one of the two engines; every operation reads and stores them."""
 
     together: ClassVar[int]
-    """The threshold of `Shard.charge` that chooses this engine."""
+    """The threshold of `Pages.charge` that chooses this engine."""
 
     def __init__(self, settings: QuotaSettings) -> None:
         self.settings = settings
@@ -104,9 +104,9 @@ class Engine(ABC):
 
     def charge(self, key: str, charge: Charge, now_ms: int) -> Outcome:
         """Charge an entity as the job does."""
-        shard = Shard([key], self._columns_of(key))
-        ((_, (outcome,)),) = shard.charge({key: [ChargedRequest(now_ms, [charge])]}, self.settings, self.together)
-        _, self._columns[key] = decode(shard.to_bytes(1, 2**50, self.settings), 1)
+        page = Pages([key], self._columns_of(key))
+        ((_, (outcome,)),) = page.charge({key: [ChargedRequest(now_ms, [charge])]}, self.settings, self.together)
+        _, self._columns[key] = decode(page.to_bytes([0], 1, 2**50, self.settings), 1)
         return outcome
 
     @staticmethod

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from state.quotas.resolution import Quotas
-from state.store.shard import Shard
+from state.store.pages import Pages
 from streaming.enforce import pipeline
 from streaming.enforce.pipeline import Decided
 from streaming.enforce.pipeline_settings import PipelineSettings
@@ -39,14 +39,14 @@ class MicroBatches:
         shuffle: Shuffle = list,
         decided_at_ms: int = 0,
     ) -> list[OutputRecord]:
-        """Decide one micro-batch; `shuffle` puts a shard's rows in the order in which Spark happens to give them."""
-        rows_by_shard: dict[int, list[ChargeRow | OutputRecord]] = defaultdict(list)
+        """Decide one micro-batch; `shuffle` puts a page's rows in the order in which Spark happens to give them."""
+        rows_by_page: dict[int, list[ChargeRow | OutputRecord]] = defaultdict(list)
         for parcels in pipeline.plan(events, quotas, self._settings, decided_at_ms):
             for number, parcel in parcels.items():
-                rows_by_shard[number] += [*parcel.charge_rows, *parcel.records]
+                rows_by_page[number] += [*parcel.charge_rows, *parcel.records]
         records: list[OutputRecord] = []
         parts: list[DecisionPart] = []
-        for number, rows in rows_by_shard.items():
+        for number, rows in rows_by_page.items():
             decided = self._decide(number, shuffle(rows))
             records += decided.records
             for packed_row in packed([], decided.parts):
@@ -56,11 +56,12 @@ class MicroBatches:
 
     def _decide(self, number: int, rows: list[ChargeRow | OutputRecord]) -> Decided:
         settings = self._settings
-        shard = Shard.from_bytes(self.state[number], settings.shards) if number in self.state else Shard()
+        stored = [self.state[number]] if number in self.state else []
+        page = Pages.from_bytes(stored, settings.pages)
         parcels = (decode_parcel(encode_parcel(_parcel(row))) for row in rows)
-        decided = pipeline.decide(shard, parcels, settings)
+        decided = pipeline.decide(page, parcels, settings)
         self.waits += [(wait.key, wait.value) for wait in decided.waits]
-        self.state[number] = shard.to_bytes(settings.shards, settings.idle_expiry_ms, settings.quota)
+        (self.state[number],) = page.to_bytes([number], settings.pages, settings.idle_expiry_ms, settings.quota)
         return decided
 
 

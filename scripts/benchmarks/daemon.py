@@ -16,6 +16,8 @@ from types import FrameType
 
 from pyspark import daemon
 
+from streaming.runtime.lean_daemon import lean
+
 FOLDER_VARIABLE = "SLUICE_BENCH_PROFILE"
 LOOKUP = "quotas lookup"
 """Counted in addition to the stages: all time spent on finding the quotas of a request."""
@@ -78,7 +80,7 @@ def _stack(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _module(frame: FrameType) -> str | None:
-    """Path of the frame's module below the project's folder, such as `state/store/shard`; None for other code."""
+    """Path of the frame's module below the project's folder, such as `state/store/page`; None for other code."""
     path = frame.f_code.co_filename.removeprefix(_PROJECT)
     return path.removesuffix(".py") if path.startswith(_FOLDERS) else None
 
@@ -89,7 +91,7 @@ def _stage(module: str) -> str:
 
 def run_daemon() -> None:
     """Run Spark's daemon. Its function `worker` runs once per task, in a new or a reused process."""
-    profile, work = Profile(), daemon.worker
+    profile, work = Profile(), lean(daemon.worker)
 
     def sampled(sock: socket.socket, authenticated: bool) -> int:
         profile.start()

@@ -25,7 +25,7 @@ from scripts.benchmarks.cpu_clock import jvm_cpu_s
 from scripts.testbed.job import Json
 from streaming.audit.query import AuditQuery
 from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.origin import check_origin
+from streaming.checkpoint.origin import check_origin, with_pages
 from streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from streaming.enforce.query import EnforceQuery
 from streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
@@ -54,7 +54,7 @@ class Driver:
         self, query: str, settings: str, checkpoint: str = "", padding_bytes: int = 0, tuned: bool = False
     ) -> Json:
         """Start a query: `enforce`, `audit` or `copy`; the last three arguments are for the copy."""
-        loaded = load_settings(Path(settings))
+        loaded = with_pages(load_settings(Path(settings)))
         self._cpu_before = jvm_cpu_s(self._jvm())
         if query == "copy":
             running = start_copy(self._spark, loaded, checkpoint, padding_bytes, tuned)
@@ -82,7 +82,7 @@ class Driver:
         return {"batches": self._batches(), "jvm_cpu_s": spent}
 
     def state_bytes(self, settings: str) -> Json:
-        """Total bytes of the shards' payloads in the enforce query's checkpoint."""
+        """Total bytes of the pages' payloads in the enforce query's checkpoint."""
         checkpoint = Checkpoint(load_settings(Path(settings)).enforce.checkpoint).location
         state = self._spark.read.format("statestore").load(checkpoint)
         row = state.selectExpr("sum(length(value.groupState.payload))").first()

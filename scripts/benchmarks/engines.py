@@ -1,8 +1,8 @@
-"""Which engine charges a shard faster, by the number of entities charged in a micro-batch.
+"""Which engine charges a page faster, by the number of entities charged in a micro-batch.
 
     python -m scripts.benchmarks.engines
 
-prints, for each number of entities and of requests each, the CPU time per request of reading a shard of 1000 entities,
+prints, for each number of entities and of requests each, the CPU time per request of reading a page of 1000 entities,
 charging it and writing it, with the scalar and with the array engine: the best of several runs.
 """
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from scripts.command import run_command
 from state.arithmetic.charge import Charge
 from state.quotas.kinds import QuotaKind, QuotaSettings
-from state.store.shard import TOGETHER, Shard
+from state.store.pages import TOGETHER, Pages
 
 _KNOWN = 1000
 _CHARGED = (1, 4, 16, 32, TOGETHER, 128, 500)
@@ -31,7 +31,7 @@ _CHARGES = [
 
 @dataclass(frozen=True)
 class EnginesOptions:
-    """Compare the engines that charge a shard, by the number of entities charged in a micro-batch."""
+    """Compare the engines that charge a page, by the number of entities charged in a micro-batch."""
 
 
 class _Request(NamedTuple):
@@ -47,21 +47,21 @@ def cost_us(entities: int, requests_each: int, together: int) -> float:
     began_s = time.process_time()
     for _ in range(batches):
         now_ms += 500
-        shard = Shard.from_bytes(stored, 1)
-        shard.charge(
+        page = Pages.from_bytes(stored, 1)
+        page.charge(
             {_key(number): [_Request(now_ms, _CHARGES)] * requests_each for number in range(entities)},
             _SETTINGS,
             together,
         )
-        stored = shard.to_bytes(1, _FOREVER_MS, _SETTINGS)
+        stored = page.to_bytes([0], 1, _FOREVER_MS, _SETTINGS)
     return (time.process_time() - began_s) / (batches * requests) * 1e6
 
 
-def _known() -> bytes:
-    """A stored shard whose entities have all been charged."""
-    shard = Shard()
-    shard.charge({_key(number): [_Request(1_700_000_000_000, _CHARGES)] for number in range(_KNOWN)}, _SETTINGS)
-    return shard.to_bytes(1, _FOREVER_MS, _SETTINGS)
+def _known() -> list[bytes]:
+    """One stored page whose entities have all been charged."""
+    page = Pages()
+    page.charge({_key(number): [_Request(1_700_000_000_000, _CHARGES)] for number in range(_KNOWN)}, _SETTINGS)
+    return page.to_bytes([0], 1, _FOREVER_MS, _SETTINGS)
 
 
 def _key(number: int) -> str:

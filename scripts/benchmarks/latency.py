@@ -57,15 +57,15 @@ def _run(
     reader = rig.reader(topics.decisions)
     try:
         driver.start(query, setup, **copy)
-        _answered(rig, scale, setup, reader, rate_per_s, warm_s)
-        latencies_ms = _answered(rig, scale, setup, reader, rate_per_s, scale.latency_s)
+        answered(rig, scale, setup, reader, rate_per_s, warm_s)
+        latencies_ms = answered(rig, scale, setup, reader, rate_per_s, scale.latency_s)
     finally:
         reader.close()
     driver.stop()
     return latencies_ms
 
 
-def _answered(
+def answered(
     rig: BenchmarkRig, scale: Scale, setup: Setup, reader: Consumer, rate_per_s: int, seconds: float
 ) -> list[int]:
     """Publish at the rate for some seconds and wait for every answer; returns the latencies in ms."""

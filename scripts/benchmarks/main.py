@@ -25,6 +25,7 @@ from configs.errors import InvalidSettingsError
 from scripts.benchmarks.beside_kafka import measure_beside_kafka
 from scripts.benchmarks.cpu import measure_lookup, measure_stages
 from scripts.benchmarks.events import LOADS
+from scripts.benchmarks.known_latency import measure_known_latency
 from scripts.benchmarks.latency import measure_latency
 from scripts.benchmarks.neighbours import measure_neighbours
 from scripts.benchmarks.plugin_cost import measure_plugin_cost
@@ -50,6 +51,7 @@ MEASURES: dict[str, tuple[str, Measure]] = {
     "h": ("beside Kafka: clients at full speed, with the plugin and with Kafka's own quotas", measure_beside_kafka),
     "i": ("neighbours of a user with wide requests", measure_neighbours),
     "j": ("cost of the broker plugin", measure_plugin_cost),
+    "k": ("latency by known entities", measure_known_latency),
 }
 
 _PACKAGES = ("pyspark", "delta-spark", "pandas", "pyarrow", "numpy", "msgspec", "kafka-python", "confluent-kafka")
@@ -80,7 +82,7 @@ def _numbers(text: str) -> list[int]:
 def _setting(text: str) -> tuple[str, str, Any]:
     match = re.fullmatch(r"([a-z]+)\.([^=]+)=(.*)", text)
     if not match:
-        raise typer.BadParameter(f"{text!r} is not right; expected one such as state.shards=64")
+        raise typer.BadParameter(f"{text!r} is not right; expected one such as state.pages=64")
     return match[1], match[2], yaml.safe_load(match[3])
 
 
@@ -110,7 +112,7 @@ class BenchOptions:
         int | None, typer.Option(min=1, help="Events of a micro-batch.  [default: 100000; quick: 10000]")
     ] = None
     users: Annotated[int | None, typer.Option(min=1, help="Distinct users.  [default: events of a micro-batch]")] = None
-    known: Annotated[Numbers, _list_option(_numbers, "Known entities for c and d.")] = None
+    known: Annotated[Numbers, _list_option(_numbers, "Known entities for c, d and i.")] = None
     charges: Annotated[Numbers, _list_option(_charges, "Charges per request for a and e.  [default: 1,2,4]")] = None
     rates: Annotated[Numbers, _list_option(_numbers, "Requests/s for b.  [default: 100,1000,5000; quick: 1000]")] = None
     seconds: Annotated[int | None, typer.Option(min=70, help="Length of a run of h.  [default: 120; quick: 70]")] = None
@@ -123,7 +125,7 @@ class BenchOptions:
             "--set",
             parser=_setting,
             metavar="SECTION.NAME=VALUE",
-            help="A setting of the job, such as state.shards=64 or spark.spark.driver.memory=4g; can be repeated.",
+            help="A setting of the job, such as state.pages=64 or spark.spark.driver.memory=4g; can be repeated.",
         ),
     ] = None
 

@@ -111,7 +111,6 @@ class BenchmarkRig(AbstractContextManager["BenchmarkRig"]):
         own: Sections = {
             "kafka": {"bootstrap.servers": self.servers},
             "topics": {**topics, "partitions": cores},
-            "state": {"shards": 4 * cores},
             "audit": {"trigger_s": 0},
         }
         file = folder / "settings.yaml"

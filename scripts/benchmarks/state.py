@@ -14,13 +14,13 @@ from scripts.benchmarks.rig import BenchError, BenchmarkRig, Scale, Setup, Spark
 from scripts.testbed.work_folder import folder_bytes
 from state.arithmetic.charge import Charge
 from state.quotas.kinds import QuotaKind, QuotaSettings
-from state.store.shard import Shard
+from state.store.pages import Pages
 
 _FLAT_BAR, _RESTART_BAR, _STATE_BYTES_BAR = 1.5, 1.5, 150.0
 _FLAT_FROM, _FLAT_TO = 10_000, 1_000_000
-_RESTART_EVENTS = 1000  # enough that every shard is read
+_RESTART_EVENTS = 1000  # enough that every page is read
 _FIRST_DECISION_S = 180.0
-_SHARD_ENTITIES, _SHARDS, _EXPIRY_MS = 10_000, 32, 3_600_000
+_ENTITIES, _ENTITIES_PER_PAGE, _EXPIRY_MS = 10_000, 50, 3_600_000
 _SECONDS = 12  # after these a rate has its 11 samples of 1 s
 
 
@@ -49,8 +49,8 @@ def measure_known_entities(rig: BenchmarkRig, scale: Scale, findings: Findings) 
     short = replace(scale, batches=scale.warm + 2)
     costs: dict[str, list[float]] = {}
     with rig.driver() as driver:
-        jobs = [_known(rig, scale, driver, count) for count in scale.known]
-        skewed, single = _known(rig, scale, driver, 0, "skewed"), _known(rig, scale, driver, 0, "single")
+        jobs = [known_job(rig, scale, driver, count) for count in scale.known]
+        skewed, single = known_job(rig, scale, driver, 0, "skewed"), known_job(rig, scale, driver, 0, "single")
         for run in range(scale.runs):
             loads = [(f"{job.users} known entities", job, spread(short.events, job.users, job.sent)) for job in jobs]
             loads.append((f"{scale.users} entities, zipf 1.1", skewed, zipf(short.events, scale.users, seed=run)))
@@ -77,8 +77,8 @@ def measure_state(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
     )
     most = max(scale.known)
     with rig.driver() as driver:
-        none = _known(rig, scale, driver, 1, "none")
-        full = _known(rig, scale, driver, most, "full")
+        none = known_job(rig, scale, driver, 1, "none")
+        full = known_job(rig, scale, driver, most, "full")
         stored = driver.state_bytes(full.setup)
     findings.add(section, f"payload an entity of this run, {most} entities", "bytes", [stored / most])
     checkpoint = Path(full.setup.settings.enforce.checkpoint)
@@ -97,7 +97,7 @@ def measure_state(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
         findings.compare(name, figures[most, start], figures[1, start], bar if most == _FLAT_TO else None)
 
 
-def _known(rig: BenchmarkRig, scale: Scale, driver: SparkDriver, users: int, kind: str = "known") -> Entities:
+def known_job(rig: BenchmarkRig, scale: Scale, driver: SparkDriver, users: int, kind: str = "known") -> Entities:
     """A job that has decided one request of each of `users` users."""
     name = f"{kind}-{users}-{now_ms()}"
     batch = {"max_offsets_per_trigger": scale.batch_events}
@@ -136,17 +136,18 @@ def _first_decision(reader: Consumer, deadline: float) -> float:
 
 def _bytes_per_entity(whole: bool) -> float:
     """Stored bytes of an entity with a token bucket and a full rate of 11 samples, of bytes (whole numbers) or not."""
-    settings, shard, draws = QuotaSettings(), Shard(), random.Random(1)
+    settings, page, draws = QuotaSettings(), Pages(), random.Random(1)
     rate = QuotaKind.PRODUCER_BYTE_RATE if whole else QuotaKind.REQUEST_PERCENTAGE
-    for number in range(_SHARD_ENTITIES):
-        counters, start_ms = shard.counters(f"u:user-{number * _SHARDS}"), now_ms() + draws.randrange(60_000)
+    for number in range(_ENTITIES):
+        counters, start_ms = page.counters(f"u:user-{number * 32}"), now_ms() + draws.randrange(60_000)
         for second in range(_SECONDS):
             amounts = [float(draws.randrange(1, 10**6))] if whole else [draws.random(), draws.random() / 10]
             at_ms = start_ms + 1000 * second + draws.randrange(100)
             counters.charge(Charge(rate, "", 10_000.0, False, amounts), at_ms, settings)
         mutations = Charge(QuotaKind.CONTROLLER_MUTATION_RATE, "", 5.0, False, [1.0], strict=True)
         counters.charge(mutations, start_ms + 1000 * _SECONDS, settings)
-    return len(shard.to_bytes(_SHARDS, _EXPIRY_MS, settings)) / _SHARD_ENTITIES
+    pages = _ENTITIES // _ENTITIES_PER_PAGE
+    return sum(map(len, page.to_bytes(range(pages), pages, _EXPIRY_MS, settings))) / _ENTITIES
 
 
 def _compare_costs(findings: Findings, scale: Scale, figures: list[Figure]) -> None:

@@ -113,7 +113,6 @@ def plugin_brokers(folder: Path, size: int, quotas: Sequence[Json]) -> Iterator[
     sections: Sections = {
         "kafka": {"client.id": client_id},
         "topics": {"partitions": 2, "replication_factor": min(size, 3)},
-        "state": {"shards": 8},
         "audit": {"trigger_s": 5},
     }
     with (

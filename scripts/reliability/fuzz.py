@@ -23,12 +23,12 @@ from state.errors import InvalidRequestError, StateError
 from state.quotas.entity import Tags
 from state.quotas.kinds import QuotaKind, QuotaSettings
 from state.store.codec import decode
-from state.store.shard import Shard
+from state.store.pages import Pages
 from streaming.enforce.parsing import EventLimits, parse_event
 from streaming.enforce.source import Source
 from streaming.enforce.wire import dead_letter_record
 
-_SHARDS = 4
+_PAGES = 4
 _SETTINGS = QuotaSettings()
 _SOURCE = Source("requests", 0, 0, MAX_TIMESTAMP_MS)
 _LIMITS = EventLimits(max_event_bytes=4096, max_future_ms=0)
@@ -86,11 +86,11 @@ def _event(value: bytes) -> bool:
 
 def _state(value: bytes) -> bool:
     try:
-        keys, columns = decode(value, _SHARDS)
-        shard = Shard(keys, columns)
+        keys, columns = decode([value], _PAGES)
+        page = Pages(keys, columns)
         for key in keys:
-            shard.counters(key)
-        shard.to_bytes(_SHARDS, 0, _SETTINGS)
+            page.counters(key)
+        page.to_bytes(range(_PAGES), _PAGES, 0, _SETTINGS)
     except StateError:
         return False
     return True
@@ -128,14 +128,14 @@ _DAMAGES: tuple[Callable[[random.Random, bytearray], None], ...] = (_flip, _cut,
 
 
 def _states() -> list[bytes]:
-    """Stored shards: empty, with a bucket, and with rates of several kinds."""
-    shard = Shard()
-    states = [shard.to_bytes(_SHARDS, 1000, _SETTINGS)]
+    """Stored pages: empty, with a bucket, and with rates of several kinds."""
+    page = Pages()
+    states = page.to_bytes([0], _PAGES, 1000, _SETTINGS)
     for number, kind in enumerate((QuotaKind.CONTROLLER_MUTATION_RATE, QuotaKind.PRODUCER_BYTE_RATE)):
         for step in range(3):
             charge = Charge(kind, "user", 5.0, False, [1.5 + step])
-            shard.counters(Tags(f"user{number}", "app").key()).charge(charge, 1_700_000_000_000 + 700 * step, _SETTINGS)
-        states.append(shard.to_bytes(_SHARDS, 2**40, _SETTINGS))
+            page.counters(Tags(f"user{number}", "app").key()).charge(charge, 1_700_000_000_000 + 700 * step, _SETTINGS)
+        states += page.to_bytes(range(_PAGES), _PAGES, 2**40, _SETTINGS)
     return states
 
 

@@ -75,14 +75,10 @@ def take(columns: Columns, entities: Integers | Flags) -> Columns:
     return _rows(columns, entities, rates, samples)
 
 
-def split(columns: Columns, ends: Integers) -> Iterator[Columns]:
-    """The columns cut after the entities `ends` (k,), positions in ascending order: k parts."""
+def table_ends(columns: Columns, ends: Integers) -> tuple[Integers, Integers, Integers]:
+    """Where the entities, rates and samples of k parts end, cut after the entities `ends` (k,), in ascending order."""
     rate_ends = _ends(columns.rate_counts)[ends]
-    sample_ends = _ends(columns.sample_counts)[rate_ends]
-    first = (0, 0, 0)
-    for last in zip(ends.tolist(), rate_ends.tolist(), sample_ends.tolist(), strict=True):
-        yield _rows(columns, *map(slice, first, last))
-        first = last
+    return ends, rate_ends, _ends(columns.sample_counts)[rate_ends]
 
 
 def counters_from(columns: Columns) -> Iterator[EntityCounters]:

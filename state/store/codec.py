@@ -1,16 +1,19 @@
-"""The stored form of a shard's counters: one versioned block of bytes.
+"""The stored form of pages of counters: one versioned block of bytes for each page.
 
-Every block begins with the version (1 byte) and the number of shards (4), little endian. The rest depends on the
+Every block begins with the version (1 byte) and the number of pages (4), little endian. The rest depends on the
 version.
 
 Version 1: number of entities (4 bytes), rates (4), samples (4), length of the keys (4); the keys, joined by newlines;
 then the fields of `Columns` in order, each with a one-byte form, an 8-byte base and its data. Every column is written
 in the narrowest form that loses nothing: integers as unsigned offsets from their minimum, floats as integers if all of
 them are whole. Nothing is pickled, so stored bytes can't run code.
+
+Many pages are read and written at once: numpy costs the same for a column of one page and for one of a thousand.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,9 +24,14 @@ from state.arithmetic.columns import (
     RATE_COLUMNS,
     SAMPLE_COLUMNS,
     Columns,
+    Flags,
     Floats,
     Integers,
+    concatenate,
     dtype_of,
+    empty_columns,
+    integers,
+    table_ends,
 )
 from state.errors import StateError
 from state.quotas.kinds import QuotaKind
@@ -34,48 +42,56 @@ CODEC_VERSION = 1
 _PREFIX = struct.Struct("<BI")
 _COUNTS = struct.Struct("<IIII")
 _COLUMN = struct.Struct("<cq")
+_COLUMN_HEAD = np.dtype([("form", "S1"), ("base", "<i8")])
+_FORMS = np.array([b"0", b"1", b"2", b"4", b"8"])
 _WIDTHS = {b"0": 0, b"1": 1, b"2": 2, b"4": 4, b"8": 8}
+_SPANS = np.array([1, 1 << 8, 1 << 16, 1 << 32], np.uint64)
+"""The spans from which on the next form is needed."""
+
 _UNSIGNED: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
 _FLOAT = b"f"
+_FLOAT_WIDTHS = {**_WIDTHS, _FLOAT: 8}
 _LARGEST_EXACT = 2.0**53
 
 Column = NDArray[Any]
 """A field of `Columns`: int64 or float64."""
 
-
-def encode(keys: list[str], columns: Columns, shards: int) -> bytes:
-    """The stored form of a shard, in the current version. `keys` (n,) name the entities and hold no newline."""
-    joined = "\n".join(keys).encode()
-    counts = (len(keys), len(columns.rate_kinds), len(columns.sample_values))
-    parts = [_PREFIX.pack(CODEC_VERSION, shards), _COUNTS.pack(*counts, len(joined)), joined]
-    parts += [_encode_column(getattr(columns, name)) for name in COLUMN_NAMES]
-    return b"".join(parts)
+Keyed = tuple[list[str], Columns]
+"""Keys (n,) and columns of n entities."""
 
 
-def decode(payload: bytes, shards: int) -> tuple[list[str], Columns]:
-    """Keys and columns of a stored shard of any known version.
+def encode(keys: Sequence[str], columns: Columns, ends: Integers, pages: int) -> list[bytes]:
+    """The stored form of k pages, in the current version: entities `ends[i - 1]` to `ends[i]` are those of page i.
 
-    Raises StateError for another shard count, an unknown version or damaged bytes.
+    `keys` (n,) name the entities and hold no newline; `ends` (k,) are positions in ascending order, the last one n;
+    `pages` is the number of all pages.
     """
-    if len(payload) < _PREFIX.size:
-        raise StateError(f"stored state is cut short ({len(payload)} bytes); restore the checkpoint from a backup")
-    version, stored_shards = _PREFIX.unpack_from(payload)
-    decode_body = DECODERS.get(version)
-    if decode_body is None:
-        known = ", ".join(map(str, DECODERS))
-        raise StateError(
-            f"stored state has codec version {version}, this release reads {known}; "
-            "run the release that wrote it, or start with a new checkpoint"
-        )
-    if stored_shards != shards:
-        raise StateError(
-            f"the checkpoint was made with state.shards = {stored_shards}, the settings say {shards}; "
-            f"set state.shards back to {stored_shards}, or start with a new checkpoint"
-        )
+    bounds = [np.concatenate([[0], table]) for table in table_ends(columns, ends)]
+    entities, rates, samples = bounds
+    names = _joined_keys(keys, entities)
+    prefix = _PREFIX.pack(CODEC_VERSION, pages)
+    counts = zip(*(np.diff(table).tolist() for table in bounds), map(len, names), strict=True)
+    heads = [prefix + _COUNTS.pack(*count) for count in counts]
+    tables = dict.fromkeys(RATE_COLUMNS, rates) | dict.fromkeys(SAMPLE_COLUMNS, samples)
+    fields = [_encode_column(getattr(columns, name), tables.get(name, entities)) for name in COLUMN_NAMES]
+    return [b"".join(parts) for parts in zip(heads, names, *fields, strict=True)]
+
+
+def decode(payloads: Iterable[bytes], pages: int) -> Keyed:
+    """Keys and columns of all entities of some stored pages, of any known version.
+
+    Raises StateError for another number of pages, an unknown version or damaged bytes.
+    """
+    by_version: dict[int, list[bytes]] = {}
+    for payload in payloads:
+        by_version.setdefault(_version(payload, pages), []).append(payload)
     try:
-        return decode_body(payload, _PREFIX.size)
+        found = [DECODERS[version](blocks) for version, blocks in by_version.items()]
     except (ValueError, struct.error, KeyError, UnicodeDecodeError, OverflowError, MemoryError) as error:
         raise StateError(f"stored state is damaged ({error}); restore the checkpoint from a backup") from error
+    if len(found) == 1:
+        return found[0]
+    return [key for keys, _ in found for key in keys], concatenate([empty_columns(), *(one for _, one in found)])
 
 
 def entities_of(payload: bytes) -> int:
@@ -84,31 +100,63 @@ def entities_of(payload: bytes) -> int:
     return entities
 
 
-def _decode_v1(payload: bytes, offset: int) -> tuple[list[str], Columns]:
-    """Keys and columns from `offset` on. Raises what reading damaged bytes raises."""
-    entities, rates, samples, key_bytes = _COUNTS.unpack_from(payload, offset)
-    offset += _COUNTS.size
-    joined = payload[offset : offset + key_bytes].decode()
-    keys = joined.split("\n") if entities else []
-    if len(keys) != entities:
-        raise ValueError(f"{len(keys)} keys for {entities} entities")
-    offset += key_bytes
+def _version(payload: bytes, pages: int) -> int:
+    """The version of a block. Raises StateError for an unknown one, and for another number of pages."""
+    if len(payload) < _PREFIX.size:
+        raise StateError(f"stored state is cut short ({len(payload)} bytes); restore the checkpoint from a backup")
+    version: int
+    version, stored_pages = _PREFIX.unpack_from(payload)
+    if version not in DECODERS:
+        known = ", ".join(map(str, DECODERS))
+        raise StateError(
+            f"stored state has codec version {version}, this release reads {known}; "
+            "run the release that wrote it, or start with a new checkpoint"
+        )
+    if stored_pages != pages:
+        raise StateError(
+            f"the checkpoint was made with state.pages = {stored_pages}, the settings say {pages}; "
+            f"set state.pages back to {stored_pages}, or start with a new checkpoint"
+        )
+    return version
+
+
+def _decode_v1(payloads: Sequence[bytes]) -> Keyed:
+    """Keys and columns of blocks of version 1. Raises what reading damaged bytes raises."""
+    counts = [_COUNTS.unpack_from(payload, _PREFIX.size) for payload in payloads]
+    entities, rates, samples, key_bytes = (integers(column) for column in zip(*counts, strict=True))
+    lengths = dict.fromkeys(RATE_COLUMNS, rates) | dict.fromkeys(SAMPLE_COLUMNS, samples)
+    stored = {name: _StoredColumn(dtype_of(name), lengths.get(name, entities)) for name in COLUMN_NAMES}
+    found = [(one.forms, one.bases, one.chunks, one.widths, one.lengths.tolist()) for one in stored.values()]
+    keys, unpack = [], _COLUMN.unpack_from
+    for page, (payload, key_length) in enumerate(zip(payloads, key_bytes.tolist(), strict=True)):
+        start = _PREFIX.size + _COUNTS.size
+        offset = start + key_length
+        keys.append(payload[start:offset])
+        for forms, bases, chunks, widths, rows in found:  # no function call: this runs for each column of each page
+            form, base = unpack(payload, offset)
+            start = offset + _COLUMN.size
+            offset = start + widths[form] * rows[page]
+            forms.append(form)
+            bases.append(base)
+            chunks.append(payload[start:offset])
+        if offset != len(payload):
+            raise ValueError("the tables don't fit together")
+    names = _split_keys(keys, entities)
     arrays: dict[str, Column] = {}
-    for name in COLUMN_NAMES:
-        length = entities
+    for name, column in stored.items():
         if name in RATE_COLUMNS:
-            length = _checked_length(rates, arrays["rate_counts"])
+            _check_lengths(arrays["rate_counts"], entities, rates)
         elif name in SAMPLE_COLUMNS:
-            length = _checked_length(samples, arrays["sample_counts"])
-        arrays[name], offset = _decode_column(payload, offset, length, dtype_of(name))
+            _check_lengths(arrays["sample_counts"], rates, samples)
+        arrays[name] = column.values()
     columns = Columns(**arrays)
-    if offset != len(payload) or not _is_sound(columns):
+    if not _is_sound(columns):
         raise ValueError("the tables don't fit together")
-    return keys, columns
+    return names, columns
 
 
-DECODERS: dict[int, Callable[[bytes, int], tuple[list[str], Columns]]] = {1: _decode_v1}
-"""The decoder of each version that can be read, called with the payload and where the version's own part begins.
+DECODERS: dict[int, Callable[[Sequence[bytes]], Keyed]] = {1: _decode_v1}
+"""The decoder of each version that can be read, called with blocks of that version.
 
 A new version adds its decoder and a golden block (`tests/data/state-v*.bin`); the old ones stay, so that stored state
 is migrated when it is read.
@@ -123,51 +171,105 @@ def _is_sound(columns: Columns) -> bool:
     return bool((known & within).all())
 
 
-def _checked_length(length: int, counts: Integers) -> int:
-    """The length of a table, if the counts of its parent table agree: damaged bytes must not exhaust the memory."""
-    if (counts < 0).any() or counts.sum() != length:
+def _check_lengths(counts: Integers, parents: Integers, children: Integers) -> None:
+    """Raises ValueError unless each page's counts add up to its children: damaged bytes must not exhaust the memory."""
+    if ((counts < 0) | (counts > children.sum())).any():
         raise ValueError("the tables don't fit together")
-    return length
+    totals = np.concatenate([[0], np.cumsum(counts)])[np.cumsum(parents)]
+    if (totals != np.cumsum(children)).any():
+        raise ValueError("the tables don't fit together")
 
 
-def _encode_column(array: Column) -> bytes:
-    if array.dtype == np.float64:
-        whole = _as_whole_numbers(array)
-        if whole is None:
-            return _COLUMN.pack(_FLOAT, 0) + array.astype("<f8", copy=False).tobytes()
-        array = whole
-    if not len(array):
-        return _COLUMN.pack(b"0", 0)
-    base, top = int(array.min()), int(array.max())
-    width = _width(top - base)
-    if width == 0:
-        return _COLUMN.pack(b"0", base)
-    offsets = (array - base).astype(_UNSIGNED[width])
-    return b"".join((_COLUMN.pack(str(width).encode(), base), offsets.tobytes()))
+def _joined_keys(keys: Sequence[str], bounds: Integers) -> list[bytes]:
+    """The keys of each page in one block."""
+    ends = bounds.tolist()
+    return ["\n".join(keys[first:last]).encode() for first, last in pairwise(ends)]
 
 
-def _as_whole_numbers(array: Floats) -> Integers | None:
-    """The floats as integers if nothing is lost (no fraction, NaN, infinity or negative zero), else None."""
-    if not (np.abs(array) < _LARGEST_EXACT).all():
-        return None
-    whole = array.astype(np.int64)
-    return whole if (whole.astype(np.float64) == array).all() and not (np.signbit(array) & (array == 0)).any() else None
+def _split_keys(blocks: Sequence[bytes], entities: Integers) -> list[str]:
+    """The keys of all pages. Raises ValueError if a page has another number of keys than of entities."""
+    filled = []
+    for block, count in zip(blocks, entities.tolist(), strict=True):
+        if count:
+            filled.append(block)
+        if block.count(b"\n") + 1 != count and (block or count):
+            raise ValueError(f"not {count} keys for {count} entities")
+    return b"\n".join(filled).decode().split("\n") if filled else []
 
 
-def _width(span: int) -> int:
-    """Bytes that an unsigned number up to `span` needs: 0, 1, 2, 4 or 8."""
-    if span == 0:
-        return 0
-    return next(width for width in (1, 2, 4, 8) if span < 1 << 8 * width)
+def _encode_column(array: Column, bounds: Integers) -> list[bytes]:
+    """One column of k pages, form, base and data of each; rows `bounds[i]` to `bounds[i + 1]` are those of page i."""
+    lengths = np.diff(bounds)
+    filled = np.flatnonzero(lengths)
+    heads = np.empty(len(lengths), _COLUMN_HEAD)
+    heads["form"], heads["base"] = b"0", 0
+    data: dict[bytes, bytes] = {b"0": b""}
+    if len(filled):
+        starts = bounds[filled]
+        numbers, as_floats = array, np.zeros(len(filled), np.bool_)
+        if array.dtype == np.float64:
+            whole = _is_whole(array)
+            as_floats = ~np.logical_and.reduceat(whole, starts)
+            numbers = np.where(whole, array, 0.0).astype(np.int64)
+        lowest, highest = np.minimum.reduceat(numbers, starts), np.maximum.reduceat(numbers, starts)
+        spans = (highest - lowest).view(np.uint64)
+        heads["form"][filled] = np.where(as_floats, _FLOAT, _FORMS[np.searchsorted(_SPANS, spans, side="right")])
+        heads["base"][filled] = np.where(as_floats, 0, lowest)
+        offsets = (numbers - np.repeat(lowest, lengths[filled])).view(np.uint64)
+        for form in np.unique(heads["form"]).tolist():
+            if form == _FLOAT:
+                data[form] = array.astype("<f8", copy=False).tobytes()
+            elif _WIDTHS[form]:
+                data[form] = offsets.astype(_UNSIGNED[_WIDTHS[form]]).tobytes()
+    forms = heads["form"].tolist()
+    widths = integers(_FLOAT_WIDTHS[form] for form in forms)
+    firsts, lasts = (bounds[:-1] * widths).tolist(), (bounds[1:] * widths).tolist()
+    written, size = heads.tobytes(), _COLUMN.size
+    return [
+        written[head : head + size] + data[form][first:last]
+        for head, form, first, last in zip(range(0, len(written), size), forms, firsts, lasts, strict=True)
+    ]
 
 
-def _decode_column(payload: bytes, offset: int, length: int, dtype: np.dtype[Any]) -> tuple[Column, int]:
-    form, base = _COLUMN.unpack_from(payload, offset)
-    offset += _COLUMN.size
-    if form == _FLOAT and dtype == np.float64:
-        return np.frombuffer(payload, "<f8", length, offset), offset + 8 * length
-    width = _WIDTHS[form]
-    if width == 0:
-        return np.full(length, base, dtype), offset
-    offsets = np.frombuffer(payload, _UNSIGNED[width], length, offset)
-    return (offsets.astype(np.int64) + base).astype(dtype, copy=False), offset + width * length
+def _is_whole(array: Floats) -> Flags:
+    """Which floats lose nothing as integers: no fraction, NaN, infinity or negative zero."""
+    with np.errstate(invalid="ignore"):
+        small = np.abs(array) < _LARGEST_EXACT
+    whole: Flags = small & (np.trunc(array) == array) & ~(np.signbit(array) & (array == 0))
+    return whole
+
+
+class _StoredColumn:
+    """One column of several pages as it is stored, while it is being read."""
+
+    def __init__(self, dtype: np.dtype[Any], lengths: Integers) -> None:
+        """`lengths` (k,): the rows of each page."""
+        self.lengths = lengths
+        self.widths = _FLOAT_WIDTHS if dtype == np.float64 else _WIDTHS
+        self.forms: list[bytes] = []
+        self.bases: list[int] = []
+        self.chunks: list[bytes] = []
+        self._dtype = dtype
+
+    def values(self) -> Column:
+        """The rows of all pages."""
+        bases = np.repeat(integers(self.bases), self.lengths)
+        forms = set(self.forms)
+        if len(forms) == 1:
+            return self._values_in(forms.pop(), self.chunks, bases)
+        values = np.empty(len(bases), self._dtype)
+        form_of_page = np.array(self.forms)
+        for form in forms:
+            rows = np.repeat(form_of_page == form, self.lengths)
+            chunks = [chunk for chunk, own in zip(self.chunks, self.forms, strict=True) if own == form]
+            values[rows] = self._values_in(form, chunks, bases[rows])
+        return values
+
+    def _values_in(self, form: bytes, chunks: Sequence[bytes], bases: Integers) -> Column:
+        """The rows of pages that are all stored in this form."""
+        if form == _FLOAT:
+            return np.frombuffer(b"".join(chunks), "<f8")
+        width = self.widths[form]
+        if width:
+            bases = bases + np.frombuffer(b"".join(chunks), _UNSIGNED[width]).astype(np.int64)
+        return bases.astype(self._dtype, copy=False)

@@ -1,26 +1,22 @@
-"""Distributes stored counters over another number of shards. No counter is changed."""
+"""Distributes stored counters over another number of pages. No counter is changed."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 
-from state.arithmetic.columns import Columns, concatenate, empty_columns, integers, split, take
-from state.store.shard import shard_of_entity
+from state.arithmetic.columns import take
+from state.store.codec import decode, encode
+from state.store.pages import pages_of_entities
 
 
-def reshard(stored: Iterable[tuple[list[str], Columns]], shards: int) -> Iterator[tuple[int, list[str], Columns]]:
-    """Number, keys and columns of each new shard that has entities. `stored` are keys and columns of the old shards."""
-    keys: list[str] = []
-    parts = [empty_columns()]
-    for shard_keys, columns in stored:
-        keys += shard_keys
-        parts.append(columns)
-    numbers = integers(shard_of_entity(key, shards) for key in keys)
-    order = np.argsort(numbers, kind="stable")
-    ends = np.searchsorted(numbers[order], np.arange(shards), side="right")
-    first = 0
-    for number, columns in enumerate(split(take(concatenate(parts), order), ends)):
-        last = first + len(columns.last_event_ms)
-        if last > first:
-            yield number, [keys[row] for row in order[first:last]], columns
-        first = last
+def reshard(payloads: Iterable[bytes], before: int, after: int) -> dict[int, bytes]:
+    """Number and stored form of each of `after` pages that has entities; `payloads` are those of `before` pages.
+
+    Raises StateError if a page can't be read.
+    """
+    keys, columns = decode(payloads, before)
+    pages = pages_of_entities(keys, after)
+    rows = np.argsort(pages, kind="stable")
+    numbers, counts = np.unique(pages, return_counts=True)
+    stored = encode([keys[row] for row in rows.tolist()], take(columns, rows), np.cumsum(counts), after)
+    return dict(zip(numbers.tolist(), stored, strict=True))

@@ -8,11 +8,11 @@ from pyspark.errors import PySparkException
 
 from configs.settings import Settings
 from streaming.balances.file import Balances
-from streaming.balances.imported import read_imported_shard, read_imported_start
+from streaming.balances.imported import ImportedBalances, read_imported_start
 from streaming.checkpoint.batch_log import BatchLog
 from streaming.checkpoint.folder import Checkpoint
 from streaming.checkpoint.origin import Origin, read_origin
-from streaming.checkpoint.shard_keys import shard_of_spark_key
+from streaming.checkpoint.page_keys import page_of_spark_key
 from streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
 from streaming.errors import CheckpointError
 from streaming.runtime.query_errors import reason_of
@@ -41,13 +41,13 @@ def stored_balances(settings: Settings) -> Balances:
     if start is None and committed < 0:
         raise CheckpointError(f"{checkpoint.location} has no balances yet: its job has committed no micro-batch")
     offsets = start.offsets if start else {}
-    shards = {number: read_imported_shard(checkpoint, number) for number in start.shards} if start else {}
+    pages = ImportedBalances.at(checkpoint, start).all_pages()
     if committed >= 0:
         offsets = committed_offsets(checkpoint, committed, origin.requests_topic)
-        shards |= _stored_shards(settings, checkpoint.location, committed)  # a stored shard includes what was imported
+        pages |= _stored_pages(settings, checkpoint.location, committed)  # a stored page includes what was imported
         if last_committed(settings, checkpoint) != committed:  # a URI can't be locked
             raise CheckpointError(f"a job works on {checkpoint.location}; stop it with SIGTERM first")
-    return Balances(origin, offsets, shards)
+    return Balances(origin, offsets, pages)
 
 
 def last_committed(settings: Settings, checkpoint: Checkpoint) -> int:
@@ -84,7 +84,7 @@ def stored_partitions(checkpoint: Checkpoint, batch_id: int) -> int | None:
         return None
 
 
-def _stored_shards(settings: Settings, location: str, batch_id: int) -> dict[int, bytes]:
+def _stored_pages(settings: Settings, location: str, batch_id: int) -> dict[int, bytes]:
     from streaming.runtime.session import start_session  # takes a second to import, and isn't always needed
 
     spark = start_session(settings)
@@ -92,7 +92,7 @@ def _stored_shards(settings: Settings, location: str, batch_id: int) -> dict[int
         _ = spark.streams  # SPARK-58973: reading state needs a coordinator that Spark sets up with this, and only then
         state = spark.read.format("statestore").option("batchId", batch_id).load(location)
         rows: Iterator[tuple[int, bytes]] = state.select("key.shard_key", "value.groupState.payload").toLocalIterator()
-        return {shard_of_spark_key(key): bytes(payload) for key, payload in rows}
+        return {page_of_spark_key(key): bytes(payload) for key, payload in rows}
     except (PySparkException, Py4JError) as error:
         raise CheckpointError(f"{location}: {reason_of(error, 'enforce').text}") from error
     finally:

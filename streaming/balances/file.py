@@ -2,14 +2,14 @@
 
 import hashlib
 import os
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
-from state.store.codec import CODEC_VERSION, decode, encode
+from state.store.codec import CODEC_VERSION, decode
 from state.store.resharding import reshard
 from streaming.checkpoint.origin import Origin
 from streaming.errors import StateFileError
@@ -23,27 +23,25 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 Offset = Annotated[int, Meta(ge=0)]
 
 
-@dataclass(frozen=True, slots=True)
-class Balances:
+class Balances(msgspec.Struct, frozen=True):
     """The counters of every entity, and the offsets up to which requests are charged to them.
 
     `offsets`: partition of the requests topic to the offset of the first request not charged.
-    `shards`: number to the stored form (state/store/codec.py) of each shard that has counters.
+    `pages`, as `shards` in the file: number to the stored form (state/store/codec.py) of each page that has counters.
     """
 
     origin: Origin
     offsets: dict[int, Offset]
-    shards: dict[int, bytes]
+    pages: dict[int, bytes] = msgspec.field(name="shards")
 
     def entities(self) -> int:
-        """How many entities have counters. Raises StateError if a shard can't be read."""
-        return sum(len(decode(payload, self.origin.shards)[0]) for payload in self.shards.values())
+        """How many entities have counters. Raises StateError if a page can't be read."""
+        return len(decode(self.pages.values(), self.origin.pages)[0])
 
-    def resharded(self, shards: int) -> "Balances":
-        """The same counters in `shards` shards. Raises StateError if a shard can't be read."""
-        stored = (decode(payload, self.origin.shards) for payload in self.shards.values())
-        payloads = {number: encode(keys, columns, shards) for number, keys, columns in reshard(stored, shards)}
-        return Balances(replace(self.origin, shards=shards), self.offsets, payloads)
+    def resharded(self, pages: int) -> "Balances":
+        """The same counters in `pages` pages. Raises StateError if a page can't be read."""
+        payloads = reshard(self.pages.values(), self.origin.pages, pages)
+        return Balances(replace(self.origin, pages=pages), self.offsets, payloads)
 
 
 class _Content(NamedTuple):

@@ -1,4 +1,4 @@
-"""Changes the shard count of a checkpoint: prepares a new one in the same folder, and swaps them."""
+"""Changes the page count of a checkpoint: prepares a new one in the same folder, and swaps them."""
 
 import os
 from itertools import count
@@ -12,48 +12,49 @@ from streaming.checkpoint.folder import Checkpoint
 from streaming.checkpoint.job_identity import keep_job_identity
 from streaming.checkpoint.lock import locked
 from streaming.checkpoint.origin import PREPARED_SUFFIX, read_origin
+from streaming.checkpoint.page_count import new_pages
 from streaming.errors import CheckpointError
 
 
 class Resharded(NamedTuple):
-    """The balances as they are now, how many shards they had, and where the old checkpoint is."""
+    """The balances as they are now, how many pages they had, and where the old checkpoint is."""
 
     balances: Balances
-    shards_before: int
+    pages_before: int
     kept: str
 
 
 def reshard_checkpoint(settings: Settings) -> Resharded | None:
-    """Make a new checkpoint with the balances of the job's, in the shards of the settings; keep the old one.
+    """Make a new checkpoint with the balances of the job's, in the pages of the settings; keep the old one.
 
-    None, and nothing is changed, if the checkpoint has these shards and shuffle partitions already.
+    None, and nothing is changed, if the checkpoint has these pages and shuffle partitions already.
     If this is interrupted, either nothing has changed or `finish_reshard` completes it.
     Raises CheckpointError and StateError.
     """
     checkpoint = Checkpoint(settings.enforce.checkpoint)
-    difference = required_origin(checkpoint).difference_but_shards(settings)
+    difference = required_origin(checkpoint).difference_but_pages(settings)
     if difference is not None:
         raise CheckpointError(
             f"the checkpoint {checkpoint.location} was made with {difference}; set it back: balances can move to other"
-            " shards, not to other windows or another topic"
+            " pages, not to other windows or another topic"
         )
     prepared, kept = checkpoint.with_suffix(PREPARED_SUFFIX), _free_name(checkpoint)
     with locked(checkpoint):
         if _is_as_wanted(checkpoint, settings):
             return None
         before = stored_balances(settings)
-        balances = before.resharded(settings.state.shards)
+        balances = before.resharded(new_pages(settings))
         prepared.clear()
         store_imported(prepared, balances)
         keep_job_identity(checkpoint, prepared)
         checkpoint.move(kept)
         prepared.move(checkpoint)
-    return Resharded(balances, before.origin.shards, kept.location)
+    return Resharded(balances, before.origin.pages, kept.location)
 
 
 def _is_as_wanted(checkpoint: Checkpoint, settings: Settings) -> bool:
-    """Whether a checkpoint with balances has the shards and the shuffle partitions of the settings."""
-    if required_origin(checkpoint).shards != settings.state.shards:
+    """Whether a checkpoint with balances has the pages and the shuffle partitions of the settings."""
+    if required_origin(checkpoint).pages != new_pages(settings):
         return False
     committed = last_committed(settings, checkpoint)
     if committed < 0:  # the first micro-batch will fix the partitions

@@ -1,28 +1,29 @@
 """The settings a checkpoint was created with, and the comparison with the current settings."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
+from msgspec import structs
 
 from configs.settings import Settings
 from streaming.checkpoint.folder import Checkpoint
+from streaming.checkpoint.page_count import new_pages
 from streaming.errors import CheckpointError
 
 PREPARED_SUFFIX = ".resharded"
 """Suffix of the new checkpoint's name while `sluice state reshard` prepares it."""
 
 _LAYOUT = 2
-"""Version of the shard-to-Spark-key mapping stored in a checkpoint.
+"""Version of the page-to-Spark-key mapping stored in a checkpoint.
 
-1: the shard number itself. 2: the key whose Murmur3 hash is the shard number.
+1: the page number itself. 2: the key whose Murmur3 hash is the page number.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """The settings a checkpoint was created with. State created with other settings can't be used."""
 
-    shards: int
+    pages: int = msgspec.field(name="shards")  # the name in the file, where it has been from the first release on
     requests_topic: str
     quota_window: tuple[int, int]
     controller_window: tuple[int, int]
@@ -33,7 +34,7 @@ class Origin:
         """The origin that these settings would give a new checkpoint."""
         quota = settings.quota
         return cls(
-            settings.state.shards,
+            new_pages(settings),
             settings.topics.requests,
             (quota.client_window.samples, quota.client_window.window_ms),
             (quota.controller_window.samples, quota.controller_window.window_ms),
@@ -49,13 +50,13 @@ class Origin:
                 return f"{setting} = {was}, the settings say {value}"
         return None
 
-    def difference_but_shards(self, settings: Settings) -> str | None:
-        """Like `difference`, without the shards: balances can move to other shards, but not to anything else."""
-        return replace(self, shards=settings.state.shards).difference(settings)
+    def difference_but_pages(self, settings: Settings) -> str | None:
+        """Like `difference`, without the pages: balances can move to other pages, but not to anything else."""
+        return structs.replace(self, pages=new_pages(settings)).difference(settings)
 
 
 _SETTING_NAMES = {
-    "shards": "state.shards",
+    "pages": "state.pages",
     "requests_topic": "topics.requests",
     "quota_window": "quota.window.num and quota.window.size.seconds (in ms)",
     "controller_window": "controller.quota.window.num and controller.quota.window.size.seconds (in ms)",
@@ -73,12 +74,21 @@ def check_origin(checkpoint: Checkpoint, settings: Settings) -> None:
     if difference is not None:
         way_on = (
             "run `sluice state reshard`, which keeps the balances"
-            if stored.shards != settings.state.shards
+            if stored.pages != new_pages(settings)
             else "name a new enforce.checkpoint (balances start from zero)"
         )
         raise CheckpointError(
             f"the checkpoint {settings.enforce.checkpoint} was made with {difference}; set it back, or {way_on}"
         )
+
+
+def with_pages(settings: Settings) -> Settings:
+    """The settings with the pages of their checkpoint if `state.pages` is null. Raises CheckpointError."""
+    if settings.state.pages is not None:
+        return settings
+    origin = read_origin(Checkpoint(settings.enforce.checkpoint))
+    pages = origin.pages if origin else new_pages(settings)
+    return replace(settings, state=replace(settings.state, pages=pages))
 
 
 def read_origin(checkpoint: Checkpoint) -> Origin | None:
@@ -101,7 +111,7 @@ def read_origin(checkpoint: Checkpoint) -> Origin | None:
 
 def write_origin(checkpoint: Checkpoint, origin: Origin) -> None:
     """Record the settings a checkpoint of this release is made with."""
-    checkpoint.sluice.write("sluice.json", msgspec.json.encode(replace(origin, layout=_LAYOUT)))
+    checkpoint.sluice.write("sluice.json", msgspec.json.encode(structs.replace(origin, layout=_LAYOUT)))
 
 
 def _check_not_between(checkpoint: Checkpoint) -> None:

@@ -14,6 +14,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError
+from msgspec import structs
 
 from configs.kafka import connect
 from configs.settings import Settings
@@ -22,12 +23,14 @@ from state.errors import SluiceError
 from state.quotas.cluster import client_quotas, cluster_changes
 from streaming.checkpoint.folder import Checkpoint
 from streaming.checkpoint.lock import is_locked
-from streaming.checkpoint.origin import check_origin
+from streaming.checkpoint.origin import Origin, check_origin, read_origin, with_pages
+from streaming.checkpoint.page_count import new_pages
 from streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
 from streaming.errors import CheckError
 from streaming.java.jars import SPARK_JARS
 from streaming.java.java import find_java
 from streaming.java.plugin import CALLBACK_CLASS, REPORTER_CLASS
+from streaming.lean_workers import are_lean
 from streaming.runtime.cluster_quotas import read_cluster_quotas
 
 _AUDIT_TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable")
@@ -39,12 +42,6 @@ _METRICS_TIMEOUT_S = 5.0
 
 _CALLBACK = "client.quota.callback.class"
 _REPORTERS = "metric.reporters"
-
-CORE_SECONDS_FOR_A_MILLION = 20
-"""Core-seconds of a micro-batch over a million known entities, load and broker on the same machine included.
-
-Measured with `./scripts/soak --rate 1000`: 9.8 to 11.3 s on 2 cores (docs/operating.md, "Sizing").
-"""
 
 
 def run_doctor(settings: Settings, show: Callable[[str], object] = print) -> int:
@@ -169,15 +166,20 @@ def check_checkpoint(settings: Settings) -> str:
     if checkpoint.is_local:
         _check_writable(Path(checkpoint.location))
     check_enforce_checkpoint(settings)
-    made_with = checkpoint.sluice.read("sluice.json")
-    if made_with is None:
+    origin = read_origin(checkpoint)
+    if origin is None:
         return f"{checkpoint.location} is new"
-    check_origin(checkpoint, settings)
+    check_origin(checkpoint, with_pages(settings))
     committed = check_spark_files(checkpoint).committed
     return (
-        f"{checkpoint.location} was made with {made_with.decode()}; {committed + 1} micro-batches,"
+        f"{checkpoint.location} was made with {_origin_text(origin)}; {committed + 1} micro-batches,"
         f" {_mebibytes(checkpoint.size_bytes())}"
     )
+
+
+def _origin_text(origin: Origin) -> str:
+    """The frozen settings, such as `pages 32, requests_topic quota-requests`."""
+    return ", ".join(f"{name} {value}" for name, value in structs.asdict(origin).items())
 
 
 def check_job(settings: Settings) -> str:
@@ -277,7 +279,7 @@ def check_known_entities(settings: Settings) -> str:
     found = re.search(r"^sluice_known_entities (\S+)$", metrics, re.MULTILINE)
     if found is None:
         return f"unknown; what answers at {host}:{health.port} is no job of this release"
-    return f"{float(found[1]):.0f} with stored counters, in the shards that were charged since the job's start"
+    return f"{float(found[1]):.0f} with stored counters, in the pages that were charged since the job's start"
 
 
 def _mebibytes(size: int) -> str:
@@ -321,9 +323,9 @@ def check_quotas_source(settings: Settings) -> str:
 
 def check_sizing(settings: Settings) -> str:
     """What the settings frozen with the checkpoint mean on this machine; docs/operating.md says how to choose them."""
-    shards, cores = settings.state.shards, os.cpu_count() or 1
-    tasks = settings.enforce.shuffle_partitions or f"as many as Spark has cores (here {cores})"
-    return (
-        f"{shards} shards; tasks that work on them: {tasks}, more than {shards} would be idle; on {cores} cores a"
-        f" micro-batch takes about {CORE_SECONDS_FOR_A_MILLION / cores:.1f} s for each million known entities"
-    )
+    pages, wanted = new_pages(with_pages(settings)), new_pages(settings)
+    partitions, cores = settings.enforce.shuffle_partitions, os.cpu_count() or 1
+    tasks = f"{partitions} tasks" if partitions else f"as many tasks as Spark has cores (here {cores})"
+    workers = "lean" if are_lean(settings.enforce.lean_workers) else "PySpark's own, a millisecond for a page"
+    found = f"{pages} pages; a micro-batch reads and writes those it charges, in {tasks}; the workers are {workers}"
+    return found if pages == wanted else f"{found}; `sluice state reshard` moves the balances to {wanted} pages"

@@ -48,7 +48,7 @@ def export_state(
     required_origin(checkpoint)
     with locked(checkpoint):
         balances = stored_balances(settings)
-    known = f"{balances.entities()} entities of {balances.origin.shards} shards"
+    known = f"{balances.entities()} entities of {balances.origin.pages} pages"
     write_balances(file, balances)
     typer.echo(f"exported {known}, charged up to {_position(balances)}, to {file}")
 
@@ -61,22 +61,23 @@ def import_state(
 
     The next sluice run continues with the first request that was not charged at the export, so nothing is lost or
     charged twice. The folder enforce.checkpoint must be new; the quota windows and topics.requests must be those of the
-    export; state.shards may differ. Needs no Java.
+    export; state.pages may differ. Needs no Java.
     """
     from streaming.balances.file import read_balances
     from streaming.balances.imported import store_imported
     from streaming.checkpoint.folder import Checkpoint
     from streaming.checkpoint.lock import locked
+    from streaming.checkpoint.page_count import new_pages
 
     settings = job_settings(config)
     balances = read_balances(file)
-    difference = balances.origin.difference_but_shards(settings)
+    difference = balances.origin.difference_but_pages(settings)
     if difference is not None:
         raise StateFileError(
-            f"{file}: was exported with {difference}; set it back: balances can move to other shards, not to other"
+            f"{file}: was exported with {difference}; set it back: balances can move to other pages, not to other"
             " windows or another topic"
         )
-    balances = balances.resharded(settings.state.shards)
+    balances = balances.resharded(new_pages(settings))
     checkpoint = Checkpoint(settings.enforce.checkpoint)
     if not checkpoint.is_new():
         raise CheckpointError(
@@ -90,9 +91,9 @@ def import_state(
 
 @app.command("reshard")
 def reshard_state(config: ConfigOption = None) -> None:
-    """Move the balances to another shard count.
+    """Move the balances to another page count.
 
-    Stop the job with SIGTERM, change state.shards or enforce.shuffle_partitions, run this, start the job. The old
+    Stop the job with SIGTERM, change state.pages or enforce.shuffle_partitions, run this, start the job. The old
     checkpoint is kept under another name. If this is interrupted, run it again.
     """
     settings = job_settings(config)
@@ -106,13 +107,15 @@ def reshard_state(config: ConfigOption = None) -> None:
         typer.echo(f"nothing to change: the balances are in {_place(settings)} already, with its shuffle partitions")
         return
     typer.echo(
-        f"moved {done.balances.entities()} entities from {done.shards_before} shards to {_place(settings)};"
+        f"moved {done.balances.entities()} entities from {done.pages_before} pages to {_place(settings)};"
         f" {_next_run(done.balances)}; the old checkpoint is kept as {done.kept}"
     )
 
 
 def _place(settings: Settings) -> str:
-    return f"{settings.state.shards} shards in {settings.enforce.checkpoint}"
+    from streaming.checkpoint.page_count import new_pages
+
+    return f"{new_pages(settings)} pages in {settings.enforce.checkpoint}"
 
 
 def _next_run(balances: "Balances") -> str:

@@ -1,4 +1,4 @@
-"""How many entities the shards hold, told to the driver by the tasks that charge them.
+"""How many entities the pages hold, told to the driver by the tasks that charge them.
 
 A Spark accumulator carries it: a few bytes at the end of each task, and no further column or job.
 """
@@ -12,30 +12,30 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.accumulators import Accumulator
 
-EntitiesByShard = dict[int, int]
-"""Number of entities by Spark key of their shard."""
+EntitiesByPage = dict[int, int]
+"""Number of entities by Spark key of their page."""
 
 
-class _NewestByShard(AccumulatorParam[EntitiesByShard]):
-    """Keeps the newest number of each shard. A micro-batch charges a shard once, and they run one after another."""
+class _NewestByPage(AccumulatorParam[EntitiesByPage]):
+    """Keeps the newest number of each page. A micro-batch charges a page once, and they run one after another."""
 
-    def zero(self, value: EntitiesByShard) -> EntitiesByShard:  # noqa: ARG002 - Spark's interface
+    def zero(self, value: EntitiesByPage) -> EntitiesByPage:  # noqa: ARG002 - Spark's interface
         return {}
 
-    def addInPlace(self, value1: EntitiesByShard, value2: EntitiesByShard) -> EntitiesByShard:  # noqa: N802 - as above
+    def addInPlace(self, value1: EntitiesByPage, value2: EntitiesByPage) -> EntitiesByPage:  # noqa: N802 - as above
         value1.update(value2)
         return value1
 
 
-def known_entities(context: "SparkContext") -> "Accumulator[EntitiesByShard]":
+def known_entities(context: "SparkContext") -> "Accumulator[EntitiesByPage]":
     """An accumulator for tasks to add to, and for the driver to read."""
-    return context.accumulator({}, _NewestByShard())
+    return context.accumulator({}, _NewestByPage())
 
 
-def total(by_shard: Mapping[int, int]) -> int:
-    """The entities of all shards that were charged since the process started.
+def total(by_page: Mapping[int, int]) -> int:
+    """The entities of all pages that were charged since the process started.
 
     >>> total({3: 10, 5: 2})
     12
     """
-    return sum(list(by_shard.values()))
+    return sum(list(by_page.values()))

@@ -1,9 +1,9 @@
 """The pipeline of the enforce query, in pure Python.
 
-    events ── plan ──► charge rows, by shard ── decide ──► records, and partial decisions ── combine ──► records
+    events ── plan ──► charge rows, by page ── decide ──► records, and partial decisions ── combine ──► records
 
 A record is finished: a decision or a dead letter. A partial decision is the result of one counter for a request that
-charges several. Rows are shuffled between the steps: the rows of a shard come together before `decide`, the partial
+charges several. Rows are shuffled between the steps: the rows of a page come together before `decide`, the partial
 decisions of a request before `combine`. Spark (`stages`), `sluice simulate` (`simulation`) and the tests drive these
 functions, so they all decide alike.
 """
@@ -20,7 +20,7 @@ from state.decisions.decision import partial_decision
 from state.decisions.wait_records import LONG_WAIT_MS
 from state.quotas.kinds import QuotaKind
 from state.quotas.resolution import Quotas
-from state.store.shard import Shard, shard_of_entity
+from state.store.pages import Pages, page_of_entity
 from streaming.enforce.pipeline_settings import PipelineSettings
 from streaming.enforce.planning import plan_event
 from streaming.enforce.source import Source
@@ -35,7 +35,10 @@ from streaming.enforce.wire import (
 )
 
 MAX_PARCEL_BYTES = 16 * 1024
-"""Bytes of events for each shard after which parcels are sent. With more, the rows would not fit in the CPU cache."""
+"""Bytes of events for each page after which parcels are sent. With more, the rows would not fit in the CPU cache."""
+
+_MAX_PLANNED_BYTES = 8 * 1024 * 1024
+"""Bytes of events after which parcels are sent, however many pages there are: they are objects until then."""
 
 _OFFSET_ORDER = attrgetter("partition", "offset")
 _PART_ORDER = attrgetter("part")
@@ -59,20 +62,20 @@ def plan(
     decided_at_ms: int,
     max_parcel_bytes: int = MAX_PARCEL_BYTES,
 ) -> Iterator[dict[int, Parcel]]:
-    """One parcel for each shard; new parcels after `max_parcel_bytes` of events for each shard.
+    """One parcel for each page; new parcels after `max_parcel_bytes` of events for each page.
 
-    A record that needs no counter goes with the parcel of shard `offset % shards`, so that all shards get some.
+    A record that needs no counter goes with the parcel of page `offset % pages`, so that all pages get some.
     """
-    max_bytes = max_parcel_bytes * settings.shards
+    max_bytes = min(max_parcel_bytes * settings.pages, _MAX_PLANNED_BYTES)
     parcels: defaultdict[int, Parcel] = defaultdict(Parcel)
     planned_bytes = 0
     for value, source in events:
         planned = plan_event(value, source, quotas, settings, decided_at_ms)
         if isinstance(planned, OutputRecord):
-            parcels[source.offset % settings.shards].records.append(planned)
+            parcels[source.offset % settings.pages].records.append(planned)
         else:
             for row in planned:
-                parcels[shard_of_entity(row.key, settings.shards)].charge_rows.append(row)
+                parcels[page_of_entity(row.key, settings.pages)].charge_rows.append(row)
         planned_bytes += len(value or b"")
         if planned_bytes >= max_bytes:
             yield parcels
@@ -80,8 +83,8 @@ def plan(
     yield parcels
 
 
-def decide(shard: Shard, parcels: Iterable[Parcel], settings: PipelineSettings) -> Decided:
-    """Charge the shard's counters with all rows of a micro-batch."""
+def decide(counters: Pages, parcels: Iterable[Parcel], settings: PipelineSettings) -> Decided:
+    """Charge the counters of some pages with all rows that a micro-batch has for them."""
     records: list[OutputRecord] = []
     parts: list[DecisionPart] = []
     rows_by_key: dict[str, list[ChargeRow]] = {}
@@ -91,7 +94,7 @@ def decide(shard: Shard, parcels: Iterable[Parcel], settings: PipelineSettings) 
             rows_by_key.setdefault(row.key, []).append(row)
     waits: dict[tuple[QuotaKind, str], WaitOutput] = {}
     ordered = {key: in_charge_order(rows) for key, rows in rows_by_key.items()}
-    for row, outcomes in shard.charge(ordered, settings.quota):
+    for row, outcomes in counters.charge(ordered, settings.quota):
         if row.parts == 1 and row.head is not None:
             decision = decide_request(row.head, row.timestamp_ms, outcomes, row.tags, settings.quota)
             records.append(decision_record(settings.decisions_topic, decision, settings.job_id))
@@ -134,7 +137,7 @@ def in_charge_order(rows: list[ChargeRow]) -> list[ChargeRow]:
 
     Rows of one source partition keep their offset order, whatever their event times are. Partitions are merged by the
     newest event time seen in each. The order of a counter's rows depends on those rows alone, so neither the number of
-    shards nor other entities can change a decision.
+    pages nor other entities can change a decision.
     """
     if len(rows) == 1:
         return rows

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from configs.settings import Settings
 from state.quotas.kinds import QuotaSettings
+from streaming.checkpoint.page_count import new_pages
 from streaming.enforce.parsing import EventLimits
 
 
@@ -16,7 +17,7 @@ class PipelineSettings(NamedTuple):
     waits_topic: str
     quota: QuotaSettings
     limits: EventLimits
-    shards: int
+    pages: int
     idle_expiry_ms: int
     job_id: str | None = None
 
@@ -35,6 +36,6 @@ class PipelineSettings(NamedTuple):
                 settings.enforce.max_past_ms,
                 settings.enforce.max_charges_per_event,
             ),
-            settings.state.shards,
+            new_pages(settings),
             settings.state.idle_expiry_s * 1000,
         )

@@ -1,6 +1,6 @@
 """The enforce query reads requests and writes decisions and dead letters. It does nothing slow.
 
-Its plan: source -> planner -> shuffle by shard -> shard_decider, and then, where `_write_batch` asks for it, shuffle by
+Its plan: source -> planner -> shuffle by page -> PageDecider, and then, where `_write_batch` asks for it, shuffle by
 group of parts -> combiner; last, the Kafka sink.
 """
 
@@ -23,9 +23,9 @@ from streaming.enforce.stages import (
     DECIDED_SCHEMA,
     PLANNED_SCHEMA,
     STATE_SCHEMA,
+    PageDecider,
     combiner,
     planner,
-    shard_decider,
 )
 from streaming.enforce.starting_offsets import starting_offsets
 from streaming.runtime.gated_query import GatedQuery
@@ -34,7 +34,7 @@ from streaming.runtime.kafka import kafka_since, kafka_writer, requests_source
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
 
-    from streaming.enforce.known_entities import EntitiesByShard
+    from streaming.enforce.known_entities import EntitiesByPage
 
 log = logging.getLogger("sluice.enforce")
 
@@ -52,9 +52,9 @@ class EnforceQuery(GatedQuery):
         spark: SparkSession,
         settings: Settings,
         watch: QuotaWatch,
-        known: "Accumulator[EntitiesByShard] | None" = None,
+        known: "Accumulator[EntitiesByPage] | None" = None,
     ) -> None:
-        """`known` is told how many entities each shard holds."""
+        """`known` is told how many entities each page holds."""
         super().__init__(QUERY_NAME, settings.enforce.checkpoint, settings.enforce.trigger_ms)
         self._spark = spark
         self._settings = settings
@@ -72,7 +72,11 @@ class EnforceQuery(GatedQuery):
         )
         planned = requests.mapInArrow(planner(settings, self._pipeline), PLANNED_SCHEMA)
         decided = planned.groupBy("shard_key").applyInPandasWithState(
-            shard_decider(settings, self._pipeline, self._known), DECIDED_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
+            PageDecider(settings, self._pipeline, self._known),
+            DECIDED_SCHEMA,
+            STATE_SCHEMA,
+            "append",
+            "NoTimeout",
         )
         return decided.select("partial", "topic", F.inline(F.arrays_zip("keys", "values")).alias("key", "value"))
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from configs.settings import Settings
 from state.decisions.request import MAX_TIMESTAMP_MS, Request
 from state.quotas.resolution import Quotas
-from state.store.shard import Shard
+from state.store.pages import Pages
 from streaming.enforce import pipeline
 from streaming.enforce.pipeline_settings import PipelineSettings
 from streaming.enforce.planning import plan_request, plan_unmute, read_event
@@ -14,7 +14,7 @@ from streaming.enforce.wire import OutputRecord, Parcel
 
 
 class Simulation:
-    """One source partition and one shard: events are decided in the order given."""
+    """One source partition and one page: events are decided in the order given."""
 
     def __init__(self, quotas: Quotas, settings: Settings) -> None:
         self._quotas = quotas
@@ -22,7 +22,7 @@ class Simulation:
         # An event's own time stands for its record's, so no event can lie in the future or the past.
         limits = pipeline_settings.limits._replace(max_future_ms=MAX_TIMESTAMP_MS, max_past_ms=MAX_TIMESTAMP_MS)
         self._settings = pipeline_settings._replace(limits=limits)
-        self._shard = Shard()
+        self._counters = Pages()
         self._newest_ms = 0
         self._next_offset = 0
 
@@ -43,6 +43,6 @@ class Simulation:
             planned = plan_unmute(event, source, self._quotas, self._settings, decided_at_ms=self._newest_ms)
         if isinstance(planned, OutputRecord):
             return planned
-        records, parts, _ = pipeline.decide(self._shard, [Parcel(planned)], self._settings)
+        records, parts, _ = pipeline.decide(self._counters, [Parcel(planned)], self._settings)
         (record,) = [*records, *pipeline.combine(parts, self._settings)]
         return record

@@ -1,7 +1,7 @@
 """The Python stages of the enforce query: thin adapters between Arrow or pandas and the pipeline."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 import pandas as pd
 import pyarrow as pa
@@ -10,23 +10,26 @@ import pyarrow.compute as pc
 from configs.settings import Settings
 from state.errors import StateError
 from state.store.codec import entities_of
-from state.store.shard import Shard
+from state.store.pages import Pages
 from streaming.balances.imported import ImportedBalances
 from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.shard_keys import shard_of_spark_key, spark_key_of_shard
+from streaming.checkpoint.page_keys import page_of_spark_key, spark_key_of_page
 from streaming.enforce import pipeline
 from streaming.enforce.batch_properties import BatchProperties
 from streaming.enforce.garbage_collection import collection_paused
-from streaming.enforce.known_entities import EntitiesByShard
+from streaming.enforce.known_entities import EntitiesByPage
 from streaming.enforce.pipeline_settings import PipelineSettings
 from streaming.enforce.source import Source
 from streaming.enforce.wire import PackedRow, Parcel, decode_parcel, decode_parts, encode_parcel, packed
+from streaming.lean_workers import Decided, Groups
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql.streaming.state import GroupState
 
 PLANNED_SCHEMA = "shard_key int, payload binary"
+"""`shard_key` is the page's Spark key: stored state keeps the name under which it was first written."""
+
 DECIDED_SCHEMA = "partial boolean, topic string, keys array<binary>, values array<binary>"
 COMBINED_SCHEMA = "topic string, key binary, value binary"
 STATE_SCHEMA = "v int, payload binary"
@@ -37,11 +40,10 @@ _PLANNED = pa.schema([("shard_key", pa.int32()), ("payload", pa.binary())])
 _COMBINED = pa.schema([("topic", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
 
 ArrowStage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-ShardStage = Callable[[tuple[int], Iterable[pd.DataFrame], "GroupState"], Iterator[pd.DataFrame]]
 
 
 def planner(settings: Settings, pipeline_settings: PipelineSettings) -> ArrowStage:
-    """Step plan: Kafka records (value, timestamp_ms, partition, offset) to parcels, each with its shard's Spark key."""
+    """Step plan: Kafka records (value, timestamp_ms, partition, offset) to parcels, each with its page's Spark key."""
     checkpoint = Checkpoint(settings.enforce.checkpoint).location
 
     def plan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -55,43 +57,92 @@ def planner(settings: Settings, pipeline_settings: PipelineSettings) -> ArrowSta
     return plan
 
 
-def shard_decider(
-    settings: Settings, pipeline_settings: PipelineSettings, known: "Accumulator[EntitiesByShard] | None" = None
-) -> ShardStage:
-    """Step decide, the stateful operator: a shard's parcels of a micro-batch, charged to the counters in its state.
+class StoredPage(NamedTuple):
+    """One page of a micro-batch: its Spark key, its stored form if it has one, and the parcels that came for it."""
 
-    `known` is told how many entities the shard holds then.
+    spark_key: int
+    payload: bytes | None
+    parcels: list[bytes]
+
+
+class PageDecider:
+    """Step decide, the stateful operator: parcels of a micro-batch, charged to the counters in their pages' state.
+
+    PySpark's own workers call it with one page, Sluice's lean workers (`streaming.lean_workers`) with many. It
+    decides the same: the counters of a page know nothing of those of another.
     """
-    imported = ImportedBalances.of(settings)
-    shards, idle_expiry_ms, quota = pipeline_settings.shards, pipeline_settings.idle_expiry_ms, pipeline_settings.quota
 
-    def decide(key: tuple[int], frames: Iterable[pd.DataFrame], state: "GroupState") -> Iterator[pd.DataFrame]:
+    def __init__(
+        self,
+        settings: Settings,
+        pipeline_settings: PipelineSettings,
+        known: "Accumulator[EntitiesByPage] | None" = None,
+    ) -> None:
+        """`known` is told how many entities the pages hold then."""
+        self._imported = ImportedBalances.of(settings)
+        self._settings = pipeline_settings
+        self._known = known
+
+    @overload
+    def __call__(self, key: tuple[()], rows: Groups, state: None) -> Decided: ...
+
+    @overload
+    def __call__(
+        self, key: tuple[int, ...], rows: Iterable[pd.DataFrame], state: "GroupState"
+    ) -> Iterator[pd.DataFrame]: ...
+
+    def __call__(
+        self, key: tuple[int, ...], rows: Iterable[pd.DataFrame] | Groups, state: "GroupState | None"
+    ) -> Iterator[pd.DataFrame] | Decided:
+        """The function of `applyInPandasWithState`, for one group or for many."""
+        if isinstance(rows, Groups):
+            return self._decide_groups(rows)
+        if state is None:
+            raise TypeError("PySpark gives each group its state")
+        return self._decide_group(key[0], rows, state)
+
+    def _decide_group(self, key: int, frames: Iterable[pd.DataFrame], state: "GroupState") -> Iterator[pd.DataFrame]:
         with collection_paused():
-            spark_key = int(key[0])
-            shard = (
-                stored_shard(spark_key, state.get[1], shards)
-                if state.exists
-                else imported.shard(shard_of_spark_key(spark_key))
-            )
-            parcels = (decode_parcel(payload) for frame in frames for payload in frame["payload"])
-            records, parts, waits = pipeline.decide(shard, parcels, pipeline_settings)
-            if parts and not BatchProperties.of_task().combined:  # otherwise they would be written to Kafka as records
-                raise RuntimeError("there are partial decisions in a micro-batch whose plan doesn't combine them")
-            payload = shard.to_bytes(shards, idle_expiry_ms, quota)
+            parcels = [payload for frame in frames for payload in frame["payload"]]
+            page = StoredPage(int(key), state.get[1] if state.exists else None, parcels)
+            rows, (payload,) = self._decide([page])
             state.update((_STATE_VERSION, payload))
-            if known is not None:
-                known.add({int(key[0]): entities_of(payload)})
-            yield pd.DataFrame(packed(records, parts, waits), columns=PackedRow._fields)
+            yield pd.DataFrame(rows, columns=PackedRow._fields)
 
-    return decide
+    def _decide_groups(self, groups: Groups) -> Decided:
+        with collection_paused():
+            pages = [StoredPage(key, state[1] if state else None, parcels) for key, state, parcels in groups]
+            rows, payloads = self._decide(pages)
+            return Decided(rows, [(_STATE_VERSION, payload) for payload in payloads])
+
+    def _decide(self, pages: Sequence[StoredPage]) -> tuple[list[PackedRow], list[bytes]]:
+        """Rows to emit, and the new stored form of each page."""
+        settings = self._settings
+        stored = {page_of_spark_key(page.spark_key): page.payload for page in pages}
+        payloads = {number: payload for number, payload in stored.items() if payload is not None}
+        payloads |= self._imported.pages(stored.keys() - payloads.keys())  # never charged here
+        counters = stored_pages(payloads, settings.pages)
+        parcels = (decode_parcel(payload) for page in pages for payload in page.parcels)
+        records, parts, waits = pipeline.decide(counters, parcels, settings)
+        if parts and not BatchProperties.of_task().combined:  # otherwise they would be written to Kafka as records
+            raise RuntimeError("there are partial decisions in a micro-batch whose plan doesn't combine them")
+        written = counters.to_bytes(list(stored), settings.pages, settings.idle_expiry_ms, settings.quota)
+        if self._known is not None:
+            self._known.add({page.spark_key: entities_of(new) for page, new in zip(pages, written, strict=True)})
+        return packed(records, parts, waits), written
 
 
-def stored_shard(spark_key: int, payload: bytes, shards: int) -> Shard:
-    """The shard in Spark's state under this key. Raises StateError, which names the shard, if it is unreadable."""
+def stored_pages(payloads: Mapping[int, bytes], pages: int) -> Pages:
+    """The counters in these stored pages, by number. Raises StateError, which names the page, if one is unreadable."""
     try:
-        return Shard.from_bytes(payload, shards)
-    except StateError as error:
-        raise StateError(f"shard {shard_of_spark_key(spark_key)}: {error}") from error
+        return Pages.from_bytes(payloads.values(), pages)
+    except StateError:
+        for number, payload in payloads.items():
+            try:
+                Pages.from_bytes([payload], pages)
+            except StateError as error:
+                raise StateError(f"page {number}: {error}") from error
+        raise
 
 
 def combiner(settings: PipelineSettings) -> ArrowStage:
@@ -127,6 +178,6 @@ def _events(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[bytes | None, S
 
 
 def _planned(parcels: Mapping[int, Parcel]) -> pa.RecordBatch:
-    keys = pa.array(map(spark_key_of_shard, parcels), pa.int32())
+    keys = pa.array(map(spark_key_of_page, parcels), pa.int32())
     payloads = pa.array(map(encode_parcel, parcels.values()), pa.binary())
     return pa.RecordBatch.from_arrays([keys, payloads], schema=_PLANNED)

@@ -58,7 +58,7 @@ class ChargeRow(msgspec.Struct, array_like=True, gc=False):
 
 
 class Parcel(msgspec.Struct, array_like=True):
-    """Rows that travel to one shard together: one Spark row per parcel is far cheaper than one per event."""
+    """Rows that travel to one page together: one Spark row per parcel is far cheaper than one per event."""
 
     charge_rows: list[ChargeRow] = []
     records: list[OutputRecord] = []
@@ -129,7 +129,7 @@ def dead_letter_record(topic: str, value: bytes | None, source: Source, error: I
 
 
 def encode_parcel(parcel: Parcel) -> bytes:
-    """The parcel in msgpack, for its way to a shard."""
+    """The parcel in msgpack, for its way to a page."""
     return _PACK.encode(parcel)
 
 

@@ -53,7 +53,7 @@ class JobHealth:
         )
         self._known_entities = Gauge(
             "sluice_known_entities",
-            "Entities with stored counters, in the shards that were charged since the process started",
+            "Entities with stored counters, in the pages that were charged since the process started",
             registry=self.registry,
         )
         self._mirror: dict[str, Any] | None = None

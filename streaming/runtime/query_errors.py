@@ -77,7 +77,7 @@ _PLACES = [
         rf"offset=(?P<offset>\d+)\b.* out of range for partition {_PARTITION}",
         rf"partition {_PARTITION}\b",
         # Sluice
-        rf"\b{StateError.__name__}: shard (?P<shard>\d+): ",
+        rf"\b{StateError.__name__}: page (?P<page>\d+): ",
     )
 ]
 """How an error names where it is. The first match counts; the fields are only shown, and nothing acts on them."""

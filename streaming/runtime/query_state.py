@@ -16,12 +16,12 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What an error that ended a query names: the record or partition that was read, or the shard of the state."""
+    """What an error that ended a query names: the record or partition that was read, or the page of the state."""
 
     topic: str | None = None
     partition: int | None = None
     offset: int | None = None
-    shard: int | None = None
+    page: int | None = None
 
     def known(self) -> dict[str, str | int]:
         """The fields that are known, by name."""

@@ -1,10 +1,12 @@
 """The Spark session of the job."""
 
 import atexit
+import logging
 import os
 import shutil
 import signal
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 from threading import current_thread, main_thread
@@ -17,7 +19,10 @@ from configs.settings import Settings
 from streaming.checkpoint.folder import Checkpoint
 from streaming.java.jars import SPARK_JARS
 from streaming.java.java import find_java
+from streaming.lean_workers import PYSPARK_VERSION, are_lean
 from streaming.runtime.permissions import OWNER_ONLY
+
+log = logging.getLogger("sluice.session")
 
 _LOGGING = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 _STACK = "-Xss32m"
@@ -27,6 +32,7 @@ With Java's 1 MiB an interrupted micro-batch prints a StackOverflowError of 1 02
 uses of that.
 """
 
+_DAEMON = "spark.python.daemon.module"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 _LONGEST_SOCKET_FOLDER_BYTES = 60
@@ -71,9 +77,16 @@ def session_properties(settings: Settings) -> dict[str, str]:
     """The properties of the session. Section `spark` overrides all but Java's options, which it adds to."""
     checkpoints = (Checkpoint(settings.enforce.checkpoint), Checkpoint(settings.audit.checkpoint))
     local = all(checkpoint.is_local for checkpoint in checkpoints)
-    properties = _DEFAULTS | (_LOCAL_CHECKPOINTS if local else {}) | settings.spark
+    properties = _DEFAULTS | (_LOCAL_CHECKPOINTS if local else {}) | _workers(settings) | settings.spark
     properties[_JAVA_OPTIONS] = f"{_LOGGING} {_STACK} {properties.get(_JAVA_OPTIONS, '')}".strip()
     return properties
+
+
+def _workers(settings: Settings) -> dict[str, str]:
+    """The daemon of the Python workers; PySpark's own on the machines of a cluster, unless the workers are lean."""
+    if are_lean(settings.enforce.lean_workers):
+        return {_DAEMON: "streaming.runtime.lean_daemon"}
+    return {_DAEMON: "streaming.runtime.worker_daemon"} if settings.spark["spark.master"].startswith("local") else {}
 
 
 def start_session(settings: Settings) -> SparkSession:
@@ -88,6 +101,12 @@ def start_session(settings: Settings) -> SparkSession:
     if properties["spark.master"].startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         properties = local_properties() | properties
+    if settings.enforce.lean_workers and not are_lean(wanted=True):
+        log.warning(
+            "enforce.lean_workers is for PySpark %s; this is %s, whose own workers are slower and decide the same",
+            PYSPARK_VERSION,
+            version("pyspark"),
+        )
     find_java()
     properties["spark.jars"] = ",".join(map(str, SPARK_JARS.paths()))
     interrupt = signal.getsignal(signal.SIGINT)
@@ -121,7 +140,6 @@ def local_properties() -> dict[str, str]:
     properties = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.python.daemon.module": "streaming.runtime.worker_daemon",
     }
     sockets = mkdtemp(prefix="sluice-")  # accessible to this user only
     atexit.register(shutil.rmtree, sockets, ignore_errors=True)

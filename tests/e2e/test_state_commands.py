@@ -34,14 +34,14 @@ QUOTAS = [
 ]
 
 
-def job_with(folder: Path, broker: str, checkpoint: str, shards: int, shuffle_partitions: int) -> JobProcess:
+def job_with(folder: Path, broker: str, checkpoint: str, pages: int, shuffle_partitions: int) -> JobProcess:
     """The job of this folder, with its topics and tables, under other settings."""
     enforce: Json = {
         "checkpoint": str(folder / checkpoint),
         "shuffle_partitions": shuffle_partitions,
         "max_offsets_per_trigger": 400,
     }
-    return JobProcess(folder, broker, QUOTAS, state={"shards": shards}, enforce=enforce)
+    return JobProcess(folder, broker, QUOTAS, state={"pages": pages}, enforce=enforce)
 
 
 def state(job: JobProcess, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -70,10 +70,10 @@ def requests_of(start_ms: int) -> list[bytes]:
     return [*overdrawn, *middle, b"no event", *again]
 
 
-def test_balances_survive_other_shards_partitions_and_checkpoints(kafka_broker: str, tmp_path: Path) -> None:
-    """8 shards, resharded to 200, exported and imported into 3: one decision a request, the ones of `simulate`."""
+def test_balances_survive_other_pages_partitions_and_checkpoints(kafka_broker: str, tmp_path: Path) -> None:
+    """8 pages, resharded to 200, exported and imported into 3: one decision a request, the ones of `simulate`."""
     folder = tmp_path / "moved"
-    job = job_with(folder, kafka_broker, "first", shards=8, shuffle_partitions=2)
+    job = job_with(folder, kafka_broker, "first", pages=8, shuffle_partitions=2)
     ensure_topics(job.settings.topics, job.settings.kafka)
     topics, requests = job.settings.topics, requests_of(time.time_ns() // 1_000_000)
     job.start()
@@ -81,16 +81,16 @@ def test_balances_survive_other_shards_partitions_and_checkpoints(kafka_broker: 
     job.publish(requests)
     answered = stop_after_a_micro_batch(job, len(requests))
 
-    job = job_with(folder, kafka_broker, "first", shards=200, shuffle_partitions=1)
+    job = job_with(folder, kafka_broker, "first", pages=200, shuffle_partitions=1)
     resharded = state(job, "reshard")
-    assert f"from 8 shards to 200 shards in {folder / 'first'}" in resharded.stdout, resharded.stderr
+    assert f"from 8 pages to 200 pages in {folder / 'first'}" in resharded.stdout, resharded.stderr
     assert f"goes on at {topics.requests} 0:{answered};" in resharded.stdout
     job.start()
     answered = stop_after_a_micro_batch(job, len(requests))
 
     exported = state(job, "export", folder / "balances")
     assert exported.stdout.startswith("exported "), exported.stderr
-    job = job_with(folder, kafka_broker, "second", shards=3, shuffle_partitions=2)
+    job = job_with(folder, kafka_broker, "second", pages=3, shuffle_partitions=2)
     imported = state(job, "import", folder / "balances")
     assert f"goes on at {topics.requests} 0:{answered}\n" in imported.stdout, imported.stderr
     job.start()
@@ -116,7 +116,7 @@ def untimed(decision: Json) -> Json:
 
 def test_a_partition_gained_since_the_export_is_read_from_its_beginning(kafka_broker: str, tmp_path: Path) -> None:
     """And one that is gone stops the start: the topic isn't the one that the balances come from."""
-    settings = job_with(tmp_path / "gained", kafka_broker, "checkpoint", shards=8, shuffle_partitions=2).settings
+    settings = job_with(tmp_path / "gained", kafka_broker, "checkpoint", pages=8, shuffle_partitions=2).settings
     topic = settings.topics.requests
     assert starting_offsets(settings) == "earliest"
     ensure_topics(settings.topics, settings.kafka)

@@ -21,24 +21,23 @@ from streaming.enforce.wire import OutputRecord
 from streaming.errors import StateFileError
 from tests import strategies
 from tests.micro_batches import MicroBatches
+from tests.unit.test_pages import charges
 from tests.unit.test_resharding import ChargeList, bits, stored
-from tests.unit.test_shard import charges
 
 DEFAULTS = load_settings(environment={})
 
 
-def balances_of(shards: dict[int, bytes], count: int) -> Balances:
-    return Balances(Origin(count, "quota-requests", (11, 1000), (11, 1000)), {0: 17, 1: 2**40}, shards)
+def balances_of(pages: dict[int, bytes], count: int) -> Balances:
+    return Balances(Origin(count, "quota-requests", (11, 1000), (11, 1000)), {0: 17, 1: 2**40}, pages)
 
 
 def all_bits(balances: Balances) -> dict[str, list[bytes]]:
-    decoded = (decode(payload, balances.origin.shards) for payload in balances.shards.values())
-    return {key: columns for shard in decoded for key, columns in bits(*shard).items()}
+    return bits(*decode(balances.pages.values(), balances.origin.pages))
 
 
 @settings(deadline=None)
 @given(charge_list=charges, before=st.integers(1, 9), after=st.integers(1, 9))
-def test_a_file_imported_with_another_shard_count_has_every_counter_bit_for_bit(
+def test_a_file_imported_with_another_page_count_has_every_counter_bit_for_bit(
     tmp_path_factory: pytest.TempPathFactory, charge_list: ChargeList, before: int, after: int
 ) -> None:
     """And the same offsets."""
@@ -53,7 +52,7 @@ def test_a_file_imported_with_another_shard_count_has_every_counter_bit_for_bit(
     assert all_bits(imported) == all_bits(exported)
     assert imported.entities() == exported.entities() == len({tags.key() for tags, *_ in charge_list})
     assert imported.offsets == exported.offsets
-    assert imported.origin.shards == after
+    assert imported.origin.pages == after
 
 
 @settings(deadline=None)
@@ -70,10 +69,10 @@ def test_decisions_after_it_equal_those_without_it(
     """Wherever the stream is cut."""
     quotas, plan = Quotas(entries), PipelineSettings.of(DEFAULTS)
     events = [(value, Source("quota-requests", 0, offset, strategies.START_MS)) for offset, value in enumerate(stream)]
-    first, second = MicroBatches(plan._replace(shards=before)), MicroBatches(plan._replace(shards=after))
+    first, second = MicroBatches(plan._replace(pages=before)), MicroBatches(plan._replace(pages=after))
 
     records = first.run(events[:cut], quotas)
-    second.state = dict(balances_of(first.state, before).resharded(after).shards)
+    second.state = dict(balances_of(first.state, before).resharded(after).pages)
     records += second.run(events[cut:], quotas)
 
     assert answers(records) == answers(list(Simulation(quotas, DEFAULTS).decide(stream)))
@@ -128,7 +127,7 @@ def test_an_export_never_replaces_a_file(tmp_path: Path) -> None:
     with pytest.raises(StateFileError, match="is there already"):
         write_balances(file, balances_of({}, 5))
 
-    assert read_balances(file).origin.shards == 4
+    assert read_balances(file).origin.pages == 4
 
 
 def test_an_export_is_for_its_owner_alone(tmp_path: Path, usual_umask: None) -> None:  # noqa: ARG001 -- a state

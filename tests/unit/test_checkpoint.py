@@ -38,7 +38,7 @@ def test_a_replayed_batch_is_begun_as_it_was_the_first_time(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda s: replace(s, state=replace(s.state, shards=8)), "state.shards"),
+        (lambda s: replace(s, state=replace(s.state, pages=8)), "state.pages"),
         (lambda s: replace(s, topics=replace(s.topics, requests="other")), "topics.requests"),
         (lambda s: replace(s, quota=QuotaSettings(client_window=Window(5, 1000))), "quota.window.num"),
         (lambda s: replace(s, quota=QuotaSettings(controller_window=Window(11, 2000))), "controller.quota.window.num"),
@@ -99,7 +99,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         Checkpoint(str(tmp_path / "file")).sluice.write("x", b"")
 
 
-def test_a_checkpoint_with_its_shards_under_other_keys_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_with_its_pages_under_other_keys_is_refused(tmp_path: Path) -> None:
     """Its balances would not be found, and everybody's bucket be full again."""
     settings, folder = settings_in(tmp_path), Checkpoint(str(tmp_path))
     made_before_there_were_layouts = {

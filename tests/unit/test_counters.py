@@ -14,9 +14,9 @@ from state.arithmetic.counter import EntityCounters
 from state.arithmetic.sampled_rate import SampledRate
 from state.quotas.kinds import Coexistence, QuotaKind, QuotaSettings
 from state.store.codec import decode
-from state.store.shard import Shard
+from state.store.pages import Pages
 from tests import strategies
-from tests.unit.test_shard import contents
+from tests.unit.test_pages import contents
 
 FOREVER_MS = 2**50
 ONE_BY_ONE = 2**31
@@ -56,13 +56,13 @@ micro_batches = st.lists(
 
 def charge_all(batches: Sequence[dict[str, list[ChargedRequest]]], quota: QuotaSettings, together: int) -> object:
     """What came of every request, and what is stored in the end; the state goes through bytes between batches."""
-    stored, answers = Shard().to_bytes(1, FOREVER_MS, quota), []
+    stored, answers = Pages().to_bytes([0], 1, FOREVER_MS, quota), []
     for number, batch in enumerate(batches):
-        shard = Shard.from_bytes(stored, 1)
+        page = Pages.from_bytes(stored, 1)
         places = {id(request): (number, key, place) for key in batch for place, request in enumerate(batch[key])}
-        for request, outcomes in shard.charge(batch, quota, together):
+        for request, outcomes in page.charge(batch, quota, together):
             answers.append((places[id(request)], repr(outcomes)))
-        stored = shard.to_bytes(1, FOREVER_MS, quota)
+        stored = page.to_bytes([0], 1, FOREVER_MS, quota)
     keys, columns = decode(stored, 1)
     state = sorted((key, everything(counters)) for key, counters in zip(keys, counters_from(columns), strict=True))
     return sorted(answers), state
@@ -115,7 +115,7 @@ def test_withheld_bytes_are_recorded_measured_and_taken_back_as_kafka_does(
 ) -> None:
     """Every reading, then and later, is that of a rate with record(x), measure, record(-x); KIP-219."""
     quota, key, kind = QuotaSettings(), "a|", QuotaKind.CONSUMER_BYTE_RATE
-    shard, kafka, now_ms = Shard(), SampledRate(), strategies.START_MS
+    page, kafka, now_ms = Pages(), SampledRate(), strategies.START_MS
     for after_ms, amount, withheld in events:
         now_ms += after_ms
         kafka.record(amount, quota.client_window, now_ms)
@@ -124,10 +124,10 @@ def test_withheld_bytes_are_recorded_measured_and_taken_back_as_kafka_does(
             kafka.record(-amount, quota.client_window, now_ms)
 
         charge = Charge(kind, "user", 100.0, False, [amount], withheld=withheld)
-        ((_, (outcome,)),) = shard.charge({key: [ChargedRequest(now_ms, [charge])]}, quota, together)
+        ((_, (outcome,)),) = page.charge({key: [ChargedRequest(now_ms, [charge])]}, quota, together)
 
         assert (outcome.value, outcome.rate, outcome.violated) == (amount, expected, expected > 100.0)
-    assert shard.counters(key).rates[kind] == kafka
+    assert page.counters(key).rates[kind] == kafka
 
 
 @given(batches=micro_batches, quota=strategies.quota_settings, partitions=amounts, together=st.sampled_from([1, 2**31]))
@@ -137,12 +137,12 @@ def test_executed_mutations_are_charged_below_zero_whatever_the_bucket_holds(
     """After any past: nothing is refused, and every partition is taken."""
     limit, key, now_ms = 5.0, KEYS[0], strategies.START_MS
     quota = replace(quota, coexistence=Coexistence.MAX)
-    shard = Shard()
+    page = Pages()
     for batch in batches:
-        shard.charge(batch, quota, together)
+        page.charge(batch, quota, together)
     charges = [Charge(QuotaKind.CONTROLLER_MUTATION_RATE, "user", limit, False, [count]) for count in (0.0, partitions)]
 
-    (_, (before,)), (_, (after,)) = shard.charge(
+    (_, (before,)), (_, (after,)) = page.charge(
         {key: [ChargedRequest(now_ms, [charge]) for charge in charges]}, quota, together
     )
 
@@ -154,9 +154,9 @@ def test_executed_mutations_are_charged_below_zero_whatever_the_bucket_holds(
 def test_a_request_is_answered_once_though_damaged_state_names_its_entity_twice(together: int) -> None:
     """A second row of the same name must not make a second decision."""
     row = columns_of([EntityCounters()])
-    shard = Shard(["a|", "a|"], concatenate([row, row]))
+    page = Pages(["a|", "a|"], concatenate([row, row]))
     request = ChargedRequest(0, [Charge(QuotaKind.PRODUCER_BYTE_RATE, "user", 1.0, False, [1.0])])
 
-    answers = shard.charge({"a|": [request]}, QuotaSettings(coexistence=Coexistence.MAX), together)
+    answers = page.charge({"a|": [request]}, QuotaSettings(coexistence=Coexistence.MAX), together)
 
     assert len(answers) == 1

@@ -549,7 +549,7 @@ def _decided(
         decided += [json.loads(record.value) for record in job.run(planned, quotas)]
     counters: dict[str, Any] = {}
     for payload in job.state.values():
-        keys, columns = decode(payload, settings.shards)
+        keys, columns = decode([payload], settings.pages)
         stored = counters_from(columns)
         for key, one in zip(keys, stored, strict=True):
             rates = {

@@ -46,8 +46,8 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     )
 
 
-def _with_shards(settings: Settings, shards: int) -> Settings:
-    return dataclasses.replace(settings, state=dataclasses.replace(settings.state, shards=shards))
+def _with_pages(settings: Settings, pages: int) -> Settings:
+    return dataclasses.replace(settings, state=dataclasses.replace(settings.state, pages=pages))
 
 
 def test_every_check_is_one_line_and_any_failure_is_exit_1(
@@ -86,10 +86,19 @@ def test_missing_jars_say_how_to_get_them(tmp_path: Path, monkeypatch: pytest.Mo
 def test_sizing_says_what_the_frozen_numbers_mean(settings: Settings) -> None:
     enforce = dataclasses.replace(settings.enforce, shuffle_partitions=12)
 
-    found = doctor.check_sizing(_with_shards(dataclasses.replace(settings, enforce=enforce), 64))
+    found = doctor.check_sizing(_with_pages(dataclasses.replace(settings, enforce=enforce), 64))
 
-    assert found.startswith("64 shards; tasks that work on them: 12, more than 64 would be idle; on ")
-    assert found.endswith(" s for each million known entities")
+    assert found == "64 pages; a micro-batch reads and writes those it charges, in 12 tasks; the workers are lean"
+
+
+def test_a_checkpoint_with_few_pages_is_told_of_more(settings: Settings) -> None:
+    """One of a release with fewer; it goes on with them."""
+    check_origin(Checkpoint(settings.enforce.checkpoint), _with_pages(settings, 32))
+
+    found = doctor.check_sizing(settings)
+
+    assert found.startswith("32 pages; ")
+    assert found.endswith("; `sluice state reshard` moves the balances to 16384 pages")
 
 
 def test_a_broker_that_does_not_answer_is_named(settings: Settings) -> None:
@@ -105,14 +114,14 @@ def test_a_new_checkpoint_is_fine_and_stays_untouched(settings: Settings) -> Non
 def test_a_checkpoint_tells_what_it_was_made_with(settings: Settings) -> None:
     check_origin(Checkpoint(settings.enforce.checkpoint), settings)
 
-    assert f'"shards":{settings.state.shards}' in doctor.check_checkpoint(settings)
+    assert " was made with pages 16384, requests_topic quota-requests, " in doctor.check_checkpoint(settings)
 
 
-def test_a_checkpoint_of_another_shard_count_fails(settings: Settings) -> None:
-    check_origin(Checkpoint(settings.enforce.checkpoint), _with_shards(settings, 7))
+def test_a_checkpoint_of_another_page_count_fails(settings: Settings) -> None:
+    check_origin(Checkpoint(settings.enforce.checkpoint), _with_pages(settings, 7))
 
-    with pytest.raises(CheckpointError, match=r"was made with state\.shards = 7"):
-        doctor.check_checkpoint(settings)
+    with pytest.raises(CheckpointError, match=r"was made with state\.pages = 7"):
+        doctor.check_checkpoint(_with_pages(settings, 8))
 
 
 def test_a_checkpoint_below_a_file_fails(settings: Settings) -> None:

@@ -181,12 +181,12 @@ BAD = {
 
 
 def planned(value: bytes | None) -> list[tuple[int, ChargeRow | OutputRecord]]:
-    """The rows of one event, each with its shard."""
+    """The rows of one event, each with its page."""
     rows: list[tuple[int, ChargeRow | OutputRecord]] = []
     for parcels in plan([(value, SOURCE)], Quotas(), PipelineSettings.of(DEFAULTS), decided_at_ms=0):
-        for shard, parcel in parcels.items():
-            rows += [(shard, row) for row in parcel.charge_rows]
-            rows += [(shard, record) for record in parcel.records]
+        for page, parcel in parcels.items():
+            rows += [(page, row) for row in parcel.charge_rows]
+            rows += [(page, record) for record in parcel.records]
     return rows
 
 
@@ -205,14 +205,14 @@ def test_a_bad_event_names_its_field_and_what_is_wrong(name: str) -> None:
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_event_is_kept_whole_in_its_dead_letter(name: str) -> None:
-    """Source, error and the original bytes; the shard it travels through exists."""
+    """Source, error and the original bytes; the page it travels through exists."""
     value = BAD[name][0]
     settings = PipelineSettings.of(DEFAULTS)
 
-    ((shard, record),) = planned(value)
+    ((page, record),) = planned(value)
 
     assert isinstance(record, OutputRecord)
-    assert 0 <= shard < settings.shards
+    assert 0 <= page < settings.pages
     letter = json.loads(record.value)
     assert record.topic == "quota-dead-letters"
     assert letter["source"] == {"topic": "quota-requests", "partition": 2, "offset": 17}

@@ -8,10 +8,10 @@ from scripts.reliability.fuzz import fuzz
 from state.errors import InvalidRequestError, StateError
 from state.quotas.kinds import KINDS_BY_CODE, QuotaSettings
 from state.store.codec import decode
-from state.store.shard import Shard
+from state.store.pages import Pages
 from streaming.enforce.parsing import EventLimits, parse_request
 from streaming.enforce.source import Source
-from tests.unit.test_shard import GOLDEN
+from tests.unit.test_pages import GOLDEN
 
 SOURCE = Source("requests", 0, 0, 1_700_000_000_000)
 
@@ -34,24 +34,24 @@ def test_any_bytes_are_an_event_or_refused(value: bytes) -> None:
 @given(st.binary(max_size=400))
 def test_any_bytes_are_state_or_refused(value: bytes) -> None:
     try:
-        decode(value, 4)
+        decode([value], 4)
     except StateError:
         return
 
 
 def test_damaged_counts_take_no_memory() -> None:
     """A flipped length would otherwise make the reader ask for gigabytes."""
-    stored = bytearray(Shard().to_bytes(4, 1000, QuotaSettings()))
+    stored = bytearray(Pages().to_bytes([0], 4, 1000, QuotaSettings())[0])
     stored[9:13] = b"null"
     with pytest.raises(StateError, match="damaged"):
-        decode(bytes(stored), 4)
+        decode([bytes(stored)], 4)
 
 
 def test_a_rate_of_no_known_kind_is_damage() -> None:
     """Else it would be found in the middle of a micro-batch."""
     stored = bytearray((GOLDEN / "state-v1.bin").read_bytes())
-    decode(bytes(stored), 4)
+    decode([bytes(stored)], 4)
     kinds = stored.index(b"\x00\x05\x03")
     stored[kinds + 1] = max(KINDS_BY_CODE) + 1
     with pytest.raises(StateError, match="damaged"):
-        decode(bytes(stored), 4)
+        decode([bytes(stored)], 4)

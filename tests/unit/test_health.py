@@ -140,12 +140,12 @@ def test_a_mirror_of_the_clusters_quotas_is_in_the_body_and_the_metrics(
 
 def test_readyz_names_topic_partition_and_offset_of_what_ended_a_query(server: HealthServer, health: JobHealth) -> None:
     ended = QueryState(RunState.GIVEN_UP, 0, 1, "lost", Place("requests", 3, 700))
-    health.heartbeat({"enforce": ended, "audit": replace(ended, place=Place(shard=5))}, 1)
+    health.heartbeat({"enforce": ended, "audit": replace(ended, place=Place(page=5))}, 1)
 
     queries = json.loads(get(server, "/readyz")[1])["queries"]
 
     assert queries["enforce"]["place"] == {"topic": "requests", "partition": 3, "offset": 700}
-    assert queries["audit"]["place"] == {"shard": 5}
+    assert queries["audit"]["place"] == {"page": 5}
 
 
 def test_known_entities_are_a_metric(server: HealthServer, health: JobHealth) -> None:

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from configs.settings import Settings, load_settings
-from state.errors import StateError
 from state.quotas.entity import Tags
 from state.quotas.kinds import QuotaKind
 from streaming.balances.file import Balances
@@ -15,11 +15,12 @@ from streaming.checkpoint.folder import Checkpoint
 from streaming.checkpoint.origin import Origin, check_origin
 from streaming.errors import CheckpointError
 from tests.unit.test_resharding import stored
-from tests.unit.test_shard import entities
 
 DEFAULTS = load_settings(environment={})
+DEFAULTS = replace(DEFAULTS, state=replace(DEFAULTS.state, pages=600))
 USERS = [Tags(f"user{number}") for number in range(20)]
-SHARDS = 32
+PAGES = 600
+"""In three files."""
 
 
 @pytest.fixture
@@ -32,20 +33,33 @@ def settings(tmp_path: Path) -> Settings:
 def balances(settings: Settings) -> Balances:
     """Twenty users' byte rates."""
     charges = [(user, QuotaKind.PRODUCER_BYTE_RATE, 1.0, 7.0, 5) for user in USERS]
-    return Balances(Origin.of(settings), {0: 17}, stored(charges, SHARDS))
+    return Balances(Origin.of(settings), {0: 17}, stored(charges, PAGES))
 
 
-def test_each_shard_starts_with_its_imported_balances_every_time(settings: Settings, balances: Balances) -> None:
-    """A repeated micro-batch finds what the first run found; a shard without entities begins empty."""
+def test_each_page_starts_with_its_imported_balances_every_time(settings: Settings, balances: Balances) -> None:
+    """A repeated micro-batch finds what the first run found; a page without entities begins empty."""
     store_imported(Checkpoint(settings.enforce.checkpoint), balances)
     check_origin(Checkpoint(settings.enforce.checkpoint), settings)
 
     imported = ImportedBalances.of(settings)
 
     for _ in range(2):
-        found = {number: entities(imported.shard(number)) for number in range(SHARDS)}
-        assert sum(found.values()) == len(USERS)
-        assert {number for number, count in found.items() if count} == balances.shards.keys()
+        assert imported.pages(range(PAGES)) == balances.pages
+    for number in range(PAGES):
+        assert imported.pages([number]) == {at: page for at, page in balances.pages.items() if at == number}
+    assert imported.all_pages() == balances.pages
+
+
+def test_balances_that_an_earlier_release_imported_are_found(settings: Settings, balances: Balances) -> None:
+    """It wrote one file for each page."""
+    folder = Checkpoint(settings.enforce.checkpoint)
+    for number, payload in balances.pages.items():
+        folder.sluice.write(f"seeds/{number:05d}.bin", payload)
+    folder.sluice.write("start.json", msgspec.json.encode({"offsets": {"0": 17}, "seeded": list(balances.pages)}))
+
+    imported = ImportedBalances.of(settings)
+
+    assert imported.pages(range(PAGES)) == imported.all_pages() == balances.pages
 
 
 def test_a_checkpoint_of_its_own_has_no_imported_balances(settings: Settings) -> None:
@@ -54,11 +68,11 @@ def test_a_checkpoint_of_its_own_has_no_imported_balances(settings: Settings) ->
     check_origin(folder, settings)
 
     assert read_imported_start(folder) is None
-    assert entities(ImportedBalances.of(settings).shard(0)) == 0
+    assert not ImportedBalances.of(settings).pages(range(PAGES))
 
 
 def test_an_import_that_was_cut_short_is_never_run(settings: Settings, balances: Balances) -> None:
-    """Some shards would begin with nothing, and requests be charged twice."""
+    """Some pages would begin with nothing, and requests be charged twice."""
     folder = Checkpoint(settings.enforce.checkpoint)
     store_imported(folder, balances)
     folder.sluice.remove("start.json")
@@ -67,15 +81,14 @@ def test_an_import_that_was_cut_short_is_never_run(settings: Settings, balances:
         ImportedBalances.of(settings)
 
 
-def test_imported_balances_that_are_gone_or_damaged_are_no_empty_shard(settings: Settings, balances: Balances) -> None:
+def test_imported_balances_that_are_gone_or_damaged_are_no_empty_page(settings: Settings, balances: Balances) -> None:
     """It is an error that says what to do."""
     folder = Checkpoint(settings.enforce.checkpoint)
     store_imported(folder, balances)
-    number = min(balances.shards)
 
-    folder.sluice.write(f"seeds/{number:05d}.bin", balances.shards[number][:-1])
-    with pytest.raises(StateError, match="restore the checkpoint from a backup"):
-        ImportedBalances.of(settings).shard(number)
-    folder.sluice.remove(f"seeds/{number:05d}.bin")
+    folder.sluice.write("seeds/pages-00000.bin", b"half")
+    with pytest.raises(CheckpointError, match="restore the checkpoint from a backup"):
+        ImportedBalances.of(settings).pages([0])
+    folder.sluice.remove("seeds/pages-00000.bin")
     with pytest.raises(CheckpointError, match="is missing"):
-        ImportedBalances.of(settings).shard(number)
+        ImportedBalances.of(settings).pages([0])

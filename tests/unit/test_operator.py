@@ -11,15 +11,19 @@ import pyarrow as pa
 import pytest
 
 from configs.settings import load_settings
+from state.arithmetic.charge import Charge
+from state.decisions.decision import RequestHead
 from state.errors import StateError
 from state.quotas.entity import Tags
-from state.store.shard import Shard
-from streaming.checkpoint.shard_keys import spark_key_of_shard
+from state.quotas.kinds import QuotaKind
+from state.store.pages import Pages, page_of_entity
+from streaming.checkpoint.page_keys import spark_key_of_page
 from streaming.enforce import garbage_collection
 from streaming.enforce.batch_properties import BatchProperties
 from streaming.enforce.pipeline_settings import PipelineSettings
-from streaming.enforce.stages import combiner, shard_decider, stored_shard
+from streaming.enforce.stages import PageDecider, combiner, stored_pages
 from streaming.enforce.wire import ChargeRow, Parcel, encode_parcel
+from streaming.lean_workers import Decided, Group, Groups
 
 SETTINGS = PipelineSettings.of(load_settings(environment={}))
 
@@ -59,27 +63,63 @@ def test_parts_never_leave_the_operator_of_a_plan_that_does_not_combine_them(
     job = load_settings(environment={})
     job = replace(job, enforce=replace(job.enforce, checkpoint=str(tmp_path)))
     parcel = {"payload": [encode_parcel(Parcel([row], [])) for row in (charge_row(part) for part in (0, 1))]}
-    state = Mock(exists=False)
+    state, key, one_page = Mock(exists=False), (spark_key_of_page(0),), SETTINGS._replace(pages=1)
 
     monkeypatch.setattr(BatchProperties, "of_task", lambda: BatchProperties(1, 0, combined=False))
     with pytest.raises(RuntimeError, match="doesn't combine"):
-        list(shard_decider(job, SETTINGS)((0,), [pd.DataFrame(parcel)], state))
+        list(PageDecider(job, one_page)(key, [pd.DataFrame(parcel)], state))
     state.update.assert_not_called()
 
     monkeypatch.setattr(BatchProperties, "of_task", lambda: BatchProperties(1, 0, combined=True))
     known = Mock()
-    (rows,) = shard_decider(job, SETTINGS, known)((0,), [pd.DataFrame(parcel)], state)
+    (rows,) = PageDecider(job, one_page, known)(key, [pd.DataFrame(parcel)], state)
     assert list(rows["partial"]) == [True]
-    known.add.assert_called_once_with({0: 2})
+    known.add.assert_called_once_with({key[0]: 2})
+
+
+def test_a_lean_worker_decides_the_pages_that_pyspark_decides_one_by_one(tmp_path: Path) -> None:
+    """The rows in few, the states in the order of the groups."""
+    job = load_settings(environment={})
+    job = replace(job, enforce=replace(job.enforce, checkpoint=str(tmp_path)))
+    settings = SETTINGS._replace(pages=4)
+    groups, frames, pandas_state = [], {}, {}
+    for number in range(4):
+        keys = [key for key in (f"user-{count}|" for count in range(40)) if page_of_entity(key, 4) == number]
+        rows = [single_row(offset, key) for offset, key in enumerate(keys)]
+        payloads = [encode_parcel(Parcel(rows[:3], [])), encode_parcel(Parcel(rows[3:], []))]
+        groups.append(Group(spark_key_of_page(number), None, payloads))
+        frames[groups[-1].key] = [pd.DataFrame({"payload": payloads})]
+
+    decided = PageDecider(job, settings)((), Groups(groups), None)
+    one_by_one = []
+    for key, rows_of_page in frames.items():
+        state = Mock(exists=False)
+        (frame,) = PageDecider(job, settings)((key,), rows_of_page, state)
+        one_by_one += [value for values in frame["values"] for value in values]
+        pandas_state[key] = state.update.call_args.args[0]
+
+    assert isinstance(decided, Decided)
+    assert list(decided.states) == list(pandas_state.values())
+    assert sorted(value for row in decided.rows for value in row[3]) == sorted(one_by_one)
+    again = Groups(group._replace(state=state) for group, state in zip(groups, decided.states, strict=True))
+    assert PageDecider(job, settings)((), again, None) != decided
+
+
+def single_row(offset: int, key: str) -> ChargeRow:
+    """A request of 5 bytes under a limit of 1 byte/s, decided by its one counter."""
+    charge = Charge(QuotaKind.PRODUCER_BYTE_RATE, "user", 1.0, False, [5.0])
+    user = key.removesuffix("|")
+    head = RequestHead(f"q-0-{offset}", "", user, "", "Produce", None, [], 0, [], 1, 0)
+    return ChargeRow(0, offset, 1_700_000_000_000, key, Tags(user=user, client_id=""), [charge], 0, 1, head)
 
 
 def charge_row(part: int) -> ChargeRow:
     return ChargeRow(0, 0, 0, f"user-{part}", Tags(user=f"user-{part}"), [], part, 2, None)
 
 
-def test_damaged_state_names_its_shard() -> None:
+def test_damaged_state_names_its_page() -> None:
     """For the operator, who finds it in `/readyz`."""
-    payload = Shard().to_bytes(32, 0, load_settings(environment={}).quota)
+    (payload,) = Pages().to_bytes([7], 32, 0, load_settings(environment={}).quota)
 
-    with pytest.raises(StateError, match=r"^shard 7: "):
-        stored_shard(spark_key_of_shard(7), payload[:-1], 32)
+    with pytest.raises(StateError, match=r"^page 7: "):
+        stored_pages({3: payload, 7: payload[:-1]}, 32)

@@ -13,7 +13,7 @@ from streaming.enforce.pipeline_settings import PipelineSettings
 from streaming.enforce.source import Source
 from streaming.enforce.wire import DecisionPart, OutputRecord, Parcel, decode_parts, packed
 
-SETTINGS = PipelineSettings.of(load_settings(environment={}))._replace(shards=3)
+SETTINGS = PipelineSettings.of(load_settings(environment={}))._replace(pages=3)
 QUOTAS = Quotas([QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 10.0)])
 
 
@@ -30,7 +30,7 @@ def offsets(parcels: list[Parcel]) -> list[int]:
     return sorted(row.offset for parcel in parcels for row in parcel.charge_rows)
 
 
-def test_all_rows_for_a_shard_travel_in_one_parcel() -> None:
+def test_all_rows_for_a_page_travel_in_one_parcel() -> None:
     """A dead letter among them."""
     events = [*(produce(offset) for offset in range(50)), (b"{", Source("requests", 0, 50, 0))]
 
@@ -47,7 +47,7 @@ def test_parcels_are_sent_before_they_hold_too_much() -> None:
     events = [produce(offset) for offset in range(50)]
     event_bytes = len(events[0][0])
 
-    sent = list(plan(events, QUOTAS, SETTINGS, 0, max_parcel_bytes=10 * event_bytes // SETTINGS.shards))
+    sent = list(plan(events, QUOTAS, SETTINGS, 0, max_parcel_bytes=10 * event_bytes // SETTINGS.pages))
 
     assert [len(offsets(list(parcels.values()))) for parcels in sent] == [10] * 5 + [0]
 

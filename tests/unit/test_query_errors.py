@@ -147,7 +147,7 @@ def test_a_java_that_is_gone_is_a_cause() -> None:
             " partition requests-5 could be determined",
             Place("requests", 5),
         ),
-        ("state.errors.StateError: shard 12: stored state is cut short", Place(shard=12)),
+        ("state.errors.StateError: page 12: stored state is cut short", Place(page=12)),
         ("java.io.IOException: disk", None),
     ],
 )
@@ -156,5 +156,5 @@ def test_the_place_that_an_error_names_is_given_apart(message: str, place: Place
     assert reason_of(RuntimeError(REPORT.format(outer=message)), "enforce").place == place
 
 
-def test_an_error_of_sluices_own_names_its_shard() -> None:
-    assert reason_of(StateError("shard 3: stored state is cut short"), "enforce").place == Place(shard=3)
+def test_an_error_of_sluices_own_names_its_page() -> None:
+    assert reason_of(StateError("page 3: stored state is cut short"), "enforce").place == Place(page=3)

@@ -1,4 +1,4 @@
-"""How a stream is cut into micro-batches, shards and orders never changes a decision."""
+"""How a stream is cut into micro-batches, pages and orders never changes a decision."""
 
 import json
 import random
@@ -44,20 +44,20 @@ def by_id(records: list[OutputRecord]) -> dict[Any, Any]:
 @given(
     stream=st.lists(strategies.events(), max_size=30),
     cuts=st.sets(st.integers(0, 30)),
-    shards=st.sampled_from([1, 2, 7]),
+    pages=st.sampled_from([1, 2, 7]),
     seed=st.integers(0, 2**16),
     entries=strategies.quota_entries,
     quota=strategies.quota_settings,
 )
-def test_batches_shards_and_row_orders_never_change_a_decision(
+def test_batches_pages_and_row_orders_never_change_a_decision(
     stream: list[bytes],
     cuts: set[int],
-    shards: int,
+    pages: int,
     seed: int,
     entries: list[QuotaEntry],
     quota: QuotaSettings,
 ) -> None:
-    """Any cut of the stream, any number of shards and any order of a shard's rows: what `simulate` decides."""
+    """Any cut of the stream, any number of pages and any order of a page's rows: what `simulate` decides."""
     quotas = Quotas(entries, version=3)
     chosen = with_quota(quota)
     expected = by_id(list(Simulation(quotas, chosen).decide(stream)))
@@ -66,7 +66,7 @@ def test_batches_shards_and_row_orders_never_change_a_decision(
     def shuffled(rows: list[ChargeRow | OutputRecord]) -> list[ChargeRow | OutputRecord]:
         return random_order.sample(rows, len(rows))
 
-    plan = PipelineSettings.of(chosen)._replace(shards=shards)
+    plan = PipelineSettings.of(chosen)._replace(pages=pages)
     job = MicroBatches(plan)
     sources = [(value, Source(plan.requests_topic, 0, offset, RECORD_MS)) for offset, value in enumerate(stream)]
     ends = [*sorted(cut for cut in cuts if cut < len(sources)), len(sources)]
@@ -88,7 +88,7 @@ def test_forgetting_idle_entities_never_changes_a_decision(stream: list[bytes], 
     As long as events come in the order of time: one that is later than the expiry may find its entity forgotten.
     """
     quotas = Quotas(entries)
-    plan = PipelineSettings.of(DEFAULTS)._replace(shards=2)
+    plan = PipelineSettings.of(DEFAULTS)._replace(pages=2)
     spread = [
         (re.sub(rb'"timestamp_ms": \d+', b'"timestamp_ms": %d' % (RECORD_MS + offset * 15_000), value), offset)
         for offset, value in enumerate(stream)
@@ -136,7 +136,7 @@ def test_a_wall_clock_that_jumps_never_changes_a_decision(
 ) -> None:
     """Back or forth between micro-batches: only `decided_at_ms` shows it."""
     quotas = Quotas(entries)
-    job = MicroBatches(PipelineSettings.of(DEFAULTS)._replace(shards=2))
+    job = MicroBatches(PipelineSettings.of(DEFAULTS)._replace(pages=2))
     records = [
         record
         for offset, value in enumerate(stream)
@@ -160,7 +160,7 @@ def test_a_clock_that_goes_wrong_is_nobody_elses_business(users: list[bool], jum
         record_ms = RECORD_MS + offset * 1000
         user, at_ms = ("steady", record_ms) if is_steady else ("leaping", record_ms + jumps_ms[offset])
         stream.append((creation(user, at_ms), Source("quota-requests", 0, offset, record_ms)))
-    plan = PipelineSettings.of(DEFAULTS)._replace(shards=1)
+    plan = PipelineSettings.of(DEFAULTS)._replace(pages=1)
     steady = [event for event, is_steady in zip(stream, users, strict=True) if is_steady]
     mixed, alone = MicroBatches(plan), MicroBatches(plan)
 

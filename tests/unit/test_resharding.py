@@ -1,4 +1,4 @@
-"""Stored counters distributed over another number of shards."""
+"""Stored counters distributed over another number of pages."""
 
 from collections import defaultdict
 
@@ -10,19 +10,21 @@ from state.arithmetic.columns import Columns, take
 from state.quotas.entity import Tags
 from state.quotas.kinds import QuotaKind
 from state.store.codec import decode
+from state.store.pages import page_of_entity
 from state.store.resharding import reshard
-from state.store.shard import shard_of_entity
-from tests.unit.test_shard import FOREVER_MS, SETTINGS, charged, charges
+from tests.unit.test_pages import FOREVER_MS, SETTINGS, charged, charges
 
 ChargeList = list[tuple[Tags, QuotaKind, float, float, int]]
 
 
-def stored(charge_list: ChargeList, shards: int) -> dict[int, bytes]:
-    """The stored form of each shard that these charges touch, by number."""
-    by_shard: dict[int, ChargeList] = defaultdict(list)
+def stored(charge_list: ChargeList, pages: int) -> dict[int, bytes]:
+    """The stored form of each page that these charges touch, by number."""
+    by_page: dict[int, ChargeList] = defaultdict(list)
     for charge in charge_list:
-        by_shard[shard_of_entity(charge[0].key(), shards)].append(charge)
-    return {number: charged(*some).to_bytes(shards, FOREVER_MS, SETTINGS) for number, some in by_shard.items()}
+        by_page[page_of_entity(charge[0].key(), pages)].append(charge)
+    return {
+        number: charged(*some).to_bytes([number], pages, FOREVER_MS, SETTINGS)[0] for number, some in by_page.items()
+    }
 
 
 def bits(keys: list[str], columns: Columns) -> dict[str, list[bytes]]:
@@ -33,14 +35,15 @@ def bits(keys: list[str], columns: Columns) -> dict[str, list[bytes]]:
 
 @given(charge_list=charges, before=st.integers(1, 9), after=st.integers(1, 9))
 def test_every_entity_keeps_its_columns_bit_for_bit(charge_list: ChargeList, before: int, after: int) -> None:
-    """Whatever the shard counts; and each entity is where the job will look for it."""
-    decoded = [decode(payload, before) for payload in stored(charge_list, before).values()]
-    expected = {key: columns for shard in decoded for key, columns in bits(*shard).items()}
+    """Whatever the page counts; and each entity is where the job will look for it."""
+    old_pages = stored(charge_list, before).values()
+    expected = bits(*decode(old_pages, before))
 
     found: dict[str, list[bytes]] = {}
-    for number, keys, columns in reshard(decoded, after):
+    for number, payload in reshard(old_pages, before, after).items():
+        keys, columns = decode([payload], after)
         assert keys
-        assert {shard_of_entity(key, after) for key in keys} == {number}
+        assert {page_of_entity(key, after) for key in keys} == {number}
         assert not found.keys() & set(keys)
         found |= bits(keys, columns)
 

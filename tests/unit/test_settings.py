@@ -252,10 +252,10 @@ def test_an_alias_of_a_few_values_is_taken(write: Write) -> None:
 
 def test_a_value_that_aliases_make_giant_is_cut_before_it_is_written(write: Write) -> None:
     """A megabyte, repeated a thousand times where a number is expected."""
-    path = write(f"spark: {{spark.x: &x '{'x' * 1_000_000}'}}\nstate: {{shards: [{','.join(['*x'] * 1000)}]}}\n")
+    path = write(f"spark: {{spark.x: &x '{'x' * 1_000_000}'}}\nstate: {{pages: [{','.join(['*x'] * 1000)}]}}\n")
 
     assert peak_mib(lambda: error_of(path)) < 40
-    assert error_of(path).startswith('state.shards is ["xxxx')
+    assert error_of(path).startswith('state.pages is ["xxxx')
     assert len(error_of(path)) < 200
 
 

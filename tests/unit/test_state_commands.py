@@ -9,6 +9,7 @@ import yaml
 from configs.settings import Settings, load_settings
 from state.quotas.entity import Tags
 from state.quotas.kinds import QuotaKind
+from state.store.codec import decode
 from streaming.balances.file import Balances, read_balances, write_balances
 from streaming.balances.imported import ImportedBalances, read_imported_start, store_imported
 from streaming.checkpoint.batch_log import BatchLog
@@ -18,10 +19,14 @@ from streaming.checkpoint.origin import Origin, check_origin
 from streaming.cli.main import main
 from streaming.errors import CheckpointError
 from tests.unit.test_resharding import stored
-from tests.unit.test_shard import entities
 
 USERS = [Tags(f"user{number}") for number in range(20)]
 CHARGES = [(user, QuotaKind.PRODUCER_BYTE_RATE, 1.0, 7.0, 5) for user in USERS]
+
+
+def imported_entities(settings: Settings, pages: int) -> int:
+    """Entities with imported balances in the checkpoint of the settings."""
+    return len(decode(ImportedBalances.of(settings).pages(range(pages)).values(), pages)[0])
 
 
 class Place:
@@ -32,7 +37,7 @@ class Place:
         self._settings_file = folder / "settings.yaml"
         self._capsys = capsys
         self._monkeypatch = monkeypatch
-        self.use(shards=8)
+        self.use(pages=8)
         write_balances(self.file, Balances(Origin.of(self.settings), {0: 17, 1: 4}, stored(CHARGES, 8)))
 
     @property
@@ -45,10 +50,10 @@ class Place:
         """The checkpoint that the settings name."""
         return Checkpoint(self.settings.enforce.checkpoint)
 
-    def use(self, shards: int, **sections: dict[str, object]) -> None:
+    def use(self, pages: int, **sections: dict[str, object]) -> None:
         """Write other settings; the checkpoint stays."""
         enforce = {"checkpoint": str(self._settings_file.parent / "checkpoint")}
-        self._settings_file.write_text(yaml.safe_dump({"state": {"shards": shards}, "enforce": enforce, **sections}))
+        self._settings_file.write_text(yaml.safe_dump({"state": {"pages": pages}, "enforce": enforce, **sections}))
 
     def state(self, *arguments: object) -> tuple[int, str, str]:
         """Run `sluice state ...`: exit code, standard output and error."""
@@ -61,33 +66,33 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Place:
-    """Balances of twenty users in 8 shards, and a checkpoint that doesn't exist yet."""
+    """Balances of twenty users in 8 pages, and a checkpoint that doesn't exist yet."""
     return Place(tmp_path, capsys, monkeypatch)
 
 
 def test_an_import_says_what_it_did_and_where_the_job_goes_on(place: Place) -> None:
     """In one line; and the job takes the checkpoint for its own."""
-    place.use(shards=5)
+    place.use(pages=5)
 
     code, output, _ = place.state("import", place.file)
 
     assert (code, output.count("\n")) == (0, 1)
-    assert output.startswith("imported 20 entities into 5 shards in ")
+    assert output.startswith("imported 20 entities into 5 pages in ")
     assert output.endswith("the next sluice run goes on at quota-requests 0:17 1:4\n")
     check_origin(place.checkpoint, place.settings)
-    assert sum(entities(ImportedBalances.of(place.settings).shard(number)) for number in range(5)) == 20
+    assert imported_entities(place.settings, 5) == 20
 
 
 def test_balances_that_were_imported_and_not_used_yet_can_be_exported_again(place: Place) -> None:
     """Imported balances are as good as stored ones."""
-    place.use(shards=5)
+    place.use(pages=5)
     place.state("import", place.file)
     again = place.file.with_name("again")
 
     code, output, _ = place.state("export", again)
 
     assert (code, output.count("\n")) == (0, 1)
-    assert output.startswith("exported 20 entities of 5 shards, charged up to quota-requests 0:17 1:4, to ")
+    assert output.startswith("exported 20 entities of 5 pages, charged up to quota-requests 0:17 1:4, to ")
     assert read_balances(again).entities() == 20
     assert read_balances(again).offsets == {0: 17, 1: 4}
 
@@ -96,17 +101,17 @@ def test_a_reshard_keeps_the_old_checkpoint_and_prints_its_name(place: Place) ->
     """And may be done again."""
     place.state("import", place.file)
 
-    for shards, kept in ((5, ".before-reshard-1"), (3, ".before-reshard-2")):
-        place.use(shards)
+    for pages, kept in ((5, ".before-reshard-1"), (3, ".before-reshard-2")):
+        place.use(pages)
         code, output, _ = place.state("reshard")
 
         kept_checkpoint = place.checkpoint.location + kept
         assert (code, output.count("\n")) == (0, 1)
-        assert f" shards to {shards} shards in " in output
+        assert f" pages to {pages} pages in " in output
         assert output.endswith(f"the old checkpoint is kept as {kept_checkpoint}\n")
         assert read_imported_start(Checkpoint(kept_checkpoint)) is not None
         check_origin(place.checkpoint, place.settings)
-        assert sum(entities(ImportedBalances.of(place.settings).shard(number)) for number in range(shards)) == 20
+        assert imported_entities(place.settings, pages) == 20
 
 
 def test_a_reshard_with_nothing_to_change_changes_nothing(place: Place) -> None:
@@ -117,7 +122,7 @@ def test_a_reshard_with_nothing_to_change_changes_nothing(place: Place) -> None:
         code, output, _ = place.state("reshard")
 
         assert (code, output.count("\n")) == (0, 1)
-        assert output.startswith("nothing to change: the balances are in 8 shards in ")
+        assert output.startswith("nothing to change: the balances are in 8 pages in ")
         assert not Path(place.checkpoint.location + ".before-reshard-1").exists()
         files = place.checkpoint.spark
         files.write("metadata", b'{"id": "some"}')
@@ -129,7 +134,7 @@ def test_a_reshard_with_nothing_to_change_changes_nothing(place: Place) -> None:
 
 def test_a_reshard_cut_short_between_old_and_new_is_finished_by_the_next_one(place: Place) -> None:
     """Meanwhile the job doesn't start from zero."""
-    place.use(shards=5)
+    place.use(pages=5)
     balances = read_balances(place.file).resharded(5)
     store_imported(place.checkpoint.with_suffix(".resharded"), balances)
 
@@ -139,19 +144,19 @@ def test_a_reshard_cut_short_between_old_and_new_is_finished_by_the_next_one(pla
 
     assert (code, output.split(":")[0]) == (0, "finished the reshard that was interrupted")
     check_origin(place.checkpoint, place.settings)
-    assert sum(entities(ImportedBalances.of(place.settings).shard(number)) for number in range(5)) == 20
+    assert imported_entities(place.settings, 5) == 20
 
 
 def test_a_reshard_cut_short_while_it_prepared_begins_anew(place: Place) -> None:
     """Nothing of the half-prepared checkpoint is used."""
     place.state("import", place.file)
-    place.checkpoint.with_suffix(".resharded").sluice.write("seeds/00004.bin", b"half")
-    place.use(shards=5)
+    place.checkpoint.with_suffix(".resharded").sluice.write("seeds/pages-00000.bin", b"half")
+    place.use(pages=5)
 
     code, _, _ = place.state("reshard")
 
     assert code == 0
-    assert sum(entities(ImportedBalances.of(place.settings).shard(number)) for number in range(5)) == 20
+    assert imported_entities(place.settings, 5) == 20
 
 
 @pytest.mark.parametrize(

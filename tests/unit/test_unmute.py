@@ -134,7 +134,7 @@ def test_resets_among_many_entities_decide_as_one_by_one() -> None:
     events = [{**produce(10_000), "user": f"user-{number}"} for number in range(200)]
     events += [unmute({"user": "user-7"}), produce(10_000), {**produce(5), "user": "user-7"}]
     quotas = Quotas([QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 10.0)])
-    settings = SETTINGS._replace(shards=1)
+    settings = SETTINGS._replace(pages=1)
 
     together = MicroBatches(settings).run(stream(*events), quotas, decided_at_ms=NOW_MS)
     batches = MicroBatches(settings)

@@ -1,21 +1,22 @@
-"""A shard's stored form."""
+"""A page's stored form."""
 
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from state.arithmetic.charge import Charge
-from state.arithmetic.columns import columns_of
+from state.arithmetic.columns import columns_of, counters_from
 from state.arithmetic.counter import EntityCounters
 from state.arithmetic.sampled_rate import SampledRate
 from state.errors import StateError
 from state.quotas.entity import Tags
 from state.quotas.kinds import KINDS_BY_CODE, QuotaKind, QuotaSettings
-from state.store.codec import CODEC_VERSION, DECODERS, decode
-from state.store.shard import Shard, shard_of_entity
+from state.store.codec import CODEC_VERSION, DECODERS, decode, encode
+from state.store.pages import Pages, page_of_entity
 
 SETTINGS = QuotaSettings()
 FOREVER_MS = 2**50
@@ -23,17 +24,23 @@ GOLDEN = Path(__file__).parents[1] / "data"
 """Has a block `state-v*.bin` of each codec version, with the same counters, written by the first release with it."""
 
 
-def charged(*charges: tuple[Tags, QuotaKind, float, float, int]) -> Shard:
-    shard = Shard()
+def bytes_of(counters: Pages, idle_expiry_ms: int = FOREVER_MS) -> bytes:
+    """The only page of these counters."""
+    (payload,) = counters.to_bytes([0], 1, idle_expiry_ms, SETTINGS)
+    return payload
+
+
+def charged(*charges: tuple[Tags, QuotaKind, float, float, int]) -> Pages:
+    page = Pages()
     for tags, kind, limit, amount, now_ms in charges:
         amounts = [amount, 0.0] if kind is QuotaKind.REQUEST_PERCENTAGE else [amount]
-        shard.counters(tags.key()).charge(Charge(kind, "user", limit, False, amounts), now_ms, SETTINGS)
-    return shard
+        page.counters(tags.key()).charge(Charge(kind, "user", limit, False, amounts), now_ms, SETTINGS)
+    return page
 
 
-def entities(shard: Shard) -> int:
+def entities(page: Pages) -> int:
     """How many entities have counters in it."""
-    return len(decode(shard.to_bytes(1, FOREVER_MS, SETTINGS), 1)[0])
+    return len(decode([bytes_of(page)], 1)[0])
 
 
 def contents(counters: EntityCounters) -> tuple[dict[QuotaKind, SampledRate], object, float, int]:
@@ -60,20 +67,19 @@ charges = st.lists(
 @pytest.mark.parametrize("version", DECODERS)
 def test_bytes_written_by_the_first_release_of_a_version_are_read(version: int) -> None:
     """Alice's bucket at -60 of KIP-599's example and her byte rate, and one topic-partition."""
-    stored = (GOLDEN / f"state-v{version}.bin").read_bytes()
-    shard = Shard.from_bytes(stored, shards=4)
-    written = shard.to_bytes(4, FOREVER_MS, SETTINGS)
+    block = (GOLDEN / f"state-v{version}.bin").read_bytes()
+    keys, columns = decode([block], 4)
+    page = Pages(keys, columns)
 
-    alice, orders = shard.counters(Tags("alice", "app").key()), shard.counters(Tags(topic="o r", partition=3).key())
+    alice, orders = page.counters(Tags("alice", "app").key()), page.counters(Tags(topic="o r", partition=3).key())
 
-    assert stored[0] == version
+    assert block[0] == version
     assert alice.bucket is not None
     assert (alice.bucket.tokens, alice.bucket.last_ms, alice.mutation_limit) == (-505.0, 1_700_000_000_000, 5.0)
     assert alice.rates[QuotaKind.PRODUCER_BYTE_RATE].values == [0.5]
     assert alice.rates[QuotaKind.PRODUCER_BYTE_RATE].starts_ms == [1_700_000_000_100]
     assert orders.rates[QuotaKind.TOPIC_PRODUCER_BYTE_RATE].values == [12.0]
-    assert written == shard.to_bytes(4, FOREVER_MS, SETTINGS)
-    assert written == (GOLDEN / f"state-v{CODEC_VERSION}.bin").read_bytes()
+    assert encode(keys, columns, np.array([2]), 4) == [(GOLDEN / f"state-v{CODEC_VERSION}.bin").read_bytes()]
 
 
 def test_the_written_version_can_be_read() -> None:
@@ -95,16 +101,47 @@ def test_the_code_of_a_kind_never_changes() -> None:
 
 
 @given(charges=charges)
-def test_a_stored_shard_reads_back_the_same(charges: list[tuple[Tags, QuotaKind, float, float, int]]) -> None:
+def test_a_stored_page_reads_back_the_same(charges: list[tuple[Tags, QuotaKind, float, float, int]]) -> None:
     """All counters, to the last bit, for any names."""
-    shard = charged(*charges)
+    page = charged(*charges)
 
-    stored = shard.to_bytes(4, FOREVER_MS, SETTINGS)
-    read = Shard.from_bytes(stored, shards=4)
+    stored = bytes_of(page)
+    read = Pages.from_bytes([stored], 1)
 
-    assert set(decode(stored, 4)[0]) == {tags.key() for tags, *_ in charges}
+    assert set(decode([stored], 1)[0]) == {tags.key() for tags, *_ in charges}
     for tags, *_ in charges:
-        assert contents(read.counters(tags.key())) == contents(shard.counters(tags.key()))
+        assert contents(read.counters(tags.key())) == contents(page.counters(tags.key()))
+
+
+@given(charges=charges, pages=st.integers(1, 5))
+def test_pages_written_together_are_those_written_one_by_one(
+    charges: list[tuple[Tags, QuotaKind, float, float, int]], pages: int
+) -> None:
+    """Byte for byte, with what is at rest left out by each page's own newest event; and so they are read."""
+    together, hour_ms = charged(*charges), 3_600_000
+    numbers = list(range(pages))[::-1]
+    one_by_one = []
+    for number in numbers:
+        own = charged(*(charge for charge in charges if page_of_entity(charge[0].key(), pages) == number))
+        one_by_one += own.to_bytes([number], pages, hour_ms, SETTINGS)
+
+    written = together.to_bytes(numbers, pages, hour_ms, SETTINGS)
+    keys, columns = decode(written, pages)
+
+    assert written == one_by_one
+    read = [decode([page], pages) for page in written]
+    assert keys == [key for some, _ in read for key in some]
+    assert [contents(one) for one in counters_from(columns)] == [
+        contents(one) for _, some in read for one in counters_from(some)
+    ]
+
+
+def test_an_entity_is_never_written_to_the_page_of_another() -> None:
+    """It would not be found again."""
+    with pytest.raises(ValueError, match="is not among"):
+        charged((Tags("a"), QuotaKind.PRODUCER_BYTE_RATE, 1.0, 1.0, 0)).to_bytes(
+            [number for number in range(32) if number != page_of_entity(Tags("a").key(), 32)], 32, FOREVER_MS, SETTINGS
+        )
 
 
 def test_untouched_entities_pass_through_unchanged() -> None:
@@ -113,54 +150,52 @@ def test_untouched_entities_pass_through_unchanged() -> None:
     both = charged(
         (alice, QuotaKind.PRODUCER_BYTE_RATE, 1.0, 0.1, 5), (bob, QuotaKind.CONTROLLER_MUTATION_RATE, 1, 7, 9)
     )
-    stored = both.to_bytes(4, FOREVER_MS, SETTINGS)
+    stored = bytes_of(both)
 
-    later = Shard.from_bytes(stored, 4)
+    later = Pages.from_bytes([stored], 1)
     later.counters(alice.key()).charge(Charge(QuotaKind.PRODUCER_BYTE_RATE, "user", 1.0, False, [3.0]), 6, SETTINGS)
-    read = Shard.from_bytes(later.to_bytes(4, FOREVER_MS, SETTINGS), 4)
+    read = Pages.from_bytes([bytes_of(later)], 1)
 
     assert contents(read.counters(bob.key())) == contents(both.counters(bob.key()))
     assert read.counters(alice.key()).rates[QuotaKind.PRODUCER_BYTE_RATE].values == [3.1]
 
 
-def test_another_shard_count_is_refused() -> None:
-    """State hashed into 4 shards is not to be found under 8."""
-    stored = charged((Tags("a"), QuotaKind.PRODUCER_BYTE_RATE, 1.0, 1.0, 0)).to_bytes(4, FOREVER_MS, SETTINGS)
+def test_another_page_count_is_refused() -> None:
+    """State hashed into 1 page is not to be found under 8."""
+    stored = bytes_of(charged((Tags("a"), QuotaKind.PRODUCER_BYTE_RATE, 1.0, 1.0, 0)))
 
-    with pytest.raises(
-        StateError, match=r"made with state\.shards = 4, the settings say 8; set state\.shards back to 4"
-    ):
-        Shard.from_bytes(stored, shards=8)
+    with pytest.raises(StateError, match=r"made with state\.pages = 1, the settings say 8; set state\.pages back to 1"):
+        Pages.from_bytes([stored], pages=8)
 
 
 @pytest.mark.parametrize("cut", [0, 3, 22, 30, -1])
 def test_damaged_bytes_are_refused(cut: int) -> None:
     """Cut short anywhere, it is an error that says what to do, never a wrong balance."""
-    stored = charged((Tags("a"), QuotaKind.PRODUCER_BYTE_RATE, 1.0, 1.0, 0)).to_bytes(4, FOREVER_MS, SETTINGS)
+    stored = bytes_of(charged((Tags("a"), QuotaKind.PRODUCER_BYTE_RATE, 1.0, 1.0, 0)))
 
     with pytest.raises(StateError, match="restore the checkpoint from a backup"):
-        Shard.from_bytes(stored[:cut], shards=4)
+        Pages.from_bytes([stored[:cut]], 1)
 
 
 def test_a_newer_codec_is_refused() -> None:
     """A downgrade doesn't guess."""
-    stored = bytearray(Shard().to_bytes(4, FOREVER_MS, SETTINGS))
+    stored = bytearray(bytes_of(Pages()))
     stored[0] = 99
 
     with pytest.raises(StateError, match="codec version 99"):
-        Shard.from_bytes(bytes(stored), shards=4)
+        Pages.from_bytes([bytes(stored)], 1)
 
 
 def test_an_idle_entity_is_forgotten_after_an_hour_and_not_before() -> None:
-    """Kafka's 3600 s, counted from the newest event of the shard."""
+    """Kafka's 3600 s, counted from the newest event of the page."""
     hour_ms = 3_600_000
     for newest_ms, expected in ((hour_ms, 2), (hour_ms + 1, 1)):
-        shard = charged(
+        page = charged(
             (Tags("idle"), QuotaKind.PRODUCER_BYTE_RATE, 1.0, 1.0, 0),
             (Tags("busy"), QuotaKind.PRODUCER_BYTE_RATE, 1.0, 1.0, newest_ms),
         )
 
-        keys, _ = decode(shard.to_bytes(4, hour_ms, SETTINGS), 4)
+        keys, _ = decode([bytes_of(page, hour_ms)], 1)
 
         assert len(keys) == expected
 
@@ -169,26 +204,26 @@ def test_an_unpaid_deficit_is_never_forgiven_by_idling() -> None:
     """Q=1, burst 11, charge 10 010: 9999 s to pay. Shipped Kafka forgives it after 3600 s."""
     debtor, busy = Tags("debtor"), Tags("busy")
     for newest_s, remembered in ((9_000, True), (10_020, False)):
-        shard = charged(
+        page = charged(
             (debtor, QuotaKind.CONTROLLER_MUTATION_RATE, 1.0, 10_010.0, 0),
             (busy, QuotaKind.CONTROLLER_MUTATION_RATE, 1.0, 1.0, newest_s * 1000),
         )
 
-        keys, _ = decode(shard.to_bytes(4, 3_600_000, SETTINGS), 4)
+        keys, _ = decode([bytes_of(page, 3_600_000)], 1)
 
         assert (debtor.key() in keys) is remembered
 
 
-def test_the_shard_of_an_entity_is_the_same_in_every_release() -> None:
+def test_the_page_of_an_entity_is_the_same_in_every_release() -> None:
     """State is found by it: these numbers may never change."""
-    assert [shard_of_entity(key, 32) for key in ("alice|app", "|", "topic:orders|3")] == [27, 26, 18]
+    assert [page_of_entity(key, 32) for key in ("alice|app", "|", "topic:orders|3")] == [27, 26, 18]
 
 
 def test_no_bucket_is_stored_for_an_entity_that_never_mutated() -> None:
     """NaN tokens stand for "no bucket"."""
-    shard = charged((Tags("a"), QuotaKind.PRODUCER_BYTE_RATE, 1.0, 1.0, 0))
+    page = charged((Tags("a"), QuotaKind.PRODUCER_BYTE_RATE, 1.0, 1.0, 0))
 
-    columns = columns_of([shard.counters(Tags("a").key())])
+    columns = columns_of([page.counters(Tags("a").key())])
 
     assert math.isnan(columns.bucket_tokens[0])
-    assert Shard.from_bytes(shard.to_bytes(1, FOREVER_MS, SETTINGS), 1).counters(Tags("a").key()).bucket is None
+    assert Pages.from_bytes([bytes_of(page)], 1).counters(Tags("a").key()).bucket is None

@@ -1,8 +1,8 @@
-"""Spark's state keys of the shards, chosen so that every task gets the same number of shards.
+"""Spark's state keys of the pages, chosen so that every task gets the same number of pages.
 
 Spark stores a key in the state partition `hash(key) mod partitions`. With the keys 0, 1, 2, ... one of two tasks had 20
-of 32 shards, and the other one waited for it. Spark's hash of an int (Murmur3, 32 bits) is a bijection. So each shard
-gets the key whose hash is the number of the shard: the shards are dealt to the partitions one by one, for any number of
+of 32 pages, and the other one waited for it. Spark's hash of an int (Murmur3, 32 bits) is a bijection. So each page
+gets the key whose hash is the number of the page: the pages are dealt to the partitions one by one, for any number of
 partitions.
 
 The inverse undoes the steps of the hash in reverse order. All arithmetic is modulo 2^32: multiplying by an odd factor
@@ -22,10 +22,11 @@ _MIX_FACTORS = (0x85EBCA6B, 0xC2B2AE35)
 _MIX_SHIFTS = (16, 13, 16)
 
 
-def shard_of_spark_key(key: int) -> int:
-    """The shard stored under this key: Spark's `hash(key)`.
+@cache
+def page_of_spark_key(key: int) -> int:
+    """The page stored under this key: Spark's `hash(key)`.
 
-    >>> shard_of_spark_key(405075492)
+    >>> page_of_spark_key(405075492)
     7
     """
     mixed = _product(_rotated(_product(key, _KEY_FACTORS[0]), _KEY_ROTATION), _KEY_FACTORS[1])
@@ -36,13 +37,13 @@ def shard_of_spark_key(key: int) -> int:
 
 
 @cache
-def spark_key_of_shard(shard: int) -> int:
-    """The key of a shard, a signed int of 32 bits: the inverse of Spark's hash.
+def spark_key_of_page(page: int) -> int:
+    """The key of a page, a signed int of 32 bits: the inverse of Spark's hash.
 
-    >>> spark_key_of_shard(7)
+    >>> spark_key_of_page(7)
     405075492
     """
-    state = _product(_xor_unshifted(shard, _MIX_SHIFTS[2]), _inverse(_MIX_FACTORS[1]))
+    state = _product(_xor_unshifted(page, _MIX_SHIFTS[2]), _inverse(_MIX_FACTORS[1]))
     state = _product(_xor_unshifted(state, _MIX_SHIFTS[1]), _inverse(_MIX_FACTORS[0]))
     state = _xor_unshifted(state, _MIX_SHIFTS[0]) ^ _INT_BYTES
     state = _rotated(_product(state - _STATE_ADDEND, _inverse(_STATE_FACTOR)), 32 - _STATE_ROTATION)

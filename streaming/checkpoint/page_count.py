@@ -1,0 +1,17 @@
+"""How many pages the counters of a new checkpoint are spread over."""
+
+from configs.settings import Settings
+from streaming.lean_workers import are_lean
+
+_LEAN_PAGES = 16_384
+"""With a million entities a page has about sixty: 2 to 8 kB. Fewer entities are mostly alone on theirs."""
+
+_PAGES = 32
+"""PySpark's own workers take a millisecond for a page."""
+
+
+def new_pages(settings: Settings) -> int:
+    """The pages that the settings ask for; null asks for what fits the workers."""
+    if settings.state.pages is not None:
+        return settings.state.pages
+    return _LEAN_PAGES if are_lean(settings.enforce.lean_workers) else _PAGES

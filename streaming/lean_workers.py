@@ -1,0 +1,182 @@
+"""Workers that hand many groups of `applyInPandasWithState` to their function at once. Bound to PySpark 4.2.0.
+
+PySpark's own workers make one pandas frame of the rows of each group and one of its state, and concatenate all of them,
+which takes ten times as long as what Spark does for a group. Here a batch of groups goes from Arrow to lists and back.
+The function is the same: PySpark calls it with the frames of one group, lean workers with `Groups`.
+
+`use_lean_groups` replaces two names in `pyspark.worker`: the serializer, which reads groups from Java and writes rows
+and states back, and the wrapper of the function. What PySpark calls them with and what Java expects is the same in no
+two releases, so with any other release nothing is replaced.
+"""
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.metadata import version
+from itertools import islice
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PYSPARK_VERSION = "4.2.0"
+
+_GROUPS = 2048
+"""Groups given to the function at once: the cost of a call is nothing then, and memory stays bounded."""
+
+_UPDATED = (
+    '{"optionalValue": null, "batchProcessingTimeMs": 0, "eventTimeWatermarkMs": -1, "timeoutConf": "NoTimeout",'
+    ' "hasTimedOut": false, "watermarkPresent": false, "defined": true, "updated": true, "removed": false,'
+    ' "timeoutTimestamp": -1}'
+)
+"""What Java reads of a state that was given a value, as `GroupState.json` says it."""
+
+_NO_TIMEOUT = -1
+
+
+class Group(NamedTuple):
+    """One group: its key, its state's value if it has one, and its rows in the one column that is no key."""
+
+    key: int
+    state: tuple[Any, ...] | None
+    rows: list[Any]
+
+
+class Groups(list[Group]):
+    """What a lean worker gives the function instead of the frames of one group; it has neither key nor state then.
+
+    The function returns `Decided` for it.
+    """
+
+
+class Decided(NamedTuple):
+    """The rows that a function emits for some groups, and the new value of the state of each."""
+
+    rows: Sequence[tuple[Any, ...]]
+    states: Sequence[tuple[Any, ...]]
+
+
+def are_lean(wanted: bool) -> bool:
+    """Whether the job's workers are lean: if that is wanted, and PySpark is of the release of this file."""
+    return wanted and version("pyspark") == PYSPARK_VERSION
+
+
+def use_lean_groups(worker: Any) -> None:
+    """Replace the path of groups in the module `pyspark.worker` of this process, unless it is of another release."""
+    replaced = worker.wrap_grouped_map_pandas_udf_with_state is _wrap  # PySpark uses its worker processes again
+    if are_lean(wanted=True) and not replaced:
+        worker.ApplyInPandasWithStateSerializer = _lean_serializer(worker.ApplyInPandasWithStateSerializer)
+        worker.wrap_grouped_map_pandas_udf_with_state = _wrap
+
+
+class _Stored(NamedTuple):
+    """The groups of a call as Java wants them back: the bytes of each key, and the value of each state as it was."""
+
+    keys: list[bytes]
+    values: list[tuple[Any, ...] | None]
+
+
+def _wrap(function: Callable[[tuple[()], Groups, None], Decided], return_type: Any, _: object) -> Callable[..., Any]:
+    """In place of PySpark's wrapper: called with columns of groups, whose elements are the rows of one group.
+
+    PySpark gives it the key columns, an iterator over lists of all columns, here of one, and what `load_stream` gave as
+    state.
+    """
+
+    def decide(keys: list[Any], columns: Iterator[list[Any]], stored: _Stored) -> Any:
+        rows = next(columns)[-1]
+        groups = Groups(Group(of[0], state, own) for of, state, own in zip(keys[0], stored.values, rows, strict=True))
+        return function((), groups, None), stored.keys, return_type
+
+    return decide
+
+
+def _lean_serializer(base: type) -> type:
+    """The serializer, as a class below PySpark's own, whose constructor and Arrow types it uses."""
+
+    class LeanGroupsSerializer(base):  # type: ignore[misc] # the class is PySpark's, found at run time
+        def load_stream(self, stream: IO[bytes]) -> Iterator[tuple[Any, _Stored]]:
+            groups = _groups(_record_batches(stream))
+            while some := list(islice(groups, _GROUPS)):
+                infos, rows = zip(*some, strict=True)
+                columns = [list(column) for column in zip(*rows, strict=True)]
+                stored = _Stored([key for key, _ in infos], [value and pickle.loads(value) for _, value in infos])  # noqa: S301 - Spark's own bytes
+                yield iter([(columns, None)]), stored
+
+        def dump_stream(self, iterator: Iterable[Any], stream: IO[bytes]) -> None:
+            import pyarrow as pa
+            from pyspark.serializers import SpecialLengths, write_int
+
+            writer = None
+            types = (self.result_count_pdf_arrow_type, self.result_state_pdf_arrow_type)
+            for decided, keys, return_type in iterator:
+                batch = _record_batch(decided, keys, return_type, *types)
+                if writer is None:
+                    write_int(SpecialLengths.START_ARROW_STREAM, stream)  # type: ignore[no-untyped-call] # PySpark's
+                    writer = pa.RecordBatchStreamWriter(stream, batch.schema)
+                writer.write_batch(batch)
+            if writer is not None:
+                writer.close()
+
+    return LeanGroupsSerializer
+
+
+def _record_batches(stream: IO[bytes]) -> Iterator["pa.RecordBatch"]:
+    import pyarrow as pa  # in a worker only: the daemon must not start its threads
+
+    yield from pa.ipc.open_stream(stream)
+
+
+_Info = tuple[bytes, bytes | None]
+"""The bytes of a group's key, and of its state's value."""
+
+
+def _groups(batches: Iterable["pa.RecordBatch"]) -> Iterator[tuple[_Info, list[list[Any]]]]:
+    """Each group with its rows by column; rows of one group may come in several batches, one after another."""
+    started: tuple[_Info, list[list[Any]]] | None = None
+    for batch in batches:
+        *data, infos = (column.to_pylist() for column in batch.columns)
+        for info in infos:
+            if info is None:  # the column is as long as those of the data
+                break
+            first, last = info["startOffset"], info["startOffset"] + info["numRows"]
+            rows = [column[first:last] for column in data]
+            if started is None:
+                started = (info["keyRowAsUnsafe"], info["object"] or None), rows
+            else:
+                for column, more in zip(started[1], rows, strict=True):
+                    column += more
+            if info["isLastChunk"]:
+                yield started
+                started = None
+
+
+def _record_batch(decided: Decided, keys: list[bytes], return_type: Any, count_type: Any, state_type: Any) -> Any:
+    """What Java expects: a column of counts, one of rows and one of states, the shorter ones filled up with nulls."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    rows, states = len(decided.rows), len(decided.states)
+    length = max(1, rows, states)
+    counts = pa.StructArray.from_arrays(
+        [pa.array([number] * length, field.type) for number, field in zip((rows, states), count_type, strict=True)],
+        fields=list(count_type),
+    )
+    values = [pickle.dumps(value, pickle.HIGHEST_PROTOCOL) for value in decided.states]
+    columns = ([_UPDATED] * states, keys, values, [_NO_TIMEOUT] * states)
+    state = _filled_struct(columns, state_type, length)
+    data = _filled_struct(
+        [list(column) for column in zip(*decided.rows, strict=True)], to_arrow_type(return_type), length
+    )
+    return pa.RecordBatch.from_arrays([counts, data, state], names=["_0", "_1", "_2"])
+
+
+def _filled_struct(columns: Sequence[list[Any]], kind: Any, length: int) -> Any:
+    """A struct array of these columns, none for no rows, filled up with nulls to a length."""
+    import pyarrow as pa
+
+    columns = columns or [[] for _ in kind]
+    arrays = [
+        pa.array(column + [None] * (length - len(column)), field.type)
+        for column, field in zip(columns, kind, strict=True)
+    ]
+    return pa.StructArray.from_arrays(arrays, fields=list(kind))
