@@ -20,7 +20,7 @@ _BATCHES = 20
 
 
 def measure_known_latency(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
-    """(i) p50 and p99 with few and with many known entities, in turns, and the bytes of the changelog."""
+    """(k) p50 and p99 with few and with many known entities, in turns, and the bytes of the changelog."""
     counts = sorted({min(scale.known[-1], _FEW), scale.known[-1]})
     latencies: dict[tuple[int, int], list[float]] = {}
     last: dict[int, int] = {}
