@@ -329,7 +329,7 @@ def test_ten_gateways_agree_on_who_is_muted(kafka_broker: str) -> None:
             for n in range(10)
         ]
         mutes = {user: now + 1_000 * number for number, user in enumerate(users)}
-        write(settings, *(decision(user, until_ms) for user, until_ms in mutes.items()))
+        write(settings, *(decision(user, until_ms, timestamp_ms=now) for user, until_ms in mutes.items()))
         eventually(lambda: all(gateway.stats().decisions == len(users) for gateway in gateways))
 
         expected = [until_ms - now for until_ms in mutes.values()]
