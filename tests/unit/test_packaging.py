@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 from streaming.java.jars import REPOSITORY
 
-PACKAGES = ("sluice", "state", "streaming", "sinks", "gateways", "configs")
+PACKAGES = ("sluice", "state", "streaming", "console", "reports", "sinks", "gateways", "configs")
 
 IMPORT_ALL = """
 import importlib, pkgutil
