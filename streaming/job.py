@@ -52,7 +52,7 @@ class Job:
         self._status_file = status_file
         self._stop = Event()
         self._status: dict[str, Any] = {"state": "starting"}
-        self._health = JobHealth(required_query=enforce.QUERY_NAME)
+        self._health = JobHealth(enforce.QUERY_NAME, settings.health.stalled_after_s)
 
     def request_stop(self) -> None:
         """Ask the job to stop after the current micro-batch; safe to call from a signal handler."""
@@ -172,7 +172,8 @@ class Job:
                 self._health.count_batch(batch)
                 self._publish_status(quota_version=watch.quotas.version, **{str(batch["query"]): batch})
             states = {query.name: query.state for query in queries}
-            self._health.heartbeat(states, watch.quotas.version)
+            quiet_s = next(query.quiet_s() for query in queries if query.name == enforce.QUERY_NAME)
+            self._health.heartbeat(states, watch.quotas.version, quiet_s)
             self._health.report_foreign(foreign.count, foreign.jobs)
             self._health.report_known(total(known.value))
             if states != published:
