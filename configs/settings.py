@@ -44,7 +44,10 @@ _PROPERTIES = ("kafka", "spark", "delta.storage_options")
 """Sections that take any name: properties of foreign systems."""
 
 _DISTINCT = (
-    ("topics.requests", "topics.decisions", "topics.dead_letters", "topics.limits", "topics.waits"),
+    (
+        *("topics.requests", "topics.decisions", "topics.dead_letters"),
+        *("topics.limits", "topics.waits", "topics.claims"),
+    ),
     (
         *("enforce.checkpoint", "audit.checkpoint"),
         *("delta.quotas", "delta.decisions", "delta.quota_metrics", "delta.dead_letters", "delta.unreadable"),
