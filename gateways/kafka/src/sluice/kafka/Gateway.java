@@ -62,9 +62,8 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         this.shares = new Shares(instance, events.idStem(), settings.window);
         this.sender = new EventSender(settings.requestsTopic, client("requests"));
         this.limitsReader = new TopicReader(settings.limitsTopic, null, client("limits"), new LimitsHandler());
-        long sinceMs = Math.max(0, System.currentTimeMillis() - LOOKBACK_MS);
         this.decisionsReader =
-                new TopicReader(settings.decisionsTopic, sinceMs, client("decisions"), new DecisionsHandler());
+                new TopicReader(settings.decisionsTopic, LOOKBACK_MS, client("decisions"), new DecisionsHandler());
         // A sample of a meter with one short window would be started anew between two looks.
         this.idleMs = Math.min(IDLE_MS, settings.window.samples * settings.window.windowMs / 2);
         this.thread = new Thread(this::run, "sluice-shares");
