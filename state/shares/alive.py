@@ -9,7 +9,7 @@ MISSED_MS = 3_000
 """A gateway is gone when its heartbeats are missing for so long while one's own are decided: two are missed."""
 
 SETTLE_MS = 1_000
-"""A heartbeat of one's own counts so long after it arrived. Those of others that were decided with it arrive by then."""
+"""A heartbeat of one's own counts so long after it arrived: those of others, decided with it, have arrived by then."""
 
 FRESH_MS = 5_000
 """Decisions have stopped when none of one's own heartbeats has arrived for so long."""
@@ -38,9 +38,9 @@ class AliveGateways:
     A gateway is alive while its last heartbeat is at most MISSED_MS behind one's own newest that counts, by its time or
     by the order in which both were decided: the first holds when a micro-batch brings many heartbeats in any order, the
     second when clocks differ. One's own counts SETTLE_MS after it arrived: a slow job decides many seconds at once, and
-    those of a gateway that is alive may arrive last. While no heartbeat of one's own is decided, nobody becomes alive or
-    dead. Before the first one counts, `expected` gateways are alive: one that starts while the job is down would take
-    itself for alone.
+    those of a gateway that is alive may arrive last. While no heartbeat of one's own is decided, nobody becomes alive
+    or dead. Before the first one counts, `expected` gateways are alive: one that starts while the job is down would
+    take itself for alone.
 
     `count` is the number of gateways that are alive, oneself included.
 
@@ -58,7 +58,9 @@ class AliveGateways:
         self._expected = expected
         self._own_ms = 0
         self._own_heard_ms = 0
-        self._arrived: deque[tuple[int, int]] = deque()  # when, and how far one's own were decided: those that don't count
+        self._arrived: deque[tuple[int, int]] = (
+            deque()
+        )  # when, and how far one's own were decided: those that don't count
         self._settled_ms = 0  # one's own newest that counts
         self._heard: dict[str, _Heard] = {}  # who was heard of longest ago comes first
         self._recent = 0

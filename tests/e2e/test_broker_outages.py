@@ -1,4 +1,4 @@
-"""Three brokers with the plugin, of which one is killed and leads again, and a job that is killed."""
+"""Three brokers with the plugin, of which one is killed and comes back, and a job that is killed."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -118,7 +118,7 @@ def is_shared_by_two(shares: dict[str, float]) -> bool:
     return "broker-1" not in shares and sum(shares.values()) > 0.9
 
 
-def test_others_share_without_a_killed_broker_and_shares_hold_without_the_job(tmp_path: Path) -> None:
+def test_shares_follow_a_broker_that_is_killed_and_comes_back_and_hold_without_the_job(tmp_path: Path) -> None:
     with brokers_and_job(tmp_path) as (cluster, job):
         heartbeats = Heartbeats(job.settings)
         servers = cluster.bootstrap_servers
@@ -135,6 +135,7 @@ def test_others_share_without_a_killed_broker_and_shares_hold_without_the_job(tm
 
         killed.start()
         wait_until(watch.all_lead, PATIENCE_S)
+        watch.wait_for(is_shared_by_all)
 
         job.kill()
         without_job_s = time.time()

@@ -9,7 +9,7 @@ from scripts.closed_loop.bars import judge
 from scripts.closed_loop.main import ClosedLoopOptions, run_closed_loop
 from scripts.closed_loop.measures import FIRST_MS, Measures, measure
 from scripts.closed_loop.simulation import ClosedLoop, Served
-from scripts.closed_loop.situation import Counters, Situation, Spread, Waits
+from scripts.closed_loop.situation import SIMULATED, Counters, Situation, Spread, Waits
 from scripts.command import run_command
 from state.quotas.kinds import QuotaKind
 
@@ -26,7 +26,7 @@ def simulated(wanted: Situation) -> Measures:
     return measure(wanted, ClosedLoop(wanted).run())
 
 
-@pytest.mark.parametrize("spread", list(Spread))
+@pytest.mark.parametrize("spread", SIMULATED)
 @pytest.mark.parametrize("quota", KINDS)
 def test_four_gateways_hold_a_greedy_client_as_one_broker_does(quota: QuotaKind, spread: Spread) -> None:
     judged = judge(situation(quota, spread=spread, seconds=300))

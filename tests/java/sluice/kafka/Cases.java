@@ -185,10 +185,11 @@ public final class Cases {
             sensor(metrics, counter, window).record(100.0, laterMs, false);
             Meter meter = meters.of(counter);
             meter.look(laterMs);
+            meter.lookAgain(laterMs, 1_000);
             meter.takeUnpublished(laterMs);
             meter.stepBack(nowMs);
             return JSON.createArrayNode()
-                    .add(meter.isDue(nowMs + 500, 1_000))
+                    .add(meter.isDue(nowMs))
                     .add(nowMs - meter.publishedMs())
                     .add(meter.heldUntilMs() > nowMs);
         }

@@ -26,6 +26,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     private static final long GIVE_UP_MS = 60_000;
     private static final long MODEST_MS = 1_000;
     private static final long SMALL_MS = 10_000;
+    private static final long UNLIMITED_MS = 30_000; // no share depends on it
     private static final int RECENT = 100;
     private static final int MAX_SHOWN = 20;
     private static final int MAX_SHOWN_CHARACTERS = 500;
@@ -188,7 +189,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         gateways = shares.gateways();
         boolean isReady = sender.isReady();
         for (Meter meter : meters.all()) {
-            if (isNew || meter.isDue(nowMs, idleMs)) {
+            if (isNew || meter.isDue(nowMs)) {
                 lookAt(meter, quotas, isReady, nowMs);
             }
         }
@@ -207,6 +208,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         meters.all().forEach(meter -> meter.stepBack(nowMs));
     }
 
+    /** Reads a meter, sets its limit, and publishes what it was charged if that is due. */
     private void lookAt(Meter meter, Quotas quotas, boolean isReady, long nowMs) {
         boolean isCharged = meter.look(nowMs);
         Double limit = quotas.limitOf(meter.counter);
@@ -221,6 +223,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         } else {
             meter.bind(share);
         }
+        meter.lookAgain(nowMs, idleMs);
         if (meter.hasUnpublished()) {
             publish(meter, limit, share, isReady, nowMs);
         } else if (meters.forgetIfGone(meter)) {
@@ -266,7 +269,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     /** The nearer a client is to its share, the sooner the others have to know. */
     private long intervalMs(Meter meter, Double limit, double share, long nowMs) {
         if (limit == null) {
-            return SMALL_MS;
+            return quotas().shadow(meter.counter.kind).isEmpty() ? UNLIMITED_MS : SMALL_MS;
         }
         if (heldUntilMs(meter, nowMs) > nowMs || meter.counter.kind == Kind.MUTATION) {
             return settings.sumMs;

@@ -119,7 +119,7 @@ final class TopicReader implements Runnable {
             }
             for (ConsumerRecord<byte[], byte[]> record : consumer.poll(POLL)) {
                 take(record);
-                // The consumer's own position is unknown while a partition has no leader, and others have to be read.
+                // To ask the consumer may take as long as a partition waits for its new leader; others have to be read.
                 positions.put(new TopicPartition(topic, record.partition()), record.offset() + 1);
             }
             noteReading();
@@ -142,7 +142,7 @@ final class TopicReader implements Runnable {
     private void begin(KafkaConsumer<byte[], byte[]> consumer, List<TopicPartition> partitions) {
         List<TopicPartition> unread = new ArrayList<>(partitions);
         unread.removeAll(positions.keySet());
-        if (!unread.isEmpty()) { // only then the leaders are asked: one that is lost mustn't keep the others from being read
+        if (!unread.isEmpty()) { // only then the leaders have to answer
             positions.putAll(beginnings(consumer, unread, positions.isEmpty()));
         }
         consumer.assign(partitions);
