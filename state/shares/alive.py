@@ -101,7 +101,7 @@ class AliveGateways:
 
     def take_heartbeat(self, instance: str, heartbeat_ms: int, now_ms: int) -> None:
         """Take over a decided heartbeat that a gateway, perhaps oneself, sent at `heartbeat_ms` by its own clock."""
-        self._settle(now_ms)
+        self.settle(now_ms)
         if instance == self._instance:
             self._own_ms = max(self._own_ms, min(heartbeat_ms, now_ms))
             self._own_heard_ms = now_ms
@@ -109,6 +109,15 @@ class AliveGateways:
         else:
             self._hear(instance, _Heard(heartbeat_ms, self._own_ms))
         self._count()
+
+    def settle(self, now_ms: int) -> None:
+        """Let one's own heartbeats count that arrived long enough ago."""
+        settled_ms = self._settled_ms
+        while self._arrived and now_ms - self._arrived[0][0] >= SETTLE_MS:
+            _, self._settled_ms = self._arrived.popleft()
+        if self._settled_ms != settled_ms:
+            self._recent = sum(map(self._is_recent, self._heard.values()))
+            self._count()
 
     def step_back(self, now_ms: int) -> None:
         """One's own clock was set back, to now: nothing was heard later than that.
@@ -133,14 +142,6 @@ class AliveGateways:
         if self._arrived and now_ms - self._arrived[-1][0] < _TOGETHER_MS:
             arrived_ms, _ = self._arrived.pop()
         self._arrived.append((arrived_ms, self._own_ms))
-
-    def _settle(self, now_ms: int) -> None:
-        """Let one's own heartbeats count that arrived long enough ago."""
-        settled_ms = self._settled_ms
-        while self._arrived and now_ms - self._arrived[0][0] >= SETTLE_MS:
-            _, self._settled_ms = self._arrived.popleft()
-        if self._settled_ms != settled_ms:
-            self._recent = sum(map(self._is_recent, self._heard.values()))
 
     def _count(self) -> None:
         alive = 1 + self._recent

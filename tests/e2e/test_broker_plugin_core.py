@@ -264,6 +264,7 @@ class PythonShares:
             share.held_until_ms = held_until_ms
         else:
             now = share.share(step["limit"], shares.gateways, shares._metering, self.now_ms)
+        shares.gateways.settle(self.now_ms)
         return [shares.gateways.count, now]
 
 

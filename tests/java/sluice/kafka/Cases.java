@@ -212,7 +212,7 @@ public final class Cases {
                 boolean isCharged = step.get("charged").booleanValue();
                 double limit = step.get("limit").doubleValue();
                 double share = shares.share(counter, limit, isCharged, step.get("held_until_ms").longValue(), nowMs);
-                answer.addArray().add(shares.gateways()).add(share);
+                answer.addArray().add(shares.gateways(nowMs)).add(share);
             }
         }
         return answer;

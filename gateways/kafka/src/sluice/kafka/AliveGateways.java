@@ -101,9 +101,13 @@ final class AliveGateways {
     }
 
     /** Lets one's own heartbeats count that arrived long enough ago. */
-    private void settle(long nowMs) {
+    void settle(long nowMs) {
+        long before = settledMs;
         while (!arrived.isEmpty() && nowMs - arrived.getFirst()[0] >= SETTLE_MS) {
             settledMs = arrived.removeFirst()[1];
+        }
+        if (settledMs != before) {
+            recount();
         }
     }
 

@@ -186,7 +186,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         Quotas quotas = quotas();
         boolean isNew = quotas != applied;
         applied = quotas;
-        gateways = shares.gateways();
+        gateways = shares.gateways(nowMs);
         boolean isReady = sender.isReady();
         for (Meter meter : meters.all()) {
             if (isNew || meter.isDue(nowMs)) {
