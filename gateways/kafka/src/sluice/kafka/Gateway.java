@@ -63,8 +63,11 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         this.shares = new Shares(instance, events.idStem(), settings.window);
         this.sender = new EventSender(settings.requestsTopic, client("requests"));
         this.limitsReader = new TopicReader(settings.limitsTopic, null, client("limits"), new LimitsHandler());
+        Map<String, Object> decisionsClient = client("decisions");
+        decisionsClient.putIfAbsent("fetch.min.bytes", "65536"); // many decisions a fetch, which cost less each
+        decisionsClient.putIfAbsent("fetch.max.wait.ms", "50");
         this.decisionsReader =
-                new TopicReader(settings.decisionsTopic, LOOKBACK_MS, client("decisions"), new DecisionsHandler());
+                new TopicReader(settings.decisionsTopic, LOOKBACK_MS, decisionsClient, new DecisionsHandler());
         // A sample of a meter with one short window would be started anew between two looks.
         this.idleMs = Math.min(IDLE_MS, settings.window.samples * settings.window.windowMs / 2);
         this.thread = new Thread(this::run, "sluice-shares");

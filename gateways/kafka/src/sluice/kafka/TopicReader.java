@@ -59,7 +59,6 @@ final class TopicReader implements Runnable {
         this.client.put("enable.auto.commit", "false");
         this.client.put("auto.offset.reset", "none");
         this.client.put("allow.auto.create.topics", "false");
-        this.client.putIfAbsent("fetch.max.wait.ms", "100");
         this.client.putIfAbsent("metadata.max.age.ms", "10000");
         this.client.putIfAbsent("reconnect.backoff.max.ms", "1000");
         this.handler = handler;
