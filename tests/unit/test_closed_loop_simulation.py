@@ -117,6 +117,8 @@ def test_it_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["--leave", "1", "--gateways", "1"], "--leave is given with one gateway"),
         (["--job-down", "300-420", "--seconds", "60"], "--job-down begins at second 300; expected --seconds above"),
         (["--limit-change", "60:9", "--seconds", "60"], "--limit-change begins at second 60; expected"),
+        (["--spread", "hop"], "--spread is hop; expected one of even, skew, one without --brokers"),
+        (["--spread", "move", "--brokers", "1"], "--spread is move; expected --brokers 2 or more with it"),
         (["--join", "90", "--seconds", "60"], "--join begins at second 90; expected --seconds above 90"),
     ],
 )
