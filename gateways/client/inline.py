@@ -90,8 +90,10 @@ class InlineCharges:
 
     def busiest(self) -> list[Share]:
         """The shares of the busiest counters."""
+        now_ms = self._clock_ms()
         with self._lock:
-            return self._shares.busiest(self._clock_ms())
+            self._shares.gateways.settle(now_ms)  # this is called once a second
+            return self._shares.busiest(now_ms)
 
     def size(self) -> tuple[int, int]:
         """Number of counters that are kept, and that were forgotten because there were too many."""

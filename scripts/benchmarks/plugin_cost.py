@@ -52,6 +52,9 @@ _VALUE = bytes(100_000)
 _LATE_S = 30.0
 _SHARES_S = 60.0
 
+_BATCH_S = 0.2
+"""How long events gather before they are decided: a micro-batch of the job takes longer."""
+
 _MANY_WARM_S = 40.0
 _MANY_S = 30.0
 _SMALL_S = 10.0
@@ -126,7 +129,7 @@ class Deciding(BackgroundLoop):
             partitions = [TopicPartition(topics.requests, number) for number in range(topics.partitions)]
             consumer.assign(partitions)
             consumer.seek_to_end()
-            while not self._left.is_set():
+            while not self._left.wait(_BATCH_S):
                 events = [record.value for batch in consumer.poll(100).values() for record in batch]
                 self._note(events)
                 for decision in self._simulation.decide(events):

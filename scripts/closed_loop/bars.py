@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from scripts.closed_loop.measures import Measures, measure
 from scripts.closed_loop.simulation import ClosedLoop
-from scripts.closed_loop.situation import Situation, Spread
+from scripts.closed_loop.situation import SIMULATED, Situation
 from state.quotas.kinds import QuotaKind
 
 MEAN = (0.97, 1.02)
@@ -95,7 +95,7 @@ def _drawn(chosen: random.Random) -> Situation:
         size=LIMIT * chosen.choice(_SIZES_S),
         gateways=chosen.choice(_GATEWAYS),
         latency_ms=chosen.choice(_LATENCIES_MS),
-        spread=chosen.choice(list(Spread)),
+        spread=chosen.choice(SIMULATED),
         seed=chosen.randrange(1_000_000),
     )
 

@@ -1,4 +1,4 @@
-"""The closed loop with Kafka brokers as gateways: a librdkafka client at full speed, which their quotas hold."""
+"""The closed loop with Kafka brokers as gateways: librdkafka clients at full speed, which their quotas hold."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +28,16 @@ from state.quotas.kinds import QuotaKind
 OUTAGE_S = 60.0
 """How long the job, or a broker, is away when it was killed."""
 
+SETTLED_S = 12.0
+"""How soon a client that has moved is to have its quota at its new broker."""
+
+STAY_S = 5.0
+"""How long a client that hops stays at a broker."""
+
 CLIENT = "app"
+USER = "ANONYMOUS"
+"""Kafka's name for whoever doesn't log in."""
+
 TOPIC = "orders"
 
 _PARTITIONS = 4
@@ -48,7 +57,8 @@ _ROLES = {
 class BrokersSituation:
     """What is tried. With `own_quotas` the brokers have Kafka's own quotas, and there is neither plugin nor job.
 
-    `spread` says where the leaders of the client's partitions are: even, 80 % on the first broker, or all on it.
+    `spread` says where the leaders of the client's partitions are: even, 80 % on the first broker, or all on it. Who
+    moves or hops uses those of one broker at a time. The quota is on the client-id of one client, the user of several.
     `kill_job_at` and `kill_broker_at` are seconds; what is killed is back after OUTAGE_S.
     """
 
@@ -61,10 +71,35 @@ class BrokersSituation:
     kill_job_at: float | None = None
     kill_broker_at: float | None = None
     library: Library = Library.LIBRDKAFKA
+    clients: int = 1
 
     def alone(self) -> "BrokersSituation":
         """The same client on one broker with Kafka's own quota."""
-        return BrokersSituation(self.quota, self.limit, 1, self.seconds, own_quotas=True)
+        return BrokersSituation(self.quota, self.limit, 1, self.seconds, own_quotas=True, clients=self.clients)
+
+    @property
+    def names(self) -> list[str]:
+        """The client-ids."""
+        return [CLIENT] if self.clients == 1 else [f"{CLIENT}-{number}" for number in range(1, self.clients + 1)]
+
+    @property
+    def entity(self) -> Json:
+        """Whose quota it is."""
+        return {"client_id": CLIENT} if self.clients == 1 else {"user": USER}
+
+    @property
+    def stay_s(self) -> float:
+        """How long a client that moves or hops uses one broker."""
+        return self.seconds / 2 if self.spread is Spread.MOVE else STAY_S
+
+    def visits(self) -> list[list[int]]:
+        """The partitions that a client which moves or hops uses one after the other, none for others.
+
+        >>> BrokersSituation(QuotaKind.PRODUCER_BYTE_RATE, 1e6, 3, 60, Spread.MOVE).visits()
+        [[0, 1, 2, 3], [4, 5, 6, 7]]
+        """
+        visited = {Spread.MOVE: 2, Spread.HOP: self.brokers}.get(self.spread, 0)
+        return [list(range(_PARTITIONS * number, _PARTITIONS * (number + 1))) for number in range(visited)]
 
     def leaders(self) -> list[int]:
         """Number of the client's partitions that each broker leads.
@@ -83,10 +118,15 @@ class BrokersSituation:
 
 @dataclass(frozen=True)
 class BrokersMeasures(Measures):
-    """What the client got; how many errors its library reported; and the cores that the brokers used together."""
+    """What the clients got; how many errors their library reported; and the cores that the brokers used together.
+
+    `mean_after_move` is from SETTLED_S after the move on. `least_part` is the part of the client that got least.
+    """
 
     client_errors: int
     broker_cpu: float
+    mean_after_move: float | None = None
+    least_part: float | None = None
 
 
 def run_brokers(folder: Path, situation: BrokersSituation) -> BrokersMeasures:
@@ -97,7 +137,7 @@ def run_brokers(folder: Path, situation: BrokersSituation) -> BrokersMeasures:
             _set_own_quota(cluster, situation)
             job = None
         else:
-            quota = {"entity": {"client_id": CLIENT}, "quotas": {situation.quota.value: situation.limit}}
+            quota = {"entity": situation.entity, "quotas": {situation.quota.value: situation.limit}}
             cluster, job = stack.enter_context(plugin_brokers(folder, situation.brokers, [quota]))
         with connect(KafkaAdminClient, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
             create_topic(admin, TOPIC, situation.leaders())
@@ -125,8 +165,9 @@ def plugin_brokers(folder: Path, size: int, quotas: Sequence[Json]) -> Iterator[
 
 
 def _set_own_quota(cluster: Cluster, situation: BrokersSituation) -> None:
+    entity = {name.replace("_", "-"): value for name, value in situation.entity.items()}
     with connect(AlteringAdmin, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
-        admin.alter({"client-id": CLIENT}, {situation.quota.value: situation.limit})
+        admin.alter(entity, {situation.quota.value: situation.limit})
 
 
 def _fill(folder: Path, cluster: Cluster) -> None:
@@ -137,22 +178,42 @@ def _fill(folder: Path, cluster: Cluster) -> None:
 
 
 def _measure(folder: Path, situation: BrokersSituation, cluster: Cluster, job: JobOnBrokers | None) -> BrokersMeasures:
-    role = _ROLES[situation.quota]
-    client = FullSpeedClient(folder, CLIENT, situation.library, role, cluster.bootstrap_servers, TOPIC)
-    wait_until(lambda: client.is_ready, _START_S)
+    clients = [_client(folder, situation, name, cluster.bootstrap_servers) for name in situation.names]
+    wait_until(lambda: all(client.is_ready for client in clients), _START_S)
     began_s, began_ms, cpu_s = time.monotonic(), time.time_ns() // 1_000_000, _CpuSeconds(cluster)
-    with _request_time(cluster, role is Role.REQUESTS) as request_time:
+    with _request_time(cluster, situation) as request_time:
         _go_on_until(began_s + situation.seconds, _faults(situation, cluster, job, began_s))
-        client.stop()
+        for client in clients:
+            client.stop()
+    got = [client.samples() for client in clients]
     served = Served()
-    for time_ms, amount in request_time or client.samples():
+    for time_ms, amount in request_time or sorted(sample for samples in got for sample in samples):
         if time_ms - began_ms <= situation.seconds * 1000:
             served.add(time_ms - began_ms, amount, 0)
     asked = Situation(situation.quota, situation.limit, situation.limit * 1e6, 1, seconds=situation.seconds)
-    measures = measure(asked, served)
     return BrokersMeasures(
-        **vars(measures), client_errors=len(client.errors()), broker_cpu=cpu_s.used() / situation.seconds
+        **vars(measure(asked, served)),
+        client_errors=sum(len(client.errors()) for client in clients),
+        broker_cpu=cpu_s.used() / situation.seconds,
+        mean_after_move=_mean_after_move(situation, served) if situation.spread is Spread.MOVE else None,
+        least_part=_least_part(got) if situation.clients > 1 else None,
     )
+
+
+def _client(folder: Path, situation: BrokersSituation, name: str, servers: str) -> FullSpeedClient:
+    role, visits = _ROLES[situation.quota], situation.visits()
+    return FullSpeedClient(folder, name, situation.library, role, servers, TOPIC, visits, situation.stay_s)
+
+
+def _mean_after_move(situation: BrokersSituation, served: Served) -> float:
+    from_ms, to_ms = (situation.stay_s + SETTLED_S) * 1000.0, situation.seconds * 1000.0
+    got = sum(amount for time_ms, amount in zip(served.times_ms, served.amounts, strict=True) if time_ms > from_ms)
+    return got / (situation.limit * (to_ms - from_ms) / 1000.0)
+
+
+def _least_part(got: Sequence[Sequence[tuple[int, float]]]) -> float:
+    sums = [sum(amount for _, amount in samples) for samples in got]
+    return min(sums) / sum(sums)
 
 
 _Fault = tuple[float, Callable[[], object]]
@@ -200,22 +261,23 @@ class _CpuSeconds:
 
 
 @contextmanager
-def _request_time(cluster: Cluster, wanted: bool) -> Iterator[list[tuple[int, float]]]:
-    """Samples of the client's request time at all brokers, in percent-seconds, taken while this block runs.
+def _request_time(cluster: Cluster, situation: BrokersSituation) -> Iterator[list[tuple[int, float]]]:
+    """Samples of the clients' request time at all brokers, in percent-seconds, taken while this block runs.
 
     They are those of Kafka's own metric, a rate over some 10 s, which is all that a broker says of it.
     """
     samples: list[tuple[int, float]] = []
-    if not wanted:
+    if situation.quota is not QuotaKind.REQUEST_PERCENTAGE:
         yield samples
         return
+    tag = ",".join(f"{name.replace('_', '-')}={value}" for name, value in situation.entity.items())
     stop = Event()
 
     def sample() -> None:
         with Jvm() as jvm:
             last_s = time.monotonic()
             while not stop.wait(_SAMPLE_S):
-                percent = sum(_request_percent(jvm, broker) for broker in cluster.alive)
+                percent = sum(_request_percent(jvm, broker, tag) for broker in cluster.alive)
                 now_s = time.monotonic()
                 samples.append((time.time_ns() // 1_000_000, percent * (now_s - last_s)))
                 last_s = now_s
@@ -227,11 +289,11 @@ def _request_time(cluster: Cluster, wanted: bool) -> Iterator[list[tuple[int, fl
     thread.join()
 
 
-def _request_percent(jvm: Jvm, broker: Broker) -> float:
-    """Percent of a thread that the client uses at this broker; 0 if it doesn't answer."""
+def _request_percent(jvm: Jvm, broker: Broker, tag: str) -> float:
+    """Percent of a thread that the clients of this tag use at this broker; 0 if it doesn't answer."""
     try:
         beans: Beans = jvm.beans(broker.jmx_port)
-        used = beans.read(f"kafka.server:type=Request,client-id={CLIENT},*", "request-time")
+        used = beans.read(f"kafka.server:type=Request,{tag},*", "request-time")
     except Py4JError:
         return 0.0
     return sum(used.values())

@@ -15,7 +15,7 @@ from scripts.closed_loop.bars import check_bars
 from scripts.closed_loop.measures import Measures, measure
 from scripts.closed_loop.real import run_real
 from scripts.closed_loop.simulation import ClosedLoop
-from scripts.closed_loop.situation import Counters, Situation, Spread, Waits
+from scripts.closed_loop.situation import SIMULATED, Counters, Situation, Spread, Waits
 from scripts.command import run_command
 from scripts.testbed.work_folder import work_folder
 from state.quotas.kinds import Family, QuotaKind
@@ -52,7 +52,11 @@ class ClosedLoopOptions:
         float | None, typer.Option(min=0.0, help="Size of one request.  [default: a tenth of a second of the limit]")
     ] = None
     spread: Annotated[
-        Spread, typer.Option(help="Traffic over gateways: even, skew (70 % on the first), or one alone.")
+        Spread,
+        typer.Option(
+            help="Traffic over gateways: even, skew (70 % on the first), or one alone; with --brokers also move (to"
+            " another broker half way) and hop (every 5 s)."
+        ),
     ] = Spread.EVEN
     clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 1
     counters: Annotated[Counters, typer.Option(help="One counter for all clients, or one for each: shared, own.")] = (
@@ -95,9 +99,9 @@ class ClosedLoopOptions:
         typer.Option(
             min=1,
             metavar="N",
-            help="So many Kafka brokers with the plugin, the job, and a librdkafka client at full speed; prints JSON."
-            " Of the other options --quota, --limit, --spread (skew is 80 %), --seconds, --compare (with one broker"
-            " and Kafka's own quota) and those below count.",
+            help="So many Kafka brokers with the plugin, the job, and librdkafka clients at full speed; prints JSON."
+            " Of the other options --quota, --limit, --spread (skew is 80 %), --clients (of one user, whose quota"
+            " it is), --seconds, --compare (with one broker and Kafka's own quota) and those below count.",
         ),
     ] = None
     own_quotas: Annotated[
@@ -134,6 +138,8 @@ def _run_brokers(options: ClosedLoopOptions, brokers: int) -> int:
     from scripts.closed_loop.brokers import BrokersSituation, run_brokers  # simulations need neither Kafka nor Java
 
     asked = situation_of(options)
+    if options.spread not in SIMULATED and brokers == 1:
+        raise typer.BadParameter(f"--spread is {options.spread}; expected --brokers 2 or more with it")
     situation = BrokersSituation(
         asked.quota,
         asked.limit,
@@ -143,6 +149,7 @@ def _run_brokers(options: ClosedLoopOptions, brokers: int) -> int:
         options.own_quotas,
         options.kill_job_at,
         options.kill_broker_at,
+        clients=asked.clients,
     )
     with work_folder("closed-loop", fresh=True) as folder:
         found: dict[str, Measures] = {"brokers": run_brokers(folder, situation)}
@@ -163,6 +170,10 @@ def situation_of(options: ClosedLoopOptions) -> Situation:
     for name, value in (("--limit", limit), ("--demand", demand), ("--size", size)):
         if not (0 < value < math.inf):
             raise typer.BadParameter(f"{name} is {value}; expected a number above 0")
+    if options.spread not in SIMULATED and options.brokers is None:
+        raise typer.BadParameter(
+            f"--spread is {options.spread}; expected one of {', '.join(SIMULATED)} without --brokers"
+        )
     if size < 1 and quota.family is Family.BYTES:
         raise typer.BadParameter(f"--size is {size}; expected at least one byte")
     if options.off_ms and not options.on_ms:
@@ -218,7 +229,7 @@ def _pair(option: str, text: str, separator: str) -> tuple[float, float]:
 
 
 def _rounded(measures: Measures) -> dict[str, float]:
-    return {name: round(value, 4) for name, value in asdict(measures).items()}
+    return {name: round(value, 4) for name, value in asdict(measures).items() if value is not None}
 
 
 def _print(found: dict[str, Measures], as_json: bool) -> int:

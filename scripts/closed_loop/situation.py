@@ -7,11 +7,17 @@ from state.quotas.kinds import QuotaKind
 
 
 class Spread(StrEnum):
-    """How the traffic of a client is spread over the gateways."""
+    """How the traffic of a client is spread over the gateways; the last two are for real brokers alone."""
 
     EVEN = "even"
     SKEW = "skew"
     ONE = "one"
+    MOVE = "move"
+    HOP = "hop"
+
+
+SIMULATED = (Spread.EVEN, Spread.SKEW, Spread.ONE)
+"""The spreads of a simulation."""
 
 
 class Counters(StrEnum):

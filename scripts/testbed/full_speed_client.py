@@ -9,7 +9,7 @@ runs until SIGTERM, with the fields of `ClientOptions`. `FullSpeedClient` starts
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -57,7 +57,10 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class ClientOptions:
-    """One client, and the file for its samples: a line `<epoch ms> <amount>` for what arrived together."""
+    """One client, and the file for its samples: a line `<epoch ms> <amount>` for what arrived together.
+
+    `visits` are the partitions that one of librdkafka uses for `stay_s` each, over and over; without them it uses all.
+    """
 
     library: Library
     role: Role
@@ -65,21 +68,33 @@ class ClientOptions:
     topic: str
     client_id: str
     samples: str
+    visits: Sequence[Sequence[int]] = ()
+    stay_s: float = 0.0
 
 
 class FullSpeedClient:
     """A client as a child process, with its samples and its log in a folder.
 
     `name` is its client-id. The amounts are bytes of values that a broker has acknowledged or that arrived, and
-    acknowledged requests for `Role.REQUESTS`.
+    acknowledged requests for `Role.REQUESTS`. `visits` and `stay_s` are those of `ClientOptions`.
     """
 
-    def __init__(self, folder: Path, name: str, library: Library, role: Role, servers: str, topic: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        library: Library,
+        role: Role,
+        servers: str,
+        topic: str,
+        visits: Sequence[Sequence[int]] = (),
+        stay_s: float = 0.0,
+    ) -> None:
         self.name = name
         self._samples = folder / f"{name}.samples"
         self._log = folder / f"{name}.log"
         self._samples.write_text("")
-        options = ClientOptions(library, role, servers, topic, name, str(self._samples))
+        options = ClientOptions(library, role, servers, topic, name, str(self._samples), visits, stay_s)
         self._child = Child(_command(options), self._log)
 
     @property
@@ -137,6 +152,37 @@ class _Samples:
             self._file.flush()
 
 
+class _Visits:
+    """Which partitions to use now."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        self._options = options
+        self._begun_s = time.monotonic()
+        self._number = 0
+
+    @property
+    def partitions(self) -> Sequence[int]:
+        """Those of the visit that goes on; none if there are no visits."""
+        visits = self._options.visits
+        return visits[self._number % len(visits)] if visits else ()
+
+    def is_over(self) -> bool:
+        """Whether the visit is over. The next one goes on then."""
+        if not self._options.visits:
+            return False
+        number = int((time.monotonic() - self._begun_s) / self._options.stay_s)
+        is_over, self._number = number != self._number, number
+        return is_over
+
+    def each(self) -> Iterator[int]:
+        """The partitions for one record after the other: -1, which librdkafka takes for any, if there are no visits."""
+        number = 0
+        while True:
+            partitions = self.partitions
+            number += 1
+            yield partitions[number % len(partitions)] if partitions else -1
+
+
 def _say_error(error: object) -> None:
     print(f"{_ERROR}{' '.join(str(error).split())}", flush=True)
 
@@ -157,15 +203,19 @@ def _run_librdkafka_producer(options: ClientOptions, samples: _Samples, stop: Ev
     value = _SMALL if is_small else bytes(_RECORD_BYTES)
     amount = 1 if is_small else _RECORD_BYTES
 
-    def delivered(error: object, _: object) -> None:
+    def delivered(error: confluent_kafka.KafkaError | None, _: object) -> None:
         if error is None:
             samples.add(amount)
-        else:
+        elif error.code() != confluent_kafka.KafkaError._PURGE_QUEUE:  # noqa: SLF001 # it is documented
             _say_error(error)
 
+    visits = _Visits(options)
+    partitions = visits.each()
     while not stop.is_set():
+        if visits.is_over():
+            producer.purge(in_flight=False)
         try:
-            producer.produce(options.topic, value, on_delivery=delivered)
+            producer.produce(options.topic, value, partition=next(partitions), on_delivery=delivered)
             producer.poll(0)
         except BufferError:  # its queue is full
             producer.poll(_POLL_S)
@@ -178,8 +228,16 @@ def _run_librdkafka_consumer(options: ClientOptions, samples: _Samples, stop: Ev
     consumer = confluent_kafka.Consumer({**_librdkafka_config(options), **group, "enable.partition.eof": True})
     partitions = consumer.list_topics(options.topic, timeout=30).topics[options.topic].partitions
     begin = confluent_kafka.OFFSET_BEGINNING
-    consumer.assign([confluent_kafka.TopicPartition(options.topic, number, begin) for number in partitions])
+    visits = _Visits(options)
+
+    def assign() -> None:
+        numbers = visits.partitions or partitions
+        consumer.assign([confluent_kafka.TopicPartition(options.topic, number, begin) for number in numbers])
+
+    assign()
     while not stop.is_set():
+        if visits.is_over():
+            assign()
         for message in consumer.consume(1000, timeout=_POLL_S):
             error = message.error()
             if error is None:

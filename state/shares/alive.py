@@ -1,10 +1,15 @@
 """Which gateways are alive, told by their heartbeats as the job decided them."""
 
+from collections import deque
+
 HEARTBEAT_MS = 1_000
 """Interval of a gateway's heartbeats."""
 
 MISSED_MS = 3_000
 """A gateway is gone when its heartbeats are missing for so long while one's own are decided: two are missed."""
+
+SETTLE_MS = 1_000
+"""A heartbeat of one's own counts so long after it arrived: those of others, decided with it, have arrived by then."""
 
 FRESH_MS = 5_000
 """Decisions have stopped when none of one's own heartbeats has arrived for so long."""
@@ -12,6 +17,9 @@ FRESH_MS = 5_000
 MAX_GATEWAYS = 1_000
 """Most other gateways that are remembered. A new one takes the place of one that is gone; if none is, it isn't counted:
 forged heartbeats don't push those out that are known already."""
+
+_TOGETHER_MS = 100
+"""Heartbeats of one's own that arrive within so long count at once: a few times are kept, however many arrive."""
 
 
 class _Heard:
@@ -27,17 +35,20 @@ class _Heard:
 class AliveGateways:
     """The gateways that are alive, oneself included. Fed with decided heartbeats; reads no clock.
 
-    A gateway is alive while its last heartbeat is at most MISSED_MS behind one's own newest decided one, by its time or
+    A gateway is alive while its last heartbeat is at most MISSED_MS behind one's own newest that counts, by its time or
     by the order in which both were decided: the first holds when a micro-batch brings many heartbeats in any order, the
-    second when clocks differ. While no heartbeat of one's own is decided, nobody becomes alive or dead. Before the
-    first one is, `expected` gateways count as alive: one that starts while the job is down would take itself for alone.
+    second when clocks differ. One's own counts SETTLE_MS after it arrived: a slow job decides many seconds at once, and
+    those of a gateway that is alive may arrive last. While no heartbeat of one's own is decided, nobody becomes alive
+    or dead. Before the first one counts, `expected` gateways are alive: one that starts while the job is down would
+    take itself for alone.
 
     `count` is the number of gateways that are alive, oneself included.
 
     >>> starting = AliveGateways("a", expected=4)
+    >>> starting.take_heartbeat("a", 1_000, now_ms=1_300)
     >>> starting.count
     4
-    >>> starting.take_heartbeat("a", 1_000, now_ms=1_300)
+    >>> starting.take_heartbeat("a", 2_000, now_ms=2_300)
     >>> starting.count
     1
     """
@@ -47,6 +58,10 @@ class AliveGateways:
         self._expected = expected
         self._own_ms = 0
         self._own_heard_ms = 0
+        self._arrived: deque[tuple[int, int]] = (
+            deque()
+        )  # when, and how far one's own were decided: those that don't count
+        self._settled_ms = 0  # one's own newest that counts
         self._heard: dict[str, _Heard] = {}  # who was heard of longest ago comes first
         self._recent = 0
         self.count = expected
@@ -73,26 +88,36 @@ class AliveGateways:
 
         >>> alive = AliveGateways("a")
         >>> alive.take_heartbeat("b", 1_000, now_ms=1_300)
-        >>> for heartbeat_ms in (1_000, 2_000, 4_000):
+        >>> for heartbeat_ms in (1_000, 2_000, 4_000, 5_000):
         ...     alive.take_heartbeat("a", heartbeat_ms, heartbeat_ms + 300)
         >>> alive.is_alive("b")
         True
-        >>> alive.take_heartbeat("a", 5_000, now_ms=5_300)
+        >>> alive.take_heartbeat("a", 6_000, now_ms=6_300)
         >>> alive.is_alive("b"), alive.count
         (False, 1)
         """
         heard = self._heard.get(instance)
-        return heard is not None and (self._own_ms - heard.own_ms <= MISSED_MS or self._is_recent(heard))
+        return heard is not None and self._is_recent(heard)
 
     def take_heartbeat(self, instance: str, heartbeat_ms: int, now_ms: int) -> None:
         """Take over a decided heartbeat that a gateway, perhaps oneself, sent at `heartbeat_ms` by its own clock."""
+        self.settle(now_ms)
         if instance == self._instance:
             self._own_ms = max(self._own_ms, min(heartbeat_ms, now_ms))
             self._own_heard_ms = now_ms
-            self._recent = sum(map(self._is_recent, self._heard.values()))
+            self._note_arrival(now_ms)
         else:
             self._hear(instance, _Heard(heartbeat_ms, self._own_ms))
         self._count()
+
+    def settle(self, now_ms: int) -> None:
+        """Let one's own heartbeats count that arrived long enough ago."""
+        settled_ms = self._settled_ms
+        while self._arrived and now_ms - self._arrived[0][0] >= SETTLE_MS:
+            _, self._settled_ms = self._arrived.popleft()
+        if self._settled_ms != settled_ms:
+            self._recent = sum(map(self._is_recent, self._heard.values()))
+            self._count()
 
     def step_back(self, now_ms: int) -> None:
         """One's own clock was set back, to now: nothing was heard later than that.
@@ -105,17 +130,25 @@ class AliveGateways:
         """
         self._own_ms = min(self._own_ms, now_ms)
         self._own_heard_ms = min(self._own_heard_ms, now_ms)
+        self._settled_ms = min(self._settled_ms, now_ms)
+        self._arrived.clear()
         for heard in self._heard.values():
             heard.own_ms = min(heard.own_ms, now_ms)
         self._recent = sum(map(self._is_recent, self._heard.values()))
         self._count()
 
+    def _note_arrival(self, now_ms: int) -> None:
+        arrived_ms = now_ms
+        if self._arrived and now_ms - self._arrived[-1][0] < _TOGETHER_MS:
+            arrived_ms, _ = self._arrived.pop()
+        self._arrived.append((arrived_ms, self._own_ms))
+
     def _count(self) -> None:
         alive = 1 + self._recent
-        self.count = alive if self._own_heard_ms else max(alive, self._expected)
+        self.count = alive if self._settled_ms else max(alive, self._expected)
 
     def _hear(self, instance: str, heard: _Heard) -> None:
-        """Remember another gateway, which is recent now. Who else is changes with one's own heartbeats alone."""
+        """Remember another gateway, which is recent now. Who else is changes when one's own count."""
         known = self._heard.pop(instance, None)
         if known is None and len(self._heard) >= MAX_GATEWAYS and not self._make_room():
             return
@@ -132,4 +165,4 @@ class AliveGateways:
         return True
 
     def _is_recent(self, heard: _Heard) -> bool:
-        return self._own_ms - heard.own_ms <= MISSED_MS or abs(self._own_ms - heard.heartbeat_ms) <= MISSED_MS
+        return self._settled_ms - heard.own_ms <= MISSED_MS or abs(self._settled_ms - heard.heartbeat_ms) <= MISSED_MS

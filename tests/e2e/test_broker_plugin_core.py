@@ -264,6 +264,7 @@ class PythonShares:
             share.held_until_ms = held_until_ms
         else:
             now = share.share(step["limit"], shares.gateways, shares._metering, self.now_ms)
+        shares.gateways.settle(self.now_ms)
         return [shares.gateways.count, now]
 
 
@@ -329,6 +330,14 @@ def test_a_namesake_is_another_gateway(java: JavaCases) -> None:
     steps += [heartbeat_step("me", START_MS, "yours-1"), look_step(START_MS)]
 
     assert [count for count, _ in java.answer("shares", shares_case(steps, id_stem="mine-"))] == [1, 2]
+
+
+@pytest.mark.parametrize(("amount", "rests_ms"), [(10.0, 1_000), (900.0, 1_000), (2_000.0, 0)])
+def test_a_meter_rests_for_a_second_unless_its_client_uses_a_tenth_of_the_share(
+    java: JavaCases, amount: float, rests_ms: int
+) -> None:
+    """A charge counts as its rate over ten seconds, and the share is 1 000 a second."""
+    assert java.answer("rest", {"share": 1_000.0, "amount": amount, "idle_ms": 1_000}) == rests_ms
 
 
 def test_a_clock_that_is_set_back_silences_no_meter(java: JavaCases) -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.shares.alive import MAX_GATEWAYS, AliveGateways
+from state.shares.alive import MAX_GATEWAYS, SETTLE_MS, AliveGateways
 
 
 def heartbeats(alive: AliveGateways, instance: str, *times_ms: int) -> None:
@@ -14,10 +14,10 @@ def heartbeats(alive: AliveGateways, instance: str, *times_ms: int) -> None:
 def test_a_gateway_is_alive_while_its_heartbeats_are_decided_beside_ones_own() -> None:
     alive = AliveGateways("me")
     heartbeats(alive, "a", 1_000)
-    heartbeats(alive, "me", 1_000, 2_000, 4_000)
+    heartbeats(alive, "me", 1_000, 2_000, 4_000, 5_000)
     assert (alive.is_alive("a"), alive.count, alive.instances()) == (True, 2, ["a"])
 
-    heartbeats(alive, "me", 4_001)
+    heartbeats(alive, "me", 6_000)
     assert (alive.is_alive("a"), alive.count, alive.instances()) == (False, 1, [])
 
 
@@ -37,17 +37,31 @@ def test_a_gateway_whose_clock_is_wrong_is_alive_and_dies_all_the_same() -> None
             heartbeats(alive, "a", time_ms + ahead_ms)
             heartbeats(alive, "me", time_ms)
         assert alive.is_alive("a")
-        heartbeats(alive, "me", 10_013_000)
+        heartbeats(alive, "me", 10_013_000, 10_014_000)
         assert not alive.is_alive("a")
 
 
-def test_a_micro_batch_may_bring_all_of_ones_own_heartbeats_first() -> None:
+@given(st.permutations([(instance, time_ms) for instance in ("me", "a") for time_ms in range(2_000, 12_000, 1_000)]))
+def test_nobody_dies_while_a_slow_job_decides_many_seconds_at_once(batch: list[tuple[str, int]]) -> None:
     alive = AliveGateways("me")
     heartbeats(alive, "a", 1_000)
-    heartbeats(alive, "me", *range(1_000, 12_000, 1_000))
-    heartbeats(alive, "a", *range(2_000, 12_000, 1_000))
+    heartbeats(alive, "me", 1_000)
+    counts = set()
+    for number, (instance, time_ms) in enumerate(batch):
+        alive.take_heartbeat(instance, time_ms, now_ms=20_000 + 40 * number)
+        counts.add(alive.count)
+    heartbeats(alive, "a", 22_000)
+    heartbeats(alive, "me", 22_000, 23_000)
 
-    assert alive.is_alive("a")
+    assert counts | {alive.count} == {2}
+
+
+def test_many_heartbeats_of_ones_own_take_no_memory() -> None:
+    alive = AliveGateways("me")
+    for number in range(10_000):
+        alive.take_heartbeat("me", 1_000 + number, now_ms=20_000 + number // 10)
+
+    assert len(alive._arrived) <= SETTLE_MS // 100
 
 
 def test_what_is_known_holds_for_the_present_only_while_ones_own_heartbeats_are_decided() -> None:
@@ -74,8 +88,8 @@ def test_a_new_gateway_takes_the_place_of_one_that_is_gone() -> None:
     alive = AliveGateways("me")
     for number in range(MAX_GATEWAYS):
         heartbeats(alive, f"forged-{number}", 1_000)
-    heartbeats(alive, "me", 1_000, 10_000)
-    heartbeats(alive, "genuine", 10_000)
+    heartbeats(alive, "me", 1_000, 10_000, 11_000)
+    heartbeats(alive, "genuine", 11_000)
 
     assert (alive.count, alive.instances()) == (2, ["genuine"])
 
@@ -99,4 +113,7 @@ def test_a_gateway_that_starts_while_the_job_is_down_counts_the_gateways_that_it
     assert alive.count == 4
 
     heartbeats(alive, "me", 1_000)
+    assert alive.count == 4  # heartbeats of others may still arrive
+
+    heartbeats(alive, "me", 2_000)
     assert alive.count == 2

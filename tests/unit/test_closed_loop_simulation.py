@@ -9,7 +9,7 @@ from scripts.closed_loop.bars import judge
 from scripts.closed_loop.main import ClosedLoopOptions, run_closed_loop
 from scripts.closed_loop.measures import FIRST_MS, Measures, measure
 from scripts.closed_loop.simulation import ClosedLoop, Served
-from scripts.closed_loop.situation import Counters, Situation, Spread, Waits
+from scripts.closed_loop.situation import SIMULATED, Counters, Situation, Spread, Waits
 from scripts.command import run_command
 from state.quotas.kinds import QuotaKind
 
@@ -26,7 +26,7 @@ def simulated(wanted: Situation) -> Measures:
     return measure(wanted, ClosedLoop(wanted).run())
 
 
-@pytest.mark.parametrize("spread", list(Spread))
+@pytest.mark.parametrize("spread", SIMULATED)
 @pytest.mark.parametrize("quota", KINDS)
 def test_four_gateways_hold_a_greedy_client_as_one_broker_does(quota: QuotaKind, spread: Spread) -> None:
     judged = judge(situation(quota, spread=spread, seconds=300))
@@ -117,6 +117,8 @@ def test_it_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["--leave", "1", "--gateways", "1"], "--leave is given with one gateway"),
         (["--job-down", "300-420", "--seconds", "60"], "--job-down begins at second 300; expected --seconds above"),
         (["--limit-change", "60:9", "--seconds", "60"], "--limit-change begins at second 60; expected"),
+        (["--spread", "hop"], "--spread is hop; expected one of even, skew, one without --brokers"),
+        (["--spread", "move", "--brokers", "1"], "--spread is move; expected --brokers 2 or more with it"),
         (["--join", "90", "--seconds", "60"], "--join begins at second 90; expected --seconds above 90"),
     ],
 )

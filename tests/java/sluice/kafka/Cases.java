@@ -59,6 +59,8 @@ public final class Cases {
                 return decision(asked);
             case "brokers":
                 return PacedBrokers.run(asked, new ManualTime());
+            case "rest":
+                return rest(asked);
             case "clock":
                 return clock();
             default:
@@ -185,12 +187,34 @@ public final class Cases {
             sensor(metrics, counter, window).record(100.0, laterMs, false);
             Meter meter = meters.of(counter);
             meter.look(laterMs);
+            meter.lookAgain(laterMs, 1_000);
             meter.takeUnpublished(laterMs);
             meter.stepBack(nowMs);
             return JSON.createArrayNode()
-                    .add(meter.isDue(nowMs + 500, 1_000))
+                    .add(meter.isDue(nowMs))
                     .add(nowMs - meter.publishedMs())
                     .add(meter.heldUntilMs() > nowMs);
+        }
+    }
+
+    /** How many ms a meter of this share isn't looked at once its client was charged an amount. */
+    private static JsonNode rest(JsonNode asked) {
+        Meters meters = new Meters();
+        long nowMs = System.currentTimeMillis();
+        try (Metrics metrics = new Metrics(
+                new MetricConfig(), Collections.singletonList(new Feed(meters)), Time.SYSTEM, false)) {
+            CounterKey counter = new CounterKey(Kind.PRODUCE, new Tags("alice", ""));
+            ObjectNode window = JSON.createObjectNode().put("samples", 11).put("window_ms", 1_000);
+            sensor(metrics, counter, window).record(asked.get("amount").doubleValue(), nowMs, false);
+            Meter meter = meters.of(counter);
+            meter.look(nowMs);
+            meter.bind(asked.get("share").doubleValue());
+            meter.lookAgain(nowMs, asked.get("idle_ms").longValue());
+            long restMs = 0;
+            while (!meter.isDue(nowMs + restMs)) {
+                restMs++;
+            }
+            return JSON.getNodeFactory().numberNode(restMs);
         }
     }
 
@@ -211,7 +235,7 @@ public final class Cases {
                 boolean isCharged = step.get("charged").booleanValue();
                 double limit = step.get("limit").doubleValue();
                 double share = shares.share(counter, limit, isCharged, step.get("held_until_ms").longValue(), nowMs);
-                answer.addArray().add(shares.gateways()).add(share);
+                answer.addArray().add(shares.gateways(nowMs)).add(share);
             }
         }
         return answer;

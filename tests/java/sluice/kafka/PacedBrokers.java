@@ -213,7 +213,7 @@ final class PacedBrokers {
         void tick(long nowMs) throws IOException {
             boolean isCharged = meter.look(nowMs);
             double share = shares.share(counter, limit, isCharged, meter.heldUntilMs(), nowMs);
-            if (shares.gateways() > 1) {
+            if (shares.gateways(nowMs) > 1) {
                 meter.pace(share, limit, WINDOW, nowMs);
             } else {
                 meter.bind(share);

@@ -1,5 +1,7 @@
 package sluice.kafka;
 
+import java.util.ArrayDeque;
+import java.util.Deque;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.Map;
@@ -7,14 +9,17 @@ import java.util.Map;
 /**
  * The gateways that are alive, oneself included, told by their heartbeats as the job decided them. Reads no clock.
  *
- * <p>A gateway is alive while its last heartbeat is at most MISSED_MS behind one's own newest decided one, by its time
- * or by the order in which both were decided. While no heartbeat of one's own is decided, nobody becomes alive or dead.
- * The same rules as `state/shares/alive.py`. Not for several threads.
+ * <p>A gateway is alive while its last heartbeat is at most MISSED_MS behind one's own newest that counts, by its time or
+ * by the order in which both were decided. One's own counts SETTLE_MS after it arrived: a slow job decides many seconds at
+ * once, and those of a gateway that is alive may arrive last. While no heartbeat of one's own is decided, nobody becomes
+ * alive or dead. The same rules as `state/shares/alive.py`. Not for several threads.
  */
 final class AliveGateways {
     static final long HEARTBEAT_MS = 1_000;
     static final long MISSED_MS = 3_000;
+    static final long SETTLE_MS = 1_000;
     static final long FRESH_MS = 5_000;
+    private static final long TOGETHER_MS = 100;
 
     /**
      * Most other gateways that are remembered. A new one takes the place of one that is gone; if none is, it isn't
@@ -27,6 +32,8 @@ final class AliveGateways {
     private int expected;
     private long ownMs;
     private long ownHeardMs;
+    private final Deque<long[]> arrived = new ArrayDeque<>(); // when, and how far one's own were decided: don't count yet
+    private long settledMs; // one's own newest that counts
     private int count;
 
     AliveGateways(String instance, int expected) {
@@ -35,7 +42,7 @@ final class AliveGateways {
         this.count = expected;
     }
 
-    /** How many gateways are alive, oneself included; as many as are expected before the first own heartbeat. */
+    /** How many gateways are alive, oneself included; as many as are expected before the first own heartbeat counts. */
     int count() {
         return count;
     }
@@ -67,9 +74,11 @@ final class AliveGateways {
 
     /** Takes over a decided heartbeat that a gateway, perhaps oneself, sent at `heartbeatMs` by its own clock. */
     void takeHeartbeat(String from, long heartbeatMs, long nowMs) {
+        settle(nowMs);
         if (isOwn(from)) {
             ownMs = Math.max(ownMs, Math.min(heartbeatMs, nowMs));
             ownHeardMs = nowMs;
+            noteArrival(nowMs);
         } else if (heard.remove(from) != null || heard.size() < MAX_GATEWAYS || makesRoom()) {
             heard.put(from, new Heard(heartbeatMs, ownMs));
         }
@@ -80,8 +89,26 @@ final class AliveGateways {
     void stepBack(long nowMs) {
         ownMs = Math.min(ownMs, nowMs);
         ownHeardMs = Math.min(ownHeardMs, nowMs);
+        settledMs = Math.min(settledMs, nowMs);
+        arrived.clear();
         heard.replaceAll((from, known) -> new Heard(known.heartbeatMs, Math.min(known.ownMs, nowMs)));
         recount();
+    }
+
+    private void noteArrival(long nowMs) {
+        boolean isTogether = !arrived.isEmpty() && nowMs - arrived.getLast()[0] < TOGETHER_MS;
+        arrived.addLast(new long[] {isTogether ? arrived.removeLast()[0] : nowMs, ownMs});
+    }
+
+    /** Lets one's own heartbeats count that arrived long enough ago. */
+    void settle(long nowMs) {
+        long before = settledMs;
+        while (!arrived.isEmpty() && nowMs - arrived.getFirst()[0] >= SETTLE_MS) {
+            settledMs = arrived.removeFirst()[1];
+        }
+        if (settledMs != before) {
+            recount();
+        }
     }
 
     /** Forgets who was heard of longest ago, unless it is alive. */
@@ -99,11 +126,11 @@ final class AliveGateways {
         for (Heard known : heard.values()) {
             alive += isRecent(known) ? 1 : 0;
         }
-        count = ownHeardMs != 0 ? alive : Math.max(alive, expected);
+        count = settledMs != 0 ? alive : Math.max(alive, expected);
     }
 
     private boolean isRecent(Heard known) {
-        return ownMs - known.ownMs <= MISSED_MS || Math.abs(ownMs - known.heartbeatMs) <= MISSED_MS;
+        return settledMs - known.ownMs <= MISSED_MS || Math.abs(settledMs - known.heartbeatMs) <= MISSED_MS;
     }
 
     /** The last decided heartbeat of another gateway: its own time, and how far one's own were decided then. */

@@ -20,7 +20,7 @@ import org.slf4j.LoggerFactory;
 final class EventSender implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(EventSender.class);
     private static final long FIRST_PAUSE_MS = 500;
-    private static final long LONGEST_PAUSE_MS = 4_000;
+    private static final long LONGEST_PAUSE_MS = 2_000; // a heartbeat that misses longer is taken for that of a lost broker
 
     private final String topic;
     private final Map<String, Object> client;
@@ -37,7 +37,8 @@ final class EventSender implements AutoCloseable {
         this.client.put("max.block.ms", "0"); // metadata is asked for in the background
         this.client.putIfAbsent("acks", "all");
         this.client.putIfAbsent("linger.ms", "5");
-        this.client.putIfAbsent("request.timeout.ms", "5000");
+        // Longer than Kafka waits before it takes a lost replica for dead: until then no record is acknowledged.
+        this.client.putIfAbsent("request.timeout.ms", "12000");
         this.client.putIfAbsent("delivery.timeout.ms", "20000");
         this.client.putIfAbsent("reconnect.backoff.max.ms", "1000");
     }

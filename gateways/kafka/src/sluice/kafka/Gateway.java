@@ -26,6 +26,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     private static final long GIVE_UP_MS = 60_000;
     private static final long MODEST_MS = 1_000;
     private static final long SMALL_MS = 10_000;
+    private static final long UNLIMITED_MS = 30_000; // no share depends on it
     private static final int RECENT = 100;
     private static final int MAX_SHOWN = 20;
     private static final int MAX_SHOWN_CHARACTERS = 500;
@@ -62,9 +63,11 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         this.shares = new Shares(instance, events.idStem(), settings.window);
         this.sender = new EventSender(settings.requestsTopic, client("requests"));
         this.limitsReader = new TopicReader(settings.limitsTopic, null, client("limits"), new LimitsHandler());
-        long sinceMs = Math.max(0, System.currentTimeMillis() - LOOKBACK_MS);
+        Map<String, Object> decisionsClient = client("decisions");
+        decisionsClient.putIfAbsent("fetch.min.bytes", "65536"); // many decisions a fetch, which cost less each
+        decisionsClient.putIfAbsent("fetch.max.wait.ms", "50");
         this.decisionsReader =
-                new TopicReader(settings.decisionsTopic, sinceMs, client("decisions"), new DecisionsHandler());
+                new TopicReader(settings.decisionsTopic, LOOKBACK_MS, decisionsClient, new DecisionsHandler());
         // A sample of a meter with one short window would be started anew between two looks.
         this.idleMs = Math.min(IDLE_MS, settings.window.samples * settings.window.windowMs / 2);
         this.thread = new Thread(this::run, "sluice-shares");
@@ -186,10 +189,10 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         Quotas quotas = quotas();
         boolean isNew = quotas != applied;
         applied = quotas;
-        gateways = shares.gateways();
+        gateways = shares.gateways(nowMs);
         boolean isReady = sender.isReady();
         for (Meter meter : meters.all()) {
-            if (isNew || meter.isDue(nowMs, idleMs)) {
+            if (isNew || meter.isDue(nowMs)) {
                 lookAt(meter, quotas, isReady, nowMs);
             }
         }
@@ -208,6 +211,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         meters.all().forEach(meter -> meter.stepBack(nowMs));
     }
 
+    /** Reads a meter, sets its limit, and publishes what it was charged if that is due. */
     private void lookAt(Meter meter, Quotas quotas, boolean isReady, long nowMs) {
         boolean isCharged = meter.look(nowMs);
         Double limit = quotas.limitOf(meter.counter);
@@ -222,6 +226,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         } else {
             meter.bind(share);
         }
+        meter.lookAgain(nowMs, idleMs);
         if (meter.hasUnpublished()) {
             publish(meter, limit, share, isReady, nowMs);
         } else if (meters.forgetIfGone(meter)) {
@@ -267,7 +272,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     /** The nearer a client is to its share, the sooner the others have to know. */
     private long intervalMs(Meter meter, Double limit, double share, long nowMs) {
         if (limit == null) {
-            return SMALL_MS;
+            return quotas().shadow(meter.counter.kind).isEmpty() ? UNLIMITED_MS : SMALL_MS;
         }
         if (heldUntilMs(meter, nowMs) > nowMs || meter.counter.kind == Kind.MUTATION) {
             return settings.sumMs;

@@ -15,6 +15,7 @@ final class Meter {
     /** The limit of a counter without one, as Kafka has it. */
     static final double UNLIMITED = Long.MAX_VALUE;
 
+    private static final double NEAR = 0.1;
     private static final double NS_PER_POINT = 1e7; // one percent of a thread-second is 10 ms
     private static final double MAX_EXACT = 9_007_199_254_740_992.0;
 
@@ -31,8 +32,9 @@ final class Meter {
     private long unpublishedSinceMs;
     private long publishedMs;
     private long activeMs;
-    private long lookedMs;
     private long heldUntilMs;
+    private boolean isNear; // its share, when it was last used
+    private volatile long dueMs;
     private boolean isHoldUntold;
     private volatile double share = Double.NaN;
     private volatile boolean isPaced;
@@ -59,6 +61,7 @@ final class Meter {
         if (name.equals(Meters.THROTTLE_TIME) && (throttled == null || throttled.metric() != metric)) {
             throttled = new Samples(metric, nowMs);
         }
+        dueMs = 0;
     }
 
     /** Takes leave of a metric that Kafka has removed, after a last look. */
@@ -73,7 +76,7 @@ final class Meter {
     /** The clock was set back, to now: nothing is later than that, or the meter would be silent until it is reached. */
     synchronized void stepBack(long nowMs) {
         activeMs = Math.min(activeMs, nowMs);
-        lookedMs = Math.min(lookedMs, nowMs);
+        dueMs = Math.min(dueMs, nowMs);
         publishedMs = Math.min(publishedMs, nowMs);
         unpublishedSinceMs = Math.min(unpublishedSinceMs, nowMs);
         heldUntilMs = Math.min(heldUntilMs, nowMs);
@@ -84,14 +87,22 @@ final class Meter {
         return bound == null && charged == null && throttled == null && !hasUnpublished();
     }
 
-    /** Whether it is time for a look: always while clients use it, else once in `idleMs`. */
-    synchronized boolean isDue(long nowMs, long idleMs) {
-        return nowMs - Math.max(activeMs, heldUntilMs) <= idleMs || nowMs - lookedMs >= idleMs;
+    /** Whether it is time for a look. */
+    boolean isDue(long nowMs) {
+        return nowMs >= dueMs;
+    }
+
+    /** Sets the next look: at once while its clients wait or use a tenth of the share that was set, else after `idleMs`. */
+    synchronized void lookAgain(long nowMs, long idleMs) {
+        if (activeMs == nowMs) {
+            isNear = rate() >= share * NEAR;
+        }
+        long busyMs = Math.max(isNear ? activeMs : 0, heldUntilMs);
+        dueMs = nowMs - busyMs <= idleMs ? nowMs : nowMs + idleMs;
     }
 
     /** Reads the metrics. Says whether anything was charged since the last look. */
     synchronized boolean look(long nowMs) {
-        lookedMs = nowMs;
         if (throttled != null) {
             throttled.look(nowMs);
             noteThrottled(nowMs);

@@ -33,8 +33,9 @@ final class Shares {
         this.window = window;
     }
 
-    /** How many gateways are alive, oneself included. */
-    synchronized int gateways() {
+    /** How many gateways are alive now, oneself included. */
+    synchronized int gateways(long nowMs) {
+        gateways.settle(nowMs);
         return gateways.count();
     }
 

@@ -9,7 +9,6 @@ import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.NoOffsetForPartitionException;
-import org.apache.kafka.clients.consumer.OffsetAndTimestamp;
 import org.apache.kafka.clients.consumer.OffsetOutOfRangeException;
 import org.apache.kafka.common.PartitionInfo;
 import org.apache.kafka.common.TopicPartition;
@@ -41,7 +40,7 @@ final class TopicReader implements Runnable {
     }
 
     private final String topic;
-    private final Long sinceMs;
+    private final Long lookbackMs;
     private final Map<String, Object> client;
     private final Handler handler;
     private final Map<TopicPartition, Long> positions = new HashMap<>();
@@ -52,15 +51,14 @@ final class TopicReader implements Runnable {
     private String said = "";
     private boolean saidUnreadable;
 
-    /** `sinceMs` is the time from which records are read; null is from the beginning. */
-    TopicReader(String topic, Long sinceMs, Map<String, Object> client, Handler handler) {
+    /** `lookbackMs` says how old the first records are that are read; null is from the beginning. */
+    TopicReader(String topic, Long lookbackMs, Map<String, Object> client, Handler handler) {
         this.topic = topic;
-        this.sinceMs = sinceMs;
+        this.lookbackMs = lookbackMs;
         this.client = new HashMap<>(client);
         this.client.put("enable.auto.commit", "false");
         this.client.put("auto.offset.reset", "none");
         this.client.put("allow.auto.create.topics", "false");
-        this.client.putIfAbsent("fetch.max.wait.ms", "100");
         this.client.putIfAbsent("metadata.max.age.ms", "10000");
         this.client.putIfAbsent("reconnect.backoff.max.ms", "1000");
         this.handler = handler;
@@ -120,9 +118,8 @@ final class TopicReader implements Runnable {
             }
             for (ConsumerRecord<byte[], byte[]> record : consumer.poll(POLL)) {
                 take(record);
-            }
-            for (TopicPartition partition : consumer.assignment()) {
-                positions.put(partition, consumer.position(partition, ASK));
+                // To ask the consumer may take as long as a partition waits for its new leader; others have to be read.
+                positions.put(new TopicPartition(topic, record.partition()), record.offset() + 1);
             }
             noteReading();
         }
@@ -142,25 +139,31 @@ final class TopicReader implements Runnable {
     }
 
     private void begin(KafkaConsumer<byte[], byte[]> consumer, List<TopicPartition> partitions) {
-        boolean isFirst = positions.isEmpty() && sinceMs != null;
-        Map<TopicPartition, Long> times = new HashMap<>();
-        for (TopicPartition partition : partitions) {
-            if (isFirst) {
-                times.put(partition, sinceMs);
-            }
+        List<TopicPartition> unread = new ArrayList<>(partitions);
+        unread.removeAll(positions.keySet());
+        if (!unread.isEmpty()) { // only then the leaders have to answer
+            positions.putAll(beginnings(consumer, unread, positions.isEmpty()));
         }
-        Map<TopicPartition, OffsetAndTimestamp> offsets = isFirst ? consumer.offsetsForTimes(times, ASK) : null;
-        Map<TopicPartition, Long> ends = isFirst ? consumer.endOffsets(partitions, ASK) : null;
-        Map<TopicPartition, Long> beginnings = consumer.beginningOffsets(partitions, ASK);
         consumer.assign(partitions);
-        for (TopicPartition partition : partitions) {
-            Long position = positions.get(partition);
-            if (position == null && isFirst) {
-                OffsetAndTimestamp found = offsets.get(partition);
-                position = found == null ? ends.get(partition) : Long.valueOf(found.offset());
-            }
-            consumer.seek(partition, position == null ? beginnings.get(partition) : position);
+        partitions.forEach(partition -> consumer.seek(partition, positions.get(partition)));
+    }
+
+    /** Where to begin to read; a partition that was added later is read from its beginning. */
+    private Map<TopicPartition, Long> beginnings(
+            KafkaConsumer<byte[], byte[]> consumer, List<TopicPartition> partitions, boolean isFirst) {
+        if (!isFirst || lookbackMs == null) {
+            return consumer.beginningOffsets(partitions, ASK);
         }
+        Map<TopicPartition, Long> times = new HashMap<>();
+        long sinceMs = Math.max(0, System.currentTimeMillis() - lookbackMs);
+        partitions.forEach(partition -> times.put(partition, sinceMs));
+        Map<TopicPartition, Long> beginnings = consumer.endOffsets(partitions, ASK);
+        consumer.offsetsForTimes(times, ASK).forEach((partition, found) -> {
+            if (found != null) {
+                beginnings.put(partition, found.offset());
+            }
+        });
+        return beginnings;
     }
 
     private void take(ConsumerRecord<byte[], byte[]> record) {
