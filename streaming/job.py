@@ -16,6 +16,7 @@ from sinks.limits import LimitsPublisher
 from sinks.tables.quotas import QuotasTable
 from sinks.topics import ensure_topics
 from state.errors import SluiceError
+from state.store.pages import Evicted
 from streaming.audit import query as audit
 from streaming.audit.query import AuditQuery
 from streaming.checkpoint.folder import Checkpoint
@@ -25,7 +26,7 @@ from streaming.checkpoint.origin import check_origin, with_pages
 from streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files
 from streaming.enforce import query as enforce
-from streaming.enforce.known_entities import EntitiesByPage, known_entities, total
+from streaming.enforce.known_entities import Known, known_entities
 from streaming.enforce.query import EnforceQuery
 from streaming.enforce.quota_mirror import QuotaMirror
 from streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
@@ -52,6 +53,7 @@ class Job:
         self._status_file = status_file
         self._stop = Event()
         self._status: dict[str, Any] = {"state": "starting"}
+        self._evicted = Evicted()
         self._health = JobHealth(required_query=enforce.QUERY_NAME)
 
     def request_stop(self) -> None:
@@ -163,7 +165,7 @@ class Job:
         queries: list[SupervisedQuery],
         watch: QuotaWatch,
         foreign: ForeignDecisions,
-        known: Accumulator[EntitiesByPage],
+        known: Accumulator[Known],
     ) -> None:
         published: dict[str, QueryState] = {}
         while not self._stop.wait(_POLL_S):
@@ -174,11 +176,21 @@ class Job:
             states = {query.name: query.state for query in queries}
             self._health.heartbeat(states, watch.quotas.version)
             self._health.report_foreign(foreign.count, foreign.jobs)
-            self._health.report_known(total(known.value))
+            self._report_entities(known.value)
             if states != published:
                 published = states
                 self._publish_status(queries=self._health.queries())
             _check(states[enforce.QUERY_NAME])
+
+    def _report_entities(self, known: Known) -> None:
+        """Report how many are stored, and how many had to leave; the first ones of each kind also in the log."""
+        self._health.report_known(known.total(), known.evicted)
+        most = self._settings.state.max_entities
+        before, self._evicted = self._evicted, known.evicted
+        if known.evicted.at_rest and not before.at_rest:
+            log.warning("there are more than state.max_entities = %d entities; those at rest leave early", most)
+        if known.evicted.owing and not before.owing:
+            log.error("more than state.max_entities = %d entities are active; the oldest lose their balances", most)
 
     def _wait_for(self, what: str, words: str) -> None:
         """Say in log, status file and health checks what the start waits for."""
@@ -197,7 +209,7 @@ class Job:
 
 
 def supervised_queries(
-    spark: SparkSession, settings: Settings, watch: QuotaWatch, known: Accumulator[EntitiesByPage]
+    spark: SparkSession, settings: Settings, watch: QuotaWatch, known: Accumulator[Known]
 ) -> list[SupervisedQuery]:
     """Both queries, each supervised by itself: requests are decided without the audit query, which never gives up."""
 

@@ -34,7 +34,7 @@ from streaming.runtime.kafka import kafka_since, kafka_writer, requests_source
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
 
-    from streaming.enforce.known_entities import EntitiesByPage
+    from streaming.enforce.known_entities import Known
 
 log = logging.getLogger("sluice.enforce")
 
@@ -52,9 +52,9 @@ class EnforceQuery(GatedQuery):
         spark: SparkSession,
         settings: Settings,
         watch: QuotaWatch,
-        known: "Accumulator[EntitiesByPage] | None" = None,
+        known: "Accumulator[Known] | None" = None,
     ) -> None:
-        """`known` is told how many entities each page holds."""
+        """`known` is told how many entities each page holds, and how many were evicted."""
         super().__init__(QUERY_NAME, settings.enforce.checkpoint, settings.enforce.trigger_ms)
         self._spark = spark
         self._settings = settings
