@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from configs.settings import Settings, load_settings
 from scripts.benchmarks.copy import start_copy
-from scripts.benchmarks.cpu_clock import jvm_cpu_s
+from scripts.benchmarks.cpu_clock import descendants_cpu_s, jvm_cpu_s
 from scripts.testbed.job import Json
 from streaming.audit.query import AuditQuery
 from streaming.checkpoint.folder import Checkpoint
@@ -44,7 +44,7 @@ class Driver:
     def __init__(self) -> None:
         self._stop: Callable[[], object] = lambda: None
         self._cpu_before: dict[str, float] = {}
-        self._began_s = 0.0
+        self._python_before_s = self._began_s = 0.0
 
     def session(self, settings: str) -> Json:
         """Start the session that all queries share."""
@@ -60,6 +60,7 @@ class Driver:
         """
         loaded = with_pages(load_settings(Path(settings)))
         self._cpu_before, self._began_s = jvm_cpu_s(self._jvm()), time.monotonic()
+        self._python_before_s = descendants_cpu_s(self._jvm())
         if query == "copy":
             running = start_copy(self._spark, loaded, checkpoint, padding_bytes, tuned)
             self._query, self._stop = running, running.stop
@@ -84,14 +85,15 @@ class Driver:
     def stop(self) -> Json:
         """Stop what runs between two micro-batches.
 
-        Returns the batches, the seconds since the start, and the JVM's CPU seconds by group.
+        Returns the batches, the seconds since the start, and the CPU seconds of Java by group and of the workers.
         """
         self._check()
         took_s = time.monotonic() - self._began_s
         self._stop()
         cpu = jvm_cpu_s(self._jvm())
         spent = {group: seconds - self._cpu_before.get(group, 0.0) for group, seconds in cpu.items()}
-        return {"batches": self._batches(), "took_s": took_s, "jvm_cpu_s": spent}
+        python_s = descendants_cpu_s(self._jvm()) - self._python_before_s
+        return {"batches": self._batches(), "took_s": took_s, "jvm_cpu_s": spent, "python_cpu_s": python_s}
 
     def state_bytes(self, settings: str) -> Json:
         """Total bytes of the pages' payloads in the enforce query's checkpoint."""
