@@ -70,6 +70,7 @@ class StateSettings:
 
     pages: Annotated[int, Meta(ge=1, le=65_536)] | None  # None: as the checkpoint has, see checkpoint/page_count
     idle_expiry_s: Int32
+    max_entities: Annotated[int, Meta(ge=1, le=1_000_000_000)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from sinks.limits import LimitsPublisher
 from sinks.tables.quotas import QuotasTable
 from sinks.topics import ensure_topics
 from state.errors import SluiceError
+from state.store.pages import Evicted
 from streaming.audit import query as audit
 from streaming.audit.query import AuditQuery
 from streaming.checkpoint.folder import Checkpoint
@@ -25,7 +26,7 @@ from streaming.checkpoint.origin import check_origin, with_pages
 from streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files
 from streaming.enforce import query as enforce
-from streaming.enforce.known_entities import EntitiesByPage, known_entities, total
+from streaming.enforce.known_entities import Known, known_entities
 from streaming.enforce.query import EnforceQuery
 from streaming.enforce.quota_mirror import QuotaMirror
 from streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
@@ -55,6 +56,7 @@ class Job:
         self._status_file = status_file
         self._stop = Event()
         self._status: dict[str, Any] = {"state": "starting"}
+        self._evicted = Evicted()
         self._health = JobHealth(enforce.QUERY_NAME, settings.health.stalled_after_s)
 
     def request_stop(self) -> None:
@@ -196,7 +198,7 @@ class Job:
         queries: list[SupervisedQuery],
         watch: QuotaWatch,
         foreign: ForeignDecisions,
-        known: Accumulator[EntitiesByPage],
+        known: Accumulator[Known],
         may_decide: Callable[[], bool],
     ) -> None:
         published: dict[str, QueryState] = {}
@@ -210,11 +212,21 @@ class Job:
             quiet_s = next(query.quiet_s() for query in queries if query.name == enforce.QUERY_NAME)
             self._health.heartbeat(states, watch.quotas.version, quiet_s)
             self._health.report_foreign(foreign.count, foreign.jobs)
-            self._health.report_known(total(known.value))
+            self._report_entities(known.value)
             if states != published:
                 published = states
                 self._publish_status(queries=self._health.queries())
             _check(states[enforce.QUERY_NAME])
+
+    def _report_entities(self, known: Known) -> None:
+        """Report how many are stored, and how many had to leave; the first ones of each kind also in the log."""
+        self._health.report_known(known.total(), known.evicted)
+        most = self._settings.state.max_entities
+        before, self._evicted = self._evicted, known.evicted
+        if known.evicted.at_rest and not before.at_rest:
+            log.warning("there are more than state.max_entities = %d entities; those at rest leave early", most)
+        if known.evicted.owing and not before.owing:
+            log.error("more than state.max_entities = %d entities are active; the oldest lose their balances", most)
 
     def _wait_for(self, what: str, words: str) -> None:
         """Say in log, status file and health checks what the start waits for."""
@@ -236,7 +248,7 @@ def supervised_queries(
     spark: SparkSession,
     settings: Settings,
     watch: QuotaWatch,
-    known: Accumulator[EntitiesByPage],
+    known: Accumulator[Known],
     may_decide: Callable[[], bool],
 ) -> list[SupervisedQuery]:
     """Both queries, each supervised by itself: requests are decided without the audit query, which never gives up."""

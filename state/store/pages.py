@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from state.arithmetic.charge import Outcome
 from state.arithmetic.columns import (
     Columns,
     Flags,
+    Floats,
     Integers,
     columns_of,
     concatenate,
@@ -43,7 +44,34 @@ def page_of_entity(key: str, pages: int) -> int:
 
 def pages_of_entities(keys: Iterable[str], pages: int) -> Integers:
     """The page of each of n entities: (n,). Many at once cost half of what they cost one by one."""
-    return np.array([zlib.crc32(key.encode()) for key in keys], np.int64) % pages
+    return _hashes(keys) % pages
+
+
+def _hashes(keys: Iterable[str]) -> Integers:
+    """What the page of each of n entities is chosen by: (n,)."""
+    return np.array([zlib.crc32(key.encode()) for key in keys], np.int64)
+
+
+class Evicted(NamedTuple):
+    """How many entities were forgotten because their page had more than its part."""
+
+    at_rest: int = 0
+    """They owed nothing: no later decision is changed."""
+    owing: int = 0
+    """Their rates or balances start anew."""
+
+    def plus(self, more: "Evicted") -> "Evicted":
+        """The sum of both."""
+        return Evicted(self.at_rest + more.at_rest, self.owing + more.owing)
+
+
+def part_of_page(max_entities: int, pages: int) -> int:
+    """The most entities of a page, if `max_entities` are split evenly over `pages`.
+
+    >>> part_of_page(5_000_000, 16_384)
+    306
+    """
+    return max(1, -(-max_entities // pages))
 
 
 class Pages:
@@ -59,6 +87,8 @@ class Pages:
         self._columns = columns or empty_columns()
         self._singles: dict[str, EntityCounters] = {}
         self._single_rows: list[int] = []
+        self.evicted = Evicted()
+        """What `to_bytes` left out of pages that had more than their part."""
 
     @classmethod
     def from_bytes(cls, payloads: Iterable[bytes], pages: int) -> "Pages":
@@ -94,17 +124,26 @@ class Pages:
         self._load([key])
         return self._singles[key]
 
-    def to_bytes(self, numbers: Sequence[int], pages: int, idle_expiry_ms: int, settings: QuotaSettings) -> list[bytes]:
+    def to_bytes(
+        self, numbers: Sequence[int], pages: int, idle_expiry_ms: int, settings: QuotaSettings, part: int | None = None
+    ) -> list[bytes]:
         """The stored form of the pages `numbers` (k,), of `pages` in all, without the entities that are at rest.
 
-        What is at rest depends on the page alone, whichever others are here. Raises ValueError if an entity's page is
-        not among `numbers`.
+        A page with more entities than `part` forgets the surplus too, and adds it to `evicted`. What is forgotten
+        depends on the page alone, whichever others are here. Raises ValueError if an entity's page is not among
+        `numbers`.
         """
         keys, columns = self._merged()
-        places = _places(keys, numbers, pages)
+        hashes = _hashes(keys)
+        places = _places(hashes % pages, numbers)
         newest_ms = np.full(len(numbers), _EARLIEST_MS)
         np.maximum.at(newest_ms, places, columns.last_event_ms)
-        kept = ~at_rest(columns, newest_ms[places], idle_expiry_ms, settings)
+        now_ms = newest_ms[places]
+        kept = ~at_rest(columns, now_ms, idle_expiry_ms, settings)
+        if part is not None:
+            surplus, ranks = _surplus(columns, kept, places, hashes, now_ms, settings, part)
+            kept[surplus] = False
+            self.evicted = self.evicted.plus(Evicted(int((ranks == 0).sum()), int((ranks > 0).sum())))
         rows = np.argsort(places, kind="stable")
         rows = rows[kept[rows]]
         ends = np.searchsorted(places[rows], np.arange(len(numbers)), side="right")
@@ -187,14 +226,41 @@ class Pages:
         return {self._keys[row]: row for row in found}
 
 
-def _places(keys: Iterable[str], numbers: Sequence[int], pages: int) -> Integers:
-    """Where in `numbers` (k,) the page of each entity is: (n,). Raises ValueError for a page that isn't there."""
-    found = pages_of_entities(keys, pages)
+def _places(found: Integers, numbers: Sequence[int]) -> Integers:
+    """Where in `numbers` (k,) each page of `found` (n,) is: (n,). Raises ValueError for one that isn't there."""
     ascending = np.argsort(numbers)
     places: Integers = ascending[np.searchsorted(np.array(numbers), found, sorter=ascending).clip(max=len(numbers) - 1)]
     if (np.array(numbers)[places] != found).any():
         raise ValueError(f"an entity's page is not among {list(numbers)}")
     return places
+
+
+def _surplus(
+    columns: Columns,
+    kept: Flags,
+    places: Integers,
+    hashes: Integers,
+    now_ms: Integers,
+    settings: QuotaSettings,
+    part: int,
+) -> tuple[Integers, Integers]:
+    """The rows (m,) that the `kept` entities of each place have over its part, and the rank (m,) of each.
+
+    Those at rest come first (rank 0), then those with charges in their windows or a bucket that isn't full (1), at last
+    those with a bucket below zero (2): who invents names can't wash out a debt before everything else. Of one rank the
+    oldest comes first. Of the same age the order is by hash, so that a repeated micro-batch forgets the same.
+    """
+    counts = np.bincount(places[kept], minlength=int(places.max(initial=0)) + 1)
+    rows = np.flatnonzero(kept & (counts > part)[places])
+    if not len(rows):
+        return rows, rows
+    some, now_ms = take(columns, rows), now_ms[rows]
+    ranks = np.where(at_rest(some, now_ms, 0, settings), 0, np.where(_refilled(some, now_ms) < 0, 2, 1))
+    order = np.lexsort((hashes[rows], some.last_event_ms, ranks, places[rows]))
+    ordered = places[rows[order]]
+    nth = np.arange(len(rows)) - np.searchsorted(ordered, ordered)
+    gone = order[nth < counts[ordered] - part]
+    return rows[gone], ranks[gone]
 
 
 def at_rest(columns: Columns, now_ms: Integers, idle_expiry_ms: int, settings: QuotaSettings) -> Flags:
@@ -205,10 +271,15 @@ def at_rest(columns: Columns, now_ms: Integers, idle_expiry_ms: int, settings: Q
     """
     spans_ms = (window.samples * window.window_ms for window in (settings.client_window, MUTATION_RATE_WINDOW))
     idle = now_ms - columns.last_event_ms > max(idle_expiry_ms, *spans_ms)
-    refilled = columns.bucket_tokens + columns.mutation_limit * ((now_ms - columns.bucket_last_ms) / 1000.0)
-    full = refilled >= burst(settings.controller_window, 1.0) * columns.mutation_limit
+    full = _refilled(columns, now_ms) >= burst(settings.controller_window, 1.0) * columns.mutation_limit
     at_rest_now: Flags = idle & (np.isnan(columns.bucket_tokens) | full)
     return at_rest_now
+
+
+def _refilled(columns: Columns, now_ms: Integers) -> Floats:
+    """The tokens of each bucket at `now_ms` (n,), not capped: (n,), NaN where there is no bucket."""
+    refilled: Floats = columns.bucket_tokens + columns.mutation_limit * ((now_ms - columns.bucket_last_ms) / 1000.0)
+    return refilled
 
 
 def _rounds(queues: Iterable[Sequence[Charged]], together: int) -> int:

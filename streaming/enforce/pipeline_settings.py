@@ -19,6 +19,7 @@ class PipelineSettings(NamedTuple):
     limits: EventLimits
     pages: int
     idle_expiry_ms: int
+    max_entities: int
     job_id: str | None = None
 
     @classmethod
@@ -38,4 +39,5 @@ class PipelineSettings(NamedTuple):
             ),
             new_pages(settings),
             settings.state.idle_expiry_s * 1000,
+            settings.state.max_entities,
         )

@@ -35,7 +35,7 @@ from streaming.runtime.kafka import kafka_since, kafka_writer, requests_source
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
 
-    from streaming.enforce.known_entities import EntitiesByPage
+    from streaming.enforce.known_entities import Known
 
 log = logging.getLogger("sluice.enforce")
 
@@ -53,10 +53,13 @@ class EnforceQuery(GatedQuery):
         spark: SparkSession,
         settings: Settings,
         watch: QuotaWatch,
-        known: "Accumulator[EntitiesByPage] | None" = None,
+        known: "Accumulator[Known] | None" = None,
         may_begin: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`known` is told how many entities each page holds; a micro-batch waits for `may_begin`."""
+        """`known` is told how many entities each page holds, and how many were evicted.
+
+        A micro-batch waits for `may_begin`.
+        """
         super().__init__(QUERY_NAME, settings.enforce.checkpoint, settings.enforce.trigger_ms, may_begin)
         self._spark = spark
         self._settings = settings

@@ -10,14 +10,14 @@ import pyarrow.compute as pc
 from configs.settings import Settings
 from state.errors import StateError
 from state.store.codec import entities_of
-from state.store.pages import Pages
+from state.store.pages import Pages, part_of_page
 from streaming.balances.imported import ImportedBalances
 from streaming.checkpoint.folder import Checkpoint
 from streaming.checkpoint.page_keys import page_of_spark_key, spark_key_of_page
 from streaming.enforce import pipeline
 from streaming.enforce.batch_properties import BatchProperties
 from streaming.enforce.garbage_collection import collection_paused
-from streaming.enforce.known_entities import EntitiesByPage
+from streaming.enforce.known_entities import Known
 from streaming.enforce.pipeline_settings import PipelineSettings
 from streaming.enforce.source import Source
 from streaming.enforce.wire import PackedRow, Parcel, decode_parcel, decode_parts, encode_parcel, packed
@@ -76,9 +76,9 @@ class PageDecider:
         self,
         settings: Settings,
         pipeline_settings: PipelineSettings,
-        known: "Accumulator[EntitiesByPage] | None" = None,
+        known: "Accumulator[Known] | None" = None,
     ) -> None:
-        """`known` is told how many entities the pages hold then."""
+        """`known` is told how many entities the pages hold then, and how many were evicted."""
         self._imported = ImportedBalances.of(settings)
         self._settings = pipeline_settings
         self._known = known
@@ -126,9 +126,11 @@ class PageDecider:
         records, parts, waits = pipeline.decide(counters, parcels, settings)
         if parts and not BatchProperties.of_task().combined:  # otherwise they would be written to Kafka as records
             raise RuntimeError("there are partial decisions in a micro-batch whose plan doesn't combine them")
-        written = counters.to_bytes(list(stored), settings.pages, settings.idle_expiry_ms, settings.quota)
+        part = part_of_page(settings.max_entities, settings.pages)
+        written = counters.to_bytes(list(stored), settings.pages, settings.idle_expiry_ms, settings.quota, part)
         if self._known is not None:
-            self._known.add({page.spark_key: entities_of(new) for page, new in zip(pages, written, strict=True)})
+            entities = {page.spark_key: entities_of(new) for page, new in zip(pages, written, strict=True)}
+            self._known.add(Known(entities, counters.evicted))
         return packed(records, parts, waits), written
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from state.store.pages import Evicted
 from streaming.errors import HealthError
 from streaming.runtime.query_state import QueryState, RunState
 
@@ -58,6 +59,12 @@ class JobHealth:
             "Entities with stored counters, in the pages that were charged since the process started",
             registry=self.registry,
         )
+        self._evicted_entities = Gauge(
+            "sluice_evicted_entities",
+            "Entities forgotten since the process started because there were more than state.max_entities",
+            ["kind"],
+            registry=self.registry,
+        )
         self._mirror: dict[str, Any] | None = None
         # with a label, a job that mirrors nothing has no value: an alert on 0 must not see it
         self._mirror_up = Gauge(
@@ -97,9 +104,11 @@ class JobHealth:
         self._foreign = {"count": count, "jobs": list(jobs)}
         self._foreign_decisions.set(count)
 
-    def report_known(self, entities: int) -> None:
-        """Report how many entities have stored counters."""
+    def report_known(self, entities: int, evicted: Evicted) -> None:
+        """Report how many entities have stored counters, and how many were evicted."""
         self._known_entities.set(entities)
+        for kind, count in evicted._asdict().items():
+            self._evicted_entities.labels(kind).set(count)
 
     def report_mirror(self, trouble: str | None, left_out: int) -> None:
         """Report why the cluster's quotas are not mirrored now, None if they are, and how many are left out."""

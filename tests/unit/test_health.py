@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from state.store.pages import Evicted
 from streaming.errors import HealthError
 from streaming.runtime.health import MAX_CONNECTIONS, HealthServer, JobHealth
 from streaming.runtime.query_state import Place, QueryState, RunState
@@ -171,9 +172,12 @@ def test_readyz_names_topic_partition_and_offset_of_what_ended_a_query(server: H
 
 
 def test_known_entities_are_a_metric(server: HealthServer, health: JobHealth) -> None:
-    health.report_known(12)
+    health.report_known(12, Evicted(at_rest=3, owing=1))
 
-    assert "\nsluice_known_entities 12.0\n" in get(server, "/metrics")[1]
+    metrics = get(server, "/metrics")[1]
+    assert "\nsluice_known_entities 12.0\n" in metrics
+    assert '\nsluice_evicted_entities{kind="at_rest"} 3.0\n' in metrics
+    assert '\nsluice_evicted_entities{kind="owing"} 1.0\n' in metrics
 
 
 def test_a_job_without_a_heartbeat_is_dead(

@@ -20,6 +20,7 @@ from state.store.pages import Pages, page_of_entity
 from streaming.checkpoint.page_keys import spark_key_of_page
 from streaming.enforce import garbage_collection
 from streaming.enforce.batch_properties import BatchProperties
+from streaming.enforce.known_entities import Known
 from streaming.enforce.pipeline_settings import PipelineSettings
 from streaming.enforce.stages import PageDecider, combiner, stored_pages
 from streaming.enforce.wire import ChargeRow, Parcel, encode_parcel
@@ -74,14 +75,15 @@ def test_parts_never_leave_the_operator_of_a_plan_that_does_not_combine_them(
     known = Mock()
     (rows,) = PageDecider(job, one_page, known)(key, [pd.DataFrame(parcel)], state)
     assert list(rows["partial"]) == [True]
-    known.add.assert_called_once_with({key[0]: 2})
+    known.add.assert_called_once_with(Known({key[0]: 2}))
 
 
-def test_a_lean_worker_decides_the_pages_that_pyspark_decides_one_by_one(tmp_path: Path) -> None:
-    """The rows in few, the states in the order of the groups."""
+@pytest.mark.parametrize("max_entities", [1_000_000, 8])
+def test_a_lean_worker_decides_the_pages_that_pyspark_decides_one_by_one(tmp_path: Path, max_entities: int) -> None:
+    """The rows in few, the states in the order of the groups; also where entities have to leave."""
     job = load_settings(environment={})
     job = replace(job, enforce=replace(job.enforce, checkpoint=str(tmp_path)))
-    settings = SETTINGS._replace(pages=4)
+    settings = SETTINGS._replace(pages=4, max_entities=max_entities)
     groups, frames, pandas_state = [], {}, {}
     for number in range(4):
         keys = [key for key in (f"user-{count}|" for count in range(40)) if page_of_entity(key, 4) == number]

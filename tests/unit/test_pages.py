@@ -113,19 +113,19 @@ def test_a_stored_page_reads_back_the_same(charges: list[tuple[Tags, QuotaKind, 
         assert contents(read.counters(tags.key())) == contents(page.counters(tags.key()))
 
 
-@given(charges=charges, pages=st.integers(1, 5))
+@given(charges=charges, pages=st.integers(1, 5), part=st.none() | st.integers(1, 4))
 def test_pages_written_together_are_those_written_one_by_one(
-    charges: list[tuple[Tags, QuotaKind, float, float, int]], pages: int
+    charges: list[tuple[Tags, QuotaKind, float, float, int]], pages: int, part: int | None
 ) -> None:
-    """Byte for byte, with what is at rest left out by each page's own newest event; and so they are read."""
+    """Byte for byte, without what is at rest by each page's own newest event or over its part; and so they are read."""
     together, hour_ms = charged(*charges), 3_600_000
     numbers = list(range(pages))[::-1]
     one_by_one = []
     for number in numbers:
         own = charged(*(charge for charge in charges if page_of_entity(charge[0].key(), pages) == number))
-        one_by_one += own.to_bytes([number], pages, hour_ms, SETTINGS)
+        one_by_one += own.to_bytes([number], pages, hour_ms, SETTINGS, part)
 
-    written = together.to_bytes(numbers, pages, hour_ms, SETTINGS)
+    written = together.to_bytes(numbers, pages, hour_ms, SETTINGS, part)
     keys, columns = decode(written, pages)
 
     assert written == one_by_one
@@ -212,6 +212,67 @@ def test_an_unpaid_deficit_is_never_forgiven_by_idling() -> None:
         keys, _ = decode([bytes_of(page, 3_600_000)], 1)
 
         assert (debtor.key() in keys) is remembered
+
+
+LIVELY = st.lists(
+    st.tuples(
+        st.builds(Tags, st.sampled_from("abcdefgh")),
+        st.sampled_from([QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONTROLLER_MUTATION_RATE]),
+        st.just(1.0),
+        st.sampled_from([0.0, 1.0, 30.0]),
+        st.integers(0, 200_000),
+    ),
+    min_size=1,
+    max_size=20,
+)
+"""Charges of few entities within some minutes; a rate is over after one."""
+
+
+@given(charges=LIVELY, part=st.integers(1, 8), amount=st.sampled_from([1.0, 30.0]))
+def test_an_entity_at_rest_that_leaves_early_changes_no_decision(
+    charges: list[tuple[Tags, QuotaKind, float, float, int]], part: int, amount: float
+) -> None:
+    """Whatever any entity is charged next, nobody can tell, unless more entities than a page's part owe something."""
+    charges = sorted(charges, key=lambda charge: charge[-1])
+    full, bounded, newest_ms = charged(*charges), charged(*charges), charges[-1][-1]
+    stored = bytes_of(full)
+    (small,) = bounded.to_bytes([0], 1, FOREVER_MS, SETTINGS, part)
+    kept, left = decode([small], 1)[0], decode([stored], 1)[0]
+
+    assert len(kept) == min(part, len(left))
+    assert sum(bounded.evicted) == len(left) - len(kept)
+    if bounded.evicted.owing:
+        return
+    for tags, kind, limit, *_ in charges:
+        charge = Charge(kind, "user", limit, False, [amount])
+        after = [
+            Pages.from_bytes([payload], 1).counters(tags.key()).charge(charge, newest_ms, SETTINGS)
+            for payload in (stored, small)
+        ]
+        assert after[0] == after[1]
+
+
+def test_entities_leave_a_full_page_in_the_order_of_what_is_lost() -> None:
+    """At rest, the oldest first; then those with a rate; a debt last, however old it is."""
+    debtor, old, rested, young = Tags("debtor"), Tags("old"), Tags("rested"), Tags("young")
+    rate = QuotaKind.PRODUCER_BYTE_RATE
+    page = [
+        (debtor, QuotaKind.CONTROLLER_MUTATION_RATE, 1.0, 10_010.0, 0),
+        (old, rate, 1.0, 1.0, 1),
+        (rested, rate, 1.0, 1.0, 2),
+        (young, rate, 1.0, 1.0, 100_000),
+    ]
+
+    for part, kept, evicted in (
+        (4, {debtor, old, rested, young}, (0, 0)),
+        (3, {debtor, rested, young}, (1, 0)),
+        (2, {debtor, young}, (2, 0)),
+        (1, {debtor}, (2, 1)),
+    ):
+        counters = charged(*page)
+        keys, _ = decode(counters.to_bytes([0], 1, FOREVER_MS, SETTINGS, part), 1)
+
+        assert (set(keys), counters.evicted) == ({tags.key() for tags in kept}, evicted)
 
 
 def test_the_page_of_an_entity_is_the_same_in_every_release() -> None:
