@@ -1,0 +1,112 @@
+"""Replays a span of the decisions table under several sets of quotas at once, in one process or several."""
+
+import multiprocessing
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaSettings
+from state.quotas.resolution import Quotas
+from streaming.whatif.deciding import Decider
+from streaming.whatif.independence import Part, independent_by, rows_of
+from streaming.whatif.recording import Recording
+from streaming.whatif.replay import ClientName, ClientReplay, Replay
+from streaming.whatif.span import Span
+
+MAX_PROCESSES = 8
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to replay: the decisions of a span, once under each scenario, which is a list of quotas.
+
+    `only` names the clients that are asked for; None stands for all. A client-id of None stands for all of the user.
+    """
+
+    path: str
+    storage_options: Mapping[str, str]
+    span: Span
+    scenarios: Sequence[Sequence[QuotaEntry]]
+    quota: QuotaSettings
+    idle_expiry_ms: int
+    only: Collection[tuple[str, str | None]] | None = None
+    share: int = 0
+    shares: int = 1
+
+
+@dataclass
+class Replayed:
+    """What came of it: for each scenario, what every client did then and would do now.
+
+    `rows` is the number of decisions. Those `without_amounts` were free. `given_up` counts requests that were never
+    sent because too many others waited, for each scenario.
+    """
+
+    clients: list[dict[ClientName, ClientReplay]]
+    rows: int = 0
+    without_amounts: int = 0
+    given_up: list[int] = field(default_factory=list)
+
+
+def replay(task: Task, processes: int) -> Replayed:
+    """Replay in up to this many processes, if charges of different clients are independent. Raises RecordingError."""
+    part = independent_by(entry for entries in task.scenarios for entry in entries)
+    shares = min(processes, MAX_PROCESSES) if part is not None else 1
+    if shares == 1:
+        return replay_share(task, part)
+    with ProcessPoolExecutor(shares, multiprocessing.get_context("spawn")) as pool:
+        tasks = [replace(task, share=share, shares=shares) for share in range(shares)]
+        return _joined(list(pool.map(replay_share, tasks, [part] * shares)))
+
+
+def replay_share(task: Task, part: Part | None) -> Replayed:
+    """Replay one share of the requests. Raises RecordingError."""
+    chosen = None
+    if part is not None and (task.shares > 1 or task.only is not None):
+        chosen = rows_of(part, task.share, task.shares, _names(task.only, part))
+    recording = Recording(task.path, task.storage_options, task.span, chosen)
+    replays = [
+        Replay(Decider(Quotas(entries), task.quota, task.idle_expiry_ms).decide, task.span.end_ms)
+        for entries in task.scenarios
+    ]
+    for recorded in recording:
+        for each in replays:
+            each.take(recorded)
+    clients = [_asked(each.finish(), task.only) for each in replays]
+    return Replayed(clients, recording.rows, recording.without_amounts, [each.given_up for each in replays])
+
+
+def _names(only: Collection[tuple[str, str | None]] | None, part: Part) -> Collection[str] | None:
+    """The users, or client-ids, of the clients asked for; None if they can be any."""
+    if only is None:
+        return None
+    names = {user if part is Part.USER else client_id for user, client_id in only}
+    return None if None in names else {str(name) for name in names}
+
+
+def _asked(
+    clients: dict[ClientName, ClientReplay], only: Collection[tuple[str, str | None]] | None
+) -> dict[ClientName, ClientReplay]:
+    """The clients asked for among those whose requests were replayed because they share counters with them."""
+    if only is None:
+        return clients
+    return {
+        (user, client_id): client
+        for (user, client_id), client in clients.items()
+        if (user, client_id) in only or (user, None) in only
+    }
+
+
+def _joined(parts: Sequence[Replayed]) -> Replayed:
+    """The shares as one; no client is in two of them."""
+    clients: list[dict[ClientName, ClientReplay]] = [{} for _ in parts[0].clients]
+    for part in parts:
+        for joined, of_share in zip(clients, part.clients, strict=True):
+            joined.update(of_share)
+    return Replayed(
+        clients,
+        sum(part.rows for part in parts),
+        sum(part.without_amounts for part in parts),
+        [sum(each) for each in zip(*(part.given_up for part in parts), strict=True)],
+    )
