@@ -2,19 +2,12 @@
 
 import zlib
 from collections.abc import Collection, Iterable
-from enum import StrEnum
 
 import pyarrow as pa
 
 from state.quotas.entry import QuotaEntry
 from streaming.whatif.recording import Chosen
-
-
-class Part(StrEnum):
-    """The column of a decision that all counters of a request depend on."""
-
-    USER = "user"
-    CLIENT_ID = "client_id"
+from streaming.whatif.whose import Part
 
 
 def independent_by(entries: Iterable[QuotaEntry]) -> Part | None:

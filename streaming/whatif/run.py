@@ -1,20 +1,29 @@
 """Replays a span of the decisions table under several sets of quotas at once, in one process or several."""
 
 import multiprocessing
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
 
+from state.quotas.entity import QuotaEntity
 from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaSettings
+from state.quotas.kinds import QuotaKind, QuotaSettings
 from state.quotas.resolution import Quotas
+from streaming.whatif.advice import Advisor, Seen
 from streaming.whatif.deciding import Decider
-from streaming.whatif.independence import Part, independent_by, rows_of
+from streaming.whatif.independence import independent_by, rows_of
 from streaming.whatif.recording import Recording
 from streaming.whatif.replay import ClientName, ClientReplay, Replay
 from streaming.whatif.span import Span
+from streaming.whatif.whose import Part, Whose
 
 MAX_PROCESSES = 8
+
+ResultT = TypeVar("ResultT")
+
+SeenByQuota = dict[tuple[QuotaEntity, QuotaKind], Seen]
 
 
 @dataclass(frozen=True)
@@ -52,20 +61,24 @@ class Replayed:
 def replay(task: Task, processes: int) -> Replayed:
     """Replay in up to this many processes, if charges of different clients are independent. Raises RecordingError."""
     part = independent_by(entry for entries in task.scenarios for entry in entries)
+    return _joined(in_shares(replay_share, task, part, processes))
+
+
+def in_shares(
+    work: Callable[[Task, Part | None], ResultT], task: Task, part: Part | None, processes: int
+) -> list[ResultT]:
+    """The results of `work` on each share of the requests, told apart by `part`, each in a process of its own."""
     shares = min(processes, MAX_PROCESSES) if part is not None else 1
     if shares == 1:
-        return replay_share(task, part)
+        return [work(task, part)]
     with ProcessPoolExecutor(shares, multiprocessing.get_context("spawn")) as pool:
         tasks = [replace(task, share=share, shares=shares) for share in range(shares)]
-        return _joined(list(pool.map(replay_share, tasks, [part] * shares)))
+        return list(pool.map(work, tasks, [part] * shares))
 
 
 def replay_share(task: Task, part: Part | None) -> Replayed:
     """Replay one share of the requests. Raises RecordingError."""
-    chosen = None
-    if part is not None and (task.shares > 1 or task.only is not None):
-        chosen = rows_of(part, task.share, task.shares, _names(task.only, part))
-    recording = Recording(task.path, task.storage_options, task.span, chosen)
+    recording = recording_of(task, part)
     replays = [
         Replay(Decider(Quotas(entries), task.quota, task.idle_expiry_ms).decide, task.span.end_ms)
         for entries in task.scenarios
@@ -75,6 +88,27 @@ def replay_share(task: Task, part: Part | None) -> Replayed:
             each.take(recorded)
     clients = [_asked(each.finish(), task.only) for each in replays]
     return Replayed(clients, recording.rows, recording.without_amounts, [each.given_up for each in replays])
+
+
+def rates_seen(task: Task, whose: Whose, kinds: Collection[QuotaKind], processes: int) -> SeenByQuota:
+    """What each entity's rates were in the span of the task, whatever its scenarios. Raises RecordingError."""
+    work = partial(_rates_of_share, whose, kinds)
+    return {key: seen for share in in_shares(work, task, whose.part, processes) for key, seen in share.items()}
+
+
+def _rates_of_share(whose: Whose, kinds: Collection[QuotaKind], task: Task, part: Part | None) -> SeenByQuota:
+    advisor = Advisor(whose, kinds, task.quota, task.idle_expiry_ms)
+    for recorded in recording_of(task, part):
+        advisor.take(recorded)
+    return advisor.seen
+
+
+def recording_of(task: Task, part: Part | None) -> Recording:
+    """The requests of a share. Raises RecordingError."""
+    chosen = None
+    if part is not None and (task.shares > 1 or task.only is not None):
+        chosen = rows_of(part, task.share, task.shares, _names(task.only, part))
+    return Recording(task.path, task.storage_options, task.span, chosen)
 
 
 def _names(only: Collection[tuple[str, str | None]] | None, part: Part) -> Collection[str] | None:
