@@ -25,6 +25,7 @@ from streaming.cli.quotas import app as quotas_app
 from streaming.cli.sql import sql
 from streaming.cli.state import app as state_app
 from streaming.cli.tables import printable
+from streaming.cli.top import top
 from streaming.cli.whatif import whatif
 from streaming.errors import StateFileError
 from streaming.java.java import find_java
@@ -209,6 +210,7 @@ def maintain(
 app.command()(sql)
 app.command()(whatif)
 app.command()(advise)
+app.command()(top)
 
 
 def main() -> None:

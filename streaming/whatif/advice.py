@@ -173,4 +173,5 @@ def round_up(value: float) -> float:
     exponent = math.floor(math.log10(value)) + 1 - DIGITS
     if exponent >= 0:
         return float(math.ceil(value / 10**exponent - 1e-9) * 10**exponent)
-    return math.ceil(value * 10**-exponent - 1e-9) / 10**-exponent
+    digits: float = math.ceil(value * 10.0**-exponent - 1e-9) / 10.0**-exponent
+    return digits
