@@ -107,9 +107,13 @@ def _evidence(proposed: "Sequence[Proposal]") -> Iterator[str]:
             cut = f"; {seen.held.throttled} of them waited, {minutes:.1f} minutes: demand was cut, it may need more"
         yield (
             f"{printable(entity_text(entry.entity))}: {entry.kind} {entry.value:.15g} from {rate:.15g} "
-            f"(highest {highest:.15g}); {seen.held.requests} requests{clients} in {len(seen.hours)} hours on "
-            f"{seen.days} days{cut}; confidence {seen.confidence}"
+            f"(highest {highest:.15g}); {seen.held.requests} requests{clients} in {_counted(len(seen.hours), 'hour')} "
+            f"on {_counted(seen.days, 'day')}{cut}; confidence {seen.confidence}"
         )
+
+
+def _counted(number: int, unit: str) -> str:
+    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
 
 
 def _effect(replayed: "Replayed", scenarios: Sequence[Sequence[QuotaEntry]]) -> Iterator[str]:
