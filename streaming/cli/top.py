@@ -11,7 +11,7 @@ import time
 import tty
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,8 +25,14 @@ from streaming.cli.options import BootstrapServersOption, ConfigOption, UsageErr
 from streaming.cli.tables import printable
 from streaming.cli.top_screen import SORTS, View, after_key, cut, rows_of, table_lines, verdicts_per_s
 
+if TYPE_CHECKING:
+    from kafka import TopicPartition
+
 SINCE_S = 15
 """How far back decisions are read at the start: no rate lasts longer than its windows, 11 s."""
+
+MOST_READ = 5_000
+"""Most decisions that are read at the start, unless --since says how far back: a look is to be quick at any rate."""
 
 SNAPSHOT_ROWS = 40
 
@@ -51,8 +57,14 @@ def top(
     quota: Annotated[str | None, typer.Option("--quota", help="Show this quota alone.")] = None,
     text: Annotated[str, typer.Option("--filter", help="Show names with this text alone.")] = "",
     since_s: Annotated[
-        int, typer.Option("--since", help="Seconds of decisions to begin with; longer waits need more.", min=1)
-    ] = SINCE_S,
+        int | None,
+        typer.Option(
+            "--since",
+            help=f"Seconds of decisions to begin with; by default {SINCE_S}, and at most {MOST_READ} decisions.",
+            show_default=False,
+            min=1,
+        ),
+    ] = None,
     interval_s: Annotated[float, typer.Option("--interval", help="Seconds between two looks.", min=0.1)] = 1.0,
     config: ConfigOption = None,
     bootstrap_servers: BootstrapServersOption = None,
@@ -76,16 +88,23 @@ def top(
 
 
 class DecisionsReader:
-    """Reads the decisions topic into a live model, from `since_s` seconds ago on."""
+    """Reads the decisions topic into a live model.
 
-    def __init__(self, settings: Settings, since_s: int) -> None:
-        """Raises KafkaUnavailableError, and TopError if there is no topic."""
+    `since_ms` is the time from which on all decisions are read.
+    """
+
+    def __init__(self, settings: Settings, since_s: int | None) -> None:
+        """Begin `since_s` seconds ago; None stands for SINCE_S, but at most MOST_READ decisions.
+
+        Raises KafkaUnavailableError, and TopError if there is no topic.
+        """
         from kafka import KafkaConsumer, TopicPartition  # slow to import
 
         self.model = LiveModel(settings.quota)
         self.read = 0
         self.last_read_ms = 0
-        self.since_ms = now_ms() - since_s * 1000
+        self.since_ms = now_ms() - (since_s or SINCE_S) * 1000
+        self._most = MOST_READ if since_s is None else None
         topic = settings.topics.decisions
         self._consumer = connect(
             KafkaConsumer,
@@ -113,9 +132,10 @@ class DecisionsReader:
             consumer.assign(partitions)
             begins = consumer.offsets_for_times(dict.fromkeys(partitions, self.since_ms), _OFFSETS_TIMEOUT_MS)
             ends = consumer.end_offsets(partitions, _OFFSETS_TIMEOUT_MS)
+            counts = {partition: end - begins[partition].offset for partition, end in ends.items() if begins[partition]}
+            self._leave_out_old(counts)
             for partition, end in ends.items():
-                found = begins.get(partition)
-                consumer.seek(partition, end if found is None else found.offset)
+                consumer.seek(partition, end - counts.get(partition, 0))
             until_s = time.monotonic() + _OFFSETS_TIMEOUT_MS / 1000
             while any(consumer.position(partition) < end for partition, end in ends.items()):
                 self.poll()
@@ -123,6 +143,16 @@ class DecisionsReader:
                     raise TopError(f"the decisions of the last {_OFFSETS_TIMEOUT_MS // 1000} s can't be read in time")
         except KafkaError as error:
             raise self._unreadable(error) from error
+
+    def _leave_out_old(self, counts: "dict[TopicPartition, int]") -> None:
+        """Reduce the numbers of records to read to `_most` in all, each partition's in proportion."""
+        total = sum(counts.values())
+        if self._most is None or total <= self._most:
+            return
+        at_ms = now_ms()
+        self.since_ms = at_ms - (at_ms - self.since_ms) * self._most // total
+        for partition, count in counts.items():
+            counts[partition] = count * self._most // total
 
     def poll(self) -> None:
         """Read what is there, or wait for it a moment. Raises TopError."""

@@ -178,6 +178,21 @@ def test_only_recent_decisions_are_read(settings_file: Path) -> None:
     assert (found["decisions_read"], found["counters"]) == (0, [])
 
 
+def test_of_very_many_decisions_only_the_newest_are_read(settings_file: Path) -> None:
+    """Unless it is said how far back to read."""
+    publish(settings_file, *(("old", "Produce", 1) for _ in range(6000)))
+    publish(settings_file, ("new", "Produce", 1))
+
+    bounded, all_of_them = (
+        json.loads(top(settings_file, "--json", *since).stdout) for since in ([], ["--since", "600"])
+    )
+
+    assert 4990 <= bounded["decisions_read"] <= 5000
+    assert {counter["entity"]["user"] for counter in bounded["counters"]} == {"new", "old"}
+    assert bounded["since_ms"] > bounded["at_ms"] - 15_000
+    assert all_of_them["decisions_read"] == 6001
+
+
 def test_without_a_terminal_there_is_one_look(settings_file: Path) -> None:
     publish(settings_file, *BUSY)
 
