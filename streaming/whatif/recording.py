@@ -74,22 +74,13 @@ class Recording:
 
     def _in_order(self) -> Iterator[pa.Table]:
         """Tables of rows, in order, all of a micro-batch in one: what comes before every row that isn't read yet."""
-        held: list[pa.Table] = []
+        held: pa.Table | None = None
         for fragment, next_ms in self._fragments():
-            table = self._read(fragment)
-            if table.num_rows:
-                held.append(table)
-            if not held:
-                continue
-            joined = pa.concat_tables(held)
-            if next_ms is None:
-                ready, held = joined, []
-            else:
-                before = pc.less(joined[ORDER[0]], next_ms)
-                ready, rest = joined.filter(before), joined.filter(pc.invert(before))
-                held = [rest] if rest.num_rows else []
+            read = self._read(fragment)
+            ready, held = _divided(read if held is None else pa.concat_tables([held, read]), next_ms)
+            del read  # row groups are large: none is kept while its rows are replayed
             if ready.num_rows:
-                yield ready.take(pa.array(decided_order(*(ready[name].to_numpy() for name in ORDER))))
+                yield _in_decided_order(ready)
 
     def _fragments(self) -> Iterator[tuple[Any, int | None]]:
         """Files and row groups by their first micro-batch, each with that of the next one."""
@@ -117,6 +108,20 @@ class Recording:
 
     def _unreadable(self, error: Exception) -> RecordingError:
         return RecordingError(f"the table {self._path} can't be read: {' '.join(str(error).split())[:300]}")
+
+
+def _divided(table: pa.Table, next_ms: int | None) -> tuple[pa.Table, pa.Table | None]:
+    """The rows before a micro-batch, and the others; None stands for the end of all."""
+    if next_ms is None:
+        return table, None
+    before = pc.less(table[ORDER[0]], next_ms)
+    rest = table.filter(pc.invert(before))
+    return table.filter(before), rest if rest.num_rows else None
+
+
+def _in_decided_order(table: pa.Table) -> pa.Table:
+    order = decided_order(*(table[name].to_numpy() for name in ORDER))
+    return table if (order[1:] > order[:-1]).all() else table.take(pa.array(order))
 
 
 def decided_order(decided_at_ms: Integers, partitions: Integers, offsets: Integers, times_ms: Integers) -> Integers:

@@ -184,6 +184,15 @@ def test_defaults_a_quota_and_a_file(command: list[str], tmp_path: Path) -> None
     assert "of 3 clients" in result.stdout
 
 
+def test_where_nothing_was_recorded_nothing_is_proposed(command: list[str], tmp_path: Path) -> None:
+    """What is printed is an empty quota file."""
+    result = CliRunner().invoke(app, [*command, "--from", "2026-01-01", "--to", "2026-01-02"], catch_exceptions=False)
+    (tmp_path / "proposed.yaml").write_text(result.stdout)
+
+    assert "# No client used anything that these quotas limit." in result.stdout
+    assert load_quotas_file(tmp_path / "proposed.yaml") == []
+
+
 def test_an_unknown_quota_is_one_line(command: list[str]) -> None:
     result = CliRunner().invoke(app, [*command, "--quota", "producer"])
 

@@ -358,6 +358,12 @@ def test_hostile_names_are_escaped_in_the_table(command: list[str]) -> None:
     assert r"\x1b[2Jbob | app" in out
 
 
+def test_a_span_without_decisions_has_no_clients(command: list[str]) -> None:
+    result = CliRunner().invoke(app, [*command, "--from", "2026-01-01", "--to", "2026-01-02"], catch_exceptions=False)
+
+    assert result.stdout.splitlines()[-1].split() == ["all", "0", "clients", "0", "0", "0", "0.0", "0.0", "0"]
+
+
 def test_a_client_can_be_asked_for(command: list[str]) -> None:
     found = json.loads(CliRunner().invoke(app, [*command, "--json", "--client", "alice"]).stdout)
 
