@@ -44,7 +44,10 @@ _PROPERTIES = ("kafka", "spark", "delta.storage_options")
 """Sections that take any name: properties of foreign systems."""
 
 _DISTINCT = (
-    ("topics.requests", "topics.decisions", "topics.dead_letters", "topics.limits", "topics.waits"),
+    (
+        *("topics.requests", "topics.decisions", "topics.dead_letters"),
+        *("topics.limits", "topics.waits", "topics.claims"),
+    ),
     (
         *("enforce.checkpoint", "audit.checkpoint"),
         *("delta.quotas", "delta.decisions", "delta.quota_metrics", "delta.dead_letters", "delta.unreadable"),
@@ -135,6 +138,7 @@ class HealthSettings:
 
     address: Text
     port: Annotated[int, Meta(ge=0, le=65_535)]
+    stalled_after_s: Annotated[int, Meta(ge=0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +256,7 @@ def _settings(sections: Mapping[str, Mapping[str, object]], environment: Mapping
     settings = Settings(**values | {"quota": values["quota"].settings()})
     _check_kafka(settings.kafka)
     _check_spark(settings.spark)
+    _check_stalled(settings.health.stalled_after_s, settings.enforce.trigger_ms)
     for keys in _DISTINCT:
         _check_distinct({key: attrgetter(key)(settings) for key in keys})
     return settings
@@ -313,6 +318,16 @@ def _check_spark(spark: Mapping[str, str]) -> None:
     for name in spark:
         if not name.startswith("spark."):
             raise _SettingError(f"unknown setting spark.{name}; did you mean spark: {{spark.{name}: ...}}?")
+
+
+def _check_stalled(stalled_after_s: int, trigger_ms: int) -> None:
+    """A query that waits for its trigger mustn't look stuck."""
+    least_s = 2 * trigger_ms // 1000
+    if 0 < stalled_after_s <= least_s:
+        raise _SettingError(
+            f"health.stalled_after_s is {stalled_after_s}, but a micro-batch may begin only every {trigger_ms} ms"
+            f" (enforce.trigger_ms); expected more than {least_s}, or 0 for never"
+        )
 
 
 def _check_distinct(values: Mapping[str, str]) -> None:

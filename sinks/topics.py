@@ -26,6 +26,8 @@ _EVENTS = {
     "compression.type": "uncompressed",
 }
 
+_CLAIMS = {"cleanup.policy": "compact", "segment.ms": "3600000"}  # a driver reads all of it when it starts
+
 _WAITS = {
     "cleanup.policy": "compact",
     # A new gateway reads this topic from its beginning, so it is kept short: segments are closed and compacted early.
@@ -66,6 +68,7 @@ def _topic_specs(topics: TopicSettings) -> dict[str, dict[str, object]]:
         topics.dead_letters: (topics.partitions, _read_by_spark(topics.dead_letters_retention_ms) | large),
         topics.limits: (1, {"cleanup.policy": "compact"}),  # one partition: a version ends after all its records
         topics.waits: (topics.partitions, _WAITS),
+        topics.claims: (1, _CLAIMS),  # one partition: its offsets order the claims
     }
     return {
         name: {"num_partitions": partitions, "replication_factor": topics.replication_factor, "configs": configs}

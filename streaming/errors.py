@@ -15,6 +15,10 @@ class CheckpointError(SluiceError):
     """A checkpoint can't be used, or was created with other settings."""
 
 
+class LeadershipError(SluiceError):
+    """Another driver works on the checkpoint, or nobody can say whether one does."""
+
+
 class StateFileError(SluiceError):
     """A file of exported balances can't be used: missing, damaged, or written with other settings."""
 

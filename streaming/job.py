@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
@@ -30,6 +30,7 @@ from streaming.enforce.query import EnforceQuery
 from streaming.enforce.quota_mirror import QuotaMirror
 from streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
 from streaming.errors import JobError
+from streaming.leadership.leadership import Leadership
 from streaming.runtime.cluster_quotas import ClusterQuotasReader
 from streaming.runtime.foreign_decisions import ForeignDecisions, ForeignDecisionsWatch
 from streaming.runtime.health import HealthServer, JobHealth
@@ -47,12 +48,14 @@ _POLL_S = 0.25
 class Job:
     """One running Sluice."""
 
-    def __init__(self, settings: Settings, status_file: Path | None = None) -> None:
+    def __init__(self, settings: Settings, status_file: Path | None = None, standby: bool = False) -> None:
+        """With `standby` it waits until no other driver works on the checkpoint, if that is a URI."""
         self._settings = settings
+        self._standby = standby
         self._status_file = status_file
         self._stop = Event()
         self._status: dict[str, Any] = {"state": "starting"}
-        self._health = JobHealth(required_query=enforce.QUERY_NAME)
+        self._health = JobHealth(enforce.QUERY_NAME, settings.health.stalled_after_s)
 
     def request_stop(self) -> None:
         """Ask the job to stop after the current micro-batch; safe to call from a signal handler."""
@@ -66,12 +69,36 @@ class Job:
         with locked(checkpoint), _health_server(self._health, self._settings.health):
             try:
                 if self._topics_are_there():
-                    table = ensure_quotas_table(self._settings)
-                    self._settings = with_pages(self._settings)
-                    check_origin(checkpoint, self._settings)
-                    self._run_on(checkpoint, table)
+                    with self._led(checkpoint) as may_decide:
+                        if not self._stop.is_set():
+                            self._prepare_and_run(checkpoint, may_decide)
             finally:
                 self._publish_status(state="stopped")
+
+    @contextmanager
+    def _led(self, checkpoint: Checkpoint) -> Iterator[Callable[[], bool]]:
+        """Lead the checkpoint in this block, with a function that says whether that is certain; a path has its lock."""
+        if checkpoint.is_local:
+            yield lambda: True
+            return
+        leadership = Leadership(
+            self._settings.topics.claims, self._settings.kafka, checkpoint.location, standby=self._standby
+        )
+        self._wait_for("leadership", f"other drivers to leave {checkpoint.location}")
+        if not leadership.acquire(self._stop):
+            yield lambda: False
+            return
+        leadership.start()
+        try:
+            yield leadership.may_decide
+        finally:
+            leadership.stop()
+
+    def _prepare_and_run(self, checkpoint: Checkpoint, may_decide: Callable[[], bool]) -> None:
+        table = ensure_quotas_table(self._settings)
+        self._settings = with_pages(self._settings)
+        check_origin(checkpoint, self._settings)
+        self._run_on(checkpoint, table, may_decide)
 
     def _topics_are_there(self) -> bool:
         """Create the topics that are missing; False when the job is to stop meanwhile."""
@@ -87,7 +114,7 @@ class Job:
             log.info("stopped while waiting for the broker")
         return not self._stop.is_set()
 
-    def _run_on(self, checkpoint: Checkpoint, table: QuotasTable) -> None:
+    def _run_on(self, checkpoint: Checkpoint, table: QuotasTable, may_decide: Callable[[], bool]) -> None:
         watch = QuotaWatch(table, QuotaSnapshots(checkpoint), self._settings.quotas.poll_ms)
         identity = job_identity(checkpoint)
         foreign = ForeignDecisionsWatch(self._settings.topics.decisions, self._settings.kafka, identity)
@@ -96,7 +123,7 @@ class Job:
             if spark is not None:
                 try:
                     if not self._stop.is_set():
-                        self._run_queries(spark, watch, foreign)
+                        self._run_queries(spark, watch, foreign, may_decide)
                 finally:
                     spark.stop()
 
@@ -129,9 +156,15 @@ class Job:
             log.info("stopped while Java was starting")
             return None
 
-    def _run_queries(self, spark: SparkSession, watch: QuotaWatch, foreign: ForeignDecisionsWatch) -> None:
+    def _run_queries(
+        self,
+        spark: SparkSession,
+        watch: QuotaWatch,
+        foreign: ForeignDecisionsWatch,
+        may_decide: Callable[[], bool],
+    ) -> None:
         known = known_entities(spark.sparkContext)
-        queries = supervised_queries(spark, self._settings, watch, known)
+        queries = supervised_queries(spark, self._settings, watch, known, may_decide)
         maintenance = MaintenanceSchedule(self._settings.delta, Checkpoint(self._settings.audit.checkpoint).sluice)
         limits = LimitsPublisher(self._settings.topics, self._settings.kafka, watch.in_force)
         self._wait_for("queries", "the queries to start")
@@ -145,7 +178,7 @@ class Job:
             self._publish_status(state="running", waiting_for=None, quota_version=watch.quotas.version)
             self._health.report_phase(None)
             log.info("running with quotas version %d", watch.quotas.version)
-            self._follow(queries, watch, foreign.found, known)
+            self._follow(queries, watch, foreign.found, known, may_decide)
         finally:
             self._publish_status(state="stopping")
             self._health.report_phase("stopping")
@@ -164,15 +197,18 @@ class Job:
         watch: QuotaWatch,
         foreign: ForeignDecisions,
         known: Accumulator[EntitiesByPage],
+        may_decide: Callable[[], bool],
     ) -> None:
         published: dict[str, QueryState] = {}
         while not self._stop.wait(_POLL_S):
+            may_decide()  # raises once another driver leads
             for batch in [batch for query in queries for batch in query.new_batches()]:
                 log.info("batch", extra={"fields": batch})
                 self._health.count_batch(batch)
                 self._publish_status(quota_version=watch.quotas.version, **{str(batch["query"]): batch})
             states = {query.name: query.state for query in queries}
-            self._health.heartbeat(states, watch.quotas.version)
+            quiet_s = next(query.quiet_s() for query in queries if query.name == enforce.QUERY_NAME)
+            self._health.heartbeat(states, watch.quotas.version, quiet_s)
             self._health.report_foreign(foreign.count, foreign.jobs)
             self._health.report_known(total(known.value))
             if states != published:
@@ -197,14 +233,18 @@ class Job:
 
 
 def supervised_queries(
-    spark: SparkSession, settings: Settings, watch: QuotaWatch, known: Accumulator[EntitiesByPage]
+    spark: SparkSession,
+    settings: Settings,
+    watch: QuotaWatch,
+    known: Accumulator[EntitiesByPage],
+    may_decide: Callable[[], bool],
 ) -> list[SupervisedQuery]:
     """Both queries, each supervised by itself: requests are decided without the audit query, which never gives up."""
 
     def make_enforce() -> EnforceQuery:
         _create_topics_again(settings)
         check_enforce_checkpoint(settings)
-        return EnforceQuery(spark, settings, watch, known)
+        return EnforceQuery(spark, settings, watch, known, may_decide)
 
     def make_audit() -> AuditQuery:
         check_spark_files(Checkpoint(settings.audit.checkpoint))

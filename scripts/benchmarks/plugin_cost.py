@@ -12,7 +12,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from threading import Event, Thread
 
 import msgspec
 import numpy as np
@@ -25,6 +24,7 @@ from configs.settings import load_settings
 from scripts.benchmarks.many_clients import ManyClients
 from scripts.benchmarks.report import Findings, at_least, at_most
 from scripts.benchmarks.rig import BenchError, BenchmarkRig, Scale
+from scripts.testbed.background_loop import BackgroundLoop
 from scripts.testbed.broker import Broker
 from scripts.testbed.broker_plugin import new_exempt_client_id, plugin_cluster, publish_limits
 from scripts.testbed.cluster import Cluster, create_topic
@@ -104,27 +104,18 @@ class Side:
         return int(total[1]) / 2**20
 
 
-class Deciding:
+class Deciding(BackgroundLoop):
     """Decides what a broker publishes, as the job does, in a thread; as a context manager.
 
     `produced_at_ms` has the times of the Produce events of each client-id.
     """
 
     def __init__(self, side: Side, client_id: str, quotas: list[QuotaEntry]) -> None:
+        super().__init__()
         self.events = 0
         self.produced_at_ms: dict[str, list[int]] = {}
         self._kafka = {"bootstrap.servers": side.servers, "client.id": client_id}
         self._simulation = Simulation(Quotas(quotas, version=1), load_settings(environment={}))
-        self._ended = Event()
-        self._thread = Thread(target=self._run)
-
-    def __enter__(self) -> "Deciding":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
 
     def _run(self) -> None:
         topics = load_settings(environment={}).topics
@@ -135,7 +126,7 @@ class Deciding:
             partitions = [TopicPartition(topics.requests, number) for number in range(topics.partitions)]
             consumer.assign(partitions)
             consumer.seek_to_end()
-            while not self._ended.is_set():
+            while not self._left.is_set():
                 events = [record.value for batch in consumer.poll(100).values() for record in batch]
                 self._note(events)
                 for decision in self._simulation.decide(events):

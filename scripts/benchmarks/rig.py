@@ -106,7 +106,7 @@ class BenchmarkRig(AbstractContextManager["BenchmarkRig"]):
         folder = self.folder / name
         folder.mkdir()
         cores = os.cpu_count() or 1  # the sizes that docs/operating.md, "Sizing", gives for this machine
-        written = ("decisions", "dead_letters", "limits", "waits")
+        written = ("decisions", "dead_letters", "limits", "waits", "claims")
         topics = {"requests": requests} | {topic: f"{name}-{topic.replace('_', '-')}" for topic in written}
         own: Sections = {
             "kafka": {"bootstrap.servers": self.servers},

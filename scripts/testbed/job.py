@@ -94,12 +94,12 @@ class SluiceJob:
             raise RunError(f"the job ended by itself: {self.last_line()}; see {self.log_file}")
         return self.child
 
-    def launch(self) -> Child:
-        """Start the job's process, and don't wait."""
+    def launch(self, *options: str) -> Child:
+        """Start the job's process with further options, and don't wait."""
         self.status_file.unlink(missing_ok=True)
         self._starts += 1
         command = [sys.executable, "-m", "streaming.cli.main", "run", "--config", str(self.settings_file)]
-        self.child = Child([*command, "--status-file", str(self.status_file)], self.log_file)
+        self.child = Child([*command, "--status-file", str(self.status_file), *options], self.log_file)
         return self.child
 
     def start(self, cancel: Event | None = None) -> None:

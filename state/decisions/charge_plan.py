@@ -46,13 +46,10 @@ class CounterCharges(msgspec.Struct, gc=False):
     charges: list[Charge]
 
 
-class ChargePlan(msgspec.Struct, gc=False):
-    """All charges of one request, by the key of their counter and in order, and its unmetered amounts."""
+class _Plan(msgspec.Struct, gc=False):
+    """Takes the charges of one request. `limited_only` says that a charge without a limit isn't wanted."""
 
-    reports: ClassVar[bool] = True
-
-    counters: dict[str, CounterCharges]
-    unmetered: list[Unmetered]
+    limited_only: ClassVar[bool]
 
     def add(
         self,
@@ -62,49 +59,53 @@ class ChargePlan(msgspec.Struct, gc=False):
         strict: bool = False,
         withheld: bool = False,
     ) -> None:
-        """Add a charge, limited or not."""
+        """Add a charge to the counter of the resolution."""
         limit = resolution.limit
-        if limit is None and resolution.shadow:
+        if limit is None and (self.limited_only or resolution.shadow):
             return  # a trial counts whom it limits; enforced quotas count everybody, as Kafka does
-        charge = Charge(kind, resolution.rung, limit, resolution.shadow, amounts, strict, withheld)
+        self._put(resolution, Charge(kind, resolution.rung, limit, resolution.shadow, amounts, strict, withheld))
+
+    def report(self, unmetered: Unmetered) -> None:
+        """Add an amount that has no counter."""
+        raise NotImplementedError
+
+    def _put(self, resolution: Resolution, charge: Charge) -> None:
+        raise NotImplementedError
+
+
+class ChargePlan(_Plan, gc=False):
+    """All charges of one request, by the key of their counter and in order, and its unmetered amounts."""
+
+    limited_only: ClassVar[bool] = False
+
+    counters: dict[str, CounterCharges]
+    unmetered: list[Unmetered]
+
+    def report(self, unmetered: Unmetered) -> None:
+        """Enforced and shadow quotas report the same exempt time, so only the first is added."""
+        if unmetered.quota != EXEMPT_REQUEST_TIME or all(each.quota != unmetered.quota for each in self.unmetered):
+            self.unmetered.append(unmetered)
+
+    def _put(self, resolution: Resolution, charge: Charge) -> None:
         counter = self.counters.get(resolution.key)
         if counter is None:
             self.counters[resolution.key] = CounterCharges(resolution.tags, [charge])
         else:
             counter.charges.append(charge)
 
-    def report(self, unmetered: Unmetered) -> None:
-        """Add an amount that has no counter. Enforced and shadow quotas report the same exempt time."""
-        if unmetered.quota != EXEMPT_REQUEST_TIME or all(each.quota != unmetered.quota for each in self.unmetered):
-            self.unmetered.append(unmetered)
 
-
-class LimitedCharges(msgspec.Struct, gc=False):
+class LimitedCharges(_Plan, gc=False):
     """The charges of one request on counters with a limit, in order: what a gateway charges in line."""
 
-    reports: ClassVar[bool] = False
+    limited_only: ClassVar[bool] = True
 
     charges: list[tuple[Tags, Charge]] = []
-
-    def add(
-        self,
-        kind: QuotaKind,
-        resolution: Resolution,
-        amounts: list[float],
-        strict: bool = False,
-        withheld: bool = False,
-    ) -> None:
-        """Add a charge if it is limited."""
-        limit = resolution.limit
-        if limit is not None:
-            charge = Charge(kind, resolution.rung, limit, False, amounts, strict, withheld)
-            self.charges.append((resolution.tags, charge))
 
     def report(self, unmetered: Unmetered) -> None:
         """What has no counter isn't charged."""
 
-
-_Plan = ChargePlan | LimitedCharges
+    def _put(self, resolution: Resolution, charge: Charge) -> None:
+        self.charges.append((resolution.tags, charge))
 
 
 def plan_charges(request: Request, quotas: Quotas, settings: QuotaSettings) -> ChargePlan:
@@ -228,7 +229,7 @@ def _plan_bytes(
             size = sum([touched.bytes for touched in request.topic_partitions])
         plan.add(client_kind, resolution, [float(size)], withheld=withheld)
     metered = quotas.enabled(topic_kind)
-    if not metered and (not plan.reports or quotas.mode is _SHADOW):
+    if not metered and (plan.limited_only or quotas.mode is _SHADOW):
         return  # the enforced quotas have reported the bytes of each partition
     for (topic, partition), moved in _bytes_by_partition(request).items():
         if metered:

@@ -109,7 +109,7 @@ def check_broker(settings: Settings) -> str:
 def check_topics(settings: Settings) -> str:
     """The topics of the job. Raises CheckError if one is missing or they can't be listed."""
     topics = settings.topics
-    wanted = [topics.requests, topics.decisions, topics.dead_letters, topics.limits, topics.waits]
+    wanted = [topics.requests, topics.decisions, topics.dead_letters, topics.limits, topics.waits, topics.claims]
     try:
         with connect(KafkaAdminClient, settings.kafka) as admin:
             existing = set(admin.list_topics())

@@ -74,6 +74,10 @@ def run(
         Path | None, typer.Option(help="Log to this file instead of standard error; rotated by size, 10 files kept.")
     ] = None,
     log_file_mib: Annotated[int, typer.Option(help="Size in MiB at which the log file is rotated.", min=1)] = 100,
+    standby: Annotated[
+        bool,
+        typer.Option("--standby", help="Wait while another driver works on the checkpoint, which has to be a URI."),
+    ] = False,
 ) -> None:
     """Run the job: requests topic in, decisions topic and Delta tables out, until Ctrl-C or SIGTERM.
 
@@ -85,12 +89,17 @@ def run(
     os.umask(OWNER_ONLY)
     path, source = settings_file(config, running=False)  # a running ./scripts/run has a job already
     settings = with_bootstrap_servers(load_settings(path), bootstrap_servers)
+    if standby and "://" not in settings.enforce.checkpoint:
+        raise UsageError(
+            "--standby takes over a checkpoint in shared storage, but enforce.checkpoint is the path"
+            f" {settings.enforce.checkpoint}; expected a URI"
+        )
     configure_logging(log_file, log_file_mib)
     log.info("settings: %s", source)
     find_java()  # before anything waits for a broker
     from streaming.job import Job  # Spark takes a second to import, and no other command needs it
 
-    job = Job(settings, status_file)
+    job = Job(settings, status_file, standby)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: job.request_stop())
     try:

@@ -6,6 +6,7 @@ group of parts -> combiner; last, the Kafka sink.
 
 import logging
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -53,9 +54,10 @@ class EnforceQuery(GatedQuery):
         settings: Settings,
         watch: QuotaWatch,
         known: "Accumulator[EntitiesByPage] | None" = None,
+        may_begin: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`known` is told how many entities each page holds."""
-        super().__init__(QUERY_NAME, settings.enforce.checkpoint, settings.enforce.trigger_ms)
+        """`known` is told how many entities each page holds; a micro-batch waits for `may_begin`."""
+        super().__init__(QUERY_NAME, settings.enforce.checkpoint, settings.enforce.trigger_ms, may_begin)
         self._spark = spark
         self._settings = settings
         self._watch = watch

@@ -2,6 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from threading import Event
 
 from pyspark.sql import DataFrame
@@ -16,11 +17,14 @@ _POLL_S = 0.02
 class GatedQuery(ABC):
     """A `foreachBatch` query. Every micro-batch passes a gate when it begins; once that is closed, none begins."""
 
-    def __init__(self, name: str, checkpoint: str, trigger_ms: int) -> None:
-        """With `trigger_ms` 0 a micro-batch begins as soon as the one before has ended."""
+    def __init__(
+        self, name: str, checkpoint: str, trigger_ms: int, may_begin: Callable[[], bool] = lambda: True
+    ) -> None:
+        """With `trigger_ms` 0 a micro-batch begins as soon as the one before has ended; each waits for `may_begin`."""
         self._name = name
         self._checkpoint = checkpoint
         self._trigger_ms = trigger_ms
+        self._may_begin = may_begin
         self._query: StreamingQuery | None = None
         self._closed = Event()
         self._last_begun: int | None = None
@@ -56,6 +60,8 @@ class GatedQuery(ABC):
         """Write one micro-batch."""
 
     def _begin_batch(self, rows: DataFrame, batch_id: int) -> None:
+        while not self._closed.is_set() and not self._may_begin():
+            self._closed.wait(_POLL_S)
         if self._closed.is_set():
             raise JobError("stopping between two micro-batches")  # ends the query
         self._last_begun = batch_id

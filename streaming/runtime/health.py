@@ -27,10 +27,12 @@ _BATCH_BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 class JobHealth:
     """The last known state of the job's queries, and its metrics since the process started."""
 
-    def __init__(self, required_query: str) -> None:
-        """The job is ready while `required_query` runs."""
+    def __init__(self, required_query: str, stalled_after_s: float) -> None:
+        """The job is ready while `required_query` runs, which is stuck when quiet for `stalled_after_s`; 0 is never."""
         self.registry = CollectorRegistry()
         self._required_query = required_query
+        self._stalled_after_s = stalled_after_s
+        self._quiet_s = 0.0
         self._queries: dict[str, QueryState] = {}
         self._heartbeat_at_s: float | None = None
         self._phase: str | None = None
@@ -77,9 +79,13 @@ class JobHealth:
         self._events.labels(query).inc(batch["events"])
         self._lag.labels(query).set(batch["lag"])
 
-    def heartbeat(self, queries: Mapping[str, QueryState], quota_version: int) -> None:
-        """Report the states of the queries; without a report for 30 s the job counts as dead."""
+    def heartbeat(self, queries: Mapping[str, QueryState], quota_version: int, quiet_s: float = 0.0) -> None:
+        """Report the states of the queries; without a report for 30 s the job counts as dead.
+
+        `quiet_s` are the seconds since Spark last reported on the required query.
+        """
         self._queries = dict(queries)
+        self._quiet_s = quiet_s
         self._heartbeat_at_s = time.monotonic()
         self._quota_version.set(quota_version)
         for name, query in queries.items():
@@ -114,23 +120,32 @@ class JobHealth:
         self._phase = phase
 
     def alive(self) -> bool:
-        """Whether the process does its work; true while it starts and stops."""
-        if self._phase is not None or self._heartbeat_at_s is None:
-            return True
-        return time.monotonic() - self._heartbeat_at_s < _MAX_HEARTBEAT_AGE_S
+        """Whether the process does its work; true while it starts and stops, and while it waits to start a query."""
+        return self._dead_reason() is None
 
     def unready_reason(self) -> str | None:
         """Why requests are not decided now; None if they are, which takes the required query alone."""
         if self._phase is not None:
             return self._phase
-        if not self.alive():
-            return f"the job has given no sign of life for {_MAX_HEARTBEAT_AGE_S:g} s"
+        if dead := self._dead_reason():
+            return dead
         required = self._queries.get(self._required_query)
         if required is None:
             return "starting"
         if required.state is RunState.RUNNING:
             return None
         return f"query {self._required_query} is {required.state}" + (f": {required.reason}" if required.reason else "")
+
+    def _dead_reason(self) -> str | None:
+        if self._phase is not None or self._heartbeat_at_s is None:
+            return None
+        if time.monotonic() - self._heartbeat_at_s >= _MAX_HEARTBEAT_AGE_S:
+            return f"the job has given no sign of life for {_MAX_HEARTBEAT_AGE_S:g} s"
+        required = self._queries.get(self._required_query)
+        runs = required is not None and required.state is RunState.RUNNING
+        if runs and 0 < self._stalled_after_s <= self._quiet_s:
+            return f"query {self._required_query} is stuck: no micro-batch has ended for {self._quiet_s:.0f} s"
+        return None
 
     def queries(self) -> dict[str, Any]:
         """State, restarts and last error of each query, and the place that the error names, or None."""

@@ -16,12 +16,15 @@ class QueryProgress:
     """The micro-batches of one query."""
 
     def __init__(self, query: StreamingQuery) -> None:
+        self.newest_at: str | None = None
+        """Time of Spark's newest report, None before the first. An idle query has one about every 10 s."""
         self._query = query
         self._last_batch_id = -1
 
     def new_batches(self) -> Iterator[dict[str, Any]]:
         """A summary of each micro-batch that had events and ended since the last call."""
         for progress in self._query.recentProgress:
+            self.newest_at = progress["timestamp"]
             if progress["batchId"] > self._last_batch_id:
                 self._last_batch_id = progress["batchId"]
                 if progress["numInputRows"]:

@@ -1,7 +1,8 @@
 """Keeping one query running: a query that ends by itself is started again on its checkpoint, after a pause."""
 
 import logging
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from threading import Event, Lock, Thread
 from typing import Any, Protocol
@@ -37,7 +38,12 @@ class SupervisedQuery:
     """
 
     def __init__(
-        self, name: str, make: Callable[[], Startable], restart: RestartSettings, gives_up: bool = True
+        self,
+        name: str,
+        make: Callable[[], Startable],
+        restart: RestartSettings,
+        gives_up: bool = True,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self.state = QueryState()
@@ -47,6 +53,8 @@ class SupervisedQuery:
         self._stopping = Event()
         self._attempted = Event()
         self._batches: list[dict[str, Any]] = []
+        self._clock_s = clock_s
+        self._progress_at_s = clock_s()
         self._lock = Lock()
         self._thread = Thread(target=self._run, name=f"{name}-supervision", daemon=True)
 
@@ -69,6 +77,10 @@ class SupervisedQuery:
         with self._lock:
             batches, self._batches = self._batches, []
         return batches
+
+    def quiet_s(self) -> float:
+        """Seconds since the query started, or since Spark's last report on it: a stuck micro-batch has no report."""
+        return self._clock_s() - self._progress_at_s
 
     def _run(self) -> None:
         restarts = failures = 0
@@ -118,16 +130,20 @@ class SupervisedQuery:
     def _follow(self, query: StreamingQuery) -> bool:
         """Collect its micro-batches until it ends or is to stop. Returns whether it made progress."""
         progress, progressed = QueryProgress(query), False
+        self._progress_at_s = self._clock_s()
         while query.isActive and not self._stopping.wait(_POLL_S):
             if not progressed and _has_progressed(query):
                 progressed = True
                 self.state = replace(self.state, failures_in_a_row=0)
-            self._collect(progress.new_batches())
-        self._collect(progress.new_batches())
+            self._collect(progress)
+        self._collect(progress)
         return progressed or _has_progressed(query)
 
-    def _collect(self, batches: Iterator[dict[str, Any]]) -> None:
-        new = list(batches)
+    def _collect(self, progress: QueryProgress) -> None:
+        known_at = progress.newest_at
+        new = list(progress.new_batches())
+        if progress.newest_at != known_at:
+            self._progress_at_s = self._clock_s()
         with self._lock:
             self._batches += new
 

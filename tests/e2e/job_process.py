@@ -10,7 +10,10 @@ from kafka import KafkaProducer
 from scripts.testbed.job import Json, Sections, SluiceJob, quotas_in, storage_in, wait_until
 from scripts.testbed.reconciliation import ends, records
 
-__all__ = ["AUDITED", "GENERATED_CODE", "QUICK_JAVA", "JobProcess", "Json", "wait_until"]
+__all__ = ["AUDITED", "GENERATED_CODE", "QUICK_JAVA", "TOPICS", "JobProcess", "Json", "wait_until"]
+
+TOPICS = ("requests", "decisions", "dead_letters", "limits", "waits", "claims")
+"""The settings that name a job's topics."""
 
 QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 """Disables Java's second compiler, which takes more time than everything else in a short test."""
@@ -37,9 +40,7 @@ class JobProcess(SluiceJob):
 
     def __init__(self, folder: Path, bootstrap_servers: str, quotas: Sequence[Json], /, **sections: Json) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        topics = {
-            name: f"{folder.name}-{name}" for name in ("requests", "decisions", "dead_letters", "limits", "waits")
-        }
+        topics = {name: f"{folder.name}-{name}" for name in TOPICS}
         own: Sections = {
             "kafka": {"bootstrap.servers": bootstrap_servers},
             "topics": {**topics, "partitions": 1},

@@ -17,6 +17,7 @@ from kafka.admin import (
 from configs.kafka import TopicSettings
 from scripts.testbed.broker import Broker, free_ports
 from streaming.java.java import find_java
+from tests.e2e.job_process import TOPICS
 
 _STORE_PASSWORD = "only-for-this-test"  # noqa: S105 # of a key store that only exists during the test
 
@@ -64,7 +65,7 @@ class SecureBroker:
 
     def let_in(self, topics: TopicSettings, passwords: Mapping[str, str]) -> None:
         """Create the topics and the users `job`, `gateway` and `auditor` with the rights of docs/security.md."""
-        names = {name: getattr(topics, name) for name in ("requests", "decisions", "dead_letters", "limits", "waits")}
+        names = {name: getattr(topics, name) for name in TOPICS}
         with KafkaAdminClient(bootstrap_servers=self.admin_servers) as admin:
             admin.create_topics({name: {"num_partitions": 1, "replication_factor": 1} for name in names.values()})
             admin.alter_user_scram_credentials(

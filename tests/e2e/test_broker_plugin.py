@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
-from threading import Event, Thread
-from typing import Any, Self
+from threading import Thread
+from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import ThrottlingQuotaExceededError
 
 from configs.settings import load_settings
+from scripts.testbed.background_loop import BackgroundLoop
 from scripts.testbed.broker import Broker, BrokerError
 from scripts.testbed.old_broker_jars import OLD_BROKER_JARS
 from state.quotas.entity import QuotaEntity
@@ -93,26 +94,17 @@ def test_a_gateway_says_once_a_second_that_it_is_alive(plugin: PluginBroker) -> 
     assert all(900 <= later - earlier < 3_000 for earlier, later in pairwise(times))
 
 
-class EchoJob:
+class EchoJob(BackgroundLoop):
     """Decides the events of the topic with the job's arithmetic, and as many of a gateway that doesn't exist.
 
     As a context manager it decides until the end. `other_lives` says whether that gateway serves the same clients.
     """
 
     def __init__(self, servers: str, entries: list[QuotaEntry]) -> None:
+        super().__init__()
         self.other_lives = True
         self._servers = servers
         self._simulation = Simulation(Quotas(entries, version=1), load_settings(environment={}))
-        self._ended = Event()
-        self._thread = Thread(target=self._run)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
 
     def _run(self) -> None:
         with (
@@ -121,7 +113,7 @@ class EchoJob:
         ):
             consumer.assign([TopicPartition("quota-requests", 0)])
             consumer.seek_to_end()
-            while not self._ended.is_set():
+            while not self._left.is_set():
                 events = [record.value for batch in consumer.poll(100).values() for record in batch]
                 if self.other_lives:
                     events += [_as_others(event) for event in events]

@@ -4,7 +4,6 @@ import base64
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from deltalake import DeltaTable
 
 from configs.quotas import load_quotas_file
 from gateways.client.clock import now_ms
+from scripts.testbed.background_loop import BackgroundLoop
 from sinks.tables.quotas import QuotasTable
 from state.quotas.entity import QuotaEntity
 from state.quotas.entry import QuotaEntry
@@ -194,23 +194,15 @@ def test_a_quota_change_acts_on_a_running_load_without_a_restart(job: JobProcess
     assert job.alive
 
 
-class Load:
+class Load(BackgroundLoop):
     """About 100 requests a second while it is entered."""
 
     def __init__(self, job: JobProcess) -> None:
+        super().__init__()
         self._job = job
-        self._stop = Event()
-        self._thread = Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def _run(self) -> None:
-        while not self._stop.wait(0.5):
+        while not self._left.wait(0.5):
             self._job.publish([creates("load", [1], now_ms(), "load")] * 50)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scripts.testbed.broker import free_ports
-from tests.e2e.job_process import JobProcess, Json, wait_until
+from tests.e2e.job_process import TOPICS, JobProcess, Json, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -21,10 +21,7 @@ def readiness(job: JobProcess) -> Json:
 def test_each_of_two_jobs_on_one_topic_notices_the_other(kafka_broker: str, tmp_path: Path) -> None:
     ports = free_ports(2)
     one = JobProcess(tmp_path / "one", kafka_broker, [], health={"port": ports[0]})
-    topics = {
-        name: getattr(one.settings.topics, name)
-        for name in ("requests", "decisions", "dead_letters", "limits", "waits")
-    }
+    topics = {name: getattr(one.settings.topics, name) for name in TOPICS}
     two = JobProcess(tmp_path / "two", kafka_broker, [], health={"port": ports[1]}, topics=topics)
     one.start()
     try:

@@ -41,7 +41,7 @@ def topics(kafka_broker: str) -> TopicSettings:
     """Topics as the job creates them."""
     own = uuid4().hex[:8]
     names: dict[str, Any] = {
-        name: f"{name}-{own}" for name in ("requests", "decisions", "dead_letters", "limits", "waits")
+        name: f"{name}-{own}" for name in ("requests", "decisions", "dead_letters", "limits", "waits", "claims")
     }
     topics = replace(load_settings(environment={}).topics, partitions=1, **names)
     ensure_topics(topics, {"bootstrap.servers": kafka_broker})

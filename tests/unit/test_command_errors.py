@@ -2,6 +2,7 @@
 
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -43,3 +44,18 @@ def test_help_texts_are_whole(group: list[str], width: str, monkeypatch: pytest.
     assert "Commands:" in result.stdout
     assert "..." not in result.stdout.replace("[ARGS]...", "")
     assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_a_standby_needs_a_checkpoint_in_shared_storage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    settings = tmp_path / "sluice.yaml"
+    settings.write_text(f"enforce: {{checkpoint: {tmp_path}/checkpoint}}\n")
+    monkeypatch.setattr(sys, "argv", ["sluice", "run", "--standby", "--config", str(settings)])
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(f"but enforce.checkpoint is the path {tmp_path}/checkpoint; expected a URI")

@@ -198,7 +198,7 @@ def test_a_query_that_has_done_nothing_says_how_many_records_wait(
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])  # noqa: S104 # what a job may listen on
 def test_the_known_entities_of_a_running_job_are_told(settings: Settings, address: str) -> None:
-    running = JobHealth("enforce")
+    running = JobHealth("enforce", stalled_after_s=600)
     running.report_known(12)
     server = HealthServer(running, 0, address)
     server.start()

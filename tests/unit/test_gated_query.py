@@ -1,11 +1,13 @@
 """Stopping a query between two micro-batches: when the last one that was started counts as committed."""
 
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from streaming.errors import JobError
 from streaming.runtime.gated_query import GatedQuery
 
 
@@ -42,3 +44,26 @@ def test_only_an_executed_micro_batch_is_committed(progress: dict[str, Any] | No
     query._last_begun = 7
 
     assert query._committed(cast(StreamingQuery, Reported(progress))) is committed
+
+
+def test_a_micro_batch_waits_until_it_may_begin() -> None:
+    answers, written, batch = iter([False, False, True]), list[int](), cast(DataFrame, MagicMock())
+
+    class Waiting(Query):
+        def _write_batch(self, rows: DataFrame, batch_id: int) -> None:
+            assert rows is batch
+            written.append(batch_id)
+
+    query = Waiting("enforce", "/nowhere", 0, lambda: next(answers))
+    query._begin_batch(batch, 7)
+
+    assert written == [7]
+    assert next(answers, None) is None
+
+
+def test_a_query_that_is_stopped_while_it_waits_begins_nothing() -> None:
+    query = Query("enforce", "/nowhere", 0, lambda: query._closed.set() or False)  # type: ignore[func-returns-value] # stops it
+
+    with pytest.raises(JobError, match="stopping between two micro-batches"):
+        query._begin_batch(cast(DataFrame, MagicMock()), 7)
+    assert query._last_begun is None

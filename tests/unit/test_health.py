@@ -26,7 +26,7 @@ BATCH = {"query": "enforce", "batch_ms": 240, "events": 7, "lag": 5}
 
 @pytest.fixture
 def health() -> JobHealth:
-    return JobHealth("enforce")
+    return JobHealth("enforce", stalled_after_s=600)
 
 
 @pytest.fixture
@@ -49,6 +49,28 @@ def get(server: HealthServer, path: str) -> tuple[int, str]:
 def test_a_starting_job_is_alive_and_not_ready(server: HealthServer) -> None:
     assert get(server, "/healthz")[0] == 200
     assert get(server, "/readyz")[0] == 503
+
+
+def test_a_job_whose_query_is_stuck_is_dead(server: HealthServer, health: JobHealth) -> None:
+    health.heartbeat({"enforce": RUNNING}, 1, quiet_s=599)
+    assert get(server, "/healthz")[0] == 200
+
+    health.heartbeat({"enforce": RUNNING}, 1, quiet_s=600)
+    status, body = get(server, "/healthz")
+    assert status == 503
+    assert json.loads(body)["reason"] == "query enforce is stuck: no micro-batch has ended for 600 s"
+    assert get(server, "/readyz")[0] == 503
+
+
+def test_a_query_that_waits_for_its_next_start_is_not_stuck(health: JobHealth) -> None:
+    health.heartbeat({"enforce": QueryState(RunState.BACKING_OFF)}, 1, quiet_s=10_000)
+    assert health.alive()
+
+
+def test_no_limit_means_that_a_query_is_never_stuck() -> None:
+    patient = JobHealth("enforce", stalled_after_s=0)
+    patient.heartbeat({"enforce": RUNNING}, 1, quiet_s=10_000)
+    assert patient.alive()
 
 
 def test_a_job_is_ready_while_requests_are_decided(server: HealthServer, health: JobHealth) -> None:

@@ -113,14 +113,16 @@ def test_commands_to_paste_work_in_any_folder(tmp_path: Path) -> None:
     demo = settings_file(folder, "demo")
     QuotasTable(str(folder / "demo")).create([], "seed", datetime(2026, 1, 1, tzinfo=UTC))
 
-    (describe,) = (line for line in commands_to_try(demo, HealthSettings("", 0)).splitlines() if "describe" in line)
+    (describe,) = (
+        line for line in commands_to_try(demo, HealthSettings("", 0, 600)).splitlines() if "describe" in line
+    )
 
     assert subprocess.run(describe, shell=True, cwd="/", check=True).returncode == 0  # noqa: S602 -- a shell is pasted into
 
 
 def test_the_address_of_the_health_checks_is_printed_if_there_is_one(tmp_path: Path) -> None:
-    assert "  curl http://127.0.0.1:9464/readyz" in commands_to_try(tmp_path, HealthSettings("127.0.0.1", 9464))
-    assert "curl" not in commands_to_try(tmp_path, HealthSettings("127.0.0.1", 0))
+    assert "  curl http://127.0.0.1:9464/readyz" in commands_to_try(tmp_path, HealthSettings("127.0.0.1", 9464, 600))
+    assert "curl" not in commands_to_try(tmp_path, HealthSettings("127.0.0.1", 0, 600))
 
 
 def test_paths_of_a_demo_with_settings_of_its_own_work_in_any_folder() -> None:

@@ -43,7 +43,7 @@ def settings(silent_broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         kafka=Properties({"bootstrap.servers": silent_broker}),
         enforce=dataclasses.replace(defaults.enforce, checkpoint=str(tmp_path / "checkpoint")),
         delta=dataclasses.replace(defaults.delta, quotas=str(tmp_path / "quotas")),
-        health=HealthSettings(address="127.0.0.1", port=free_ports(1)[0]),
+        health=HealthSettings(address="127.0.0.1", port=free_ports(1)[0], stalled_after_s=600),
     )
 
 

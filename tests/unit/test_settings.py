@@ -299,3 +299,13 @@ def test_secrets_are_not_shown_in_errors(write: Write, value: str) -> None:
 
 def test_properties_without_secrets_print_as_they_are() -> None:
     assert repr(Properties({"client.id": "sluice"})) == "{'client.id': 'sluice'}"
+
+
+def test_a_query_that_waits_for_its_trigger_never_looks_stuck(write: Write) -> None:
+    trigger = "enforce: {trigger_ms: 300000}\n"
+    assert error_of(write(trigger)) == (
+        "health.stalled_after_s is 600, but a micro-batch may begin only every 300000 ms (enforce.trigger_ms);"
+        " expected more than 600, or 0 for never"
+    )
+    assert load_settings(write(trigger + "health: {stalled_after_s: 601}\n"), {}).health.stalled_after_s == 601
+    assert load_settings(write(trigger + "health: {stalled_after_s: 0}\n"), {}).health.stalled_after_s == 0

@@ -22,6 +22,7 @@ class MadeUpQuery:
     def __init__(self, error: Exception | None = None, batches: int = 0) -> None:
         self._error = error
         self._batches = batches
+        self.idle_at = "00:00"
         self.stopped = False
 
     def start(self) -> Any:
@@ -44,7 +45,7 @@ class MadeUpQuery:
     @property
     def recentProgress(self) -> list[Any]:  # noqa: N802 # Spark's name
         source = {"latestOffset": None, "endOffset": None}
-        progress = {"name": "q", "timestamp": "", "numInputRows": 1, "durationMs": {}, "sources": [source]}
+        progress = {"name": "q", "timestamp": self.idle_at, "numInputRows": 1, "durationMs": {}, "sources": [source]}
         return [{**progress, "batchId": number} for number in range(self._batches)]
 
 
@@ -155,3 +156,21 @@ def test_a_stop_ends_the_pause() -> None:
 @pytest.mark.parametrize(("failures", "pause_s"), [(1, 1.0), (2, 2.0), (4, 8.0), (6, 30.0), (100_000, 30.0)])
 def test_the_pause_doubles_up_to_its_limit(failures: int, pause_s: float) -> None:
     assert backoff_s(failures, RestartSettings(8, 1000, 30_000)) == pause_s
+
+
+def test_a_query_is_quiet_from_its_start_or_sparks_last_report_on() -> None:
+    """An idle query reports too, with the number of its next micro-batch and a new time."""
+    now_s = 100.0
+    run = MadeUpQuery(batches=1)
+    query = SupervisedQuery("q", lambda: run, QUICK, clock_s=lambda: now_s)
+    query.start()
+    wait_until(lambda: bool(query.new_batches()))
+    assert query.quiet_s() == 0
+
+    now_s = 700.0
+    assert query.quiet_s() == 600
+
+    run.idle_at = "00:10"
+    wait_until(lambda: query.quiet_s() == 0)
+    query.stop()
+    query.join()

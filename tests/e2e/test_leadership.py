@@ -1,0 +1,147 @@
+"""One driver at a time on a checkpoint that can't be locked: claims in a topic of a real broker."""
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from threading import Event
+
+import pytest
+
+from configs.settings import load_settings, with_bootstrap_servers
+from sinks.topics import ensure_topics
+from streaming.errors import LeadershipError
+from streaming.leadership.leadership import LEASE_S, Leadership
+
+pytestmark = pytest.mark.kafka
+
+
+class Clock:
+    """A clock of one driver, which the test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def drivers(kafka_broker: str) -> Iterator[Callable[..., Leadership]]:
+    """Makes drivers that want one checkpoint; all of them stop at the end."""
+    settings = with_bootstrap_servers(load_settings(environment={}), kafka_broker)
+    ensure_topics(settings.topics, settings.kafka)
+    key = f"hdfs://storage/{uuid.uuid4().hex}"
+    with ExitStack() as stack:
+
+        def make(clock: Clock, standby: bool = False) -> Leadership:
+            driver = Leadership(settings.topics.claims, settings.kafka, key, standby, clock)
+            stack.callback(driver.stop)
+            return driver
+
+        yield make
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def ticking(clock: Clock, holds: Callable[[], bool]) -> None:
+    """Let this clock go on until it holds."""
+
+    def tick() -> bool:
+        clock.now_s += 0.1
+        return holds()
+
+    eventually(tick)
+
+
+def test_a_second_driver_is_refused_while_the_first_gives_signs_of_life(drivers: Callable[..., Leadership]) -> None:
+    clock = Clock()
+    first, second = drivers(clock), drivers(Clock())
+    assert first.acquire(Event())
+    first.start()
+    ticking(clock, first.may_decide)
+
+    with ThreadPoolExecutor(1) as pool:
+        refused = pool.submit(second.acquire, Event())
+        ticking(clock, refused.done)
+    with pytest.raises(LeadershipError, match=r"is in use by the driver with process \d+ on .*--standby"):
+        refused.result()
+    assert first.may_decide()
+
+
+def test_after_a_clean_stop_the_next_driver_leads_at_once(drivers: Callable[..., Leadership]) -> None:
+    first, second = drivers(Clock()), drivers(Clock())
+    assert first.acquire(Event())
+    first.start()
+    first.stop()
+
+    assert second.acquire(Event())
+
+
+def test_a_standby_takes_over_when_the_signs_end_and_a_driver_that_wakes_up_then_is_refused(
+    drivers: Callable[..., Leadership], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "sluice.leadership")
+    paused, standby_clock = Clock(), Clock()
+    first, standby = drivers(paused), drivers(standby_clock, standby=True)
+    assert first.acquire(Event())
+    first.start()
+    ticking(paused, first.may_decide)
+
+    with ThreadPoolExecutor(1) as pool:
+        taken_over = pool.submit(standby.acquire, Event())
+        ticking(paused, lambda: "stands by" in caplog.text)
+        assert not taken_over.done()
+        begun_s = standby_clock.now_s
+        ticking(standby_clock, taken_over.done)  # the clock of the first stands still, so it gives no sign
+    assert taken_over.result()
+    assert standby_clock.now_s - begun_s >= LEASE_S
+
+    eventually(lambda: first.replaced_by == standby.driver)
+    with pytest.raises(LeadershipError, match="has taken over the checkpoint"):
+        first.may_decide()
+
+
+def test_of_many_drivers_that_claim_at_the_same_time_one_leads(drivers: Callable[..., Leadership]) -> None:
+    made = [drivers(Clock()) for _ in range(6)]
+
+    def leads(driver: Leadership) -> bool:
+        try:
+            return driver.acquire(Event())
+        except LeadershipError:
+            return False
+
+    with ThreadPoolExecutor(len(made)) as pool:
+        running = [pool.submit(leads, driver) for driver in made]
+        eventually(lambda: any(each.done() and each.result() for each in running))
+        (leader,) = [driver for driver, each in zip(made, running, strict=True) if each.done() and each.result()]
+        leader.start()  # its signs tell the others
+        clock = leader._clock_s
+        assert isinstance(clock, Clock)
+        ticking(clock, lambda: all(each.done() for each in running))
+    assert sum(each.result() for each in running) == 1
+
+
+def test_a_leader_begins_nothing_before_it_has_read_a_sign_of_its_own(drivers: Callable[..., Leadership]) -> None:
+    driver = drivers(Clock())
+    assert driver.acquire(Event())
+    assert not driver.may_decide()
+
+    driver.start()
+    eventually(driver.may_decide)
+
+
+def test_a_standby_that_is_stopped_leaves(drivers: Callable[..., Leadership]) -> None:
+    first, standby, stop = drivers(Clock()), drivers(Clock(), standby=True), Event()
+    assert first.acquire(Event())
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(standby.acquire, stop)
+        stop.set()
+        assert not waiting.result(60)
