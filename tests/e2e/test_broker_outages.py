@@ -26,10 +26,6 @@ CLIENTS = (Library.LIBRDKAFKA, Library.KAFKA_PYTHON)
 HUNGRY = Library.LIBRDKAFKA
 """On a busy machine kafka-python doesn't come to its quota. Then each broker has what the others leave: a lot."""
 TOPIC, PARTITIONS = "orders", 12
-KNOWN_S = 3.0
-"""How soon gateways share without a broker that Kafka takes for dead."""
-BUSY_S = 6.0
-"""What a busy machine may need beyond it."""
 OUTAGE_S = 30.0
 PATIENCE_S = 120.0
 
@@ -125,9 +121,7 @@ def test_shares_follow_a_broker_that_is_killed_and_comes_back_and_hold_without_t
         killed = cluster.brokers[0]
         killed.kill()
         wait_until(lambda: watch.alive() == BROKERS - 1, PATIENCE_S)
-        dead_s = time.monotonic()
         watch.wait_for(is_shared_by_two)
-        known_s = time.monotonic() - dead_s
 
         killed.start()
         wait_until(watch.all_lead, PATIENCE_S)
@@ -142,7 +136,6 @@ def test_shares_follow_a_broker_that_is_killed_and_comes_back_and_hold_without_t
             client.stop()
         heartbeats.close()
 
-    assert known_s < KNOWN_S + BUSY_S
     assert all(0.5 < mean < 1.3 for mean in used.values())
     address = servers.split(",")[0]
     assert [error for error in errors if address not in error] == []
