@@ -17,8 +17,10 @@ from configs import kafka
 from configs.errors import KafkaUnavailableError
 from configs.settings import HealthSettings, Properties, Settings, load_settings
 from scripts.testbed.broker import free_ports
+from state.store.pages import Evicted
 from streaming.checkpoint.folder import Checkpoint
 from streaming.checkpoint.lock import locked
+from streaming.enforce.known_entities import Known
 from streaming.errors import CheckpointError
 from streaming.job import Job
 
@@ -103,3 +105,16 @@ def test_a_second_job_learns_of_the_first_before_it_waits_or_listens(settings: S
         pytest.raises(CheckpointError, match="in use by a job"),
     ):
         Job(settings).run()
+
+
+def test_the_log_says_once_that_entities_leave_early(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
+    """And once more, as an error, when those that owe something do."""
+    job = Job(settings)
+
+    for evicted in (Evicted(), Evicted(at_rest=1), Evicted(at_rest=2), Evicted(2, owing=1), Evicted(2, owing=2)):
+        job._report_entities(Known({}, evicted))
+
+    assert [(record.levelname, "5000000" in record.getMessage()) for record in caplog.records] == [
+        ("WARNING", True),
+        ("ERROR", True),
+    ]
