@@ -18,6 +18,7 @@ from sinks.errors import QueryError
 from state.decisions.control import Unmute, UnmutedEntity, check_unmute
 from state.errors import InvalidQuotaError, InvalidRequestError, SluiceError
 from state.quotas.resolution import Quotas
+from streaming.cli.console import console
 from streaming.cli.job_settings import job_settings, settings_file
 from streaming.cli.options import BootstrapServersOption, ConfigOption, UsageError, command_group
 from streaming.cli.quotas import app as quotas_app
@@ -204,6 +205,7 @@ def maintain(
 
 
 app.command()(sql)
+app.command()(console)
 
 
 def main() -> None:
