@@ -60,7 +60,10 @@ class Pages:
             lstrip_blocks=True,
         )
         self._environment.filters |= {"amount": amount, "percent": percent, "short": short, "visible": visible}
-        self._environment.globals["pages"] = [(path, title) for path, title, _ in PAGES.values() if path != "/client"]
+        self._environment.globals["parts"] = self._environment.get_template("parts.html").module
+        self._environment.globals["navigation"] = [
+            (path, title) for path, title, _ in PAGES.values() if path != "/client"
+        ]
 
     def page(self, name: str, given: Mapping[str, str], address: str) -> str:
         """The whole page."""

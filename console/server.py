@@ -150,7 +150,8 @@ class ConsoleServer:
             self._socket = socket.create_server((options.address, options.port), family=family)
         except OSError as error:
             raise ConsoleError(
-                f"can't listen on {options.address}:{options.port} ({error.strerror or error}); --port 0 takes a free port"
+                f"can't listen on {options.address}:{options.port} ({error.strerror or error});"
+                " --port 0 takes a free one"
             ) from None
         host = f"[{options.address}]" if ":" in options.address else options.address
         self.url = f"http://{host}:{self._socket.getsockname()[1]}/"

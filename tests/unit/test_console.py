@@ -49,7 +49,7 @@ HOSTILE = [
     "x" * 30_000,
     "%2e%2e/%00?&#",
 ]
-TOKEN = "0123456789abcdef-token"
+TOKEN = "0123456789abcdef-token"  # noqa: S105 # of this test alone
 
 
 def facts_of(*decisions: dict[str, Any], entries: tuple[QuotaEntry, ...] = ()) -> Facts:
@@ -82,7 +82,7 @@ Get = Callable[..., Answered]
 @contextmanager
 def serving(facts: Facts, token: str | None = None) -> Iterator[Get]:
     server = ConsoleServer(facts, ConsoleOptions(port=0, token=token))
-    thread = Thread(target=server.serve)
+    thread = Thread(target=server.serve, daemon=True)
     thread.start()
     address = server.url.removeprefix("http://").rstrip("/")
 
@@ -348,7 +348,7 @@ def test_every_table_has_a_caption_and_every_field_a_label() -> None:
 def test_events_renew_the_page_when_a_decision_comes() -> None:
     facts = facts_of(decision(now_ms()))
     server = ConsoleServer(facts, ConsoleOptions(port=0))
-    thread = Thread(target=server.serve)
+    thread = Thread(target=server.serve, daemon=True)
     thread.start()
     connection = http.client.HTTPConnection(server.url[7:-1], timeout=30)
     connection.request("GET", "/events?of=clients&sort=name")
@@ -423,5 +423,5 @@ def test_a_token_comes_from_a_file_and_is_long_enough(tmp_path: Path) -> None:
 def test_a_port_that_is_taken_is_one_line() -> None:
     first = ConsoleServer(facts_of(), ConsoleOptions(port=0))
     port = int(first.url.rpartition(":")[2].rstrip("/"))
-    with pytest.raises(ConsoleError, match="--port 0 takes a free port"):
+    with pytest.raises(ConsoleError, match="--port 0 takes a free one"):
         ConsoleServer(facts_of(), ConsoleOptions(port=port))
