@@ -34,6 +34,8 @@ class Sort(StrEnum):
 
 ASCENDING_FIRST = (Sort.NAME, Sort.QUOTA, Sort.REMAINING)
 
+_KINDS = {kind.value: kind for kind in QuotaKind}
+
 WeekMinutes = Mapping[CounterKey, int]
 """Minutes throttled in the last seven days, from the tables."""
 
@@ -62,7 +64,7 @@ class ClientsQuery:
             Sort(sort),
             descending,
             given.get("search", "")[:MAX_SEARCH],
-            QuotaKind(given["quota"]) if given.get("quota") in list(QuotaKind) else None,
+            _KINDS.get(given.get("quota", "")),
             given["mode"] if given.get("mode") in ("enforce", "shadow") else "",
             next((band for band in BANDS if given.get("band") == f"{band * 100:.0f}"), None),
             min(int(page), MAX_PAGE) if page.isascii() and page.isdigit() and len(page) < 8 and int(page) else 1,

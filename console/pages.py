@@ -32,6 +32,8 @@ MOST_COUNTERS = 20
 MOST_DEAD_LETTERS = 200
 MOST_ID = 300
 
+_KINDS = {kind.value: kind for kind in QuotaKind}
+
 Values = dict[str, Any]
 
 
@@ -295,11 +297,9 @@ def _quota_entity(counter: CounterState) -> str | None:
     parts = LADDER.get(counter.matched)  # type: ignore[call-overload] # a Rung is the string that decisions have
     if parts is None:
         return None
-    names = (
-        name if part is Part.OWN else DEFAULT if part is Part.DEFAULT else None
-        for part, name in zip(parts, (key.user, key.client_id), strict=True)
-    )
-    return _entity_words(*names, None)
+    own = zip(parts, (key.user, key.client_id), strict=True)
+    user, client_id = (name if part is Part.OWN else DEFAULT if part is Part.DEFAULT else None for part, name in own)
+    return _entity_words(user, client_id, None)
 
 
 def _counters_of(model: LiveModel, given: Mapping[str, str]) -> list[CounterState]:
@@ -495,10 +495,8 @@ def _plain(quota: str, value: float | None, *, per_s: bool = True) -> str:
     """A figure in the unit of its quota, also of a quota that nobody knows."""
     if value is None:
         return NOTHING
-    try:
-        return amount(QuotaKind(quota), value, per_s=per_s)
-    except ValueError:
-        return f"{value:.6g}"
+    kind = _KINDS.get(quota)
+    return f"{value:.6g}" if kind is None else amount(kind, value, per_s=per_s)
 
 
 def _tags_text(user: str | None, client_id: str | None, topic: str | None = None, partition: int | None = None) -> str:

@@ -33,6 +33,13 @@ FOLDER = Path(__file__).resolve().parents[2] / ".browser"
 _BINARY = FOLDER / "chromium"
 _STAMP = FOLDER / "stamp"
 _FETCH_TIMEOUT_S = 600
+
+_FONTS = """<?xml version="1.0"?>
+<!DOCTYPE fontconfig SYSTEM "fonts.dtd">
+<fontconfig><dir>{folder}/fonts</dir><cachedir>{folder}/fonts-cache</cachedir></fontconfig>
+"""
+"""The font of the package alone: pages look the same on each machine. Without any font Chromium crashes."""
+
 _ANSWER_TIMEOUT_S = 30.0
 
 
@@ -76,7 +83,7 @@ def _download() -> Path:
 
 def _unpack(archive: Path) -> None:
     """Chromium, the few libraries that it brings, and a font."""
-    import brotli  # a dependency of development alone
+    import brotli  # type: ignore[import-untyped] # has no type hints; a dependency of development alone
 
     with tarfile.open(archive) as package:
         for name in ("al2023.tar", "swiftshader.tar", "fonts.tar", "chromium"):
@@ -89,6 +96,7 @@ def _unpack(archive: Path) -> None:
                 with tarfile.open(target) as files:
                     files.extractall(FOLDER, filter="data")
                 target.unlink()
+    (FOLDER / "fonts.conf").write_text(_FONTS.format(folder=FOLDER))
     _BINARY.chmod(0o755)
     archive.unlink()
 

@@ -115,7 +115,7 @@ def test_the_keyboard_leads_from_a_client_to_the_reason_of_its_wait(facts: Facts
             browser.press("Tab")
         browser.press("Enter")
         browser.wait_for(
-            "document.querySelector('h1').textContent.includes('alice') && document.querySelector('svg.chart')"
+            "document.querySelector('h1').textContent.includes('alice') && document.querySelector('svg.chart') !== null"
         )
         browser.run("document.querySelector('a[href^=\"/request?id=\"]').click()")
         browser.wait_for("document.getElementById('answer')?.textContent.startsWith('It waits 12.0 s')")

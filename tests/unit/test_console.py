@@ -144,7 +144,10 @@ def test_sort_search_filters_and_page_are_in_the_address() -> None:
     at_ms = now_ms()
     users = [decision(at_ms, user=f"user-{number:03}", charge={"rate": float(number * 10)}) for number in range(120)]
     with serving(facts_of(*users)) as get:
-        names = lambda path: re.findall(r"<bdi>(user-\d+)</bdi>", get(path).text)  # noqa: E731
+
+        def names(path: str) -> list[str]:
+            return re.findall(r"<bdi>(user-\d+)</bdi>", get(path).text)
+
         assert names("/")[:2] == ["user-119", "user-118"]
         assert names("/?sort=name&page=2")[0] == "user-050"
         assert names("/?sort=name&order=desc&page=3") == [f"user-{number:03}" for number in range(19, -1, -1)]
