@@ -51,7 +51,7 @@ class ClientsQuery:
     mode: str = ""
     """"" for both, or `enforce` or `shadow`."""
     band: float | None = None
-    """The least share of the limit; `waiting` and others are found by sorting."""
+    """The least share of the limit."""
     page: int = 1
 
     @classmethod
@@ -112,7 +112,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClientsPage:
-    """The rows of a page, how many counters it selects, and how many there are in each band of all."""
+    """The rows of a page, how many counters it selects, and how many of all use at least so much of their limit."""
 
     rows: list[Row] = field(default_factory=list)
     found: int = 0
@@ -134,7 +134,6 @@ def select(model: LiveModel, query: ClientsQuery, now_ms: int, week: WeekMinutes
                 for band in BANDS:
                     if share >= band:
                         bands[band] += 1
-                        break
             waiting += counter.until_ms > now_ms
             if wanted(counter, share):
                 found.append(counter)

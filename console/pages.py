@@ -104,7 +104,7 @@ def clients(facts: Facts, given: Mapping[str, str], now_ms: int) -> Values:
         "query": query,
         "page": page,
         "pages": pages,
-        "bands": [(band, f"{band * 100:.0f}", page.bands.get(band, 0)) for band in BANDS],
+        "bands": [(band, f"{band * 100:.0f}", page.bands.get(band, 0)) for band in reversed(BANDS) if band],
         "sorts": Sort,
         "rows": [_shown(row, now_ms) for row in page.rows],
         "week_trouble": facts.week.trouble,
@@ -297,8 +297,8 @@ def _quota_entity(counter: CounterState) -> str | None:
     parts = LADDER.get(counter.matched)  # type: ignore[call-overload] # a Rung is the string that decisions have
     if parts is None:
         return None
-    own = zip(parts, (key.user, key.client_id), strict=True)
-    user, client_id = (name if part is Part.OWN else DEFAULT if part is Part.DEFAULT else None for part, name in own)
+    pairs = zip(parts, (key.user, key.client_id), strict=True)
+    user, client_id = (name if part is Part.OWN else DEFAULT if part is Part.DEFAULT else None for part, name in pairs)
     return _entity_words(user, client_id, None)
 
 
