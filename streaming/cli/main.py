@@ -19,6 +19,7 @@ from state.decisions.control import Unmute, UnmutedEntity, check_unmute
 from state.errors import InvalidQuotaError, InvalidRequestError, SluiceError
 from state.quotas.resolution import Quotas
 from streaming.cli.advise import advise
+from streaming.cli.console import console
 from streaming.cli.job_settings import job_settings, settings_file
 from streaming.cli.options import BootstrapServersOption, ConfigOption, UsageError, command_group
 from streaming.cli.quotas import app as quotas_app
@@ -220,6 +221,7 @@ app.command()(sql)
 app.command()(whatif)
 app.command()(advise)
 app.command()(top)
+app.command()(console)
 
 
 def main() -> None:

@@ -113,6 +113,9 @@ def test_the_wheel_has_its_data_files_and_the_licence_and_nothing_of_the_reposit
         "gateways/kafka/src/sluice/kafka/SluiceQuotaCallback.java",
         "sluice/py.typed",
         "streaming/runtime/log4j2.properties",
+        "console/assets/console.css",
+        "console/assets/console.js",
+        "console/templates/clients.html",
     } <= names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == set(PACKAGES)
@@ -168,6 +171,23 @@ def test_the_extra_http_has_all_that_the_service_imports(wheel: Path, tmp_path: 
     programs = _install(wheel, tmp_path / "venv", "http")
 
     _run(programs / "python", "-c", IMPORT_ALL.format(packages=["gateways"]), folder=tmp_path)
+
+
+def test_the_extra_console_has_all_that_the_page_imports_and_shows(wheel: Path, tmp_path: Path) -> None:
+    programs = _install(wheel, tmp_path / "venv", "job", "console")
+    load = "from console.app import PAGES, Pages; pages = Pages(None)"
+    load += "; [pages._environment.get_template(f'{name}.html') for name in PAGES]"
+
+    _run(programs / "python", "-c", IMPORT_ALL.format(packages=["console"]), folder=tmp_path)
+    _run(programs / "python", "-c", load, folder=tmp_path)
+
+
+def test_the_command_console_says_which_extra_it_needs(job: Path, tmp_path: Path) -> None:
+    done = _run(job / "sluice", "console", folder=tmp_path, exit_code=2)
+
+    assert done.stderr == (
+        "sluice: error: the console needs the extra console; in the checkout run: pip install '.[job,console]'\n"
+    )
 
 
 def test_the_lock_has_a_hash_for_every_package_and_names_no_host() -> None:

@@ -1,0 +1,217 @@
+"""The page of clients: which counters it shows, in which order, and the state of the page in its address."""
+
+import heapq
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, NamedTuple, Self
+from urllib.parse import urlencode
+
+from console.live import CounterKey, CounterState, LiveModel
+from state.quotas.kinds import QuotaKind
+
+PAGE_SIZE = 50
+MAX_PAGE = 100_000
+MAX_SEARCH = 200
+BANDS = (1.0, 0.9, 0.8, 0.5, 0.0)
+"""Shares of the limit at which a band begins, as Confluent's notices and its dashboards have them."""
+
+
+class Sort(StrEnum):
+    """What the rows are ordered by."""
+
+    USAGE = "usage"
+    NAME = "name"
+    QUOTA = "quota"
+    RATE = "rate"
+    LIMIT = "limit"
+    REMAINING = "remaining"
+    WAIT = "wait"
+    HOUR = "hour"
+    WEEK = "week"
+    SEEN = "seen"
+
+
+ASCENDING_FIRST = (Sort.NAME, Sort.QUOTA, Sort.REMAINING)
+
+_KINDS = {kind.value: kind for kind in QuotaKind}
+
+WeekMinutes = Mapping[CounterKey, int]
+"""Minutes throttled in the last seven days, from the tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientsQuery:
+    """The state of the page. Whatever an address says, the result is one of these."""
+
+    sort: Sort = Sort.USAGE
+    descending: bool = True
+    search: str = ""
+    quota: QuotaKind | None = None
+    mode: str = ""
+    """"" for both, or `enforce` or `shadow`."""
+    band: float | None = None
+    """The least share of the limit."""
+    page: int = 1
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> Self:
+        """The state that the parameters of an address say; what makes no sense is left out."""
+        sort = given["sort"] if given.get("sort") in list(Sort) else Sort.USAGE
+        descending = given.get("order", "asc" if sort in ASCENDING_FIRST else "desc") != "asc"
+        page = given.get("page", "")
+        return cls(
+            Sort(sort),
+            descending,
+            given.get("search", "")[:MAX_SEARCH],
+            _KINDS.get(given.get("quota", "")),
+            given["mode"] if given.get("mode") in ("enforce", "shadow") else "",
+            next((band for band in BANDS if given.get("band") == f"{band * 100:.0f}"), None),
+            min(int(page), MAX_PAGE) if page.isascii() and page.isdigit() and len(page) < 8 and int(page) else 1,
+        )
+
+    def address(self, **changes: Any) -> str:
+        """The parameters of the page with these changes; a change begins at the first page."""
+        return self._address(replace(self, **({"page": 1} | changes)))
+
+    def sorted_by(self, sort: Sort) -> str:
+        """The parameters of the page sorted by this column: the other way round if it is already."""
+        first = sort not in ASCENDING_FIRST
+        return self.address(sort=sort, descending=not self.descending if sort is self.sort else first)
+
+    @staticmethod
+    def _address(query: "ClientsQuery") -> str:
+        parts = {
+            "sort": query.sort.value,
+            "order": "desc" if query.descending else "asc",
+            "search": query.search,
+            "quota": query.quota.value if query.quota else "",
+            "mode": query.mode,
+            "band": "" if query.band is None else f"{query.band * 100:.0f}",
+            "page": str(query.page) if query.page > 1 else "",
+        }
+        return "?" + urlencode({name: value for name, value in parts.items() if value}, errors="replace")
+
+
+class Row(NamedTuple):
+    """One counter on the page. Rates and limits per second, in the unit of the quota."""
+
+    key: CounterKey
+    matched: str
+    rate: float | None
+    limit: float | None
+    share: float | None
+    remaining: float | None
+    tokens: float | None
+    wait_ms: int
+    hour_minutes: int
+    week_minutes: int | None
+    seen_ms: int
+    points: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientsPage:
+    """The rows of a page, how many counters it selects, and how many of all use at least so much of their limit."""
+
+    rows: list[Row] = field(default_factory=list)
+    found: int = 0
+    known: int = 0
+    bands: dict[float, int] = field(default_factory=dict)
+    waiting: int = 0
+
+
+def select(model: LiveModel, query: ClientsQuery, now_ms: int, week: WeekMinutes) -> ClientsPage:
+    """The page that the query asks for, by what the model knows now."""
+    wanted, share_of = _filter(query), model.usage.share
+    bands, waiting = dict.fromkeys(BANDS, 0), 0
+    found = []
+    with model.lock:
+        counters = model.counters()
+        for counter in counters:
+            share = share_of(counter, now_ms)
+            if share is not None:
+                for band in BANDS:
+                    if share >= band:
+                        bands[band] += 1
+            waiting += counter.until_ms > now_ms
+            if wanted(counter, share):
+                found.append(counter)
+        value, end = _order(model, query, now_ms, week), query.page * PAGE_SIZE
+        if end * 20 < len(found):
+            ordered = (heapq.nlargest if query.descending else heapq.nsmallest)(end, found, key=value)
+        else:
+            ordered = sorted(found, key=value, reverse=query.descending)
+        rows = [row_of(model, counter, now_ms, week) for counter in ordered[end - PAGE_SIZE : end]]
+    return ClientsPage(rows, len(found), len(counters), bands, waiting)
+
+
+def row_of(model: LiveModel, counter: CounterState, now_ms: int, week: WeekMinutes) -> Row:
+    """The figures of one counter."""
+    usage = model.usage
+    return Row(
+        counter.key,
+        counter.matched,
+        usage.rate(counter, now_ms),
+        counter.limit,
+        usage.share(counter, now_ms),
+        usage.remaining(counter, now_ms),
+        usage.tokens(counter, now_ms),
+        counter.wait_ms(now_ms),
+        counter.throttled_minutes(now_ms),
+        week.get(counter.key),
+        counter.at_ms,
+        counter.points(now_ms),
+    )
+
+
+def band_of(share: float | None) -> str:
+    """The name of the band of a share of the limit.
+
+    >>> band_of(0.5), band_of(0.95), band_of(3.0), band_of(None), band_of(0.1)
+    ('50', '90', '100', '', '0')
+    """
+    return "" if share is None else f"{next((band for band in BANDS if share >= band), 0.0) * 100:.0f}"
+
+
+def _filter(query: ClientsQuery) -> Callable[[CounterState, float | None], bool]:
+    search, quota, mode, band = query.search.casefold(), query.quota, query.mode, query.band
+    shadow = mode == "shadow"
+
+    def wanted(counter: CounterState, share: float | None) -> bool:
+        key = counter.key
+        if quota is not None and key.kind is not quota:
+            return False
+        if mode and key.shadow is not shadow:
+            return False
+        if band is not None and (share is None or share < band):
+            return False
+        return not search or any(search in name.casefold() for name in (key.user, key.client_id, key.topic or ""))
+
+    return wanted
+
+
+def _order(
+    model: LiveModel, query: ClientsQuery, now_ms: int, week: WeekMinutes
+) -> Callable[[CounterState], tuple[Any, ...]]:
+    """The value to sort by. Of equal ones a counter that waits comes first, then the one that was charged last."""
+    usage = model.usage
+    missing = float("-inf") if query.descending else float("inf")
+
+    def number(value: float | None) -> float:
+        return missing if value is None else value
+
+    values: dict[Sort, Callable[[CounterState], Any]] = {
+        Sort.USAGE: lambda counter: number(usage.share(counter, now_ms)),
+        Sort.NAME: lambda counter: (counter.key.user, counter.key.client_id, counter.key.topic or ""),
+        Sort.QUOTA: lambda counter: counter.key.kind.value,
+        Sort.RATE: lambda counter: number(usage.rate(counter, now_ms)),
+        Sort.LIMIT: lambda counter: number(counter.limit),
+        Sort.REMAINING: lambda counter: number(usage.remaining(counter, now_ms)),
+        Sort.WAIT: lambda counter: counter.wait_ms(now_ms),
+        Sort.HOUR: lambda counter: counter.throttled_minutes(now_ms),
+        Sort.WEEK: lambda counter: number(week.get(counter.key)),
+        Sort.SEEN: lambda counter: counter.at_ms,
+    }
+    value = values[query.sort]
+    return lambda counter: (value(counter), counter.until_ms, counter.at_ms)

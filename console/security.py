@@ -1,0 +1,97 @@
+"""Who may see the console: the Host header, the token, and headers that keep a page to itself."""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Collection
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+COOKIE = "sluice_console"
+LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+OPEN_PATHS = ("/login", "/assets/console.css")
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
+        " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class Guard:
+    """ASGI middleware in front of all pages. Without a token, only requests to `hosts` are answered.
+
+    A page elsewhere whose name was made to lead here (DNS rebinding) has its own name in Host. With a token that is no
+    danger: such a page has no cookie of ours.
+    """
+
+    def __init__(self, app: ASGIApp, token: str | None, hosts: Collection[str] = LOOPBACK_HOSTS) -> None:
+        self._app = app
+        self._token = token
+        self._hosts = {host.lower() for host in hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or refuse."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        await self._answerer(scope)(scope, receive, guarded)
+
+    def _answerer(self, scope: Scope) -> ASGIApp:
+        headers = Headers(scope=scope)
+        if self._token is None:
+            if _host(headers.get("host", "")) not in self._hosts:
+                return PlainTextResponse("the Host header names another host than the console's\n", 421)
+            return self._app
+        if scope["path"] in OPEN_PATHS or is_allowed(Request(scope), self._token):
+            return self._app
+        if "text/html" in headers.get("accept", ""):
+            return RedirectResponse("/login", 303)
+        return PlainTextResponse(
+            "a token is needed: Authorization: Bearer TOKEN\n", 401, {"WWW-Authenticate": "Bearer"}
+        )
+
+
+def is_allowed(request: Request, token: str) -> bool:
+    """Whether the request has the token, as a bearer or in the cookie. Takes the same time for any wrong one."""
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    bearer = is_token(given, token) if scheme.lower() == "bearer" else False
+    cookie = hmac.compare_digest(request.cookies.get(COOKIE, "").encode(), cookie_of(token).encode())
+    return bearer or cookie
+
+
+def is_token(given: str, token: str) -> bool:
+    """Whether it is the token; digests are compared, so that the time says nothing about length or content."""
+    digests = [hashlib.sha256(each.encode("utf-8", "surrogateescape")).digest() for each in (given, token)]
+    return secrets.compare_digest(*digests)
+
+
+def cookie_of(token: str) -> str:
+    """What the cookie holds: made from the token, which can't be found from it."""
+    return hmac.new(token.encode(), b"sluice console cookie", "sha256").hexdigest()
+
+
+def _host(value: str) -> str:
+    """The host of a Host header, without its port.
+
+    >>> _host("127.0.0.1:8089"), _host("[::1]:80"), _host("LOCALHOST")
+    ('127.0.0.1', '[::1]', 'localhost')
+    """
+    if value.startswith("["):
+        return value.partition("]")[0].lower() + "]"
+    return value.partition(":")[0].lower()

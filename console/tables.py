@@ -1,0 +1,150 @@
+"""What the console asks of the Delta tables: minutes throttled in seven days, one decision, quota changes."""
+
+import logging
+import time
+from collections import Counter as Tally
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from console.live import CounterKey
+from sinks.background import BackgroundThread
+from sinks.errors import QueryError, QuotasTableError
+from sinks.tables.quotas import QuotaChange, QuotasTable
+from sinks.tables.sql import run_query
+from state.quotas.kinds import QuotaKind
+
+log = logging.getLogger("sluice.console")
+
+DAYS = 7
+REFRESH_S = 60.0
+MOST_COUNTERS = 100_000
+MOST_CHANGES = 200
+STOP_S = 1.0
+
+_MOST_MINUTES = 24 * 60
+"""A longer wait counts as this one, in minutes."""
+
+_KINDS = {kind.value: kind for kind in QuotaKind}
+
+_MINUTES = """
+SELECT quota, user, client_id, topic, partition, count(DISTINCT minute) AS minutes
+FROM (
+  SELECT quota, user, client_id, topic, partition,
+    unnest(range(at_ms / 60000, least((at_ms + ms - 1) / 60000, at_ms / 60000 + {most}) + 1)) AS minute
+  FROM (
+    SELECT timestamp_ms AS at_ms, w['ms'] AS ms, w['quota'] AS quota, w['entity']['user'] AS user,
+      w['entity']['client_id'] AS client_id, w['entity']['topic'] AS topic, w['entity']['partition'] AS partition
+    FROM (SELECT timestamp_ms, unnest(throttled_by) AS w FROM decisions
+          WHERE date = DATE '{day}' AND array_length(throttled_by) > 0)
+    UNION ALL
+    SELECT at_ms, CASE WHEN c['quota'] = decided_by THEN longest_ms ELSE least(c['throttle_ms'], longest_ms) END AS ms,
+      c['quota'] AS quota, c['entity']['user'] AS user, c['entity']['client_id'] AS client_id,
+      c['entity']['topic'] AS topic, c['entity']['partition'] AS partition
+    FROM (SELECT timestamp_ms AS at_ms, mute_until_ms - timestamp_ms AS longest_ms, decided_by, unnest(charges) AS c
+          FROM decisions WHERE date = DATE '{day}' AND mute_until_ms > timestamp_ms AND throttled_by IS NULL)
+    WHERE c['throttle_ms'] > 0 AND c['mode'] IS NULL
+  )
+  WHERE ms > 0
+)
+GROUP BY quota, user, client_id, topic, partition ORDER BY minutes DESC LIMIT {most_counters}
+"""
+
+
+class Tables:
+    """Queries over the tables at these paths. Calls block; each raises QueryError if a table can't be read."""
+
+    def __init__(self, paths: Mapping[str, str], storage_options: Mapping[str, str]) -> None:
+        self._paths = paths
+        self._options = storage_options
+
+    def minutes_of(self, day: date) -> dict[CounterKey, int]:
+        """Minutes that are touched by the union of a counter's waits, by the decisions of one day."""
+        query = _MINUTES.format(day=day.isoformat(), most=_MOST_MINUTES, most_counters=MOST_COUNTERS)
+        found = {}
+        for quota, user, client_id, topic, partition, minutes in self._rows(query):
+            if (kind := _KINDS.get(quota)) is not None:
+                number = -1 if partition is None else partition
+                found[CounterKey(kind, False, user or "", client_id or "", topic, number)] = minutes
+        return found
+
+    def decision(self, decision_id: str) -> dict[str, Any] | None:
+        """The row of one decision; None if the table doesn't have it (yet)."""
+        source = decision_id.rpartition("-")
+        topic = source[0].rpartition("-")
+        if not source[2].isdigit() or not topic[2].isdigit() or len(decision_id) > 300:
+            return None
+        condition = f"source_offset = {int(source[2])} AND source_partition = {int(topic[2])}"
+        text = decision_id.replace("'", "''")
+        rows = run_query(
+            f"SELECT * FROM decisions WHERE {condition} AND decision_id = '{text}' LIMIT 1",  # noqa: S608 # quoted
+            {"decisions": self._paths["decisions"]},
+            self._options,
+        )
+        found = list(rows)
+        return dict(zip(rows.columns, found[0], strict=True)) if found else None
+
+    def quota_changes(self) -> list[QuotaChange]:
+        """The last changes of quotas, the newest first; at most MOST_CHANGES."""
+        changes = []
+        try:
+            for change in QuotasTable(self._paths["quotas"], self._options).history():
+                changes.append(change)
+                if len(changes) >= MOST_CHANGES:
+                    break
+        except QuotasTableError as error:
+            raise QueryError(str(error)) from error
+        return changes
+
+    def _rows(self, query: str) -> list[tuple[Any, ...]]:
+        return list(run_query(query, {"decisions": self._paths["decisions"]}, self._options))
+
+
+class WeekMinutes:
+    """Minutes throttled in the last DAYS days by counter, renewed in the background: today's every minute.
+
+    Days that are over are asked for once. A renewal takes at most a tenth of the time between two. `trouble` says why
+    there are no figures; `at_s` is when they were made.
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        self.minutes: Mapping[CounterKey, int] = {}
+        self.changes: list[QuotaChange] = []
+        self.trouble: str | None = "not read yet"
+        self.at_s: float | None = None
+        self._tables = tables
+        self._days: dict[date, dict[CounterKey, int]] = {}
+        self._thread = BackgroundThread("console-tables", self._renew, REFRESH_S)
+
+    def start(self) -> None:
+        """Begin with the first renewal."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and wait a moment for it."""
+        self._thread.stop(STOP_S)
+
+    def _renew(self) -> None:
+        started_s = time.monotonic()
+        try:
+            self.changes = self._tables.quota_changes()
+        except QueryError as error:
+            log.info("no history of quotas: %s", error)
+        try:
+            self.renew(datetime.now(UTC).date())
+        except QueryError as error:
+            self.trouble = str(error)
+        self._thread.stopped.wait(9 * (time.monotonic() - started_s))
+
+    def renew(self, today: date) -> None:
+        """Read the days that are not known, and today again. Raises QueryError."""
+        wanted = [today - timedelta(days=ago) for ago in range(DAYS)]
+        for day in wanted:
+            # the decisions of yesterday may still come into its folder for a while
+            if day not in self._days or day == today or (day == wanted[1] and datetime.now(UTC).hour == 0):
+                self._days[day] = self._tables.minutes_of(day)
+        self._days = {day: self._days[day] for day in wanted}
+        total: Tally[CounterKey] = Tally()
+        for minutes in self._days.values():
+            total.update(minutes)
+        self.minutes, self.trouble, self.at_s = dict(total.most_common(MOST_COUNTERS)), None, time.time()

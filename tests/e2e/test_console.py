@@ -1,0 +1,221 @@
+"""`sluice console` as a process, on a real broker and real Delta tables."""
+
+import http.client
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+import yaml
+from deltalake import write_deltalake
+from kafka import KafkaProducer
+
+from configs.kafka import TopicSettings
+from configs.settings import load_settings
+from console.live import CounterKey
+from console.tables import Tables, WeekMinutes
+from sinks.errors import QueryError
+from sinks.tables.quotas import QuotasTable
+from sinks.topics import ensure_topics
+from state.quotas.entity import QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
+from state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
+from tests.unit.test_live_model import decision
+
+ENTITY = pa.struct(
+    [("user", pa.string()), ("client_id", pa.string()), ("topic", pa.string()), ("partition", pa.int32())]
+)
+CHARGE = pa.struct(
+    [
+        ("quota", pa.string()),
+        ("entity", ENTITY),
+        ("matched", pa.string()),
+        ("limit", pa.float64()),
+        ("value", pa.float64()),
+        ("rate", pa.float64()),
+        ("tokens", pa.float64()),
+        ("throttle_ms", pa.int64()),
+        ("violated", pa.bool_()),
+        ("mode", pa.string()),
+    ]
+)
+APPLIED = pa.struct([("quota", pa.string()), ("entity", ENTITY), ("ms", pa.int64())])
+DECISIONS = pa.schema(
+    [
+        *((name, pa.string()) for name in ("decision_id", "user", "client_id", "api", "verdict", "decided_by")),
+        *((name, pa.int64()) for name in ("timestamp_ms", "throttle_time_ms", "mute_until_ms", "quota_version")),
+        ("source_partition", pa.int32()),
+        ("source_offset", pa.int64()),
+        ("charges", pa.list_(CHARGE)),
+        ("throttled_by", pa.list_(APPLIED)),
+        ("date", pa.date32()),
+    ]
+)
+ALICE = CounterKey(QuotaKind.PRODUCER_BYTE_RATE, False, "alice", "", None, -1)
+QUOTA = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1000.0)
+
+
+def row(at: datetime, offset: int, **fields: Any) -> dict[str, Any]:
+    found = decision(int(at.timestamp() * 1000), decision_id=f"requests-0-{offset}", **fields)
+    return found | {"source_partition": 0, "source_offset": offset, "date": at.date()}
+
+
+def write(path: Path, *rows: dict[str, Any]) -> str:
+    write_deltalake(str(path), pa.Table.from_pylist(list(rows), schema=DECISIONS), mode="append", partition_by=["date"])
+    return str(path)
+
+
+def minutes(path: str, today: datetime) -> dict[CounterKey, int]:
+    week = WeekMinutes(Tables({"decisions": path, "quotas": path}, {}))
+    week.renew(today.date())
+    return dict(week.minutes)
+
+
+def test_minutes_of_a_week_are_those_touched_by_the_union_of_the_waits(tmp_path: Path) -> None:
+    today = datetime(2026, 5, 20, 12, 0, 30, tzinfo=UTC)
+    applied = [{"quota": "producer_byte_rate", "entity": {"user": "alice"}, "ms": 10_000}]
+    path = write(
+        tmp_path / "decisions",
+        row(today, 1, wait_ms=60_000),  # minutes 0 and 1
+        row(today + timedelta(seconds=20), 2, wait_ms=5_000),  # within minute 0
+        row(today + timedelta(minutes=5), 3, throttled_by=applied, wait_ms=600_000),  # in line: minute 5 alone
+        row(today - timedelta(days=1), 4, wait_ms=1_000),  # a minute of yesterday
+        row(today - timedelta(days=6), 5, wait_ms=1_000),  # the seventh day
+        row(today - timedelta(days=7), 6, wait_ms=1_000),  # longer ago
+        row(today, 7, wait_ms=1_000, charge={"mode": "shadow"}),
+        row(today, 8, throttled_by=[], wait_ms=600_000),  # its gateway charges in line and held nobody
+    )
+    assert minutes(path, today) == {ALICE: 5}
+
+
+def test_a_decision_is_found_in_the_table_by_its_id_alone(tmp_path: Path) -> None:
+    path = write(tmp_path / "decisions", row(datetime.now(UTC), 1, wait_ms=1_000))
+    tables = Tables({"decisions": path, "quotas": path}, {})
+    found = tables.decision("requests-0-1")
+    assert found is not None
+    assert found["charges"][0]["limit"] == 1000.0
+    for forged in ("x' OR '1'='1-0-1", "requests-0-2", "", "1", "requests-0-1; DROP", "requests--1"):
+        assert tables.decision(forged) is None, forged
+
+
+def test_tables_that_dont_exist_are_said_to(tmp_path: Path) -> None:
+    with pytest.raises(QueryError, match="there is no table yet"):
+        minutes(str(tmp_path / "none"), datetime.now(UTC))
+
+
+@contextmanager
+def console(settings: Path, *options: str) -> Iterator[tuple[Callable[[str], str], "subprocess.Popen[str]"]]:
+    command = [
+        sys.executable,
+        "-m",
+        "streaming.cli.main",
+        "console",
+        "--config",
+        str(settings),
+        "--port",
+        "0",
+        *options,
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        address = line.removeprefix("Sluice console: http://").strip().rstrip("/")
+        assert address.startswith("127.0.0.1:"), line + (process.stderr.read() if process.stderr else "")
+
+        def get(path: str) -> str:
+            with closing(http.client.HTTPConnection(address, timeout=30)) as connection:
+                connection.request("GET", path)
+                return connection.getresponse().read().decode()
+
+        yield get, process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def eventually(get: Callable[[str], str], path: str, *shown: str) -> None:
+    deadline_s = time.monotonic() + 60
+    while not all(each in (page := get(path)) for each in shown):
+        assert time.monotonic() < deadline_s, page
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def topics() -> TopicSettings:
+    topics, suffix = load_settings(environment={}).topics, uuid4().hex[:8]
+    names = ("requests", "decisions", "dead_letters", "limits", "waits")
+    return replace(topics, partitions=2, **{name: f"{name.replace('_', '-')}-{suffix}" for name in names})
+
+
+@pytest.mark.kafka
+def test_the_process_shows_what_topics_and_tables_say_and_ends_by_sigterm(
+    topics: TopicSettings, kafka_broker: str, tmp_path: Path
+) -> None:
+    kafka, now = {"bootstrap.servers": kafka_broker}, datetime.now(UTC)
+    ensure_topics(topics, kafka)
+    quotas = QuotasTable(str(tmp_path / "quotas"))
+    quotas.create([QUOTA], "the-author", now)
+    write(tmp_path / "decisions", row(now, 41, wait_ms=1_000))
+    settings = tmp_path / "settings.yaml"
+    names = ("requests", "decisions", "dead_letters", "limits", "waits")
+    content = {
+        "kafka": kafka,
+        "topics": {name: getattr(topics, name) for name in names},
+        "delta": {name: str(tmp_path / name) for name in ("quotas", "decisions")},
+    }
+    settings.write_text(yaml.safe_dump(content))
+    with (
+        closing(KafkaProducer(bootstrap_servers=kafka_broker)) as producer,
+        console(settings) as (get, process),
+    ):
+
+        def send(topic: str, value: dict[str, Any] | bytes, key: bytes | None = None, partition: int = 0) -> None:
+            content = value if isinstance(value, bytes) else json.dumps(value).encode()
+            producer.send(topic, content, key, partition=partition).get(30)
+
+        at_ms = int(now.timestamp() * 1000)
+        send(topics.limits, limit_value(QUOTA, 0), limit_key(QUOTA))
+        send(topics.limits, version_end(0, 1), VERSION_KEY)
+        send(topics.decisions, decision(at_ms, wait_ms=120_000, decision_id=f"{topics.requests}-0-9"))
+        send(topics.decisions, b"garbage", partition=1)
+        send(topics.decisions, decision(at_ms, user="bob"), partition=1)
+        send(topics.dead_letters, {"error": {"field": "api", "problem": "is missing"}})
+        eventually(get, "/", "<bdi>alice</bdi>", "<bdi>bob</bdi>", "80 %", "1 min")
+        eventually(get, "/client?user=alice", "the-author", "1 in 7 days", "by the decision")
+        eventually(get, "/quotas", "1 quotas of version 0", "user alice")
+        eventually(get, "/overview", "is missing", "1 records of the decisions topic hold no decision.")
+        eventually(get, "/check?user=alice&size=60000", "Yes: it would wait.")
+        eventually(get, f"/request?id={topics.requests}-0-9", "It waits 2 min")
+        eventually(get, "/request?id=requests-0-41", "It waits 1.0 s")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+def test_without_a_token_the_command_refuses_other_addresses_in_one_line(tmp_path: Path) -> None:
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("{}")
+    command = [sys.executable, "-m", "streaming.cli.main", "console", "--config", str(settings)]
+    done = subprocess.run(
+        [*command, "--address", "0.0.0.0"],  # noqa: S104 # refused
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("sluice: error: the console at 0.0.0.0 would be open to everybody; give --token")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,430 @@
+"""The console's pages over HTTP: what they show, who may see them, and that no name of an event can act on them."""
+
+import http.client
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from html.parser import HTMLParser
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs.kafka import Trouble
+from console.check import rate_wait_ms
+from console.clients import ClientsQuery
+from console.errors import ConsoleError
+from console.health import JobHealth
+from console.live import LiveModel
+from console.pages import DeadLetters, Facts
+from console.security import COOKIE
+from console.server import ConsoleOptions, ConsoleServer, check_address, token_of
+from console.tables import Tables, WeekMinutes
+from console.text import visible
+from state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
+from state.quotas.entity import DEFAULT, QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind, QuotaSettings, Window
+from state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end
+from tests.unit.test_live_model import decision
+
+HOSTILE = [
+    "<script>document.title='owned'</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    "{{ 7 * 7 }}",
+    "</td></tr></table><h1>x",
+    "javascript:alert(1)",
+    "\u202egnp.exe",
+    "a\nb\r\nSet-Cookie: x=1",
+    "\x1b[31mred\x00",
+    "&lt;b&gt;",
+    "x" * 30_000,
+    "%2e%2e/%00?&#",
+]
+TOKEN = "0123456789abcdef-token"  # noqa: S105 # of this test alone
+
+
+def facts_of(*decisions: dict[str, Any], entries: tuple[QuotaEntry, ...] = ()) -> Facts:
+    now_ms = time.time_ns() // 1_000_000
+    model, limits = LiveModel(), LimitsView()
+    model.take_all([json.dumps(each).encode() for each in decisions], now_ms)
+    for entry in entries:
+        limits.take(limit_key(entry), limit_value(entry, 4))
+    limits.take(VERSION_KEY, version_end(4, len(entries)))
+    tables = Tables({"decisions": "/nonexistent/decisions", "quotas": "/nonexistent/quotas"}, {})
+    trouble = {"quota-decisions": Trouble()}
+    health = JobHealth(None)
+    return Facts(
+        model, limits, DeadLetters(), WeekMinutes(tables), tables, health, QuotaSettings(), "quota-decisions", trouble
+    )
+
+
+class Answered:
+    """An answer: status, headers and text."""
+
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        self.status = response.status
+        self.headers = response.headers
+        self.text = response.read().decode()
+
+
+Get = Callable[..., Answered]
+
+
+@contextmanager
+def serving(facts: Facts, token: str | None = None) -> Iterator[Get]:
+    server = ConsoleServer(facts, ConsoleOptions(port=0, token=token))
+    thread = Thread(target=server.serve, daemon=True)
+    thread.start()
+    address = server.url.removeprefix("http://").rstrip("/")
+
+    def get(path: str, method: str = "GET", body: str | None = None, **headers: str) -> Answered:
+        connection = http.client.HTTPConnection(address, timeout=30)
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, body, named)
+        return Answered(connection.getresponse())
+
+    try:
+        yield get
+    finally:
+        server.stop()
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Structure(HTMLParser):
+    """Counts tags, and collects scripts, handlers and addresses."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.handlers: list[str] = []
+        self.addresses: list[str] = []
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]
+        self.addresses += [value or "" for name, value in attrs if name in ("href", "src", "action")]
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_the_page_of_clients_shows_usage_limit_remaining_rung_and_wait() -> None:
+    with serving(facts_of(decision(now_ms(), wait_ms=90_000))) as get:
+        page = get("/")
+    assert page.status == 200
+    for shown in ("alice", "producer_byte_rate", "80 %", "800 B/s", "1 kB/s", "200 B/s", "user", "1 min"):
+        assert shown in page.text
+
+
+def test_shadow_quotas_stand_beside_the_enforced_ones() -> None:
+    at_ms = now_ms()
+    with serving(facts_of(decision(at_ms), decision(at_ms, charge={"mode": "shadow"}))) as get:
+        page = get("/")
+    assert page.text.count('<tr id="c') == 2
+    assert page.text.count('<span class="tag">shadow</span>') == 1
+
+
+def test_sort_search_filters_and_page_are_in_the_address() -> None:
+    at_ms = now_ms()
+    users = [decision(at_ms, user=f"user-{number:03}", charge={"rate": float(number * 10)}) for number in range(120)]
+    with serving(facts_of(*users)) as get:
+
+        def names(path: str) -> list[str]:
+            return re.findall(r"<bdi>(user-\d+)</bdi>", get(path).text)
+
+        assert names("/")[:2] == ["user-119", "user-118"]
+        assert names("/?sort=name&page=2")[0] == "user-050"
+        assert names("/?sort=name&order=desc&page=3") == [f"user-{number:03}" for number in range(19, -1, -1)]
+        assert names("/?search=USER-007") == ["user-007"]
+        assert len(names("/?band=100")) == 20
+        assert names("/?quota=consumer_byte_rate") == []
+
+
+@pytest.mark.parametrize(
+    "path", ["/?page=-1", "/?page=9999999999", "/?sort=x&order=y&band=z&quota=q&mode=m", "/?page=²"]
+)
+def test_an_address_that_makes_no_sense_shows_the_page_as_it_is_by_default(path: str) -> None:
+    with serving(facts_of(decision(now_ms()))) as get:
+        assert get(quote(path, safe="/?=&-")).status == 200
+
+
+@given(st.dictionaries(st.sampled_from(["sort", "order", "search", "quota", "mode", "band", "page"]), st.text()))
+def test_the_state_of_the_page_survives_its_own_address(parameters: dict[str, str]) -> None:
+    from urllib.parse import parse_qsl
+
+    query = ClientsQuery.read(parameters)
+    given_again = dict(parse_qsl(query.address(page=query.page)[1:]))
+    again = ClientsQuery.read(given_again)
+    assert again.address(page=again.page) == query.address(page=query.page)
+
+
+def test_a_client_has_its_charts_waits_with_reasons_and_quotas() -> None:
+    entry = QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 1000.0)
+    with serving(facts_of(decision(now_ms(), wait_ms=5_000), entries=(entry,))) as get:
+        page = get("/client?user=alice")
+    assert "limit 1 kB/s" in page.text
+    assert "producer_byte_rate: 800 B/s of 1 kB/s, by the decision" in page.text
+    assert "default user" in page.text
+
+
+def test_a_request_is_explained_by_its_charges_limits_and_version() -> None:
+    with serving(facts_of(decision(now_ms(), wait_ms=12_000))) as get:
+        page = get("/request?id=requests-0-1")
+    assert "It waits 12.0 s because its rate is over the limit of producer_byte_rate." in page.text
+    assert "under version 3" in page.text
+
+
+def test_a_request_that_nobody_knows_is_said_to_be_unknown() -> None:
+    with serving(facts_of()) as get:
+        page = get("/request?id=requests-0-99")
+    assert page.status == 200
+    assert "requests-0-99" in page.text
+
+
+def test_quotas_have_one_row_each_with_what_their_counters_use() -> None:
+    entries = (
+        QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 1000.0),
+        QuotaEntry(QuotaEntity(user="bob", client_id=DEFAULT), QuotaKind.CONSUMER_BYTE_RATE, 5.0),
+    )
+    at_ms = now_ms()
+    alice, carol = (decision(at_ms, user=user, charge={"matched": "default user"}) for user in ("alice", "carol"))
+    with serving(facts_of(alice, carol, entries=entries)) as get:
+        rows = re.findall(r'<tr><th scope="row".*?</tr>', get("/quotas").text)
+    texts = [re.sub(r"<[^>]+>", " ", row).split() for row in rows]
+    assert texts[0][:3] == ["default", "user", "producer_byte_rate"]
+    assert texts[0][-3:] == ["0", "80", "%"]
+    assert "2" in texts[0]
+    assert texts[1][:5] == ["user", "bob,", "default", "client-id", "consumer_byte_rate"]
+
+
+def test_the_overview_counts_decisions_dead_letters_and_gateways() -> None:
+    heartbeat = {"staleness_ms": 40, "counters": 7, "shares": []}
+    facts = facts_of(
+        decision(now_ms()),
+        decision(now_ms(), api="GatewayHeartbeat", gateway="gate-7", heartbeat=heartbeat, charges=[]),
+    )
+    facts.dead_letters.take(b'{"error": {"field": "api", "problem": "is missing"}}')
+    with serving(facts) as get:
+        page = get("/overview")
+    for shown in ("gate-7", "is missing", "decisions a second", "ALLOW"):
+        assert shown in page.text
+
+
+def test_what_a_request_would_wait_is_asked_without_a_charge() -> None:
+    entry = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1000.0)
+    facts = facts_of(decision(now_ms()), entries=(entry,))
+    with serving(facts) as get:
+        small = get("/check?user=alice&api=Produce&size=100")
+        large = get("/check?user=alice&api=Produce&size=60000")
+        other = get("/check?user=bob&api=Produce&size=60000")
+    assert "No, by the last decisions." in small.text
+    assert "Yes: it would wait." in large.text
+    assert "no limit" in other.text
+    assert facts.model.known == 1
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 5_000)), min_size=1, max_size=30),
+    st.integers(0, 50_000),
+    st.integers(1, 5_000),
+)
+def test_the_wait_that_kafka_computes_lies_within_the_bounds(
+    steps: list[tuple[int, int]], amount: int, limit: int
+) -> None:
+    window, rate, now = Window(samples=11, window_ms=1000), SampledRate(), 1_000_000
+    for pause_ms, value in steps:
+        now += pause_ms
+        rate.record(float(value), window, now)
+    last = rate.measure(window, now)
+    least_ms, most_ms = rate_wait_ms(last, amount, limit, window)
+    rate.record(float(amount), window, now)
+    after, span_ms = rate.observe(window, now)
+    wait_ms = max(0, wait_for_rate_ms(after, limit, span_ms))
+    assert least_ms - 1 <= wait_ms <= most_ms + 1
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=lambda name: repr(name[:20]))
+def test_hostile_names_are_shown_and_do_nothing(name: str) -> None:
+    at_ms = now_ms()
+    entity = {"user": name, "client_id": name}
+    applied = [{"quota": "producer_byte_rate", "entity": entity, "ms": 700}]
+    heartbeat = {
+        "staleness_ms": 1,
+        "counters": 1,
+        "shares": [{"quota": name, "entity": entity, "limit": 9.0, "share": 3.0, "charged": 2.0}],
+    }
+    facts = facts_of(
+        decision(
+            at_ms,
+            name,
+            charge={"entity": entity, "matched": name},
+            client_id=name,
+            gateway=name,
+            api=name,
+            wait_ms=9_000,
+            decision_id=name,
+            throttled_by=applied,
+        ),
+        decision(at_ms, name, api="GatewayHeartbeat", gateway=name, instance=name, heartbeat=heartbeat, charges=[]),
+        decision(at_ms, verdict=name),
+        entries=(QuotaEntry(QuotaEntity(user=name, client_id=name), QuotaKind.PRODUCER_BYTE_RATE, 5.0),),
+    )
+    facts.dead_letters.take(json.dumps({"error": {"field": name, "problem": name}}).encode())
+    with serving(facts) as get:
+        plain = get("/")
+        [address] = {
+            each for each in Structure(plain.text).addresses if each.startswith("/client") and "alice" not in each
+        }
+        short_name = name[:2_000]
+        asked = urlencode(
+            {"user": short_name, "client_id": short_name, "search": short_name, "id": short_name, "topic": short_name}
+        )
+        paths = [
+            "/",
+            "/overview",
+            "/quotas",
+            address,
+            f"/request?id={quote(name[:300])}",
+            f"/check?{asked}",
+            f"/?{asked}",
+        ]
+        for path in paths:
+            page = get(path)
+            assert page.status == 200, path
+            found = Structure(page.text)
+            assert found.tags["script"] == 1, path
+            assert found.tags["img"] == found.tags["b"] - page.text.count("<div><b>") == 0, path
+            assert found.tags["h1"] == 1, path
+            assert not found.handlers, path
+            assert all(each.startswith(("/", "?", "#")) for each in found.addresses), path
+            text = "".join(found.texts)
+            assert not any(sign in text for sign in "\u202e\x1b\x00\r"), path
+            assert len(page.text) < 300_000, path
+            assert "Set-Cookie" not in page.headers
+        if len(name) < 100:
+            assert visible(name) in "".join(Structure(get(address).text).texts)
+
+
+def test_a_client_with_a_long_name_has_a_page_too() -> None:
+    name = "n" * 30_000
+    with serving(facts_of(decision(now_ms(), user=name))) as get:
+        [address] = {each for each in Structure(get("/").text).addresses if each.startswith("/client?")}
+        page = get(address)
+    assert len(address) < 100
+    assert "producer_byte_rate" in page.text
+
+
+def test_every_table_has_a_caption_and_every_field_a_label() -> None:
+    with serving(facts_of(decision(now_ms(), wait_ms=5))) as get:
+        for path in (
+            "/",
+            "/overview",
+            "/quotas",
+            "/client?user=alice",
+            "/request?id=requests-0-1",
+            "/check?user=alice",
+        ):
+            text = get(path).text
+            found = Structure(text)
+            assert found.tags["table"] == found.tags["caption"], path
+            fields = re.findall(r"<(?:input|select)\b(?![^>]*hidden)[^>]*>", text)
+            assert len(fields) <= found.tags["label"], path
+            assert text.count("<svg") == text.count('role="img" aria-label='), path
+
+
+def test_events_renew_the_page_when_a_decision_comes() -> None:
+    facts = facts_of(decision(now_ms()))
+    server = ConsoleServer(facts, ConsoleOptions(port=0))
+    thread = Thread(target=server.serve, daemon=True)
+    thread.start()
+    connection = http.client.HTTPConnection(server.url[7:-1], timeout=30)
+    connection.request("GET", "/events?of=clients&sort=name")
+    stream = connection.getresponse()
+    assert stream.headers["Content-Type"].startswith("text/event-stream")
+    first = next(line for line in stream if line.startswith(b"data: "))
+    facts.model.take(json.dumps(decision(now_ms(), user="bob")).encode(), now_ms())
+    fresh = next(line for line in stream if line.startswith(b"data: ") and b"bob" in line)
+    server.stop()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert b"bob" not in first
+    assert "<bdi>bob</bdi>" in json.loads(fresh[6:])
+
+
+def test_a_request_to_another_host_name_is_refused() -> None:
+    with serving(facts_of()) as get:
+        assert get("/", Host="evil.example").status == 421
+        assert get("/", Host="localhost:8089").status == 200
+
+
+def test_pages_may_load_and_run_nothing_from_outside() -> None:
+    with serving(facts_of(decision(now_ms()))) as get:
+        page = get("/")
+    policy = page.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self';" in policy
+    assert "://" not in page.text
+    assert page.headers["X-Content-Type-Options"] == "nosniff"
+    assert "<style" not in page.text
+    assert " style=" not in page.text
+
+
+def test_with_a_token_nothing_is_shown_without_it() -> None:
+    with serving(facts_of(decision(now_ms())), TOKEN) as get:
+        for path in ("/", "/events?of=clients", "/assets/console.js", "/client?user=alice", "/nothing"):
+            assert get(path).status == 401, path
+            assert get(path, Authorization="Bearer wrong").status == 401, path
+        assert get("/", Accept="text/html").headers["Location"] == "/login"
+        assert "alice" in get("/", Authorization=f"Bearer {TOKEN}").text
+
+
+def test_the_token_gives_a_cookie_that_scripts_and_other_sites_never_see() -> None:
+    form = {"Content_Type": "application/x-www-form-urlencoded"}
+    with serving(facts_of(decision(now_ms())), TOKEN) as get:
+        assert get("/login", "POST", "token=wrong", **form).status == 403
+        cookie = get("/login", "POST", urlencode({"token": TOKEN}), **form).headers["Set-Cookie"]
+        assert "alice" in get("/", Cookie=cookie.partition(";")[0]).text
+        assert get("/", Cookie=f"{COOKIE}={TOKEN}").status == 401
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert TOKEN not in cookie
+
+
+def test_an_address_that_others_reach_needs_a_token() -> None:
+    with pytest.raises(ConsoleError, match="would be open to everybody; give --token"):
+        check_address(ConsoleOptions(address="0.0.0.0"))  # noqa: S104 # refused
+    check_address(ConsoleOptions(address="0.0.0.0", token=TOKEN))  # noqa: S104 # not listened on
+    check_address(ConsoleOptions(address="::1"))
+
+
+def test_a_token_comes_from_a_file_and_is_long_enough(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\nsecond line\n")
+    assert token_of(None, file) == TOKEN
+    with pytest.raises(ConsoleError, match="expected at least 16"):
+        token_of("short", None)
+    with pytest.raises(ConsoleError, match="can't be read"):
+        token_of(None, tmp_path / "missing")
+
+
+def test_a_port_that_is_taken_is_one_line() -> None:
+    first = ConsoleServer(facts_of(), ConsoleOptions(port=0))
+    port = int(first.url.rpartition(":")[2].rstrip("/"))
+    with pytest.raises(ConsoleError, match="--port 0 takes a free one"):
+        ConsoleServer(facts_of(), ConsoleOptions(port=port))
