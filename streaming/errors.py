@@ -37,3 +37,7 @@ class LogFileError(SluiceError):
 
 class CheckError(SluiceError):
     """A check of `sluice doctor` failed."""
+
+
+class RecordingError(SluiceError):
+    """The recorded decisions can't be read, or don't say what a replay needs."""

@@ -18,11 +18,15 @@ from sinks.errors import QueryError
 from state.decisions.control import Unmute, UnmutedEntity, check_unmute
 from state.errors import InvalidQuotaError, InvalidRequestError, SluiceError
 from state.quotas.resolution import Quotas
+from streaming.cli.advise import advise
 from streaming.cli.job_settings import job_settings, settings_file
 from streaming.cli.options import BootstrapServersOption, ConfigOption, UsageError, command_group
 from streaming.cli.quotas import app as quotas_app
 from streaming.cli.sql import sql
 from streaming.cli.state import app as state_app
+from streaming.cli.tables import printable
+from streaming.cli.top import top
+from streaming.cli.whatif import whatif
 from streaming.errors import StateFileError
 from streaming.java.java import find_java
 from streaming.runtime.log import configure_logging
@@ -213,6 +217,9 @@ def maintain(
 
 
 app.command()(sql)
+app.command()(whatif)
+app.command()(advise)
+app.command()(top)
 
 
 def main() -> None:
@@ -234,13 +241,8 @@ def main() -> None:
 
 def _fail(message: str, code: int) -> None:
     logging.shutdown()
-    print(f"sluice: error: {_printable(' '.join(message[:MOST_SHOWN].split()))}", file=sys.stderr)
+    print(f"sluice: error: {printable(' '.join(message[:MOST_SHOWN].split()))}", file=sys.stderr)
     sys.exit(code)
-
-
-def _printable(text: str) -> str:
-    """The text with control characters escaped, which a terminal would execute."""
-    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,191 @@
+"""`sluice advise`: limits for traffic whose rate is known by calculation."""
+
+import doctest
+import importlib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from configs.quotas import load_quotas_file
+from sinks.tables.quotas import QuotasTable
+from state.decisions.request import Mutation, Request
+from state.quotas.entity import DEFAULT, QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import CLIENT_KINDS, QuotaKind, QuotaSettings, Window
+from streaming.cli.main import app
+from streaming.whatif.advice import DAY_MS, HOUR_MS, Advisor, Confidence, Seen, pooled, proposals
+from streaming.whatif.replay import Recorded, Side
+from streaming.whatif.whose import Whose
+from tests.recorded import START_MS, event, simulated, write_decisions
+
+ALICE = QuotaEntity(user="alice")
+PRODUCER = QuotaKind.PRODUCER_BYTE_RATE
+
+
+def seen_by(requests: list[Recorded], whose: Whose = Whose.USER) -> dict[tuple[QuotaEntity, QuotaKind], Seen]:
+    settings = QuotaSettings(controller_window=Window(samples=10, window_ms=1000))
+    advisor = Advisor(whose, CLIENT_KINDS, settings, 3_600_000)
+    for each in requests:
+        advisor.take(each)
+    return advisor.seen
+
+
+def recorded(at_ms: int, wait_ms: int = 0, **request: Any) -> Recorded:
+    said = {"api": "Produce", "user": "alice", "client_id": "app"} | request
+    return Recorded(START_MS + at_ms, Request(**said), wait_ms)
+
+
+def limits(seen: dict[tuple[QuotaEntity, QuotaKind], Seen], headroom: float = 1.3) -> dict[str, float]:
+    return {each.entry.kind.value: each.entry.value for each in proposals(seen.items(), 99.9, headroom)}
+
+
+@pytest.mark.parametrize("module", ["advice", "whose"])
+def test_worked_examples_hold(module: str) -> None:
+    results = doctest.testmod(importlib.import_module(f"streaming.whatif.{module}"))
+
+    assert results.attempted
+    assert not results.failed
+
+
+def test_steady_bytes() -> None:
+    """1 000 bytes every 100 ms: at most 101 requests in the 10 s of a rate, so 10 100/s; times 1.3, in three digits."""
+    seen = seen_by([recorded(at_ms, bytes=1000) for at_ms in range(0, 120_000, 100)])
+
+    assert limits(seen) == {"producer_byte_rate": 13_200}
+    assert seen[ALICE, PRODUCER].percentile(100) == 10_100
+
+
+def test_each_quota_kind_in_its_own_unit() -> None:
+    """10 ms of a thread every 100 ms are 10 %, and with the one that begins 10.1 %; 2 partitions a second are 2/s."""
+    busy = [recorded(at_ms, api="Metadata", request_time_ns=10_000_000) for at_ms in range(0, 60_000, 100)]
+    creating = [
+        recorded(60_000 + at_ms, api="CreateTopics", mutations=[Mutation("t", 2)]) for at_ms in range(0, 60_000, 1000)
+    ]
+
+    assert limits(seen_by([*busy, *creating]), headroom=1.0) == {
+        "request_percentage": 10.1,
+        "controller_mutation_rate": pytest.approx(2.2, abs=0.03),  # 20 of 9 s, and 2 that begin the tenth
+    }
+
+
+def test_a_rare_burst_beyond_the_percentile_is_left_out() -> None:
+    """One of 2 000 requests is a hundred times as large."""
+    requests = [recorded(number * 1000, bytes=100_000 if number == 1000 else 1000) for number in range(2000)]
+    seen = seen_by(requests)[ALICE, PRODUCER]
+
+    assert seen.percentile(50) == 1100  # 11 requests in 10 s
+    assert seen.percentile(99) == 1100
+    assert seen.percentile(100) == 11_000
+
+
+def test_counters_are_those_of_whom_the_limit_is_set_on() -> None:
+    """A user's client-ids count together, or each alone."""
+    requests = [recorded(at_ms, bytes=1000, client_id=f"app-{at_ms // 100 % 2}") for at_ms in range(0, 60_000, 100)]
+
+    assert {entity.to_mapping()["user"] for entity, _ in seen_by(requests)} == {"alice"}
+    assert len(seen_by(requests, Whose.BOTH)) == len(seen_by(requests, Whose.CLIENT_ID)) == 2
+    together = seen_by(requests)[ALICE, PRODUCER].percentile(100)
+    alone = seen_by(requests, Whose.BOTH)[QuotaEntity("alice", "app-0"), PRODUCER].percentile(100)
+    assert (together, alone) == (10_100, 5100)
+
+
+def test_the_default_covers_the_requests_of_all() -> None:
+    """Of 1 000 requests one client has ten large ones: 99 % is the others' rate."""
+    requests = [recorded(number * 60_000, bytes=1000, user=f"user-{number}") for number in range(990)]
+    requests += [recorded(number * 60_000, bytes=9000, user="large") for number in range(990, 1000)]
+    everybody = pooled(seen_by(requests).items(), Whose.USER)
+
+    [(entity, _)] = everybody
+    [pool] = everybody.values()
+    assert entity == QuotaEntity(user=DEFAULT)
+    assert (pool.percentile(99), pool.percentile(100), pool.clients) == (100, 900, 991)
+
+
+@pytest.mark.parametrize(
+    ("days", "hours", "throttled", "expected"),
+    [
+        (1, 3, 0, Confidence.LOW),
+        (2, 24, 0, Confidence.MEDIUM),
+        (7, 24, 0, Confidence.HIGH),
+        (7, 24, 1, Confidence.LOW),
+    ],
+)
+def test_confidence_is_in_days_and_hours_and_lost_by_a_wait(
+    days: int, hours: int, throttled: int, expected: Confidence
+) -> None:
+    active = {(day * DAY_MS + hour * HOUR_MS) // HOUR_MS for day in range(days) for hour in range(hours // days + 1)}
+
+    assert Seen({1.0: 1}, active, Side(throttled=throttled)).confidence is expected
+
+
+# --- the command -------------------------------------------------------------------------------------------------
+
+HOSTILE = "eve\n- entity: {user: root}\x1b[2J"
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> list[str]:
+    """Alice sends 10 000 bytes/s for a minute, and a hostile name a little; bob was held meanwhile."""
+    events = [event(at_ms, bytes=1000) for at_ms in range(0, 60_000, 100)]
+    held = [{"quota": "producer_byte_rate", "entity": {"user": "bob"}, "ms": 30_000}]
+    events += [event(60_000, HOSTILE, bytes=5000), event(61_000, "<default>", bytes=5000)]
+    events.append(event(62_000, "bob", bytes=5000, throttled_by=held))
+    write_decisions(tmp_path / "decisions", simulated(events, []))
+    QuotasTable(str(tmp_path / "quotas")).create([QuotaEntry(ALICE, PRODUCER, 1.0)], "test", datetime.now(UTC))
+    (tmp_path / "settings.yaml").write_text(
+        f"delta: {{decisions: {tmp_path / 'decisions'}, quotas: {tmp_path / 'quotas'}}}\n"
+    )
+    times = ["--from", "2027-01-15T08:00Z", "--to", "2027-01-15T08:02Z", "--processes", "1"]
+    return ["advise", "--config", str(tmp_path / "settings.yaml"), *times]
+
+
+def test_it_prints_a_quota_file_that_quotas_apply_takes(command: list[str], tmp_path: Path) -> None:
+    printed = CliRunner().invoke(app, command, catch_exceptions=False).stdout
+    (tmp_path / "proposed.yaml").write_text(printed)
+
+    found = {entry.entity.user: entry.value for entry in load_quotas_file(tmp_path / "proposed.yaml")}
+    apply = ["quotas", "apply", str(tmp_path / "proposed.yaml"), "--table", str(tmp_path / "quotas"), "--yes"]
+    applied = CliRunner().invoke(app, apply)
+
+    assert found == {"alice": 13_200, HOSTILE: 650, "bob": 650}
+    assert "Quotas are now at version 1." in applied.stdout
+
+
+def test_comments_say_how_sure_it_is_and_cannot_be_left(command: list[str]) -> None:
+    """A name ends no comment, and reaches no terminal raw."""
+    printed = CliRunner().invoke(app, command, catch_exceptions=False).stdout
+    lines = printed.splitlines()
+    evidence = {line.partition(":")[0]: line for line in lines if line.startswith("# user-principal")}
+
+    assert "\x1b" not in printed
+    assert "600 requests in 1 hour on 1 day; confidence low" in evidence["# user-principal 'alice'"]
+    assert "1 of them waited, 0.5 minutes: demand was cut" in evidence["# user-principal 'bob'"]
+
+
+def test_it_says_what_the_limits_would_have_throttled(command: list[str]) -> None:
+    """None here: they are above every rate. The limit in force on alice, 1 byte/s, is the one that is replaced."""
+    lines = CliRunner().invoke(app, command, catch_exceptions=False).stdout.splitlines()
+    [total] = [line.split() for line in lines if line.startswith("# all 4 clients")]
+
+    assert total[4:] == ["603", "1", "0", "0.5", "0.0", "0"]
+
+
+def test_defaults_a_quota_and_a_file(command: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "proposed.yaml"
+    arguments = ["--defaults", "--quota", "producer_byte_rate", "--by", "user/client-id", "--out", str(out)]
+
+    result = CliRunner().invoke(app, [*command, *arguments], catch_exceptions=False)
+
+    [entry] = load_quotas_file(out)
+    assert entry.entity == QuotaEntity(DEFAULT, DEFAULT)
+    assert "of 3 clients" in result.stdout
+
+
+def test_an_unknown_quota_is_one_line(command: list[str]) -> None:
+    result = CliRunner().invoke(app, [*command, "--quota", "producer"])
+
+    assert result.exit_code == 2
+    assert "expected one of producer_byte_rate" in " ".join(result.output.split())

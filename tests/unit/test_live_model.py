@@ -1,0 +1,195 @@
+"""The console's model of what clients do now: figures as decided, moved on by Kafka's arithmetic, in bounded memory."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.live import HOUR_MINUTES, MINUTE_MS, POINT_MS, POINTS, Bounds, CounterKey, CounterState, LiveModel
+from state.quotas.kinds import QuotaKind, QuotaSettings, Window
+
+AT_MS = 1_800_000_000_000
+ALICE = CounterKey(QuotaKind.PRODUCER_BYTE_RATE, False, "alice", "", None, -1)
+
+
+def decision(at_ms: int = AT_MS, user: str = "alice", **fields: Any) -> dict[str, Any]:
+    wait_ms = fields.pop("wait_ms", 0)
+    charge = {
+        "quota": "producer_byte_rate",
+        "entity": {"user": user},
+        "matched": "user",
+        "limit": 1000.0,
+        "value": 10.0,
+        "rate": 800.0,
+        "throttle_ms": wait_ms,
+        "violated": wait_ms > 0,
+    }
+    return {
+        "decision_id": "requests-0-1",
+        "timestamp_ms": at_ms,
+        "user": user,
+        "client_id": "app",
+        "api": "Produce",
+        "verdict": "THROTTLE" if wait_ms else "ALLOW",
+        "throttle_time_ms": wait_ms,
+        "mute_until_ms": at_ms + wait_ms if wait_ms else None,
+        "decided_by": "producer_byte_rate" if wait_ms else None,
+        "charges": [charge | fields.pop("charge", {})],
+        "quota_version": 3,
+        "decided_at_ms": at_ms,
+    } | fields
+
+
+def fed(*decisions: dict[str, Any], now_ms: int = AT_MS, model: LiveModel | None = None) -> LiveModel:
+    model = model or LiveModel()
+    model.take_all([json.dumps(each).encode() for each in decisions], now_ms)
+    return model
+
+
+def counter_of(model: LiveModel, key: CounterKey = ALICE) -> CounterState:
+    counter = model.counter(key)
+    assert counter is not None
+    return counter
+
+
+def test_rate_limit_and_rung_are_those_of_the_decision() -> None:
+    model = fed(decision())
+    alice = counter_of(model)
+    assert (alice.rate, alice.limit, alice.matched) == (800.0, 1000.0, "user")
+    assert model.usage.share(alice, AT_MS) == 0.8
+    assert model.usage.remaining(alice, AT_MS) == 200.0
+
+
+def test_a_rate_is_0_when_all_its_windows_are_over() -> None:
+    settings = QuotaSettings(client_window=Window(samples=11, window_ms=1000))
+    model = fed(decision(), model=LiveModel(settings))
+    assert model.usage.rate(counter_of(model), AT_MS + 10_999) == 800.0
+    assert model.usage.rate(counter_of(model), AT_MS + 11_000) == 0.0
+
+
+def test_tokens_come_back_at_the_limit_up_to_the_burst() -> None:
+    charge = {"quota": "controller_mutation_rate", "limit": 5.0, "tokens": -60.0, "rate": 18.0}
+    model = fed(decision(charge=charge), model=LiveModel(QuotaSettings(controller_window=Window(100, 1000))))
+    mutations = counter_of(model, ALICE._replace(kind=QuotaKind.CONTROLLER_MUTATION_RATE))
+    assert model.usage.tokens(mutations, AT_MS) == -60.0
+    assert model.usage.tokens(mutations, AT_MS + 12_000) == 0.0
+    assert model.usage.remaining(mutations, AT_MS + 1_000_000) == 500.0
+
+
+def test_without_a_limit_there_is_no_share_and_nothing_remains() -> None:
+    model = fed(decision(charge={"limit": None, "matched": "none"}))
+    assert model.usage.share(counter_of(model), AT_MS) is None
+    assert model.usage.remaining(counter_of(model), AT_MS) is None
+
+
+def test_an_older_decision_changes_no_figures() -> None:
+    model = fed(decision(), decision(AT_MS - 5_000, charge={"rate": 1.0}))
+    assert counter_of(model).rate == 800.0
+
+
+def test_a_decided_wait_runs_from_the_event_and_a_later_one_replaces_it() -> None:
+    model = fed(decision(wait_ms=30_000))
+    assert counter_of(model).wait_ms(AT_MS + 10_000) == 20_000
+    fed(decision(AT_MS + 10_000, wait_ms=1_000), model=model)
+    assert counter_of(model).wait_ms(AT_MS + 10_000) == 1_000
+
+
+def test_what_a_gateway_applied_in_line_counts_instead_of_what_was_decided() -> None:
+    applied = [{"quota": "producer_byte_rate", "entity": {"user": "alice"}, "ms": 700}]
+    model = fed(decision(wait_ms=30_000, throttled_by=applied))
+    assert counter_of(model).wait_ms(AT_MS) == 700
+    [wait] = model.waits([ALICE])
+    assert (wait.wait_ms, wait.in_line) == (700, True)
+
+
+def test_an_unmute_ends_the_wait() -> None:
+    model = fed(decision(wait_ms=30_000), decision(AT_MS + 1_000, api="Unmute"))
+    assert counter_of(model).wait_ms(AT_MS + 1_000) == 0
+
+
+def test_a_shadow_quota_is_a_counter_of_its_own_and_waits_for_nothing() -> None:
+    model = fed(decision(wait_ms=5_000, charge={"mode": "shadow"}))
+    shadow = counter_of(model, ALICE._replace(shadow=True))
+    assert (shadow.rate, shadow.wait_ms(AT_MS)) == (800.0, 0)
+    assert model.counter(ALICE) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 3 * 60 * MINUTE_MS), st.integers(1, 20 * MINUTE_MS)), min_size=1, max_size=20))
+def test_minutes_throttled_are_those_touched_by_the_union_of_the_waits(waits: list[tuple[int, int]]) -> None:
+    counter, waits = CounterState(ALICE), sorted(waits)
+    for start_ms, wait_ms in waits:
+        counter.wait(AT_MS + start_ms, wait_ms)
+    now_ms = AT_MS + waits[-1][0]
+    this_minute = now_ms // MINUTE_MS
+    touched = {
+        minute
+        for start_ms, wait_ms in waits
+        for minute in range((AT_MS + start_ms) // MINUTE_MS, (AT_MS + start_ms + wait_ms - 1) // MINUTE_MS + 1)
+    }
+    expected = sum(this_minute - HOUR_MINUTES < minute <= this_minute for minute in touched)
+    assert counter.throttled_minutes(now_ms) == expected
+
+
+@given(st.lists(st.tuples(st.integers(0, 3 * POINTS * POINT_MS), st.floats(0, 1e9, width=32)), min_size=1, max_size=20))
+def test_a_sparkline_has_the_highest_rate_of_each_ten_seconds(rates: list[tuple[int, float]]) -> None:
+    now_ms = AT_MS + max(rates)[0]
+    model = fed(*(decision(AT_MS + at_ms, charge={"rate": rate}) for at_ms, rate in sorted(rates)), now_ms=now_ms)
+    highest: dict[int, float] = {}
+    for at_ms, rate in rates:
+        number = (AT_MS + at_ms) // POINT_MS
+        highest[number] = max(rate, highest.get(number, 0.0))
+    newest = now_ms // POINT_MS
+    expected = [highest.get(number, -1.0) for number in range(newest - POINTS + 1, newest + 1)]
+    points = [-1.0 if math.isnan(point) else point for point in counter_of(model).points(now_ms)]
+    assert points == pytest.approx(expected)
+
+
+def test_of_too_many_counters_the_least_recently_charged_are_forgotten_and_counted() -> None:
+    model = LiveModel(bounds=Bounds(counters=2))
+    fed(decision(user="a"), decision(user="b"), decision(user="a"), decision(user="c"), model=model)
+    assert {counter.key.user for counter in model.counters()} == {"a", "c"}
+    assert model.evicted == 1
+
+
+def test_long_names_count_by_their_characters() -> None:
+    model = LiveModel(bounds=Bounds(name_characters=100_000))
+    fed(*(decision(user=f"{number}" * 30_000) for number in range(10)), model=model)
+    assert model.known == 3
+    assert model.evicted == 7
+
+
+def test_records_that_hold_no_decision_are_counted_and_change_nothing() -> None:
+    model = LiveModel()
+    for value in (None, b"", b"\xff", b"{}", b"[" * 100_000, b'{"decision_id": 1}', json.dumps(decision(-5)).encode()):
+        model.take(value, AT_MS)
+    assert (model.unreadable, model.known, sum(model.total.values())) == (7, 0, 0)
+
+
+def test_a_quota_that_nobody_knows_makes_no_counter() -> None:
+    assert fed(decision(charge={"quota": "exempt-request-time"})).known == 0
+
+
+def test_verdicts_and_the_greatest_age_are_counted_by_the_second_of_reading() -> None:
+    model = fed(decision(AT_MS - 700), decision(AT_MS - 200, wait_ms=5), now_ms=AT_MS)
+    *_, last = model.seconds(AT_MS + 1_000)
+    assert (last.decisions, last.verdicts, last.lag_ms) == (2, {"ALLOW": 1, "THROTTLE": 1}, 700)
+
+
+def test_a_heartbeat_tells_of_its_gateway_and_is_no_decision() -> None:
+    share = {"quota": "producer_byte_rate", "entity": {"user": "a"}, "limit": 9.0, "share": 3.0, "charged": 2.0}
+    heartbeat = {"staleness_ms": 40, "counters": 7, "shares": [share]}
+    beat = decision(api="GatewayHeartbeat", gateway="g1", instance="i1", heartbeat=heartbeat, charges=[])
+    model = fed(beat)
+    [seen] = model.gateways()
+    assert (seen.name, seen.heartbeat.counters, seen.heartbeat.shares[0].share) == ("g1", 7, 3.0)
+    assert not model.total
+
+
+def test_the_last_decisions_that_made_wait_are_kept_whole_within_their_bounds() -> None:
+    model = LiveModel(bounds=Bounds(recent=2))
+    fed(*(decision(decision_id=f"r-0-{number}", wait_ms=1) for number in range(3)), model=model)
+    fed(decision(decision_id="r-0-9"), model=model)
+    assert [model.recent(f"r-0-{number}") is not None for number in (0, 1, 2, 9)] == [False, True, True, False]

@@ -1,0 +1,142 @@
+"""What `sluice top` shows and what its keys do, without a terminal."""
+
+import doctest
+import json
+
+import pytest
+
+from console.live import LiveModel
+from state.quotas.kinds import QuotaKind
+from streaming.cli import top_screen
+from streaming.cli.top_screen import QUOTAS, SORTS, Row, View, after_key, cell_width, rows_of, table_lines
+
+NOW_MS = 1_800_000_000_000
+
+
+def decision(
+    user: str, rate: float, limit: float | None = 1000.0, wait_ms: int = 0, age_ms: int = 0, **more: object
+) -> bytes:
+    charge: dict[str, object] = {
+        "quota": "producer_byte_rate",
+        "entity": {"user": user},
+        "matched": "user",
+        "limit": limit,
+        "rate": rate,
+    }
+    charge |= {"value": 1.0, "throttle_ms": wait_ms, "violated": wait_ms > 0} | more
+    at_ms = NOW_MS - age_ms
+    decided: dict[str, object] = (
+        {"mute_until_ms": at_ms + wait_ms, "decided_by": "producer_byte_rate"} if wait_ms else {}
+    )
+    said: dict[str, object] = {
+        "decision_id": "q-0-1",
+        "timestamp_ms": at_ms,
+        "verdict": "THROTTLE" if wait_ms else "ALLOW",
+    }
+    return json.dumps(said | decided | {"throttle_time_ms": wait_ms, "charges": [charge]}).encode()
+
+
+def model_of(*records: bytes) -> LiveModel:
+    model = LiveModel()
+    model.take_all(records, NOW_MS)
+    return model
+
+
+def names(model: LiveModel, view: View, most: int = 10) -> list[str]:
+    return [row.name for row in rows_of(model, view, NOW_MS, most)]
+
+
+def test_worked_examples_hold() -> None:
+    results = doctest.testmod(top_screen)
+
+    assert results.attempted
+    assert not results.failed
+
+
+def test_the_nearest_to_its_limit_is_first_and_who_waits_is_at_it() -> None:
+    model = model_of(
+        decision("quiet", 100.0), decision("busy", 900.0), decision("waits", 950.0, wait_ms=5000, age_ms=1000)
+    )
+
+    found = rows_of(model, View(), NOW_MS, 10)
+
+    assert [(row.name, row.usage, row.wait_ms) for row in found] == [
+        ("waits", 1.0, 4000),
+        ("busy", 0.9, 0),
+        ("quiet", 0.1, 0),
+    ]
+    assert found[1].remaining == 100.0
+
+
+def test_counters_without_a_limit_are_not_shown() -> None:
+    assert names(model_of(decision("free", 1e9, limit=None), decision("bound", 1.0)), View()) == ["bound"]
+
+
+@pytest.mark.parametrize(
+    ("sort", "expected"), [("usage", ["b", "a"]), ("rate", ["a", "b"]), ("wait", ["a", "b"]), ("name", ["a", "b"])]
+)
+def test_orders(sort: str, expected: list[str]) -> None:
+    model = model_of(decision("a", 200.0, limit=10_000.0), decision("b", 100.0, limit=200.0))
+
+    assert names(model, View(sort=sort)) == expected
+
+
+def test_only_the_first_rows_are_made() -> None:
+    model = model_of(*(decision(f"user-{number}", float(number)) for number in range(100)))
+
+    assert names(model, View(), most=2) == ["user-99", "user-98"]
+
+
+def test_filters_by_quota_and_by_text_in_any_case() -> None:
+    model = model_of(decision("Alice", 1.0), decision("bob", 1.0, quota="consumer_byte_rate"))
+
+    assert names(model, View(text="ALI")) == ["Alice"]
+    assert names(model, View(quota=QuotaKind.CONSUMER_BYTE_RATE)) == ["bob"]
+    assert names(model, View(text="Alice", typed="bo")) == ["bob"]
+
+
+def test_keys() -> None:
+    def pressed(*keys: str) -> View | None:
+        view: View | None = View()
+        for key in keys:
+            assert view is not None
+            view = after_key(view, key)
+        return view
+
+    assert pressed(*"sss") == View(sort=SORTS[3])
+    assert pressed(*"ssss") == View()
+    assert pressed(*"f" * len(QUOTAS)) == View()
+    assert pressed(*"/alx", "\x7f", "i", "\n") == View(text="ali")
+    assert pressed(*"/alice", "\x1b") == View()
+    assert pressed(*"/a\ns", "\x1b") == View(sort="wait")
+    assert pressed(*"/a\x00\x07") == View(typed="a")
+    assert pressed("x") == View()
+    assert pressed("q") is None
+
+
+@pytest.mark.parametrize(
+    "name", ["\x1b[2J\x1b]0;title\x07", "a\nb", "\u202eeviL", "日本" * 40, "e\u0301" * 500, "x" * 30_000]
+)
+def test_hostile_names_neither_run_nor_break_the_table(name: str) -> None:
+    rows = rows_of(model_of(decision(name, 500.0), decision("alice", 100.0)), View(), NOW_MS, 10)
+    lines = list(table_lines(rows))
+
+    assert all(line.isprintable() for line in lines)
+    assert len({cell_width(line[: line.index(quota)]) for line in lines[1:] for quota in ["producer_byte_rate"]}) == 1
+    assert all(cell_width(line) <= 60 for line in table_lines(rows, 60))
+
+
+def test_a_row_near_its_limit_has_a_colour_on_a_terminal_alone() -> None:
+    rows = rows_of(model_of(decision("alice", 1200.0)), View(), NOW_MS, 1)
+
+    assert list(table_lines(rows, colour=True))[1].startswith("\x1b[31m")
+    assert not any("\x1b" in line for line in table_lines(rows))
+
+
+def test_a_row_has_a_json_form_without_nan() -> None:
+    [row] = rows_of(model_of(decision("alice", 500.0)), View(), NOW_MS, 1)
+
+    found = json.loads(json.dumps(row.to_mapping(), allow_nan=False))
+
+    assert (found["entity"], found["usage"], found["points"][-1]) == ({"user": "alice"}, 0.5, 500.0)
+    assert set(found) == set(Row._fields)

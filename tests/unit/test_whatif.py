@@ -1,0 +1,408 @@
+"""`sluice whatif`: recorded decisions under other quotas, with the closed loop."""
+
+import doctest
+import importlib
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from sinks.tables.quotas import QuotasTable
+from state.decisions.decision import Verdict, partial_decision
+from state.decisions.request import Request
+from state.quotas.entity import DEFAULT, QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind, QuotaSettings
+from state.quotas.resolution import Quotas
+from streaming.cli.main import app
+from streaming.whatif import replay as replay_module
+from streaming.whatif.deciding import ALLOWED, Answer, Decider
+from streaming.whatif.recording import Recording, decided_order
+from streaming.whatif.replay import ClientReplay, Recorded, Replay
+from streaming.whatif.run import Task, replay
+from streaming.whatif.span import Span
+from streaming.whatif.steps import stepped
+from tests import strategies
+from tests.recorded import SETTINGS, START_MS, Json, event, simulated, write_decisions
+
+ALICE = QuotaEntity(user="alice")
+EVERYBODY = QuotaEntity(user=DEFAULT)
+MINUTE_MS = 60_000
+SPAN = Span(START_MS, START_MS + 10 * MINUTE_MS)
+
+
+def limit(value: float, entity: QuotaEntity = ALICE, kind: QuotaKind = QuotaKind.PRODUCER_BYTE_RATE) -> QuotaEntry:
+    return QuotaEntry(entity, kind, value)
+
+
+def recorded(at_ms: int, size: int = 1000, wait_ms: int = 0, user: str = "alice", client_id: str = "app") -> Recorded:
+    request = Request("Produce", user=user, client_id=client_id, bytes=size)
+    return Recorded(START_MS + at_ms, request, wait_ms)
+
+
+def replayed(requests: list[Recorded], *limits: QuotaEntry, end_ms: int = SPAN.end_ms) -> dict[str, ClientReplay]:
+    """What the clients would do under these limits, by user."""
+    loop = Replay(Decider(Quotas(limits), QuotaSettings(), 3_600_000).decide, end_ms)
+    for each in requests:
+        loop.take(each)
+    return {user: client for (user, _), client in loop.finish().items()}
+
+
+def sent_at(requests: list[Recorded], *limits: QuotaEntry) -> list[int]:
+    """When each request is sent now, in ms after the start."""
+    decider, times_ms = Decider(Quotas(limits), QuotaSettings(), 3_600_000), []
+
+    def decide(request: Request, now_ms: int) -> Answer:
+        times_ms.append(now_ms - START_MS)
+        return decider.decide(request, now_ms)
+
+    loop = Replay(decide, SPAN.end_ms)
+    for each in requests:
+        loop.take(each)
+    loop.finish()
+    return times_ms
+
+
+def task(path: Path, *scenarios: list[QuotaEntry], **other: Any) -> Task:
+    return Task(str(path), {}, SPAN, list(scenarios), QuotaSettings(), 3_600_000, **other)
+
+
+def charges_of(decision: Json) -> list[Json]:
+    """The charges of a decision that can make somebody wait."""
+    return [charge for charge in decision["charges"] if charge["limit"] is not None and "mode" not in charge]
+
+
+@pytest.mark.parametrize(
+    "module", ["whatif.replay", "whatif.recording", "whatif.independence", "whatif.steps", "cli.span", "cli.tables"]
+)
+def test_worked_examples_hold(module: str) -> None:
+    results = doctest.testmod(importlib.import_module(f"streaming.{module}"))
+
+    assert results.attempted
+    assert not results.failed
+
+
+# --- what is decided ---------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(
+    stream=st.lists(strategies.events(), min_size=1, max_size=20),
+    entries=strategies.quota_entries,
+    quota=strategies.quota_settings,
+)
+def test_each_decision_is_that_of_simulate_to_the_bit(
+    tmp_path_factory: pytest.TempPathFactory, stream: list[bytes], entries: list[QuotaEntry], quota: QuotaSettings
+) -> None:
+    """Verdict, wait, and every charge with a limit, of what was recorded under no quotas at all."""
+    path = tmp_path_factory.mktemp("decisions")
+    chosen = replace(SETTINGS, quota=quota)
+    expected = [answer for answer in simulated(stream, entries, chosen) if answer["api"] != "GatewayHeartbeat"]
+    write_decisions(path, [answer | {"decided_at_ms": 1} for answer in simulated(stream, [], chosen)])
+    span = Span(strategies.START_MS - 1000, strategies.START_MS + 10_000)
+    decider = Decider(Quotas(entries), quota, 3_600_000)
+
+    found = []
+    for each in Recording(str(path), {}, span):
+        outcomes = decider.charge(each.request, each.timestamp_ms)
+        decision = decider.decision(each.request, each.timestamp_ms, outcomes)
+        charges = [charge for tags, made in outcomes.items() for charge in partial_decision(made, tags).charges]
+        found.append((each.timestamp_ms, decision.verdict, decision.throttle_time_ms, decision.decided_by, charges))
+
+    assert json.loads(json.dumps([row[:4] for row in found])) == [
+        [each["timestamp_ms"], each["verdict"], each["throttle_time_ms"], each["decided_by"]] for each in expected
+    ]
+    assert [[(c.quota, c.value, c.rate, c.throttle_ms, c.violated) for c in row[4]] for row in found] == [
+        [(c["quota"], c["value"], c["rate"], c["throttle_ms"], c["violated"]) for c in charges_of(each)]
+        for each in expected
+    ]
+
+
+def test_where_nobody_waits_requests_are_decided_at_their_recorded_times() -> None:
+    """Also those whose times go backwards."""
+    requests = [
+        recorded(at_ms, user=user) for at_ms, user in ((0, "alice"), (500, "bob"), (400, "alice"), (400, "bob"))
+    ]
+
+    assert sent_at(requests, limit(1e9, EVERYBODY)) == [0, 500, 400, 400]
+
+
+def test_counters_at_rest_are_forgotten_and_others_are_not() -> None:
+    decider = Decider(Quotas([limit(1000.0, EVERYBODY)]), QuotaSettings(), idle_expiry_ms=3_600_000)
+    for user, at_ms in (("idle", 0), ("busy", 3_500_000), ("late", 4_300_000)):
+        decider.charge(Request("Produce", user=user, bytes=1), START_MS + at_ms)
+
+    assert sorted(tags.user for tags in decider._counters) == ["busy", "late"]
+
+
+# --- the closed loop ---------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_waits_sends_its_next_request_later() -> None:
+    """20 000 bytes are 2 000/s over 10 s, twice the limit: 10 s of wait; then it idles for a second, as recorded."""
+    assert sent_at([recorded(0, 20_000), recorded(1000), recorded(3000)], limit(1000.0)) == [0, 11_000, 13_000]
+
+
+def test_a_wait_that_was_recorded_counts_but_once() -> None:
+    """It waited 10 s then, and came after 11: under the same limit it comes when it came."""
+    requests = [recorded(0, 20_000, wait_ms=10_000), recorded(11_000), recorded(13_000)]
+
+    assert sent_at(requests, limit(1000.0)) == [0, 11_000, 13_000]
+    assert sent_at(requests, limit(500.0))[1] == 31_000  # 30 s of wait, and the second of its own
+
+
+def test_a_client_is_never_ahead_of_the_recording() -> None:
+    """It waited 10 s then and none now: what it would have done with the time isn't known."""
+    requests = [recorded(0, 20_000, wait_ms=10_000), recorded(11_000), recorded(30_000, 20_000), recorded(31_000)]
+
+    assert sent_at(requests, limit(1900.0)) == [0, 11_000, 30_000, 31_000 + 526]
+    assert sent_at(requests, limit(1e9)) == [0, 11_000, 30_000, 31_000]
+
+
+def test_a_request_that_came_in_spite_of_a_wait_comes_as_long_before_its_end() -> None:
+    """Another connection of the client, then and now."""
+    requests = [recorded(0, 20_000, wait_ms=10_000), recorded(9_000, 1), recorded(11_000)]
+
+    assert sent_at(requests, limit(1000.0))[:2] == [0, 9_000]
+    assert sent_at(requests, limit(500.0))[:2] == [0, 29_000]
+
+
+def test_a_greedy_client_is_held_to_its_limit() -> None:
+    """2 000 bytes/s for ten minutes under 1 000: about 600 of 1 200 requests, each after half a second of its own."""
+    client = replayed([recorded(at_ms) for at_ms in range(0, 600_000, 500)], limit(1000.0))["alice"]
+
+    assert client.then.requests == 1200
+    assert 570 <= client.now.requests <= 612
+    assert client.unsent == 1200 - client.now.requests
+    assert client.waits == {"producer_byte_rate": client.now.throttled}
+    assert client.now.waited_ms + client.now.requests * 500 == pytest.approx(600_000, abs=2000)
+
+
+def test_what_it_was_is_what_it_would_be_under_the_same_quotas() -> None:
+    """An obedient client, recorded while it was held: the replay throttles the same requests at the same times."""
+    decider, at_ms, requests = Decider(Quotas([limit(1000.0)]), QuotaSettings(), 3_600_000), 0, []
+    while at_ms < 600_000:
+        answer = decider.decide(Request("Produce", user="alice", client_id="app", bytes=1000), START_MS + at_ms)
+        requests.append(recorded(at_ms, wait_ms=answer.throttle_ms))
+        at_ms += answer.throttle_ms + 200
+
+    client = replayed(requests, limit(1000.0))["alice"]
+
+    assert client.now == client.then
+    assert client.now.throttled > 100
+
+
+def test_clients_of_one_counter_wait_for_each_other() -> None:
+    """Bob's app is held by what another app of his used."""
+    requests = [recorded(0, 20_000, user="bob", client_id="a"), recorded(100, 1, user="bob", client_id="b")]
+    requests.append(recorded(200, 1, user="bob", client_id="b"))
+
+    assert sent_at(requests, limit(1000.0, EVERYBODY))[:2] == [0, 100]
+    assert sent_at(requests, limit(1000.0, EVERYBODY))[2] > 10_000
+
+
+def test_what_comes_after_the_end_is_not_sent_and_waits_end_with_it() -> None:
+    client = replayed([recorded(0, 20_000), recorded(1000)], limit(1000.0), end_ms=START_MS + 5000)["alice"]
+
+    assert (client.now.requests, client.unsent, client.now.waited_ms) == (1, 1, 5000)
+
+
+def test_a_full_backlog_gives_up_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory stays bounded, whatever the limit."""
+    monkeypatch.setattr(replay_module, "MAX_BACKLOG", 3)
+    loop = Replay(lambda _, __: Answer(Verdict.THROTTLE, 60_000, "producer_byte_rate"), SPAN.end_ms)
+    for number in range(10):
+        loop.take(recorded(number))
+    [client] = loop.finish().values()
+
+    assert (loop.given_up, client.now.requests, client.unsent) == (6, 4, 6)
+
+
+def test_a_wait_of_more_than_an_hour_counts_as_an_hour() -> None:
+    """No gateway mutes longer."""
+    loop = Replay(lambda request, _: ALLOWED if request.bytes else Answer(Verdict.THROTTLE, 2**31, "x"), START_MS * 2)
+    loop.take(recorded(0, 0))
+    loop.take(recorded(5))
+    [client] = loop.finish().values()
+
+    assert (client.now.waited_ms, client.now.requests) == (3_600_000, 2)
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_read_in_the_order_in_which_they_were_decided(tmp_path: Path) -> None:
+    """Files come in any order, and compaction joins them in any."""
+    events = [event(second * 1000, bytes=second) for second in range(40)]
+    decisions = [
+        answer | {"decided_at_ms": START_MS + number // 5 * 5000} for number, answer in enumerate(simulated(events, []))
+    ]
+    random = np.random.default_rng(1)
+    shuffled = [decisions[number] for number in random.permutation(40)]
+    for start in range(0, 40, 8):
+        write_decisions(tmp_path, shuffled[start : start + 8])
+
+    found = [each.request.bytes for each in Recording(str(tmp_path), {}, SPAN)]
+
+    assert found == list(range(40))
+
+
+def test_partitions_are_merged_by_time_and_each_keeps_its_order() -> None:
+    decided, partitions = np.array([1, 1, 1, 1]), np.array([0, 0, 1, 1])
+    offsets, times_ms = np.array([0, 1, 0, 1]), np.array([50, 10, 20, 60])
+
+    assert decided_order(decided, partitions, offsets, times_ms).tolist() == [2, 0, 1, 3]
+
+
+def test_only_the_span_is_read_and_no_heartbeats(tmp_path: Path) -> None:
+    inside = [event(0, bytes=1), event(599_999, bytes=2)]
+    outside = [event(-1, bytes=3), event(600_000, bytes=4)]
+    write_decisions(tmp_path, simulated([*inside, *outside, event(5, api="GatewayHeartbeat")], []))
+
+    assert [each.request.bytes for each in Recording(str(tmp_path), {}, SPAN)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("applied", "expected_ms"),
+    [(None, 10_000), ([], 0), ([("request_percentage", 70), ("producer_byte_rate", 90)], 90)],
+)
+def test_the_wait_of_then_is_the_one_applied_in_line(
+    tmp_path: Path, applied: list[tuple[str, int]] | None, expected_ms: int
+) -> None:
+    """A gateway that charges in line doesn't apply the decision's."""
+    said: Json = {"bytes": 20_000}
+    if applied is not None:
+        said["throttled_by"] = [{"quota": quota, "entity": {"user": "alice"}, "ms": ms} for quota, ms in applied]
+    write_decisions(tmp_path, simulated([event(0, **said)], [limit(1000.0)]))
+
+    assert [each.wait_ms for each in Recording(str(tmp_path), {}, SPAN)] == [expected_ms]
+
+
+# --- processes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def busy_table(tmp_path: Path) -> Path:
+    """Ten users with two client-ids each, for a minute, two of the users busier than the others."""
+    random = np.random.default_rng(7)
+    events = [
+        event(number * 30, f"user-{min(random.integers(14), 9)}", f"app-{random.integers(2)}", bytes=2000)
+        for number in range(2000)
+    ]
+    write_decisions(tmp_path / "decisions", simulated(events, []))
+    return tmp_path / "decisions"
+
+
+def test_two_processes_find_what_one_finds(busy_table: Path) -> None:
+    limits = [limit(5000.0, EVERYBODY), limit(9000.0, QuotaEntity(user="user-9", client_id="app-1"))]
+    one, two = (replay(task(busy_table, limits, []), processes) for processes in (1, 2))
+
+    assert one.clients == two.clients
+    assert one.rows == two.rows == 2000
+    assert max(client.now.throttled for client in one.clients[0].values()) > 10
+    assert max(client.now.throttled for client in one.clients[1].values()) == 0
+
+
+def test_a_client_alone_fares_as_among_all(busy_table: Path) -> None:
+    """What shares a counter with it is replayed too, and not shown."""
+    limits = [limit(5000.0, EVERYBODY)]
+    everybody = replay(task(busy_table, limits), 1).clients[0]
+
+    alone = replay(task(busy_table, limits, only=[("user-9", "app-0")]), 1)
+
+    assert alone.clients == [{("user-9", "app-0"): everybody["user-9", "app-0"]}]
+    assert alone.rows < 2000
+
+
+# --- the command -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> list[str]:
+    """`whatif` on a table in which alice sends 2 000 bytes/s for a minute, and a hostile name sends once."""
+    events = [event(at_ms, bytes=1000) for at_ms in range(0, 60_000, 500)]
+    events.append(event(60_000, "\x1b[2Jbob", bytes=50_000))
+    write_decisions(tmp_path / "decisions", simulated(events, []))
+    (tmp_path / "quotas.yaml").write_text("- {entity: {user: null}, quotas: {producer_byte_rate: 1000}}\n")
+    (tmp_path / "settings.yaml").write_text(
+        f"delta: {{decisions: {tmp_path / 'decisions'}, quotas: {tmp_path / 'quotas'}}}\n"
+    )
+    times = ["--from", "2027-01-15T08:00Z", "--to", "2027-01-15T08:02Z", "--processes", "1"]
+    return ["whatif", "--quotas", str(tmp_path / "quotas.yaml"), "--config", str(tmp_path / "settings.yaml"), *times]
+
+
+def test_the_command_shows_clients_by_how_much_their_waits_change(command: list[str]) -> None:
+    found = json.loads(CliRunner().invoke(app, [*command, "--json"], catch_exceptions=False).stdout)
+
+    assert [(client["user"], client["requests"], client["not_sent"]) for client in found["clients"]] == [
+        ("alice", 120, 0),
+        ("\x1b[2Jbob", 1, 0),
+    ]
+    assert found["clients"][1]["minutes_waited_now"] == round(40 / 60, 3)  # 5 000 bytes/s over 10 s: 4 times 10 s
+    assert found["total"]["requests"] == 121
+    assert found["total"]["throttled_then"] == 0
+    assert found["steps"] == []
+
+
+def test_hostile_names_are_escaped_in_the_table(command: list[str]) -> None:
+    out = CliRunner().invoke(app, command, catch_exceptions=False).stdout
+
+    assert "\x1b" not in out
+    assert r"\x1b[2Jbob | app" in out
+
+
+def test_a_client_can_be_asked_for(command: list[str]) -> None:
+    found = json.loads(CliRunner().invoke(app, [*command, "--json", "--client", "alice"]).stdout)
+
+    assert [client["user"] for client in found["clients"]] == ["alice"]
+
+
+def test_steps_go_from_the_limits_in_force_to_those_of_the_file(command: list[str], tmp_path: Path) -> None:
+    """Each step throttles more."""
+    QuotasTable(str(tmp_path / "quotas")).create([limit(4000.0, EVERYBODY)], "test", datetime.now(UTC))
+
+    found = json.loads(CliRunner().invoke(app, [*command, "--json", "--steps", "3"], catch_exceptions=False).stdout)
+
+    assert [step["limits"] for step in found["steps"]] == [
+        [f"the default user-principal: producer_byte_rate {value}.0"] for value in (3000, 2000, 1000)
+    ]
+    waited = [step["total"]["minutes_waited_now"] for step in found["steps"]]
+    assert waited == sorted(waited)
+    assert len(set(waited)) == 3
+    assert found["total"] == found["steps"][-1]["total"]
+
+
+def test_a_quota_that_is_not_in_force_yet_is_not_stepped() -> None:
+    new = limit(500.0, QuotaEntity(user="bob"))
+
+    assert stepped([limit(1000.0)], [limit(2000.0), new], 2) == [[limit(1500.0), new], [limit(2000.0), new]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--from", "yesterday"], "expected a time such as"),
+        (["--from", "2027-01-15T09:00Z"], "is not after"),
+        (["--client", ""], "--client is empty"),
+    ],
+)
+def test_wrong_options_are_one_line(command: list[str], arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, [*command, *arguments])
+
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
+
+
+def test_a_table_that_is_not_there_is_one_line(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "settings.yaml").write_text(f"delta: {{decisions: {tmp_path / 'nowhere'}}}\n")
+
+    result = CliRunner().invoke(app, command)
+
+    assert str(result.exception) == f"no decisions are recorded yet in {tmp_path / 'nowhere'}"
