@@ -143,6 +143,13 @@ class HealthSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """Section `metrics`: what /metrics has of single clients; 0 is nothing."""
+
+    top_clients: Annotated[int, Meta(ge=0, le=1_000)]
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything the job can be configured with; printing it hides secrets."""
 
@@ -156,6 +163,7 @@ class Settings:
     quotas: QuotasSettings
     restart: RestartSettings
     health: HealthSettings
+    metrics: MetricsSettings
     spark: Properties
 
 

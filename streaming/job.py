@@ -32,8 +32,11 @@ from streaming.enforce.quota_mirror import QuotaMirror
 from streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
 from streaming.errors import JobError
 from streaming.leadership.leadership import Leadership
+from streaming.runtime.client_metrics import NEWEST_DECISIONS, ClientMetrics
 from streaming.runtime.cluster_quotas import ClusterQuotasReader
-from streaming.runtime.foreign_decisions import ForeignDecisions, ForeignDecisionsWatch
+from streaming.runtime.dead_letters_watch import DeadLettersWatch
+from streaming.runtime.decisions_watch import DecisionsWatch
+from streaming.runtime.foreign_decisions import ForeignDecisions
 from streaming.runtime.health import HealthServer, JobHealth
 from streaming.runtime.maintenance import MaintenanceSchedule
 from streaming.runtime.progress import write_status
@@ -119,7 +122,7 @@ class Job:
     def _run_on(self, checkpoint: Checkpoint, table: QuotasTable, may_decide: Callable[[], bool]) -> None:
         watch = QuotaWatch(table, QuotaSnapshots(checkpoint), self._settings.quotas.poll_ms)
         identity = job_identity(checkpoint)
-        foreign = ForeignDecisionsWatch(self._settings.topics.decisions, self._settings.kafka, identity)
+        foreign = ForeignDecisions(self._settings.topics.decisions, identity)
         with self._mirrored_cluster(table, watch):
             spark = self._started_session()
             if spark is not None:
@@ -162,25 +165,29 @@ class Job:
         self,
         spark: SparkSession,
         watch: QuotaWatch,
-        foreign: ForeignDecisionsWatch,
+        foreign: ForeignDecisions,
         may_decide: Callable[[], bool],
     ) -> None:
         known = known_entities(spark.sparkContext)
         queries = supervised_queries(spark, self._settings, watch, known, may_decide)
         maintenance = MaintenanceSchedule(self._settings.delta, Checkpoint(self._settings.audit.checkpoint).sluice)
-        limits = LimitsPublisher(self._settings.topics, self._settings.kafka, watch.in_force)
+        topics, kafka = self._settings.topics, self._settings.kafka
+        limits = LimitsPublisher(topics, kafka, watch.in_force)
+        decisions = self._decisions_watch(foreign)
+        dead_letters = DeadLettersWatch(topics.dead_letters, kafka, self._health.count_dead_letters)
         self._wait_for("queries", "the queries to start")
         try:
             watch.start()
             limits.start()
-            foreign.start()
+            decisions.start()
+            dead_letters.start()
             maintenance.start()
             for query in queries:
                 query.start()
             self._publish_status(state="running", waiting_for=None, quota_version=watch.quotas.version)
             self._health.report_phase(None)
             log.info("running with quotas version %d", watch.quotas.version)
-            self._follow(queries, watch, foreign.found, known, may_decide)
+            self._follow(queries, watch, foreign, known, may_decide)
         finally:
             self._publish_status(state="stopping")
             self._health.report_phase("stopping")
@@ -188,10 +195,21 @@ class Job:
             for query in queries:
                 query.stop()
             limits.stop()
-            foreign.stop()
+            decisions.stop()
+            dead_letters.stop()
             watch.stop()
             for query in queries:
                 query.join()
+
+    def _decisions_watch(self, foreign: ForeignDecisions) -> DecisionsWatch:
+        """Reads decisions for `foreign`, and for metrics of single clients if somebody can ask for them."""
+        settings = self._settings
+        topic, kafka, top = settings.topics.decisions, settings.kafka, settings.metrics.top_clients
+        if not top or not settings.health.port:
+            return DecisionsWatch(topic, kafka, [foreign.take])
+        clients = ClientMetrics(settings.quota, top)
+        self._health.registry.register(clients)
+        return DecisionsWatch(topic, kafka, [foreign.take, clients.take], NEWEST_DECISIONS)
 
     def _follow(
         self,

@@ -54,6 +54,9 @@ class JobHealth:
             "Decisions of other jobs seen on the decisions topic since the process started",
             registry=self.registry,
         )
+        self._dead_letters = Counter(
+            "sluice_dead_letters", "Dead letters written since the process started", registry=self.registry
+        )
         self._known_entities = Gauge(
             "sluice_known_entities",
             "Entities with stored counters, in the pages that were charged since the process started",
@@ -103,6 +106,10 @@ class JobHealth:
         """Report the decisions of other jobs that were seen on the decisions topic, and the ids of those jobs."""
         self._foreign = {"count": count, "jobs": list(jobs)}
         self._foreign_decisions.set(count)
+
+    def count_dead_letters(self, count: int) -> None:
+        """Count dead letters that were written."""
+        self._dead_letters.inc(count)
 
     def report_known(self, entities: int, evicted: Evicted) -> None:
         """Report how many entities have stored counters, and how many were evicted."""

@@ -17,8 +17,9 @@ from streaming.enforce.simulation import Simulation
 from streaming.enforce.source import Source
 from streaming.enforce.wire import OutputRecord
 from streaming.errors import CheckpointError
-from streaming.runtime import foreign_decisions
-from streaming.runtime.foreign_decisions import ForeignDecisions, ForeignDecisionsWatch
+from streaming.runtime import decisions_watch
+from streaming.runtime.decisions_watch import DecisionsWatch
+from streaming.runtime.foreign_decisions import ForeignDecisions
 from tests.unit.test_decisions import DEFAULTS
 
 OWN = JobIdentity("own", made_at_ms=1_000)
@@ -145,15 +146,15 @@ def test_a_broker_that_is_away_is_said_once_until_the_trouble_is_another_one(
             all_met.set()
         raise OSError(trouble or "refused")
 
-    monkeypatch.setattr(foreign_decisions, "_RETRY_S", 0.001)
-    monkeypatch.setattr(foreign_decisions, "connect", connect)
-    watch = ForeignDecisionsWatch("decisions", {}, OWN)
+    monkeypatch.setattr(decisions_watch, "_RETRY_S", 0.001)
+    monkeypatch.setattr(decisions_watch, "connect", connect)
+    watch = DecisionsWatch("decisions", {}, [])
     watch.start()
     assert all_met.wait(10)
     watch.stop()
 
-    said = [record.getMessage() for record in caplog.records if record.name == "sluice.foreign"]
+    said = [record.getMessage() for record in caplog.records if record.name == "sluice.decisions"]
     assert said == [
-        "can't look for decisions of other jobs: away; trying again",
-        "can't look for decisions of other jobs: refused; trying again",
+        "can't read the newest decisions: away; trying again",
+        "can't read the newest decisions: refused; trying again",
     ]
