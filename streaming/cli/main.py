@@ -14,15 +14,18 @@ from typer.exceptions import Abort, TyperException
 from configs.errors import InvalidSettingsError
 from configs.quotas import load_quotas_file
 from configs.settings import load_settings, with_bootstrap_servers
+from reports.errors import SpanError, TenantsFileError
 from sinks.errors import QueryError
 from state.decisions.control import Unmute, UnmutedEntity, check_unmute
 from state.errors import InvalidQuotaError, InvalidRequestError, SluiceError
 from state.quotas.resolution import Quotas
+from streaming.cli.explain_decision import explain
 from streaming.cli.job_settings import job_settings, settings_file
 from streaming.cli.options import BootstrapServersOption, ConfigOption, UsageError, command_group
 from streaming.cli.quotas import app as quotas_app
 from streaming.cli.sql import sql
 from streaming.cli.state import app as state_app
+from streaming.cli.text import printable
 from streaming.errors import StateFileError
 from streaming.java.java import find_java
 from streaming.runtime.log import configure_logging
@@ -203,7 +206,19 @@ def maintain(
         typer.echo(str(done))
 
 
+app.command()(explain)
 app.command()(sql)
+
+BAD_INPUT = (
+    InvalidSettingsError,
+    InvalidQuotaError,
+    BadInputError,
+    QueryError,
+    SpanError,
+    StateFileError,
+    TenantsFileError,
+)
+"""Errors that end a command with exit code 2."""
 
 
 def main() -> None:
@@ -212,7 +227,7 @@ def main() -> None:
         sys.exit(app(standalone_mode=False) or 0)
     except TyperException as error:
         _fail(error.format_message(), error.exit_code)
-    except (InvalidSettingsError, InvalidQuotaError, BadInputError, QueryError, StateFileError) as error:
+    except BAD_INPUT as error:
         _fail(str(error), EXIT_BAD_INPUT)
     except SluiceError as error:
         _fail(str(error), EXIT_FAILED)
@@ -225,13 +240,8 @@ def main() -> None:
 
 def _fail(message: str, code: int) -> None:
     logging.shutdown()
-    print(f"sluice: error: {_printable(' '.join(message[:MOST_SHOWN].split()))}", file=sys.stderr)
+    print(f"sluice: error: {printable(' '.join(message[:MOST_SHOWN].split()))}", file=sys.stderr)
     sys.exit(code)
-
-
-def _printable(text: str) -> str:
-    """The text with control characters escaped, which a terminal would execute."""
-    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 if __name__ == "__main__":

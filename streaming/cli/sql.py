@@ -12,6 +12,7 @@ import typer
 
 from streaming.cli.job_settings import job_settings
 from streaming.cli.options import ConfigOption
+from streaming.cli.text import printable
 
 if TYPE_CHECKING:
     from sinks.tables.sql import Rows
@@ -78,7 +79,7 @@ def _csv(rows: "Rows", out: TextIO) -> None:
 def _table(rows: "Rows", out: TextIO) -> None:
     """Columns as wide as their widest value; numbers to the right."""
     values = list(rows)
-    texts = [[_printable(_text(value)) for value in row] for row in values]
+    texts = [[printable(_text(value)) for value in row] for row in values]
     widths = [max(map(len, column)) for column in zip(rows.columns, *texts, strict=True)]
     out.write(_line(rows.columns, widths, [False] * len(widths)))
     out.write(_line(["-" * width for width in widths], widths, [False] * len(widths)))
@@ -107,11 +108,6 @@ def _text(value: object) -> str:
 def _json(value: object) -> str:
     """NaN and the infinities, which JSON doesn't have, become null."""
     return msgspec.json.encode(value, enc_hook=str).decode()
-
-
-def _printable(text: str) -> str:
-    """The text with control characters escaped, which a terminal would execute."""
-    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 _PRINTERS: dict[OutputFormat, Callable[["Rows", TextIO], None]] = {

@@ -18,6 +18,15 @@ SCRAM_KEYS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 """Credentials, which ZooKeeper stores with the quotas of a user."""
 
 
+def printable(text: str) -> str:
+    """The text with everything escaped that a terminal would obey: control characters, and marks of direction.
+
+    >>> printable("a\\x1b[2Jb\\u202ec")
+    'a\\\\x1b[2Jb\\\\u202ec'
+    """
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+
+
 def java_double(value: float) -> str:
     """A positive finite number as Java's Double.toString prints it.
 
