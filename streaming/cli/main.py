@@ -26,6 +26,7 @@ from streaming.cli.quotas import app as quotas_app
 from streaming.cli.sql import sql
 from streaming.cli.state import app as state_app
 from streaming.cli.text import printable
+from streaming.cli.usage import usage
 from streaming.errors import StateFileError
 from streaming.java.java import find_java
 from streaming.runtime.log import configure_logging
@@ -208,6 +209,7 @@ def maintain(
 
 app.command()(explain)
 app.command()(sql)
+app.command()(usage)
 
 BAD_INPUT = (
     InvalidSettingsError,
