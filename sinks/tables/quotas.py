@@ -164,6 +164,13 @@ class QuotasTable:
             yield from _changes(commit, older, newer)
             newer = older
 
+    def version_at(self, changed_at: datetime, newest: int) -> int | None:
+        """The version, up to `newest`, that a change at this time made; from the log alone. None if it doesn't say."""
+        commits = self._open().history()
+        at = changed_at.isoformat()
+        made = [commit["version"] for commit in commits if commit.get(CHANGED_AT) == at]
+        return max((version for version in made if version <= newest), default=None)
+
     def _open(self, version: int | None = None) -> DeltaTable:
         try:
             table = DeltaTable(self.path, storage_options=self._storage_options)

@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from configs.settings import Settings
+from reports.span import Span, read_span
 from sinks.errors import QuotasTableError
 from sinks.tables.quotas import QuotasTable
 from state.quotas.entry import QuotaEntry
@@ -16,11 +17,10 @@ from state.quotas.kinds import CLIENT_KINDS, QuotaKind
 from streaming.cli.changes import merged
 from streaming.cli.job_settings import job_settings
 from streaming.cli.options import ConfigOption, UsageError
-from streaming.cli.span import ToOption, span_of
+from streaming.cli.span import ToOption, from_option
 from streaming.cli.tables import printable
 from streaming.cli.text import entity_text, quotas_yaml
 from streaming.cli.whatif import report_lines, time_text
-from streaming.whatif.span import Span
 from streaming.whatif.whose import Whose
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def advise(
-    begin: Annotated[str, typer.Option("--from", help="Begin of the span, a time or as long before now.")] = "7d",
+    start: Annotated[str | None, from_option("7 days")] = None,
     end: ToOption = None,
     headroom: Annotated[float, typer.Option(help="Limits are the rates seen times this.", min=1, max=1000)] = 1.3,
     percentile: Annotated[
@@ -49,7 +49,7 @@ def advise(
     """
     settings = job_settings(config)
     kinds = _kinds(quota)
-    span = span_of(begin, end, datetime.now(UTC))
+    span = read_span(start, end, now=datetime.now(UTC), default=timedelta(days=7))
     from streaming.whatif.advice import pooled, proposals  # pyarrow takes half a second to import
     from streaming.whatif.run import Task, rates_seen, replay
 

@@ -14,19 +14,23 @@ from typer.exceptions import Abort, TyperException
 from configs.errors import InvalidSettingsError
 from configs.quotas import load_quotas_file
 from configs.settings import load_settings, with_bootstrap_servers
+from reports.errors import SpanError, TenantsFileError
 from sinks.errors import QueryError
 from state.decisions.control import Unmute, UnmutedEntity, check_unmute
 from state.errors import InvalidQuotaError, InvalidRequestError, SluiceError
 from state.quotas.resolution import Quotas
 from streaming.cli.advise import advise
 from streaming.cli.console import console
+from streaming.cli.explain_decision import explain
 from streaming.cli.job_settings import job_settings, settings_file
 from streaming.cli.options import BootstrapServersOption, ConfigOption, UsageError, command_group
 from streaming.cli.quotas import app as quotas_app
+from streaming.cli.slo import slo
 from streaming.cli.sql import sql
 from streaming.cli.state import app as state_app
 from streaming.cli.tables import printable
 from streaming.cli.top import top
+from streaming.cli.usage import usage
 from streaming.cli.whatif import whatif
 from streaming.errors import StateFileError
 from streaming.java.java import find_java
@@ -217,11 +221,25 @@ def maintain(
         typer.echo(str(done))
 
 
+app.command()(explain)
+app.command()(slo)
 app.command()(sql)
 app.command()(whatif)
 app.command()(advise)
 app.command()(top)
 app.command()(console)
+app.command()(usage)
+
+BAD_INPUT = (
+    InvalidSettingsError,
+    InvalidQuotaError,
+    BadInputError,
+    QueryError,
+    SpanError,
+    StateFileError,
+    TenantsFileError,
+)
+"""Errors that end a command with exit code 2."""
 
 
 def main() -> None:
@@ -230,7 +248,7 @@ def main() -> None:
         sys.exit(app(standalone_mode=False) or 0)
     except TyperException as error:
         _fail(error.format_message(), error.exit_code)
-    except (InvalidSettingsError, InvalidQuotaError, BadInputError, QueryError, StateFileError) as error:
+    except BAD_INPUT as error:
         _fail(str(error), EXIT_BAD_INPUT)
     except SluiceError as error:
         _fail(str(error), EXIT_FAILED)

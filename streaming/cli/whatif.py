@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,11 +11,12 @@ import typer
 
 from configs.quotas import load_quotas_file
 from configs.settings import Settings
+from reports.span import read_span
 from sinks.tables.quotas import QuotasTable
 from state.quotas.entry import QuotaEntry
 from streaming.cli.job_settings import job_settings
 from streaming.cli.options import ConfigOption, UsageError
-from streaming.cli.span import FromOption, ToOption, span_of
+from streaming.cli.span import ToOption, from_option
 from streaming.cli.tables import printable, text_table
 from streaming.cli.text import entity_text, value_text
 
@@ -31,7 +32,7 @@ Json = dict[str, Any]
 
 def whatif(
     quotas: Annotated[Path, typer.Option(help="All quotas that would be in force, as `sluice quotas export` prints.")],
-    begin: FromOption,
+    start: Annotated[str | None, from_option("a day")] = None,
     end: ToOption = None,
     client: Annotated[
         list[str] | None, typer.Option("--client", help="Show this user, or user/client-id, alone. Repeatable.")
@@ -50,7 +51,7 @@ def whatif(
     """
     settings = job_settings(config)
     wanted = load_quotas_file(quotas)
-    span = span_of(begin, end, datetime.now(UTC))
+    span = read_span(start, end, now=datetime.now(UTC), default=timedelta(days=1))
     scenarios = [wanted]
     if steps > 1:
         scenarios = _stepped(settings, wanted, steps)

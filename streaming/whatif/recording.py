@@ -12,12 +12,12 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from numpy.typing import NDArray
 
+from reports.span import Span
 from state.decisions.control import UNMUTE_API
 from state.decisions.decision import Verdict
 from state.decisions.request import HEARTBEAT_API, Mutation, Request, TopicPartition
 from streaming.errors import RecordingError
 from streaming.whatif.replay import Recorded
-from streaming.whatif.span import Span
 
 ORDER = ("decided_at_ms", "source_partition", "source_offset", "timestamp_ms")
 COLUMNS = (*ORDER, "user", "client_id", "api", "verdict", "throttle_time_ms", "throttled_by", "amounts")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
+from reports.span import Span
 from state.quotas.entity import QuotaEntity
 from state.quotas.entry import QuotaEntry
 from state.quotas.kinds import QuotaKind, QuotaSettings
@@ -16,7 +17,6 @@ from streaming.whatif.deciding import Decider
 from streaming.whatif.independence import independent_by, rows_of
 from streaming.whatif.recording import Recording
 from streaming.whatif.replay import ClientName, ClientReplay, Replay
-from streaming.whatif.span import Span
 from streaming.whatif.whose import Part, Whose
 
 MAX_PROCESSES = 8

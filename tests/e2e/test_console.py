@@ -31,6 +31,7 @@ from state.quotas.entity import QuotaEntity
 from state.quotas.entry import QuotaEntry
 from state.quotas.kinds import QuotaKind
 from state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
+from tests.e2e.job_process import TOPICS
 from tests.unit.test_live_model import decision
 
 ENTITY = pa.struct(
@@ -155,8 +156,8 @@ def eventually(get: Callable[[str], str], path: str, *shown: str) -> None:
 @pytest.fixture
 def topics() -> TopicSettings:
     topics, suffix = load_settings(environment={}).topics, uuid4().hex[:8]
-    names = ("requests", "decisions", "dead_letters", "limits", "waits")
-    return replace(topics, partitions=2, **{name: f"{name.replace('_', '-')}-{suffix}" for name in names})
+    names: dict[str, Any] = {name: f"{name.replace('_', '-')}-{suffix}" for name in TOPICS}
+    return replace(topics, partitions=2, **names)
 
 
 @pytest.mark.kafka

@@ -1,4 +1,4 @@
-"""Every worked example in a docstring of state/ gives the numbers it shows."""
+"""Every worked example in a docstring gives the numbers it shows."""
 
 import doctest
 import importlib
@@ -6,9 +6,13 @@ import pkgutil
 
 import pytest
 
+import console
+import reports
 import state
+from streaming import leadership, whatif
 
-MODULES = [module.name for module in pkgutil.walk_packages(state.__path__, "state.")]
+PACKAGES = (state, reports, console, leadership, whatif)
+MODULES = [module.name for each in PACKAGES for module in pkgutil.walk_packages(each.__path__, f"{each.__name__}.")]
 
 
 @pytest.mark.parametrize("name", MODULES)

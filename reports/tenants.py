@@ -1,0 +1,81 @@
+"""Which tenant a client belongs to, by a file of globs."""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from reports.errors import TenantsFileError
+
+NO_TENANT = "(none)"
+"""The tenant of clients that no entry of the file matches."""
+
+_MAX_CACHED = 100_000
+_KEYS = {"tenant", "users", "client_ids"}
+
+
+class Tenant(NamedTuple):
+    """A tenant, and globs of its users and client-ids: a client is the tenant's if one of each matches."""
+
+    name: str
+    users: Sequence[str]
+    client_ids: Sequence[str]
+
+
+class Tenants:
+    """The tenants in the order of the file: the first that matches counts."""
+
+    def __init__(self, tenants: Sequence[Tenant] = ()) -> None:
+        self._tenants = tenants
+        self.of = lru_cache(_MAX_CACHED)(self._of)
+
+    def _of(self, user: str, client_id: str) -> str:
+        """The tenant of a client, or NO_TENANT."""
+        for tenant in self._tenants:
+            if _matches(user, tenant.users) and _matches(client_id, tenant.client_ids):
+                return tenant.name
+        return NO_TENANT
+
+
+def read_tenants(path: Path) -> Tenants:
+    """The tenants of a YAML file: a list of {tenant, users, client_ids}, the last two lists of globs, each optional.
+
+    An entry needs users or client_ids; the one that is missing matches all. Raises TenantsFileError.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TenantsFileError(f"{path}: can't be read ({error.strerror}); give a YAML file of tenants") from None
+    except (UnicodeDecodeError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise TenantsFileError(f"{path}: is no YAML ({' '.join(str(error).split())})") from None
+    if not isinstance(content, list):
+        raise TenantsFileError(f"{path}: has no list; expected entries of tenant, users and client_ids")
+    return Tenants([_tenant(entry, f"{path}: entry {number}") for number, entry in enumerate(content, 1)])
+
+
+def _tenant(entry: object, where: str) -> Tenant:
+    if not isinstance(entry, dict):
+        raise TenantsFileError(f"{where} is {entry!r}; expected tenant, users and client_ids")
+    if unknown := [key for key in entry if key not in _KEYS]:
+        raise TenantsFileError(f"{where} has {unknown[0]!r}; expected tenant, users and client_ids")
+    name = entry.get("tenant")
+    if not isinstance(name, str) or not name:
+        raise TenantsFileError(f"{where} has tenant {name!r}; expected a name")
+    if not entry.get("users") and not entry.get("client_ids"):
+        raise TenantsFileError(f"{where} has neither users nor client_ids; expected a list of globs")
+    return Tenant(name, *(_globs(entry.get(key), f"{where} has {key}") for key in ("users", "client_ids")))
+
+
+def _globs(value: object, where: str) -> list[str]:
+    if value is None:
+        return ["*"]
+    if not isinstance(value, list) or not value or not all(isinstance(glob, str) for glob in value):
+        raise TenantsFileError(f"{where} {value!r}; expected a list of globs such as [team-a-*]")
+    return value
+
+
+def _matches(name: str, globs: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, glob) for glob in globs)

@@ -1,0 +1,142 @@
+"""`sluice explain`: why a request was answered as it was."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from reports.explain import last_throttled
+from reports.tables import Tables
+from sinks.tables.quotas import QuotasTable
+from state.quotas.entity import DEFAULT, QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
+from state.quotas.resolution import Quotas
+from streaming.cli.main import app
+from tests.unit.report_tables import event, report_tables, write_decisions, write_tables
+
+T = datetime(2026, 11, 2, 10, tzinfo=UTC)
+MUTATIONS = QuotaKind.CONTROLLER_MUTATION_RATE
+HOSTILE = "eve\x1b[2J\u202e"
+
+
+def quota(value: float, entity: QuotaEntity | None = None) -> QuotaEntry:
+    return QuotaEntry(entity or QuotaEntity(user="alice"), MUTATIONS, value)
+
+
+def creates(at: datetime, user: str = "alice", partitions: int = 600) -> bytes:
+    return event(at, user, "CreateTopics", mutations=[{"topic": "b", "partitions": partitions}], api_version=7)
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tables:
+    """Alice's limit was lowered from 10 to 5; she empties her bucket, is refused, and others are not."""
+    monkeypatch.chdir(tmp_path)
+    found = report_tables(tmp_path)
+    table = QuotasTable(found.quotas)
+    table.create([quota(10)], changed_by="carol", at=T - timedelta(days=2))
+    lowered = [quota(5), quota(50, QuotaEntity(user=DEFAULT))]
+    table.alter(lambda _: lowered, changed_by="bob", at=T - timedelta(days=1))
+    events = [creates(T), creates(T + timedelta(seconds=1), partitions=1), event(T, "zoe", "Metadata")]
+    write_decisions(found.decisions, Quotas(lowered, version=1), [*events, creates(T, HOSTILE, 9)])
+    return found
+
+
+def explain(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["explain", *arguments], catch_exceptions=False)
+    assert result.exit_code == code
+    return result.stdout if code == 0 else result.stderr
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_decision_is_explained_with_its_charge_and_the_change_behind_its_limit() -> None:
+    assert explain("quota-requests-0-1") == (
+        "quota-requests-0-1: REJECT, wait 108000 ms until 2026-11-02T10:01:49.000+00:00\n"
+        "  request: CreateTopics of user 'alice', client-id 'app' at 2026-11-02T10:00:01.000+00:00\n"
+        "  decided: at 2026-11-02T10:00:01.000+00:00 under version 1 of the quotas,"
+        " because of controller_mutation_rate\n"
+        "  * controller_mutation_rate of user 'alice': over the limit, asks for 108000 ms, decides\n"
+        "      charged 0, rate 19.355, limit 5 (rung: user), -540 tokens left\n"
+        "      set by bob at 2026-11-01T10:00:00+00:00 with version 1: 10 -> 5\n"
+    )
+
+
+@pytest.mark.usefixtures("tables")
+def test_as_json_it_has_the_decision_and_the_quota_behind_each_charge() -> None:
+    (charge,) = json.loads(explain("quota-requests-0-1", "--json"))["charges"]
+
+    assert charge["decides"]
+    assert charge["quota_set"] == {
+        "entity": {"user": "alice"},
+        "version": 1,
+        "changed_by": "bob",
+        "changed_at": "2026-11-01T10:00:00+00:00",
+        "old": 10.0,
+        "new": 5.0,
+    }
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_default_quota_is_named_by_its_rung_and_a_first_quota_has_none_before() -> None:
+    answer = explain("quota-requests-0-3")
+
+    assert "limit 50 (rung: default user)" in answer
+    assert "set by bob at 2026-11-01T10:00:00+00:00 with version 1: no quota -> 50" in answer
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_request_that_no_quota_counts_says_so() -> None:
+    assert "no quota counts" in explain("quota-requests-0-2")
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_hostile_name_can_not_control_the_terminal() -> None:
+    answer = explain("quota-requests-0-3")
+
+    assert "\\x1b[2J\\u202e" in answer
+    assert all(sign.isprintable() or sign == "\n" for sign in answer)
+
+
+def test_a_client_has_its_last_throttled_requests_before_a_time(tables: Tables) -> None:
+    late = T + timedelta(days=3)
+    write_decisions(tables.decisions, Quotas([quota(5)]), [creates(T - timedelta(days=3), partitions=900)] * 2)
+
+    newest = last_throttled(tables, "alice", "app", late, 5)
+
+    assert newest == ["quota-requests-0-1", "quota-requests-0-1"]  # the second is of the other simulation
+    assert last_throttled(tables, "alice", None, T, 5) == ["quota-requests-0-1"]
+    assert last_throttled(tables, "alice", "other", late, 5) == []
+
+
+@pytest.mark.usefixtures("tables")
+def test_without_an_id_the_last_throttled_request_of_the_client_is_explained() -> None:
+    assert explain("--user", "alice", "--at", "2026-11-02T11:00").startswith("quota-requests-0-1: REJECT")
+
+
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("name", ["quota-requests-0-99", "nonsense", "quota-requests-0-01", "it's-0-1"])
+def test_an_unknown_decision_says_how_fresh_the_tables_are(name: str) -> None:
+    assert "no rows; the audit query last wrote" in explain(name, code=1)
+
+
+@pytest.mark.parametrize("arguments", [[], ["x-0-1", "--user", "alice"], ["x-0-1", "--at", "2026-01-01"]])
+def test_an_id_and_a_client_exclude_each_other(arguments: list[str]) -> None:
+    assert explain(*arguments, code=2) != ""
+
+
+def test_a_decision_is_explained_without_the_quotas_if_they_can_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_decisions(report_tables(tmp_path).decisions, Quotas([quota(5)]), [creates(T)])
+
+    assert "the quotas can't be read: no quotas table" in explain("quota-requests-0-0")
+
+
+def test_a_wait_that_a_gateway_applied_in_line_counts_as_throttled(tmp_path: Path) -> None:
+    held = [{"quota": "request_percentage", "entity": {"user": "zoe"}, "ms": 800}]
+    tables = write_tables(tmp_path, [quota(5)], [event(T, "zoe", "Metadata", throttled_by=held)], T)
+
+    assert last_throttled(tables, "zoe", "app", T, 1) == ["quota-requests-0-0"]

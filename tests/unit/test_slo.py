@@ -1,0 +1,79 @@
+"""`sluice slo`: minutes throttled a week, by client."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from reports.slo import touched_minutes
+from streaming.cli.main import app
+from tests.unit.report_tables import event, write_tables
+
+T = datetime(2026, 11, 2, 10, tzinfo=UTC)
+WAIT = st.tuples(st.integers(-10, 30), st.integers(0, 20)).map(lambda wait: (wait[0], wait[0] + wait[1]))
+
+
+def held(at: datetime, user: str, *waits_ms: int) -> bytes:
+    waits = [{"quota": "request_percentage", "entity": {"user": user}, "ms": ms} for ms in waits_ms]
+    return event(at, user, "Metadata", throttled_by=waits)
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bob waits in 4 minutes of an hour, some of them twice; carol in none; \x1b in one."""
+    monkeypatch.chdir(tmp_path)
+    events = [
+        held(T, "bob", 60_001),  # minutes 0 and 1
+        held(T + timedelta(seconds=70), "bob", 100, 50),  # minute 1 again
+        held(T + timedelta(seconds=179), "bob", 1_001),  # minutes 2 and 3
+        event(T, "carol", "Metadata"),
+        held(T + timedelta(minutes=59, seconds=59), "\x1b", 600_000),  # beyond the end of the span
+    ]
+    write_tables(tmp_path, [], events, T)
+
+
+def slo(*arguments: str) -> str:
+    span = ("--from", "2026-11-02T10:00", "--to", "2026-11-02T11:00")
+    result = CliRunner().invoke(app, ["slo", *span, *arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+@pytest.mark.usefixtures("in_folder")
+def test_minutes_that_waits_touch_count_once_and_are_scaled_to_a_week() -> None:
+    found: dict[str, Any] = json.loads(slo("--json", "--objective-minutes", "168"))
+
+    assert (found["clients"], found["within"]) == (3, 2)
+    assert [(client["user"], client["minutes"], client["minutes_a_week"]) for client in found["worst"]] == [
+        ("bob", 4, 4.0 * 168),
+        ("\x1b", 1, 168.0),
+    ]
+
+
+@pytest.mark.usefixtures("in_folder")
+def test_the_worst_clients_are_listed_and_no_name_controls_the_terminal() -> None:
+    assert slo().splitlines() == [
+        "1 of 3 clients (33.33 %) were throttled 5 minutes a week or less",
+        "     672.0 minutes a week (4 seen): user 'bob', client-id 'app'",
+        "     168.0 minutes a week (1 seen): user '\\x1b', client-id 'app'",
+    ]
+
+
+@pytest.mark.usefixtures("in_folder")
+def test_a_span_without_clients_has_no_share() -> None:
+    result = CliRunner().invoke(app, ["slo", "--from", "2025-01-01", "--to", "2025-01-02", "--json"])
+
+    assert json.loads(result.stdout)["share"] is None
+    assert "no rows; the audit query last wrote" in result.stderr
+
+
+@given(st.lists(WAIT).map(sorted))
+def test_touched_minutes_are_those_of_the_union(waits: list[tuple[int, int]]) -> None:
+    union = {minute for first, last in waits for minute in range(first, last + 1) if 0 <= minute <= 19}
+
+    assert touched_minutes(waits, 0, 19) == len(union)

@@ -1,0 +1,172 @@
+"""`sluice usage`: what clients, tenants and topics used, for chargeback."""
+
+import csv
+import io
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from reports.errors import TenantsFileError
+from reports.tables import Tables
+from reports.tenants import NO_TENANT, read_tenants
+from state.quotas.entity import QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
+from streaming.cli.main import app
+from streaming.cli.options import UsageError
+from tests.unit.report_tables import event, write_tables
+
+T = datetime(2026, 11, 2, 10, tzinfo=UTC)
+SPAN = ("--from", "2026-11-02", "--to", "2026-11-03")
+MS = 1_000_000
+FORMULA = '=HYPERLINK("http://x")'
+
+
+def parts(**sizes: int) -> list[dict[str, Any]]:
+    return [{"topic": topic, "partition": 0, "bytes": size} for topic, size in sizes.items()]
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tables:
+    """Alice has a quota on mutations; bob and the formula have none; none has one on bytes or request time."""
+    monkeypatch.chdir(tmp_path)
+    quotas = [QuotaEntry(QuotaEntity(user="alice"), QuotaKind.CONTROLLER_MUTATION_RATE, 1.0)]
+    create: dict[str, Any] = {"mutations": [{"topic": "new", "partitions": 300}], "api_version": 7}
+    held = [{"quota": "request_percentage", "entity": {"user": "bob"}, "ms": ms} for ms in (300, 800)]
+    events = [
+        event(T, "alice", "Produce", topic_partitions=parts(orders=100, clicks=50), request_time_ns=2 * MS),
+        event(T, "alice", "Fetch", client_id="other", bytes=70, network_time_ns=3 * MS),
+        event(T, "alice", "Fetch", bytes=1000, withheld=True),
+        event(T, "alice", "CreateTopics", **create),
+        event(T, "alice", "CreateTopics", **create),  # refused
+        event(T, "alice", "CreateTopics", validate_only=True, **create),
+        event(
+            T + timedelta(hours=1), "bob", "Produce", topic_partitions=parts(orders=7), requests=3, throttled_by=held
+        ),
+        event(T, "bob", "Fetch", topic_partitions=parts(orders=9000), cluster_action=True),
+        event(T, FORMULA, "Metadata"),
+        event(T + timedelta(days=1), "bob", "Produce", bytes=1),  # after the span
+    ]
+    return write_tables(tmp_path, quotas, events, T)
+
+
+def usage(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["usage", *SPAN, *arguments], catch_exceptions=False)
+    assert result.exit_code == code
+    return result.stdout if code == 0 else result.stderr
+
+
+def rows(*arguments: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in usage("--format", "json", *arguments).splitlines()]
+
+
+@pytest.mark.usefixtures("tables")
+def test_users_without_any_quota_have_their_usage_too() -> None:
+    formula, alice, bob = rows("--by", "user")
+
+    day = {"start": "2026-11-02T00:00:00Z"}
+    assert formula["requests"] == 1
+    refused_ms = alice.pop("throttled_ms")
+    assert refused_ms > 0
+    assert alice == day | {
+        "user": "alice", "requests": 6, "bytes_in": 150, "bytes_out": 70, "request_time_ms": 5.0, "mutations": 300,
+        "throttled_requests": 1,
+    }  # fmt: skip
+    assert bob == day | {
+        "user": "bob", "requests": 4, "bytes_in": 7, "bytes_out": 0, "request_time_ms": 0.0, "mutations": 0,
+        "throttled_requests": 3, "throttled_ms": 800,
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("tables")
+def test_usage_by_client_and_hour_is_in_order_of_time() -> None:
+    found = rows("--by", "client", "--per", "hour")
+
+    assert [(row["start"][11:13], row["user"], row["client_id"], row["requests"]) for row in found] == [
+        ("10", FORMULA, "app", 1),
+        ("10", "alice", "app", 5),
+        ("10", "alice", "other", 1),
+        ("10", "bob", "app", 1),
+        ("11", "bob", "app", 3),
+    ]
+
+
+@pytest.mark.usefixtures("tables")
+def test_topics_have_their_bytes_and_mutations() -> None:
+    found = {row.pop("topic"): (row["bytes_in"], row["bytes_out"], row["mutations"]) for row in rows("--by", "topic")}
+
+    assert found == {"orders": (107, 0, 0), "clicks": (50, 0, 0), "new": (0, 0, 300)}
+
+
+@pytest.mark.usefixtures("tables")
+def test_the_first_tenant_that_matches_has_the_usage(tmp_path: Path) -> None:
+    file = tmp_path / "tenants.yaml"
+    file.write_text("[{tenant: shop, users: [al*], client_ids: [app]}, {tenant: rest, users: [alice, bob]}]")
+
+    found = {row["tenant"]: row["requests"] for row in rows("--by", "tenant", "--tenants", str(file))}
+
+    assert found == {"shop": 5, "rest": 5, NO_TENANT: 1}
+
+
+@pytest.mark.usefixtures("tables")
+def test_in_csv_a_name_can_not_be_a_formula() -> None:
+    first, *_ = csv.DictReader(io.StringIO(usage("--format", "csv")))
+
+    assert first["user"] == "'" + FORMULA
+
+
+@pytest.mark.usefixtures("tables")
+def test_parquet_has_typed_columns() -> None:
+    result = CliRunner().invoke(app, ["usage", *SPAN, "--format", "parquet"])
+    table = pq.read_table(io.BytesIO(result.stdout_bytes))
+
+    assert table.schema.field("start").type == pa.timestamp("ms", "UTC")
+    assert table.schema.field("request_time_ms").type == pa.float64()
+    assert table.column("bytes_in").to_pylist() == [0, 150, 7]
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_table_has_the_same_rows() -> None:
+    header, *lines = usage().splitlines()
+
+    assert header.split()[:3] == ["start", "user", "requests"]
+    assert [line.split()[2] for line in lines] == [FORMULA, "alice", "bob"]
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_span_without_rows_says_how_fresh_the_tables_are() -> None:
+    result = CliRunner().invoke(app, ["usage", "--from", "2025-01-01", "--to", "2025-01-02"])
+
+    assert "no rows; the audit query last wrote" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("a: [", "is no YAML"),
+        ("tenant: a", "has no list"),
+        ("[x]", "entry 1 is 'x'"),
+        ("[{tenant: a, user: b}]", "entry 1 has 'user'"),
+        ("[{tenant: 7, users: [a]}]", "has tenant 7"),
+        ("[{tenant: a}]", "neither users nor client_ids"),
+        ("[{tenant: a, users: b}]", "has users 'b'"),
+    ],
+)
+def test_a_bad_file_of_tenants_is_one_line(tmp_path: Path, content: str, problem: str) -> None:
+    file = tmp_path / "tenants.yaml"
+    file.write_text(content)
+
+    with pytest.raises(TenantsFileError, match=problem) as error:
+        read_tenants(file)
+    assert "\n" not in str(error.value)
+
+
+def test_tenants_and_their_file_go_together() -> None:
+    with pytest.raises(UsageError, match="--tenants FILE go together"):
+        CliRunner().invoke(app, ["usage", "--by", "tenant"], catch_exceptions=False, standalone_mode=False)
