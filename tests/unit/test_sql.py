@@ -308,13 +308,14 @@ def test_a_table_whose_file_is_gone_is_one_line(
 
 _CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_COMMAND = re.compile(r"""^\$ (sluice sql "(?:[^"\\]|\\.)*"[^\n]*)""", re.MULTILINE | re.DOTALL)
 _PRINTED = [
     (page.name, command)
     for page in [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
     for block in _CONSOLE.findall(page.read_text())
-    for command in re.split(r"^\$ ", block, flags=re.MULTILINE)
-    if command.startswith("sluice sql ")
+    for command in _COMMAND.findall(block)
 ]
+"""Each query, without what the page shows as its answer."""
 
 
 @pytest.mark.usefixtures("tables")
