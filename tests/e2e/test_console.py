@@ -156,7 +156,8 @@ def eventually(get: Callable[[str], str], path: str, *shown: str) -> None:
 def topics() -> TopicSettings:
     topics, suffix = load_settings(environment={}).topics, uuid4().hex[:8]
     names = ("requests", "decisions", "dead_letters", "limits", "waits")
-    return replace(topics, partitions=2, **{name: f"{name.replace('_', '-')}-{suffix}" for name in names})
+    made: dict[str, Any] = {name: f"{name.replace('_', '-')}-{suffix}" for name in names}
+    return replace(topics, partitions=2, **made)
 
 
 @pytest.mark.kafka
