@@ -195,6 +195,7 @@ def _ordered(
     """The counters of the page. Of equal ones a counter that waits comes first, then the one that was charged last."""
     end = query.page * PAGE_SIZE
     values: Sequence[Any]
+    places: Sequence[int]
     if query.sort in (Sort.NAME, Sort.QUOTA):
         values, places = [_words(query.sort, counter.key) for counter in found], range(len(found))
     else:

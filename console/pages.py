@@ -140,8 +140,8 @@ def quotas(facts: Facts, _given: Mapping[str, str], now_ms: int) -> Values:
     model, in_force = facts.model, facts.limits.in_force
     used: dict[tuple[str, QuotaKind, bool], list[float]] = {}
     with model.lock:
-        counters = model.counters()
-        for counter, share in zip(counters, model.usage.shares(counters, now_ms), strict=True):
+        charged = model.counters()
+        for counter, share in zip(charged, model.usage.shares(charged, now_ms), strict=True):
             entity = _quota_entity(counter)
             if entity is None:
                 continue
