@@ -24,8 +24,8 @@ from console.text import amount, percent, short, visible
 EVENT_S = 1.0
 """The least time between two events of a page."""
 
-BUSY = 8
-"""A page that takes long to make is renewed after so many times of that, so that no viewer takes more of a core."""
+BUSY = 4
+"""A page is renewed after so many times of what it takes to make, for each viewer: all take a fifth of a core."""
 
 CLOSE_S = 0.2
 """How long a stream may take to notice that the console ends."""
@@ -158,7 +158,7 @@ class Endpoints:
             took_s = time.monotonic() - started_s
             yield b": nothing new\n\n" if part == before else b"data: " + msgspec.json.encode(part) + b"\n\n"
             before = part
-            await self._pause(max(EVENT_S - took_s, BUSY * took_s))
+            await self._pause(max(EVENT_S - took_s, BUSY * self._streams * took_s))
 
     async def _pause(self, wait_s: float) -> None:
         while wait_s > 0 and not self._closing.is_set():

@@ -1,11 +1,13 @@
 """The page of clients: which counters it shows, in which order, and the state of the page in its address."""
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlencode
+
+import numpy as np
 
 from console.live import CounterKey, CounterState, LiveModel
 from state.quotas.kinds import QuotaKind
@@ -123,26 +125,18 @@ class ClientsPage:
 
 def select(model: LiveModel, query: ClientsQuery, now_ms: int, week: WeekMinutes) -> ClientsPage:
     """The page that the query asks for, by what the model knows now."""
-    wanted, share_of = _filter(query), model.usage.share
-    bands, waiting = dict.fromkeys(BANDS, 0), 0
-    found = []
     with model.lock:
         counters = model.counters()
-        for counter in counters:
-            share = share_of(counter, now_ms)
-            if share is not None:
-                for band in BANDS:
-                    if share >= band:
-                        bands[band] += 1
-            waiting += counter.until_ms > now_ms
-            if wanted(counter, share):
-                found.append(counter)
-        value, end = _order(model, query, now_ms, week), query.page * PAGE_SIZE
-        if end * 20 < len(found):
-            ordered = (heapq.nlargest if query.descending else heapq.nsmallest)(end, found, key=value)
-        else:
-            ordered = sorted(found, key=value, reverse=query.descending)
-        rows = [row_of(model, counter, now_ms, week) for counter in ordered[end - PAGE_SIZE : end]]
+        shares = np.array(model.usage.shares(counters, now_ms), dtype=float)
+        bands = {band: int(np.count_nonzero(shares >= band)) for band in BANDS}
+        waiting = sum(counter.until_ms > now_ms for counter in counters)
+        chosen = _chosen(counters, shares, query)
+        found = counters if chosen is None else [counters[index] for index in chosen]
+        known_shares = shares if chosen is None else shares[chosen]
+        rows = [
+            row_of(model, counter, now_ms, week)
+            for counter in _ordered(model, query, found, known_shares, now_ms, week)
+        ]
     return ClientsPage(rows, len(found), len(counters), bands, waiting)
 
 
@@ -174,44 +168,73 @@ def band_of(share: float | None) -> str:
     return "" if share is None else f"{next((band for band in BANDS if share >= band), 0.0) * 100:.0f}"
 
 
-def _filter(query: ClientsQuery) -> Callable[[CounterState, float | None], bool]:
+def _chosen(counters: Sequence[CounterState], shares: "np.ndarray[Any, Any]", query: ClientsQuery) -> list[int] | None:
+    """The places of the counters that search and filters leave; None for all of them."""
     search, quota, mode, band = query.search.casefold(), query.quota, query.mode, query.band
+    if not search and quota is None and not mode and band is None:
+        return None
+    places: Iterable[int] = range(len(counters)) if band is None else np.flatnonzero(shares >= band).tolist()
     shadow = mode == "shadow"
 
-    def wanted(counter: CounterState, share: float | None) -> bool:
-        key = counter.key
-        if quota is not None and key.kind is not quota:
-            return False
-        if mode and key.shadow is not shadow:
-            return False
-        if band is not None and (share is None or share < band):
+    def is_wanted(key: CounterKey) -> bool:
+        if (quota is not None and key.kind is not quota) or (mode and key.shadow is not shadow):
             return False
         return not search or any(search in name.casefold() for name in (key.user, key.client_id, key.topic or ""))
 
-    return wanted
+    return [place for place in places if is_wanted(counters[place].key)]
 
 
-def _order(
-    model: LiveModel, query: ClientsQuery, now_ms: int, week: WeekMinutes
-) -> Callable[[CounterState], tuple[Any, ...]]:
-    """The value to sort by. Of equal ones a counter that waits comes first, then the one that was charged last."""
+def _ordered(
+    model: LiveModel,
+    query: ClientsQuery,
+    found: Sequence[CounterState],
+    shares: "np.ndarray[Any, Any]",
+    now_ms: int,
+    week: WeekMinutes,
+) -> list[CounterState]:
+    """The counters of the page. Of equal ones a counter that waits comes first, then the one that was charged last."""
+    end = query.page * PAGE_SIZE
+    values: Sequence[Any]
+    places: Sequence[int]
+    if query.sort in (Sort.NAME, Sort.QUOTA):
+        values, places = [_words(query.sort, counter.key) for counter in found], range(len(found))
+    else:
+        missing = float("-inf") if query.descending else float("inf")
+        numbers = shares if query.sort is Sort.USAGE else _numbers(model, query.sort, found, now_ms, week)
+        known = np.where(np.isnan(numbers), missing, numbers)
+        values, places = known.tolist(), _candidates(known, end, query.descending)
+    pick = heapq.nlargest if query.descending else heapq.nsmallest
+    first = pick(end, places, key=lambda place: (values[place], found[place].until_ms, found[place].at_ms))
+    return [found[place] for place in first[end - PAGE_SIZE :]]
+
+
+def _candidates(values: "np.ndarray[Any, Any]", count: int, descending: bool) -> Sequence[int]:
+    """The places of the `count` greatest, or least, values, and of those that equal the last of them."""
+    if count >= len(values):
+        return range(len(values))
+    if descending:
+        places = np.flatnonzero(values >= np.partition(values, -count)[-count])
+    else:
+        places = np.flatnonzero(values <= np.partition(values, count - 1)[count - 1])
+    return list(map(int, places))
+
+
+def _words(sort: Sort, key: CounterKey) -> tuple[str, ...]:
+    return (key.kind.value,) if sort is Sort.QUOTA else (key.user, key.client_id, key.topic or "")
+
+
+def _numbers(
+    model: LiveModel, sort: Sort, found: Sequence[CounterState], now_ms: int, week: WeekMinutes
+) -> "np.ndarray[Any, Any]":
+    """What to sort by; NaN where a counter has no such figure."""
     usage = model.usage
-    missing = float("-inf") if query.descending else float("inf")
-
-    def number(value: float | None) -> float:
-        return missing if value is None else value
-
-    values: dict[Sort, Callable[[CounterState], Any]] = {
-        Sort.USAGE: lambda counter: number(usage.share(counter, now_ms)),
-        Sort.NAME: lambda counter: (counter.key.user, counter.key.client_id, counter.key.topic or ""),
-        Sort.QUOTA: lambda counter: counter.key.kind.value,
-        Sort.RATE: lambda counter: number(usage.rate(counter, now_ms)),
-        Sort.LIMIT: lambda counter: number(counter.limit),
-        Sort.REMAINING: lambda counter: number(usage.remaining(counter, now_ms)),
+    value: dict[Sort, Callable[[CounterState], float | None]] = {
+        Sort.RATE: lambda counter: usage.rate(counter, now_ms),
+        Sort.LIMIT: lambda counter: counter.limit,
+        Sort.REMAINING: lambda counter: usage.remaining(counter, now_ms),
         Sort.WAIT: lambda counter: counter.wait_ms(now_ms),
         Sort.HOUR: lambda counter: counter.throttled_minutes(now_ms),
-        Sort.WEEK: lambda counter: number(week.get(counter.key)),
+        Sort.WEEK: lambda counter: week.get(counter.key),
         Sort.SEEN: lambda counter: counter.at_ms,
     }
-    value = values[query.sort]
-    return lambda counter: (value(counter), counter.until_ms, counter.at_ms)
+    return np.array(list(map(value[sort], found)), dtype=float)

@@ -8,7 +8,7 @@ import math
 from array import array
 from collections import Counter as Tally
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import Annotated, NamedTuple
@@ -293,6 +293,20 @@ class Usage:
         """The rate as a share of the limit; None without a limit or a rate."""
         rate = self.rate(counter, now_ms)
         return None if rate is None or counter.limit is None else rate / counter.limit
+
+    def shares(self, counters: Sequence[CounterState], now_ms: int) -> list[float]:
+        """The share of each of many counters; NaN where `share` gives None."""
+        all_open_ms = now_ms - min(self._client_span_ms, self._controller_span_ms)
+        return [
+            rate / limit
+            if counter.at_ms > all_open_ms
+            and (limit := counter.limit) is not None
+            and (rate := counter.rate) is not None
+            else _NAN
+            if (share := self.share(counter, now_ms)) is None
+            else share
+            for counter in counters
+        ]
 
     def remaining(self, counter: CounterState, now_ms: int) -> float | None:
         """What is left of the limit: tokens, or what the rate may still grow by. None without a limit or a rate."""

@@ -5,6 +5,7 @@ from collections import Counter as Tally
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -139,14 +140,14 @@ def quotas(facts: Facts, _given: Mapping[str, str], now_ms: int) -> Values:
     model, in_force = facts.model, facts.limits.in_force
     used: dict[tuple[str, QuotaKind, bool], list[float]] = {}
     with model.lock:
-        for counter in model.counters():
-            share = model.usage.share(counter, now_ms)
+        charged = model.counters()
+        for counter, share in zip(charged, model.usage.shares(charged, now_ms), strict=True):
             entity = _quota_entity(counter)
             if entity is None:
                 continue
             found = used.setdefault((entity, counter.key.kind, counter.key.shadow), [0, 0.0, 0])
             found[0] += 1
-            found[1] = max(found[1], share or 0.0)
+            found[1] = max(found[1], share)  # not for NaN, which is greater than nothing
             found[2] += counter.until_ms > now_ms
     rows = []
     for entry in list(facts.limits.entries.values()):
@@ -297,8 +298,17 @@ def _quota_entity(counter: CounterState) -> str | None:
     parts = LADDER.get(counter.matched)  # type: ignore[call-overload] # a Rung is the string that decisions have
     if parts is None:
         return None
+    if Part.OWN not in parts:
+        return _default_words(parts)
     pairs = zip(parts, (key.user, key.client_id), strict=True)
     user, client_id = (name if part is Part.OWN else DEFAULT if part is Part.DEFAULT else None for part, name in pairs)
+    return _entity_words(user, client_id, None)
+
+
+@lru_cache
+def _default_words(parts: tuple[Part, Part]) -> str:
+    """The words of a quota on default entities, which most counters may share."""
+    user, client_id = (DEFAULT if part is Part.DEFAULT else None for part in parts)
     return _entity_words(user, client_id, None)
 
 

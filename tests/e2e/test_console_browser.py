@@ -74,6 +74,7 @@ def test_a_click_on_a_heading_sorts_and_a_search_finds(facts: Facts) -> None:
         assert "search=CAR" in browser.run("location.search")
 
 
+@pytest.mark.alone
 def test_a_decision_is_on_the_page_within_two_seconds_without_a_reload_and_the_focus_stays(facts: Facts) -> None:
     with opened(facts) as (browser, _):
         browser.wait_for("document.getElementById('status').textContent === 'Live'")
