@@ -45,8 +45,10 @@ def slo(tables: Tables, span: Span, objective_minutes: float, most: int) -> Slo:
     """
     a_week = WEEK / (span.end - span.start)
     throttled = [
-        ClientMinutes(*client, minutes, minutes * a_week)
-        for client, rows in groupby(tables.rows(_WAITS.format(condition=_condition(span))), key=itemgetter(0, 1))
+        ClientMinutes(user, client_id, minutes, minutes * a_week)
+        for (user, client_id), rows in groupby(
+            tables.rows(_WAITS.format(condition=_condition(span))), key=itemgetter(0, 1)
+        )
         if (minutes := touched_minutes(((first, last) for *_, first, last in rows), *_minutes(span)))
     ]
     ((clients,),) = tables.rows(_COUNT.format(condition=_condition(span)))
