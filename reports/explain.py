@@ -18,7 +18,7 @@ from state.quotas.resolution import Rung, ladder, topic_ladder
 _DECISION_ID = re.compile(r"(.+)-(\d{1,10})-(\d{1,18})", re.DOTALL)
 """`topic-partition-offset` of the request; the topic may have dashes and digits of its own."""
 
-_KINDS: dict[str, QuotaKind] = {kind.value: kind for kind in QuotaKind}
+_KINDS = {kind.value: kind for kind in QuotaKind}
 
 _LOOK_BACK = (timedelta(0), timedelta(hours=1), timedelta(days=1), timedelta(days=7), timedelta(days=3650))
 """How far back a search for the newest rows goes, step by step: it ends with the first step that has enough."""
@@ -117,10 +117,10 @@ def _limits(table: QuotasTable, decision: dict[str, Any], charges: Iterable[dict
 
 def _quota_key(decision: dict[str, Any], charge: dict[str, Any]) -> tuple[QuotaEntity, QuotaKind, Mode] | None:
     """The entity, kind and mode of the quota that gave the charge its limit; None without a limit."""
-    if charge["matched"] in (None, Rung.NONE) or charge["quota"] not in _KINDS:
+    kind = _KINDS.get(charge["quota"])
+    if kind is None or charge["matched"] in (None, Rung.NONE):
         return None
     mode = Mode(charge.get("mode") or Mode.ENFORCE)
-    kind = _KINDS[charge["quota"]]
     topic = (charge["entity"] or {}).get("topic")
     if topic is not None:
         names = dict(topic_ladder(topic))

@@ -93,7 +93,7 @@ FROM (
     SELECT u, c, timestamp_ms, w['ms'] AS wait_ms
     FROM (
       SELECT coalesce(user, '') AS u, coalesce(client_id, '') AS c, timestamp_ms, unnest(throttled_by) AS w
-      FROM decisions WHERE {condition}
+      FROM decisions WHERE {condition} AND cardinality(throttled_by) > 0
     )
   )
   WHERE wait_ms > 0

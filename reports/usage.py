@@ -98,13 +98,16 @@ def _filled(query: str, span: Span, per: Per, names: tuple[str, ...], keys: str)
     )
 
 
+# Most requests touch one topic-partition; lists of several are unpacked apart, which costs more than all the rest.
 # The lists of a request are summed on their own, not request by request: nothing has to remember ten million ids. Only
 # waits do, because an event may have several, of which the longest counts.
 _CLIENTS = """
 WITH d AS (
   SELECT {start} AS start_ms, {keys}, decision_id, api, verdict, throttle_time_ms, throttled_by,
     coalesce(amounts['requests'], 1) AS requests,
-    amounts['bytes'] AS bytes, amounts['topic_partitions'] AS partitions, amounts['mutations'] AS mutations,
+    amounts['topic_partitions'] AS partitions, amounts['mutations'] AS mutations,
+    CASE coalesce(cardinality(amounts['topic_partitions']), 0) WHEN 0 THEN amounts['bytes']
+      WHEN 1 THEN amounts['topic_partitions'][1]['bytes'] END AS bytes,
     coalesce(amounts['request_time_ns'], 0) + coalesce(amounts['network_time_ns'], 0) AS time_ns,
     CASE WHEN verdict <> 'REJECT' AND NOT coalesce(amounts['validate_only'], false)
          THEN coalesce(amounts['mutations_charged'], 0) ELSE 0 END AS executed,
@@ -116,19 +119,20 @@ WITH d AS (
 ),
 a AS (
   SELECT start_ms, {names}, sum(requests) AS requests, sum(time_ns) AS time_ns, sum(executed) AS executed,
-    sum(bytes) FILTER (WHERE produced AND coalesce(cardinality(partitions), 0) = 0) AS bytes_in,
-    sum(bytes) FILTER (WHERE fetched AND coalesce(cardinality(partitions), 0) = 0) AS bytes_out
+    sum(bytes) FILTER (WHERE produced) AS bytes_in,
+    sum(bytes) FILTER (WHERE fetched) AS bytes_out
   FROM d GROUP BY start_ms, {names}
 ),
 b AS (
   SELECT start_ms, {names}, sum(p['bytes']) FILTER (WHERE produced) AS bytes_in,
     sum(p['bytes']) FILTER (WHERE fetched) AS bytes_out
-  FROM (SELECT start_ms, {names}, produced, fetched, unnest(partitions) AS p FROM d WHERE produced OR fetched)
+  FROM (SELECT start_ms, {names}, produced, fetched, unnest(partitions) AS p
+    FROM d WHERE (produced OR fetched) AND cardinality(partitions) > 1)
   GROUP BY start_ms, {names}
 ),
 m AS (
   SELECT start_ms, {names}, sum(p['partitions']) AS mutations
-  FROM (SELECT start_ms, {names}, unnest(mutations) AS p FROM d WHERE mutates)
+  FROM (SELECT start_ms, {names}, unnest(mutations) AS p FROM d WHERE mutates AND cardinality(mutations) > 0)
   GROUP BY start_ms, {names}
 ),
 t AS (
@@ -140,7 +144,8 @@ t AS (
       FROM d WHERE throttle_time_ms > 0 OR verdict <> 'ALLOW'
       UNION ALL
       SELECT start_ms, {names}, decision_id, requests, w['ms'] AS wait_ms
-      FROM (SELECT start_ms, {names}, decision_id, requests, unnest(throttled_by) AS w FROM d)
+      FROM (SELECT start_ms, {names}, decision_id, requests, unnest(throttled_by) AS w
+        FROM d WHERE cardinality(throttled_by) > 0)
     )
     GROUP BY start_ms, {names}, decision_id
   )
