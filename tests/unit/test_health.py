@@ -171,6 +171,14 @@ def test_readyz_names_topic_partition_and_offset_of_what_ended_a_query(server: H
     assert queries["audit"]["place"] == {"page": 5}
 
 
+def test_dead_letters_are_counted_since_the_start(server: HealthServer, health: JobHealth) -> None:
+    health.count_dead_letters(2)
+    health.count_dead_letters(0)
+    health.count_dead_letters(3)
+
+    assert "\nsluice_dead_letters_total 5.0\n" in get(server, "/metrics")[1]
+
+
 def test_known_entities_are_a_metric(server: HealthServer, health: JobHealth) -> None:
     health.report_known(12, Evicted(at_rest=3, owing=1))
 
