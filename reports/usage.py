@@ -5,29 +5,12 @@ Amounts, not charges: a client that no quota counts has them too.
 
 from collections.abc import Iterator
 from datetime import timedelta
-from enum import StrEnum
 from typing import NamedTuple
 
+from reports.grouping import By, Per
 from reports.span import Span
 from reports.tables import Tables
 from reports.tenants import Tenants
-
-
-class By(StrEnum):
-    """Whose usage a row has."""
-
-    USER = "user"
-    CLIENT = "client"
-    TENANT = "tenant"
-    TOPIC = "topic"
-
-
-class Per(StrEnum):
-    """The length of a period; days are those of UTC."""
-
-    HOUR = "hour"
-    DAY = "day"
-
 
 PERIODS = {Per.HOUR: timedelta(hours=1), Per.DAY: timedelta(days=1)}
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from reports.grouping import By, Per
 from streaming.cli.job_settings import job_settings
 from streaming.cli.options import ConfigOption, UsageError
 from streaming.cli.span import ToOption, from_option
@@ -31,22 +32,6 @@ class UsageFormat(StrEnum):
     PARQUET = "parquet"
 
 
-class UsageBy(StrEnum):
-    """Whose usage a row has."""
-
-    USER = "user"
-    CLIENT = "client"
-    TENANT = "tenant"
-    TOPIC = "topic"
-
-
-class UsagePer(StrEnum):
-    """The length of a period, in UTC."""
-
-    HOUR = "hour"
-    DAY = "day"
-
-
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 """What makes a spreadsheet take a text for a formula."""
 
@@ -54,8 +39,8 @@ _PARQUET_ROWS = 100_000
 
 
 def usage(
-    by: Annotated[UsageBy, typer.Option("--by", help="Whose usage a row has.")] = UsageBy.USER,
-    per: Annotated[UsagePer, typer.Option("--per", help="The length of a period, in UTC.")] = UsagePer.DAY,
+    by: Annotated[By, typer.Option("--by", help="Whose usage a row has.")] = By.USER,
+    per: Annotated[Per, typer.Option("--per", help="The length of a period, in UTC.")] = Per.DAY,
     start: Annotated[str | None, from_option("a day")] = None,
     end: ToOption = None,
     tenants: Annotated[
@@ -69,7 +54,7 @@ def usage(
     Clients without any quota count too. Reads the Delta tables, without Java. Times are those of the events. In CSV a
     name that a spreadsheet would take for a formula begins with a single quote.
     """
-    if (by is UsageBy.TENANT) != (tenants is not None):
+    if (by is By.TENANT) != (tenants is not None):
         raise UsageError("--by tenant and --tenants FILE go together")
     if output_format is UsageFormat.PARQUET and sys.stdout.isatty():
         raise UsageError("parquet is no text; send it to a file: sluice usage --format parquet > usage.parquet")
@@ -85,10 +70,9 @@ def usage(
     span = read_span(start, end, now=now, default=timedelta(days=1))
     known = read_tenants(tenants) if tenants is not None else Tenants()
     tables = Tables(delta.decisions, delta.quotas, delta.storage_options)
-    whose = report.By(by)
-    rows = report.usage(tables, span, whose, report.Per(per), known)
-    amounts = report.TOPIC_AMOUNTS if whose is report.By.TOPIC else report.Amounts._fields
-    columns = ("start", *report.NAMES[whose], *amounts)
+    rows = report.usage(tables, span, by, per, known)
+    amounts = report.TOPIC_AMOUNTS if by is By.TOPIC else report.Amounts._fields
+    columns = ("start", *report.NAMES[by], *amounts)
     first = next(rows, None)
     found = itertools.chain([first], rows) if first is not None else ()
     _PRINTERS[output_format](columns, map(_row, found))
