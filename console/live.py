@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -95,7 +95,7 @@ class Decision(msgspec.Struct, gc=False):
 
     decision_id: str
     timestamp_ms: Annotated[int, Meta(ge=0, le=MAX_TIMESTAMP_MS)]
-    verdict: str
+    verdict: Literal["ALLOW", "THROTTLE", "REJECT"]
     request_id: str = ""
     user: str | None = None
     client_id: str | None = None

@@ -168,6 +168,15 @@ def test_records_that_hold_no_decision_are_counted_and_change_nothing() -> None:
     assert (model.unreadable, model.known, sum(model.total.values())) == (7, 0, 0)
 
 
+def test_a_forged_verdict_is_no_decision() -> None:
+    """Whoever may write to the topic could fill the memory with verdicts otherwise."""
+    model = LiveModel()
+    model.take(json.dumps(decision() | {"verdict": "x" * 1_000}).encode(), AT_MS)
+
+    assert model.unreadable == 1
+    assert not model.total
+
+
 def test_a_quota_that_nobody_knows_makes_no_counter() -> None:
     assert fed(decision(charge={"quota": "exempt-request-time"})).known == 0
 
