@@ -7,10 +7,18 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.schema import StructType
 
 from sinks.errors import QueryError
 
-_SAID = {"requests": "1", "withheld": "false", "bytes": "NULL"}
+_SAID = {
+    "requests": "1",
+    "withheld": "false",
+    "bytes": "NULL",
+    "request_time_ns": "NULL",
+    "network_time_ns": "0",
+    "mutations_charged": "NULL",
+}
 """What the view needs of the events' `amounts`, and what stands for it where an event, or an older table, has none."""
 
 
@@ -19,11 +27,15 @@ def usage_query(columns: Collection[str]) -> str:
 
     Several counters may be charged for the same amount, so that of a quota the greatest counts: for topic quotas in
     each topic-partition, whose sum is the request's bytes also for clients without any quota. Bytes that were withheld
-    were delivered to nobody. `columns` are those of the decisions table.
+    were delivered to nobody. Request time and mutations of a client without any quota aren't charged: what the event
+    said stands for them. `columns` are those of the decisions table, and `amounts.` with those of its amounts.
     """
-    said = dict(_SAID)
-    if "amounts" in columns:
-        said = {name: f"coalesce(d.amounts['{name}'], {default})" for name, default in _SAID.items()}
+    said = {
+        name: f"coalesce(d.amounts['{name}'], {default})" if f"amounts.{name}" in columns else default
+        for name, default in _SAID.items()
+    }
+    checked = "AND NOT coalesce(amounts['validate_only'], false)" if "amounts.validate_only" in columns else ""
+    said["said_mutations"] = _SAID_MUTATIONS.format(not_validated=checked) if "amounts.mutations" in columns else ""
     return _USAGE.format(**said)
 
 
@@ -33,21 +45,34 @@ SELECT to_timestamp_millis(d.timestamp_ms) AS time, d.date, d.user, d.client_id,
   coalesce(a.bytes_in, CASE WHEN d.api = 'Produce' THEN {bytes} END) AS bytes_in,
   CASE WHEN NOT {withheld} THEN coalesce(a.bytes_out, CASE WHEN d.api = 'Fetch' THEN {bytes} END)
        WHEN d.api = 'Fetch' THEN 0 END AS bytes_out,
-  a.request_points, a.mutations
+  coalesce(a.request_points, ({request_time_ns} + {network_time_ns}) / CAST(1e7 AS DOUBLE)) AS request_points,
+  coalesce(a.mutations, {mutations_charged}) AS mutations
 FROM decisions d LEFT JOIN (
   SELECT date, decision_id,
     sum(value) FILTER (WHERE quota = 'producer.byte.rate') AS bytes_in,
     sum(value) FILTER (WHERE quota = 'consumer.byte.rate') AS bytes_out,
     sum(value) FILTER (WHERE quota IN ('request_percentage', 'exempt-request-time')) AS request_points,
-    sum(value) FILTER (WHERE quota = 'controller_mutation_rate') AS mutations
+    coalesce(
+      sum(value) FILTER (WHERE quota = 'controller_mutation_rate'), sum(value) FILTER (WHERE quota = 'said')
+    ) AS mutations
   FROM (
     SELECT date, decision_id, charge['quota'] AS quota, max(charge['value']) AS value
     FROM (SELECT date, decision_id, unnest(charges) AS charge FROM decisions)
     GROUP BY date, decision_id, charge['quota'], charge['entity']['topic'], charge['entity']['partition']
+    {said_mutations}
   )
   GROUP BY date, decision_id
 ) a ON a.date = d.date AND a.decision_id = d.decision_id
 WHERE d.api IS DISTINCT FROM 'GatewayHeartbeat'
+"""
+
+_SAID_MUTATIONS = """
+    UNION ALL
+    SELECT date, decision_id, 'said' AS quota, CAST(said['partitions'] AS DOUBLE) AS value
+    FROM (
+      SELECT date, decision_id, unnest(amounts['mutations']) AS said FROM decisions
+      WHERE amounts['mutations'] IS NOT NULL {not_validated}
+    )
 """
 
 _VIEWS = {"usage": ("decisions", usage_query)}
@@ -129,7 +154,7 @@ def _engine(query: str, paths: Mapping[str, str], storage_options: Mapping[str, 
         try:
             table = DeltaTable(path, storage_options=dict(storage_options))
             engine.register(name, table)
-            columns[name] = [field.name for field in table.schema().fields]
+            columns[name] = _columns(table)
         except TableNotFoundError:
             missing.append(f"{name} ({path})")
         except (DeltaError, OSError, ValueError) as error:
@@ -138,6 +163,13 @@ def _engine(query: str, paths: Mapping[str, str], storage_options: Mapping[str, 
         if name in said and source in columns:
             engine.execute(f"CREATE VIEW {name} AS {view(columns[source])}").read_all()
     return engine, missing
+
+
+def _columns(table: DeltaTable) -> list[str]:
+    """The names of a table's columns, and those of a struct's fields after its name and a dot."""
+    fields = table.schema().fields
+    structs = [(field.name, field.type) for field in fields if isinstance(field.type, StructType)]
+    return [field.name for field in fields] + [f"{name}.{part.name}" for name, kind in structs for part in kind.fields]
 
 
 def _in_microseconds(column: pa.Array) -> pa.Array:

@@ -1,6 +1,5 @@
 """The command `sluice sql`: a query over the Delta tables, without Java."""
 
-import csv
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
@@ -12,7 +11,7 @@ import typer
 
 from streaming.cli.job_settings import job_settings
 from streaming.cli.options import ConfigOption
-from streaming.cli.tables import printable
+from streaming.cli.tables import csv_safe, printable, write_csv
 
 if TYPE_CHECKING:
     from sinks.tables.sql import Rows
@@ -71,9 +70,11 @@ def _json_lines(rows: "Rows", out: TextIO) -> None:
 
 
 def _csv(rows: "Rows", out: TextIO) -> None:
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(rows.columns)
-    writer.writerows([_text(value) for value in row] for row in rows)
+    write_csv(rows.columns, ([_cell(value) for value in row] for row in rows), out)
+
+
+def _cell(value: object) -> str:
+    return csv_safe(value) if isinstance(value, str) else _text(value)
 
 
 def _table(rows: "Rows", out: TextIO) -> None:

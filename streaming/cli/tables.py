@@ -1,6 +1,11 @@
-"""Tables and names for a terminal."""
+"""Tables and names for a terminal and for spreadsheets."""
 
+import csv
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TextIO
+
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""What makes a spreadsheet take a text for a formula."""
 
 
 def printable(text: str) -> str:
@@ -30,6 +35,26 @@ def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterato
             for text, width, right in zip(row, widths, to_right, strict=True)
         )
         yield "  ".join(cells).rstrip()
+
+
+def csv_safe(text: str) -> str:
+    """The text, with a single quote before what a spreadsheet would take for a formula.
+
+    >>> csv_safe("=1+1"), csv_safe("alice")
+    ("'=1+1", 'alice')
+    """
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
+
+
+def write_csv(columns: Sequence[str], rows: Iterable[Sequence[object]], out: TextIO) -> None:
+    """Write the rows as CSV. Give names through `csv_safe`."""
+    plain = csv.writer(out, lineterminator="\n")
+    # Python before 3.13 doesn't quote a lone carriage return, which a spreadsheet takes for the end of a row.
+    quoted = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    plain.writerow(columns)
+    for row in rows:
+        has_return = any(isinstance(value, str) and "\r" in value for value in row)
+        (quoted if has_return else plain).writerow(row)
 
 
 def _is_number(text: str) -> bool:

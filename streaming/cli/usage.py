@@ -1,6 +1,5 @@
 """The command `sluice usage`: what clients, tenants or topics used in each hour or day, for chargeback."""
 
-import csv
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +16,7 @@ from streaming.cli.job_settings import job_settings
 from streaming.cli.options import ConfigOption, UsageError
 from streaming.cli.span import ToOption, from_option
 from streaming.cli.sql import no_rows_hint
-from streaming.cli.tables import printable
+from streaming.cli.tables import csv_safe, printable, write_csv
 
 if TYPE_CHECKING:
     from reports.usage import Used
@@ -31,9 +30,6 @@ class UsageFormat(StrEnum):
     JSON = "json"
     PARQUET = "parquet"
 
-
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""What makes a spreadsheet take a text for a formula."""
 
 _PARQUET_ROWS = 100_000
 
@@ -87,15 +83,6 @@ def _row(used: "Used") -> tuple[Any, ...]:
     return (from_ms(used.start_ms), *used.names, *used.amounts)
 
 
-def csv_safe(text: str) -> str:
-    """The text, with a single quote before what a spreadsheet would take for a formula.
-
-    >>> csv_safe("=1+1"), csv_safe("alice")
-    ("'=1+1", 'alice')
-    """
-    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
-
-
 def _cell(value: object) -> object:
     if isinstance(value, datetime):
         return value.isoformat()
@@ -103,9 +90,7 @@ def _cell(value: object) -> object:
 
 
 def _csv(columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_cell(value) for value in row] for row in rows)
+    write_csv(columns, ([_cell(value) for value in row] for row in rows), sys.stdout)
 
 
 def _json(columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:

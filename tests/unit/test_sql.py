@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shlex
+import shutil
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from state.quotas.kinds import QuotaKind
 from state.quotas.resolution import Quotas
 from streaming.cli.main import app, main
 from streaming.enforce.simulation import Simulation
+from tests.unit import report_tables
 from tests.unit.test_quota_metrics import SCHEMA as METRICS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -222,6 +224,36 @@ def test_usage_counts_what_was_delivered_and_every_request_of_a_sum(now: datetim
         dict(api="Fetch", requests=3, bytes_in=None, bytes_out=0),
         dict(api="Produce", requests=4, bytes_in=90, bytes_out=None),
     ]
+
+
+@pytest.mark.usefixtures("tables")
+def test_usage_has_the_request_time_and_mutations_of_clients_without_any_quota(now: datetime) -> None:
+    """Nothing is charged for them then: what the event said counts, but not what was only validated."""
+    create = {"mutations": [{"topic": "t", "partitions": 3}, {"topic": "u", "partitions": 2}], "api_version": 7}
+    events = [
+        event(now, "dave", "Metadata", request_time_ns=10_000_000, network_time_ns=5_000_000),
+        event(now, "dave", "CreateTopics", **create),
+        event(now, "dave", "CreateTopics", validate_only=True, **create),
+        event(now, "dave", "DeleteTopics", mutations_charged=4),
+    ]
+    shutil.rmtree(SETTINGS.delta.decisions)
+    report_tables.write_decisions(SETTINGS.delta.decisions, Quotas(), events)
+
+    assert rows(
+        "SELECT api, request_points AS points, mutations FROM usage ORDER BY api, mutations DESC NULLS LAST"
+    ) == [
+        dict(api="CreateTopics", points=None, mutations=5),
+        dict(api="CreateTopics", points=None, mutations=None),
+        dict(api="DeleteTopics", points=None, mutations=4),
+        dict(api="Metadata", points=1.5, mutations=None),
+    ]
+
+
+@pytest.mark.usefixtures("tables")
+def test_in_csv_a_name_can_not_be_a_formula() -> None:
+    query = "SELECT DISTINCT '=1+1' AS name, -1.5 AS n FROM decisions"
+
+    assert sql(query, "--format", "csv") == "name,n\n'=1+1,-1.5\n"
 
 
 @pytest.mark.usefixtures("tables")

@@ -20,6 +20,7 @@ from state.quotas.entry import QuotaEntry
 from state.quotas.kinds import QuotaKind
 from streaming.cli.main import app
 from streaming.cli.options import UsageError
+from streaming.cli.tables import write_csv
 from tests.unit.report_tables import event, write_tables
 
 T = datetime(2026, 11, 2, 10, tzinfo=UTC)
@@ -119,6 +120,14 @@ def test_in_csv_a_name_can_not_be_a_formula() -> None:
     first, *_ = csv.DictReader(io.StringIO(usage("--format", "csv")))
 
     assert first["user"] == "'" + FORMULA
+
+
+def test_in_csv_a_name_can_not_begin_a_row() -> None:
+    """Python before 3.13 writes a lone carriage return as it is, which a spreadsheet takes for the end of a row."""
+    out = io.StringIO()
+    write_csv(("user", "requests"), [("eve\r=cmd", 1), ("bob", 2)], out)
+
+    assert out.getvalue() == 'user,requests\n"eve\r=cmd","1"\nbob,2\n'
 
 
 @pytest.mark.usefixtures("tables")
