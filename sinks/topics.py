@@ -9,6 +9,9 @@ from configs.kafka import TopicSettings, connect, error_line
 from sinks.errors import TopicCreationError
 from state.decisions.request import MAX_TIMESTAMP_MS
 
+_Spec = tuple[int, Mapping[str, str]]
+"""Partitions and configs of a topic."""
+
 TOPIC_READY_TIMEOUT_MS = 30_000
 """Longest wait until all partitions of a new topic have leaders."""
 
@@ -43,10 +46,23 @@ def ensure_topics(topics: TopicSettings, kafka: Mapping[str, str]) -> list[str]:
     Existing topics are left as they are. Raises KafkaUnavailableError if no broker can be reached,
     TopicCreationError if one refuses, UnsupportedPropertyError as kafka_python_config does.
     """
+    return _ensure(_topic_specs(topics), topics, kafka)
+
+
+def ensure_claims_topic(topics: TopicSettings, kafka: Mapping[str, str]) -> list[str]:
+    """As `ensure_topics` for the topic of claims, which only a job with its checkpoint in shared storage needs."""
+    return _ensure({topics.claims: (1, _CLAIMS)}, topics, kafka)  # one partition: its offsets order the claims
+
+
+def _ensure(specs: Mapping[str, _Spec], topics: TopicSettings, kafka: Mapping[str, str]) -> list[str]:
+    wanted = {
+        name: {"num_partitions": partitions, "replication_factor": topics.replication_factor, "configs": configs}
+        for name, (partitions, configs) in specs.items()
+    }
     with connect(KafkaAdminClient, kafka) as admin:
         try:
             existing = set(admin.list_topics())
-            missing = {name: spec for name, spec in _topic_specs(topics).items() if name not in existing}
+            missing = {name: spec for name, spec in wanted.items() if name not in existing}
             if not missing:
                 return []
             answers = admin.create_topics(missing, raise_errors=False)["topics"]
@@ -59,20 +75,14 @@ def ensure_topics(topics: TopicSettings, kafka: Mapping[str, str]) -> list[str]:
     return created
 
 
-def _topic_specs(topics: TopicSettings) -> dict[str, dict[str, object]]:
-    """The topics in the form that KafkaAdminClient.create_topics takes."""
+def _topic_specs(topics: TopicSettings) -> dict[str, _Spec]:
     large = {"max.message.bytes": str(topics.max_message_bytes)}
-    specs = {
+    return {
         topics.requests: (topics.partitions, _read_by_spark(topics.requests_retention_ms) | _EVENTS),
         topics.decisions: (topics.partitions, _read_by_spark(topics.decisions_retention_ms) | large),
         topics.dead_letters: (topics.partitions, _read_by_spark(topics.dead_letters_retention_ms) | large),
         topics.limits: (1, {"cleanup.policy": "compact"}),  # one partition: a version ends after all its records
         topics.waits: (topics.partitions, _WAITS),
-        topics.claims: (1, _CLAIMS),  # one partition: its offsets order the claims
-    }
-    return {
-        name: {"num_partitions": partitions, "replication_factor": topics.replication_factor, "configs": configs}
-        for name, (partitions, configs) in specs.items()
     }
 
 

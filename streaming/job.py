@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from configs.settings import HealthSettings, Settings
 from sinks.limits import LimitsPublisher
 from sinks.tables.quotas import QuotasTable
-from sinks.topics import ensure_topics
+from sinks.topics import ensure_claims_topic, ensure_topics
 from state.errors import SluiceError
 from state.store.pages import Evicted
 from streaming.audit import query as audit
@@ -89,6 +89,7 @@ class Job:
         leadership = Leadership(
             self._settings.topics.claims, self._settings.kafka, checkpoint.location, standby=self._standby
         )
+        ensure_claims_topic(self._settings.topics, self._settings.kafka)
         self._wait_for("leadership", f"other drivers to leave {checkpoint.location}")
         if not leadership.acquire(self._stop):
             yield lambda: False

@@ -109,7 +109,9 @@ def check_broker(settings: Settings) -> str:
 def check_topics(settings: Settings) -> str:
     """The topics of the job. Raises CheckError if one is missing or they can't be listed."""
     topics = settings.topics
-    wanted = [topics.requests, topics.decisions, topics.dead_letters, topics.limits, topics.waits, topics.claims]
+    wanted = [topics.requests, topics.decisions, topics.dead_letters, topics.limits, topics.waits]
+    if not Checkpoint(settings.enforce.checkpoint).is_local:
+        wanted.append(topics.claims)
     try:
         with connect(KafkaAdminClient, settings.kafka) as admin:
             existing = set(admin.list_topics())

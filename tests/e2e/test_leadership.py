@@ -11,7 +11,7 @@ from threading import Event
 import pytest
 
 from configs.settings import load_settings, with_bootstrap_servers
-from sinks.topics import ensure_topics
+from sinks.topics import ensure_claims_topic
 from streaming.errors import LeadershipError
 from streaming.leadership.leadership import LEASE_S, Leadership
 
@@ -32,7 +32,7 @@ class Clock:
 def drivers(kafka_broker: str) -> Iterator[Callable[..., Leadership]]:
     """Makes drivers that want one checkpoint; all of them stop at the end."""
     settings = with_bootstrap_servers(load_settings(environment={}), kafka_broker)
-    ensure_topics(settings.topics, settings.kafka)
+    ensure_claims_topic(settings.topics, settings.kafka)
     key = f"hdfs://storage/{uuid.uuid4().hex}"
     with ExitStack() as stack:
 
