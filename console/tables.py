@@ -8,6 +8,8 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from console.live import CounterKey
+from reports.explain import decision_by_id
+from reports.tables import Tables as ReportTables
 from sinks.background import BackgroundThread
 from sinks.errors import QueryError, QuotasTableError
 from sinks.tables.quotas import QuotaChange, QuotasTable
@@ -70,19 +72,8 @@ class Tables:
 
     def decision(self, decision_id: str) -> dict[str, Any] | None:
         """The row of one decision; None if the table doesn't have it (yet)."""
-        source = decision_id.rpartition("-")
-        topic = source[0].rpartition("-")
-        if not source[2].isdigit() or not topic[2].isdigit() or len(decision_id) > 300:
-            return None
-        condition = f"source_offset = {int(source[2])} AND source_partition = {int(topic[2])}"
-        text = decision_id.replace("'", "''")
-        rows = run_query(
-            f"SELECT * FROM decisions WHERE {condition} AND decision_id = '{text}' LIMIT 1",  # noqa: S608 # quoted
-            {"decisions": self._paths["decisions"]},
-            self._options,
-        )
-        found = list(rows)
-        return dict(zip(rows.columns, found[0], strict=True)) if found else None
+        tables = ReportTables(self._paths["decisions"], self._paths["quotas"], self._options)
+        return decision_by_id(tables, decision_id)
 
     def quota_changes(self) -> list[QuotaChange]:
         """The last changes of quotas, the newest first; at most MOST_CHANGES."""

@@ -56,6 +56,7 @@ DECISIONS = pa.schema(
     [
         *((name, pa.string()) for name in ("decision_id", "user", "client_id", "api", "verdict", "decided_by")),
         *((name, pa.int64()) for name in ("timestamp_ms", "throttle_time_ms", "mute_until_ms", "quota_version")),
+        ("source_topic", pa.string()),
         ("source_partition", pa.int32()),
         ("source_offset", pa.int64()),
         ("charges", pa.list_(CHARGE)),
@@ -69,7 +70,7 @@ QUOTA = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1000
 
 def row(at: datetime, offset: int, **fields: Any) -> dict[str, Any]:
     found = decision(int(at.timestamp() * 1000), decision_id=f"requests-0-{offset}", **fields)
-    return found | {"source_partition": 0, "source_offset": offset, "date": at.date()}
+    return found | {"source_topic": "requests", "source_partition": 0, "source_offset": offset, "date": at.date()}
 
 
 def write(path: Path, *rows: dict[str, Any]) -> str:
@@ -106,7 +107,16 @@ def test_a_decision_is_found_in_the_table_by_its_id_alone(tmp_path: Path) -> Non
     found = tables.decision("requests-0-1")
     assert found is not None
     assert found["charges"][0]["limit"] == 1000.0
-    for forged in ("x' OR '1'='1-0-1", "requests-0-2", "", "1", "requests-0-1; DROP", "requests--1"):
+    for forged in (
+        "x' OR '1'='1-0-1",
+        "requests-0-2",
+        "",
+        "1",
+        "requests-0-1; DROP",
+        "requests--1",
+        "requests-²-1",
+        "requests-0-" + "9" * 40,
+    ):
         assert tables.decision(forged) is None, forged
 
 
