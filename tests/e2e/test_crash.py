@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
 @pytest.mark.parametrize(
-    ("requests", "batch"), [(20_000, 2_000), pytest.param(100_000, 15_000, marks=pytest.mark.long)]
+    ("requests", "batch"), [(6_000, 600), pytest.param(100_000, 15_000, marks=pytest.mark.long)]
 )
 def test_many_requests_survive_kill_9_halfway(kafka_broker: str, tmp_path: Path, requests: int, batch: int) -> None:
     """Each request has one decision or dead letter in the topic and one row in Delta, the same as without a crash."""

@@ -14,7 +14,7 @@ from sinks.topics import ensure_topics
 from tests.e2e.faulty_job import Faulty
 from tests.e2e.job_process import AUDITED, JobProcess, wait_until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
 
 
 def test_topics_deleted_while_the_job_runs(tmp_path: Path) -> None:
