@@ -30,5 +30,15 @@ def jvm_cpu_s(pid: int) -> dict[str, float]:
     return seconds | {_ENDED: total.user + total.system - sum(seconds.values())}
 
 
+def descendants_cpu_s(pid: int) -> float:
+    """CPU seconds so far of the processes below this one, also of those that have ended and been waited for."""
+    seconds = 0.0
+    for process in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            seconds += times.user + times.system + times.children_user + times.children_system
+    return seconds
+
+
 def _group(name: str) -> str:
     return next((group for group, starts in _GROUPS if name.startswith(starts)), _OTHER)

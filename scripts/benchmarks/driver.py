@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from configs.settings import Settings, load_settings
 from scripts.benchmarks.copy import start_copy
-from scripts.benchmarks.cpu_clock import jvm_cpu_s
+from scripts.benchmarks.cpu_clock import descendants_cpu_s, jvm_cpu_s
 from scripts.testbed.job import Json
 from streaming.audit.query import AuditQuery
 from streaming.checkpoint.folder import Checkpoint
@@ -36,14 +36,15 @@ _POLL_SECONDS = 0.02
 
 
 class Driver:
-    """One Spark session, and the query that runs in it. The first commands are `session` and `start`."""
+    """One Spark session, and what runs in it: a query or both. The first commands are `session` and `start`."""
 
     _spark: SparkSession
     _query: StreamingQuery
 
     def __init__(self) -> None:
-        self._stop: Callable[[], None] = lambda: None
+        self._stop: Callable[[], object] = lambda: None
         self._cpu_before: dict[str, float] = {}
+        self._python_before_s = self._began_s = 0.0
 
     def session(self, settings: str) -> Json:
         """Start the session that all queries share."""
@@ -53,17 +54,25 @@ class Driver:
     def start(
         self, query: str, settings: str, checkpoint: str = "", padding_bytes: int = 0, tuned: bool = False
     ) -> Json:
-        """Start a query: `enforce`, `audit` or `copy`; the last three arguments are for the copy."""
+        """Start a query: `enforce`, `audit`, `both` of them or `copy`; the last three arguments are for the copy.
+
+        Of both, the batches are those of the audit query, which is the last to have done with an event.
+        """
         loaded = with_pages(load_settings(Path(settings)))
-        self._cpu_before = jvm_cpu_s(self._jvm())
+        self._cpu_before, self._began_s = jvm_cpu_s(self._jvm()), time.monotonic()
+        self._python_before_s = descendants_cpu_s(self._jvm())
         if query == "copy":
             running = start_copy(self._spark, loaded, checkpoint, padding_bytes, tuned)
             self._query, self._stop = running, running.stop
-        elif query == "audit":
+            return {}
+        stops = []
+        if query in ("enforce", "both"):
+            stops.append(self._start_enforce(loaded))
+        if query in ("audit", "both"):
             audit = AuditQuery(self._spark, loaded)
-            self._query, self._stop = audit.start(), audit.stop
-        else:
-            self._start_enforce(loaded)
+            self._query = audit.start()
+            stops.append(audit.stop)
+        self._stop = lambda: [stop() for stop in stops]
         return {}
 
     def drain(self, events: int) -> Json:
@@ -74,12 +83,17 @@ class Driver:
         return self.stop()
 
     def stop(self) -> Json:
-        """Stop the query between two micro-batches; returns its batches and the JVM's CPU seconds by group."""
+        """Stop what runs between two micro-batches.
+
+        Returns the batches, the seconds since the start, and the CPU seconds of Java by group and of the workers.
+        """
         self._check()
+        took_s = time.monotonic() - self._began_s
         self._stop()
         cpu = jvm_cpu_s(self._jvm())
         spent = {group: seconds - self._cpu_before.get(group, 0.0) for group, seconds in cpu.items()}
-        return {"batches": self._batches(), "jvm_cpu_s": spent}
+        python_s = descendants_cpu_s(self._jvm()) - self._python_before_s
+        return {"batches": self._batches(), "took_s": took_s, "jvm_cpu_s": spent, "python_cpu_s": python_s}
 
     def state_bytes(self, settings: str) -> Json:
         """Total bytes of the pages' payloads in the enforce query's checkpoint."""
@@ -88,7 +102,8 @@ class Driver:
         row = state.selectExpr("sum(length(value.groupState.payload))").first()
         return {"bytes": row[0] if row else 0}
 
-    def _start_enforce(self, settings: Settings) -> None:
+    def _start_enforce(self, settings: Settings) -> Callable[[], None]:
+        """Start the enforce query; returns what stops it."""
         folder = Checkpoint(settings.enforce.checkpoint)
         check_origin(folder, settings)
         watch = QuotaWatch(ensure_quotas_table(settings), QuotaSnapshots(folder), settings.quotas.poll_ms)
@@ -100,7 +115,7 @@ class Driver:
             watch.stop()
             enforce.stop()
 
-        self._stop = stop
+        return stop
 
     def _jvm(self) -> int:
         gateway = self._spark.sparkContext._gateway  # noqa: SLF001 - PySpark has no public way to its JVM

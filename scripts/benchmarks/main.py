@@ -28,6 +28,7 @@ from scripts.benchmarks.events import LOADS
 from scripts.benchmarks.known_latency import measure_known_latency
 from scripts.benchmarks.latency import measure_latency
 from scripts.benchmarks.neighbours import measure_neighbours
+from scripts.benchmarks.pages import measure_pages
 from scripts.benchmarks.plugin_cost import measure_plugin_cost
 from scripts.benchmarks.report import Findings, Report
 from scripts.benchmarks.rig import BenchmarkRig, Scale
@@ -52,6 +53,7 @@ MEASURES: dict[str, tuple[str, Measure]] = {
     "i": ("neighbours of a user with wide requests", measure_neighbours),
     "j": ("cost of the broker plugin", measure_plugin_cost),
     "k": ("latency by known entities", measure_known_latency),
+    "l": ("throughput by pages", measure_pages),
 }
 
 _PACKAGES = ("pyspark", "delta-spark", "pandas", "pyarrow", "numpy", "msgspec", "kafka-python", "confluent-kafka")

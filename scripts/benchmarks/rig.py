@@ -191,15 +191,15 @@ class SparkDriver(AbstractContextManager["SparkDriver"]):
         self._command(do="session", settings=str(setup.file))
 
     def start(self, query: str, setup: Setup, **arguments: object) -> None:
-        """Start `enforce`, `audit` or `copy`."""
+        """Start `enforce`, `audit`, `both` of them or `copy`."""
         self._command(do="start", query=query, settings=str(setup.file), **arguments)
 
     def drain(self, events: int) -> Json:
-        """Stop the query once it has committed this many events; returns `batches` and `jvm_cpu_s`."""
+        """Stop the query once it has committed this many events; returns `batches`, `took_s` and `jvm_cpu_s`."""
         return self._command(do="drain", events=events)
 
     def stop(self) -> Json:
-        """Stop the query; returns `batches` and `jvm_cpu_s`."""
+        """Stop the query; returns `batches`, `took_s` and `jvm_cpu_s`."""
         return self._command(do="stop")
 
     def state_bytes(self, setup: Setup) -> int:
