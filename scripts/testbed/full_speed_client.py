@@ -37,6 +37,15 @@ _QUEUE_BYTES = 32 * 2**20
 _BATCH_BYTES = 100_000
 _POLL_S = 0.05
 _SMALL = b"small"
+_IN_FLIGHT = 5
+"""Small requests that wait for their answers at a broker, as in Java's clients. With librdkafka's default, a million, those
+that a throttled connection doesn't get to in a minute time out."""
+_SMALL_REQUESTS = {
+    "linger.ms": 0,
+    "batch.num.messages": 1,
+    "acks": 1,
+    "max.in.flight.requests.per.connection": _IN_FLIGHT,
+}
 
 
 class Library(StrEnum):
@@ -197,7 +206,7 @@ def _librdkafka_config(options: ClientOptions) -> dict[str, object]:
 
 def _run_librdkafka_producer(options: ClientOptions, samples: _Samples, stop: Event) -> None:
     is_small = options.role is Role.REQUESTS
-    batches = {"linger.ms": 0, "batch.num.messages": 1, "acks": 1} if is_small else {}
+    batches = _SMALL_REQUESTS if is_small else {}
     limits = {"queue.buffering.max.kbytes": _QUEUE_BYTES // 1024}
     producer = confluent_kafka.Producer({**_librdkafka_config(options), **limits, **batches})
     value = _SMALL if is_small else bytes(_RECORD_BYTES)
