@@ -38,8 +38,8 @@ _BATCH_BYTES = 100_000
 _POLL_S = 0.05
 _SMALL = b"small"
 _IN_FLIGHT = 5
-"""Small requests that wait for their answers at a broker, as in Java's clients. With librdkafka's default, a million, those
-that a throttled connection doesn't get to in a minute time out."""
+"""Small requests that wait for their answers at a broker, as in Java's clients. With librdkafka's default, a million,
+those that a throttled connection doesn't get to in a minute time out."""
 _SMALL_REQUESTS = {
     "linger.ms": 0,
     "batch.num.messages": 1,
