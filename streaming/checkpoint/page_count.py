@@ -3,8 +3,8 @@
 from configs.settings import Settings
 from streaming.lean_workers import are_lean
 
-_LEAN_PAGES = 16_384
-"""With a million entities a page has about sixty: 2 to 8 kB. Fewer entities are mostly alone on theirs."""
+_LEAN_PAGES = 4_096
+"""With a million entities a page has about 240: 30 kB. More pages cost more where all are charged, see `scripts/bench`."""
 
 _PAGES = 32
 """PySpark's own workers take a millisecond for a page."""

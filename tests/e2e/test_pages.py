@@ -70,7 +70,7 @@ def test_the_checkpoint_of_an_earlier_release_goes_on_and_can_be_resharded(kafka
     job.stop()
 
     resharded = state(job, "reshard")
-    assert f"moved {USERS} entities from 32 pages to 16384 pages" in resharded.stdout, resharded.stderr
+    assert f"moved {USERS} entities from 32 pages to 4096 pages" in resharded.stdout, resharded.stderr
     assert later(job, 60)
     job.stop()
 

@@ -99,7 +99,7 @@ def test_a_checkpoint_with_few_pages_is_told_of_more(settings: Settings) -> None
     found = doctor.check_sizing(settings)
 
     assert found.startswith("32 pages; ")
-    assert found.endswith("; `sluice state reshard` moves the balances to 16384 pages")
+    assert found.endswith("; `sluice state reshard` moves the balances to 4096 pages")
 
 
 def test_a_broker_that_does_not_answer_is_named(settings: Settings) -> None:
@@ -115,7 +115,7 @@ def test_a_new_checkpoint_is_fine_and_stays_untouched(settings: Settings) -> Non
 def test_a_checkpoint_tells_what_it_was_made_with(settings: Settings) -> None:
     check_origin(Checkpoint(settings.enforce.checkpoint), settings)
 
-    assert " was made with pages 16384, requests_topic quota-requests, " in doctor.check_checkpoint(settings)
+    assert " was made with pages 4096, requests_topic quota-requests, " in doctor.check_checkpoint(settings)
 
 
 def test_a_checkpoint_of_another_page_count_fails(settings: Settings) -> None:
