@@ -157,15 +157,19 @@ def doctor(
 def broker_plugin(
     out: Annotated[Path, typer.Option("--out", help="Folder for the jar and the lines for server.properties.")],
     principal: Annotated[
-        str, typer.Option("--principal", help="Whom no quota holds: the login of the job, the brokers and gateways.")
+        str, typer.Option("--principal", help="Whom no quota holds: logins of the job, the brokers and gateways.")
     ] = "User:sluice",
     config: ConfigOption = None,
     bootstrap_servers: BootstrapServersOption = None,
 ) -> None:
     """Write the jar that makes Kafka brokers gateways, and print the lines for their server.properties."""
     settings = with_bootstrap_servers(job_settings(config), bootstrap_servers)
-    from streaming.cli.broker_plugin import write_broker_plugin
+    from streaming.cli.broker_plugin import are_principals, write_broker_plugin
 
+    if not are_principals(principal):
+        raise typer.BadParameter(
+            f"--principal is {principal!r}; expected principals such as User:sluice or User:a;User:b"
+        )
     for line in write_broker_plugin(settings, out, principal):
         typer.echo(line)
 
