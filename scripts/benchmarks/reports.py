@@ -55,8 +55,8 @@ def measure_reports(
             ["usage", "--by", "topic", "--per", "day", "--format", "csv", *day],
             ["slo", *day],
         ):
-            seconds, mebibytes = _run(command, settings)
-            print(f"sluice {' '.join(command)}: {seconds:.1f} s, {mebibytes:.0f} MiB", flush=True)
+            seconds, cpu_s, mebibytes = _run(command, settings)
+            print(f"sluice {' '.join(command)}: {seconds:.1f} s, {cpu_s:.1f} s of CPU, {mebibytes:.0f} MiB", flush=True)
 
 
 def _write(where: Path, decisions: int, clients: int) -> None:
@@ -124,8 +124,8 @@ def _same(value: object, count: int, kind: pa.DataType | None = None) -> pa.Arra
     return pa.repeat(pa.scalar(value, kind), count)
 
 
-def _run(command: list[str], settings: Path) -> tuple[float, float]:
-    """Seconds, and the greatest memory of the process in MiB."""
+def _run(command: list[str], settings: Path) -> tuple[float, float, float]:
+    """Seconds, those of CPU, and the greatest memory of the process in MiB."""
     started = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", "streaming.cli.main", *command, "--config", str(settings)], stdout=subprocess.DEVNULL
@@ -133,7 +133,8 @@ def _run(command: list[str], settings: Path) -> tuple[float, float]:
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     per_mebibyte = 2**20 if sys.platform == "darwin" else 2**10  # ru_maxrss is in bytes on macOS, else in KiB
-    return time.perf_counter() - started, usage.ru_maxrss / per_mebibyte
+    cpu_s = usage.ru_utime + usage.ru_stime
+    return time.perf_counter() - started, cpu_s, usage.ru_maxrss / per_mebibyte
 
 
 if __name__ == "__main__":

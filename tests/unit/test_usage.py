@@ -85,6 +85,25 @@ def test_users_without_any_quota_have_their_usage_too() -> None:
     }  # fmt: skip
 
 
+def test_an_event_with_several_lists_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists of other lengths don't multiply each other, nor what belongs to the whole event."""
+    monkeypatch.chdir(tmp_path)
+    waits = [{"quota": "request_percentage", "entity": {"user": "carol"}, "ms": ms} for ms in (40, 900, 70, 20)]
+    mutations = [{"topic": "new", "partitions": 5}, {"topic": "orders", "partitions": 6}]
+    lists: dict[str, Any] = {"topic_partitions": parts(orders=1, clicks=2, views=4), "mutations": mutations}
+    carol = event(T, "carol", "Produce", requests=5, request_time_ns=MS, throttled_by=waits, **lists)
+    write_tables(tmp_path, [], [carol, event(T, "carol", "Produce", bytes=100)], T)
+
+    (used,) = rows("--by", "user")
+    topics = {row["topic"]: (row["bytes_in"], row["mutations"]) for row in rows("--by", "topic")}
+
+    assert used == {
+        "start": "2026-11-02T00:00:00Z", "user": "carol", "requests": 6, "bytes_in": 107, "bytes_out": 0,
+        "request_time_ms": 1.0, "mutations": 11, "throttled_requests": 5, "throttled_ms": 900,
+    }  # fmt: skip
+    assert topics == {"orders": (1, 6), "clicks": (2, 0), "views": (4, 0), "new": (0, 5)}
+
+
 @pytest.mark.usefixtures("tables")
 def test_usage_by_client_and_hour_is_in_order_of_time() -> None:
     found = rows("--by", "client", "--per", "hour")
