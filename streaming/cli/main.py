@@ -20,6 +20,7 @@ from state.decisions.control import Unmute, UnmutedEntity, check_unmute
 from state.errors import InvalidQuotaError, InvalidRequestError, SluiceError
 from state.quotas.resolution import Quotas
 from streaming.cli.advise import advise
+from streaming.cli.balance import balance
 from streaming.cli.console import console
 from streaming.cli.explain_decision import explain
 from streaming.cli.job_settings import job_settings, settings_file
@@ -221,6 +222,7 @@ def maintain(
         typer.echo(str(done))
 
 
+app.command()(balance)
 app.command()(explain)
 app.command()(slo)
 app.command()(sql)
