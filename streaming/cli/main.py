@@ -4,7 +4,6 @@ import logging
 import os
 import signal
 import sys
-from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Annotated
 
@@ -58,6 +57,8 @@ def help_without_command(
 ) -> None:
     """Kafka-style quotas, enforced in real time and cluster-wide on Spark."""
     if version:
+        from importlib.metadata import version as installed_version  # slow to import, as a mail parser comes with it
+
         typer.echo(f"sluice {installed_version('sluice')}")
         raise typer.Exit
     if context.invoked_subcommand is None:

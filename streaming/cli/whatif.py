@@ -12,7 +12,6 @@ import typer
 from configs.quotas import load_quotas_file
 from configs.settings import Settings
 from reports.span import read_span
-from sinks.tables.quotas import QuotasTable
 from state.quotas.entry import QuotaEntry
 from streaming.cli.job_settings import job_settings
 from streaming.cli.options import ConfigOption, UsageError
@@ -153,6 +152,7 @@ def _report_json(replayed: "Replayed", scenarios: Sequence[Sequence[QuotaEntry]]
 
 def _stepped(settings: Settings, wanted: Sequence[QuotaEntry], steps: int) -> list[list[QuotaEntry]]:
     """The quotas of each step, beginning with those in force."""
+    from sinks.tables.quotas import QuotasTable  # deltalake is slow to import
     from streaming.whatif.steps import stepped
 
     present = QuotasTable(settings.delta.quotas, settings.delta.storage_options).entries()
