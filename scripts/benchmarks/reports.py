@@ -126,10 +126,10 @@ def _same(value: object, count: int, kind: pa.DataType | None = None) -> pa.Arra
 
 def _run(command: list[str], settings: Path) -> tuple[float, float, float]:
     """Seconds, those of CPU, and the greatest memory of the process in MiB."""
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}  # else each start compiles what an install has compiled
+    command = [sys.executable, "-m", "streaming.cli.main", *command, "--config", str(settings)]
     started = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "streaming.cli.main", *command, "--config", str(settings)], stdout=subprocess.DEVNULL
-    )
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     per_mebibyte = 2**20 if sys.platform == "darwin" else 2**10  # ru_maxrss is in bytes on macOS, else in KiB
