@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.functions import col as column
 from pyspark.sql.functions import contains, lit, when
 
-from configs.settings import Settings
+from configs.settings import Properties, Settings
 from streaming.balances.file import Balances
 from streaming.balances.imported import ImportedBalances, read_imported_start
 from streaming.checkpoint.batch_log import BatchLog
@@ -21,6 +21,14 @@ from streaming.checkpoint.page_keys import page_of_spark_key
 from streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
 from streaming.errors import CheckpointError
 from streaming.runtime.query_errors import reason_of
+
+
+_BESIDE_THE_JOB = {
+    "spark.master": "local[2]",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+"""Section `spark` of a reader: it takes neither executors of the job's cluster nor the address of its driver."""
 
 
 def required_origin(checkpoint: Checkpoint) -> Origin:
@@ -105,7 +113,7 @@ def committed_pages(settings: Settings, parts: Sequence[bytes]) -> tuple[Origin,
         raise CheckpointError(f"{checkpoint.location} has no balances yet: its job has committed no micro-batch")
     pages: dict[int, bytes | None] = {**ImportedBalances.at(checkpoint, start).all_pages()}
     if committed >= 0:
-        beside_the_job = replace(settings, spark=settings.spark | {"spark.master": "local[2]"})
+        beside_the_job = replace(settings, spark=Properties(settings.spark | _BESIDE_THE_JOB))
         pages |= _stored_pages(beside_the_job, checkpoint.location, committed, parts)
     return origin, committed, {number: page for number, page in pages.items() if page is not None}
 
