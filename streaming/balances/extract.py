@@ -22,7 +22,6 @@ from streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spa
 from streaming.errors import CheckpointError
 from streaming.runtime.query_errors import reason_of
 
-
 _BESIDE_THE_JOB = {
     "spark.master": "local[2]",
     "spark.driver.host": "127.0.0.1",
