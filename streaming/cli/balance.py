@@ -9,7 +9,7 @@ import typer
 from configs.settings import Settings
 from streaming.cli.job_settings import job_settings
 from streaming.cli.options import ConfigOption, UsageError
-from streaming.cli.tables import printable, text_table
+from streaming.cli.tables import json_safe, printable, text_table
 
 if TYPE_CHECKING:
     from state.store.balance import Balance, Client
@@ -37,7 +37,7 @@ def balance(
     micro_batch, version, found = _read(settings, Client(user or None, client_id or None), now_ms)
     if json_output:
         answer = {"micro_batch": micro_batch, "quota_version": version, "at_ms": now_ms}
-        typer.echo(msgspec.json.encode({**answer, "counters": [_mapping(one) for one in found]}).decode())
+        typer.echo(json_safe(msgspec.json.encode({**answer, "counters": [_mapping(one) for one in found]}).decode()))
         return
     where = "imported balances, nothing charged yet" if micro_batch < 0 else f"state after micro-batch {micro_batch}"
     typer.echo(where if version is None else f"{where}, version {version} of the quotas")

@@ -30,6 +30,7 @@ from streaming.cli.options import (
     UsageError,
     command_group,
 )
+from streaming.cli.tables import json_safe
 from streaming.cli.text import (
     change_text,
     describe_lines,
@@ -413,7 +414,7 @@ def _time_text(at: datetime) -> str:
 
 
 def _print_json(content: object) -> None:
-    typer.echo(json.dumps(content, ensure_ascii=False, indent=2))
+    typer.echo(json_safe(json.dumps(content, ensure_ascii=False, indent=2)))
 
 
 def _print_lines(lines: Iterable[str]) -> None:

@@ -20,7 +20,7 @@ from state.quotas.entry import QuotaEntry
 from state.quotas.kinds import QuotaKind
 from streaming.cli.main import app
 from streaming.cli.options import UsageError
-from streaming.cli.tables import write_csv
+from streaming.cli.tables import csv_safe, write_csv
 from tests.unit.report_tables import event, write_tables
 
 T = datetime(2026, 11, 2, 10, tzinfo=UTC)
@@ -147,6 +147,38 @@ def test_in_csv_a_name_can_not_begin_a_row() -> None:
     write_csv(("user", "requests"), [("eve\r=cmd", 1), ("bob", 2)], out)
 
     assert out.getvalue() == 'user,requests\n"eve\r=cmd","1"\nbob,2\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("a;=1+1", "a;'=1+1"),
+        ("\uff1d1+1", "'\uff1d1+1"),
+        ("  @x", "'  @x"),
+        ("a-b", "a-b"),
+        ("a;b", "a;b"),
+        ("a;\t;-1", "a;'\t;'-1"),
+    ],
+)
+def test_in_csv_no_part_of_a_name_can_be_a_formula(name: str, shown: str) -> None:
+    """Where commas are decimal a spreadsheet takes a semicolon for the end of a cell."""
+    assert csv_safe(name) == shown
+
+
+class Terminal(io.StringIO):
+    """A standard output that a person looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_csv_on_a_terminal_has_its_control_characters_escaped() -> None:
+    terminal, file = Terminal(), io.StringIO()
+    for out in (terminal, file):
+        write_csv(("user",), [("eve\x1b[2J\u202e",)], out)
+
+    assert terminal.getvalue() == "user\neve\\x1b[2J\\u202e\n"
+    assert file.getvalue() == "user\neve\x1b[2J\u202e\n"
 
 
 @pytest.mark.usefixtures("tables")
