@@ -20,6 +20,7 @@ import typer
 from deltalake import write_deltalake
 
 from reports.span import to_ms
+from scripts.benchmarks.calibration import STEPS, calibration_s
 from sinks.tables.quotas import QuotasTable
 
 DAY = datetime(2026, 11, 2, tzinfo=UTC)
@@ -46,6 +47,7 @@ def measure_reports(
         settings.write_text(f"delta: {{decisions: {where / 'decisions'}, quotas: {where / 'quotas'}}}\n")
         day = ["--from", f"{DAY:%Y-%m-%d}", "--to", f"{DAY + timedelta(days=1):%Y-%m-%d}"]
         end = ["--at", f"{DAY + timedelta(days=1):%Y-%m-%d}"]
+        print(f"load {os.getloadavg()[0]:.1f}, a loop of {STEPS}: {calibration_s():.2f} s", flush=True)
         for command in (
             ["explain", f"quota-requests-0-{decisions // 2}"],
             ["explain", "--user", "user-7", "--client-id", "app", *end],
