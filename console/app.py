@@ -83,7 +83,7 @@ class Pages:
 
     def _values(self, name: str, given: Mapping[str, str]) -> dict[str, Any]:
         path, title, values = PAGES[name]
-        troubles = [f"topic {topic}: {trouble.line}" for topic, trouble in self._facts.troubles.items() if trouble.line]
+        troubles = [f"topic {feed.topic}: {feed.trouble.line}" for feed in self._facts.feeds if feed.trouble.line]
         with self._lock:  # one page at a time: two would only take turns at the interpreter
             made = values(self._facts, given, self._now_ms())
         return {"title": title, "path": path, "troubles": troubles} | made

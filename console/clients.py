@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 import numpy as np
 
 from console.live import CounterKey, CounterState, LiveModel
+from reports.tenants import NO_TENANT, Tenants
 from state.quotas.kinds import QuotaKind
 
 PAGE_SIZE = 50
@@ -54,6 +55,8 @@ class ClientsQuery:
     """"" for both, or `enforce` or `shadow`."""
     band: float | None = None
     """The least share of the limit."""
+    tenant: str = ""
+    """"" for all."""
     page: int = 1
 
     @classmethod
@@ -69,6 +72,7 @@ class ClientsQuery:
             _KINDS.get(given.get("quota", "")),
             given["mode"] if given.get("mode") in ("enforce", "shadow") else "",
             next((band for band in BANDS if given.get("band") == f"{band * 100:.0f}"), None),
+            given.get("tenant", ""),
             min(int(page), MAX_PAGE) if page.isascii() and page.isdigit() and len(page) < 8 and int(page) else 1,
         )
 
@@ -90,6 +94,7 @@ class ClientsQuery:
             "quota": query.quota.value if query.quota else "",
             "mode": query.mode,
             "band": "" if query.band is None else f"{query.band * 100:.0f}",
+            "tenant": query.tenant,
             "page": str(query.page) if query.page > 1 else "",
         }
         return "?" + urlencode({name: value for name, value in parts.items() if value}, errors="replace")
@@ -123,14 +128,16 @@ class ClientsPage:
     waiting: int = 0
 
 
-def select(model: LiveModel, query: ClientsQuery, now_ms: int, week: WeekMinutes) -> ClientsPage:
-    """The page that the query asks for, by what the model knows now."""
+def select(
+    model: LiveModel, query: ClientsQuery, now_ms: int, week: WeekMinutes, tenants: Tenants | None = None
+) -> ClientsPage:
+    """The page that the query asks for, by what the model knows now. Without `tenants` its tenant doesn't count."""
     with model.lock:
         counters = model.counters()
         shares = np.array(model.usage.shares(counters, now_ms), dtype=float)
         bands = {band: int(np.count_nonzero(shares >= band)) for band in BANDS}
         waiting = sum(counter.until_ms > now_ms for counter in counters)
-        chosen = _chosen(counters, shares, query)
+        chosen = _chosen(counters, shares, query, tenants)
         found = counters if chosen is None else [counters[index] for index in chosen]
         known_shares = shares if chosen is None else shares[chosen]
         rows = [
@@ -168,16 +175,25 @@ def band_of(share: float | None) -> str:
     return "" if share is None else f"{next((band for band in BANDS if share >= band), 0.0) * 100:.0f}"
 
 
-def _chosen(counters: Sequence[CounterState], shares: "np.ndarray[Any, Any]", query: ClientsQuery) -> list[int] | None:
+def tenant_of(key: CounterKey, tenants: Tenants) -> str:
+    """The tenant of a counter by the names that it has: what it isn't kept for is an empty name. Topics have none."""
+    return NO_TENANT if key.topic is not None else tenants.of(key.user, key.client_id)
+
+
+def _chosen(
+    counters: Sequence[CounterState], shares: "np.ndarray[Any, Any]", query: ClientsQuery, tenants: Tenants | None
+) -> list[int] | None:
     """The places of the counters that search and filters leave; None for all of them."""
     search, quota, mode, band = query.search.casefold(), query.quota, query.mode, query.band
-    if not search and quota is None and not mode and band is None:
+    if not search and quota is None and not mode and band is None and not (tenants and query.tenant):
         return None
     places: Iterable[int] = range(len(counters)) if band is None else np.flatnonzero(shares >= band).tolist()
     shadow = mode == "shadow"
 
     def is_wanted(key: CounterKey) -> bool:
         if (quota is not None and key.kind is not quota) or (mode and key.shadow is not shadow):
+            return False
+        if tenants is not None and query.tenant and tenant_of(key, tenants) != query.tenant:
             return False
         return not search or any(search in name.casefold() for name in (key.user, key.client_id, key.topic or ""))
 

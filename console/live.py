@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from state.arithmetic.token_bucket import TokenBucket
-from state.decisions.request import MAX_APPLIED_WAITS, MAX_SHARES, MAX_TIMESTAMP_MS
+from state.decisions.request import MAX_APPLIED_WAITS, MAX_SHARES, MAX_TIMESTAMP_MS, Heartbeat
 from state.quotas.kinds import MAX_THROTTLE_MS, Family, QuotaKind, QuotaSettings, Window
 
 MINUTE_MS = 60_000
@@ -69,25 +69,6 @@ class AppliedWait(msgspec.Struct, gc=False):
     quota: str
     entity: Entity
     ms: Annotated[int, Meta(ge=0)]
-
-
-class Share(msgspec.Struct, gc=False):
-    """One of the busiest counters of a gateway, as its heartbeat says."""
-
-    quota: str
-    entity: Entity
-    limit: float
-    share: float
-    charged: float
-    throttle_ms: int = 0
-
-
-class Heartbeat(msgspec.Struct, gc=False):
-    """How a gateway is."""
-
-    staleness_ms: int
-    counters: int
-    shares: Annotated[list[Share], Meta(max_length=MAX_SHARES)] = []
 
 
 class Decision(msgspec.Struct, gc=False):
@@ -521,6 +502,7 @@ class LiveModel:
 
     def _take_heartbeat(self, decision: Decision, heartbeat: Heartbeat, at_ms: int, now_ms: int) -> None:
         key = (decision.gateway or "", decision.instance or "")
+        del heartbeat.shares[MAX_SHARES:]  # an event may have no more; a forged record might
         self._gateways[key] = GatewaySeen(*key, at_ms, now_ms, heartbeat)
         self._gateways.move_to_end(key)
         while len(self._gateways) > self.bounds.gateways:

@@ -13,11 +13,13 @@ import msgspec
 
 from console import svg
 from console.check import APIS, Answer, Asked, answers
-from console.clients import BANDS, PAGE_SIZE, ClientsQuery, Row, Sort, band_of, row_of, select
+from console.clients import BANDS, PAGE_SIZE, ClientsQuery, Row, Sort, band_of, row_of, select, tenant_of
+from console.feed import TopicFeed
 from console.health import JobHealth
 from console.live import POINT_MS, POINTS, CounterKey, CounterState, LiveModel, Wait
 from console.tables import Tables, WeekMinutes
 from console.text import NOTHING, amount, duration, moment, percent, short, visible
+from reports.tenants import Tenants
 from sinks.errors import QueryError
 from state.quotas.entity import DEFAULT, EntityName
 from state.quotas.entry import QuotaEntry
@@ -92,14 +94,14 @@ class Facts:
     health: JobHealth
     settings: QuotaSettings
     decisions_topic: str
-    troubles: Mapping[str, Any]
-    """Topic -> its Trouble."""
+    feeds: Sequence[TopicFeed]
+    tenants: Tenants | None = None
 
 
 def clients(facts: Facts, given: Mapping[str, str], now_ms: int) -> Values:
     """The page of clients."""
     query = ClientsQuery.read(given)
-    page = select(facts.model, query, now_ms, facts.week.minutes)
+    page = select(facts.model, query, now_ms, facts.week.minutes, facts.tenants)
     pages = max(1, -(-page.found // PAGE_SIZE))
     return {
         "query": query,
@@ -107,7 +109,8 @@ def clients(facts: Facts, given: Mapping[str, str], now_ms: int) -> Values:
         "pages": pages,
         "bands": [(band, f"{band * 100:.0f}", page.bands.get(band, 0)) for band in reversed(BANDS) if band],
         "sorts": Sort,
-        "rows": [_shown(row, now_ms) for row in page.rows],
+        "tenants": facts.tenants.names if facts.tenants else [],
+        "rows": [_shown(row, now_ms) | _tenant_shown(row, facts.tenants) for row in page.rows],
         "week_trouble": facts.week.trouble,
         "evicted": facts.model.evicted,
     }
@@ -210,7 +213,7 @@ def overview(facts: Facts, _given: Mapping[str, str], now_ms: int) -> Values:
         ],
         "health": _flat(facts.health.answer) if facts.health.answer is not None else [],
         "health_trouble": facts.health.trouble,
-        "troubles": [(topic, trouble.line) for topic, trouble in facts.troubles.items() if trouble.line],
+        "skipped": [(feed.topic, feed.skipped) for feed in facts.feeds if feed.skipped],
         "waits": [_shown_wait(wait) for wait, _ in zip(model.waits(), range(10), strict=False)],
     }
 
@@ -353,6 +356,10 @@ def _shown(row: Row, now_ms: int) -> Values:
         "seen": duration(max(0, now_ms - row.seen_ms)) + " ago",
         "spark": svg.sparkline(row.points, row.limit, text),
     }
+
+
+def _tenant_shown(row: Row, tenants: Tenants | None) -> Values:
+    return {"tenant": short(tenant_of(row.key, tenants)) if tenants else ""}
 
 
 def _shown_wait(wait: Wait) -> Values:

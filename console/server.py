@@ -22,6 +22,7 @@ from console.live import Bounds, LiveModel
 from console.pages import DeadLetters, Facts
 from console.security import LOOPBACK_HOSTS
 from console.tables import Tables, WeekMinutes
+from reports.tenants import Tenants
 from state.errors import InvalidQuotaError
 from state.quotas.kinds import QuotaSettings
 from state.quotas.limits import LimitsView
@@ -48,7 +49,7 @@ class ConsoleOptions:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What the console reads: topics, tables by name, and the job's health port, if it has one."""
+    """What the console reads: topics, tables by name, the job's health port, if it has one, and whose clients are."""
 
     kafka: dict[str, str]
     topics: TopicSettings
@@ -56,6 +57,7 @@ class Sources:
     tables: dict[str, str]
     storage_options: dict[str, str]
     health: str | None
+    tenants: Tenants | None = None
 
 
 def token_of(token: str | None, file: Path | None) -> str | None:
@@ -129,12 +131,22 @@ def reading(sources: Sources, options: ConsoleOptions) -> Iterator[Facts]:
         TopicFeed(sources.kafka, topics.limits, take_limits),
         TopicFeed(sources.kafka, topics.dead_letters, take_dead_letters, now_ms - DEAD_LETTERS_MS),
     ]
-    troubles = {feed.topic: feed.trouble for feed in feeds}
     background: list[Any] = [*feeds, week, health]
     for each in background:
         each.start()
     try:
-        yield Facts(model, limits, dead_letters, week, tables, health, sources.quota, topics.decisions, troubles)
+        yield Facts(
+            model,
+            limits,
+            dead_letters,
+            week,
+            tables,
+            health,
+            sources.quota,
+            topics.decisions,
+            feeds,
+            sources.tenants,
+        )
     finally:
         for each in background:
             each.stop()

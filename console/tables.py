@@ -1,10 +1,10 @@
 """What the console asks of the Delta tables: minutes throttled in seven days, one decision, quota changes."""
 
 import logging
-import time
 from collections import Counter as Tally
 from collections.abc import Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from time import monotonic
 from typing import Any
 
 from console.live import CounterKey
@@ -20,6 +20,9 @@ log = logging.getLogger("sluice.console")
 
 DAYS = 7
 REFRESH_S = 60.0
+SETTLED = timedelta(hours=1)
+"""The audit query may write decisions of a day for a while after its end."""
+
 MOST_COUNTERS = 100_000
 MOST_CHANGES = 200
 STOP_S = 1.0
@@ -94,17 +97,17 @@ class Tables:
 class WeekMinutes:
     """Minutes throttled in the last DAYS days by counter, renewed in the background: today's every minute.
 
-    Days that are over are asked for once. A renewal takes at most a tenth of the time between two. `trouble` says why
-    there are no figures; `at_s` is when they were made.
+    A day that is over for SETTLED is asked for once more, and then no more. A renewal takes at most a tenth of the time
+    between two. `trouble` says why there are no figures.
     """
 
     def __init__(self, tables: Tables) -> None:
         self.minutes: Mapping[CounterKey, int] = {}
         self.changes: list[QuotaChange] = []
         self.trouble: str | None = "not read yet"
-        self.at_s: float | None = None
         self._tables = tables
         self._days: dict[date, dict[CounterKey, int]] = {}
+        self._settled: set[date] = set()
         self._thread = BackgroundThread("console-tables", self._renew, REFRESH_S)
 
     def start(self) -> None:
@@ -116,26 +119,28 @@ class WeekMinutes:
         self._thread.stop(STOP_S)
 
     def _renew(self) -> None:
-        started_s = time.monotonic()
+        started_s = monotonic()
         try:
             self.changes = self._tables.quota_changes()
         except QueryError as error:
             log.info("no history of quotas: %s", error)
         try:
-            self.renew(datetime.now(UTC).date())
+            self.renew(datetime.now(UTC))
         except QueryError as error:
             self.trouble = str(error)
-        self._thread.stopped.wait(9 * (time.monotonic() - started_s))
+        self._thread.stopped.wait(9 * (monotonic() - started_s))
 
-    def renew(self, today: date) -> None:
-        """Read the days that are not known, and today again. Raises QueryError."""
-        wanted = [today - timedelta(days=ago) for ago in range(DAYS)]
+    def renew(self, now: datetime) -> None:
+        """Read the days that are not settled, today among them; `now` is in UTC. Raises QueryError."""
+        wanted = [now.date() - timedelta(days=ago) for ago in range(DAYS)]
         for day in wanted:
-            # the decisions of yesterday may still come into its folder for a while
-            if day not in self._days or day == today or (day == wanted[1] and datetime.now(UTC).hour == 0):
+            if day not in self._settled:
                 self._days[day] = self._tables.minutes_of(day)
+                if now - datetime.combine(day, time.min, UTC) >= timedelta(days=1) + SETTLED:
+                    self._settled.add(day)
         self._days = {day: self._days[day] for day in wanted}
+        self._settled &= self._days.keys()
         total: Tally[CounterKey] = Tally()
         for minutes in self._days.values():
             total.update(minutes)
-        self.minutes, self.trouble, self.at_s = dict(total.most_common(MOST_COUNTERS)), None, time.time()
+        self.minutes, self.trouble = dict(total.most_common(MOST_COUNTERS)), None

@@ -1,7 +1,8 @@
 """Which tenant a client belongs to, by a file of globs."""
 
+import re
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -13,16 +14,16 @@ from reports.errors import TenantsFileError
 NO_TENANT = "(none)"
 """The tenant of clients that no entry of the file matches."""
 
-_MAX_CACHED = 100_000
+_MAX_CACHED = 1 << 18
 _KEYS = {"tenant", "users", "client_ids"}
 
 
 class Tenant(NamedTuple):
-    """A tenant, and globs of its users and client-ids: a client is the tenant's if one of each matches."""
+    """A tenant, and patterns of its users and client-ids: a client is the tenant's if both match."""
 
     name: str
-    users: Sequence[str]
-    client_ids: Sequence[str]
+    users: re.Pattern[str]
+    client_ids: re.Pattern[str]
 
 
 class Tenants:
@@ -30,12 +31,14 @@ class Tenants:
 
     def __init__(self, tenants: Sequence[Tenant] = ()) -> None:
         self._tenants = tenants
+        self.names = [*dict.fromkeys(tenant.name for tenant in tenants), NO_TENANT]
+        """The names in the order of the file, and at last NO_TENANT."""
         self.of = lru_cache(_MAX_CACHED)(self._of)
 
     def _of(self, user: str, client_id: str) -> str:
         """The tenant of a client, or NO_TENANT."""
         for tenant in self._tenants:
-            if _matches(user, tenant.users) and _matches(client_id, tenant.client_ids):
+            if tenant.users.match(user) and tenant.client_ids.match(client_id):
                 return tenant.name
         return NO_TENANT
 
@@ -66,7 +69,12 @@ def _tenant(entry: object, where: str) -> Tenant:
         raise TenantsFileError(f"{where} has tenant {name!r}; expected a name")
     if not entry.get("users") and not entry.get("client_ids"):
         raise TenantsFileError(f"{where} has neither users nor client_ids; expected a list of globs")
-    return Tenant(name, *(_globs(entry.get(key), f"{where} has {key}") for key in ("users", "client_ids")))
+    return Tenant(name, *(_pattern(entry.get(key), f"{where} has {key}") for key in ("users", "client_ids")))
+
+
+def _pattern(value: object, where: str) -> re.Pattern[str]:
+    """What a name has to match that any of the globs matches."""
+    return re.compile("|".join(map(translate, _globs(value, where))))
 
 
 def _globs(value: object, where: str) -> list[str]:
@@ -75,7 +83,3 @@ def _globs(value: object, where: str) -> list[str]:
     if not isinstance(value, list) or not value or not all(isinstance(glob, str) for glob in value):
         raise TenantsFileError(f"{where} {value!r}; expected a list of globs such as [team-a-*]")
     return value
-
-
-def _matches(name: str, globs: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, glob) for glob in globs)

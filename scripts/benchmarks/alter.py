@@ -17,12 +17,11 @@ from typing import Annotated
 
 import typer
 
+from scripts.benchmarks.calibration import STEPS, calibration_s
 from sinks.tables.quotas import QuotasTable
 from state.quotas.entity import QuotaEntity
 from state.quotas.entry import QuotaEntry
 from state.quotas.kinds import QuotaKind
-
-_CALIBRATION_STEPS = 5_000_000
 
 
 def measure_alter(
@@ -36,21 +35,15 @@ def measure_alter(
         QuotasTable(table).create(entries, "benchmark", datetime.now(UTC))
         loops, alters = [], []
         for run in range(runs):
-            loops.append(_seconds(_calibrate))
+            loops.append(calibration_s())
             alters.append(_seconds(lambda value=run + 1: _alter(table, value)))  # type: ignore[misc] # mypy can't infer a lambda with a default
-    print(f"alter with {quotas} quotas: {median(alters):.2f} s; a loop of {_CALIBRATION_STEPS}: {median(loops):.2f} s")
+    print(f"alter with {quotas} quotas: {median(alters):.2f} s; a loop of {STEPS}: {median(loops):.2f} s")
 
 
 def _alter(table: str, value: int) -> None:
     config = f"producer_byte_rate={value}"
     command = ["quotas", "alter", "--user", "u0", "--add-config", config, "--as", "benchmark", "--table", table]
     subprocess.run([sys.executable, "-m", "streaming.cli.main", *command], check=True, stdout=subprocess.DEVNULL)
-
-
-def _calibrate() -> None:
-    total = 0
-    for step in range(_CALIBRATION_STEPS):
-        total += step * step
 
 
 def _seconds(action: Callable[[], None]) -> float:

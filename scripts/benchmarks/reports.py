@@ -20,6 +20,7 @@ import typer
 from deltalake import write_deltalake
 
 from reports.span import to_ms
+from scripts.benchmarks.calibration import STEPS, calibration_s
 from sinks.tables.quotas import QuotasTable
 
 DAY = datetime(2026, 11, 2, tzinfo=UTC)
@@ -46,6 +47,7 @@ def measure_reports(
         settings.write_text(f"delta: {{decisions: {where / 'decisions'}, quotas: {where / 'quotas'}}}\n")
         day = ["--from", f"{DAY:%Y-%m-%d}", "--to", f"{DAY + timedelta(days=1):%Y-%m-%d}"]
         end = ["--at", f"{DAY + timedelta(days=1):%Y-%m-%d}"]
+        print(f"load {os.getloadavg()[0]:.1f}, a loop of {STEPS}: {calibration_s():.2f} s", flush=True)
         for command in (
             ["explain", f"quota-requests-0-{decisions // 2}"],
             ["explain", "--user", "user-7", "--client-id", "app", *end],
@@ -55,8 +57,8 @@ def measure_reports(
             ["usage", "--by", "topic", "--per", "day", "--format", "csv", *day],
             ["slo", *day],
         ):
-            seconds, mebibytes = _run(command, settings)
-            print(f"sluice {' '.join(command)}: {seconds:.1f} s, {mebibytes:.0f} MiB", flush=True)
+            seconds, cpu_s, mebibytes = _run(command, settings)
+            print(f"sluice {' '.join(command)}: {seconds:.1f} s, {cpu_s:.1f} s of CPU, {mebibytes:.0f} MiB", flush=True)
 
 
 def _write(where: Path, decisions: int, clients: int) -> None:
@@ -124,16 +126,17 @@ def _same(value: object, count: int, kind: pa.DataType | None = None) -> pa.Arra
     return pa.repeat(pa.scalar(value, kind), count)
 
 
-def _run(command: list[str], settings: Path) -> tuple[float, float]:
-    """Seconds, and the greatest memory of the process in MiB."""
+def _run(command: list[str], settings: Path) -> tuple[float, float, float]:
+    """Seconds, those of CPU, and the greatest memory of the process in MiB."""
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}  # else each start compiles what an install has compiled
+    command = [sys.executable, "-m", "streaming.cli.main", *command, "--config", str(settings)]
     started = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "streaming.cli.main", *command, "--config", str(settings)], stdout=subprocess.DEVNULL
-    )
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     per_mebibyte = 2**20 if sys.platform == "darwin" else 2**10  # ru_maxrss is in bytes on macOS, else in KiB
-    return time.perf_counter() - started, usage.ru_maxrss / per_mebibyte
+    cpu_s = usage.ru_utime + usage.ru_stime
+    return time.perf_counter() - started, cpu_s, usage.ru_maxrss / per_mebibyte
 
 
 if __name__ == "__main__":

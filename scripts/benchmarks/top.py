@@ -88,7 +88,8 @@ def _look(settings: Path) -> tuple[float, float, int]:
     """Seconds, seconds of CPU, and decisions read."""
     command = [sys.executable, "-m", "streaming.cli.main", "top", "--once", "--config", str(settings)]
     started = time.perf_counter()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}  # else each start compiles what an install has compiled
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         output = process.stdout.read() if process.stdout else ""
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)

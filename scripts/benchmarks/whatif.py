@@ -22,6 +22,7 @@ import pyarrow as pa
 import typer
 from deltalake import DeltaTable, write_deltalake
 
+from scripts.benchmarks.calibration import STEPS, calibration_s
 from state.arithmetic.columns import Integers
 
 START_MS = 1_780_000_000_000
@@ -70,7 +71,8 @@ def measure_whatif(
             f"{rows} decisions in {len(DeltaTable(str(table)).file_uris())} files, {processes} processes: "
             f"{seconds:.1f} s ({rows / seconds:.0f}/s, {hours * 3600 / seconds:.0f} times the recorded time at "
             f"{rate}/s), CPU {cpu_s:.1f} s, {mebibytes:.0f} MiB at most in one process, load {os.getloadavg()[0]:.1f}; "
-            f"{found['total']['throttled_now']} of {found['total']['requests']} requests throttled",
+            f"{found['total']['throttled_now']} of {found['total']['requests']} requests throttled; "
+            f"a loop of {STEPS}: {calibration_s():.2f} s",
             flush=True,
         )
 

@@ -14,6 +14,7 @@ from configs.kafka import connect
 from scripts.command import EXIT_FAILED
 from scripts.demo.broker_view import ClientUse, client_lines, clients_table, summary_lines
 from scripts.demo.console import commands_to_try, waiting, waiting_for_job
+from scripts.demo.web_console import WebConsole
 from scripts.testbed.broker import free_ports
 from scripts.testbed.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster, wait_for_gateways
 from scripts.testbed.cluster import Cluster, create_topic
@@ -37,7 +38,9 @@ _LINE_SECONDS = 5.0
 _POLL_SECONDS = 0.5
 
 
-def run_with_brokers(size: int, seconds: float, fresh: bool, stop: Event, console: Console) -> int:
+def run_with_brokers(
+    size: int, seconds: float, stop: Event, console: Console, *, fresh: bool, web_console: bool
+) -> int:
     """Run it until `stop` or for so long; 0 if no client ended by itself."""
     with ExitStack() as stack:
         folder, client_id = stack.enter_context(work_folder(f"run-brokers-{size}", fresh)), new_exempt_client_id()
@@ -54,10 +57,13 @@ def run_with_brokers(size: int, seconds: float, fresh: bool, stop: Event, consol
         _make_topic(cluster, size)
         with waiting(console, lambda: "for the first decisions: Java and the workers warm up"):
             wait_for_gateways(job.settings, size)
+        web = WebConsole(folder, job.settings_file) if web_console else None
+        if web is not None:
+            stack.callback(web.stop)
         heartbeats = Heartbeats(job.settings)
         stack.callback(heartbeats.close)
         clients = [_client(folder, cluster, name) for name in _CLIENTS]
-        code = _show(cluster, clients, job, heartbeats, seconds, stop, console)
+        code = _show(cluster, clients, job, heartbeats, web, seconds, stop, console)
         for client in clients:
             client.stop()
         with waiting(console, lambda: "for the job to stop"):
@@ -103,6 +109,7 @@ def _show(
     clients: list[FullSpeedClient],
     job: SluiceJob,
     heartbeats: Heartbeats,
+    web: WebConsole | None,
     seconds: float,
     stop: Event,
     console: Console,
@@ -118,6 +125,8 @@ def _show(
             if not cluster.alive:
                 cluster.brokers[-1].check()
             job.running()
+            if web is not None:
+                web.keep(console)
             if ended := [client.name for client in clients if not client.alive]:
                 console.print(f"{', '.join(ended)} ended; see {job.folder}/{ended[0]}.log")
                 return EXIT_FAILED

@@ -60,6 +60,7 @@ def commands_to_try(settings_file: Path, health: HealthSettings) -> str:
             f"  {sluice} quotas alter --user alice --add-config producer_byte_rate=1048576 --config {config}",
             f"  {sluice} quotas resolve --user alice --client-id reporting --config {config}",
             f"  {sluice} quotas history --config {config}",
+            f"  {sluice} top --config {config}",
             f"  {sluice} doctor --config {config}",
             *probes,
         )

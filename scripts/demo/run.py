@@ -23,6 +23,7 @@ from scripts.command import EXIT_FAILED, run_command, stop_on_signals
 from scripts.demo.brokers import run_with_brokers
 from scripts.demo.console import commands_to_try, waiting, waiting_for_job
 from scripts.demo.view import client_line, line, overview
+from scripts.demo.web_console import WebConsole
 from scripts.testbed.broker import Broker, free_ports
 from scripts.testbed.job import TABLES, RunError, Sections, SluiceJob, storage_in, wait_until
 from scripts.testbed.live_counts import LiveCounts
@@ -55,7 +56,7 @@ class RunOptions(TrafficOptions):
 
     A second Ctrl-C ends all processes immediately. The embedded broker is not started when --bootstrap-servers or
     --config names a Kafka cluster. With --brokers there are so many of them with the broker plugin, which holds real
-    clients that go as fast as they are let; of the other options --seconds and --fresh count.
+    clients that go as fast as they are let; of the other options --seconds, --fresh and --no-console count.
     """
 
     bootstrap_servers: BootstrapServers = None
@@ -70,6 +71,9 @@ class RunOptions(TrafficOptions):
     brokers: Annotated[
         int | None, typer.Option(min=1, max=9, metavar="N", help="Brokers with the plugin, and clients at full speed.")
     ] = None
+    console: Annotated[
+        bool, typer.Option("--console/--no-console", help="A web page of the clients, from the first decision on.")
+    ] = True
 
 
 def run_demo(options: RunOptions) -> int:
@@ -78,7 +82,9 @@ def run_demo(options: RunOptions) -> int:
     if options.brokers is not None:
         if options.bootstrap_servers or options.config:
             raise typer.BadParameter("--brokers starts brokers of its own; expected no --bootstrap-servers or --config")
-        return run_with_brokers(options.brokers, options.seconds, options.fresh, stop, console)
+        return run_with_brokers(
+            options.brokers, options.seconds, stop, console, fresh=options.fresh, web_console=options.console
+        )
     with ExitStack() as stack:
         folder = stack.enter_context(work_folder("run", options.fresh))
         bootstrap_servers, broker = options.bootstrap_servers, None
@@ -103,7 +109,10 @@ def run_demo(options: RunOptions) -> int:
             console.print("stopped while the job was starting; nothing was published")
             return 0
         print(commands_to_try(job.settings_file, settings.health), flush=True)
-        return _Demo(options, broker, job, counts, stop, console).run()
+        web = WebConsole(folder, job.settings_file) if options.console else None
+        if web is not None:
+            stack.callback(web.stop)
+        return _Demo(options, broker, job, counts, stop, console, web).run()
 
 
 def _layers(config: Path | None, folder: Path, bootstrap_servers: str | None) -> list[Sections]:
@@ -142,8 +151,10 @@ class _Demo:
         counts: LiveCounts,
         stop: Event,
         console: Console,
+        web: WebConsole | None = None,
     ) -> None:
         self._options = options
+        self._web = web
         self._broker = broker
         self._job = job
         self._settings = job.settings
@@ -198,6 +209,8 @@ class _Demo:
                 if self._broker is not None:
                     self._broker.check()
                 self._job.running()
+                if self._web is not None and self._counts.answered:
+                    self._web.keep(self._console)
                 elapsed_s = time.monotonic() - begun
                 numbers = (self._counts, self._job.status(), self._sent.events, self._sent.events / elapsed_s)
                 if live is not None:

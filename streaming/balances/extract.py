@@ -1,12 +1,17 @@
 """Reads all balances from the enforce query's checkpoint, as of its last committed micro-batch."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import or_
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql.functions import col as column
+from pyspark.sql.functions import contains, lit, when
 
-from configs.settings import Settings
+from configs.settings import Properties, Settings
 from streaming.balances.file import Balances
 from streaming.balances.imported import ImportedBalances, read_imported_start
 from streaming.checkpoint.batch_log import BatchLog
@@ -16,6 +21,13 @@ from streaming.checkpoint.page_keys import page_of_spark_key
 from streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
 from streaming.errors import CheckpointError
 from streaming.runtime.query_errors import reason_of
+
+_BESIDE_THE_JOB = {
+    "spark.master": "local[2]",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+"""Section `spark` of a reader: it takes neither executors of the job's cluster nor the address of its driver."""
 
 
 def required_origin(checkpoint: Checkpoint) -> Origin:
@@ -44,7 +56,8 @@ def stored_balances(settings: Settings) -> Balances:
     pages = ImportedBalances.at(checkpoint, start).all_pages()
     if committed >= 0:
         offsets = committed_offsets(checkpoint, committed, origin.requests_topic)
-        pages |= _stored_pages(settings, checkpoint.location, committed)  # a stored page includes what was imported
+        stored = _stored_pages(settings, checkpoint.location, committed)  # a stored page includes what was imported
+        pages |= {number: page for number, page in stored.items() if page is not None}
         if last_committed(settings, checkpoint) != committed:  # a URI can't be locked
             raise CheckpointError(f"a job works on {checkpoint.location}; stop it with SIGTERM first")
     return Balances(origin, offsets, pages)
@@ -84,15 +97,42 @@ def stored_partitions(checkpoint: Checkpoint, batch_id: int) -> int | None:
         return None
 
 
-def _stored_pages(settings: Settings, location: str, batch_id: int) -> dict[int, bytes]:
+def committed_pages(settings: Settings, parts: Sequence[bytes]) -> tuple[Origin, int, dict[int, bytes]]:
+    """What the checkpoint was made with, its last committed micro-batch, and the pages then that have any of `parts`.
+
+    A job may work on the checkpoint meanwhile: a committed version doesn't change, and Spark keeps a hundred of them.
+    The micro-batch is -1 for balances that are imported and not charged yet. Raises CheckpointError without balances.
+    """
+    checkpoint = Checkpoint(settings.enforce.checkpoint)
+    origin, start = required_origin(checkpoint), read_imported_start(checkpoint)
+    if (difference := origin.difference_but_pages(settings)) is not None:
+        raise CheckpointError(f"{checkpoint.location} was made with {difference}; give the settings of its job")
+    committed = check_spark_files(checkpoint).committed
+    if start is None and committed < 0:
+        raise CheckpointError(f"{checkpoint.location} has no balances yet: its job has committed no micro-batch")
+    pages: dict[int, bytes | None] = {**ImportedBalances.at(checkpoint, start).all_pages()}
+    if committed >= 0:
+        beside_the_job = replace(settings, spark=Properties(settings.spark | _BESIDE_THE_JOB))
+        pages |= _stored_pages(beside_the_job, checkpoint.location, committed, parts)
+    return origin, committed, {number: page for number, page in pages.items() if page is not None}
+
+
+def _stored_pages(
+    settings: Settings, location: str, batch_id: int, parts: Sequence[bytes] = (b"",)
+) -> dict[int, bytes | None]:
+    """The pages of a micro-batch; None for one that has none of `parts` in its bytes. All have the empty one."""
     from streaming.runtime.session import start_session  # takes a second to import, and isn't always needed
 
     spark = start_session(settings)
     try:
         _ = spark.streams  # SPARK-58973: reading state needs a coordinator that Spark sets up with this, and only then
         state = spark.read.format("statestore").option("batchId", batch_id).load(location)
-        rows: Iterator[tuple[int, bytes]] = state.select("key.shard_key", "value.groupState.payload").toLocalIterator()
-        return {page_of_spark_key(key): bytes(payload) for key, payload in rows}
+        payload = column("value.groupState.payload")
+        has_any = reduce(or_, (contains(payload, lit(part)) for part in parts))
+        rows: Iterator[tuple[int, bytes | None]] = state.select(
+            "key.shard_key", when(has_any, payload)
+        ).toLocalIterator()
+        return {page_of_spark_key(key): None if page is None else bytes(page) for key, page in rows}
     except (PySparkException, Py4JError) as error:
         raise CheckpointError(f"{location}: {reason_of(error, 'enforce').text}") from error
     finally:

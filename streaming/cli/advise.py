@@ -11,7 +11,6 @@ import typer
 from configs.settings import Settings
 from reports.span import Span, read_span
 from sinks.errors import QuotasTableError
-from sinks.tables.quotas import QuotasTable
 from state.quotas.entry import QuotaEntry
 from state.quotas.kinds import CLIENT_KINDS, QuotaKind
 from streaming.cli.changes import merged
@@ -81,6 +80,8 @@ def _kinds(quota: str | None) -> Sequence[QuotaKind]:
 
 def _in_force(settings: Settings) -> list[QuotaEntry]:
     """The quotas in force; none where there is no table yet."""
+    from sinks.tables.quotas import QuotasTable  # deltalake is slow to import
+
     try:
         return QuotasTable(settings.delta.quotas, settings.delta.storage_options).entries()
     except QuotasTableError as error:

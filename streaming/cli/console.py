@@ -28,6 +28,9 @@ def console(
     max_clients: Annotated[
         int, typer.Option(help="Counters kept; the least recently charged go first.", min=1, max=5_000_000)
     ] = 200_000,
+    tenants: Annotated[
+        Path | None, typer.Option("--tenants", help="YAML: a list of {tenant, users, client_ids}, as of sluice usage.")
+    ] = None,
 ) -> None:
     """Show clients, their limits, usage and waits on a web page, until Ctrl-C or SIGTERM; prints its address.
 
@@ -40,14 +43,15 @@ def console(
 
     options = ConsoleOptions(address, port, token_of(token, token_file), max_clients)
     check_address(options)
-    with reading(_sources(settings), options) as facts:
+    with reading(_sources(settings, tenants), options) as facts:
         server = ConsoleServer(facts, options)
         typer.echo(f"Sluice console: {server.url}")
         server.serve()
 
 
-def _sources(settings: Settings) -> "Sources":
+def _sources(settings: Settings, tenants: Path | None) -> "Sources":
     from console.server import Sources
+    from reports.tenants import read_tenants
 
     host = "127.0.0.1" if settings.health.address == "0.0.0.0" else settings.health.address  # noqa: S104 # compared
     return Sources(
@@ -57,4 +61,5 @@ def _sources(settings: Settings) -> "Sources":
         {name: getattr(settings.delta, name) for name in TABLES},
         dict(settings.delta.storage_options),
         f"http://{host}:{settings.health.port}" if settings.health.port else None,
+        None if tenants is None else read_tenants(tenants),
     )

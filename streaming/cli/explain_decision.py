@@ -10,7 +10,7 @@ import typer
 from streaming.cli.job_settings import job_settings
 from streaming.cli.options import ConfigOption, UsageError
 from streaming.cli.sql import no_rows_hint
-from streaming.cli.tables import printable
+from streaming.cli.tables import json_safe, printable
 
 if TYPE_CHECKING:
     from reports.explain import Explained, Limit
@@ -59,7 +59,7 @@ def explain(
     for position, decision in enumerate(decisions):
         explained = explain_decision(tables, decision)
         if json_output:
-            typer.echo(msgspec.json.encode(_mapping(explained), enc_hook=str).decode())
+            typer.echo(json_safe(msgspec.json.encode(_mapping(explained), enc_hook=str).decode()))
         else:
             lines = [*([""] if position else []), *explained_lines(explained)]
             typer.echo("\n".join(printable(line) for line in lines))

@@ -4,7 +4,6 @@ import logging
 import os
 import signal
 import sys
-from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +19,7 @@ from state.decisions.control import Unmute, UnmutedEntity, check_unmute
 from state.errors import InvalidQuotaError, InvalidRequestError, SluiceError
 from state.quotas.resolution import Quotas
 from streaming.cli.advise import advise
+from streaming.cli.balance import balance
 from streaming.cli.console import console
 from streaming.cli.explain_decision import explain
 from streaming.cli.job_settings import job_settings, settings_file
@@ -57,6 +57,8 @@ def help_without_command(
 ) -> None:
     """Kafka-style quotas, enforced in real time and cluster-wide on Spark."""
     if version:
+        from importlib.metadata import version as installed_version  # slow to import, as a mail parser comes with it
+
         typer.echo(f"sluice {installed_version('sluice')}")
         raise typer.Exit
     if context.invoked_subcommand is None:
@@ -225,6 +227,7 @@ def maintain(
         typer.echo(str(done))
 
 
+app.command()(balance)
 app.command()(explain)
 app.command()(slo)
 app.command()(sql)

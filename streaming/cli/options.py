@@ -5,16 +5,18 @@ from enum import StrEnum
 from functools import cached_property
 from getpass import getuser
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from configs.settings import Settings
-from sinks.tables.quotas import QuotasTable
 from state.quotas.alteration import FilterComponent as EntityFilter
 from state.quotas.alteration import RawEntity, check_entity, check_filter
 from streaming.cli.job_settings import CONFIG_VARIABLE, job_settings
+
+if TYPE_CHECKING:
+    from sinks.tables.quotas import QuotasTable
 
 ConfigOption = Annotated[
     Path | None,
@@ -185,8 +187,10 @@ class TableOptions:
         settings = self.settings()
         return settings.quotas.source == "kafka" and self.table in (None, settings.delta.quotas)
 
-    def quotas_table(self) -> QuotasTable:
+    def quotas_table(self) -> "QuotasTable":
         """The table, which may not exist: only the job makes it. Raises InvalidSettingsError."""
+        from sinks.tables.quotas import QuotasTable  # deltalake is slow to import
+
         delta = self.settings().delta
         return QuotasTable(self.table or delta.quotas, delta.storage_options)
 

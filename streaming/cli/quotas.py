@@ -7,14 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from configs.quotas import load_quotas_file
 from sinks.errors import QuotasTableError, UsageUnknownError
-from sinks.tables.quotas import QuotaChange
-from sinks.tables.recent_usage import RecentUsage
 from state.quotas.alteration import FilterComponent, matches
 from state.quotas.cluster import client_quotas, is_mirrored
 from state.quotas.entity import QuotaEntity
@@ -32,6 +30,7 @@ from streaming.cli.options import (
     UsageError,
     command_group,
 )
+from streaming.cli.tables import json_safe
 from streaming.cli.text import (
     change_text,
     describe_lines,
@@ -42,7 +41,10 @@ from streaming.cli.text import (
     read_properties,
     read_zookeeper_file,
 )
-from streaming.cli.tight import Recent, freshness_note, recent_of, tight_limits
+
+if TYPE_CHECKING:
+    from sinks.tables.quotas import QuotaChange
+    from streaming.cli.tight import Recent
 
 EXIT_FAILED = 1
 
@@ -296,6 +298,8 @@ def _check_not_tight(
         return
     if not recent:
         return
+    from streaming.cli.tight import tight_limits  # deltalake is slow to import
+
     before, after = _preview(table, change)
     tight = list(tight_limits([new for _, new in differences(before, after) if new], after, recent))
     if not tight:
@@ -308,11 +312,14 @@ def _check_not_tight(
         typer.confirm("Set it all the same?", abort=True, err=True)
 
 
-def _recent_usage(table: TableOptions, target: QuotaEntity, added: Mapping[str, float]) -> Recent:
+def _recent_usage(table: TableOptions, target: QuotaEntity, added: Mapping[str, float]) -> "Recent":
     """What limits are compared with; standard error says if that isn't up to date. Raises UsageUnknownError."""
     delta, now = table.settings().delta, datetime.now(UTC)
     if table.table is not None and table.table != delta.quotas:
         raise UsageUnknownError("--table names no table of metrics")
+    from sinks.tables.recent_usage import RecentUsage
+    from streaming.cli.tight import freshness_note, recent_of
+
     usage = RecentUsage(delta.quota_metrics, delta.storage_options, now)
     if note := freshness_note(usage.recorded_until(), now):
         typer.echo(f"sluice: {note}", err=True)
@@ -376,12 +383,12 @@ def _print_dry_run(entity: QuotaEntity, before: Sequence[QuotaEntry], after: Seq
     _print_lines(reach_lines(entity, kinds, [entry for entry in after if entry.mode is mode]))
 
 
-def _change_line(change: QuotaChange) -> str:
+def _change_line(change: "QuotaChange") -> str:
     what = change_text(change.old, change.new)
     return f"version {change.version}  {_time_text(change.changed_at)}  {change.changed_by}  {what}"
 
 
-def _change_json(change: QuotaChange) -> dict[str, Any]:
+def _change_json(change: "QuotaChange") -> dict[str, Any]:
     return {
         "version": change.version,
         "changed_by": change.changed_by,
@@ -407,7 +414,7 @@ def _time_text(at: datetime) -> str:
 
 
 def _print_json(content: object) -> None:
-    typer.echo(json.dumps(content, ensure_ascii=False, indent=2))
+    typer.echo(json_safe(json.dumps(content, ensure_ascii=False, indent=2)))
 
 
 def _print_lines(lines: Iterable[str]) -> None:

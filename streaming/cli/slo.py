@@ -10,7 +10,7 @@ from streaming.cli.job_settings import job_settings
 from streaming.cli.options import ConfigOption
 from streaming.cli.span import ToOption, from_option
 from streaming.cli.sql import no_rows_hint
-from streaming.cli.tables import printable
+from streaming.cli.tables import json_safe, printable
 
 
 def slo(
@@ -50,7 +50,7 @@ def slo(
             "share": found.share,
             "worst": [client._asdict() for client in found.worst],
         }
-        typer.echo(msgspec.json.encode(answer).decode())
+        typer.echo(json_safe(msgspec.json.encode(answer).decode()))
         return
     share = "" if found.share is None else f" ({100 * found.share:.2f} %)"
     within = f"{found.within} of {found.clients} clients{share}"

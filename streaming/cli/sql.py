@@ -11,7 +11,7 @@ import typer
 
 from streaming.cli.job_settings import job_settings
 from streaming.cli.options import ConfigOption
-from streaming.cli.tables import csv_safe, printable, write_csv
+from streaming.cli.tables import csv_safe, json_safe, printable, write_csv
 
 if TYPE_CHECKING:
     from sinks.tables.sql import Rows
@@ -108,7 +108,7 @@ def _text(value: object) -> str:
 
 def _json(value: object) -> str:
     """NaN and the infinities, which JSON doesn't have, become null."""
-    return msgspec.json.encode(value, enc_hook=str).decode()
+    return json_safe(msgspec.json.encode(value, enc_hook=str).decode())
 
 
 _PRINTERS: dict[OutputFormat, Callable[["Rows", TextIO], None]] = {

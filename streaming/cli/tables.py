@@ -1,11 +1,14 @@
 """Tables and names for a terminal and for spreadsheets."""
 
 import csv
+import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""What makes a spreadsheet take a text for a formula."""
+_FORMULA = re.compile(r"(?:^|(?<=;))(?=[\t\r\n]|\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
+"""Where a spreadsheet takes a text for a formula: at its start, and after a semicolon, which ends a cell where commas
+are decimal. The last four signs are the first ones in full width."""
 
 
 def printable(text: str) -> str:
@@ -37,17 +40,30 @@ def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterato
         yield "  ".join(cells).rstrip()
 
 
+def json_safe(text: str) -> str:
+    r"""The JSON text with escapes for what a terminal would execute, or turn: JSON itself escapes a part of them alone.
+
+    >>> json_safe('{"user": "al\x9bice\u202e \u6771"}')
+    '{"user": "al\\u009bice\\u202e \u6771"}'
+    """
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() or sign == "\n" else json.dumps(sign)[1:-1] for sign in text)
+
+
 def csv_safe(text: str) -> str:
     """The text, with a single quote before what a spreadsheet would take for a formula.
 
-    >>> csv_safe("=1+1"), csv_safe("alice")
-    ("'=1+1", 'alice')
+    >>> csv_safe("=1+1"), csv_safe("alice"), csv_safe("a;=1+1;b")
+    ("'=1+1", 'alice', "a;'=1+1;b")
     """
-    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
+    return _FORMULA.sub("'", text)
 
 
 def write_csv(columns: Sequence[str], rows: Iterable[Sequence[object]], out: TextIO) -> None:
-    """Write the rows as CSV. Give names through `csv_safe`."""
+    """Write the rows as CSV, to a terminal with control characters escaped. Give names through `csv_safe`."""
+    if out.isatty():
+        rows = ([printable(value) if isinstance(value, str) else value for value in row] for row in rows)
     plain = csv.writer(out, lineterminator="\n")
     # Python before 3.13 doesn't quote a lone carriage return, which a spreadsheet takes for the end of a row.
     quoted = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_ALL)

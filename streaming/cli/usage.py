@@ -16,7 +16,7 @@ from streaming.cli.job_settings import job_settings
 from streaming.cli.options import ConfigOption, UsageError
 from streaming.cli.span import ToOption, from_option
 from streaming.cli.sql import no_rows_hint
-from streaming.cli.tables import csv_safe, printable, write_csv
+from streaming.cli.tables import csv_safe, json_safe, printable, write_csv
 
 if TYPE_CHECKING:
     from reports.usage import Used
@@ -95,7 +95,7 @@ def _csv(columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
 
 def _json(columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
     for row in rows:
-        sys.stdout.write(msgspec.json.encode(dict(zip(columns, row, strict=True))).decode() + "\n")
+        sys.stdout.write(json_safe(msgspec.json.encode(dict(zip(columns, row, strict=True))).decode()) + "\n")
 
 
 def _table(columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:

@@ -12,12 +12,11 @@ import typer
 from configs.quotas import load_quotas_file
 from configs.settings import Settings
 from reports.span import read_span
-from sinks.tables.quotas import QuotasTable
 from state.quotas.entry import QuotaEntry
 from streaming.cli.job_settings import job_settings
 from streaming.cli.options import ConfigOption, UsageError
 from streaming.cli.span import ToOption, from_option
-from streaming.cli.tables import printable, text_table
+from streaming.cli.tables import json_safe, printable, text_table
 from streaming.cli.text import entity_text, value_text
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def whatif(
     replayed = replay(task, processes)
     if json_output:
         heading = {"from_ms": span.start_ms, "to_ms": span.end_ms, "decisions": replayed.rows}
-        typer.echo(json.dumps(heading | _report_json(replayed, scenarios), ensure_ascii=False, indent=2))
+        typer.echo(json_safe(json.dumps(heading | _report_json(replayed, scenarios), ensure_ascii=False, indent=2)))
         return
     typer.echo(f"{time_text(span.start_ms)} to {time_text(span.end_ms)}: {replayed.rows} decisions")
     for line in report_lines(replayed, scenarios):
@@ -153,6 +152,7 @@ def _report_json(replayed: "Replayed", scenarios: Sequence[Sequence[QuotaEntry]]
 
 def _stepped(settings: Settings, wanted: Sequence[QuotaEntry], steps: int) -> list[list[QuotaEntry]]:
     """The quotas of each step, beginning with those in force."""
+    from sinks.tables.quotas import QuotasTable  # deltalake is slow to import
     from streaming.whatif.steps import stepped
 
     present = QuotasTable(settings.delta.quotas, settings.delta.storage_options).entries()

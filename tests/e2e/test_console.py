@@ -80,7 +80,7 @@ def write(path: Path, *rows: dict[str, Any]) -> str:
 
 def minutes(path: str, today: datetime) -> dict[CounterKey, int]:
     week = WeekMinutes(Tables({"decisions": path, "quotas": path}, {}))
-    week.renew(today.date())
+    week.renew(today)
     return dict(week.minutes)
 
 

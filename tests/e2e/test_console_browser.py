@@ -4,6 +4,8 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from console.pages import Facts
 from console.server import ConsoleOptions, ConsoleServer
+from reports.tenants import read_tenants
 from scripts.testbed.browser import Browser
 from state.quotas.entity import QuotaEntity
 from state.quotas.entry import QuotaEntry
@@ -72,6 +75,19 @@ def test_a_click_on_a_heading_sorts_and_a_search_finds(facts: Facts) -> None:
         browser.press("Enter")
         browser.wait_for(f"JSON.stringify({NAMES}) === '[\"carol\"]'")
         assert "search=CAR" in browser.run("location.search")
+
+
+def test_a_tenant_is_chosen_and_stays_in_the_address(facts: Facts, tmp_path: Path) -> None:
+    (tmp_path / "tenants.yaml").write_text("[{tenant: shop, users: [a*, c*]}]")
+    facts = replace(facts, tenants=read_tenants(tmp_path / "tenants.yaml"))
+    with opened(facts) as (browser, _):
+        browser.run("document.querySelector('select[name=tenant]').value = 'shop'")
+        browser.run("document.querySelector('form button').click()")
+        browser.wait_for(f'JSON.stringify({NAMES}) === \'["carol","alice"]\'')
+        assert "tenant=shop" in browser.run("location.search")
+        browser.run("document.querySelector('#clients thead a').click()")
+        browser.wait_for(f'JSON.stringify({NAMES}) === \'["alice","carol"]\'')
+        assert browser.run("document.querySelector('select[name=tenant]').value") == "shop"
 
 
 @pytest.mark.alone

@@ -10,11 +10,12 @@ import pytest
 
 from scripts.testbed.processes import descendants
 from tests.e2e.job_process import wait_until
+from tests.unit.test_web_console import answers
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
 
 
-def test_a_run_whose_broker_dies_ends_with_one_line_that_says_so(tmp_path: Path) -> None:
+def test_a_run_has_its_console_and_ends_with_one_line_if_its_broker_dies(tmp_path: Path) -> None:
     (tmp_path / "configs").symlink_to(Path("configs").absolute())
     log, errors = tmp_path / "output", tmp_path / "errors"
     with log.open("w") as output, errors.open("w") as said:
@@ -26,6 +27,9 @@ def test_a_run_whose_broker_dies_ends_with_one_line_that_says_so(tmp_path: Path)
             stderr=said,
         )
     try:
+        wait_until(lambda: "in a browser: " in log.read_text() or run.poll() is not None, 180)
+        url = log.read_text().partition("in a browser: ")[2].split()[0]
+        wait_until(lambda: answers(url), 60)
         wait_until(lambda: " decisions" in log.read_text() or run.poll() is not None, 180)
         (broker,) = [pid for pid, command in descendants(run.pid).items() if "kafka.Kafka" in command]
         os.kill(broker, signal.SIGKILL)

@@ -19,6 +19,7 @@ from streaming.balances.file import Balances
 from streaming.balances.imported import store_imported
 from streaming.checkpoint.folder import Checkpoint
 from streaming.checkpoint.origin import Origin
+from streaming.checkpoint.spark_files import check_spark_files
 from streaming.enforce.simulation import Simulation
 from streaming.enforce.starting_offsets import starting_offsets
 from streaming.errors import CheckpointError
@@ -44,10 +45,15 @@ def job_with(folder: Path, broker: str, checkpoint: str, pages: int, shuffle_par
     return JobProcess(folder, broker, QUOTAS, state={"pages": pages}, enforce=enforce)
 
 
+def sluice(job: JobProcess, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """`sluice ...` with the settings of the job."""
+    command = [sys.executable, "-m", "streaming.cli.main", *map(str, arguments)]
+    return subprocess.run([*command, "--config", str(job.settings_file)], capture_output=True, text=True, check=False)
+
+
 def state(job: JobProcess, *arguments: object) -> subprocess.CompletedProcess[str]:
     """`sluice state ...` with the settings of the job."""
-    command = [sys.executable, "-m", "streaming.cli.main", "state", *map(str, arguments)]
-    return subprocess.run([*command, "--config", str(job.settings_file)], capture_output=True, text=True, check=False)
+    return sluice(job, "state", *arguments)
 
 
 def stop_after_a_micro_batch(job: JobProcess, requests: int) -> int:
@@ -107,6 +113,36 @@ def test_balances_survive_other_pages_partitions_and_checkpoints(kafka_broker: s
     assert len({decision["job_id"] for decision in job.decisions()}) == 2
     last = [decision for decision in decisions.values() if decision["request_id"].startswith("last ")]
     assert [decision["verdict"] for decision in last] == ["REJECT"] * EARLY_USERS
+
+
+def test_a_running_jobs_balances_are_read_beside_it(kafka_broker: str, tmp_path: Path) -> None:
+    """To the last token; the checkpoint stays as it is, and the job goes on."""
+    folder = tmp_path / "read"
+    job = job_with(folder, kafka_broker, "checkpoint", pages=8, shuffle_partitions=2)
+    user, start_ms = "O=A|\x1b[2J", time.time_ns() // 1_000_000
+    ensure_topics(job.settings.topics, job.settings.kafka)
+    job.publish([creates(user, [10_000], start_ms, "first"), creates("other", [10_000], start_ms, "other")])
+    job.start()
+    job.answered(2)
+    wait_until(lambda: check_spark_files(Checkpoint(job.settings.enforce.checkpoint)).committed >= 0, 60)
+    before = files_of(folder / "checkpoint")
+
+    found = sluice(job, "balance", "--user", user, "--json")
+
+    assert found.returncode == 0, found.stderr
+    assert files_of(folder / "checkpoint") == before
+    answer = json.loads(found.stdout)
+    (tokens,) = [counter for counter in answer["counters"] if counter["quota"] == "controller_mutation_rate"]
+    assert (tokens["entity"], tokens["limit"], tokens["last_event_ms"]) == ({"user": user}, 5.0, start_ms)
+    assert tokens["tokens"] == 55.0 - 10_000 + 5.0 * ((answer["at_ms"] - start_ms) / 1000.0)
+    job.publish([creates(user, [1], start_ms + 1, "last")])
+    job.answered(3)
+    job.stop()
+
+
+def files_of(folder: Path) -> set[tuple[str, int]]:
+    """Name and time of change of every file."""
+    return {(str(path), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
 
 
 def untimed(decision: Json) -> Json:

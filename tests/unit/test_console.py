@@ -7,6 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from threading import Thread
@@ -17,10 +19,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.kafka import Trouble
 from console.check import rate_wait_ms
 from console.clients import ClientsQuery
 from console.errors import ConsoleError
+from console.feed import TopicFeed
 from console.health import JobHealth
 from console.live import LiveModel
 from console.pages import DeadLetters, Facts
@@ -28,6 +30,7 @@ from console.security import COOKIE
 from console.server import ConsoleOptions, ConsoleServer, check_address, token_of
 from console.tables import Tables, WeekMinutes
 from console.text import visible
+from reports.tenants import NO_TENANT, read_tenants
 from state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
 from state.quotas.entity import DEFAULT, QuotaEntity
 from state.quotas.entry import QuotaEntry
@@ -60,10 +63,10 @@ def facts_of(*decisions: dict[str, Any], entries: tuple[QuotaEntry, ...] = ()) -
         limits.take(limit_key(entry), limit_value(entry, 4))
     limits.take(VERSION_KEY, version_end(4, len(entries)))
     tables = Tables({"decisions": "/nonexistent/decisions", "quotas": "/nonexistent/quotas"}, {})
-    trouble = {"quota-decisions": Trouble()}
+    feed = TopicFeed({}, "quota-decisions", lambda _: None)
     health = JobHealth(None)
     return Facts(
-        model, limits, DeadLetters(), WeekMinutes(tables), tables, health, QuotaSettings(), "quota-decisions", trouble
+        model, limits, DeadLetters(), WeekMinutes(tables), tables, health, QuotaSettings(), "quota-decisions", [feed]
     )
 
 
@@ -156,6 +159,58 @@ def test_sort_search_filters_and_page_are_in_the_address() -> None:
         assert names("/?quota=consumer_byte_rate") == []
 
 
+TENANTS = """
+- {tenant: shop, users: [shop-*]}
+- {tenant: "<b>&'{{ 7 * 7 }}", users: [etl], client_ids: [report-*]}
+"""
+
+
+def test_clients_are_shown_with_their_tenants_and_by_tenant(tmp_path: Path) -> None:
+    """A counter of a user alone has an empty client-id; a topic has no tenant."""
+    (tmp_path / "tenants.yaml").write_text(TENANTS)
+    at_ms, hostile = now_ms(), "<b>&'{{ 7 * 7 }}"
+    entities = [{"user": "shop-a"}, {"user": "etl"}, {"user": "etl", "client_id": "report-1"}, {"topic": "shop-a"}]
+    facts = facts_of(*(decision(at_ms, charge={"entity": entity}) for entity in entities))
+    with serving(replace(facts, tenants=read_tenants(tmp_path / "tenants.yaml"))) as get:
+
+        def shown(path: str) -> list[tuple[str, str]]:
+            row = r'<bdi>([^<]*)</bdi></a></th><td class="name" data-label="Tenant"><bdi>([^<]*)<'
+            cells = re.findall(row, get(path).text)
+            return sorted((unescape(who), unescape(tenant)) for who, tenant in cells)
+
+        assert shown("/") == [
+            ("etl", NO_TENANT), ("etl / client-id report-1", hostile), ("shop-a", "shop"), ("topic shop-a", NO_TENANT),
+        ]  # fmt: skip
+        assert shown("/?tenant=shop") == [("shop-a", "shop")]
+        assert shown("/?" + urlencode({"tenant": hostile})) == [("etl / client-id report-1", hostile)]
+        assert shown("/?tenant=nobody") == []
+        assert '<option value="shop" selected>shop</option>' in get("/?tenant=shop").text
+        assert "tenant=shop" in re.findall(r'href="([^"]*sort=rate[^"]*)"', get("/?tenant=shop").text)[0]
+
+
+def test_without_tenants_an_address_with_one_shows_all_clients() -> None:
+    with serving(facts_of(decision(now_ms()))) as get:
+        page = get("/?tenant=shop").text
+    assert "1 of 1 counters" in page
+    assert "Tenant" not in page
+
+
+def test_records_that_were_passed_over_are_shown() -> None:
+    facts = facts_of(decision(now_ms()))
+    with serving(facts) as get:
+        assert "passed over" not in get("/overview").text
+        facts.feeds[0].skipped = 2
+        assert "topic quota-decisions that can't be decoded were passed over 2 times" in get("/overview").text
+
+
+def test_a_topic_that_cant_be_read_is_named_on_every_page() -> None:
+    facts = facts_of(decision(now_ms()))
+    facts.feeds[0].trouble.is_new(OSError("gone\x1b"))
+    with serving(facts) as get:
+        for path in ("/", "/overview", "/quotas", "/check", "/request"):
+            assert "topic quota-decisions: gone" in get(path).text, path
+
+
 @pytest.mark.parametrize(
     "path", ["/?page=-1", "/?page=9999999999", "/?sort=x&order=y&band=z&quota=q&mode=m", "/?page=²"]
 )
@@ -164,7 +219,9 @@ def test_an_address_that_makes_no_sense_shows_the_page_as_it_is_by_default(path:
         assert get(quote(path, safe="/?=&-")).status == 200
 
 
-@given(st.dictionaries(st.sampled_from(["sort", "order", "search", "quota", "mode", "band", "page"]), st.text()))
+@given(
+    st.dictionaries(st.sampled_from(["sort", "order", "search", "quota", "mode", "band", "tenant", "page"]), st.text())
+)
 def test_the_state_of_the_page_survives_its_own_address(parameters: dict[str, str]) -> None:
     from urllib.parse import parse_qsl
 

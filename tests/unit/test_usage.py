@@ -20,7 +20,7 @@ from state.quotas.entry import QuotaEntry
 from state.quotas.kinds import QuotaKind
 from streaming.cli.main import app
 from streaming.cli.options import UsageError
-from streaming.cli.tables import write_csv
+from streaming.cli.tables import csv_safe, write_csv
 from tests.unit.report_tables import event, write_tables
 
 T = datetime(2026, 11, 2, 10, tzinfo=UTC)
@@ -85,6 +85,25 @@ def test_users_without_any_quota_have_their_usage_too() -> None:
     }  # fmt: skip
 
 
+def test_an_event_with_several_lists_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists of other lengths don't multiply each other, nor what belongs to the whole event."""
+    monkeypatch.chdir(tmp_path)
+    waits = [{"quota": "request_percentage", "entity": {"user": "carol"}, "ms": ms} for ms in (40, 900, 70, 20)]
+    mutations = [{"topic": "new", "partitions": 5}, {"topic": "orders", "partitions": 6}]
+    lists: dict[str, Any] = {"topic_partitions": parts(orders=1, clicks=2, views=4), "mutations": mutations}
+    carol = event(T, "carol", "Produce", requests=5, request_time_ns=MS, throttled_by=waits, **lists)
+    write_tables(tmp_path, [], [carol, event(T, "carol", "Produce", bytes=100)], T)
+
+    (used,) = rows("--by", "user")
+    topics = {row["topic"]: (row["bytes_in"], row["mutations"]) for row in rows("--by", "topic")}
+
+    assert used == {
+        "start": "2026-11-02T00:00:00Z", "user": "carol", "requests": 6, "bytes_in": 107, "bytes_out": 0,
+        "request_time_ms": 1.0, "mutations": 11, "throttled_requests": 5, "throttled_ms": 900,
+    }  # fmt: skip
+    assert topics == {"orders": (1, 6), "clicks": (2, 0), "views": (4, 0), "new": (0, 5)}
+
+
 @pytest.mark.usefixtures("tables")
 def test_usage_by_client_and_hour_is_in_order_of_time() -> None:
     found = rows("--by", "client", "--per", "hour")
@@ -128,6 +147,38 @@ def test_in_csv_a_name_can_not_begin_a_row() -> None:
     write_csv(("user", "requests"), [("eve\r=cmd", 1), ("bob", 2)], out)
 
     assert out.getvalue() == 'user,requests\n"eve\r=cmd","1"\nbob,2\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("a;=1+1", "a;'=1+1"),
+        ("\uff1d1+1", "'\uff1d1+1"),
+        ("  @x", "'  @x"),
+        ("a-b", "a-b"),
+        ("a;b", "a;b"),
+        ("a;\t;-1", "a;'\t;'-1"),
+    ],
+)
+def test_in_csv_no_part_of_a_name_can_be_a_formula(name: str, shown: str) -> None:
+    """Where commas are decimal a spreadsheet takes a semicolon for the end of a cell."""
+    assert csv_safe(name) == shown
+
+
+class Terminal(io.StringIO):
+    """A standard output that a person looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_csv_on_a_terminal_has_its_control_characters_escaped() -> None:
+    terminal, file = Terminal(), io.StringIO()
+    for out in (terminal, file):
+        write_csv(("user",), [("eve\x1b[2J\u202e",)], out)
+
+    assert terminal.getvalue() == "user\neve\\x1b[2J\\u202e\n"
+    assert file.getvalue() == "user\neve\x1b[2J\u202e\n"
 
 
 @pytest.mark.usefixtures("tables")

@@ -1,0 +1,136 @@
+"""What one client's counters hold, read from stored pages: rates, tokens and limits at one moment. Charges nothing."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from state.arithmetic.columns import counters_from, integers, take
+from state.arithmetic.counter import (
+    MUTATION_RATE_WINDOW,
+    EntityCounters,
+    request_wait_ms,
+    wait_over_limit_ms,
+)
+from state.arithmetic.token_bucket import wait_for_tokens_ms
+from state.quotas.entity import Tags, client_of_key, sanitize
+from state.quotas.kinds import UNLIMITED, Family, QuotaKind, QuotaSettings
+from state.quotas.resolution import SHADOW_KEY_PREFIX, Quotas
+from state.store.codec import decode
+
+
+class Client(NamedTuple):
+    """Whose counters are wanted; None for the user or the client-id means any."""
+
+    user: str | None
+    client_id: str | None
+
+    def has(self, tags: Tags) -> bool:
+        """Whether requests of this client may be charged to the counter: no tag names somebody else.
+
+        >>> [Client("alice", "app").has(tags) for tags in (Tags("alice"), Tags("", "app"), Tags("alice", "other"))]
+        [True, True, False]
+        >>> [Client("alice", None).has(tags) for tags in (Tags("alice"), Tags("", "app"), Tags("alice", "other"))]
+        [True, False, True]
+        """
+        if self.user is None:
+            return tags.client_id == self.client_id
+        if self.client_id is None:
+            return tags.user == self.user
+        return tags.user in ("", self.user) and tags.client_id in ("", self.client_id)
+
+    def parts_of_keys(self) -> list[bytes]:
+        """Bytes that a page has if it has counters of this client: part of their keys. Other pages may have them too.
+
+        >>> Client("O=A", "app").parts_of_keys()
+        [b'O%3DA|', b'|app']
+        """
+        user = [] if self.user is None else [f"{sanitize(self.user)}|"]
+        client_id = [] if self.client_id is None else [f"|{sanitize(self.client_id)}"]
+        return [part.encode() for part in (*user, *client_id)]
+
+
+class Balance(NamedTuple):
+    """One quota of one counter: its rate, and of mutations the tokens, with the limit in force; None without one.
+
+    `throttle_ms` is what a request that adds nothing would wait.
+    """
+
+    tags: Tags
+    shadow: bool
+    kind: QuotaKind
+    limit: float | None
+    rate: float
+    tokens: float | None
+    throttle_ms: int
+    last_event_ms: int
+
+
+def balances(
+    payloads: Iterable[bytes], pages: int, client: Client, quotas: Quotas | None, settings: QuotaSettings, now_ms: int
+) -> list[Balance]:
+    """What the client's counters in stored pages hold at `now_ms`, by user, client-id and quota.
+
+    `pages` is the number of all pages. Without `quotas` the tokens are those under the limit of the last charge.
+    Raises StateError for damaged pages.
+    """
+    found: list[Balance] = []
+    for tags, shadow, counters in _counters(payloads, pages, client):
+        for kind in counters.rates:
+            limit = _last_limit(kind, counters) if quotas is None else _limit(quotas, kind, tags, shadow)
+            found.append(_balance(tags, shadow, kind, counters, limit, settings, now_ms))
+    return sorted(found, key=lambda one: (one.tags.user, one.tags.client_id, one.kind, one.shadow))
+
+
+def _counters(payloads: Iterable[bytes], pages: int, client: Client) -> Iterator[tuple[Tags, bool, EntityCounters]]:
+    """Tags and counters of the client's entities, and whether a shadow quota counts them."""
+    keys, columns = decode(payloads, pages)
+    whose = [(row, _tags(key)) for row, key in enumerate(keys)]
+    wanted = [(row, tags, shadow) for row, (tags, shadow) in whose if tags.topic is None and client.has(tags)]
+    counters = counters_from(take(columns, integers(row for row, _, _ in wanted)))
+    for (_, tags, shadow), one in zip(wanted, counters, strict=True):
+        yield tags, shadow, one
+
+
+def _tags(key: str) -> tuple[Tags, bool]:
+    """The tags that a counter is kept for, and whether it is that of a shadow quota. Topics are not told apart."""
+    tags = key.removeprefix(SHADOW_KEY_PREFIX)
+    if tags.startswith("topic:"):
+        return Tags(topic=tags), tags != key
+    return Tags(*client_of_key(tags)), tags != key
+
+
+def _limit(quotas: Quotas, kind: QuotaKind, tags: Tags, shadow: bool) -> float | None:
+    ladder = quotas.shadow if shadow else quotas
+    return None if ladder is None else ladder.limit_of(kind, tags)
+
+
+def _last_limit(kind: QuotaKind, counters: EntityCounters) -> float | None:
+    known = kind.family is Family.MUTATIONS and counters.mutation_limit != UNLIMITED
+    return counters.mutation_limit if known else None
+
+
+def _balance(
+    tags: Tags,
+    shadow: bool,
+    kind: QuotaKind,
+    counters: EntityCounters,
+    limit: float | None,
+    settings: QuotaSettings,
+    now_ms: int,
+) -> Balance:
+    """The counter is of a decoded copy, so reading it may change it."""
+    now_ms = max(now_ms, counters.last_event_ms)  # gateways have clocks of their own
+    rate, tokens, wait_ms = counters.rates[kind], None, 0
+    if kind.family is Family.MUTATIONS:
+        observed = rate.peek(MUTATION_RATE_WINDOW, now_ms)
+        if counters.bucket is not None and limit is not None:
+            tokens = counters.bucket.measure(limit, settings.controller_window, now_ms)
+            wait_ms = wait_for_tokens_ms(tokens, limit) if tokens < 0 else 0
+    else:
+        window = settings.client_window
+        observed, window_ms = rate.observe(window, now_ms)
+        wait_ms = (
+            request_wait_ms(observed, limit, window_ms, window)
+            if kind.family is Family.REQUEST_TIME
+            else wait_over_limit_ms(observed, limit, window_ms)
+        )
+    return Balance(tags, shadow, kind, limit, observed, tokens, wait_ms, counters.last_event_ms)

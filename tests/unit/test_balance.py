@@ -1,0 +1,197 @@
+"""`sluice balance`: what a client's counters hold, as far as no Spark is needed."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from typer.testing import CliRunner
+
+from configs.settings import load_settings
+from state.arithmetic.charge import Charge
+from state.quotas.entity import QuotaEntity, Tags, client_key, client_of_key
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
+from state.quotas.resolution import SHADOW_KEY_PREFIX, Quotas
+from state.store.balance import Balance, Client, balances
+from state.store.pages import Pages
+from streaming.balances.file import Balances
+from streaming.balances.imported import store_imported
+from streaming.checkpoint.folder import Checkpoint
+from streaming.checkpoint.origin import Origin, write_origin
+from streaming.checkpoint.quota_snapshots import QuotaSnapshots
+from streaming.cli.main import app
+from streaming.cli.options import UsageError
+from streaming.errors import CheckpointError
+from tests.unit.test_pages import SETTINGS, bytes_of, charged, names
+from tests.unit.test_resharding import stored
+
+T = 1_700_000_000_000
+BYTES, MUTATIONS = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONTROLLER_MUTATION_RATE
+HOSTILE = "=cmd\x1b[2J|<b>\u202e"
+QUOTAS = Quotas(
+    [QuotaEntry(QuotaEntity(user="alice"), MUTATIONS, 5.0), QuotaEntry(QuotaEntity(user="bob"), BYTES, 1.0)]
+)
+
+
+def held(pages: Pages, client: Client, now_ms: int = T, quotas: Quotas | None = QUOTAS) -> list[Balance]:
+    """The balances of a client when all counters are in one page."""
+    return balances([bytes_of(pages)], 1, client, quotas, SETTINGS, now_ms)
+
+
+@given(user=names, client_id=names)
+def test_a_counters_names_are_read_from_its_key(user: str, client_id: str) -> None:
+    assert client_of_key(client_key(user, client_id)) == (user, client_id)
+
+
+def test_tokens_are_those_of_now() -> None:
+    """A burst of 55 and 60 taken at 5 a second: -5, and a second later 0."""
+    page = charged((Tags("alice"), MUTATIONS, 5.0, 60.0, T))
+
+    (then,), (later,) = (held(page, Client("alice", None), T + after_ms) for after_ms in (0, 1000))
+
+    assert (then.tokens, then.throttle_ms, then.rate, then.limit) == (-5.0, 1000, 2.0, 5.0)
+    assert (later.tokens, later.throttle_ms) == (0.0, 0)
+
+
+def test_a_rate_falls_when_its_windows_are_over() -> None:
+    page = charged((Tags("bob"), BYTES, 1.0, 20.0, T))
+
+    (then,), (later,) = (held(page, Client("bob", None), T + after_ms) for after_ms in (0, 20_000))
+
+    assert (then.rate, then.throttle_ms) == (2.0, 10_000)
+    assert (later.rate, later.throttle_ms, later.last_event_ms) == (0.0, 0, T)
+
+
+def test_the_limit_is_the_one_in_force_now_or_else_that_of_the_last_charge() -> None:
+    """Without a limit now there are no tokens, as in a decision."""
+    page = charged((Tags("alice"), MUTATIONS, 10.0, 0.0, T), (Tags("eve"), MUTATIONS, 10.0, 0.0, T))
+
+    (alice,), (eve,) = held(page, Client("alice", None)), held(page, Client("eve", None))
+    (unknown,) = held(page, Client("eve", None), quotas=None)
+
+    assert (alice.limit, alice.tokens) == (5.0, 55.0)
+    assert (eve.limit, eve.tokens) == (None, None)
+    assert (unknown.limit, unknown.tokens) == (10.0, 110.0)
+
+
+def test_both_names_mean_what_that_client_may_be_charged_to() -> None:
+    """Whole names count: no prefix, and no topic of the name."""
+    whose = [Tags("alice"), Tags("alice", "app"), Tags("", "app"), Tags("alice", "app2"), Tags("alic", "app")]
+    page = charged(*((tags, BYTES, 1.0, 1.0, T) for tags in [*whose, Tags(topic="alice", partition=0)]))
+
+    both, user, client = (held(page, Client(*name)) for name in (("alice", "app"), ("alice", None), (None, "app")))
+
+    assert [one.tags for one in both] == [Tags("", "app"), Tags("alice"), Tags("alice", "app")]
+    assert [one.tags for one in user] == [Tags("alice"), Tags("alice", "app"), Tags("alice", "app2")]
+    assert [one.tags for one in client] == [Tags("", "app"), Tags("alic", "app"), Tags("alice", "app")]
+
+
+def test_a_shadow_quotas_counter_is_told_apart() -> None:
+    page = Pages()
+    page.counters(SHADOW_KEY_PREFIX + Tags("bob").key()).charge(Charge(BYTES, "user", 3.0, False, [1.0]), T, SETTINGS)
+    shadow = Quotas([QuotaEntry(QuotaEntity(user="bob"), BYTES, 3.0, shadow=True)])
+
+    (found,), (without,) = held(page, Client("bob", None), quotas=shadow), held(page, Client("bob", None))
+
+    assert (found.shadow, found.limit) == (True, 3.0)
+    assert without.limit is None
+
+
+def test_a_gateways_clock_may_be_ahead() -> None:
+    (found,) = held(charged((Tags("bob"), BYTES, 1.0, 20.0, T + 5000)), Client("bob", None), now_ms=T)
+
+    assert found.rate == 2.0
+
+
+class Place:
+    """A folder with settings and a checkpoint."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "settings.yaml"
+        sections = {"state": {"pages": 8}, "enforce": {"checkpoint": str(folder / "checkpoint")}}
+        self.file.write_text(yaml.safe_dump(sections))
+        self.settings = load_settings(self.file)
+        self.checkpoint = Checkpoint(self.settings.enforce.checkpoint)
+
+    def balance(self, *arguments: str) -> str:
+        """What `sluice balance` prints."""
+        arguments = ("balance", *arguments, "--config", str(self.file))
+        result = CliRunner().invoke(app, arguments, catch_exceptions=False, standalone_mode=False)
+        assert result.exit_code == 0
+        return result.stdout
+
+    def counters(self, *arguments: str) -> dict[str, Any]:
+        """The same, as JSON."""
+        answer: dict[str, Any] = json.loads(self.balance("--json", *arguments))
+        return answer
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """Alice and a hostile name were charged now, and their balances imported."""
+    place = Place(tmp_path)
+    now_ms = time.time_ns() // 1_000_000
+    charges = [(Tags("alice"), MUTATIONS, 5.0, 5000.0, now_ms), (Tags(HOSTILE, HOSTILE), BYTES, 1.0, 100.0, now_ms)]
+    store_imported(place.checkpoint, Balances(Origin.of(place.settings), {0: 17}, stored(charges, 8)))
+    return place
+
+
+def test_balances_that_are_imported_are_shown_before_the_first_micro_batch(place: Place) -> None:
+    answer = place.counters("--user", "alice")
+    (alice,) = answer["counters"]
+
+    assert (answer["micro_batch"], answer["quota_version"]) == (-1, None)
+    assert (alice["entity"], alice["quota"], alice["mode"]) == (
+        {"user": "alice"},
+        "controller_mutation_rate",
+        "enforce",
+    )
+    assert -5000 < alice["tokens"] < 0 < alice["throttle_ms"]
+
+
+def test_limits_are_those_of_the_newest_snapshot(place: Place) -> None:
+    for version, limit in ((3, 7.0), (4, 9.0)):
+        QuotaSnapshots(place.checkpoint).save(version, [QuotaEntry(QuotaEntity(user="alice"), MUTATIONS, limit)])
+
+    answer = place.counters("--user", "alice")
+
+    assert (answer["quota_version"], answer["counters"][0]["limit"]) == (4, 9.0)
+
+
+def test_a_hostile_name_is_found_and_printed_escaped(place: Place) -> None:
+    shown = place.balance("--user", HOSTILE, "--client-id", HOSTILE)
+
+    assert r"user '=cmd\x1b[2J|<b>\u202e' client_id '=cmd\x1b[2J|<b>\u202e'" in shown
+    assert "\x1b" not in shown
+
+
+def test_a_client_without_counters_has_its_whole_limit(place: Place) -> None:
+    assert "the whole of each limit is left" in place.balance("--user", "nobody")
+    assert place.counters("--user", "nobody")["counters"] == []
+
+
+def test_a_job_that_decided_nothing_yet_has_no_balances(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    with pytest.raises(CheckpointError, match=r"name the enforce\.checkpoint of a job that has run"):
+        place.balance("--user", "alice")
+    write_origin(place.checkpoint, Origin.of(place.settings))
+    with pytest.raises(CheckpointError, match="its job has committed no micro-batch"):
+        place.balance("--user", "alice")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--user", "")])
+def test_somebody_must_be_named(place: Place, arguments: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="give --user, --client-id or both"):
+        place.balance(*arguments)
+
+
+def test_settings_with_other_windows_are_refused(place: Place) -> None:
+    """The rates would be wrong."""
+    place.file.write_text(place.file.read_text() + "quota: {quota.window.num: 3}\n")
+
+    with pytest.raises(CheckpointError, match="give the settings of its job"):
+        place.balance("--user", "alice")

@@ -1,0 +1,50 @@
+"""Commands start quickly: what takes long to import is imported only by the commands that need it."""
+
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.unit.report_tables import event, write_tables
+
+SLOW = {"pyspark", "pandas", "numpy", "pyarrow", "deltalake", "kafka", "jinja2", "starlette", "uvicorn", "httpx"}
+WITH_TABLES = {"numpy", "pyarrow", "deltalake"}
+
+SHOW = "print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
+SLUICE = f"""
+import sys
+sys.argv = ["sluice", *sys.argv[1:]]
+from streaming.cli.main import main
+try:
+    main()
+finally:
+    {SHOW}
+"""
+
+
+def slow_imports(program: str, *arguments: str) -> set[str]:
+    """What of SLOW a Python program has imported when it ends."""
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return SLOW & set(done.stderr.splitlines()[-1].split())
+
+
+def test_the_command_line_itself_imports_nothing_slow() -> None:
+    assert slow_imports(SLUICE, "--version") == set()
+
+
+def test_top_imports_kafkas_client_alone() -> None:
+    assert slow_imports(f"import kafka, sys, streaming.cli.top\n{SHOW}") == {"kafka"}
+
+
+@pytest.mark.parametrize("command", [["explain", "quota-requests-0-0"], ["usage", "--from", "2026-11-02"], ["slo"]])
+def test_reports_import_neither_pandas_nor_spark_nor_kafka(tmp_path: Path, command: list[str]) -> None:
+    at = datetime(2026, 11, 2, 10, tzinfo=UTC)
+    tables = write_tables(tmp_path, [], [event(at, "alice", "Produce", bytes=1)], at)
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(f"delta: {{decisions: {tables.decisions}, quotas: {tables.quotas}}}\n")
+
+    assert slow_imports(SLUICE, *command, "--config", str(settings)) == WITH_TABLES
