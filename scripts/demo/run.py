@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 import yaml
 from kafka import KafkaProducer
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
 
@@ -22,6 +22,7 @@ from gateways.client.clock import now_ms
 from scripts.command import EXIT_FAILED, run_command, stop_on_signals
 from scripts.demo.brokers import run_with_brokers
 from scripts.demo.console import commands_to_try, waiting, waiting_for_job
+from scripts.demo.held_client import HeldClient
 from scripts.demo.view import client_line, line, overview
 from scripts.demo.web_console import WebConsole
 from scripts.testbed.broker import Broker, free_ports
@@ -170,12 +171,14 @@ class _Demo:
         load_stop = Event()
         load = Thread(target=self._publish, args=(load_stop,), daemon=True)
         load.start()
+        held = HeldClient(self._settings)
         try:
-            self._show()
+            self._show(held)
             if self._stop.is_set():
                 self._console.print("stopping: the job answers first what was sent; a second Ctrl-C kills everything")
         finally:  # without a broker a producer that is left open ends with a traceback
             load_stop.set()
+            held.stop()
             load.join()
         self._wait(self._unanswered, "for the decisions of {} requests")
         self._wait(self._not_in_delta, "for the audit query to write {} answers to Delta")
@@ -195,8 +198,8 @@ class _Demo:
         with connect(KafkaProducer, self._settings.kafka, **PRODUCER_OPTIONS) as producer:
             publish(producer, topic, generator, stop, self._options.rate, sent=self._sent)
 
-    def _show(self) -> None:
-        """Show the numbers until Ctrl-C or the end of the time.
+    def _show(self, held: HeldClient) -> None:
+        """Show the numbers, and the client that gateways hold, until Ctrl-C or the end of the time.
 
         Raises RunError when the job ends by itself, BrokerError when the embedded broker does.
         """
@@ -214,11 +217,12 @@ class _Demo:
                 elapsed_s = time.monotonic() - begun
                 numbers = (self._counts, self._job.status(), self._sent.events, self._sent.events / elapsed_s)
                 if live is not None:
-                    live.update(overview(*numbers, now_ms()), refresh=True)
+                    live.update(Group(overview(*numbers, now_ms()), held.line()), refresh=True)
                 elif elapsed_s - shown >= _LINE_SECONDS:
                     shown = elapsed_s
                     busiest = self._counts.busiest(_LINE_CLIENTS, now_ms())
-                    print(line(*numbers), *(client_line(*client) for client in busiest), sep="\n  ", flush=True)
+                    clients = (*(client_line(*client) for client in busiest), held.line())
+                    print(line(*numbers), *clients, sep="\n  ", flush=True)
 
     def _wait(self, missing: Callable[[], int], words: str) -> None:
         """Wait until nothing is missing or the job has ended, at most a minute; `words` say what it waits for."""
@@ -233,7 +237,7 @@ class _Demo:
             f"{sent} requests = {counts.decisions} decisions + {counts.dead_letters} dead letters"
             + (f" ({counts.duplicates} duplicates left out)" if counts.duplicates else ""),
             *(f"  {verdict:<8} {count}" for verdict, count in sorted(counts.verdicts.items())),
-            *([f"not counted: {counts.others} answers to requests of others"] if counts.others else []),
+            *([f"besides, {counts.others} answers to the gateways and others"] if counts.others else []),
             f"median time from request to decision: {counts.median_delay_ms()} ms",
             f"in Delta, including earlier runs: {rows(delta.decisions)} decisions, "
             f"{rows(delta.dead_letters)} dead letters, {rows(delta.quota_metrics)} rows of metrics",

@@ -95,7 +95,13 @@ def _job(counts: Answers, status: dict[str, Any], published_per_s: float) -> Tab
 
 
 def _clients(counts: Answers, at_ms: int) -> Table:
-    table = Table(title="busiest clients", title_justify="left", box=None, padding=(0, 1, 0, 0), width=_WIDTH)
+    table = Table(
+        title="busiest clients of the load, which doesn't wait",
+        title_justify="left",
+        box=None,
+        padding=(0, 1, 0, 0),
+        width=_WIDTH,
+    )
     table.add_column("user | client-id", no_wrap=True, overflow="ellipsis", ratio=1)
     table.add_column("fullest quota", no_wrap=True, width=max(map(len, _KINDS)))
     for column in ("usage", "limit", "wait now"):

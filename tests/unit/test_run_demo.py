@@ -112,7 +112,7 @@ def test_answers_to_others_change_neither_books_nor_exit_code(tmp_path: Path) ->
 
     assert code == 0
     assert "2 requests = 1 decisions + 1 dead letters\n" in summary
-    assert "not counted: 1 answers to requests of others" in summary
+    assert "besides, 1 answers to the gateways and others" in summary
 
 
 def test_an_answer_to_another_does_not_stand_in_for_a_missing_one(tmp_path: Path) -> None:
