@@ -263,6 +263,7 @@ class QuotasTable:
 def entity_json(entity: QuotaEntity) -> str:
     """The entity as the table stores it.
 
+    >>> from state.quotas.entity import DEFAULT
     >>> entity_json(QuotaEntity(user=DEFAULT, client_id="app"))
     '{"client_id": "app", "user": null}'
     """

@@ -6,12 +6,16 @@ import pkgutil
 
 import pytest
 
+import configs
 import console
+import gateways
 import reports
+import scripts
+import sinks
 import state
-from streaming import leadership, whatif
+import streaming
 
-PACKAGES = (state, reports, console, leadership, whatif)
+PACKAGES = (state, configs, gateways, sinks, streaming, reports, console, scripts)
 MODULES = [module.name for each in PACKAGES for module in pkgutil.walk_packages(each.__path__, f"{each.__name__}.")]
 
 
