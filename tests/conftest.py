@@ -15,6 +15,7 @@ from hypothesis import settings as hypothesis_settings
 
 from configs.settings import Properties, load_settings
 from scripts.testbed.broker import Broker
+from streaming.cli import job_settings
 from streaming.java.jars import SPARK_JARS
 from tests.e2e.job_process import QUICK_JAVA
 
@@ -51,6 +52,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return item.path in with_alone, LONGEST_FILES.index(file) if file in LONGEST_FILES else len(LONGEST_FILES)
 
     items.sort(key=turn)
+
+
+@pytest.fixture(autouse=True)
+def _no_other_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command without --config means no ./scripts/run that happens to run beside the tests."""
+    monkeypatch.setattr(job_settings, "RUNNING", Path(gettempdir()) / "sluice-tests-know-of-no-run")
+    monkeypatch.delenv(job_settings.CONFIG_VARIABLE, raising=False)
 
 
 def _is_marked(item: pytest.Item, name: str) -> bool:

@@ -33,8 +33,7 @@ def balance(
     settings = job_settings(config)
     from state.store.balance import Client
 
-    now_ms = time.time_ns() // 1_000_000
-    micro_batch, version, found = _read(settings, Client(user or None, client_id or None), now_ms)
+    micro_batch, version, now_ms, found = _read(settings, Client(user or None, client_id or None))
     if json_output:
         answer = {"micro_batch": micro_batch, "quota_version": version, "at_ms": now_ms}
         typer.echo(json_safe(msgspec.json.encode({**answer, "counters": [_mapping(one) for one in found]}).decode()))
@@ -48,8 +47,11 @@ def balance(
         typer.echo(line)
 
 
-def _read(settings: Settings, client: "Client", now_ms: int) -> tuple[int, int | None, "list[Balance]"]:
-    """The micro-batch, the newest version of the quotas that the job knows, None without one, and the balances."""
+def _read(settings: Settings, client: "Client") -> tuple[int, int | None, int, "list[Balance]"]:
+    """The micro-batch, the newest version of the quotas that the job knows, None without one, the time, the balances.
+
+    The time is that after reading, which takes seconds.
+    """
     from state.store.balance import balances
     from streaming.balances.extract import committed_pages  # Spark takes a second to import
     from streaming.checkpoint.folder import Checkpoint
@@ -59,7 +61,9 @@ def _read(settings: Settings, client: "Client", now_ms: int) -> tuple[int, int |
     snapshots = QuotaSnapshots(Checkpoint(settings.enforce.checkpoint))
     version = max(snapshots.versions(), default=None)
     quotas = None if version is None else snapshots.load(version)
-    return micro_batch, version, balances(pages.values(), origin.pages, client, quotas, settings.quota, now_ms)
+    now_ms = time.time_ns() // 1_000_000
+    found = balances(pages.values(), origin.pages, client, quotas, settings.quota, now_ms)
+    return micro_batch, version, now_ms, found
 
 
 def _row(one: "Balance", now_ms: int) -> tuple[str, ...]:

@@ -92,7 +92,11 @@ def quotas_yaml(entries: Iterable[QuotaEntry]) -> str:
         values = {quota.kind.value: plain_number(quota.value) for quota in group}
         written_mode = {"mode": mode.value} if mode is Mode.SHADOW else {}
         content.append({"entity": entity.to_mapping(), **written_mode, "quotas": values})
-    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True) if content else "[]\n"
+    if not content:
+        return "[]\n"
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    # A mark of direction in a name would turn what a terminal shows: then all but ASCII is escaped.
+    return text if text.replace("\n", "").isprintable() else yaml.safe_dump(content, sort_keys=False)
 
 
 def plain_number(value: float) -> float | int:

@@ -101,6 +101,22 @@ def test_minutes_of_a_week_are_those_touched_by_the_union_of_the_waits(tmp_path:
     assert minutes(path, today) == {ALICE: 5}
 
 
+def test_a_day_is_read_until_it_has_been_over_for_an_hour(tmp_path: Path) -> None:
+    """The audit query may write decisions of yesterday after midnight."""
+    midnight = datetime(2026, 5, 20, tzinfo=UTC)
+    yesterday = [midnight - timedelta(hours=hours) for hours in (5, 4, 3, 2)]
+    path = write(tmp_path / "decisions", row(yesterday[0], 0, wait_ms=1_000))
+    week = WeekMinutes(Tables({"decisions": path, "quotas": path}, {}))
+
+    seen = []
+    for offset, now in enumerate((midnight + timedelta(minutes=minutes) for minutes in (-1, 59, 61, 62)), 1):
+        week.renew(now)
+        seen.append(dict(week.minutes))
+        write(tmp_path / "decisions", row(yesterday[offset % 4], offset, wait_ms=1_000))
+
+    assert seen == [{ALICE: 1}, {ALICE: 2}, {ALICE: 3}, {ALICE: 3}]
+
+
 def test_a_decision_is_found_in_the_table_by_its_id_alone(tmp_path: Path) -> None:
     path = write(tmp_path / "decisions", row(datetime.now(UTC), 1, wait_ms=1_000))
     tables = Tables({"decisions": path, "quotas": path}, {})

@@ -303,3 +303,14 @@ def test_a_value_that_aliases_make_giant_is_cut_before_it_is_written(tmp_path: P
 
     assert peak < 40 * 2**20
     assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("name", ["al\u202eice", "al\x9bice\x1b[2J", "straße 東京"])
+def test_an_export_runs_and_turns_nothing_in_a_terminal(tmp_path: Path, name: str) -> None:
+    quotas, file = [QuotaEntry(QuotaEntity(user=name), QuotaKind.PRODUCER_BYTE_RATE, 1.0)], tmp_path / "quotas.yaml"
+    text = quotas_yaml(quotas)
+    file.write_text(text, encoding="utf-8")
+
+    assert all(line.isprintable() for line in text.splitlines())
+    assert load_quotas_file(file) == quotas
+    assert (name in text) == name.isprintable()
