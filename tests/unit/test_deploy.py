@@ -169,7 +169,8 @@ def test_the_driver_of_an_operator_is_sluice_with_sparks_properties(container: d
 
     assert shown[:-1] == ["-s", "--", "sluice", "run", "--standby"]
     assert shown[-1] == (
-        "--properties-file /conf/spark.properties --conf spark.kubernetes.submitInDriver=false pyspark-shell"
+        "--properties-file /conf/spark.properties --deploy-mode client"
+        " --conf spark.kubernetes.submitInDriver=false pyspark-shell"
     )
 
 
@@ -392,6 +393,7 @@ def test_the_operators_start_a_driver_again_however_often_it_ended() -> None:
 
             assert restart["restartPolicy"] == "Always"
             assert restart["restartCounterResetMillis"] > 0
+            assert "instanceConfig" not in each["spec"]["applicationTolerations"]  # a standby has no executors
         else:
             assert each["spec"]["restartPolicy"]["type"] == "Always"
 
