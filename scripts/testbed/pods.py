@@ -112,9 +112,8 @@ class Pods:
         return made
 
     def _start(self, name: str, container: Json) -> Child:
-        variables = self._variables | {
-            each["name"]: each.get("value") or self._addresses[name] for each in container["env"]
-        }
+        given = {each["name"]: each.get("value") or self._addresses[name] for each in container["env"]}
+        variables = dict(self._variables) | given
         variables.pop("SPARK_LOCAL_DIRS", None)  # a volume that nobody mounts here
         set_all = ["/usr/bin/env", "-i", *(f"{each}={value}" for each, value in variables.items())]
         return Child([*set_all, *self._command, *container["args"]], self._folder / f"{name}.log")

@@ -1,4 +1,4 @@
-"""Spark's Kubernetes scheduler with the image's entrypoint and the settings of deploy/, on a stand-in for Kubernetes."""
+"""Spark's Kubernetes scheduler with the entrypoint of the image and the settings of deploy/, on a stand-in."""
 
 import os
 import shutil
@@ -80,7 +80,7 @@ def _spark_settings(pods: Pods) -> dict[str, str]:
     """Section `spark` of the manifests, but for address and size."""
     settings: dict[str, Any] = yaml.safe_load((DEPLOY / "kubernetes" / "base" / "settings.yaml").read_text())
     template = {"spark.kubernetes.executor.podTemplateFile": str(DEPLOY / "kubernetes" / "base" / "executor.yaml")}
-    return settings["spark"] | SMALL | POLLING | template | {"spark.master": pods.master}
+    return {**settings["spark"], **SMALL, **POLLING, **template, "spark.master": pods.master}
 
 
 def test_executors_are_pods_of_the_template_and_a_lost_one_is_replaced(
@@ -92,11 +92,11 @@ def test_executors_are_pods_of_the_template_and_a_lost_one_is_replaced(
     try:
         driver = job.launch("--standby")
         job.publish([b'{"api": "Metadata"}'] * 100)
-        wait_until(lambda: job.running() and _decided(job) == 100, 180)
+        wait_until(lambda: _decided(job) == 100, 180)
         first = pods.running()
         pods.end(first[0], signal.SIGKILL)
         job.publish([b'{"api": "Metadata"}'] * 100)
-        wait_until(lambda: job.running() and _decided(job) == 200, 180)
+        wait_until(lambda: _decided(job) == 200, 180)
         wait_until(lambda: len(pods.running()) == 2, 60)
         manifests = pods.manifests()
         os.kill(driver.pid, signal.SIGTERM)
@@ -117,7 +117,8 @@ def test_executors_are_pods_of_the_template_and_a_lost_one_is_replaced(
 
 
 def _decided(job: JobProcess) -> int:
-    """How many requests have a decision. All copies of one have to be alike."""
+    """How many requests have a decision. All copies of one have to be alike. Raises RunError when the job has ended."""
+    job.running()
     records = job.topic(job.settings.topics.decisions)
     values: dict[str, set[bytes]] = {}
     for record, decision in zip(records, job.decisions(), strict=False):
