@@ -25,6 +25,7 @@ from streaming.cli.explain_decision import explain
 from streaming.cli.job_settings import job_settings, settings_file
 from streaming.cli.options import BootstrapServersOption, ConfigOption, UsageError, command_group
 from streaming.cli.quotas import app as quotas_app
+from streaming.cli.size import size
 from streaming.cli.slo import slo
 from streaming.cli.sql import sql
 from streaming.cli.state import app as state_app
@@ -229,6 +230,7 @@ def maintain(
 
 app.command()(balance)
 app.command()(explain)
+app.command()(size)
 app.command()(slo)
 app.command()(sql)
 app.command()(whatif)
