@@ -4,7 +4,7 @@ from configs.settings import Settings
 from streaming.lean_workers import are_lean
 
 _LEAN_PAGES = 4_096
-"""With a million entities a page has about 240: 30 kB. More pages cost more where all are charged, see `scripts/bench`."""
+"""With a million entities a page has about 240: 30 kB. More pages cost more where all of them are charged."""
 
 _PAGES = 32
 """PySpark's own workers take a millisecond for a page."""

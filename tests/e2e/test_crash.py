@@ -22,9 +22,7 @@ from tests.e2e.job_process import AUDITED, JobProcess, wait_until
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
-@pytest.mark.parametrize(
-    ("requests", "batch"), [(6_000, 600), pytest.param(100_000, 15_000, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize(("requests", "batch"), [(6_000, 600), pytest.param(100_000, 15_000, marks=pytest.mark.long)])
 def test_many_requests_survive_kill_9_halfway(kafka_broker: str, tmp_path: Path, requests: int, batch: int) -> None:
     """Each request has one decision or dead letter in the topic and one row in Delta, the same as without a crash."""
     job = JobProcess(
