@@ -23,8 +23,8 @@ CORRECTION_S = 30.0
 MAX_DEBT_S = 10.0
 """Most that is made up for if they used too much, in seconds of the limit."""
 
-MAX_CREDIT_S = 3.0
-"""Most that is made up for if they left it unused, in seconds of the limit: a twentieth of a minute."""
+MAX_CREDIT_S = 5.0
+"""Most that is made up for if they left it unused, in seconds of the limit: the burst of a fresh bucket."""
 
 MAX_PACE_DEBT_S = 3_600.0
 """Most that a gateway's own bucket may be below zero, in seconds of its share: the default of its `max_mute_ms`."""

@@ -19,9 +19,6 @@ LIMIT = 1_000.0
 BURST = 5_000.0
 """What all gateways together may let through at once."""
 
-UNOWED = 3_000.0
-"""How much of it they don't owe afterwards."""
-
 START_MS = 1_000_000
 PRODUCE, FETCH = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE
 TIME, MUTATIONS = QuotaKind.REQUEST_PERCENTAGE, QuotaKind.CONTROLLER_MUTATION_RATE
@@ -95,7 +92,7 @@ def test_a_share_begins_with_an_equal_part_until_the_first_charge_is_decided() -
 def test_it_grows_by_the_limit_in_five_seconds_and_shrinks_at_once() -> None:
     gateway = OneGateway("a", "b", "c")
     gateway.charge(PRODUCE, 1.0, START_MS)
-    gateway.decided("me", UNOWED, START_MS)
+    gateway.decided("me", BURST, START_MS)
 
     assert gateway.share(START_MS + 1_000) == pytest.approx(LIMIT / 4 + LIMIT / 5)
     gateway.decided("a", 1_000.0, START_MS + 1_000, held_ms=500)
@@ -110,7 +107,7 @@ def test_what_the_contented_use_is_left_to_them_and_the_rest_is_divided_among_th
         now_ms = START_MS + second * 1000
         gateway.alive(now_ms, "a", "b")
         gateway.charge(PRODUCE, 0.0, now_ms)
-        gateway.decided("me", 400.0 if second else 400.0 + UNOWED, now_ms)
+        gateway.decided("me", 400.0 if second else 400.0 + BURST, now_ms)
         gateway.decided("a", 200.0, now_ms)
         gateway.decided("b", 400.0, now_ms, held_ms=100)
 
@@ -124,7 +121,7 @@ def test_who_uses_little_gets_little_more_though_it_is_held_back() -> None:
         now_ms = START_MS + second * 1000
         gateway.alive(now_ms, "a")
         gateway.charge(PRODUCE, 0.0, now_ms)
-        gateway.decided("me", 950.0 if second else 950.0 + UNOWED, now_ms)
+        gateway.decided("me", 950.0 if second else 950.0 + BURST, now_ms)
         gateway.decided("a", 50.0, now_ms, held_ms=100)
 
     assert gateway.share(now_ms) == pytest.approx(LIMIT - 250.0, rel=0.06)  # a quarter is never taken
@@ -174,12 +171,12 @@ def test_what_all_used_too_much_is_paid_back() -> None:
 
 
 def test_what_all_left_unused_is_made_up_for() -> None:
-    """The most is 3 s of the limit, in 30 s."""
+    """The most is 5 s of the limit, in 30 s."""
     gateway = OneGateway("a")
     now_ms = gateway.settle(START_MS, "a")
     gateway.decided("a", 1.0, now_ms, held_ms=100)
 
-    assert gateway.share(now_ms) == pytest.approx(LIMIT - LIMIT / 4 + 3 * LIMIT / 30, rel=0.001)
+    assert gateway.share(now_ms) == pytest.approx(LIMIT - LIMIT / 4 + 5 * LIMIT / 30, rel=0.001)
 
 
 def test_an_event_from_the_future_changes_no_more_than_one_of_now() -> None:
@@ -255,7 +252,7 @@ def test_a_publisher_without_instance_is_left_what_it_uses() -> None:
         now_ms = START_MS + second * 1000
         gateway.alive(now_ms)
         gateway.charge(PRODUCE, 0.0, now_ms)
-        gateway.decided("me", 700.0 if second else 700.0 + UNOWED, now_ms, held_ms=10)
+        gateway.decided("me", 700.0 if second else 700.0 + BURST, now_ms, held_ms=10)
         gateway.decided(None, 300.0, now_ms, held_ms=None)
 
     assert gateway.share(now_ms) == pytest.approx(700.0, rel=0.08)

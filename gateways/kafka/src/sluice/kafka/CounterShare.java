@@ -16,7 +16,7 @@ import java.util.Map;
 final class CounterShare {
     private static final double CORRECTION_S = 30.0;
     private static final double MAX_DEBT_S = 10.0;
-    private static final double MAX_CREDIT_S = 3.0;
+    private static final double MAX_CREDIT_S = 5.0;
     private static final double GROWTH = 4.0;
     private static final double RAMP_S = 5.0;
     private static final long TARGET_MS = 100;
