@@ -12,6 +12,9 @@ from state.decisions.epochs import HEADER, Epoch
 
 _SEND_TIMEOUT_S = 30.0
 
+_KEY = HEADER.encode()
+"""kafka-python sends nothing without key and value."""
+
 
 def write_markers(topic: str, kafka: Mapping[str, str], epoch: Epoch) -> None:
     """Write the epoch into each partition; returns once the brokers have it. Raises EpochMarkerError."""
@@ -22,7 +25,7 @@ def write_markers(topic: str, kafka: Mapping[str, str], epoch: Epoch) -> None:
         ):
             headers = [(HEADER, epoch.header())]
             sent = [
-                producer.send(topic, value=None, partition=partition, headers=headers)
+                producer.send(topic, None, _KEY, headers, partition)
                 for partition in sorted(consumer.partitions_for_topic(topic) or ())
             ]
             for each in sent:
