@@ -14,6 +14,7 @@ from streaming.checkpoint.folder import Checkpoint
 from streaming.errors import CheckpointError
 
 _THERE_ALREADY = "org.apache.hadoop.fs.FileAlreadyExistsException"
+"""Its class says that another driver made the file between the look and the rename."""
 
 
 def creator(spark: SparkSession, checkpoint: Checkpoint) -> CreateFile | None:
@@ -33,6 +34,8 @@ def _create(spark: SparkSession, checkpoint: Checkpoint, name: str, content: byt
     try:
         files = manager.create(path.getParent(), context._jsc.hadoopConfiguration())  # noqa: SLF001 # see above
         files.mkdirs(path.getParent())
+        if files.exists(path):  # in an object store nothing else would notice
+            return False
         stream = files.createAtomic(path, False)
         stream.write(content)
         stream.close()
