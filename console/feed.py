@@ -13,6 +13,7 @@ from kafka.errors import KafkaError
 from configs.errors import KafkaUnavailableError
 from configs.kafka import Trouble, connect
 from sinks.background import BackgroundThread
+from state.decisions.epochs import Fence
 
 log = logging.getLogger("sluice.console")
 
@@ -45,7 +46,7 @@ class TopicFeed:
     """A thread that reads one topic from `since_ms`, None for its beginning, and goes on after any outage.
 
     `trouble` says what keeps it from reading. `skipped` counts the times that records which can't be decoded were
-    passed over, up to the end of the topic.
+    passed over, up to the end of the topic. Decisions of a driver that was replaced are left out, as gateways do.
     """
 
     kafka: Mapping[str, str]
@@ -58,6 +59,7 @@ class TopicFeed:
 
     def __post_init__(self) -> None:
         self._positions: dict[TopicPartition, int] = {}
+        self._fence = Fence()
         self._failures = 0
         self._thread = BackgroundThread(f"console-{self.topic}", self._read, RETRY_S, failed=self._failed)
 
@@ -86,9 +88,10 @@ class TopicFeed:
     def _take(self, polled: Mapping[TopicPartition, Sequence[Any]]) -> None:
         for partition, records in polled.items():
             if records[0].offset < self._positions[partition]:  # the topic was made again, or has lost records
+                self._fence.forget(partition.partition)
                 self.on_restart()
             self._positions[partition] = records[-1].offset + 1
-            self.on_records([(record.key, record.value) for record in records])
+            self.on_records([(record.key, record.value) for record in records if self._fence.passes_record(record)])
 
     def _assign(self, consumer: Any) -> None:
         partitions = {TopicPartition(self.topic, number) for number in consumer.partitions_for_topic(self.topic) or ()}

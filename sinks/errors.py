@@ -7,6 +7,10 @@ class TopicCreationError(SluiceError):
     """The cluster refuses to create a topic."""
 
 
+class EpochMarkerError(SluiceError):
+    """The decisions topic doesn't take the markers of a driver that takes over."""
+
+
 class QuotasTableError(SluiceError):
     """The quotas table is missing, broken or can't be written, or its path holds another table."""
 

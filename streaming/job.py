@@ -12,15 +12,18 @@ from pyspark.accumulators import Accumulator
 from pyspark.sql import SparkSession
 
 from configs.settings import HealthSettings, Settings
+from sinks.epoch_markers import write_markers
 from sinks.limits import LimitsPublisher
 from sinks.tables.quotas import QuotasTable
 from sinks.topics import ensure_claims_topic, ensure_topics
+from state.decisions.epochs import Epoch
 from state.errors import SluiceError
 from state.store.pages import Evicted
 from streaming.audit import query as audit
 from streaming.audit.query import AuditQuery
+from streaming.checkpoint.epochs import new_epoch
 from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.job_identity import job_identity
+from streaming.checkpoint.job_identity import JobIdentity, job_identity
 from streaming.checkpoint.lock import locked
 from streaming.checkpoint.origin import check_origin, with_pages
 from streaming.checkpoint.quota_snapshots import QuotaSnapshots
@@ -42,6 +45,7 @@ from streaming.runtime.maintenance import MaintenanceSchedule
 from streaming.runtime.progress import write_status
 from streaming.runtime.query_state import QueryState, RunState
 from streaming.runtime.session import start_session
+from streaming.runtime.shared_files import creator
 from streaming.runtime.supervision import SupervisedQuery, times
 
 log = logging.getLogger("sluice.job")
@@ -74,17 +78,17 @@ class Job:
         with locked(checkpoint), _health_server(self._health, self._settings.health):
             try:
                 if self._topics_are_there():
-                    with self._led(checkpoint) as may_decide:
+                    with self._led(checkpoint) as leadership:
                         if not self._stop.is_set():
-                            self._prepare_and_run(checkpoint, may_decide)
+                            self._prepare_and_run(checkpoint, leadership)
             finally:
                 self._publish_status(state="stopped")
 
     @contextmanager
-    def _led(self, checkpoint: Checkpoint) -> Iterator[Callable[[], bool]]:
-        """Lead the checkpoint in this block, with a function that says whether that is certain; a path has its lock."""
+    def _led(self, checkpoint: Checkpoint) -> Iterator[Leadership | None]:
+        """Lead the checkpoint in this block, unless the job is to stop; a path has its lock, and None."""
         if checkpoint.is_local:
-            yield lambda: True
+            yield None
             return
         leadership = Leadership(
             self._settings.topics.claims, self._settings.kafka, checkpoint.location, standby=self._standby
@@ -92,19 +96,19 @@ class Job:
         ensure_claims_topic(self._settings.topics, self._settings.kafka)
         self._wait_for("leadership", f"other drivers to leave {checkpoint.location}")
         if not leadership.acquire(self._stop):
-            yield lambda: False
+            yield None
             return
         leadership.start()
         try:
-            yield leadership.may_decide
+            yield leadership
         finally:
             leadership.stop()
 
-    def _prepare_and_run(self, checkpoint: Checkpoint, may_decide: Callable[[], bool]) -> None:
+    def _prepare_and_run(self, checkpoint: Checkpoint, leadership: Leadership | None) -> None:
         table = ensure_quotas_table(self._settings)
         self._settings = with_pages(self._settings)
         check_origin(checkpoint, self._settings)
-        self._run_on(checkpoint, table, may_decide)
+        self._run_on(checkpoint, table, leadership)
 
     def _topics_are_there(self) -> bool:
         """Create the topics that are missing; False when the job is to stop meanwhile."""
@@ -120,7 +124,7 @@ class Job:
             log.info("stopped while waiting for the broker")
         return not self._stop.is_set()
 
-    def _run_on(self, checkpoint: Checkpoint, table: QuotasTable, may_decide: Callable[[], bool]) -> None:
+    def _run_on(self, checkpoint: Checkpoint, table: QuotasTable, leadership: Leadership | None) -> None:
         watch = QuotaWatch(table, QuotaSnapshots(checkpoint), self._settings.quotas.poll_ms)
         identity = job_identity(checkpoint)
         foreign = ForeignDecisions(self._settings.topics.decisions, identity)
@@ -129,9 +133,22 @@ class Job:
             if spark is not None:
                 try:
                     if not self._stop.is_set():
-                        self._run_queries(spark, watch, foreign, may_decide)
+                        may_decide = leadership.may_decide if leadership is not None else lambda: True
+                        epoch = self._epoch(spark, checkpoint, identity, leadership) if leadership is not None else None
+                        self._run_queries(spark, watch, foreign, may_decide, epoch)
                 finally:
                     spark.stop()
+
+    def _epoch(
+        self, spark: SparkSession, checkpoint: Checkpoint, identity: JobIdentity, leadership: Leadership
+    ) -> Epoch:
+        """An epoch of this driver's own, with its markers written: no decision of one that led before counts then."""
+        create = creator(spark, checkpoint) or checkpoint.sluice.create
+        epoch = Epoch(identity.job_id, new_epoch(checkpoint, create))
+        leadership.confirm()  # last: who leads after this gets a higher epoch
+        write_markers(self._settings.topics.decisions, self._settings.kafka, epoch)
+        log.info("decides as epoch %d", epoch.number)
+        return epoch
 
     @contextmanager
     def _mirrored_cluster(self, table: QuotasTable, watch: QuotaWatch) -> Iterator[None]:
@@ -168,9 +185,10 @@ class Job:
         watch: QuotaWatch,
         foreign: ForeignDecisions,
         may_decide: Callable[[], bool],
+        epoch: Epoch | None,
     ) -> None:
         known = known_entities(spark.sparkContext)
-        queries = supervised_queries(spark, self._settings, watch, known, may_decide)
+        queries = supervised_queries(spark, self._settings, watch, known, may_decide, epoch)
         maintenance = MaintenanceSchedule(self._settings.delta, Checkpoint(self._settings.audit.checkpoint).sluice)
         topics, kafka = self._settings.topics, self._settings.kafka
         limits = LimitsPublisher(topics, kafka, watch.in_force)
@@ -269,13 +287,14 @@ def supervised_queries(
     watch: QuotaWatch,
     known: Accumulator[Known],
     may_decide: Callable[[], bool],
+    epoch: Epoch | None,
 ) -> list[SupervisedQuery]:
     """Both queries, each supervised by itself: requests are decided without the audit query, which never gives up."""
 
     def make_enforce() -> EnforceQuery:
         _create_topics_again(settings)
         check_enforce_checkpoint(settings)
-        return EnforceQuery(spark, settings, watch, known, may_decide)
+        return EnforceQuery(spark, settings, watch, known, may_decide, epoch)
 
     def make_audit() -> AuditQuery:
         check_spark_files(Checkpoint(settings.audit.checkpoint))

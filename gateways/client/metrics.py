@@ -77,6 +77,7 @@ def _counters(stats: GatewayStats, name: str) -> Iterator[Metric]:
             stats.allowed_before_current,
         ),
         "unreadable_records": ("Records of any topic that were skipped", stats.unreadable_records),
+        "fenced_decisions": ("Decisions left out that a replaced driver wrote", stats.fenced_decisions),
         "reader_restarts": ("Readers that failed and were started again", stats.reader_restarts),
         "published_events": ("Events that Kafka has", stats.published),
         "dropped_events": ("Events dropped because too many waited", stats.dropped),

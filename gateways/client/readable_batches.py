@@ -1,11 +1,12 @@
 """Lets a kafka-python consumer go on after a batch that it can't decode, such as one compressed with zstd.
 
 By itself such a consumer fails at the same offset for ever, so that one forged record would keep a gateway from all
-records that come after it. Its records are also decoded here, key and value alone, which takes a third of the time.
+records that come after it. Its records are also decoded here, without what no gateway needs: a third of the
+time.
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import msgspec
@@ -13,16 +14,34 @@ from kafka import KafkaConsumer
 from kafka.consumer.fetcher import Fetcher
 from kafka.errors import CorruptRecordError
 
+from state.decisions.epochs import Epoch, epoch_of
+
 OnUnreadable = Callable[[int, int, int, Exception], None]
 """Called with partition, first offset, number of records and error of a batch that is passed over."""
 
 
 class FetchedRecord(msgspec.Struct, gc=False):
-    """What a gateway needs of a record."""
+    """What a gateway needs of a record; its headers as the broker stores them, empty without any."""
 
     offset: int
     key: bytes | None
     value: bytes | None
+    stored_headers: bytes = b""
+
+
+@lru_cache(maxsize=64)
+def epoch_in(stored_headers: bytes) -> Epoch | None:
+    """The epoch in the headers of a FetchedRecord. Nearly all records have the same, so each is decoded once.
+
+    Raises IndexError, and UnicodeDecodeError, where they are damaged.
+    """
+    headers = []
+    count, position = _varint(stored_headers, 0)
+    for _ in range(count):
+        name, position = _bytes(stored_headers, position)
+        value, position = _bytes(stored_headers, position)
+        headers.append(((name or b"").decode(), value))
+    return epoch_of(headers)
 
 
 def pass_over_unreadable_batches(consumer: KafkaConsumer, on_unreadable: OnUnreadable) -> None:
@@ -63,7 +82,7 @@ class _PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc] # kafka
 
 
 def _records(batch: Any) -> list[FetchedRecord]:
-    """The records of a batch in Kafka's format 2: varints, key and value. Headers are skipped.
+    """The records of a batch in Kafka's format 2: varints, key, value and headers.
 
     Raises what kafka-python does, CorruptRecordError, and IndexError where a batch ends too early.
     """
@@ -81,7 +100,8 @@ def _records(batch: Any) -> list[FetchedRecord]:
         value, position = _bytes(content, position)
         if not position < end <= len(content):
             raise CorruptRecordError(f"a record ends at {end} of {len(content)} bytes, its value at {position}")
-        records.append(FetchedRecord(base_offset + delta, key, value))
+        headers = content[position:end] if content[position] else b""
+        records.append(FetchedRecord(base_offset + delta, key, value, headers))
     return records
 
 

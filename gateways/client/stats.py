@@ -13,7 +13,8 @@ class GatewayStats:
     `failed` ones were given up; heartbeats are events too. `limits_version` is the version of the limits in force, None
     before they are read; the requests that were let through meanwhile are `allowed_before_limits`. `is_current` says
     whether the waits decided earlier are read; requests let through before are `allowed_before_current`.
-    `unreadable_records` of all topics were skipped, `reader_restarts` says how often a reader failed and was started
+    `unreadable_records` of all topics were skipped, `fenced_decisions` left out because a replaced
+    driver wrote them, `reader_restarts` says how often a reader failed and was started
     again.
 
     `charged_in_line` requests were charged by `admit`; `throttled_in_line` of them had to wait, for
@@ -38,6 +39,7 @@ class GatewayStats:
     is_current: bool = False
     allowed_before_current: int = 0
     unreadable_records: int = 0
+    fenced_decisions: int = 0
     reader_restarts: int = 0
     charged_in_line: int = 0
     throttled_in_line: int = 0

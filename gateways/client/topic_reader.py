@@ -13,7 +13,8 @@ from kafka.errors import KafkaError
 
 from configs.errors import KafkaUnavailableError
 from configs.kafka import Trouble, connect
-from gateways.client.readable_batches import pass_over_unreadable_batches
+from gateways.client.readable_batches import FetchedRecord, epoch_in, pass_over_unreadable_batches
+from state.decisions.epochs import Fence
 
 log = logging.getLogger(__name__)
 
@@ -60,13 +61,15 @@ class Reading:
     key and value of every record; what it raises is counted, and the record is skipped. `on_restart` is called when the
     topic is read from its beginning again, because it was deleted and made again or has lost records. `on_caught_up` is
     called once, when all records that existed at the start have been read; the reader ends there if `ends_there`.
-    While a broker answers, `on_idle` is called at least every POLL_MS.
+    While a broker answers, `on_idle` is called at least every POLL_MS. If `fenced`, records of an epoch older than one
+    before them in their partition are left out, and markers of epochs (`state.decisions.epochs`).
     """
 
     topic: str
     on_record: Callable[[bytes | None, bytes | None], None]
     since_ms: int | None = None
     ends_there: bool = False
+    fenced: bool = False
     on_restart: Callable[[], None] = _nothing
     on_caught_up: Callable[[], None] = _nothing
     on_idle: Callable[[], None] = _nothing
@@ -84,6 +87,7 @@ class TopicReader:
         self.caught_up = Event()  # set when all records that existed at the start have been read
         self.unreadable = 0
         self.restarts = 0
+        self._fence = Fence()
         self._kafka = kafka
         self._reading = reading
         self._positions: dict[TopicPartition, int] = {}  # partition -> next offset to read
@@ -94,6 +98,11 @@ class TopicReader:
         self._trouble = Trouble()
         self._closing = Event()
         self._thread = Thread(target=self._run, name=f"sluice-reader-{reading.topic}", daemon=True)
+
+    @property
+    def fenced(self) -> int:
+        """How many records were left out because a driver wrote them that had been replaced."""
+        return self._fence.fenced
 
     def start(self) -> None:
         """Begins to read."""
@@ -135,7 +144,7 @@ class TopicReader:
                 continue
             for partition, records in consumer.poll(timeout_ms=POLL_MS).items():
                 for record in records:
-                    self._take(partition, record.offset, record.key, record.value)
+                    self._take(partition, record)
             self._trouble.ends()
             if not self.caught_up.is_set() and self._is_caught_up(consumer):
                 self.caught_up.set()  # first: two readers that end at once must see it of each other
@@ -144,15 +153,22 @@ class TopicReader:
                     self._closing.set()
             self._reading.on_idle()
 
-    def _take(self, partition: TopicPartition, offset: int, key: bytes | None, value: bytes | None) -> None:
+    def _take(self, partition: TopicPartition, record: FetchedRecord) -> None:
+        offset = record.offset
         if offset < self._positions[partition]:  # the topic has lost records, and the consumer begins again
             log.warning("topic %s is read again from offset %d of partition %d", *partition[:1], offset, partition[1])
+            self._fence.forget(partition.partition)
             self._reading.on_restart()
         self._positions[partition] = offset + 1  # first, so that no record is taken twice, whatever it does
         try:
-            self._reading.on_record(key, value)
+            if not self._reading.fenced or self._counts(partition, record):
+                self._reading.on_record(record.key, record.value)
         except Exception as error:  # whatever a record holds, the next one must be read
             self._pass_over(partition.partition, offset, 1, error)
+
+    def _counts(self, partition: TopicPartition, record: FetchedRecord) -> bool:
+        epoch = epoch_in(record.stored_headers) if record.stored_headers else None
+        return epoch is None or self._fence.passes(partition.partition, epoch, record.value)
 
     def _pass_over(self, partition: int, offset: int, count: int, error: Exception) -> None:
         """Counts records that can't be read or handled, and logs the first of each kind."""
@@ -176,6 +192,7 @@ class TopicReader:
         if self._topic_id is not None:
             log.warning("topic %s was made again; it is read from its beginning", self._reading.topic)
             self._positions.clear()
+            self._fence.forget()
             self._look_again_s = 0.0
             self._reading.on_restart()
         self._topic_id = topic_id

@@ -11,6 +11,7 @@ from kafka import KafkaConsumer, TopicPartition
 from configs.kafka import connect
 from configs.settings import Settings
 from gateways.client.clock import now_ms
+from state.decisions.epochs import Fence
 
 _SHOWN_DECISIONS = 5
 _POLL_MS = 200
@@ -173,6 +174,7 @@ class LiveCounts(Answers):
         super().__init__()
         topics = settings.topics
         self._decisions_topic = topics.decisions
+        self._fence = Fence()
         self._stop = Event()
         self._consumer = connect(KafkaConsumer, settings.kafka, enable_auto_commit=False)
         partitions = [
@@ -193,11 +195,15 @@ class LiveCounts(Answers):
         self._thread.join()
         self._consumer.close()
 
+    def _counts(self, record: Any) -> bool:
+        """Whether it is an answer that counts for gateways."""
+        return record.topic != self._decisions_topic or self._fence.passes_record(record)
+
     def _run(self) -> None:
         while not self._stop.is_set():
             for records in self._consumer.poll(timeout_ms=_POLL_MS).values():
                 arrived_ms = now_ms()
-                for record in records:
+                for record in filter(self._counts, records):
                     count = self.decision if record.topic == self._decisions_topic else self.dead_letter
                     count(record.value, arrived_ms)
 

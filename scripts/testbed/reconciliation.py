@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from configs.kafka import connect
 from configs.settings import Settings
 from sinks.tables.quotas import QuotasTable
+from state.decisions.epochs import Fence
 from state.quotas.resolution import Quotas
 from streaming.enforce.simulation import Simulation
 
@@ -182,11 +183,11 @@ def records(settings: Settings, topic: str) -> Iterator[Any]:
 def _readable(settings: Settings, topic: str, required: str, unreadable: set[_Record]) -> tuple[list[Any], int]:
     """The JSON objects of a topic with the required field, and the number of all other records.
 
-    Records that the table `unreadable` has count as neither.
+    Records that the table `unreadable` has count as neither, and markers of epochs.
     """
-    answers, others = [], 0
+    answers, others, fence = [], 0, Fence()
     for record in records(settings, topic):
-        if (topic, record.partition, record.offset) in unreadable:
+        if (topic, record.partition, record.offset) in unreadable or not fence.passes_record(record):
             continue
         try:
             answer = json.loads(record.value or b"")

@@ -75,7 +75,8 @@ def decisions_table(path: str) -> AuditTable:
 def parse_decisions(records: DataFrame, requests: RequestsTopic, bounds: TimeBounds) -> DataFrame:
     """A row for each record of the decisions topic: RECORD, FAULT, and the columns of the table.
 
-    Records have the columns of Kafka and `read_at`. Of a record with a fault the SOURCE_COLUMNS and `date` are null.
+    Records have the columns of Kafka, `read_at` and `fenced`, whether a driver wrote it that had been replaced. Of a
+    record with a fault the SOURCE_COLUMNS and `date` are null.
     """
     text = F.col("value").cast("string")
     decision = F.from_json(text, f"{_DECISION_DDL}, {CORRUPT} STRING", JSON_OPTIONS)
@@ -87,7 +88,8 @@ def parse_decisions(records: DataFrame, requests: RequestsTopic, bounds: TimeBou
     )
     parsed = records.withColumn("decision", decision).withColumn("source", source)
     unknown = fault(requests.lacks(F.col("source")), "decision_id", f"names no event of topic {requests.name}")
-    faults = [json_fault(F.col("decision"), "a decision"), *_faults(bounds), unknown]
+    late = fault(F.col("fenced"), "epoch", "is of a driver that had been replaced")
+    faults = [late, json_fault(F.col("decision"), "a decision"), *_faults(bounds), unknown]
     judged = parsed.withColumn(FAULT, F.coalesce(*faults))
     good = F.col(FAULT).isNull()
     return judged.select(

@@ -11,8 +11,10 @@ from sinks.tables import dead_letters, decisions
 from sinks.tables.delta import RECORD, AuditFeed, Commit, RequestsTopic, create_table, new_rows, source_spans
 from sinks.tables.quota_metrics import quota_metrics_table
 from sinks.tables.unreadable import FAULT, TimeBounds, append_unreadable, fault, unreadable_rows, unreadable_table
+from streaming.audit.epochs_seen import EpochsSeen, with_fenced
 from streaming.audit.request_ends import RequestEnds, current_ends
 from streaming.checkpoint.folder import Checkpoint
+from streaming.runtime.epochs import epoch_header
 from streaming.runtime.gated_query import GatedQuery
 from streaming.runtime.kafka import kafka_source
 
@@ -43,24 +45,33 @@ class AuditQuery(GatedQuery):
         self._settings = settings
         self._feeds = audit_feeds(settings)
         self._unreadable = unreadable_table(settings.delta.unreadable)
-        self._request_ends = RequestEnds(Checkpoint(settings.audit.checkpoint))
+        checkpoint = Checkpoint(settings.audit.checkpoint)
+        self._request_ends = RequestEnds(checkpoint)
+        self._epochs = EpochsSeen(checkpoint)
 
     def _rows(self) -> DataFrame:
         """Records of all feeds' topics; their tables are created if there are none."""
         for table in [self._unreadable, *(table for feed in self._feeds for table in feed.tables)]:
             create_table(self._spark, table)
         topics = [feed.topic for feed in self._feeds]
-        records = kafka_source(self._spark, self._settings, topics, "earliest", self._settings.audit)
+        records = kafka_source(self._spark, self._settings, topics, "earliest", self._settings.audit, headers=True)
         # In a stream this is the time of the micro-batch, which Spark's log keeps: a repeated one is judged as before.
         read_at = F.current_timestamp().alias("read_at")
-        return records.select("topic", "partition", "offset", "timestamp", "key", "value", read_at)
+        epoch = epoch_header().alias("epoch")
+        return records.select("topic", "partition", "offset", "timestamp", "key", "value", read_at, epoch)
 
     def _write_batch(self, records: DataFrame, batch_id: int) -> None:
         """Write one micro-batch, feed by feed and table by table; each table is one commit."""
         # The query's id is the checkpoint's: a new checkpoint counts its batches from 0 again.
         query_id = records.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         commit = Commit(f"sluice-audit-{query_id}", batch_id)
-        write_records(records, self._requests(batch_id), self._feeds, self._unreadable.path, commit)
+        requests = self._requests(batch_id)
+        records.persist()
+        try:
+            counted = with_fenced(records, self._settings.topics.decisions, self._epochs, batch_id)
+            write_records(counted, requests, self._feeds, self._unreadable.path, commit)
+        finally:
+            records.unpersist()
 
     def _requests(self, batch_id: int) -> RequestsTopic:
         """The requests topic as it is now, after all answers of the micro-batch were written."""
@@ -97,14 +108,11 @@ def write_records(
 ) -> None:
     """Write the records of one micro-batch into the tables of their feeds, and into the table at `unreadable`.
 
-    Records have the columns of Kafka and `read_at`, the time of the micro-batch. They answer events of `requests`.
+    Records have the columns of Kafka, `read_at`, the time of the micro-batch, and `fenced`. They answer events of
+    `requests`.
     """
-    records.persist()
-    try:
-        for feed in feeds:
-            _write(feed, records.where(records.topic == feed.topic), requests, unreadable, commit)
-    finally:
-        records.unpersist()
+    for feed in feeds:
+        _write(feed, records.where(records.topic == feed.topic), requests, unreadable, commit)
 
 
 def _write(feed: AuditFeed, records: DataFrame, requests: RequestsTopic, unreadable: str, commit: Commit) -> None:

@@ -8,6 +8,7 @@ from configs.settings import Settings
 from streaming.balances.extract import last_committed, required_origin, stored_balances, stored_partitions
 from streaming.balances.file import Balances
 from streaming.balances.imported import read_imported_start, store_imported
+from streaming.checkpoint.epochs import keep_epoch
 from streaming.checkpoint.folder import Checkpoint
 from streaming.checkpoint.job_identity import keep_job_identity
 from streaming.checkpoint.lock import locked
@@ -47,6 +48,7 @@ def reshard_checkpoint(settings: Settings) -> Resharded | None:
         prepared.clear()
         store_imported(prepared, balances)
         keep_job_identity(checkpoint, prepared)
+        keep_epoch(checkpoint, prepared)
         checkpoint.move(kept)
         prepared.move(checkpoint)
     return Resharded(balances, before.origin.pages, kept.location)

@@ -1,10 +1,19 @@
 """The last micro-batch that was started, with what it is decided by."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 
 from streaming.checkpoint.folder import Checkpoint
+from streaming.errors import CheckpointError
+
+_LAST = "batch.json"
+_FOLDER = "batches"
+_KEPT = 2
+
+CreateFile = Callable[[str, bytes], bool]
+"""Makes a file of Sluice's in the checkpoint, by its name, with this content; False if there is one. Never both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,29 +26,67 @@ class Batch:
 
 
 class BatchLog:
-    """The last micro-batch that was started; the only one that a restart can repeat."""
+    """The last micro-batch that was started; the only one that a restart can repeat.
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        """Raises CheckpointError if its file is damaged."""
+    With `create`, for storage that drivers share, each micro-batch has a file of its own, which only one driver can
+    make. Another driver on the same micro-batch uses it too, so both decide the same.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, create: CreateFile | None = None) -> None:
+        """Raises CheckpointError if its newest file is damaged."""
         self._files = checkpoint.sluice
-        content = self._files.read("batch.json")
-        try:
-            self._last = Batch(-1, -1, -1) if content is None else msgspec.json.decode(content, type=Batch)
-        except msgspec.MsgspecError as error:
-            raise self._files.damaged_file("batch.json", str(error)) from error
+        self._create = create
+        recorded = self._read(_LAST) or Batch(-1, -1, -1)
+        begun = self._begun()
+        self._last = self._read(_name(begun[-1])) or recorded if begun and begun[-1] > recorded.batch_id else recorded
 
     @property
     def last_begun(self) -> int:
         """The number of the last micro-batch that was started, -1 before the first."""
         return self._last.batch_id
 
-    def begin(self, batch_id: int, quota_version: int, now_ms: int) -> Batch:
-        """The batch as it was started the first time; a new batch is recorded first."""
-        if not self.begun_before(batch_id):
-            self._last = Batch(batch_id, quota_version, now_ms)
-            self._files.write("batch.json", msgspec.json.encode(self._last))
-        return self._last
+    def begin(self, batch_id: int, quota_version: int, now_ms: int) -> tuple[Batch, bool]:
+        """The batch as it was started the first time, and whether that was before, so that records may be written.
 
-    def begun_before(self, batch_id: int) -> bool:
-        """Whether this batch was started before, so that its records may already be written."""
-        return self._last.batch_id == batch_id
+        A new batch is recorded first. Raises CheckpointError if another driver has begun a later one.
+        """
+        if self._last.batch_id == batch_id:
+            return self._last, True
+        self._last, repeated = Batch(batch_id, quota_version, now_ms), False
+        content = msgspec.json.encode(self._last)
+        if self._create is None:
+            self._files.write(_LAST, content)
+        elif not self._create(_name(batch_id), content):
+            self._last, repeated = self._begun_by_another(batch_id), True
+        if self._create is not None:
+            self._check_newest(batch_id)
+        return self._last, repeated
+
+    def _begun_by_another(self, batch_id: int) -> Batch:
+        batch = self._read(_name(batch_id))
+        if batch is None:
+            raise CheckpointError(f"another driver has begun micro-batch {batch_id} and a later one; it goes on there")
+        return batch
+
+    def _check_newest(self, batch_id: int) -> None:
+        """A driver that was replaced may record an old batch again whose file is gone; the newer ones show that."""
+        begun = self._begun()
+        if begun[-1] > batch_id:
+            raise CheckpointError(f"another driver has begun micro-batch {begun[-1]}, this one is at {batch_id}")
+        for old in begun[:-_KEPT]:
+            self._files.remove(_name(old))
+
+    def _begun(self) -> list[int]:
+        names = (name.removesuffix(".json") for name in self._files.names(_FOLDER) if name.endswith(".json"))
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def _read(self, name: str) -> Batch | None:
+        content = self._files.read(name)
+        try:
+            return None if content is None else msgspec.json.decode(content, type=Batch)
+        except msgspec.MsgspecError as error:
+            raise self._files.damaged_file(name, str(error)) from error
+
+
+def _name(batch_id: int) -> str:
+    return f"{_FOLDER}/{batch_id:020d}.json"

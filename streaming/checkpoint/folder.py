@@ -1,5 +1,8 @@
 """A query's checkpoint, and the files in it: Spark's own at its top, Sluice's in the subfolder `sluice`."""
 
+import os
+import secrets
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from pyarrow import fs
@@ -39,9 +42,28 @@ class CheckpointFiles:
                 stream.write(content)
             filesystem.move(draft, target)
         except OSError as error:
-            raise CheckpointError(
-                f"can't write {name} in {self._location}: {error}; give the job a checkpoint folder it can write"
-            ) from error
+            raise self._not_written(name, error) from error
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Make a file with this content in one step, False if there is one: for files of this machine, `file://` too.
+
+        Raises CheckpointError.
+        """
+        filesystem, folder = self._open()
+        target = Path(folder / name)
+        draft = target.with_name(f"{name.rpartition('/')[2]}.{secrets.token_hex(4)}.draft")
+        try:
+            filesystem.create_dir(str(target.parent), recursive=True)
+            draft.write_bytes(content)
+            try:
+                os.link(draft, target)
+            finally:
+                draft.unlink()
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise self._not_written(name, error) from error
+        return True
 
     def names(self, folder: str) -> list[str]:
         """Names of the files in a folder of this one; none if it doesn't exist."""
@@ -50,15 +72,21 @@ class CheckpointFiles:
         return [entry.base_name for entry in filesystem.get_file_info(selector) if entry.is_file]
 
     def remove(self, name: str) -> None:
-        """Remove a file."""
+        """Remove a file, if another driver hasn't."""
         filesystem, folder = self._open()
-        filesystem.delete_file(str(folder / name))
+        with suppress(FileNotFoundError):
+            filesystem.delete_file(str(folder / name))
 
     def damaged_file(self, name: str, reason: str) -> CheckpointError:
         """The error for a file that can't be used."""
         return CheckpointError(
             f"{PurePosixPath(self._subfolder, name)} in {self._location} is damaged ({reason}); restore the checkpoint"
             " from a backup, or name a new one (balances start from zero)"
+        )
+
+    def _not_written(self, name: str, error: OSError) -> CheckpointError:
+        return CheckpointError(
+            f"can't write {name} in {self._location}: {error}; give the job a checkpoint folder it can write"
         )
 
     def _open(self) -> tuple[fs.FileSystem, PurePosixPath]:

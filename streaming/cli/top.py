@@ -18,6 +18,7 @@ import typer
 from configs.kafka import connect, error_line
 from configs.settings import Settings, with_bootstrap_servers
 from console.live import LiveModel
+from state.decisions.epochs import Fence
 from state.errors import SluiceError
 from state.quotas.kinds import QuotaKind
 from streaming.cli.job_settings import job_settings
@@ -102,6 +103,7 @@ class DecisionsReader:
 
         self.model = LiveModel(settings.quota)
         self.read = 0
+        self._fence = Fence()
         self.last_read_ms = 0
         self.since_ms = now_ms() - (since_s or SINCE_S) * 1000
         self._most = MOST_READ if since_s is None else None
@@ -165,7 +167,8 @@ class DecisionsReader:
         for records in batches.values():
             self.read += len(records)
             self.last_read_ms = now_ms()
-            self.model.take_all((record.value for record in records), self.last_read_ms)
+            counting = (record.value for record in records if self._fence.passes_record(record))
+            self.model.take_all(counting, self.last_read_ms)
 
     def close(self) -> None:
         """End the connection."""

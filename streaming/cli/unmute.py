@@ -16,6 +16,7 @@ from sinks.errors import UsageUnknownError
 from sinks.tables.quotas import QuotasTable
 from sinks.tables.recent_usage import RecentUsage, Usage
 from state.decisions.control import Unmute
+from state.decisions.epochs import Fence
 from state.errors import SluiceError
 from state.quotas.entity import Tags, client_key
 from state.quotas.entry import QuotaEntry
@@ -175,9 +176,12 @@ def _wait_for_answer(
     topic, partition, offset = source
     decision_id = f"{topic}-{partition}-{offset}"
     deadline_s = time.monotonic() + timeout_s
+    fence = Fence()
     while time.monotonic() < deadline_s:
         for records in consumer.poll(timeout_ms=_POLL_MS).values():
             for record in records:
+                if record.topic == decisions_topic and not fence.passes_record(record):
+                    continue
                 try:
                     if record.topic == decisions_topic:
                         answer = _ANSWER.decode(record.value or b"")

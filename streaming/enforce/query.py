@@ -6,13 +6,14 @@ group of parts -> combiner; last, the Kafka sink.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from configs.settings import Settings
+from state.decisions.epochs import HEADER, Epoch
 from streaming.checkpoint.batch_log import Batch, BatchLog
 from streaming.checkpoint.folder import Checkpoint
 from streaming.checkpoint.job_identity import job_identity
@@ -29,8 +30,10 @@ from streaming.enforce.stages import (
     planner,
 )
 from streaming.enforce.starting_offsets import starting_offsets
+from streaming.runtime.epochs import epoch_header
 from streaming.runtime.gated_query import GatedQuery
 from streaming.runtime.kafka import kafka_since, kafka_writer, requests_source
+from streaming.runtime.shared_files import creator
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -55,10 +58,12 @@ class EnforceQuery(GatedQuery):
         watch: QuotaWatch,
         known: "Accumulator[Known] | None" = None,
         may_begin: Callable[[], bool] = lambda: True,
+        epoch: Epoch | None = None,
     ) -> None:
         """`known` is told how many entities each page holds, and how many were evicted.
 
-        A micro-batch waits for `may_begin`.
+        A micro-batch waits for `may_begin`. Records carry the `epoch`, whose markers are written; None for a checkpoint
+        that is a path.
         """
         super().__init__(QUERY_NAME, settings.enforce.checkpoint, settings.enforce.trigger_ms, may_begin)
         self._spark = spark
@@ -66,7 +71,8 @@ class EnforceQuery(GatedQuery):
         self._watch = watch
         self._known = known
         checkpoint = Checkpoint(settings.enforce.checkpoint)
-        self._log = BatchLog(checkpoint)
+        self._epoch = epoch
+        self._log = BatchLog(checkpoint, creator(spark, checkpoint))
         self._pipeline = PipelineSettings.of(settings)._replace(job_id=job_identity(checkpoint).job_id)
 
     def _rows(self) -> DataFrame:
@@ -96,15 +102,21 @@ class EnforceQuery(GatedQuery):
         5. Write.
         """
         quotas = self._watch.quotas
-        repeated = self._log.begun_before(batch_id)
+        batch, repeated = self._log.begin(batch_id, quotas.version, now_ms=time.time_ns() // 1_000_000)
         combined = repeated or not quotas.charges_one_counter()
-        batch = self._log.begin(batch_id, quotas.version, now_ms=time.time_ns() // 1_000_000)
         BatchProperties(batch.quota_version, batch.decided_at_ms, combined).announce(self._spark.sparkContext)
         if combined:
             rows = self._combined(rows)
         if repeated:
             log.warning("micro-batch %d is repeated; what it wrote before is left out", batch_id)
             rows = self._unwritten(rows, batch)
+        self._publish(rows)
+
+    def _publish(self, rows: DataFrame) -> None:
+        """Write records; a driver with an epoch says in each that it is its own."""
+        if self._epoch is not None:
+            header = F.struct(F.lit(HEADER).alias("key"), F.lit(self._epoch.header()).alias("value"))
+            rows = rows.withColumn("headers", F.array(header))
         kafka_writer(rows.write, self._settings).save()
 
     def _combined(self, rows: DataFrame) -> DataFrame:
@@ -113,15 +125,43 @@ class EnforceQuery(GatedQuery):
         return together.mapInArrow(combiner(self._pipeline), COMBINED_SCHEMA)
 
     def _unwritten(self, records: DataFrame, batch: Batch) -> DataFrame:
-        """The records that the topics haven't received since the batch began for the first time."""
+        """The records that the topics haven't received since the batch began for the first time.
+
+        A decision counts as received only if it counts for those who read it.
+        """
         topics = self._settings.topics
         since_ms = batch.decided_at_ms - _MAX_CLOCK_DIFFERENCE_MS
         written = kafka_since(self._spark, self._settings, [topics.decisions, topics.dead_letters], since_ms)
+        if self._epoch is not None:
+            written = self._counting(written, self._epoch)
         return (
             records.withColumn("event", _answered_event())
             .join(F.broadcast(written.select(_answered_event().alias("event"))), "event", "left_anti")
             .drop("event")
         )
+
+    def _counting(self, written: DataFrame, epoch: Epoch) -> DataFrame:
+        """Without decisions that another driver wrote after this one's markers, and without the markers.
+
+        Only drivers that led before can have written them: after a later one this driver's decisions count no more.
+        """
+        is_decision, text = F.col("topic") == self._settings.topics.decisions, epoch_header()
+        own = F.coalesce(text == F.lit(epoch.header()), F.lit(False))
+        markers = written.where(is_decision & own & F.col("value").isNull())
+        marked = {
+            row["partition"]: row["first"]
+            for row in markers.groupBy("partition").agg(F.min("offset").alias("first")).collect()
+        }
+        # Without a marker in what was read, all of that came after it.
+        after = F.coalesce(_lookup(marked, F.col("partition")), F.lit(-1))
+        fenced = is_decision & ~own & text.isNotNull() & (F.col("offset") > after)
+        return written.where(F.col("value").isNotNull() & ~fenced)
+
+
+def _lookup(values: Mapping[int, int], key: Column) -> Column:
+    """The value of a key; null for a key without one."""
+    found = [F.when(key == number, F.lit(value)) for number, value in values.items()]
+    return F.coalesce(*found, F.lit(None).cast("bigint"))
 
 
 def _answered_event() -> Column:

@@ -105,10 +105,18 @@ class Leadership:
             with closing(self._opened()) as claims:
                 return self._acquire(claims, stop)
         except (KafkaError, OSError) as error:
-            raise LeadershipError(
-                f"topic {self._topic} can't be read or written ({error_line(error)}), so nobody knows whether another"
-                " driver works on the checkpoint; see that the topic is there and this login may use it"
-            ) from error
+            raise self._unknown(error) from error
+
+    def confirm(self) -> None:
+        """Raises LeadershipError unless this driver leads now, as the topic says, or if nobody can say it."""
+        try:
+            with closing(self._opened()) as claims:
+                claims.read()
+                leader = claims.log.leader
+        except (KafkaError, OSError) as error:
+            raise self._unknown(error) from error
+        if leader != self.driver:
+            raise LeadershipError(f"{leader or 'no driver'} leads the checkpoint {self._key} now, not this one")
 
     def start(self) -> None:
         """Begin to give signs of life."""
@@ -138,6 +146,12 @@ class Leadership:
                 f" for {LEASE_S:g} s; it goes on there"
             )
         return self._clock_s() - self._confirmed_s < LEASE_S
+
+    def _unknown(self, error: Exception) -> LeadershipError:
+        return LeadershipError(
+            f"topic {self._topic} can't be read or written ({error_line(error)}), so nobody knows whether another"
+            " driver works on the checkpoint; see that the topic is there and this login may use it"
+        )
 
     def _opened(self) -> ClaimsTopic:
         return ClaimsTopic(self._topic, self._kafka, self._key.encode())

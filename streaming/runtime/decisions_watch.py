@@ -8,6 +8,7 @@ from kafka import KafkaConsumer, TopicPartition
 
 from configs.kafka import Trouble, connect
 from sinks.background import BackgroundThread
+from state.decisions.epochs import Fence
 
 log = logging.getLogger("sluice.decisions")
 
@@ -25,7 +26,10 @@ _LEAST_OF_A_PARTITION = 100
 
 
 class DecisionsWatch:
-    """A thread that gives the newest records of each partition to each of `readers`, none of them twice."""
+    """A thread that gives the newest records of each partition to each of `readers`, none of them twice.
+
+    Those of a driver that was replaced are left out.
+    """
 
     def __init__(
         self,
@@ -39,6 +43,7 @@ class DecisionsWatch:
         self._kafka = kafka
         self._readers = readers
         self._newest = newest
+        self._fence = Fence()
         self._trouble = Trouble()
         self._thread = BackgroundThread("decisions-watch", self._look_while_topic_lasts, _RETRY_S, self._report)
 
@@ -52,6 +57,7 @@ class DecisionsWatch:
 
     def _look_while_topic_lasts(self) -> None:
         """Look again and again until the topic is another one or has other partitions; the next call begins anew."""
+        self._fence.forget()
         with closing(connect(KafkaConsumer, self._kafka, enable_auto_commit=False)) as consumer:
             numbers = consumer.partitions_for_topic(self._topic)
             partitions = [TopicPartition(self._topic, number) for number in sorted(numbers or ())]
@@ -84,6 +90,7 @@ class DecisionsWatch:
                 return
             for records in consumer.poll(timeout_ms=_POLL_MS).values():
                 for record in records:
-                    if record.offset < ends[TopicPartition(record.topic, record.partition)]:
+                    counts = self._fence.passes_record(record)
+                    if counts and record.offset < ends[TopicPartition(record.topic, record.partition)]:
                         for read in self._readers:
                             read(record.value)

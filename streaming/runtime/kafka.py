@@ -32,8 +32,9 @@ def kafka_source(
     topics: Sequence[str],
     starting_offsets: str,
     section: EnforceSettings | AuditSettings,
+    headers: bool = False,
 ) -> DataFrame:
-    """A stream of the topics' records, for the query with this section of the settings.
+    """A stream of the topics' records, for the query with this section of the settings; with their headers if asked.
 
     `starting_offsets`, in Spark's form, are used on a new checkpoint only.
     """
@@ -45,24 +46,26 @@ def kafka_source(
         .option("startingOffsets", starting_offsets)
         .option("maxOffsetsPerTrigger", section.max_offsets_per_trigger)
         .option("failOnDataLoss", section.fail_on_data_loss)
+        .option("includeHeaders", headers)
         .load()
     )
 
 
 def kafka_since(spark: SparkSession, settings: Settings, topics: Sequence[str], since_ms: int) -> DataFrame:
-    """A batch of the topics' records that the broker received since `since_ms`, in epoch milliseconds."""
+    """A batch of the topics' records, with headers, that came since `since_ms`, in epoch milliseconds."""
     return (
         spark.read.format("kafka")
         .options(**_client_options(settings))
         .option("subscribe", ",".join(topics))
         .option("startingTimestamp", since_ms)
         .option("startingOffsetsByTimestampStrategy", "latest")
+        .option("includeHeaders", True)
         .load()
     )
 
 
 def kafka_writer(writer: DataFrameWriter, settings: Settings) -> DataFrameWriter:
-    """The writer of rows (topic, key, value), each to its own topic; other columns are ignored."""
+    """The writer of rows (topic, key, value), each to its own topic, with their `headers` if there are any."""
     return writer.format("kafka").options(**(_SINK_DEFAULTS | _client_options(settings)))
 
 

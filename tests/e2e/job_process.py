@@ -9,6 +9,7 @@ from kafka import KafkaProducer
 
 from scripts.testbed.job import Json, Sections, SluiceJob, quotas_in, storage_in, wait_until
 from scripts.testbed.reconciliation import ends, records
+from state.decisions.epochs import Fence
 
 __all__ = ["AUDITED", "GENERATED_CODE", "QUICK_JAVA", "TOPICS", "JobProcess", "Json", "wait_until"]
 
@@ -75,8 +76,13 @@ class JobProcess(SluiceJob):
         return list(records(self.settings, name))
 
     def decisions(self) -> list[Json]:
-        """Every decision in the topic."""
-        return [json.loads(record.value) for record in self.topic(self.settings.topics.decisions)]
+        """Every decision in the topic that counts."""
+        fence = Fence()
+        return [
+            json.loads(record.value)
+            for record in self.topic(self.settings.topics.decisions)
+            if fence.passes_record(record)
+        ]
 
     def dead_letters(self) -> list[Json]:
         """Every dead letter in the topic."""

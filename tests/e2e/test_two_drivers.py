@@ -11,6 +11,11 @@ from tests.e2e.job_process import TOPICS, JobProcess, wait_until
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
 
 
+def decided(job: JobProcess, count: int) -> None:
+    """Wait until so many events have a decision that counts."""
+    wait_until(lambda: len(job.decisions()) >= count, 120)
+
+
 def test_a_standby_takes_over_from_a_driver_that_pauses_and_that_one_ends_when_it_wakes_up(
     kafka_broker: str, tmp_path: Path
 ) -> None:
@@ -23,7 +28,7 @@ def test_a_standby_takes_over_from_a_driver_that_pauses_and_that_one_ends_when_i
     try:
         one.start()
         one.publish([b'{"api": "Metadata"}'] * 20)
-        one.answered(20)
+        decided(one, 20)
         leader = one.running()
 
         two.launch()
@@ -34,16 +39,16 @@ def test_a_standby_takes_over_from_a_driver_that_pauses_and_that_one_ends_when_i
         wait_until(lambda: two.status().get("waiting_for") == "leadership", 60)
         os.killpg(leader.pid, signal.SIGSTOP)
         one.publish([b'{"api": "Metadata"}'] * 20)
-        one.answered(40)
+        decided(one, 40)
 
         os.killpg(leader.pid, signal.SIGCONT)
         wait_until(lambda: not one.alive, 120)
         assert "has taken over the checkpoint" in one.last_line()
         one.publish([b'{"api": "Metadata"}'] * 20)
-        one.answered(60)
-        decided = [decision["decision_id"] for decision in one.decisions()]
+        decided(one, 60)
+        ids = [decision["decision_id"] for decision in one.decisions()]
     finally:
         one.kill()
         two.stop()
 
-    assert len(decided) == len(set(decided)) == 60
+    assert len(ids) == len(set(ids)) == 60

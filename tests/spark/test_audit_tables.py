@@ -84,8 +84,10 @@ def records(spark: SparkSession, values: Sequence[Record], first: int = 0, at_ms
     columns = "topic string, partition int, offset bigint, timestamp timestamp, key binary, value binary"
     time = datetime.fromtimestamp(at_ms / 1000, UTC)
     rows = [(topic, 0, first + number, time, b"key", value) for number, (topic, value) in enumerate(values)]
-    return spark.createDataFrame(rows, columns).withColumn(
-        "read_at", F.lit(datetime.fromtimestamp(T0 / 1000 + 60, UTC))
+    return (
+        spark.createDataFrame(rows, columns)
+        .withColumn("read_at", F.lit(datetime.fromtimestamp(T0 / 1000 + 60, UTC)))
+        .withColumn("fenced", F.lit(False))
     )
 
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from configs.settings import Settings, load_settings
 from state.quotas.kinds import QuotaSettings, Window
 from streaming.checkpoint.batch_log import Batch, BatchLog
+from streaming.checkpoint.epochs import keep_epoch, new_epoch
 from streaming.checkpoint.folder import Checkpoint
 from streaming.checkpoint.lock import locked
 from streaming.checkpoint.origin import check_origin
@@ -31,8 +33,67 @@ def test_a_replayed_batch_is_begun_as_it_was_the_first_time(tmp_path: Path) -> N
     replayed = BatchLog(folder).begin(7, quota_version=4, now_ms=2000)
     following = BatchLog(folder).begin(8, quota_version=4, now_ms=3000)
 
-    assert replayed == first == Batch(7, 3, 1000)
-    assert following == Batch(8, 4, 3000)
+    assert first == (Batch(7, 3, 1000), False)
+    assert replayed == (Batch(7, 3, 1000), True)
+    assert following == (Batch(8, 4, 3000), False)
+
+
+def test_two_drivers_on_one_batch_begin_it_alike_and_the_second_knows(tmp_path: Path) -> None:
+    """Each has read the checkpoint before the other one wrote."""
+    folder = Checkpoint(tmp_path.as_uri())
+    stale, leader = (BatchLog(folder, folder.sluice.create) for _ in range(2))
+
+    assert stale.begin(7, quota_version=3, now_ms=1000) == (Batch(7, 3, 1000), False)
+    assert leader.begin(7, quota_version=4, now_ms=2000) == (Batch(7, 3, 1000), True)
+
+
+def test_a_driver_that_was_replaced_begins_no_batch_that_others_are_past(tmp_path: Path) -> None:
+    """Also where its file is gone: only the newest are kept."""
+    folder = Checkpoint(tmp_path.as_uri())
+    stale, leader = (BatchLog(folder, folder.sluice.create) for _ in range(2))
+    for batch_id in range(7, 12):
+        leader.begin(batch_id, quota_version=3, now_ms=1000)
+    assert len(folder.sluice.names("batches")) == 2
+
+    for batch_id in (7, 10):
+        with pytest.raises(CheckpointError, match="another driver has begun micro-batch 11"):
+            stale.begin(batch_id, quota_version=3, now_ms=1000)
+    assert BatchLog(folder).last_begun == 11
+
+
+def test_batches_of_a_release_without_files_of_their_own_are_known(tmp_path: Path) -> None:
+    folder = Checkpoint(tmp_path.as_uri())
+    BatchLog(folder).begin(7, quota_version=3, now_ms=1000)
+
+    assert BatchLog(folder, folder.sluice.create).begin(7, quota_version=4, now_ms=2000) == (Batch(7, 3, 1000), True)
+
+
+def test_of_many_that_create_a_file_at_once_one_does_and_its_content_is_whole(tmp_path: Path) -> None:
+    files = Checkpoint(tmp_path.as_uri()).sluice
+    for name in map(str, range(20)):
+        with ThreadPoolExecutor(8) as pool:
+            made = list(pool.map(lambda number, name=name: files.create(name, b"%d" % number * 1000), range(8)))
+        assert sum(made) == 1
+        assert files.read(name) == b"%d" % made.index(True) * 1000
+
+
+def test_each_driver_gets_a_higher_epoch_and_no_two_the_same(tmp_path: Path) -> None:
+    folder = Checkpoint(tmp_path.as_uri())
+    assert [new_epoch(folder, folder.sluice.create) for _ in range(3)] == [1, 2, 3]
+
+    with ThreadPoolExecutor(8) as pool:
+        epochs = list(pool.map(lambda _: new_epoch(folder, folder.sluice.create), range(8)))
+    assert sorted(epochs) == list(range(4, 12))
+
+
+def test_a_resharded_checkpoint_goes_on_with_the_epochs_of_the_old_one(tmp_path: Path) -> None:
+    """It has the same job id, so that lower ones wouldn't count."""
+    old, resharded = Checkpoint((tmp_path / "old").as_uri()), Checkpoint((tmp_path / "new").as_uri())
+    new_epoch(old, old.sluice.create)
+    new_epoch(old, old.sluice.create)
+    keep_epoch(old, resharded)
+
+    assert new_epoch(resharded, resharded.sluice.create) == 3
 
 
 @pytest.mark.parametrize(

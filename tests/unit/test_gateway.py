@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from gateways.client.event_sender import EventRecord, EventSender
 from gateways.client.events import checked_parts
+from gateways.client.readable_batches import FetchedRecord
 from sluice import (
     BeforeKnown,
     Gateway,
@@ -256,7 +257,7 @@ def test_a_decision_from_the_future_is_outranked_by_the_next_one(gateway: Gatewa
 )
 def test_a_record_that_is_no_decision_changes_nothing(gateway: Gateway, record: bytes | None) -> None:
     gateway._decision_reader._positions[PARTITION] = 0
-    gateway._decision_reader._take(PARTITION, 0, None, record)
+    gateway._decision_reader._take(PARTITION, FetchedRecord(0, None, record))
 
     assert gateway.stats().unreadable_records == 1
     assert gateway.stats().decisions == 0
@@ -291,7 +292,7 @@ def test_a_forged_wait_keeps_no_other_from_being_relaxed(gateway: Gateway) -> No
     value = json.dumps({"request_id": "r", "timestamp_ms": NOW_MS, "mute_until_ms": 10**18, "charges": [forged]})
     for text in (value, value.replace("unknown", "producer_byte_rate"), value.replace("10000", "1")):
         gateway._decision_reader._positions[PARTITION] = 0
-        gateway._decision_reader._take(PARTITION, 0, None, text.encode())
+        gateway._decision_reader._take(PARTITION, FetchedRecord(0, None, text.encode()))
     decide(gateway, charge(3_750))
 
     set_limits(gateway, 2)
@@ -325,7 +326,7 @@ def test_garbage_among_the_limits_is_counted_and_ignored(gateway: Gateway) -> No
     entry = bytes_limit(user="bob")
     gateway._limits_reader._positions[PARTITION] = 0
     for offset, value in enumerate((b"garbage", b"[" * 5_000, limit_value(entry, 2).replace(b"1024.0", b"0"))):
-        gateway._limits_reader._take(PARTITION, offset, limit_key(entry), value)
+        gateway._limits_reader._take(PARTITION, FetchedRecord(offset, limit_key(entry), value))
 
     assert gateway.stats().unreadable_records == 3
     assert gateway.stats().limits_version == 1
@@ -670,3 +671,20 @@ def test_the_schemas_for_other_languages_have_the_fields_of_the_contracts() -> N
         heartbeat = schema["properties"]["heartbeat"]["properties"]
         assert set(heartbeat) == set(Heartbeat.__struct_fields__)
         assert set(heartbeat["shares"]["items"]["properties"]) == set(Share.__struct_fields__)
+
+
+def test_a_decision_of_a_driver_that_was_replaced_is_left_out_and_counted(gateway: Gateway) -> None:
+    """And the marker of the one that took over is no decision."""
+
+    def headers(number: int) -> bytes:
+        value = b"job:%d" % number
+        return b"\x02\x0aepoch" + bytes([2 * len(value)]) + value
+
+    reader = gateway._decision_reader
+    reader._positions[PARTITION] = 0
+    value = json.dumps({"request_id": "r", "timestamp_ms": NOW_MS}).encode()
+    for offset, (number, content) in enumerate([(1, value), (2, None), (1, value), (2, value)]):
+        reader._take(PARTITION, FetchedRecord(offset, None, content, headers(number)))
+
+    stats = gateway.stats()
+    assert (stats.decisions, stats.fenced_decisions, stats.unreadable_records) == (2, 1, 0)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kafka import TopicPartition as KafkaPartition
 
 from gateways.client.event_sender import EventRecord
+from gateways.client.readable_batches import FetchedRecord
 from gateways.client.wait_table import Wait
 from sluice import Answer, Gateway, InvalidRequestError, Mutation, Request, StalePolicy, TopicPartition
 from state.quotas.entity import DEFAULT, Tags
@@ -630,7 +631,8 @@ class TestHeartbeats:
 def test_a_forged_decision_is_passed_over(gateway: Gateway, forged: dict[str, Any]) -> None:
     reader = gateway._decision_reader
     reader._positions[PARTITION] = 0
-    reader._take(PARTITION, 0, None, json.dumps({"request_id": "r", "timestamp_ms": NOW_MS} | forged).encode())
+    value = json.dumps({"request_id": "r", "timestamp_ms": NOW_MS} | forged).encode()
+    reader._take(PARTITION, FetchedRecord(0, None, value))
 
     assert gateway.stats().unreadable_records == 1
     assert (gateway.stats().decisions, gateway.stats().counters) == (0, 0)
@@ -641,7 +643,8 @@ def test_numbers_that_json_has_no_word_for_are_passed_over(gateway: Gateway) -> 
     for offset, number in enumerate((b"NaN", b"Infinity", b"1e400")):
         charges = b'[{"quota": "producer_byte_rate", "limit": 1.0, "value": %s}]' % number
         reader._positions[PARTITION] = 0
-        reader._take(PARTITION, offset, None, b'{"request_id": "r", "timestamp_ms": 5, "charges": %s}' % charges)
+        value = b'{"request_id": "r", "timestamp_ms": 5, "charges": %s}' % charges
+        reader._take(PARTITION, FetchedRecord(offset, None, value))
 
     assert gateway.stats().unreadable_records == 3
 

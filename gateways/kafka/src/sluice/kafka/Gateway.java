@@ -393,6 +393,11 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     }
 
     @Override
+    public long getFencedDecisions() {
+        return decisionsReader.fenced();
+    }
+
+    @Override
     public long getUnreadableRecords() {
         return limitsView.garbage() + limitsReader.unreadable() + decisionsReader.unreadable();
     }

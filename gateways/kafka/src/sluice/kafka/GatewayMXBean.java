@@ -38,6 +38,9 @@ public interface GatewayMXBean {
     /** How many sums were given up because they could not be published for a minute. */
     long getSumsGivenUp();
 
+    /** How many decisions were left out because a driver of the job wrote them that had been replaced. */
+    long getFencedDecisions();
+
     /** How many records of the limits and decisions topics were passed over. */
     long getUnreadableRecords();
 }

@@ -48,6 +48,7 @@ final class TopicReader implements Runnable {
     private volatile boolean isClosing;
     private volatile boolean isReading;
     private volatile long unreadable;
+    private final Fence fence = new Fence();
     private String said = "";
     private boolean saidUnreadable;
 
@@ -86,6 +87,11 @@ final class TopicReader implements Runnable {
         return unreadable;
     }
 
+    /** How many records were left out because a driver of the job wrote them that had been replaced. */
+    long fenced() {
+        return fence.fenced();
+    }
+
     @Override
     public void run() {
         while (!isClosing) {
@@ -96,6 +102,7 @@ final class TopicReader implements Runnable {
                 return;
             } catch (OffsetOutOfRangeException | NoOffsetForPartitionException error) {
                 positions.clear();
+                fence.forget();
                 handler.restart();
             } catch (Exception error) {
                 report(error.toString());
@@ -168,6 +175,9 @@ final class TopicReader implements Runnable {
 
     private void take(ConsumerRecord<byte[], byte[]> record) {
         try {
+            if (!fence.passes(record)) {
+                return;
+            }
             handler.take(record.key(), record.value());
         } catch (Exception error) {
             unreadable++;

@@ -1,0 +1,66 @@
+package sluice.kafka;
+
+import java.nio.charset.StandardCharsets;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.common.header.Header;
+
+/**
+ * Which decisions count when a driver of the job was replaced and publishes on; the rule of state/decisions/epochs.py.
+ *
+ * <p>After a record of an epoch no record of an older epoch of the same job counts in that partition. A marker, which
+ * has an epoch and no value, is no decision. Used by one thread; `fenced` may be read by others.
+ */
+final class Fence {
+    private static final Pattern EPOCH = Pattern.compile("([!-9;-~]{1,64}):([0-9]{1,18})");
+    private static final int MAX_JOBS = 16;
+
+    private final Map<Integer, Map<String, Long>> highest = new HashMap<>();
+    private volatile long fenced;
+
+    /** How many decisions were left out. */
+    long fenced() {
+        return fenced;
+    }
+
+    /** A topic is read from its beginning again. */
+    void forget() {
+        highest.clear();
+    }
+
+    /** Whether this record counts. */
+    boolean passes(ConsumerRecord<byte[], byte[]> record) {
+        Header header = record.headers().lastHeader("epoch");
+        if (header == null || header.value() == null) {
+            return true;
+        }
+        Matcher epoch = EPOCH.matcher(new String(header.value(), StandardCharsets.ISO_8859_1));
+        if (!epoch.matches()) {
+            return true;
+        }
+        boolean isMarker = record.value() == null;
+        if (isOlder(record.partition(), epoch.group(1), Long.parseLong(epoch.group(2)))) {
+            fenced += isMarker ? 0 : 1;
+            return false;
+        }
+        return !isMarker;
+    }
+
+    /** Whether the job's epoch is older than one before it in the partition; else it is the highest now. */
+    private boolean isOlder(int partition, String job, long number) {
+        Map<String, Long> jobs = highest.computeIfAbsent(partition, any -> new LinkedHashMap<>());
+        Long known = jobs.get(job);
+        if (known != null && known >= number) {
+            return known > number;
+        }
+        jobs.put(job, number);
+        if (jobs.size() > MAX_JOBS) { // whoever forges jobs fills no memory
+            jobs.remove(jobs.keySet().iterator().next());
+        }
+        return false;
+    }
+}

@@ -1,0 +1,185 @@
+"""A driver that was replaced publishes on: what it writes counts for no reader, and each event has one decision.
+
+Real claims, a real topic and a real checkpoint; Spark's sink publishes. The drivers live in this process, and a paused
+one goes on exactly where a test lets it.
+"""
+
+import random
+import time
+import uuid
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from typing import Any, NamedTuple
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from configs.settings import Settings, load_settings
+from gateways.client.topic_reader import Reading, TopicReader
+from scripts.testbed.reconciliation import records
+from sinks.epoch_markers import write_markers
+from sinks.topics import ensure_claims_topic, ensure_topics
+from state.decisions.epochs import Epoch, Fence
+from streaming.audit.epochs_seen import EpochsSeen, with_fenced
+from streaming.checkpoint.epochs import new_epoch
+from streaming.checkpoint.folder import Checkpoint
+from streaming.checkpoint.job_identity import job_identity
+from streaming.checkpoint.quota_snapshots import QuotaSnapshots
+from streaming.enforce.query import EnforceQuery
+from streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
+from streaming.errors import LeadershipError
+from streaming.leadership.leadership import LEASE_S, Leadership
+from streaming.runtime.epochs import epoch_header
+from streaming.runtime.kafka import kafka_since
+from streaming.runtime.shared_files import creator
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+EVENTS = 8
+"""Events of a micro-batch."""
+
+NUMBER = "cast(cast(key as string) as int)"
+
+
+class Clock:
+    """The clock of one driver, which the test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Driver(NamedTuple):
+    """A driver that has begun to lead, as `streaming.job` does it."""
+
+    leadership: Leadership
+    epoch: Epoch
+    query: EnforceQuery
+
+
+@pytest.fixture
+def settings(kafka_broker: str, tmp_path: Path) -> Settings:
+    """Topics of two partitions and a checkpoint that is a URI."""
+    defaults, own = load_settings(environment={}), uuid.uuid4().hex[:8]
+    names: dict[str, Any] = {
+        name: f"{name}-{own}" for name in ("requests", "decisions", "dead_letters", "limits", "waits", "claims")
+    }
+    settings = replace(
+        defaults,
+        kafka={"bootstrap.servers": kafka_broker},
+        topics=replace(defaults.topics, partitions=2, **names),
+        enforce=replace(defaults.enforce, checkpoint=(tmp_path / "checkpoint").as_uri()),
+        delta=replace(defaults.delta, quotas=str(tmp_path / "quotas")),
+    )
+    ensure_topics(settings.topics, settings.kafka)
+    ensure_claims_topic(settings.topics, settings.kafka)
+    return settings
+
+
+@pytest.fixture
+def watch(settings: Settings) -> QuotaWatch:
+    """The quotas in force."""
+    checkpoint = Checkpoint(settings.enforce.checkpoint)
+    return QuotaWatch(ensure_quotas_table(settings), QuotaSnapshots(checkpoint), 1000)
+
+
+def taking_over(spark: SparkSession, settings: Settings, watch: QuotaWatch) -> Driver:
+    """A driver that takes the place of the one before, which gives no sign of life."""
+    checkpoint, clock = Checkpoint(settings.enforce.checkpoint), Clock()
+    leadership = Leadership(settings.topics.claims, settings.kafka, checkpoint.location, True, clock)
+
+    class Passing(Event):
+        """Time that passes while nobody gives a sign."""
+
+        def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002 # no time passes here
+            clock.now_s += LEASE_S
+            return super().wait(0)
+
+    assert leadership.acquire(Passing())
+    create = creator(spark, checkpoint)
+    assert create is not None
+    epoch = Epoch(job_identity(checkpoint).job_id, new_epoch(checkpoint, create))
+    leadership.confirm()
+    write_markers(settings.topics.decisions, settings.kafka, epoch)
+    return Driver(leadership, epoch, EnforceQuery(spark, settings, watch, epoch=epoch))
+
+
+def micro_batch(spark: SparkSession, settings: Settings, batch_id: int) -> DataFrame:
+    """What a micro-batch has decided: finished records."""
+    rows = []
+    for number in range(EVENTS):
+        event = f"{settings.topics.requests}-0-{batch_id * EVENTS + number}"
+        rows.append((False, settings.topics.decisions, b"%d" % number, b'{"decision_id":"%s"}' % event.encode()))
+    return spark.createDataFrame(rows, "partial boolean, topic string, key binary, value binary").coalesce(1)
+
+
+def counting(settings: Settings) -> Counter[bytes]:
+    """The decisions that count, by the rule that all readers have."""
+    fence = Fence()
+    return Counter(
+        record.value for record in records(settings, settings.topics.decisions) if fence.passes_record(record)
+    )
+
+
+def as_a_gateway_reads(settings: Settings) -> tuple[Counter[bytes], int]:
+    """The decisions that a gateway takes, and how many it leaves out."""
+    taken: list[bytes] = []
+    reading = Reading(
+        settings.topics.decisions, lambda _, value: taken.append(value or b""), ends_there=True, fenced=True
+    )
+    reader = TopicReader(settings.kafka, reading)
+    reader.start()
+    try:
+        assert reader.caught_up.wait(60)
+    finally:
+        reader.close(10)
+    return Counter(taken), reader.fenced
+
+
+def as_audit_reads(spark: SparkSession, settings: Settings, tmp_path: Path) -> tuple[Counter[bytes], int]:
+    """The decisions that the audit query takes, and how many it leaves out."""
+    topic = settings.topics.decisions
+    read = kafka_since(spark, settings, [topic], 0).withColumn("epoch", epoch_header())
+    seen = EpochsSeen(Checkpoint(str(tmp_path / "audit")))
+    marked = with_fenced(read, topic, seen, 0).select("value", "fenced").collect()
+    taken = Counter(bytes(row["value"]) for row in marked if not row["fenced"])
+    return taken, sum(row["fenced"] for row in marked)
+
+
+@pytest.mark.parametrize("tries", [2, pytest.param(50, marks=pytest.mark.long)])
+def test_a_driver_that_was_replaced_is_refused_every_time_and_each_event_has_one_decision(
+    spark: SparkSession, settings: Settings, watch: QuotaWatch, tmp_path: Path, tries: int
+) -> None:
+    """It pauses in the middle of a micro-batch and wakes up before, while or after the next one repeats it."""
+    chance = random.Random(7)
+    late = 0
+    stale = taking_over(spark, settings, watch)
+    for batch_id in range(tries):
+        rows = micro_batch(spark, settings, batch_id)
+        _, repeated = stale.query._log.begin(batch_id, 0, now_ms=time.time_ns() // 1_000_000)
+        assert not repeated
+        cut = chance.randrange(EVENTS + 1)
+        stale.query._publish(rows.where(f"{NUMBER} < {cut}"))
+
+        leader = taking_over(spark, settings, watch)
+        wakes_up_early = chance.random() < 0.5
+        if wakes_up_early:
+            stale.query._publish(rows.where(f"{NUMBER} >= {cut}"))
+        leader.query._write_batch(rows, batch_id)
+        if not wakes_up_early:
+            stale.query._publish(rows.where(f"{NUMBER} >= {cut}"))
+        late += EVENTS - cut
+
+        with pytest.raises(LeadershipError, match="leads the checkpoint"):
+            stale.leadership.confirm()
+        stale = leader
+    everything = {
+        bytes(row["value"]): 1 for batch_id in range(tries) for row in micro_batch(spark, settings, batch_id).collect()
+    }
+    assert counting(settings) == everything
+    assert as_a_gateway_reads(settings) == (everything, late)
+    assert as_audit_reads(spark, settings, tmp_path) == (everything, late)

@@ -1,0 +1,168 @@
+"""Which decisions count when a driver was replaced and publishes on."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state.decisions.epochs import Epoch, EpochSpan, Fence, FencedFrom, epoch_of, fenced_from, read_epoch
+
+FIRST, SECOND, THIRD = (Epoch("job", number) for number in (1, 2, 3))
+
+Record = tuple[int, Epoch | None, bytes | None]
+"""Partition, epoch and value; a marker has no value."""
+
+records = st.lists(
+    st.tuples(
+        st.integers(0, 2),
+        st.none() | st.builds(Epoch, st.sampled_from(["one", "two"]), st.integers(1, 4)),
+        st.none() | st.just(b"{}"),
+    ),
+    max_size=40,
+)
+
+
+def offsets(read: Sequence[Record]) -> list[tuple[int, int]]:
+    """Partition and offset of each record."""
+    ends = [0, 0, 0]
+    found = []
+    for partition, _, _ in read:
+        found.append((partition, ends[partition]))
+        ends[partition] += 1
+    return found
+
+
+def test_a_decision_of_an_older_epoch_after_a_newer_one_is_left_out_and_counted() -> None:
+    fence = Fence()
+    assert fence.passes(0, FIRST, b"before")
+    assert not fence.passes(0, SECOND, None)
+
+    assert not fence.passes(0, FIRST, b"after")
+    assert fence.passes(0, SECOND, b"by the new driver")
+    assert fence.fenced == 1
+
+
+def test_a_marker_is_no_decision_and_a_late_one_of_an_old_driver_changes_nothing() -> None:
+    fence = Fence()
+    assert not fence.passes(0, SECOND, None)
+    assert not fence.passes(0, FIRST, None)
+
+    assert fence.passes(0, SECOND, b"{}")
+    assert fence.fenced == 0
+
+
+def test_each_partition_and_each_job_has_epochs_of_its_own() -> None:
+    """A new checkpoint begins with epoch 1 again, as a new job."""
+    fence = Fence()
+    assert fence.passes(0, THIRD, b"{}")
+
+    assert fence.passes(1, FIRST, b"{}")
+    assert fence.passes(0, Epoch("another", 1), b"{}")
+
+
+def test_records_without_an_epoch_count_whatever_came_before() -> None:
+    """Those of a job whose checkpoint is a path."""
+    fence = Fence()
+    assert fence.passes(0, THIRD, b"{}")
+    assert fence.passes(0, None, b"{}")
+    assert fence.passes(0, None, None)  # what it is, the reader says
+
+
+def test_what_is_no_epoch_is_none() -> None:
+    for value in (None, b"", b"job", b"job:", b"job:x", b":1", b"job:1\n", b"job:" + b"9" * 19, b"\xff:1"):
+        assert read_epoch(value) is None
+    assert read_epoch(FIRST.header()) == FIRST
+
+
+def test_of_several_headers_with_the_name_the_last_counts() -> None:
+    assert epoch_of([("epoch", b"job:1"), ("other", b"job:3"), ("epoch", b"job:2")]) == SECOND
+    assert epoch_of([]) is epoch_of(None) is None
+
+
+def test_a_partition_that_is_read_again_begins_anew() -> None:
+    fence = Fence()
+    fence.passes(0, SECOND, b"{}")
+    fence.passes(1, SECOND, b"{}")
+    fence.forget(0)
+
+    assert fence.passes(0, FIRST, b"{}")
+    assert not fence.passes(1, FIRST, b"{}")
+
+
+def test_forged_jobs_fill_no_memory() -> None:
+    fence = Fence()
+    for number in range(1000):
+        fence.passes(0, Epoch(f"forged-{number}", 1), b"{}")
+    assert len(fence._highest[0]) <= 16
+
+
+@given(read=records)
+def test_what_counts_of_a_partition_is_what_no_newer_epoch_precedes(read: list[Record]) -> None:
+    """Said without any state: a decision counts if no earlier record has a newer epoch of its job."""
+    fence = Fence()
+    for index, (partition, epoch, value) in enumerate(read):
+        earlier = [other for where, other, _ in read[:index] if where == partition and other is not None]
+        newer = epoch is not None and any(
+            other.job_id == epoch.job_id and other.number > epoch.number for other in earlier
+        )
+        marker = epoch is not None and value is None
+        assert fence.passes(partition, epoch, value) == (not newer and not marker)
+
+
+@given(read=records, cuts=st.lists(st.integers(0, 40), max_size=4))
+def test_a_reader_of_parts_leaves_out_what_a_reader_of_records_does(read: list[Record], cuts: list[int]) -> None:
+    """However the topic is cut into micro-batches."""
+    fence = Fence()
+    passed = [fence.passes(*record) for record in read]
+    places = offsets(read)
+    before: dict[int, dict[str, int]] = {}
+    bounds = [0, *sorted(min(cut, len(read)) for cut in cuts), len(read)]
+    for begin, end in pairwise(bounds):
+        spans: dict[tuple[int, Epoch], EpochSpan] = {}
+        for (partition, epoch, _), (_, offset) in zip(read[begin:end], places[begin:end], strict=True):
+            if epoch is not None:
+                first = spans[partition, epoch].first if (partition, epoch) in spans else offset
+                spans[partition, epoch] = EpochSpan(partition, epoch, first, offset)
+        fenced, before = fenced_from(spans.values(), before)
+        for index in range(begin, end):
+            partition, epoch, value = read[index]
+            left_out = any(_covers(each, partition, epoch, places[index][1]) for each in fenced)
+            marker = epoch is not None and value is None
+            assert passed[index] == (not left_out and not marker)
+
+
+def _covers(fenced: FencedFrom, partition: int, epoch: Epoch | None, offset: int) -> bool:
+    return (fenced.partition, fenced.epoch) == (partition, epoch) and offset > fenced.after
+
+
+drivers = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=40)
+
+
+@given(steps=drivers)
+def test_each_event_has_exactly_one_decision_that_counts(steps: list[tuple[int, int]]) -> None:
+    """Drivers take over one after the other, and each publishes at any time what it still has to.
+
+    A driver writes its marker, reads which events have a decision that counts, and publishes the rest. What an older
+    one publishes between or after that counts for nobody.
+    """
+    topic: list[Record] = []
+    events = [b"%d" % number for number in range(6)]
+    unpublished: dict[int, list[bytes]] = {}
+    for driver, count in [*steps, (4, 0), (4, 6)]:
+        epoch = Epoch("job", driver + 1)
+        if driver not in unpublished:
+            if any(newer > driver for newer in unpublished):
+                continue  # it can't claim what a newer one has claimed
+            topic.append((0, epoch, None))
+            unpublished[driver] = [event for event in events if event not in _counting(topic)]
+        for event in unpublished[driver][:count]:
+            topic.append((0, epoch, event))
+        del unpublished[driver][:count]
+
+    assert sorted(_counting(topic)) == events
+
+
+def _counting(topic: Sequence[Record]) -> list[bytes]:
+    fence = Fence()
+    return [value for partition, epoch, value in topic if fence.passes(partition, epoch, value) and value is not None]
