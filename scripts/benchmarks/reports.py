@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime, timedelta
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -42,7 +43,10 @@ def measure_reports(
     with TemporaryDirectory() as temporary:
         where = folder or Path(temporary)
         if not (where / "decisions").exists():
-            _write(where, decisions, clients)
+            # The greatest memory of a child begins with that of this process, which has to stay small.
+            writer = get_context("spawn").Process(target=_write, args=(where, decisions, clients))
+            writer.start()
+            writer.join()
         settings = where / "settings.yaml"
         settings.write_text(f"delta: {{decisions: {where / 'decisions'}, quotas: {where / 'quotas'}}}\n")
         day = ["--from", f"{DAY:%Y-%m-%d}", "--to", f"{DAY + timedelta(days=1):%Y-%m-%d}"]
