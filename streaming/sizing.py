@@ -18,10 +18,10 @@ ENTITY_US = 1.6
 ENTITY_BYTES = 130
 """Stored bytes of an entity with a full token bucket and a full window of request time."""
 
-EVENT_BYTES = 290
+EVENT_BYTES = 300
 """A request event."""
 
-DECISION_BYTES = (450, 170)
+DECISION_BYTES = (500, 170)
 """A decision: without charges, and for each charge."""
 
 TAKE_US = 1e6 / 24_000
