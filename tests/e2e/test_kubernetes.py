@@ -42,7 +42,13 @@ class OperatorsDriver(JobProcess):
         )
         of_spark = ("--properties-file", str(properties), "--class", "org.apache.spark.deploy.PythonRunner")
         of_sluice = ("run", f"--config={self.settings_file}", "--status-file", str(self.status_file), *options)
-        set_all = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in self._variables.items())]
+        set_all = [
+            "/usr/bin/env",
+            "-i",
+            "-C",
+            str(self.folder),
+            *(f"{name}={value}" for name, value in self._variables.items()),
+        ]
         self.status_file.unlink(missing_ok=True)
         self._starts += 1
         command = [*set_all, ENTRYPOINT, "driver", *of_spark, "local:///main.py", *of_sluice]
@@ -84,13 +90,16 @@ def _spark_settings(pods: Pods) -> dict[str, str]:
 
 
 def test_executors_are_pods_of_the_template_and_a_lost_one_is_replaced(
-    kafka_broker: str, tmp_path: Path, pods: Pods, variables: dict[str, str]
+    kafka_broker: str, tmp_path: Path, pods: Pods, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each request has one decision, in copies alike where a task was repeated; SIGTERM ends driver and executors."""
     of_the_pod = {"POD_NAME": DRIVER, "POD_IP": "127.0.0.1", "SLUICE_IMAGE": "sluice:0.1.0"}
+    for name, value in of_the_pod.items():
+        monkeypatch.setenv(name, value)  # the test reads the settings too
     job = OperatorsDriver(tmp_path / "job", kafka_broker, _spark_settings(pods), variables | of_the_pod)
     try:
-        driver = job.launch("--standby")
+        job.start()
+        driver = job.running()
         job.publish([b'{"api": "Metadata"}'] * 100)
         wait_until(lambda: _decided(job) == 100, 180)
         first = pods.running()
