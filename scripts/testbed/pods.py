@@ -115,7 +115,10 @@ class Pods:
         given = {each["name"]: each.get("value") or self._addresses[name] for each in container["env"]}
         variables = dict(self._variables) | given
         variables.pop("SPARK_LOCAL_DIRS", None)  # a volume that nobody mounts here
-        set_all = ["/usr/bin/env", "-i", *(f"{each}={value}" for each, value in variables.items())]
+        folder = self._folder / name
+        folder.mkdir()
+        # an executor copies the jars of its driver into the current directory
+        set_all = ["/usr/bin/env", "-i", "-C", str(folder), *(f"{each}={value}" for each, value in variables.items())]
         return Child([*set_all, *self._command, *container["args"]], self._folder / f"{name}.log")
 
     def _list(self, kind: str, selector: str) -> Json:

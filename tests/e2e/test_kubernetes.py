@@ -42,7 +42,13 @@ class OperatorsDriver(JobProcess):
         )
         of_spark = ("--properties-file", str(properties), "--class", "org.apache.spark.deploy.PythonRunner")
         of_sluice = ("run", f"--config={self.settings_file}", "--status-file", str(self.status_file), *options)
-        set_all = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in self._variables.items())]
+        set_all = [
+            "/usr/bin/env",
+            "-i",
+            "-C",
+            str(self.folder),
+            *(f"{name}={value}" for name, value in self._variables.items()),
+        ]
         self.status_file.unlink(missing_ok=True)
         self._starts += 1
         command = [*set_all, ENTRYPOINT, "driver", *of_spark, "local:///main.py", *of_sluice]
