@@ -19,6 +19,7 @@ class Record:
         self.offset = offset
         self.key = None
         self.value = b"%d" % offset
+        self.headers = list[tuple[str, bytes]]()
 
 
 class Consumer:

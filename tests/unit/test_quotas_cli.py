@@ -270,7 +270,7 @@ def test_a_dry_run_shows_the_change_and_whom_it_hits_and_writes_nothing(shell: S
         "+ the default user-principal: producer_byte_rate 1024.0",
         "applies to every user, all clients of a user counted together",
         "producer_byte_rate is set more specifically for user-principal 'alice'; "
-        "user-principal 'alice', client-id 'reporting'",
+        "user-principal 'alice', client-id 'reporting'; user-principal 'greedy'",
     ]
     assert shell.table.version() == 1
 
@@ -366,6 +366,7 @@ ANY_USER = (
     "Quota configs for the default user-principal are "
     "consumer_byte_rate=1.048576E7, controller_mutation_rate=10.0, request_percentage=200.0"
 )
+GREEDY = "Quota configs for user-principal 'greedy' are producer_byte_rate=1000000.0"
 ORDERS = "Quota configs for topic 'orders' are consumer.byte.rate=8388608.0, producer.byte.rate=2097152.0"
 
 
@@ -374,7 +375,7 @@ ORDERS = "Quota configs for topic 'orders' are consumer.byte.rate=8388608.0, pro
     [
         (["--user", "alice"], [ALICE_LINE]),
         (["--user", "alice", "--client", "reporting"], [REPORTING]),
-        (["--entity-type", "users"], [ANY_USER, ALICE_LINE]),
+        (["--entity-type", "users"], [ANY_USER, ALICE_LINE, GREEDY]),
         (["--entity-type", "users", "--entity-type", "clients"], [ANYBODY, REPORTING]),
         (["--entity-type", "users", "--entity-name", "alice", "--entity-type", "clients"], [REPORTING]),
         (["--user-defaults"], [ANY_USER]),
@@ -389,7 +390,7 @@ def test_describe_shows_entities_with_exactly_the_types_asked_for(
 
 
 def test_describe_without_an_entity_shows_all(example: Shell) -> None:
-    assert len(example.lines("describe")) == 7
+    assert len(example.lines("describe")) == 8
 
 
 def test_describe_tells_machines_who_set_a_quota(shell: Shell) -> None:
