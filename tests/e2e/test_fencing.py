@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from configs.settings import Settings, load_settings
+from configs.settings import Properties, Settings, load_settings
 from gateways.client.topic_reader import Reading, TopicReader
 from scripts.testbed.reconciliation import records
 from sinks.epoch_markers import write_markers
@@ -70,7 +70,7 @@ def settings(kafka_broker: str, tmp_path: Path) -> Settings:
     }
     settings = replace(
         defaults,
-        kafka={"bootstrap.servers": kafka_broker},
+        kafka=Properties({"bootstrap.servers": kafka_broker}),
         topics=replace(defaults.topics, partitions=2, **names),
         enforce=replace(defaults.enforce, checkpoint=(tmp_path / "checkpoint").as_uri()),
         delta=replace(defaults.delta, quotas=str(tmp_path / "quotas")),

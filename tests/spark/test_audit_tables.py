@@ -721,3 +721,12 @@ def test_decisions_of_a_driver_that_was_replaced_are_no_rows_and_markers_are_not
     assert offsets(tables.delta.decisions, "source_offset") == [0, 1, 3]
     unreadable = {(row["offset"], row["field"]) for row in rows(tables.delta.unreadable)}
     assert unreadable == {(2, "epoch"), (4, "epoch"), (6, "value")}
+
+
+def test_tables_can_be_in_a_folder_that_is_named_by_a_uri(spark: SparkSession, tmp_path: Path) -> None:
+    """As on a cluster whose machines have all mounted it."""
+    table = unreadable_table((tmp_path / "unreadable").as_uri())
+    create_table(spark, table)
+    create_table(spark, table)
+
+    assert DeltaTable(table.path).version() == 0
