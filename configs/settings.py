@@ -55,6 +55,12 @@ _DISTINCT = (
 )
 """Settings that name different topics, or different folders."""
 
+_SHARED = (
+    *("enforce.checkpoint", "audit.checkpoint"),
+    *("delta.decisions", "delta.quota_metrics", "delta.dead_letters", "delta.unreadable"),
+)
+"""Folders that executors read and write. The quotas table is the driver's."""
+
 
 class Properties(dict[str, str]):
     """Properties of a foreign system (Kafka, Spark, an object store); secrets are hidden when printed."""
@@ -266,6 +272,8 @@ def _settings(sections: Mapping[str, Mapping[str, object]], environment: Mapping
     _check_kafka(settings.kafka)
     _check_spark(settings.spark)
     _check_stalled(settings.health.stalled_after_s, settings.enforce.trigger_ms)
+    if not settings.spark.get("spark.master", "local").startswith("local"):
+        _check_shared({key: attrgetter(key)(settings) for key in _SHARED})
     for keys in _DISTINCT:
         _check_distinct({key: attrgetter(key)(settings) for key in keys})
     return settings
@@ -337,6 +345,16 @@ def _check_stalled(stalled_after_s: int, trigger_ms: int) -> None:
             f"health.stalled_after_s is {stalled_after_s}, but a micro-batch may begin only every {trigger_ms} ms"
             f" (enforce.trigger_ms); expected more than {least_s}, or 0 for never"
         )
+
+
+def _check_shared(values: Mapping[str, str]) -> None:
+    """On several machines a path is a folder of each: one would look for what another has written."""
+    for key, value in values.items():
+        if "://" not in value:
+            raise _SettingError(
+                f"{key} is {_shown(value)}, a path, with a remote spark.master; expected storage that all machines"
+                " reach, such as hdfs://..., or file:///... for a folder that all have mounted there"
+            )
 
 
 def _check_distinct(values: Mapping[str, str]) -> None:

@@ -81,7 +81,9 @@ class AuditFeed(NamedTuple):
 
 def create_table(spark: SparkSession, table: AuditTable) -> None:
     """Create the table if there is none at its path."""
-    builder = DeltaTable.createIfNotExists(spark).location(table.path).partitionedBy(*table.partitioned_by)
+    # Delta compares the location with Hadoop's form of it, which has one slash, and refuses three.
+    location = table.path.replace("file:///", "file:/", 1) if table.path.startswith("file:///") else table.path
+    builder = DeltaTable.createIfNotExists(spark).location(location).partitionedBy(*table.partitioned_by)
     if table.looked_up_by:
         builder = builder.property(_STATISTICS, ",".join(table.looked_up_by))
     columns = cast(StructType, StructType.fromDDL(table.ddl))

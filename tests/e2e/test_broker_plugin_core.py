@@ -23,6 +23,7 @@ from gateways.kafka.build import JAR_NAME, build_plugin, compile_java
 from scripts.testbed.broker_jars import BROKER_JARS
 from state.arithmetic.charge import Charge
 from state.decisions.charge_plan import plan_charges
+from state.decisions.epochs import Fence, read_epoch
 from state.errors import InvalidQuotaError
 from state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from state.quotas.entry import QuotaEntry
@@ -619,3 +620,22 @@ def test_the_first_error_of_the_compiler_is_told(tmp_path: Path) -> None:
     source.write_text("class Wrong { int one = 1L; }")
     with pytest.raises(PluginBuildError, match=r"Wrong\.java:1: error: incompatible types"):
         compile_java([source], [], tmp_path)
+
+
+def test_decisions_of_a_replaced_driver_are_left_out_as_a_python_gateway_does(java: JavaCases) -> None:
+    draw = random.Random(5)
+    headers = [None, b"", b"one", b"one:2\n", b"\xff:1", b"one:" + b"9" * 19, *(b"one:%d" % n for n in range(1, 5))]
+    headers += [b"two:1", b"two:2", *(b"forged-%d:1" % number for number in range(20))]
+    records = [(draw.randrange(2), draw.choice(headers), draw.random() < 0.8) for _ in range(2_000)]
+    fence = Fence()
+    passes = [
+        fence.passes(partition, read_epoch(header), b"{}" if full else None) for partition, header, full in records
+    ]
+
+    asked = [
+        (partition, None if header is None else b64encode(header).decode(), full) for partition, header, full in records
+    ]
+    answer = java.answer("fence", {"records": asked})
+
+    assert answer == {"passes": passes, "fenced": fence.fenced}
+    assert 0 < fence.fenced < 1_000

@@ -21,9 +21,12 @@ from sinks.tables.delta import Commit, RequestsTopic, append_once, create_table,
 from sinks.tables.quota_metrics import measure_decisions, merge_metrics, quota_metrics_table
 from sinks.tables.unreadable import TimeBounds, unreadable_table
 from state.decisions.decision import Decision
+from state.decisions.epochs import Epoch
 from state.decisions.reported import Amounts
 from state.decisions.request import Heartbeat
+from streaming.audit.epochs_seen import EpochsSeen, with_fenced
 from streaming.audit.query import audit_feeds, write_records
+from streaming.checkpoint.folder import Checkpoint
 
 pytestmark = pytest.mark.spark
 
@@ -688,3 +691,42 @@ def test_metrics_are_hashed_not_sorted(spark: SparkSession) -> None:
     plan = measured._jdf.queryExecution().executedPlan().toString()
     assert "HashAggregate" in plan
     assert "SortAggregate" not in plan
+
+
+def test_decisions_of_a_driver_that_was_replaced_are_no_rows_and_markers_are_nothing(
+    spark: SparkSession, tables: Settings, tmp_path: Path
+) -> None:
+    """In whatever micro-batch they are read. What is no epoch fences nobody, and without a value it is unreadable."""
+    topic, seen = tables.topics.decisions, EpochsSeen(Checkpoint(str(tmp_path / "audit")))
+    values = [json.dumps(decision(number)).encode() for number in range(4)]
+    older, newer = Epoch("job", 1).header(), Epoch("job", 2).header()
+    read: list[tuple[bytes | None, bytes | None]] = [
+        (values[0], older),
+        (None, newer),
+        (values[1], older),
+        (values[1], newer),
+        (values[2], older),
+        (values[3], None),
+        (None, b"job:2\n"),
+    ]
+    for batch_id, begin in enumerate((0, 4)):
+        part = read[begin : begin + 4]
+        epochs = F.create_map(
+            *(F.lit(item) for number, (_, epoch) in enumerate(part) for item in (begin + number, epoch))
+        )
+        batch = records(spark, [(topic, value) for value, _ in part], begin).drop("fenced")
+        batch = batch.withColumn("epoch", epochs[F.col("offset").cast("int")])
+        write(tables, with_fenced(batch, topic, seen, batch_id), batch_id)
+
+    assert offsets(tables.delta.decisions, "source_offset") == [0, 1, 3]
+    unreadable = {(row["offset"], row["field"]) for row in rows(tables.delta.unreadable)}
+    assert unreadable == {(2, "epoch"), (4, "epoch"), (6, "value")}
+
+
+def test_tables_can_be_in_a_folder_that_is_named_by_a_uri(spark: SparkSession, tmp_path: Path) -> None:
+    """As on a cluster whose machines have all mounted it."""
+    table = unreadable_table((tmp_path / "unreadable").as_uri())
+    create_table(spark, table)
+    create_table(spark, table)
+
+    assert DeltaTable(table.path).version() == 0

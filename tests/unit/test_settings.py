@@ -309,3 +309,15 @@ def test_a_query_that_waits_for_its_trigger_never_looks_stuck(write: Write) -> N
     )
     assert load_settings(write(trigger + "health: {stalled_after_s: 601}\n"), {}).health.stalled_after_s == 601
     assert load_settings(write(trigger + "health: {stalled_after_s: 0}\n"), {}).health.stalled_after_s == 0
+
+
+def test_a_remote_master_needs_storage_that_all_machines_reach(write: Write) -> None:
+    remote = "spark: {spark.master: 'spark://host:7077'}\n"
+    with pytest.raises(InvalidSettingsError, match=r"enforce\.checkpoint is .*a path, with a remote spark\.master"):
+        load_settings(write(remote))
+
+    shared = "{decisions: 'hdfs://s/d', quota_metrics: 'hdfs://s/m', dead_letters: 'hdfs://s/l', unreadable: %s}\n"
+    checkpoints = "enforce: {checkpoint: 'hdfs://s/e'}\naudit: {checkpoint: 'file:///mnt/a'}\n"
+    with pytest.raises(InvalidSettingsError, match=r"delta\.unreadable is"):
+        load_settings(write(remote + checkpoints + "delta: " + shared % "'u'"))
+    assert load_settings(write(remote + checkpoints + "delta: " + shared % "'hdfs://s/u'"))

@@ -15,6 +15,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.common.MetricName;
 import org.apache.kafka.common.config.ConfigException;
 import org.apache.kafka.common.metrics.KafkaMetric;
@@ -61,11 +62,29 @@ public final class Cases {
                 return PacedBrokers.run(asked, new ManualTime());
             case "rest":
                 return rest(asked);
+            case "fence":
+                return fence(asked);
             case "clock":
                 return clock();
             default:
                 return settings(asked);
         }
+    }
+
+    /** Which of `records` (partition, header "epoch" in base64, whether there is a value) count, and how many are fenced. */
+    private static JsonNode fence(JsonNode asked) throws IOException {
+        Fence fence = new Fence();
+        ObjectNode answer = JSON.createObjectNode();
+        ArrayNode passes = answer.putArray("passes");
+        for (JsonNode record : asked.get("records")) {
+            byte[] value = record.get(2).booleanValue() ? new byte[] {'{', '}'} : null;
+            ConsumerRecord<byte[], byte[]> read = new ConsumerRecord<>("t", record.get(0).intValue(), 0, null, value);
+            if (!record.get(1).isNull()) {
+                read.headers().add("epoch", record.get(1).binaryValue());
+            }
+            passes.add(fence.passes(read));
+        }
+        return answer.put("fenced", fence.fenced());
     }
 
     /** The limits of `records`, and what each of `clients` (quota, user, client-id) finds among them. */

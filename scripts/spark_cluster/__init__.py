@@ -1,0 +1,1 @@
+"""`./scripts/cluster`: the job on a real Spark cluster, with kills."""
