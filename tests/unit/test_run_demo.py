@@ -81,6 +81,7 @@ def test_after_the_load_it_says_what_it_waits_for_and_what_is_not_in_delta(
     """The job here has ended, so nothing comes any more: 3 requests were sent, 2 are answered, none is in Delta."""
     monkeypatch.setattr(demo, "publish", lambda *_, **__: None)
     monkeypatch.setattr(demo, "connect", MagicMock())
+    monkeypatch.setattr(demo, "HeldClient", MagicMock())
     answers, output = Answers(), StringIO()
     for offset in range(3):
         answers.sent(0, offset)
