@@ -1,5 +1,6 @@
 """The console as a process: its readers, and the application on a port."""
 
+import os
 import secrets
 import socket
 import time
@@ -162,7 +163,7 @@ class ConsoleServer:
             self._socket = socket.create_server((options.address, options.port), family=family)
         except OSError as error:
             raise ConsoleError(
-                f"can't listen on {options.address}:{options.port} ({error.strerror or error});"
+                f"can't listen on {options.address}:{options.port} ({_reason(error)});"
                 " --port 0 takes a free one"
             ) from None
         host = f"[{options.address}]" if ":" in options.address else options.address
@@ -209,6 +210,11 @@ class _Server(uvicorn.Server):
         self._closing.set()
         super().handle_exit(sig, frame)
         self._captured_signals.clear()
+
+
+def _reason(error: OSError) -> str:
+    """The system's words alone; socket.create_server adds the address in Python's notation to its own errors."""
+    return os.strerror(error.errno) if isinstance(error.errno, int) and error.errno > 0 else error.strerror or str(error)
 
 
 def _now_ms() -> int:

@@ -3,6 +3,7 @@
 import http.client
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -246,3 +247,21 @@ def test_without_a_token_the_command_refuses_other_addresses_in_one_line(tmp_pat
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("sluice: error: the console at 0.0.0.0 would be open to everybody; give --token")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_port_in_use_is_said_in_one_line(tmp_path: Path) -> None:
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("kafka: {bootstrap.servers: '127.0.0.1:1'}")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [sys.executable, "-m", "streaming.cli.main", "console", "--config", str(settings), "--port", str(port)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"sluice: error: can't listen on 127.0.0.1:{port} (Address already in use); --port 0 takes a free one\n"
+    )
