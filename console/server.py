@@ -163,8 +163,7 @@ class ConsoleServer:
             self._socket = socket.create_server((options.address, options.port), family=family)
         except OSError as error:
             raise ConsoleError(
-                f"can't listen on {options.address}:{options.port} ({_reason(error)});"
-                " --port 0 takes a free one"
+                f"can't listen on {options.address}:{options.port} ({_reason(error)}); --port 0 takes a free one"
             ) from None
         host = f"[{options.address}]" if ":" in options.address else options.address
         self.url = f"http://{host}:{self._socket.getsockname()[1]}/"
@@ -214,7 +213,9 @@ class _Server(uvicorn.Server):
 
 def _reason(error: OSError) -> str:
     """The system's words alone; socket.create_server adds the address in Python's notation to its own errors."""
-    return os.strerror(error.errno) if isinstance(error.errno, int) and error.errno > 0 else error.strerror or str(error)
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)
 
 
 def _now_ms() -> int:
