@@ -1,0 +1,1 @@
+"""Other stream processors that decide the same requests, written as their users would write them."""
