@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -34,6 +35,12 @@ LONGEST_FILES = (
     "tests/spark/test_audit_tables.py",
 )
 """They begin first, so that no process is left with one of them at the end."""
+
+
+def pytest_configure() -> None:
+    """A shell that starts the tests in the background makes them ignore SIGINT, and so all that they start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

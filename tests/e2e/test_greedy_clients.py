@@ -7,7 +7,7 @@ import pytest
 from scripts.closed_loop.greedy_gateway import CLIENTS
 from scripts.closed_loop.real import run_real
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone, pytest.mark.long]
 
 SECONDS = 30
 

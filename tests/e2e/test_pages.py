@@ -3,6 +3,7 @@
 import json
 import tarfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -25,16 +26,19 @@ GOLDEN_MS = 1_700_000_000_000
 USERS = 10
 
 
-def test_lean_workers_and_those_of_pyspark_decide_alike_and_share_the_state(kafka_broker: str, tmp_path: Path) -> None:
-    """Lean, then PySpark's, then lean, on one checkpoint: one decision a request, the ones of `simulate`."""
+@pytest.mark.parametrize("turns", [(True, False), pytest.param((False, True, False), marks=pytest.mark.long)])
+def test_lean_workers_and_those_of_pyspark_decide_alike_and_share_the_state(
+    kafka_broker: str, tmp_path: Path, turns: Sequence[bool]
+) -> None:
+    """Lean ones and PySpark's take turns on one checkpoint: one decision a request, the ones of `simulate`."""
     requests = requests_of(time.time_ns() // 1_000_000)
-    for turn, lean in enumerate((True, False, True)):
+    for turn, lean in enumerate(turns):
         job = job_with(tmp_path / "turns", kafka_broker, lean)
         if turn == 0:
             ensure_topics(job.settings.topics, job.settings.kafka)
             job.publish(requests)
         job.start()
-        if turn < 2:
+        if turn < len(turns) - 1:
             stop_after_a_micro_batch(job, len(requests))
     job.answered(len(requests))
     job.stop()
