@@ -18,7 +18,7 @@ _BARS = {(1000, 50): 1.6, (1000, 99): 2.0}
 _WARM_S = 3.0  # of requests to a new query that don't count; all of them are answered before the measurement
 _ANSWER_S = 60.0
 _TICK_S = 0.002
-_SENT = re.compile(rb'"timestamp_ms":\s*(\d+)')
+_SENT = re.compile(rb'"timestamp_ms":(\d+)')
 
 
 def measure_latency(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:

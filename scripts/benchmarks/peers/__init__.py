@@ -1,1 +1,0 @@
-"""Other stream processors that decide the same requests, written as their users would write them."""
