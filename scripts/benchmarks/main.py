@@ -50,10 +50,10 @@ MEASURES: dict[str, tuple[str, Measure]] = {
     "f": ("audit", measure_audit),
     "g": ("quotas lookup", measure_lookup),
     "h": ("beside Kafka: clients at full speed, with the plugin and with Kafka's own quotas", measure_beside_kafka),
-    "i": ("neighbours of a user with wide requests", measure_neighbours),
     "j": ("cost of the broker plugin", measure_plugin_cost),
     "k": ("latency by known entities", measure_known_latency),
     "l": ("throughput by pages", measure_pages),
+    "m": ("neighbours of a user with wide requests", measure_neighbours),
 }
 
 _PACKAGES = ("pyspark", "delta-spark", "pandas", "pyarrow", "numpy", "msgspec", "kafka-python", "confluent-kafka")
@@ -114,7 +114,7 @@ class BenchOptions:
         int | None, typer.Option(min=1, help="Events of a micro-batch.  [default: 100000; quick: 10000]")
     ] = None
     users: Annotated[int | None, typer.Option(min=1, help="Distinct users.  [default: events of a micro-batch]")] = None
-    known: Annotated[Numbers, _list_option(_numbers, "Known entities for c, d and i.")] = None
+    known: Annotated[Numbers, _list_option(_numbers, "Known entities for c, d, i and k.")] = None
     charges: Annotated[Numbers, _list_option(_charges, "Charges per request for a and e.  [default: 1,2,4]")] = None
     rates: Annotated[Numbers, _list_option(_numbers, "Requests/s for b.  [default: 100,1000,5000; quick: 1000]")] = None
     seconds: Annotated[int | None, typer.Option(min=70, help="Length of a run of h.  [default: 120; quick: 70]")] = None
