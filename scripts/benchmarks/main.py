@@ -29,6 +29,7 @@ from scripts.benchmarks.known_latency import measure_known_latency
 from scripts.benchmarks.latency import measure_latency
 from scripts.benchmarks.neighbours import measure_neighbours
 from scripts.benchmarks.pages import measure_pages
+from scripts.benchmarks.peers.measure import measure_peers
 from scripts.benchmarks.plugin_cost import measure_plugin_cost
 from scripts.benchmarks.report import Findings, Report
 from scripts.benchmarks.rig import BenchmarkRig, Scale
@@ -50,6 +51,7 @@ MEASURES: dict[str, tuple[str, Measure]] = {
     "f": ("audit", measure_audit),
     "g": ("quotas lookup", measure_lookup),
     "h": ("beside Kafka: clients at full speed, with the plugin and with Kafka's own quotas", measure_beside_kafka),
+    "i": ("peers: the same decisions in Kafka Streams and in Quix Streams", measure_peers),
     "j": ("cost of the broker plugin", measure_plugin_cost),
     "k": ("latency by known entities", measure_known_latency),
     "l": ("throughput by pages", measure_pages),
