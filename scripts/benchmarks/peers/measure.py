@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-import numpy as np
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from gateways.client.clock import now_ms
@@ -23,21 +22,16 @@ from scripts.benchmarks.peers.decided import (
     steady_per_s,
     wait_for_records,
 )
+from scripts.benchmarks.peers.findings import HELD_TO, SLUICE, add_latency, add_restart, add_throughput, known
 from scripts.benchmarks.peers.kafka_streams import Guarantee, KafkaStreams, compile_peer
 from scripts.benchmarks.peers.peer import Application, Peer
 from scripts.benchmarks.peers.quix import QuixStreams, quix_python
-from scripts.benchmarks.report import Figure, Findings, at_least
+from scripts.benchmarks.report import Findings
 from scripts.benchmarks.rig import BenchError, BenchmarkRig, Scale, Setup, SparkDriver
 from scripts.benchmarks.state import FIRST_DECISION_S, RESTART_EVENTS, Entities, first_decision, known_job, restart_s
 from state.quotas.kinds import burst
 
-SLUICE = "Sluice"
-HELD_TO = f"Kafka Streams {Guarantee.EXACTLY_ONCE}"
-"""The peer whose guarantee is Sluice's: the bar is against this one."""
-
-_THROUGHPUT_BAR = 1.0
 _RATE_PER_S = 1_000
-_PERCENTILES = (50, 99)
 _WARM_S = 3.0
 _QUOTA = ONE_CHARGE.quotas[0]
 
@@ -73,6 +67,8 @@ class Field:
 
 def measure_peers(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
     """(i) the peers' decisions, then throughput, latency and restart of Sluice and of them, in turns."""
+    if scale.batch_events < CHECKS:
+        raise BenchError(f"a micro-batch of {scale.batch_events} events is too small; give --batch-events {CHECKS}")
     starters = peer_starters(rig.folder)
     with ExitStack() as stack:
         driver = stack.enter_context(rig.driver())
@@ -111,8 +107,6 @@ def application(setup: Setup) -> Application:
 
 def _measure_throughput(field: Field, findings: Findings) -> None:
     scale, requests = field.scale, "peers-requests"
-    if scale.batch_events < CHECKS:
-        raise BenchError(f"a micro-batch needs {CHECKS} events here; give --batch-events {CHECKS} or more")
     field.driver.session(field.rig.setup("peers", requests, ONE_CHARGE.quotas))
     end_ms = now_ms()
     backlog = ONE_CHARGE.backlog(spread(scale.events - CHECKS, scale.users), end_ms)
@@ -126,14 +120,7 @@ def _measure_throughput(field: Field, findings: Findings) -> None:
             check_same(name, decided, expected)
             if run >= scale.warm_runs:
                 speeds.setdefault(name, []).append(speed)
-    figures = {
-        name: findings.add("Peers: throughput, 1 charge a request", name, "requests/s", values)
-        for name, values in speeds.items()
-    }
-    for name, figure in figures.items():
-        bar = at_least(_THROUGHPUT_BAR) if name == HELD_TO else None
-        if name != SLUICE:
-            findings.compare(f"{SLUICE} / {name}, throughput", figures[SLUICE], figure, bar)
+    add_throughput(findings, speeds)
 
 
 def _run(field: Field, name: str, setup_name: str, requests: str) -> tuple[float, dict[str, Decided]]:
@@ -176,17 +163,7 @@ def _measure_latency(field: Field, findings: Findings) -> None:
                 reader.close()
             if run:
                 found.setdefault(name, []).append(latencies_ms)
-    section = f"Peers: latency at {_RATE_PER_S} requests/s"
-    for percentile in _PERCENTILES:
-        figures: dict[str, Figure] = {
-            name: findings.add(
-                section, f"{name}, p{percentile}", "ms", [float(np.percentile(run, percentile)) for run in runs]
-            )
-            for name, runs in found.items()
-        }
-        for name, figure in figures.items():
-            if name != SLUICE:
-                findings.compare(f"{SLUICE} / {name}, p{percentile} latency", figures[SLUICE], figure)
+    add_latency(findings, _RATE_PER_S, found)
 
 
 def _measure_restart(rig: BenchmarkRig, scale: Scale, starters: Starters, findings: Findings) -> None:
@@ -201,20 +178,14 @@ def _measure_restart(rig: BenchmarkRig, scale: Scale, starters: Starters, findin
     found: dict[tuple[str, str], list[float]] = {}
     for _ in range(scale.runs):
         for job in jobs:
-            found.setdefault((SLUICE, f"{job.users} known"), []).append(restart_s(rig, job)["start of the process"])
+            found.setdefault((SLUICE, known(job.users)), []).append(restart_s(rig, job)["start of the process"])
         for name, applications in filled.items():
             for job in applications:
                 kept_s = _peer_restart_s(rig, starters[name], job, lost=False)
-                found.setdefault((name, f"{job.users} known"), []).append(kept_s)
+                found.setdefault((name, known(job.users)), []).append(kept_s)
             lost_s = _peer_restart_s(rig, starters[name], applications[-1], lost=True)
-            found.setdefault((name, f"{most} known, store lost"), []).append(lost_s)
-    figures = {
-        (name, state): findings.add("Peers: start of the process to first decision", f"{name}, {state}", "s", values)
-        for (name, state), values in found.items()
-    }
-    for name in (SLUICE, *starters):
-        one, many = figures[name, "1 known"], figures[name, f"{most} known"]
-        findings.compare(f"{name}, {most} / 1 known entities, restart", many, one)
+            found.setdefault((name, f"{known(most)}, store lost"), []).append(lost_s)
+    add_restart(findings, most, found)
 
 
 def _filled(rig: BenchmarkRig, start: Callable[[], Peer], name: str, users: int) -> Entities:
