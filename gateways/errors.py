@@ -16,4 +16,4 @@ class InvalidOptionError(SluiceError, ValueError):
 
 
 class PluginBuildError(SluiceError):
-    """The broker plugin can't be compiled."""
+    """The broker plugin, or other Java code of the project, can't be compiled."""

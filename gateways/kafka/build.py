@@ -75,7 +75,7 @@ def compile_java(sources: Sequence[Path], jars: Sequence[Path], out: Path, compi
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).splitlines() or ["it printed nothing"]
         problem = next((line for line in lines if ": error:" in line or ": warning:" in line), lines[0])
-        raise PluginBuildError(f"the broker plugin can't be compiled: {problem}")
+        raise PluginBuildError(f"the Java code can't be compiled: {problem}")
 
 
 def _fingerprint(broker_jars: Sequence[Path]) -> str:

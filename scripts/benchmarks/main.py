@@ -29,6 +29,7 @@ from scripts.benchmarks.known_latency import measure_known_latency
 from scripts.benchmarks.latency import measure_latency
 from scripts.benchmarks.neighbours import measure_neighbours
 from scripts.benchmarks.pages import measure_pages
+from scripts.benchmarks.peers.measure import measure_peers
 from scripts.benchmarks.plugin_cost import measure_plugin_cost
 from scripts.benchmarks.report import Findings, Report
 from scripts.benchmarks.rig import BenchmarkRig, Scale
@@ -50,10 +51,11 @@ MEASURES: dict[str, tuple[str, Measure]] = {
     "f": ("audit", measure_audit),
     "g": ("quotas lookup", measure_lookup),
     "h": ("beside Kafka: clients at full speed, with the plugin and with Kafka's own quotas", measure_beside_kafka),
-    "i": ("neighbours of a user with wide requests", measure_neighbours),
+    "i": ("peers: the same decisions in Kafka Streams and in Quix Streams", measure_peers),
     "j": ("cost of the broker plugin", measure_plugin_cost),
     "k": ("latency by known entities", measure_known_latency),
     "l": ("throughput by pages", measure_pages),
+    "m": ("neighbours of a user with wide requests", measure_neighbours),
 }
 
 _PACKAGES = ("pyspark", "delta-spark", "pandas", "pyarrow", "numpy", "msgspec", "kafka-python", "confluent-kafka")
@@ -114,7 +116,7 @@ class BenchOptions:
         int | None, typer.Option(min=1, help="Events of a micro-batch.  [default: 100000; quick: 10000]")
     ] = None
     users: Annotated[int | None, typer.Option(min=1, help="Distinct users.  [default: events of a micro-batch]")] = None
-    known: Annotated[Numbers, _list_option(_numbers, "Known entities for c, d and i.")] = None
+    known: Annotated[Numbers, _list_option(_numbers, "Known entities for c, d, i and k.")] = None
     charges: Annotated[Numbers, _list_option(_charges, "Charges per request for a and e.  [default: 1,2,4]")] = None
     rates: Annotated[Numbers, _list_option(_numbers, "Requests/s for b.  [default: 100,1000,5000; quick: 1000]")] = None
     seconds: Annotated[int | None, typer.Option(min=70, help="Length of a run of h.  [default: 120; quick: 70]")] = None

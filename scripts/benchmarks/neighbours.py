@@ -29,7 +29,7 @@ _SENT = re.compile(rb'"timestamp_ms":(\d+),"user":"user-')
 
 
 def measure_neighbours(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
-    """(i) p99 of others' decisions, alone and beside wide requests at half of the measured capacity, in turns."""
+    """(m) p99 of others' decisions, alone and beside wide requests at half of the measured capacity, in turns."""
     capacity: list[float] = []
     p99_ms: dict[bool, list[float]] = {False: [], True: []}
     with rig.driver() as driver:

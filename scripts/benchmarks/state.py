@@ -18,8 +18,12 @@ from state.store.pages import Pages
 
 _FLAT_BAR, _RESTART_BAR, _STATE_BYTES_BAR = 1.5, 1.5, 150.0
 _FLAT_FROM, _FLAT_TO = 10_000, 1_000_000
-_RESTART_EVENTS = 1000  # enough that every page is read
-_FIRST_DECISION_S = 180.0
+RESTART_EVENTS = 1000
+"""Requests that wait at a restart: enough that every page is read."""
+
+FIRST_DECISION_S = 180.0
+"""Longest wait for the first decision after a restart."""
+
 _ENTITIES, _ENTITIES_PER_PAGE, _EXPIRY_MS = 10_000, 50, 3_600_000
 _SECONDS = 12  # after these a rate has its 11 samples of 1 s
 
@@ -86,7 +90,7 @@ def measure_state(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
     found: dict[tuple[int, str], list[float]] = {}
     for _ in range(scale.runs):
         for job in (none, full):
-            for start, seconds in _restart_s(rig, job).items():
+            for start, seconds in restart_s(rig, job).items():
                 found.setdefault((job.users, start), []).append(seconds)
     figures = {
         (users, start): findings.add(section, f"{start} to first decision, {users} known", "s", values)
@@ -110,28 +114,29 @@ def known_job(rig: BenchmarkRig, scale: Scale, driver: SparkDriver, users: int, 
     return job
 
 
-def _restart_s(rig: BenchmarkRig, job: Entities) -> dict[str, float]:
+def restart_s(rig: BenchmarkRig, job: Entities) -> dict[str, float]:
     """Seconds from the start of the process and of its query to the first decision on waiting requests."""
     reader = rig.reader(job.setup.settings.topics.decisions)
     try:
-        job.publish(rig, spread(_RESTART_EVENTS, max(job.users, _RESTART_EVENTS), job.sent))
+        job.publish(rig, spread(RESTART_EVENTS, max(job.users, RESTART_EVENTS), job.sent))
         process = time.monotonic()
         with rig.driver() as driver:
             driver.session(job.setup)
             query = time.monotonic()
             driver.start("enforce", job.setup)
-            decided = _first_decision(reader, query + _FIRST_DECISION_S)
-            driver.drain(_RESTART_EVENTS)
+            decided = first_decision(reader, query + FIRST_DECISION_S)
+            driver.drain(RESTART_EVENTS)
     finally:
         reader.close()
     return {"start of the process": decided - process, "start of the query": decided - query}
 
 
-def _first_decision(reader: Consumer, deadline: float) -> float:
+def first_decision(reader: Consumer, deadline: float) -> float:
+    """The monotonic time of the first decision that the reader gets. Raises BenchError at the deadline."""
     while time.monotonic() < deadline:
         if reader.consume(1, timeout=0.05):
             return time.monotonic()
-    raise BenchError(f"no decision in {_FIRST_DECISION_S} s after a restart")
+    raise BenchError(f"no decision in {FIRST_DECISION_S} s after a restart")
 
 
 def _bytes_per_entity(whole: bool) -> float:

@@ -17,7 +17,7 @@ from state.errors import SluiceError
 from streaming.java.jars import REPOSITORY, SPARK_JARS, JarSet, jars_home, pyspark_jars
 from streaming.java.java import find_java
 
-__all__ = ["CALLBACK_CLASS", "REPORTER_CLASS", "plugin_jar", "plugin_properties"]
+__all__ = ["CALLBACK_CLASS", "REPORTER_CLASS", "java_compiler", "plugin_jar", "plugin_properties"]
 
 KAFKA_REPORTER_CLASS = "org.apache.kafka.common.metrics.JmxReporter"
 """The reporter that a broker has unless `metric.reporters` names others."""
@@ -40,7 +40,7 @@ def plugin_jar() -> Path:
     """
     of_pyspark = [jar for pattern in _COMPILED_AGAINST for jar in sorted(pyspark_jars().glob(f"{pattern}.jar"))]
     clients = [jar for jar in SPARK_JARS.paths() if jar.name.startswith("kafka-clients-")]
-    return build_plugin([*clients, *of_pyspark], jars_home() / "plugin", _compiler)
+    return build_plugin([*clients, *of_pyspark], jars_home() / "plugin", java_compiler)
 
 
 def plugin_properties(kafka: Mapping[str, str], topics: TopicSettings) -> dict[str, str]:
@@ -55,8 +55,8 @@ def plugin_properties(kafka: Mapping[str, str], topics: TopicSettings) -> dict[s
     }
 
 
-def _compiler() -> Sequence[str]:
-    """The JDK's compiler; where there is none, one that runs on any Java."""
+def java_compiler() -> Sequence[str]:
+    """The command of the JDK's compiler; where there is none, one that runs on any Java."""
     try:
         return javac()
     except PluginBuildError:

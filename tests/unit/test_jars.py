@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.benchmarks.peers.jars import PEER_JARS
 from scripts.testbed.broker_jars import BROKER_JARS
 from streaming.errors import JarError, JavaError
 from streaming.java import jars
@@ -32,12 +33,19 @@ def test_a_jar_has_the_version_of_its_python_package(package: str, artifact: str
     assert _jar_versions(SPARK_JARS)[artifact] == _pins()[package]
 
 
-@pytest.mark.parametrize(("jar_set", "artifact"), [(SPARK_JARS, "delta-spark_4.2_2.13"), (BROKER_JARS, "kafka_2.13")])
+@pytest.mark.parametrize(
+    ("jar_set", "artifact"),
+    [(SPARK_JARS, "delta-spark_4.2_2.13"), (BROKER_JARS, "kafka_2.13"), (PEER_JARS, "kafka-streams")],
+)
 def test_every_set_has_checksums(jar_set: JarSet, artifact: str) -> None:
     checksums = jar_set.expected()
 
     assert f"{artifact}-{_jar_versions(jar_set)[artifact]}.jar" in checksums
     assert all(len(digest) == 64 for digest in checksums.values())
+
+
+def test_the_peer_of_the_bench_has_the_kafka_of_the_broker() -> None:
+    assert _jar_versions(PEER_JARS)["kafka-streams"] == _jar_versions(BROKER_JARS)["kafka_2.13"]
 
 
 def test_spark_gets_no_jar_of_the_broker() -> None:

@@ -1,0 +1,102 @@
+"""The peers of the bench on a real broker: each decides as Sluice does, to the last bit, also after a restart."""
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer
+from kafka import KafkaAdminClient
+
+from configs.settings import load_settings
+from scripts.benchmarks.events import ONE_CHARGE
+from scripts.benchmarks.peers.decided import CHECKS, Decided, check_requests, check_same, decision, read_decisions
+from scripts.benchmarks.peers.kafka_streams import Guarantee, KafkaStreams, compile_peer
+from scripts.benchmarks.peers.peer import Application, Peer
+from scripts.benchmarks.peers.quix import QuixStreams, quix_python
+from state.quotas.kinds import burst
+from state.quotas.resolution import Quotas
+from streaming.enforce.simulation import Simulation
+
+pytestmark = pytest.mark.kafka
+
+Records = Sequence[tuple[bytes, bytes]]
+
+BEFORE = 400
+"""Requests before the restart."""
+
+
+@pytest.fixture
+def application(kafka_broker: str, tmp_path: Path) -> Application:
+    suffix, (quota,) = uuid4().hex[:8], ONE_CHARGE.quotas
+    requests, decisions = f"peer-requests-{suffix}", f"peer-decisions-{suffix}"
+    with closing(KafkaAdminClient(bootstrap_servers=kafka_broker)) as admin:
+        admin.create_topics({topic: {"num_partitions": 2, "replication_factor": 1} for topic in (requests, decisions)})
+        admin.wait_for_topics([requests, decisions])
+    return Application(
+        name=f"peer-{suffix}",
+        servers=kafka_broker,
+        requests=requests,
+        decisions=decisions,
+        state_folder=str(tmp_path / "state"),
+        partitions=2,
+        limit=quota.value,
+        burst=burst(load_settings(environment={}).quota.controller_window, quota.value),
+    )
+
+
+@pytest.fixture
+def requests() -> Records:
+    return list(check_requests(time.time_ns() // 1_000_000))
+
+
+@pytest.mark.parametrize("guarantee", Guarantee)
+def test_kafka_streams_decides_as_sluice_does(
+    guarantee: Guarantee, application: Application, requests: Records, tmp_path: Path
+) -> None:
+    classes = compile_peer(tmp_path)
+
+    decided = _decided_around_a_restart(
+        lambda: KafkaStreams(classes, guarantee, tmp_path / "streams.log"), application, requests
+    )
+
+    check_same("Kafka Streams", decided, _sluices(requests))
+
+
+@pytest.mark.long
+def test_quix_streams_decides_as_sluice_does(application: Application, requests: Records, tmp_path: Path) -> None:
+    python = quix_python()
+
+    decided = _decided_around_a_restart(lambda: QuixStreams(python, tmp_path / "quix.log"), application, requests)
+
+    check_same("Quix Streams", decided, _sluices(requests))
+
+
+def _decided_around_a_restart(
+    start: Callable[[], Peer], application: Application, requests: Records
+) -> dict[str, Decided]:
+    """What a peer decides that is stopped on the way and started again without its store, so from its changelog."""
+    for part, count in ((requests[:BEFORE], BEFORE), (requests[BEFORE:], CHECKS)):
+        _publish(application, part)
+        with start() as peer:
+            peer.start(application)
+            decided = read_decisions(application.servers, application.decisions, count).decided
+            peer.stop()
+        shutil.rmtree(application.state_folder)
+    return decided
+
+
+def _publish(application: Application, records: Records) -> None:
+    producer = Producer({"bootstrap.servers": application.servers})
+    for key, value in records:
+        producer.produce(application.requests, value, key)
+    producer.flush()
+
+
+def _sluices(requests: Records) -> dict[str, Decided]:
+    """What the job's own pipeline decides on these requests in this order."""
+    simulation = Simulation(Quotas(ONE_CHARGE.quotas), load_settings(environment={}))
+    return dict(decision(record.value) for record in simulation.decide(value for _, value in requests))

@@ -1,0 +1,120 @@
+"""The peers of `./scripts/bench --only i`: who is held to what, before a figure of it is shown."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+import typer
+
+from configs.settings import load_settings
+from scripts.benchmarks.events import ONE_CHARGE
+from scripts.benchmarks.main import MEASURES, BenchOptions, _letters
+from scripts.benchmarks.neighbours import measure_neighbours
+from scripts.benchmarks.peers.decided import CHECKS, Decided, check_requests, check_same, decision
+from scripts.benchmarks.peers.findings import HELD_TO, SLUICE, add_latency, add_restart, add_throughput, known
+from scripts.benchmarks.peers.measure import measure_peers
+from scripts.benchmarks.report import Findings
+from scripts.benchmarks.rig import BenchError, BenchmarkRig
+from state.quotas.resolution import Quotas
+from streaming.enforce.simulation import Simulation
+
+PEERS = Path("scripts/benchmarks/peers")
+ALLOWED = Decided("ALLOW", 0, 0, 54.0)
+REFUSED = Decided("REJECT", 23, 23, -0.11499999999997436)
+
+
+def test_the_letter_of_the_peers_is_i_and_that_of_the_neighbours_m() -> None:
+    assert [MEASURES[letter][1] for letter in _letters("i,m")] == [measure_peers, measure_neighbours]
+    with pytest.raises(typer.BadParameter):
+        _letters("i,z")
+
+
+def test_a_backlog_that_can_not_hold_the_checks_is_refused_before_anything_starts() -> None:
+    scale = BenchOptions(batch_events=CHECKS - 1).scale()
+    with pytest.raises(BenchError, match=f"a micro-batch of 999 events is too small; give --batch-events {CHECKS}"):
+        measure_peers(BenchmarkRig({}), scale, Findings())
+
+
+def test_the_checks_are_allowed_refused_in_part_and_refused() -> None:
+    simulation = Simulation(Quotas(ONE_CHARGE.quotas), load_settings(environment={}))
+    decided = [decision(record.value)[1] for record in simulation.decide(value for _, value in check_requests(10**12))]
+    assert len(decided) == CHECKS
+    assert min(Counter(found.verdict for found in decided).values()) > CHECKS / 20
+    assert {found.verdict for found in decided} == {"ALLOW", "THROTTLE", "REJECT"}
+    assert len({found.tokens for found in decided}) > CHECKS / 2
+
+
+def test_the_checks_come_in_the_order_of_their_times() -> None:
+    times = [msgspec.json.decode(value)["timestamp_ms"] for _, value in check_requests(10**12)]
+    assert times == sorted(times)
+    assert times[-1] == 10**12
+
+
+def test_a_peer_that_decides_the_same_passes() -> None:
+    check_same("it", {"b": REFUSED, "a": ALLOWED}, {"a": ALLOWED, "b": REFUSED})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        REFUSED._replace(throttle_ms=24),
+        REFUSED._replace(throttle_time_ms=24),
+        REFUSED._replace(verdict="THROTTLE"),
+        REFUSED._replace(tokens=-0.11499999999997437),
+    ],
+)
+def test_a_peer_that_decides_anything_else_is_refused(other: Decided) -> None:
+    with pytest.raises(BenchError, match="it is not measured: on the request b it decided Decided"):
+        check_same("it", {"a": ALLOWED, "b": other}, {"a": ALLOWED, "b": REFUSED})
+
+
+def test_a_peer_that_leaves_a_request_out_or_invents_one_is_refused() -> None:
+    with pytest.raises(BenchError, match="on the request b it decided None"):
+        check_same("it", {"a": ALLOWED}, {"a": ALLOWED, "b": REFUSED})
+    with pytest.raises(BenchError, match="it decided on 2 requests, Sluice on 1"):
+        check_same("it", {"a": ALLOWED, "b": REFUSED}, {"a": ALLOWED})
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"{}", b'{"request_id":"1","verdict":"ALLOW","throttle_time_ms":0,"charges":[]}']
+)
+def test_a_record_that_is_no_decision_is_named(value: bytes) -> None:
+    with pytest.raises(BenchError, match="this is no decision with one charge"):
+        decision(value)
+
+
+def test_throughput_has_a_ratio_to_each_peer_and_a_bar_against_the_one_with_sluices_guarantee() -> None:
+    found = Findings()
+    add_throughput(found, {SLUICE: [30.0], HELD_TO: [20.0], "another": [60.0]})
+    assert [(ratio.name, ratio.value, str(ratio.bar)) for ratio in found.ratios] == [
+        (f"Sluice / {HELD_TO}, throughput", 1.5, "≥ 1"),
+        ("Sluice / another, throughput", 0.5, "None"),
+    ]
+
+
+def test_latency_is_shown_as_percentiles_of_each_run() -> None:
+    found = Findings()
+    add_latency(found, 1000, {SLUICE: [[100] * 98 + [500] * 2, [300]], "another": [[50], [50]]})
+    assert [(figure.name, figure.values) for figure in found.figures] == [
+        ("Sluice, p50", [100.0, 300.0]),
+        ("another, p50", [50.0, 50.0]),
+        ("Sluice, p99", [500.0, 300.0]),
+        ("another, p99", [50.0, 50.0]),
+    ]
+    assert [ratio.value for ratio in found.ratios] == [4.0, 8.0]
+
+
+def test_a_restart_with_many_known_entities_is_compared_with_one_that_knows_none_but_one() -> None:
+    found = Findings()
+    add_restart(found, 1000, {(SLUICE, known(1)): [10.0], (SLUICE, known(1000)): [11.0]})
+    assert [(ratio.name, ratio.value) for ratio in found.ratios] == [("Sluice, 1000 / 1 known entities, restart", 1.1)]
+
+
+def test_quix_streams_is_pinned_with_all_it_needs_and_is_no_requirement_of_sluice() -> None:
+    wanted, locked = (PEERS / "quix.in").read_text().strip(), (PEERS / "quix.lock").read_text()
+    pins = re.findall(r"^\S+==\S+.*((?:\\\n    --hash=sha256:[0-9a-f]{64} ?)+)", locked, re.MULTILINE)
+    assert re.search(rf"^{re.escape(wanted)} \\$", locked, re.MULTILINE)
+    assert len(pins) == len(re.findall("==", locked))
+    assert "quixstreams" not in Path("requirements.lock").read_text()
