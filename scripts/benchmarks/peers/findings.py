@@ -12,7 +12,9 @@ SLUICE = "Sluice"
 HELD_TO = f"Kafka Streams {Guarantee.EXACTLY_ONCE}"
 """The peer with Sluice's guarantee: the bar is against this one."""
 
-_THROUGHPUT_BAR = 1.0
+QUIX = "Quix Streams exactly-once"
+
+_THROUGHPUT_BARS = {HELD_TO: at_least(1.0), QUIX: at_least(2.0)}
 _PERCENTILES = (50, 99)
 
 Runs = Sequence[float]
@@ -23,8 +25,7 @@ def add_throughput(findings: Findings, per_s: Mapping[str, Runs]) -> None:
     section = "Peers: throughput, 1 charge a request"
     figures = {name: findings.add(section, name, "requests/s", values) for name, values in per_s.items()}
     for name in _peers(figures):
-        bar = at_least(_THROUGHPUT_BAR) if name == HELD_TO else None
-        findings.compare(f"{SLUICE} / {name}, throughput", figures[SLUICE], figures[name], bar)
+        findings.compare(f"{SLUICE} / {name}, throughput", figures[SLUICE], figures[name], _THROUGHPUT_BARS.get(name))
 
 
 def add_latency(findings: Findings, rate_per_s: int, latencies_ms: Mapping[str, Sequence[Sequence[int]]]) -> None:

@@ -22,7 +22,7 @@ from scripts.benchmarks.peers.decided import (
     steady_per_s,
     wait_for_records,
 )
-from scripts.benchmarks.peers.findings import HELD_TO, SLUICE, add_latency, add_restart, add_throughput, known
+from scripts.benchmarks.peers.findings import HELD_TO, QUIX, SLUICE, add_latency, add_restart, add_throughput, known
 from scripts.benchmarks.peers.kafka_streams import Guarantee, KafkaStreams, compile_peer
 from scripts.benchmarks.peers.peer import Application, Peer
 from scripts.benchmarks.peers.quix import QuixStreams, quix_python
@@ -86,7 +86,7 @@ def peer_starters(folder: Path) -> Starters:
     return {
         HELD_TO: lambda: KafkaStreams(classes, once, folder / "kafka-streams.log"),
         f"Kafka Streams {least}": lambda: KafkaStreams(classes, least, folder / "kafka-streams-least.log"),
-        "Quix Streams exactly-once": lambda: QuixStreams(python, folder / "quix-streams.log"),
+        QUIX: lambda: QuixStreams(python, folder / "quix-streams.log"),
     }
 
 
