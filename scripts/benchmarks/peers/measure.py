@@ -3,12 +3,13 @@
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType
 
 from gateways.client.clock import now_ms
 from scripts.benchmarks.events import ONE_CHARGE, spread
@@ -141,10 +142,9 @@ def _run(field: Field, name: str, setup_name: str, requests: str) -> tuple[float
 
 def _stamp_by_broker(rig: BenchmarkRig, topic: str) -> None:
     """Let the broker say when it appends a record, so that a peer's speed is known without a reader beside it."""
-    entry = ConfigEntry("message.timestamp.type", "LogAppendTime", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    for done in AdminClient({"bootstrap.servers": rig.servers}).incremental_alter_configs([resource]).values():
-        done.result()
+    stamped = ConfigResource(ConfigResourceType.TOPIC, topic, configs={"message.timestamp.type": "LogAppendTime"})
+    with closing(KafkaAdminClient(bootstrap_servers=rig.servers)) as admin:
+        admin.alter_configs([stamped])
 
 
 def _measure_latency(field: Field, findings: Findings) -> None:
