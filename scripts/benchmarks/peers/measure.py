@@ -1,5 +1,6 @@
 """Peers: what others would enforce the same quota with, held to the same decisions, and then measured beside Sluice."""
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -9,7 +10,6 @@ from itertools import chain
 from pathlib import Path
 
 from kafka import KafkaAdminClient
-from kafka.admin import ConfigResource, ConfigResourceType
 
 from gateways.client.clock import now_ms
 from scripts.benchmarks.events import ONE_CHARGE, spread
@@ -128,23 +128,29 @@ def _run(field: Field, name: str, setup_name: str, requests: str) -> tuple[float
     """Requests/s over the backlog, and the decisions."""
     rig, scale = field.rig, field.scale
     batch = {"max_offsets_per_trigger": scale.batch_events}
+    if name != SLUICE:
+        _create_stamped(rig, f"{setup_name}-decisions")
     setup = rig.setup(setup_name, requests, ONE_CHARGE.quotas, enforce=batch)
     topic = setup.settings.topics.decisions
     if name == SLUICE:
         field.driver.start("enforce", setup)
         speed = scale.steady_events_per_s(field.driver.drain(scale.events)["batches"])
         return speed, read_decisions(rig.servers, topic, scale.events).decided
-    _stamp_by_broker(rig, topic)
     with field.running(name, setup):
         read = read_decisions(rig.servers, topic, scale.events)
     return steady_per_s(read.appended_ms, scale.warm * scale.batch_events), read.decided
 
 
-def _stamp_by_broker(rig: BenchmarkRig, topic: str) -> None:
-    """Let the broker say when it appends a record, so that a peer's speed is known without a reader beside it."""
-    stamped = ConfigResource(ConfigResourceType.TOPIC, topic, configs={"message.timestamp.type": "LogAppendTime"})
+def _create_stamped(rig: BenchmarkRig, topic: str) -> None:
+    """Create a topic whose records the broker stamps, so that a peer's speed is known without a reader beside it."""
+    spec = {
+        "num_partitions": os.cpu_count() or 1,
+        "replication_factor": 1,
+        "configs": {"message.timestamp.type": "LogAppendTime"},
+    }
     with closing(KafkaAdminClient(bootstrap_servers=rig.servers)) as admin:
-        admin.alter_configs([stamped])
+        admin.create_topics({topic: spec})
+        admin.wait_for_topics([topic])
 
 
 def _measure_latency(field: Field, findings: Findings) -> None:
