@@ -53,7 +53,9 @@ def requests() -> Records:
     return list(check_requests(time.time_ns() // 1_000_000))
 
 
-@pytest.mark.parametrize("guarantee", Guarantee)
+@pytest.mark.parametrize(
+    "guarantee", [Guarantee.EXACTLY_ONCE, pytest.param(Guarantee.AT_LEAST_ONCE, marks=pytest.mark.long)]
+)
 def test_kafka_streams_decides_as_sluice_does(
     guarantee: Guarantee, application: Application, requests: Records, tmp_path: Path
 ) -> None:
