@@ -1,8 +1,9 @@
 """The peers of `./scripts/bench --only i`: who is held to what, before a figure of it is shown."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,14 +16,29 @@ from scripts.benchmarks.neighbours import measure_neighbours
 from scripts.benchmarks.peers.decided import CHECKS, Decided, check_requests, check_same, decision
 from scripts.benchmarks.peers.findings import HELD_TO, SLUICE, add_latency, add_restart, add_throughput, known
 from scripts.benchmarks.peers.measure import measure_peers
+from scripts.benchmarks.peers.quix_peer import Enforcer
 from scripts.benchmarks.report import Findings
 from scripts.benchmarks.rig import BenchError, BenchmarkRig
+from state.quotas.kinds import burst
 from state.quotas.resolution import Quotas
 from streaming.enforce.simulation import Simulation
 
 PEERS = Path("scripts/benchmarks/peers")
 ALLOWED = Decided("ALLOW", 0, 0, 54.0)
 REFUSED = Decided("REJECT", 23, 23, -0.11499999999997436)
+
+
+class KeyState:
+    """What Quix Streams keeps for one key, as JSON."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+
+    def get(self, name: str) -> Any:
+        return msgspec.json.decode(self._values.get(name, b"null"))
+
+    def set(self, name: str, value: object) -> None:
+        self._values[name] = msgspec.json.encode(value)
 
 
 def test_the_letter_of_the_peers_is_i_and_that_of_the_neighbours_m() -> None:
@@ -44,6 +60,19 @@ def test_the_checks_are_allowed_refused_in_part_and_refused() -> None:
     assert min(Counter(found.verdict for found in decided).values()) > CHECKS / 20
     assert {found.verdict for found in decided} == {"ALLOW", "THROTTLE", "REJECT"}
     assert len({found.tokens for found in decided}) > CHECKS / 2
+
+
+def test_the_arithmetic_of_the_quix_peer_is_sluices() -> None:
+    (quota,), requests = ONE_CHARGE.quotas, list(check_requests(10**12))
+    states: defaultdict[bytes, Any] = defaultdict(KeyState)
+    enforcer = Enforcer(quota.value, burst(load_settings(environment={}).quota.controller_window, quota.value))
+    decided = [
+        decision(msgspec.json.encode(enforcer.decide(msgspec.json.decode(value), states[key])))
+        for key, value in requests
+    ]
+    simulation = Simulation(Quotas(ONE_CHARGE.quotas), load_settings(environment={}))
+    expected = [decision(record.value) for record in simulation.decide(value for _, value in requests)]
+    check_same("Quix Streams", dict(decided), dict(expected))
 
 
 def test_the_checks_come_in_the_order_of_their_times() -> None:
