@@ -123,6 +123,12 @@ def start_session(settings: Settings) -> SparkSession:
     return session
 
 
+def is_stopped(spark: SparkSession) -> bool:
+    """Whether Spark has stopped the session by itself, as it does when no master answers for long."""
+    context: Any = spark.sparkContext
+    return bool(context._jsc.sc().isStopped())  # noqa: SLF001 # PySpark has no public way to ask
+
+
 def _leave_signals_to_the_driver(context: SparkContext) -> None:
     """Make Java ignore SIGTERM and SIGINT, which terminals and systemd send to the driver's children too.
 
