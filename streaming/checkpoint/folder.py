@@ -155,5 +155,10 @@ def _opened(location: str) -> tuple[fs.FileSystem, PurePosixPath]:
     location = location.replace("s3a://", "s3://", 1)
     if "://" not in location:
         return fs.LocalFileSystem(), PurePosixPath(location)
-    filesystem, path = fs.FileSystem.from_uri(location)
+    if location.startswith("hdfs://"):
+        from streaming.checkpoint.hdfs import open_hdfs  # which most commands and jobs needn't load
+
+        filesystem, path = open_hdfs(location)
+    else:
+        filesystem, path = fs.FileSystem.from_uri(location)
     return filesystem, PurePosixPath(path)

@@ -1,0 +1,44 @@
+"""HDFS as a file system of PyArrow's kind, by hdfs-native, which needs neither Java nor Hadoop's libraries."""
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from hdfs_native import WriteOptions
+from hdfs_native.fsspec import HdfsFileSystem
+from pyarrow import fs
+
+_FILE_MODE = 0o600
+_FOLDER_MODE = 0o700
+"""For the owner alone, as the files that Spark writes are."""
+
+
+def open_hdfs(uri: str) -> tuple[fs.FileSystem, str]:
+    """The file system of a URI `hdfs://HOST:PORT/PATH` or `hdfs://NAMESERVICE/PATH`, and the path in it.
+
+    A name service is looked up in the files that `HADOOP_CONF_DIR` names. Nothing is asked of HDFS yet.
+    """
+    parts = urlsplit(uri)
+    return fs.PyFileSystem(fs.FSSpecHandler(_OwnFiles(parts.hostname, parts.port))), parts.path
+
+
+class _OwnFiles(HdfsFileSystem):
+    """With a rename that replaces its target, in one step of the name node, as local renames do."""
+
+    def mv(self, path1: str, path2: str, **_: Any) -> None:
+        self.client.rename(path1, path2, overwrite=True)
+
+    def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
+        self.client.mkdirs(path, _FOLDER_MODE, create_parents)
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        overwrite: bool = True,
+        replication: int | None = None,
+        block_size: int | None = None,
+        **_: Any,
+    ) -> Any:
+        if mode == "rb":
+            return self.client.read(path)
+        return self.client.create(path, WriteOptions(block_size, replication, _FILE_MODE, overwrite))
