@@ -148,12 +148,13 @@ def simulate(
 def doctor(
     config: ConfigOption = None,
     bootstrap_servers: BootstrapServersOption = None,
+    cluster: Annotated[bool, typer.Option("--cluster", help="Ask the executors too, in a Spark session.")] = False,
 ) -> None:
     """Check Java, jars, broker, topics, checkpoint and quotas table: a line each."""
     settings = with_bootstrap_servers(job_settings(config), bootstrap_servers)
     from streaming.cli.doctor import run_doctor
 
-    raise typer.Exit(run_doctor(settings))
+    raise typer.Exit(run_doctor(settings, cluster=cluster))
 
 
 @app.command()
