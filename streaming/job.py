@@ -57,10 +57,16 @@ _POLL_S = 0.25
 class Job:
     """One running Sluice."""
 
-    def __init__(self, settings: Settings, status_file: Path | None = None, standby: bool = False) -> None:
-        """With `standby` it waits until no other driver works on the checkpoint, if that is a URI."""
+    def __init__(
+        self, settings: Settings, status_file: Path | None = None, standby: bool = False, warm: bool = False
+    ) -> None:
+        """With `standby` it waits until no other driver works on the checkpoint, if that is a URI.
+
+        A `warm` one starts Java, Spark and executors before.
+        """
         self._settings = settings
         self._standby = standby
+        self._warm = warm
         self._status_file = status_file
         self._stop = Event()
         self._status: dict[str, Any] = {"state": "starting"}
@@ -81,7 +87,7 @@ class Job:
         with locked(checkpoint), _health_server(self._health, self._settings.health):
             try:
                 if self._topics_are_there():
-                    if self._standby and not checkpoint.is_local:
+                    if self._warm:
                         self._warm_session()
                     with self._led(checkpoint) as leadership:
                         if not self._stop.is_set():

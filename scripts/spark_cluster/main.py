@@ -220,7 +220,7 @@ class _Run:
 
     def _make_standby_ready(self) -> None:
         standby = self._drivers[1]
-        standby.launch("--standby")
+        standby.launch("--standby", "--warm")
         self._wait_for(lambda: standby.status().get("waiting_for") == "leadership", _RECOVERY_S)
 
     def _until_decided(self, published: int) -> None:

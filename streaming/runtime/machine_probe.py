@@ -51,7 +51,7 @@ class Probing(NamedTuple):
     topic: str
     locations: Sequence[str]
 
-    def __call__(self, _: object = None) -> Probe:
+    def __call__(self) -> Probe:
         """What this process finds."""
         clock, trouble = self._clock()
         return Probe(
@@ -79,7 +79,8 @@ def probe_executors(spark: SparkSession, probing: Probing, seconds: float) -> li
     context = spark.sparkContext
     for _ in range(_ATTEMPTS if expected else 0):
         tasks = max(context.defaultParallelism, expected)
-        found |= {probe.where: probe for probe in context.parallelize(range(tasks), tasks).map(probing).collect()}
+        probes: list[Probe] = context.parallelize(range(tasks), tasks).map(lambda _: probing()).collect()
+        found |= {probe.where: probe for probe in probes}
         if len(found) >= expected:
             break
     return [found[where] for where in sorted(found)]
