@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from scripts.testbed.broker_jars import BROKER_JARS
+from scripts.testbed.hdfs_jars import HDFS_JARS
 from streaming.errors import JarError, JavaError
 from streaming.java import jars
-from streaming.java.jars import SPARK_JARS, JarSet
+from streaming.java.jars import SPARK_JARS, JarSet, pyspark_jars
 from streaming.java.java import check_java_version, find_java, parse_java_version
 
 
@@ -38,6 +39,12 @@ def test_every_set_has_checksums(jar_set: JarSet, artifact: str) -> None:
 
     assert f"{artifact}-{_jar_versions(jar_set)[artifact]}.jar" in checksums
     assert all(len(digest) == 64 for digest in checksums.values())
+
+
+def test_hdfs_has_the_release_of_the_hadoop_of_pyspark() -> None:
+    (client,) = pyspark_jars().glob("hadoop-client-runtime-*.jar")
+
+    assert client.name.replace("runtime", "minicluster") in HDFS_JARS.expected()
 
 
 def test_spark_gets_no_jar_of_the_broker() -> None:
