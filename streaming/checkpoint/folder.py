@@ -66,10 +66,9 @@ class CheckpointFiles:
         return True
 
     def names(self, folder: str) -> list[str]:
-        """Names of the files in a folder of this one; none if it doesn't exist."""
+        """Names of the files in a folder of this one; none if it doesn't exist. Raises CheckpointError."""
         filesystem, path = self._open()
-        selector = fs.FileSelector(str(path / folder), allow_not_found=True)
-        return [entry.base_name for entry in filesystem.get_file_info(selector) if entry.is_file]
+        return [entry.base_name for entry in _files(filesystem, str(path / folder), self._location, recursive=False)]
 
     def remove(self, name: str) -> None:
         """Remove a file, if another driver hasn't."""
@@ -122,15 +121,11 @@ class Checkpoint:
 
     def is_new(self) -> bool:
         """Whether neither Spark nor Sluice keeps anything in the checkpoint yet; a lock doesn't count."""
-        filesystem, folder = _opened(self.location)
-        selector = fs.FileSelector(str(folder), allow_not_found=True, recursive=True)
-        return all(entry.base_name == _LOCK for entry in filesystem.get_file_info(selector) if entry.is_file)
+        return all(entry.base_name == _LOCK for entry in self._files())
 
     def size_bytes(self) -> int:
         """The size of all files in it; 0 for a new one."""
-        filesystem, folder = _opened(self.location)
-        selector = fs.FileSelector(str(folder), allow_not_found=True, recursive=True)
-        return sum(entry.size or 0 for entry in filesystem.get_file_info(selector) if entry.is_file)
+        return sum(entry.size or 0 for entry in self._files())
 
     def move(self, target: "Checkpoint") -> None:
         """Rename the checkpoint. Raises CheckpointError, always in an object store, which can't rename in one step."""
@@ -148,6 +143,19 @@ class Checkpoint:
         filesystem, folder = _opened(self.location)
         if filesystem.get_file_info(str(folder)).type is fs.FileType.Directory:
             filesystem.delete_dir(str(folder))
+
+    def _files(self) -> list[fs.FileInfo]:
+        filesystem, folder = _opened(self.location)
+        return _files(filesystem, str(folder), self.location, recursive=True)
+
+
+def _files(filesystem: fs.FileSystem, folder: str, location: str, *, recursive: bool) -> list[fs.FileInfo]:
+    """The files in a folder of the location. Raises CheckpointError if nobody can say which there are."""
+    selector = fs.FileSelector(folder, allow_not_found=True, recursive=recursive)
+    try:
+        return [entry for entry in filesystem.get_file_info(selector) if entry.is_file]
+    except OSError as error:
+        raise CheckpointError(f"can't read {location}: {error}") from error
 
 
 def _opened(location: str) -> tuple[fs.FileSystem, PurePosixPath]:

@@ -22,7 +22,28 @@ def open_hdfs(uri: str) -> tuple[fs.FileSystem, str]:
 
 
 class _OwnFiles(HdfsFileSystem):
-    """With a rename that replaces its target, in one step of the name node, as local renames do."""
+    """As a local file system: a rename replaces its target, in one step of the name node.
+
+    And a file that nobody can look up is no missing file: fsspec itself takes every error for one, so that a checkpoint
+    would seem new while the name node doesn't answer.
+    """
+
+    def isfile(self, path: str) -> bool:
+        return self._is_folder(path) is False
+
+    def isdir(self, path: str) -> bool:
+        return self._is_folder(path) is True
+
+    def _is_folder(self, path: str) -> bool | None:
+        try:
+            return self.client.get_file_info(path).isdir
+        except FileNotFoundError:
+            return None
+
+    def find(self, path: str, maxdepth: int | None = None, **_: Any) -> dict[str, Any]:
+        """All below the folder, or with a `maxdepth` what is in it."""
+        found = self.client.list_status(path, maxdepth is None)
+        return {status.path: self._convert_file_status(status) for status in found}
 
     def mv(self, path1: str, path2: str, **_: Any) -> None:
         self.client.rename(path1, path2, overwrite=True)

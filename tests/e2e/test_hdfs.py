@@ -115,10 +115,13 @@ def test_files_are_written_and_read_while_a_data_node_is_dead(hdfs: Hdfs, checkp
         hdfs.restart(1)
 
 
-def test_an_hdfs_that_does_not_answer_is_an_error_in_one_line(tmp_path: Path) -> None:
+def test_an_hdfs_that_does_not_answer_is_an_error_and_no_new_checkpoint(tmp_path: Path) -> None:
     with Hdfs(tmp_path / "hdfs", 1) as gone:
         checkpoint = Checkpoint(f"{gone.url}/checkpoint")
-        checkpoint.sluice.write("a.json", b"content")
+        checkpoint.sluice.write("quotas/1.msgpack", b"content")
 
-    with pytest.raises(CheckpointError, match=r"can't read a\.json in hdfs://"):
-        checkpoint.sluice.read("a.json")
+    with pytest.raises(CheckpointError, match=r"can't read quotas/1\.msgpack in hdfs://"):
+        checkpoint.sluice.read("quotas/1.msgpack")
+    for looked_up in (checkpoint.is_new, checkpoint.size_bytes, lambda: checkpoint.sluice.names("quotas")):
+        with pytest.raises(CheckpointError, match="can't read hdfs://"):
+            looked_up()
