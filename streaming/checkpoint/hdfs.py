@@ -12,13 +12,17 @@ _FOLDER_MODE = 0o700
 """For the owner alone, as the files that Spark writes are."""
 
 
+_PATIENCE = {"dfs.client.failover.max.attempts": "4"}
+"""Some 15 s, as pauses double. The 15 attempts of Hadoop are three minutes, in which a command would say nothing."""
+
+
 def open_hdfs(uri: str) -> tuple[fs.FileSystem, str]:
     """The file system of a URI `hdfs://HOST:PORT/PATH` or `hdfs://NAMESERVICE/PATH`, and the path in it.
 
     A name service is looked up in the files that `HADOOP_CONF_DIR` names. Nothing is asked of HDFS yet.
     """
     parts = urlsplit(uri)
-    return fs.PyFileSystem(fs.FSSpecHandler(_OwnFiles(parts.hostname, parts.port))), parts.path
+    return fs.PyFileSystem(fs.FSSpecHandler(_OwnFiles(parts.netloc or None, **_PATIENCE))), parts.path
 
 
 class _OwnFiles(HdfsFileSystem):
