@@ -242,7 +242,8 @@ def _layers(storage: str, master: str, bootstrap_servers: str, environment: Envi
             "enforce": {"checkpoint": f"{storage}/checkpoints/enforce", "shuffle_partitions": _WORKERS},
             "audit": {"checkpoint": f"{storage}/checkpoints/audit", "trigger_s": 2},
             "delta": {name: f"{storage}/delta/{name}" for name in TABLES},
-            "topics": {"partitions": 1},  # the order of all requests is known, so they can be simulated
+            # with one partition the order of all requests is known, so they can be simulated
+            "topics": {"partitions": 1, "replication_factor": _BROKERS},
             "kafka": {"bootstrap.servers": bootstrap_servers},
             "health": {"port": 0},
             "spark": {

@@ -110,8 +110,6 @@ class Hdfs:
         return {
             "fs.defaultFS": self.url,
             "dfs.replication": str(self._size),
-            "dfs.namenode.replication.min": "1",
-            "hadoop.security.token.service.use_ip": "true",
         }
 
     def _of_name_node(self) -> dict[str, str]:

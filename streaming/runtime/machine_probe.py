@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from configs.kafka import connect, error_line
 from state.errors import SluiceError
 from streaming.checkpoint.folder import Checkpoint
+from streaming.runtime.session import executors
 
 PACKAGES = ("sluice", "pyspark", "pyarrow", "pandas", "numpy", "msgspec", "kafka-python", "hdfs-native")
 """What the driver and the executors' Python run together."""
@@ -74,7 +75,7 @@ class Probing(NamedTuple):
 
 def probe_executors(spark: SparkSession, probing: Probing, seconds: float) -> list[Probe]:
     """What each executor finds; none if no executor comes within so many seconds."""
-    expected = _executors(spark, seconds)
+    expected = _settled_executors(spark, seconds)
     found: dict[str, Probe] = {}
     context = spark.sparkContext
     for _ in range(_ATTEMPTS if expected else 0):
@@ -86,18 +87,15 @@ def probe_executors(spark: SparkSession, probing: Probing, seconds: float) -> li
     return [found[where] for where in sorted(found)]
 
 
-def _executors(spark: SparkSession, seconds: float) -> int:
-    """How many there are when no more come; with a local master the driver is the one."""
-    context: Any = spark.sparkContext
-    if context.master.startswith("local"):
-        return 1
+def _settled_executors(spark: SparkSession, seconds: float) -> int:
+    """How many executors there are when no more come."""
     deadline_s, count, since_s = time.monotonic() + seconds, 0, time.monotonic()
     while time.monotonic() < deadline_s and (not count or time.monotonic() - since_s < _SETTLED_S):
-        now = context._jsc.sc().getExecutorMemoryStatus().size() - 1  # noqa: SLF001 # PySpark has no public way to ask
+        now = executors(spark)
         if now != count:
             count, since_s = now, time.monotonic()
         time.sleep(_POLL_S)
-    return int(count)
+    return count
 
 
 def _clock(producer: Any, topic: str) -> Clock:
