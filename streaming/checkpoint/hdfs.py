@@ -22,7 +22,7 @@ def open_hdfs(uri: str) -> tuple[fs.FileSystem, str]:
     A name service is looked up in the files that `HADOOP_CONF_DIR` names. Nothing is asked of HDFS yet.
     """
     parts = urlsplit(uri)
-    return fs.PyFileSystem(fs.FSSpecHandler(_OwnFiles(parts.netloc or None, **_PATIENCE))), parts.path
+    return fs.PyFileSystem(fs.FSSpecHandler(_OwnFiles(parts.netloc or None, None, **_PATIENCE))), parts.path
 
 
 class _OwnFiles(HdfsFileSystem):
