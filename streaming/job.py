@@ -185,7 +185,7 @@ class Job:
         """Start Java, Spark and the executors' Python while another driver leads. Nothing of the checkpoint is read."""
         spark = self._started_session()
         if spark is not None:
-            warm_up(spark)
+            warm_up(spark, self._settings)
 
     def _started_session(self) -> SparkSession | None:
         """The session, a new one unless there is one that runs.

@@ -31,11 +31,15 @@ from scripts.testbed.processes import kill
 from scripts.testbed.reconciliation import audited
 from scripts.testbed.work_folder import work_folder
 from sinks.topics import ensure_topics
+from streaming.enforce.warm_up import WARM
 
 _WORKERS = 3
 _BROKERS = 3
 _DATA_NODES = 3
-_EXECUTOR_MEMORY = "1g"
+_WORKER_MEMORY = "2g"
+_NO_REPLACEMENT = "dfs.client.block.write.replace-datanode-on-failure"
+"""With three data nodes there is no other one in the place of one that was killed."""
+
 _RECOVERY_S = 300
 _DRAIN_S = 300
 _LINE_S = 5.0
@@ -85,7 +89,7 @@ def run_cluster(options: ClusterOptions) -> int:
         environment = EnvironmentFolder(_made(folder / "environment"))
         hdfs = stack.enter_context(Hdfs(folder / "hdfs", _DATA_NODES)) if options.storage is Storage.HDFS else None
         brokers = stack.enter_context(Cluster(folder / "brokers", _BROKERS))
-        spark = stack.enter_context(SparkCluster(folder / "spark", _WORKERS, environment, _EXECUTOR_MEMORY))
+        spark = stack.enter_context(SparkCluster(folder / "spark", _WORKERS, environment, _WORKER_MEMORY))
         storage = hdfs.url if hdfs is not None else (folder / "shared").as_uri()
         layers = _layers(storage, spark.url, brokers.bootstrap_servers, environment)
         run = _Run(options, folder, _Parts(spark, brokers, hdfs), layers, stop)
@@ -222,6 +226,7 @@ class _Run:
         standby = self._drivers[1]
         standby.launch("--standby", "--warm")
         self._wait_for(lambda: standby.status().get("waiting_for") == "leadership", _RECOVERY_S)
+        self._wait_for(lambda: WARM in standby.log_file.read_text(errors="replace"), _RECOVERY_S)
 
     def _until_decided(self, published: int) -> None:
         """Wait until all requests so far are answered, and one more."""
@@ -240,8 +245,9 @@ def _layers(storage: str, master: str, bootstrap_servers: str, environment: Envi
     return [
         {
             "enforce": {"checkpoint": f"{storage}/checkpoints/enforce", "shuffle_partitions": _WORKERS},
-            "audit": {"checkpoint": f"{storage}/checkpoints/audit", "trigger_s": 2},
-            "delta": {name: f"{storage}/delta/{name}" for name in TABLES},
+            "audit": {"checkpoint": f"{storage}/checkpoints/audit"},
+            "delta": {name: f"{storage}/delta/{name}" for name in TABLES}
+            | {"storage_options": {f"{_NO_REPLACEMENT}.enabled": "false"}},
             # with one partition the order of all requests is known, so they can be simulated
             "topics": {"partitions": 1, "replication_factor": _BROKERS},
             "kafka": {"bootstrap.servers": bootstrap_servers},
@@ -253,12 +259,12 @@ def _layers(storage: str, master: str, bootstrap_servers: str, environment: Envi
                 "spark.driver.memory": "768m",
                 "spark.executor.memory": "640m",
                 "spark.executor.cores": "1",
+                "spark.cores.max": str(_WORKERS),
                 "spark.executorEnv.PYTHONPATH": environment.pythonpath,
                 "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1",
                 "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
                 "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-                # with three data nodes there is no other one in the place of one that was killed
-                "spark.hadoop.dfs.client.block.write.replace-datanode-on-failure.best-effort": "true",
+                f"spark.hadoop.{_NO_REPLACEMENT}.best-effort": "true",
             },
         }
     ]

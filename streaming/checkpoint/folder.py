@@ -12,6 +12,9 @@ from streaming.errors import CheckpointError
 _SLUICE = "sluice"
 _LOCK = "lock"
 
+_NOT_DONE = (OSError, RuntimeError)
+"""What file systems raise; hdfs-native has RuntimeError for what goes wrong between it and a data node."""
+
 
 class CheckpointFiles:
     """Small files in a checkpoint, or in a subfolder of it, that the driver and every executor can reach."""
@@ -29,7 +32,7 @@ class CheckpointFiles:
                 return content
         except FileNotFoundError:
             return None
-        except OSError as error:
+        except _NOT_DONE as error:
             raise CheckpointError(f"can't read {name} in {self._location}: {error}") from error
 
     def write(self, name: str, content: bytes) -> None:
@@ -41,7 +44,7 @@ class CheckpointFiles:
             with filesystem.open_output_stream(draft) as stream:
                 stream.write(content)
             filesystem.move(draft, target)
-        except OSError as error:
+        except _NOT_DONE as error:
             raise self._not_written(name, error) from error
 
     def create(self, name: str, content: bytes) -> bool:
@@ -61,7 +64,7 @@ class CheckpointFiles:
                 draft.unlink()
         except FileExistsError:
             return False
-        except OSError as error:
+        except _NOT_DONE as error:
             raise self._not_written(name, error) from error
         return True
 
@@ -154,7 +157,7 @@ def _files(filesystem: fs.FileSystem, folder: str, location: str, *, recursive: 
     selector = fs.FileSelector(folder, allow_not_found=True, recursive=recursive)
     try:
         return [entry for entry in filesystem.get_file_info(selector) if entry.is_file]
-    except OSError as error:
+    except _NOT_DONE as error:
         raise CheckpointError(f"can't read {location}: {error}") from error
 
 
