@@ -37,7 +37,7 @@ _WORKERS = 3
 _BROKERS = 3
 _DATA_NODES = 3
 _WORKER_MEMORY = "2g"
-_NO_REPLACEMENT = "dfs.client.block.write.replace-datanode-on-failure"
+_BEST_EFFORT = "dfs.client.block.write.replace-datanode-on-failure.best-effort"
 """With three data nodes there is no other one in the place of one that was killed."""
 
 _RECOVERY_S = 300
@@ -246,8 +246,7 @@ def _layers(storage: str, master: str, bootstrap_servers: str, environment: Envi
         {
             "enforce": {"checkpoint": f"{storage}/checkpoints/enforce", "shuffle_partitions": _WORKERS},
             "audit": {"checkpoint": f"{storage}/checkpoints/audit"},
-            "delta": {name: f"{storage}/delta/{name}" for name in TABLES}
-            | {"storage_options": {f"{_NO_REPLACEMENT}.enabled": "false"}},
+            "delta": {name: f"{storage}/delta/{name}" for name in TABLES} | {"storage_options": {_BEST_EFFORT: "true"}},
             # with one partition the order of all requests is known, so they can be simulated
             "topics": {"partitions": 1, "replication_factor": _BROKERS},
             "kafka": {"bootstrap.servers": bootstrap_servers},
@@ -264,7 +263,7 @@ def _layers(storage: str, master: str, bootstrap_servers: str, environment: Envi
                 "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1",
                 "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
                 "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-                f"spark.hadoop.{_NO_REPLACEMENT}.best-effort": "true",
+                f"spark.hadoop.{_BEST_EFFORT}": "true",
             },
         }
     ]

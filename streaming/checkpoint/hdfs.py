@@ -17,8 +17,8 @@ _FOLDER_MODE = 0o700
 _OPTIONS = {
     # Some 15 s, as pauses double. The 15 attempts of Hadoop are three minutes, in which a command would say nothing.
     "dfs.client.failover.max.attempts": "4",
-    # A small file has a replica fewer, until HDFS makes another, rather than wait for a data node in place of a lost one.
-    "dfs.client.block.write.replace-datanode-on-failure.enabled": "false",
+    # Where no data node is left for the place of one that is lost, a file has a replica fewer until HDFS makes another.
+    "dfs.client.block.write.replace-datanode-on-failure.best-effort": "true",
 }
 
 
