@@ -33,7 +33,7 @@ from streaming.enforce.known_entities import Known, known_entities
 from streaming.enforce.query import EnforceQuery
 from streaming.enforce.quota_mirror import QuotaMirror
 from streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
-from streaming.enforce.warm_up import warm_up
+from streaming.enforce.warm_up import WarmUp
 from streaming.errors import JobError
 from streaming.leadership.leadership import Leadership
 from streaming.runtime.client_metrics import NEWEST_DECISIONS, ClientMetrics
@@ -72,6 +72,7 @@ class Job:
         self._status: dict[str, Any] = {"state": "starting"}
         self._evicted = Evicted()
         self._spark: SparkSession | None = None
+        self._warm_up: WarmUp | None = None
         self._health = JobHealth(enforce.QUERY_NAME, settings.health.stalled_after_s)
 
     def request_stop(self) -> None:
@@ -185,7 +186,8 @@ class Job:
         """Start Java, Spark and the executors' Python while another driver leads. Nothing of the checkpoint is read."""
         spark = self._started_session()
         if spark is not None:
-            warm_up(spark, self._settings)
+            self._warm_up = WarmUp(spark, self._settings)
+            self._warm_up.start()
 
     def _started_session(self) -> SparkSession | None:
         """The session, a new one unless there is one that runs.
@@ -204,7 +206,12 @@ class Job:
             log.info("stopped while Java was starting")
         return self._spark
 
+    def _end_warm_up(self) -> None:
+        if self._warm_up is not None:
+            self._warm_up.stop()
+
     def _stop_session(self) -> None:
+        self._end_warm_up()
         spark, self._spark = self._spark, None
         if spark is not None:
             spark.stop()
@@ -236,6 +243,7 @@ class Job:
             self._publish_status(state="running", waiting_for=None, quota_version=watch.quotas.version)
             self._health.report_phase(None)
             log.info("running with quotas version %d", watch.quotas.version)
+            self._end_warm_up()
             self._follow(queries, watch, foreign, known, may_decide)
         finally:
             self._publish_status(state="stopping")

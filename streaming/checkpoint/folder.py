@@ -86,7 +86,7 @@ class CheckpointFiles:
             " from a backup, or name a new one (balances start from zero)"
         )
 
-    def _not_written(self, name: str, error: OSError) -> CheckpointError:
+    def _not_written(self, name: str, error: OSError | RuntimeError) -> CheckpointError:
         return CheckpointError(
             f"can't write {name} in {self._location}: {error}; give the job a checkpoint folder it can write"
         )

@@ -40,7 +40,7 @@ def test_a_standby_takes_over_from_a_driver_that_pauses_and_that_one_ends_when_i
         assert f"is in use by the driver with process {leader.pid} on " in two.last_line()
 
         two.launch("--standby", "--warm")
-        wait_until(lambda: two.status().get("waiting_for") == "leadership" and WARM in two.log_file.read_text(), 120)
+        wait_until(lambda: two.status().get("waiting_for") == "leadership" and WARM in two.log_file.read_text(), 300)
         os.killpg(leader.pid, signal.SIGSTOP)
         one.publish([b'{"api": "Metadata"}'] * 20)
         decided(one, 40)
