@@ -41,7 +41,7 @@ _BEST_EFFORT = "dfs.client.block.write.replace-datanode-on-failure.best-effort"
 """With three data nodes there is no other one in the place of one that was killed."""
 
 _RECOVERY_S = 300
-_DRAIN_S = 300
+_DRAIN_S = 600
 _LINE_S = 5.0
 _LEAST_PAUSE_S = 2.0
 _KILL_S = 10
