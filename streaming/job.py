@@ -33,6 +33,7 @@ from streaming.enforce.known_entities import Known, known_entities
 from streaming.enforce.query import EnforceQuery
 from streaming.enforce.quota_mirror import QuotaMirror
 from streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
+from streaming.enforce.warm_up import WarmUp
 from streaming.errors import JobError
 from streaming.leadership.leadership import Leadership
 from streaming.runtime.client_metrics import NEWEST_DECISIONS, ClientMetrics
@@ -44,7 +45,7 @@ from streaming.runtime.health import HealthServer, JobHealth
 from streaming.runtime.maintenance import MaintenanceSchedule
 from streaming.runtime.progress import write_status
 from streaming.runtime.query_state import QueryState, RunState
-from streaming.runtime.session import start_session
+from streaming.runtime.session import is_stopped, start_session
 from streaming.runtime.shared_files import creator
 from streaming.runtime.supervision import SupervisedQuery, times
 
@@ -56,14 +57,22 @@ _POLL_S = 0.25
 class Job:
     """One running Sluice."""
 
-    def __init__(self, settings: Settings, status_file: Path | None = None, standby: bool = False) -> None:
-        """With `standby` it waits until no other driver works on the checkpoint, if that is a URI."""
+    def __init__(
+        self, settings: Settings, status_file: Path | None = None, standby: bool = False, warm: bool = False
+    ) -> None:
+        """With `standby` it waits until no other driver works on the checkpoint, if that is a URI.
+
+        A `warm` one starts Java, Spark and executors before.
+        """
         self._settings = settings
         self._standby = standby
+        self._warm = warm
         self._status_file = status_file
         self._stop = Event()
         self._status: dict[str, Any] = {"state": "starting"}
         self._evicted = Evicted()
+        self._spark: SparkSession | None = None
+        self._warm_up: WarmUp | None = None
         self._health = JobHealth(enforce.QUERY_NAME, settings.health.stalled_after_s)
 
     def request_stop(self) -> None:
@@ -72,16 +81,20 @@ class Job:
 
     def run(self) -> None:
         """Run until asked to stop. Raises SluiceError if it can't start or can't keep the enforce query running."""
-        check_enforce_checkpoint(self._settings)
         checkpoint = Checkpoint(self._settings.enforce.checkpoint)
+        if checkpoint.is_local:  # else another driver may write to it, until this one leads
+            check_enforce_checkpoint(self._settings)
         # Probes are answered before anything is waited for, and a second job learns first whose checkpoint it has.
         with locked(checkpoint), _health_server(self._health, self._settings.health):
             try:
                 if self._topics_are_there():
+                    if self._warm:
+                        self._warm_session()
                     with self._led(checkpoint) as leadership:
                         if not self._stop.is_set():
                             self._prepare_and_run(checkpoint, leadership)
             finally:
+                self._stop_session()
                 self._publish_status(state="stopped")
 
     @contextmanager
@@ -105,6 +118,8 @@ class Job:
             leadership.stop()
 
     def _prepare_and_run(self, checkpoint: Checkpoint, leadership: Leadership | None) -> None:
+        if not checkpoint.is_local:
+            check_enforce_checkpoint(self._settings)
         table = ensure_quotas_table(self._settings)
         self._settings = with_pages(self._settings)
         check_origin(checkpoint, self._settings)
@@ -129,15 +144,14 @@ class Job:
         identity = job_identity(checkpoint)
         foreign = ForeignDecisions(self._settings.topics.decisions, identity)
         with self._mirrored_cluster(table, watch):
-            spark = self._started_session()
-            if spark is not None:
-                try:
-                    if not self._stop.is_set():
-                        may_decide = leadership.may_decide if leadership is not None else lambda: True
-                        epoch = self._epoch(spark, checkpoint, identity, leadership) if leadership is not None else None
-                        self._run_queries(spark, watch, foreign, may_decide, epoch)
-                finally:
-                    spark.stop()
+            try:
+                spark = self._started_session()
+                if spark is not None and not self._stop.is_set():
+                    may_decide = leadership.may_decide if leadership is not None else lambda: True
+                    epoch = self._epoch(spark, checkpoint, identity, leadership) if leadership is not None else None
+                    self._run_queries(spark, watch, foreign, may_decide, epoch)
+            finally:
+                self._stop_session()
 
     def _epoch(
         self, spark: SparkSession, checkpoint: Checkpoint, identity: JobIdentity, leadership: Leadership
@@ -168,16 +182,39 @@ class Job:
         finally:
             mirror.stop()
 
+    def _warm_session(self) -> None:
+        """Start Java, Spark and the executors' Python while another driver leads. Nothing of the checkpoint is read."""
+        spark = self._started_session()
+        if spark is not None:
+            self._warm_up = WarmUp(spark, self._settings)
+            self._warm_up.start()
+
     def _started_session(self) -> SparkSession | None:
-        """A new session; None when the job is to stop and Java has ended at the same signal, as it does at first."""
+        """The session, a new one unless there is one that runs.
+
+        None when the job is to stop and Java has ended at the same signal, as it does at first.
+        """
+        if self._spark is not None and not is_stopped(self._spark):
+            return self._spark
+        self._stop_session()
         self._wait_for("session", "Java and Spark to start")
         try:
-            return start_session(self._settings)
+            self._spark = start_session(self._settings)
         except Exception:  # of any class: PySpark's depends on how far Java had come
             if not self._stop.is_set():
                 raise
             log.info("stopped while Java was starting")
-            return None
+        return self._spark
+
+    def _end_warm_up(self) -> None:
+        if self._warm_up is not None:
+            self._warm_up.stop()
+
+    def _stop_session(self) -> None:
+        self._end_warm_up()
+        spark, self._spark = self._spark, None
+        if spark is not None:
+            spark.stop()
 
     def _run_queries(
         self,
@@ -206,6 +243,7 @@ class Job:
             self._publish_status(state="running", waiting_for=None, quota_version=watch.quotas.version)
             self._health.report_phase(None)
             log.info("running with quotas version %d", watch.quotas.version)
+            self._end_warm_up()
             self._follow(queries, watch, foreign, known, may_decide)
         finally:
             self._publish_status(state="stopping")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from threading import Event, Thread
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 from kafka import KafkaProducer
@@ -19,8 +19,10 @@ from configs.kafka import connect
 from scripts.command import EXIT_FAILED, run_command, stop_on_signals
 from scripts.spark_cluster.balance import balance
 from scripts.spark_cluster.environment import EnvironmentFolder
+from scripts.spark_cluster.kills import Killed, Victim, planned, table
 from scripts.spark_cluster.spark import SparkCluster
 from scripts.testbed.cluster import Cluster
+from scripts.testbed.hdfs import Hdfs
 from scripts.testbed.job import TABLES, Sections, SluiceJob, quotas_in, wait_until
 from scripts.testbed.job_under_test import QUOTAS
 from scripts.testbed.live_counts import LiveCounts
@@ -29,69 +31,88 @@ from scripts.testbed.processes import kill
 from scripts.testbed.reconciliation import audited
 from scripts.testbed.work_folder import work_folder
 from sinks.topics import ensure_topics
+from streaming.enforce.warm_up import WARM
 
 _WORKERS = 3
 _BROKERS = 3
-_EXECUTOR_MEMORY = "1g"
+_DATA_NODES = 3
+_WORKER_MEMORY = "2g"
+_BEST_EFFORT = "dfs.client.block.write.replace-datanode-on-failure.best-effort"
+"""With three data nodes there is no other one in the place of one that was killed."""
+
 _RECOVERY_S = 300
-_DRAIN_S = 300
+_DRAIN_S = 600
 _LINE_S = 5.0
+_LEAST_PAUSE_S = 2.0
+_KILL_S = 10
 
 
-class Victim(StrEnum):
-    """What can be killed."""
+class Storage(StrEnum):
+    """Where checkpoints and tables are."""
 
-    EXECUTOR = "executor"
-    WORKER = "worker"
-    MASTER = "master"
-    DRIVER = "driver"
-    BROKER = "broker"
+    HDFS = "hdfs"
+    FILES = "files"
 
 
 @dataclass(frozen=True)
 class ClusterOptions:
     """Run the job on a Spark master and three workers, with three brokers and a standby driver, and kill with -9.
 
-    Executors run the wheel, not the checkout. Checkpoints and tables are in a folder that all processes share, by
-    file:// addresses. In the end each request has one decision in the table, as `sluice simulate` gives it, or the exit
-    code is 1.
+    Executors run the wheel, not the checkout. Checkpoints and tables are in an HDFS of one name node and three data
+    nodes, or with `--storage files` in a folder that all processes share. The standby driver is there if a driver is to
+    be killed. In the end each request has one decision in the table, as `sluice simulate` gives it, or the exit code
+    is 1.
     """
 
     seconds: Annotated[float, typer.Option(min=1, help="How long to publish, at least.")] = 60.0
+    requests: Annotated[int, typer.Option(min=1, help="How many requests to publish, at least.")] = 1
     rate: Annotated[float, typer.Option(min=1, help="Requests per second.")] = 200.0
     victims: Annotated[
         list[Victim] | None,
         typer.Option("--kill", help="What to kill with -9; repeat the option for more."),
     ] = None
-    seed: Annotated[int, typer.Option(help="The same seed kills the same executors, workers and brokers.")] = 1
+    kills: Annotated[int, typer.Option(min=0, help="How many kills in all, of all kinds in turn.")] = 0
+    seed: Annotated[int, typer.Option(help="The same seed kills the same executors, workers, brokers and so on.")] = 1
+    storage: Annotated[Storage, typer.Option(help="Where checkpoints and tables are.")] = Storage.HDFS
+
+    def __post_init__(self) -> None:
+        """Raises BadParameter for a data node where there is none."""
+        if Victim.DATANODE in (self.victims or ()) and self.storage is not Storage.HDFS:
+            raise typer.BadParameter("--kill is datanode with --storage files; expected --storage hdfs with it")
 
 
 def run_cluster(options: ClusterOptions) -> int:
     """The exit code: 0 if the books balance."""
     stop = stop_on_signals()
     with work_folder("cluster", fresh=True) as folder, ExitStack() as stack:
-        print(f"building the wheel, and starting Spark and brokers (logs: {folder}) ...", flush=True)
+        print(f"building the wheel, and starting Spark, brokers and storage (logs: {folder}) ...", flush=True)
         environment = EnvironmentFolder(_made(folder / "environment"))
+        hdfs = stack.enter_context(Hdfs(folder / "hdfs", _DATA_NODES)) if options.storage is Storage.HDFS else None
         brokers = stack.enter_context(Cluster(folder / "brokers", _BROKERS))
-        spark = stack.enter_context(SparkCluster(folder / "spark", _WORKERS, environment, _EXECUTOR_MEMORY))
-        run = _Run(options, folder, spark, brokers, environment, stop)
+        spark = stack.enter_context(SparkCluster(folder / "spark", _WORKERS, environment, _WORKER_MEMORY))
+        storage = hdfs.url if hdfs is not None else (folder / "shared").as_uri()
+        layers = _layers(storage, spark.url, brokers.bootstrap_servers, environment)
+        run = _Run(options, folder, _Parts(spark, brokers, hdfs), layers, stop)
         stack.callback(run.close)
         return run.run()
 
 
+class _Parts(NamedTuple):
+    """What can be killed beside the drivers."""
+
+    spark: SparkCluster
+    brokers: Cluster
+    hdfs: Hdfs | None
+
+
 class _Run:
     def __init__(
-        self,
-        options: ClusterOptions,
-        folder: Path,
-        spark: SparkCluster,
-        brokers: Cluster,
-        environment: EnvironmentFolder,
-        stop: Event,
+        self, options: ClusterOptions, folder: Path, parts: _Parts, layers: Sequence[Sections], stop: Event
     ) -> None:
-        self._options, self._spark, self._brokers, self._stop = options, spark, brokers, stop
+        self._options, self._parts, self._stop = options, parts, stop
         self._chance = random.Random(options.seed)
-        layers = _layers(folder, spark.url, brokers.bootstrap_servers, environment)
+        possible = [victim for victim in Victim if parts.hdfs is not None or victim is not Victim.DATANODE]
+        self._victims = planned(options.victims or (), options.kills, possible, self._chance)
         self._drivers = [SluiceJob(_made(folder / name), quotas_in(folder, QUOTAS), *layers) for name in ("one", "two")]
         self._settings = self._drivers[0].settings
         self._published = Event()
@@ -115,13 +136,10 @@ class _Run:
         load.start()
         ends_s = time.monotonic() + self._options.seconds
         self._until_decided(0)
-        print(f"{len(self._spark.executors())} executors decide", flush=True)
-        for victim in self._options.victims or ():
-            self._watch(self._chance.uniform(1, 5))
-            if self._stop.is_set():
-                break
-            self._kill(victim)
-        self._watch(ends_s - time.monotonic())
+        print(f"{len(self._parts.spark.executors())} executors decide", flush=True)
+        kills = self._kill_all()
+        while not self._stop.is_set() and (time.monotonic() < ends_s or self._sent.events < self._options.requests):
+            self._watch(_LINE_S)
         self._published.set()
         load.join()
         print(f"published {self._sent.summary()}; waiting for the answers", flush=True)
@@ -129,8 +147,26 @@ class _Run:
         for driver in reversed(self._drivers):
             driver.stop()
         found = balance(self._settings)
+        if kills:
+            print(table(kills), flush=True)
         print(found, flush=True)
         return 0 if found.balanced else EXIT_FAILED
+
+    def _kill_all(self) -> list[Killed]:
+        """Kill what is planned, spread over the load."""
+        planned_s = max(self._options.seconds, self._options.requests / self._options.rate)
+        pause_s = planned_s / (len(self._victims) + 1) if self._victims else 0.0
+        kills = []
+        next_s = time.monotonic()
+        for victim in self._victims:
+            next_s += pause_s * self._chance.uniform(0.5, 1.0)
+            if victim is Victim.DRIVER:
+                self._make_standby_ready()
+            self._watch(max(next_s - time.monotonic(), _LEAST_PAUSE_S))
+            if self._stop.is_set():
+                break
+            kills.append(self._kill(victim))
+        return kills
 
     def _load(self) -> None:
         generator = LoadGenerator(seed=7, users=50, clients=5, zipf_skew=1.1, api_mix=DEFAULT_MIX, bad_share=0.01)
@@ -146,61 +182,73 @@ class _Run:
             verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(self._counts.verdicts.items()))
             print(f"{self._counts.answered} of {self._sent.events} answered: {verdicts}", flush=True)
 
-    def _kill(self, victim: Victim) -> None:
-        """Kill one, start another in its place, and say how long it took until newer requests were answered."""
+    def _kill(self, victim: Victim) -> Killed:
+        """Kill one, wait until a request published since is answered, and put another in its place."""
         begun_s = time.monotonic()
-        after = self._after(victim)
-        published = self._sent.events
-        after()
-        self._until_decided(published)
-        took_s = time.monotonic() - begun_s
-        print(f"{victim} killed; requests published since are answered after {took_s:.1f} s", flush=True)
+        what, replace = self._killed(victim)
+        self._until_decided(self._sent.events)
+        killed = Killed(victim, what, time.monotonic() - begun_s)
+        print(
+            f"{victim} killed ({what}); requests published since are answered after {killed.seconds:.1f} s", flush=True
+        )
+        replace()
+        return killed
 
-    def _after(self, victim: Victim) -> Callable[[], None]:
-        """Kill it; what is returned puts another in its place."""
+    def _killed(self, victim: Victim) -> tuple[str, Callable[[], object]]:
+        """Kill it: what it was; and what puts another in its place, where nothing else does."""
+        spark, brokers, hdfs = self._parts
         match victim:
             case Victim.EXECUTOR:
-                kill(self._chance.choice(sorted(self._spark.executors())))
-                return lambda: None
+                pid = self._chance.choice(sorted(spark.executors()))
+                kill(pid)
+                return f"executor with process {pid}", lambda: None  # Spark starts another one
             case Victim.WORKER:
                 number = self._chance.randrange(_WORKERS)
-                self._spark.workers[number].end(signal.SIGKILL, 10)
-                return lambda: self._spark.restart_worker(number)
+                spark.workers[number].end(signal.SIGKILL, _KILL_S)
+                return f"worker {number} and its executor", lambda: spark.restart_worker(number)
             case Victim.MASTER:
-                self._spark.master.end(signal.SIGKILL, 10)
-                return self._spark.restart_master
+                spark.master.end(signal.SIGKILL, _KILL_S)
+                return "the master", spark.restart_master
             case Victim.BROKER:
-                broker = self._chance.choice(self._brokers.brokers)
-                broker.kill()
-                return broker.start
-        return self._kill_driver()
-
-    def _kill_driver(self) -> Callable[[], None]:
-        leader, standby = self._drivers
-        standby.launch("--standby")
-        wait_until(lambda: standby.status().get("waiting_for") == "leadership", _RECOVERY_S)
+                number = self._chance.randrange(_BROKERS)
+                brokers.brokers[number].kill()
+                return f"broker {number + 1}", brokers.brokers[number].start
+            case Victim.DATANODE if hdfs is not None:
+                number = self._chance.randrange(_DATA_NODES)
+                hdfs.data_nodes[number].end(signal.SIGKILL, _KILL_S)
+                return f"datanode {number}", lambda: hdfs.restart(number)
+        leader = self._drivers[0]
         leader.kill()
         self._drivers.reverse()
-        return lambda: None
+        return f"the driver {leader.folder.name}", lambda: None
+
+    def _make_standby_ready(self) -> None:
+        standby = self._drivers[1]
+        standby.launch("--standby", "--warm")
+        self._wait_for(lambda: standby.status().get("waiting_for") == "leadership", _RECOVERY_S)
+        self._wait_for(lambda: WARM in standby.log_file.read_text(errors="replace"), _RECOVERY_S)
 
     def _until_decided(self, published: int) -> None:
         """Wait until all requests so far are answered, and one more."""
-        wait_until(lambda: self._stop.is_set() or self._counts.answered > published, _RECOVERY_S)
+        self._wait_for(lambda: self._counts.answered > published, _RECOVERY_S)
 
     def _drain(self) -> None:
         stored = self._sent.events - self._sent.failed
-        wait_until(lambda: self._stop.is_set() or self._counts.answered >= stored, _DRAIN_S)
-        wait_until(lambda: self._stop.is_set() or audited(self._settings) >= stored, _DRAIN_S)
+        self._wait_for(lambda: self._counts.answered >= stored, _DRAIN_S)
+        self._wait_for(lambda: audited(self._settings) >= stored, _DRAIN_S)
+
+    def _wait_for(self, done: Callable[[], bool], seconds: float) -> None:
+        wait_until(lambda: self._stop.is_set() or done(), seconds)
 
 
-def _layers(folder: Path, master: str, bootstrap_servers: str, environment: EnvironmentFolder) -> Sequence[Sections]:
-    shared = folder / "shared"
+def _layers(storage: str, master: str, bootstrap_servers: str, environment: EnvironmentFolder) -> Sequence[Sections]:
     return [
         {
-            "enforce": {"checkpoint": (shared / "checkpoints/enforce").as_uri(), "shuffle_partitions": _WORKERS},
-            "audit": {"checkpoint": (shared / "checkpoints/audit").as_uri(), "trigger_s": 2},
-            "delta": {table: (shared / "delta" / table).as_uri() for table in TABLES},
-            "topics": {"partitions": 1},  # the order of all requests is known, so they can be simulated
+            "enforce": {"checkpoint": f"{storage}/checkpoints/enforce", "shuffle_partitions": _WORKERS},
+            "audit": {"checkpoint": f"{storage}/checkpoints/audit"},
+            "delta": {name: f"{storage}/delta/{name}" for name in TABLES} | {"storage_options": {_BEST_EFFORT: "true"}},
+            # with one partition the order of all requests is known, so they can be simulated
+            "topics": {"partitions": 1, "replication_factor": _BROKERS},
             "kafka": {"bootstrap.servers": bootstrap_servers},
             "health": {"port": 0},
             "spark": {
@@ -210,10 +258,12 @@ def _layers(folder: Path, master: str, bootstrap_servers: str, environment: Envi
                 "spark.driver.memory": "768m",
                 "spark.executor.memory": "640m",
                 "spark.executor.cores": "1",
+                "spark.cores.max": str(_WORKERS),
                 "spark.executorEnv.PYTHONPATH": environment.pythonpath,
                 "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1",
                 "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
                 "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+                f"spark.hadoop.{_BEST_EFFORT}": "true",
             },
         }
     ]

@@ -1,6 +1,7 @@
 """A standalone Spark cluster on loopback: a master and workers, each a process of its own that ends with this one."""
 
 import os
+import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,17 +18,21 @@ _HOST = "127.0.0.1"
 _START_S = 120
 _STOP_S = 10
 _DAEMON_HEAP = "256m"
+_CORES = "2"
 _EXECUTOR = "CoarseGrainedExecutorBackend"
+_APPLICATION = re.compile(r"--app-id (\S+)")
 
 
 class SparkCluster:
-    """A master and `size` workers of one core, as a context manager. What is killed can be started again.
+    """A master and `size` workers of two cores, as a context manager. What is killed can be started again.
+
+    So there is a core on each for an executor of the leader, and one for that of a standby.
 
     The master keeps what it knows in files, so that running executors survive its restart.
     """
 
-    def __init__(self, folder: Path, size: int, environment: EnvironmentFolder, executor_memory: str) -> None:
-        self._folder, self._environment, self._memory = folder, environment, executor_memory
+    def __init__(self, folder: Path, size: int, environment: EnvironmentFolder, worker_memory: str) -> None:
+        self._folder, self._environment, self._memory = folder, environment, worker_memory
         folder.mkdir(parents=True)
         self._port = free_ports(1)[0]
         self._starts = 0
@@ -57,10 +62,15 @@ class SparkCluster:
         return f"spark://{_HOST}:{self._port}"
 
     def executors(self) -> list[int]:
-        """Process ids of the executors that run."""
-        return [
-            pid for worker in self.workers for pid, command in descendants(worker.pid).items() if _EXECUTOR in command
+        """Process ids of the executors of the driver that came first of those that run; a standby comes later."""
+        found = [
+            (application[1], pid)
+            for worker in self.workers
+            for pid, command in descendants(worker.pid).items()
+            if _EXECUTOR in command and (application := _APPLICATION.search(command))
         ]
+        first = min(found, default=("", 0))[0]
+        return [pid for application, pid in found if application == first]
 
     def restart_master(self) -> None:
         """Start a master in the place of one that was killed."""
@@ -78,7 +88,7 @@ class SparkCluster:
 
     def _start_worker(self, number: int) -> Child:
         work = self._folder / f"worker-{number}"
-        options = ["--host", _HOST, "--cores", "1", "--memory", self._memory, "--work-dir", str(work), self.url]
+        options = ["--host", _HOST, "--cores", _CORES, "--memory", self._memory, "--work-dir", str(work), self.url]
         return self._start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", options)
 
     def _start(self, name: str, main_class: str, options: Sequence[str]) -> Child:

@@ -12,6 +12,9 @@ from streaming.errors import CheckpointError
 _SLUICE = "sluice"
 _LOCK = "lock"
 
+_NOT_DONE = (OSError, RuntimeError)
+"""What file systems raise; hdfs-native has RuntimeError for what goes wrong between it and a data node."""
+
 
 class CheckpointFiles:
     """Small files in a checkpoint, or in a subfolder of it, that the driver and every executor can reach."""
@@ -29,7 +32,7 @@ class CheckpointFiles:
                 return content
         except FileNotFoundError:
             return None
-        except OSError as error:
+        except _NOT_DONE as error:
             raise CheckpointError(f"can't read {name} in {self._location}: {error}") from error
 
     def write(self, name: str, content: bytes) -> None:
@@ -41,7 +44,7 @@ class CheckpointFiles:
             with filesystem.open_output_stream(draft) as stream:
                 stream.write(content)
             filesystem.move(draft, target)
-        except OSError as error:
+        except _NOT_DONE as error:
             raise self._not_written(name, error) from error
 
     def create(self, name: str, content: bytes) -> bool:
@@ -61,15 +64,14 @@ class CheckpointFiles:
                 draft.unlink()
         except FileExistsError:
             return False
-        except OSError as error:
+        except _NOT_DONE as error:
             raise self._not_written(name, error) from error
         return True
 
     def names(self, folder: str) -> list[str]:
-        """Names of the files in a folder of this one; none if it doesn't exist."""
+        """Names of the files in a folder of this one; none if it doesn't exist. Raises CheckpointError."""
         filesystem, path = self._open()
-        selector = fs.FileSelector(str(path / folder), allow_not_found=True)
-        return [entry.base_name for entry in filesystem.get_file_info(selector) if entry.is_file]
+        return [entry.base_name for entry in _files(filesystem, str(path / folder), self._location, recursive=False)]
 
     def remove(self, name: str) -> None:
         """Remove a file, if another driver hasn't."""
@@ -84,7 +86,7 @@ class CheckpointFiles:
             " from a backup, or name a new one (balances start from zero)"
         )
 
-    def _not_written(self, name: str, error: OSError) -> CheckpointError:
+    def _not_written(self, name: str, error: OSError | RuntimeError) -> CheckpointError:
         return CheckpointError(
             f"can't write {name} in {self._location}: {error}; give the job a checkpoint folder it can write"
         )
@@ -122,15 +124,11 @@ class Checkpoint:
 
     def is_new(self) -> bool:
         """Whether neither Spark nor Sluice keeps anything in the checkpoint yet; a lock doesn't count."""
-        filesystem, folder = _opened(self.location)
-        selector = fs.FileSelector(str(folder), allow_not_found=True, recursive=True)
-        return all(entry.base_name == _LOCK for entry in filesystem.get_file_info(selector) if entry.is_file)
+        return all(entry.base_name == _LOCK for entry in self._files())
 
     def size_bytes(self) -> int:
         """The size of all files in it; 0 for a new one."""
-        filesystem, folder = _opened(self.location)
-        selector = fs.FileSelector(str(folder), allow_not_found=True, recursive=True)
-        return sum(entry.size or 0 for entry in filesystem.get_file_info(selector) if entry.is_file)
+        return sum(entry.size or 0 for entry in self._files())
 
     def move(self, target: "Checkpoint") -> None:
         """Rename the checkpoint. Raises CheckpointError, always in an object store, which can't rename in one step."""
@@ -149,11 +147,29 @@ class Checkpoint:
         if filesystem.get_file_info(str(folder)).type is fs.FileType.Directory:
             filesystem.delete_dir(str(folder))
 
+    def _files(self) -> list[fs.FileInfo]:
+        filesystem, folder = _opened(self.location)
+        return _files(filesystem, str(folder), self.location, recursive=True)
+
+
+def _files(filesystem: fs.FileSystem, folder: str, location: str, *, recursive: bool) -> list[fs.FileInfo]:
+    """The files in a folder of the location. Raises CheckpointError if nobody can say which there are."""
+    selector = fs.FileSelector(folder, allow_not_found=True, recursive=recursive)
+    try:
+        return [entry for entry in filesystem.get_file_info(selector) if entry.is_file]
+    except _NOT_DONE as error:
+        raise CheckpointError(f"can't read {location}: {error}") from error
+
 
 def _opened(location: str) -> tuple[fs.FileSystem, PurePosixPath]:
     """The file system that a checkpoint is in, and its path there."""
     location = location.replace("s3a://", "s3://", 1)
     if "://" not in location:
         return fs.LocalFileSystem(), PurePosixPath(location)
-    filesystem, path = fs.FileSystem.from_uri(location)
+    if location.startswith("hdfs://"):
+        from streaming.checkpoint.hdfs import open_hdfs  # which most commands and jobs needn't load
+
+        filesystem, path = open_hdfs(location)
+    else:
+        filesystem, path = fs.FileSystem.from_uri(location)
     return filesystem, PurePosixPath(path)

@@ -44,8 +44,11 @@ _CALLBACK = "client.quota.callback.class"
 _REPORTERS = "metric.reporters"
 
 
-def run_doctor(settings: Settings, show: Callable[[str], object] = print) -> int:
-    """Shows one line per check, `ok` or `FAIL`. Returns 0 if all pass, else 1. Changes nothing."""
+def run_doctor(settings: Settings, show: Callable[[str], object] = print, cluster: bool = False) -> int:
+    """Shows one line per check, `ok` or `FAIL`. Returns 0 if all pass, else 1. Changes nothing.
+
+    With `cluster` it also asks the executors, for which it starts a session of Spark.
+    """
 
     def passes(name: str, check: Callable[[], str]) -> bool:
         try:
@@ -81,6 +84,10 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print) -> int
         passes("known entities", lambda: check_known_entities(settings)),
         passes("sizing", lambda: check_sizing(settings)),
     ]
+    if cluster:
+        from streaming.cli.doctor_cluster import executors_pass  # Spark takes a second to import
+
+        passed.append(executors_pass(settings, passes))
     return 0 if all(passed) else 1
 
 

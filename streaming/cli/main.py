@@ -86,6 +86,9 @@ def run(
         bool,
         typer.Option("--standby", help="Wait while another driver works on the checkpoint, which has to be a URI."),
     ] = False,
+    warm: Annotated[
+        bool, typer.Option("--warm", help="With --standby: have Java, Spark and executors before it leads.")
+    ] = False,
 ) -> None:
     """Run the job: requests topic in, decisions topic and Delta tables out, until Ctrl-C or SIGTERM.
 
@@ -97,6 +100,8 @@ def run(
     os.umask(OWNER_ONLY)
     path, source = settings_file(config, running=False)  # a running ./scripts/run has a job already
     settings = with_bootstrap_servers(load_settings(path), bootstrap_servers)
+    if warm and not standby:
+        raise UsageError("--warm is given without --standby; expected both")
     if standby and "://" not in settings.enforce.checkpoint:
         raise UsageError(
             "--standby takes over a checkpoint in shared storage, but enforce.checkpoint is the path"
@@ -107,7 +112,7 @@ def run(
     find_java()  # before anything waits for a broker
     from streaming.job import Job  # Spark takes a second to import, and no other command needs it
 
-    job = Job(settings, status_file, standby)
+    job = Job(settings, status_file, standby, warm)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: job.request_stop())
     try:
@@ -148,12 +153,13 @@ def simulate(
 def doctor(
     config: ConfigOption = None,
     bootstrap_servers: BootstrapServersOption = None,
+    cluster: Annotated[bool, typer.Option("--cluster", help="Ask the executors too, in a Spark session.")] = False,
 ) -> None:
     """Check Java, jars, broker, topics, checkpoint and quotas table: a line each."""
     settings = with_bootstrap_servers(job_settings(config), bootstrap_servers)
     from streaming.cli.doctor import run_doctor
 
-    raise typer.Exit(run_doctor(settings))
+    raise typer.Exit(run_doctor(settings, cluster=cluster))
 
 
 @app.command()

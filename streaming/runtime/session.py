@@ -123,6 +123,21 @@ def start_session(settings: Settings) -> SparkSession:
     return session
 
 
+def is_stopped(spark: SparkSession) -> bool:
+    """Whether Spark has stopped the session by itself, as it does when no master answers for long."""
+    context: Any = spark.sparkContext
+    return bool(context._jsc.sc().isStopped())  # noqa: SLF001 # PySpark has no public way to ask
+
+
+def executors(spark: SparkSession) -> int:
+    """How many executors the session has; with a local master the driver is the one."""
+    context: Any = spark.sparkContext
+    if context.master.startswith("local"):
+        return 1
+    # The driver keeps blocks too. PySpark has no public way to ask.
+    return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # noqa: SLF001 # see above
+
+
 def _leave_signals_to_the_driver(context: SparkContext) -> None:
     """Make Java ignore SIGTERM and SIGINT, which terminals and systemd send to the driver's children too.
 

@@ -46,6 +46,16 @@ def test_help_texts_are_whole(group: list[str], width: str, monkeypatch: pytest.
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
+def test_only_a_standby_can_be_warm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["sluice", "run", "--warm"])
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "sluice: error: --warm is given without --standby; expected both\n"
+
+
 def test_a_standby_needs_a_checkpoint_in_shared_storage(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from scripts.benchmarks.peers.jars import PEER_JARS
 from scripts.testbed.broker_jars import BROKER_JARS
+from scripts.testbed.hdfs_jars import HDFS_JARS
 from streaming.errors import JarError, JavaError
 from streaming.java import jars
-from streaming.java.jars import SPARK_JARS, JarSet
+from streaming.java.jars import SPARK_JARS, JarSet, pyspark_jars
 from streaming.java.java import check_java_version, find_java, parse_java_version
 
 
@@ -46,6 +47,12 @@ def test_every_set_has_checksums(jar_set: JarSet, artifact: str) -> None:
 
 def test_the_peer_of_the_bench_has_the_kafka_of_the_broker() -> None:
     assert _jar_versions(PEER_JARS)["kafka-streams"] == _jar_versions(BROKER_JARS)["kafka_2.13"]
+
+
+def test_hdfs_has_the_release_of_the_hadoop_of_pyspark() -> None:
+    (client,) = pyspark_jars().glob("hadoop-client-runtime-*.jar")
+
+    assert client.name.replace("runtime", "minicluster") in HDFS_JARS.expected()
 
 
 def test_spark_gets_no_jar_of_the_broker() -> None:

@@ -1,0 +1,69 @@
+"""A job of Spark's that loads what a first micro-batch would wait for: on a driver that stands by."""
+
+import logging
+import time
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from configs.kafka import error_line
+from configs.settings import Settings
+from sinks.background import BackgroundThread
+from streaming.enforce import stages
+from streaming.runtime.kafka import kafka_since
+from streaming.runtime.session import executors
+
+log = logging.getLogger("sluice.warm_up")
+
+WARM = "warm: "
+"""How the line of the log begins that says that executors are warm."""
+
+_PAUSE_S = 20.0
+"""Spark ends a Python worker that was idle for a minute, and with it what it has loaded."""
+
+_POLL_S = 0.25
+_SINCE_MS = 10_000
+
+
+class WarmUp:
+    """Keeps the executors' Python alive with the stages loaded, and lets them read the requests topic.
+
+    With a cluster master that gives all cores to the driver that leads, executors come as soon as that one has gone. A
+    failure changes nothing.
+    """
+
+    def __init__(self, spark: SparkSession, settings: Settings) -> None:
+        self._spark, self._settings = spark, settings
+        self._said = False
+        self._thread = BackgroundThread("warm-up", self._run, _PAUSE_S, _report)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Begin no further job. One that runs is short."""
+        self._thread.stop(timeout_s=0)
+
+    def _run(self) -> None:
+        while not executors(self._spark):  # a job without any would complain of it all the time
+            if self._thread.stopped.wait(_POLL_S):
+                return
+        partitions = int(self._spark.conf.get("spark.sql.shuffle.partitions") or 1)
+        since_ms = time.time_ns() // 1_000_000 - _SINCE_MS
+        requests = kafka_since(self._spark, self._settings, [self._settings.topics.requests], since_ms).select("value")
+        requests.repartition(partitions).mapInArrow(_loaded, stages.PLANNED_SCHEMA).collect()
+        if not self._said:
+            log.info("%s%d executors have loaded the stages", WARM, executors(self._spark))
+            self._said = True
+
+
+def _report(error: Exception) -> None:
+    log.debug("not warm: %s", error_line(error))
+
+
+def _loaded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """No rows. Python imports this module to call it, and the stages with it."""
+    for _ in batches:
+        yield from ()

@@ -1,0 +1,138 @@
+"""A checkpoint and tables on a real HDFS: what Sluice keeps there by itself, without Java, and beside Spark."""
+
+import multiprocessing
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from scripts.testbed.hdfs import Hdfs
+from sinks.tables.quotas import QuotasTable
+from state.quotas.entity import QuotaEntity
+from state.quotas.entry import QuotaEntry
+from state.quotas.kinds import QuotaKind
+from streaming.checkpoint.batch_log import Batch, BatchLog
+from streaming.checkpoint.epochs import new_epoch
+from streaming.checkpoint.folder import Checkpoint
+from streaming.checkpoint.quota_snapshots import QuotaSnapshots
+from streaming.errors import CheckpointError
+from streaming.runtime.shared_files import creator
+
+pytestmark = [pytest.mark.spark, pytest.mark.long]
+
+QUOTA = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1000.0)
+
+
+@pytest.fixture(scope="module")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
+    """One name node and three data nodes."""
+    with Hdfs(tmp_path_factory.mktemp("hdfs") / "hdfs", 3) as hdfs:
+        yield hdfs
+
+
+@pytest.fixture
+def checkpoint(hdfs: Hdfs, request: pytest.FixtureRequest) -> Checkpoint:
+    """A new one for each test."""
+    return Checkpoint(f"{hdfs.url}/checkpoints/{request.node.name}")
+
+
+def test_files_are_there_once_written_replaced_in_one_step_and_gone_once_removed(checkpoint: Checkpoint) -> None:
+    files = checkpoint.sluice
+    assert (checkpoint.is_new(), files.read("a.json"), files.names("quotas")) == (True, None, [])
+
+    files.write("a.json", b"old")
+    files.write("a.json", b"new")
+    files.write("quotas/1.msgpack", b"x" * 100_000)
+    assert (checkpoint.is_new(), files.read("a.json"), files.names("quotas")) == (False, b"new", ["1.msgpack"])
+    assert checkpoint.size_bytes() == 100_003
+
+    files.remove("a.json")
+    files.remove("a.json")
+    assert files.read("a.json") is None
+
+
+def test_a_process_that_has_read_can_be_forked(checkpoint: Checkpoint) -> None:
+    """As Spark's Python does to start Java and workers."""
+    checkpoint.sluice.write("a.json", b"content")
+    forked = multiprocessing.get_context("fork").Process(target=checkpoint.sluice.read, args=("a.json",))
+    forked.start()
+    forked.join(60)
+    try:
+        assert forked.exitcode == 0
+    finally:
+        forked.kill()
+
+
+def test_a_checkpoint_is_moved_and_cleared(checkpoint: Checkpoint) -> None:
+    """As `sluice state reshard` does."""
+    checkpoint.sluice.write("a.json", b"content")
+    moved = checkpoint.with_suffix(".old")
+    checkpoint.move(moved)
+
+    assert checkpoint.is_new()
+    assert moved.sluice.read("a.json") == b"content"
+    moved.clear()
+    assert moved.is_new()
+
+
+def test_snapshots_of_quotas_are_read_where_another_process_wrote_them(checkpoint: Checkpoint) -> None:
+    QuotaSnapshots(checkpoint).save(3, [QUOTA])
+
+    assert QuotaSnapshots(checkpoint).entries(3) == [QUOTA]
+
+
+def test_of_drivers_that_make_one_file_at_once_one_does(spark: SparkSession, checkpoint: Checkpoint) -> None:
+    """As Spark makes the files of its own logs: the name node renames without replacing."""
+    create = creator(spark, checkpoint)
+    assert create is not None
+
+    for name in ("batches/1.json", "batches/2.json"):
+        with ThreadPoolExecutor(4) as pool:
+            made = list(pool.map(partial(create, name), (b"%d" % number for number in range(4))))
+        assert sum(made) == 1
+        assert checkpoint.sluice.read(name) == b"%d" % made.index(True)
+    assert [new_epoch(checkpoint, create) for _ in range(2)] == [1, 2]
+
+
+def test_two_drivers_on_one_batch_begin_it_alike(spark: SparkSession, checkpoint: Checkpoint) -> None:
+    create = creator(spark, checkpoint)
+    stale, leader = (BatchLog(checkpoint, create) for _ in range(2))
+
+    assert stale.begin(7, quota_version=3, now_ms=1000) == (Batch(7, 3, 1000), False)
+    assert leader.begin(7, quota_version=4, now_ms=2000) == (Batch(7, 3, 1000), True)
+
+
+def test_the_quotas_table_is_altered_without_java(hdfs: Hdfs) -> None:
+    table = QuotasTable(f"{hdfs.url}/quotas")
+    assert not table.exists()
+
+    table.create([QUOTA], "test", datetime.now(UTC))
+    assert QuotasTable(table.path).entries() == [QUOTA]
+
+
+def test_files_are_written_and_read_while_a_data_node_is_dead(hdfs: Hdfs, checkpoint: Checkpoint) -> None:
+    checkpoint.sluice.write("before", b"before")
+    hdfs.data_nodes[1].end(signal.SIGKILL, 10)
+    try:
+        for number in range(6):  # the dead one is the first of some
+            checkpoint.sluice.write(f"after-{number}", b"after")
+            assert [checkpoint.sluice.read(name) for name in ("before", f"after-{number}")] == [b"before", b"after"]
+    finally:
+        hdfs.restart(1)
+
+
+def test_an_hdfs_that_does_not_answer_is_an_error_and_no_new_checkpoint(tmp_path: Path) -> None:
+    with Hdfs(tmp_path / "hdfs", 1) as gone:
+        checkpoint = Checkpoint(f"{gone.url}/checkpoint")
+        checkpoint.sluice.write("quotas/1.msgpack", b"content")
+
+    with pytest.raises(CheckpointError, match=r"can't read quotas/1\.msgpack in hdfs://"):
+        checkpoint.sluice.read("quotas/1.msgpack")
+    for looked_up in (checkpoint.is_new, checkpoint.size_bytes, lambda: checkpoint.sluice.names("quotas")):
+        with pytest.raises(CheckpointError, match="can't read hdfs://"):
+            looked_up()
