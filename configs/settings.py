@@ -139,6 +139,10 @@ class RestartSettings:
     max_backoff_ms: Int32
 
 
+_REACHED_AT = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 # what the job listens on isn't opened here
+"""Every address of the machine -> the one to call."""
+
+
 @dataclass(frozen=True, slots=True)
 class HealthSettings:
     """Section `health`: where the job answers /healthz, /readyz and /metrics; port 0 is off."""
@@ -146,6 +150,16 @@ class HealthSettings:
     address: Text
     port: Annotated[int, Meta(ge=0, le=65_535)]
     stalled_after_s: Annotated[int, Meta(ge=0)]
+
+    @property
+    def place(self) -> str:
+        """Host and port where a process of the same machine reaches it.
+
+        >>> HealthSettings("::", 9464, 0).place
+        '[::1]:9464'
+        """
+        address = _REACHED_AT.get(self.address, self.address)
+        return f"[{address}]:{self.port}" if ":" in address else f"{address}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)

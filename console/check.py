@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Self
 
 from console.live import CounterKey, LiveModel
+from state.arithmetic.rounding import divide, round_half_up
 from state.arithmetic.token_bucket import wait_for_tokens_ms
-from state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, Family, QuotaKind, QuotaSettings, Window
+from state.quotas.kinds import CLIENT_KINDS, MAX_THROTTLE_MS, TOPIC_KINDS, Family, QuotaKind, QuotaSettings, Window
 from state.quotas.limits import LimitsInForce
 from state.quotas.resolution import QuotaLadder, Resolution, Rung
 
@@ -85,8 +86,13 @@ def rate_wait_ms(rate: float, amount: float, limit: float, window: Window) -> tu
     (0, 0)
     """
     spans_s = ((window.samples - 1) * window.window_ms / 1000, (window.samples + 1) * window.window_ms / 1000)
-    waits_ms = sorted(round(max(0.0, ((rate - limit) * span_s + amount) / limit * 1000)) for span_s in spans_s)
+    waits_ms = sorted(_possible_ms(divide((rate - limit) * span_s + amount, limit) * 1000) for span_s in spans_s)
     return waits_ms[0], waits_ms[1]
+
+
+def _possible_ms(wait_ms: float) -> int:
+    """A wait as the job would decide it, however small the limit."""
+    return min(max(0, round_half_up(wait_ms)), MAX_THROTTLE_MS)
 
 
 def _charges(asked: Asked, ladder: QuotaLadder) -> Iterator[tuple[QuotaKind, float]]:
@@ -117,7 +123,7 @@ def _answer(
     if found.limit is not None and kind.family is Family.MUTATIONS:
         if tokens is not None:
             refused = tokens < 0
-            least_ms = most_ms = max(0, wait_for_tokens_ms(tokens - (0 if refused else amount), found.limit))
+            least_ms = most_ms = _possible_ms(wait_for_tokens_ms(tokens - (0 if refused else amount), found.limit))
     elif found.limit is not None:
         least_ms, most_ms = rate_wait_ms(rate or 0.0, amount, found.limit, settings.client_window)
     return Answer(

@@ -59,6 +59,7 @@ class TopicFeed:
 
     def __post_init__(self) -> None:
         self._positions: dict[TopicPartition, int] = {}
+        self._topic_id: object = None
         self._fence = Fence()
         self._failures = 0
         self._thread = BackgroundThread(f"console-{self.topic}", self._read, RETRY_S, failed=self._failed)
@@ -75,6 +76,8 @@ class TopicFeed:
         with closing(connect(KafkaConsumer, self.kafka, **OPTIONS)) as consumer:
             look_again_s = 0.0
             while not self._thread.stopped.is_set():
+                if self._is_made_again(consumer):
+                    look_again_s = 0.0
                 if time.monotonic() >= look_again_s:
                     self._assign(consumer)
                     look_again_s = time.monotonic() + (PARTITIONS_S if self._positions else RETRY_S)
@@ -93,9 +96,22 @@ class TopicFeed:
             self._positions[partition] = records[-1].offset + 1
             self.on_records([(record.key, record.value) for record in records if self._fence.passes_record(record)])
 
+    def _is_made_again(self, consumer: Any) -> bool:
+        """Whether the topic was made again, which offsets alone don't always show; then what was read is forgotten."""
+        topic_id = consumer._cluster.topic_id(self.topic)  # noqa: SLF001 # no public call tells the id
+        if topic_id is None or topic_id == self._topic_id:
+            return False
+        is_other = self._topic_id is not None
+        self._topic_id = topic_id
+        if is_other:
+            self._positions.clear()
+            self._fence.forget()
+            self.on_restart()
+        return is_other
+
     def _assign(self, consumer: Any) -> None:
         partitions = {TopicPartition(self.topic, number) for number in consumer.partitions_for_topic(self.topic) or ()}
-        if not partitions or partitions == consumer.assignment():
+        if not partitions or partitions == self._positions.keys() == consumer.assignment():
             return
         new = partitions - self._positions.keys()
         if new:

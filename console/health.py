@@ -2,6 +2,7 @@
 
 import json
 import urllib.request
+from http.client import HTTPException
 from typing import Any
 
 from sinks.background import BackgroundThread
@@ -19,7 +20,7 @@ class JobHealth:
         self.answer: dict[str, Any] | None = None
         self.trouble: str | None = None if address else "the settings have no health.port, so the job can't be asked"
         self.address = address
-        self._thread = BackgroundThread("console-health", self._ask, ASK_S)
+        self._thread = BackgroundThread("console-health", self.ask, ASK_S)
 
     def start(self) -> None:
         """Begin to ask, if there is an address."""
@@ -30,11 +31,15 @@ class JobHealth:
         """End the thread, and wait a moment for it."""
         self._thread.stop(STOP_S)
 
-    def _ask(self) -> None:
+    def ask(self) -> None:
+        """Ask once."""
         try:
             self.answer, self.trouble = self._answer(), None
-        except (OSError, ValueError) as error:
-            self.answer, self.trouble = None, f"{self.address}/readyz doesn't answer: {error}"
+        except (OSError, ValueError, HTTPException, RecursionError) as error:
+            self.answer, self.trouble = (
+                None,
+                (f"{self.address}/readyz doesn't answer as a job does: {str(error) or type(error).__name__}"),
+            )
 
     def _answer(self) -> dict[str, Any]:
         request = urllib.request.Request(f"{self.address}/readyz")  # noqa: S310 # always http, from the settings

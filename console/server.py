@@ -129,7 +129,7 @@ def reading(sources: Sources, options: ConsoleOptions) -> Iterator[Facts]:
             now_ms - options.lookback_ms,
             model.forget,
         ),
-        TopicFeed(sources.kafka, topics.limits, take_limits),
+        TopicFeed(sources.kafka, topics.limits, take_limits, on_restart=limits.begin_again),
         TopicFeed(sources.kafka, topics.dead_letters, take_dead_letters, now_ms - DEAD_LETTERS_MS),
     ]
     background: list[Any] = [*feeds, week, health]

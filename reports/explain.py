@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ _DECISION_ID = re.compile(r"(.+)-(\d{1,10})-(\d{1,18})", re.DOTALL)
 
 _KINDS = {kind.value: kind for kind in QuotaKind}
 
-_LOOK_BACK = (timedelta(0), timedelta(hours=1), timedelta(days=1), timedelta(days=7), timedelta(days=3650))
+_LOOK_BACK_MS = (0, 3_600_000, 86_400_000, 604_800_000, 315_360_000_000)
 """How far back a search for the newest rows goes, step by step: it ends with the first step that has enough."""
 
 
@@ -71,8 +71,9 @@ def last_throttled(tables: Tables, user: str | None, client_id: str | None, at: 
     whose = [f"{column} = {literal(name)}" for column, name in names.items() if name is not None]
     waited = "(verdict <> 'ALLOW' OR throttle_time_ms > 0 OR cardinality(throttled_by) > 0)"
     found: list[str] = []
-    for newer, older in pairwise(_LOOK_BACK):
-        span = f"timestamp_ms > {to_ms(at - older)} AND timestamp_ms <= {to_ms(at - newer)}"
+    at_ms = to_ms(at)
+    for newer_ms, older_ms in pairwise(_LOOK_BACK_MS):
+        span = f"timestamp_ms > {at_ms - older_ms} AND timestamp_ms <= {at_ms - newer_ms}"
         conditions = " AND ".join([*whose, span, waited])
         rows = tables.rows(
             f"SELECT decision_id FROM decisions WHERE {conditions}"  # noqa: S608 - numbers and quoted texts

@@ -79,7 +79,10 @@ def read_span(start: str | None, end: str | None, *, now: datetime, default: tim
     43200000
     """
     until = now if end is None else read_time(end, now)
-    since = until - default if start is None else read_time(start, now)
+    try:
+        since = until - default if start is None else read_time(start, now)
+    except OverflowError:
+        raise SpanError(f"--to {end} has no time {default.days} days before it; give --from too") from None
     if since >= until:
         raise SpanError(f"the span from {since.isoformat()} to {until.isoformat()} is empty; give --from before --to")
     return Span(to_ms(since), to_ms(until))

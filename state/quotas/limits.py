@@ -114,6 +114,10 @@ class LimitsView:
         """The quotas that the records so far leave, by key; those of an incomplete version included."""
         return self._entries
 
+    def begin_again(self) -> None:
+        """Forget the records: the topic was made again. The limits in force stay until a version is complete."""
+        self._entries = {}
+
     def take(self, key: bytes | None, value: bytes | None) -> None:
         """Take over one record. Raises InvalidQuotaError for garbage, which is counted and changes nothing."""
         try:

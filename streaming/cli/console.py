@@ -53,13 +53,12 @@ def _sources(settings: Settings, tenants: Path | None) -> "Sources":
     from console.server import Sources
     from reports.tenants import read_tenants
 
-    host = "127.0.0.1" if settings.health.address == "0.0.0.0" else settings.health.address  # noqa: S104 # compared
     return Sources(
         dict(settings.kafka),
         settings.topics,
         settings.quota,
         {name: getattr(settings.delta, name) for name in TABLES},
         dict(settings.delta.storage_options),
-        f"http://{host}:{settings.health.port}" if settings.health.port else None,
+        f"http://{settings.health.place}" if settings.health.port else None,
         None if tenants is None else read_tenants(tenants),
     )

@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from http.client import HTTPException
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -34,9 +35,6 @@ from streaming.lean_workers import are_lean
 from streaming.runtime.cluster_quotas import read_cluster_quotas
 
 _AUDIT_TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable")
-
-_REACHED_AT = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 # what the job listens on isn't opened here
-"""Every address of the machine -> the one to call."""
 
 _METRICS_TIMEOUT_S = 5.0
 
@@ -278,16 +276,14 @@ def check_known_entities(settings: Settings) -> str:
     health = settings.health
     if not health.port:
         return "unknown; health.port makes them a metric of the running job"
-    address = _REACHED_AT.get(health.address, health.address)
-    host = f"[{address}]" if ":" in address else address
     try:
-        with urlopen(f"http://{host}:{health.port}/metrics", timeout=_METRICS_TIMEOUT_S) as answer:
+        with urlopen(f"http://{health.place}/metrics", timeout=_METRICS_TIMEOUT_S) as answer:
             metrics = answer.read().decode()
-    except (OSError, ValueError) as error:  # ValueError: what answers is no text
-        return f"unknown; no job answers at {host}:{health.port} ({getattr(error, 'reason', error)})"
+    except (OSError, ValueError, HTTPException) as error:  # ValueError: what answers is no text
+        return f"unknown; no job answers at {health.place} ({getattr(error, 'reason', error)})"
     found = re.search(r"^sluice_known_entities (\S+)$", metrics, re.MULTILINE)
     if found is None:
-        return f"unknown; what answers at {host}:{health.port} is no job of this release"
+        return f"unknown; what answers at {health.place} is no job of this release"
     return f"{float(found[1]):.0f} with stored counters, in the pages that were charged since the job's start"
 
 

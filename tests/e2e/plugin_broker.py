@@ -58,6 +58,12 @@ class PluginBroker:
         with closing(KafkaAdminClient(bootstrap_servers=self.servers, **self._login)) as admin:
             admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1} for topic in topics})
 
+    def delete_topics(self, *topics: str) -> None:
+        """Returns when they are gone."""
+        with closing(KafkaAdminClient(bootstrap_servers=self.servers, **self._login)) as admin:
+            admin.delete_topics(list(topics))
+            wait_until(lambda: not {*topics} & {*admin.list_topics()})
+
     def publish_limits(self, entries: Sequence[QuotaEntry], version: int = 1) -> None:
         publish_limits(self.servers, entries, version, self._login)
 

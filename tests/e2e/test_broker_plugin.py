@@ -204,6 +204,22 @@ def test_quotas_of_kafka_hold_while_the_topics_are_silent_or_unreadable(tmp_path
         assert plugin.log.read_text().count(said) == 1
 
 
+def test_limits_are_read_anew_from_a_topic_that_was_made_again(tmp_path: Path, classes: list[Path]) -> None:
+    """Though the new one has more records when the plugin comes to see it, so that its next offset is one of it too."""
+    entries = [QuotaEntry(QuotaEntity(client_id=name), QuotaKind.PRODUCER_BYTE_RATE, QUOTA) for name in ("a", "b", "c")]
+    rarely = {"sluice.client.retry.backoff.ms": "8000", "sluice.client.retry.backoff.max.ms": "8000"}
+    plugin = PluginBroker(tmp_path, classes, properties=rarely)
+    with plugin.broker:
+        plugin.create_topics("quota-limits")
+        plugin.publish_limits(entries[:1])
+        wait_until(lambda: plugin.metric("LimitsVersion") == 1)
+        plugin.delete_topics("quota-limits")
+        plugin.create_topics("quota-limits")
+        plugin.publish_limits(entries[1:], version=2)
+
+        wait_until(lambda: plugin.metric("LimitsVersion") == 2, 60)
+
+
 @pytest.mark.long
 def test_the_plugin_works_on_the_older_kafka(tmp_path: Path, classes: list[Path]) -> None:
     (tmp_path / "log4j.properties").write_text(OLD_LOG)  # without it, it writes no log

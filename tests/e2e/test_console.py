@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,20 +19,24 @@ import pyarrow as pa
 import pytest
 import yaml
 from deltalake import write_deltalake
-from kafka import KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer
 
 from configs.kafka import TopicSettings
 from configs.settings import load_settings
 from console.live import CounterKey
+from console.pages import Facts
+from console.server import ConsoleOptions, Sources, reading
 from console.tables import Tables, WeekMinutes
+from scripts.testbed.job import wait_until
 from sinks.errors import QueryError
 from sinks.tables.quotas import QuotasTable
 from sinks.topics import ensure_topics
 from state.quotas.entity import QuotaEntity
 from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
+from state.quotas.kinds import QuotaKind, QuotaSettings
 from state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
 from tests.e2e.job_process import TOPICS
+from tests.unit.test_console import now_ms
 from tests.unit.test_live_model import decision
 
 ENTITY = pa.struct(
@@ -265,3 +269,35 @@ def test_a_port_in_use_is_said_in_one_line(tmp_path: Path) -> None:
     assert done.stderr == (
         f"sluice: error: can't listen on 127.0.0.1:{port} (Address already in use); --port 0 takes a free one\n"
     )
+
+
+@pytest.mark.kafka
+def test_a_topic_that_was_made_again_is_read_from_its_beginning(topics: TopicSettings, kafka_broker: str) -> None:
+    """Though the new one has more records, so that what was read last is an offset of it too."""
+    kafka = {"bootstrap.servers": kafka_broker}
+    others = [QuotaEntry(QuotaEntity(user=name), QuotaKind.PRODUCER_BYTE_RATE, 1.0) for name in ("bob", "carol")]
+
+    def send(version: int, entries: Sequence[QuotaEntry], users: Sequence[str]) -> None:
+        ensure_topics(topics, kafka)
+        with closing(KafkaProducer(bootstrap_servers=kafka_broker)) as producer:
+            for entry in entries:
+                producer.send(topics.limits, limit_value(entry, version), limit_key(entry), partition=0)
+            producer.send(topics.limits, version_end(version, len(entries)), VERSION_KEY, partition=0)
+            for user in users:
+                value = json.dumps(decision(now_ms(), user=user)).encode()
+                producer.send(topics.decisions, value, partition=0)
+
+    def shown(facts: Facts) -> tuple[int | None, list[str]]:
+        version = facts.limits.in_force.version if facts.limits.in_force else None
+        return version, sorted(counter.key.user for counter in facts.model.counters())
+
+    sources = Sources(kafka, topics, QuotaSettings(), {"decisions": "/none", "quotas": "/none"}, {}, None)
+    send(0, [QUOTA], ["alice"])
+    with reading(sources, ConsoleOptions()) as facts:
+        wait_until(lambda: shown(facts) == (0, ["alice"]), 30)
+        with closing(KafkaAdminClient(bootstrap_servers=kafka_broker)) as admin:
+            admin.delete_topics([topics.limits, topics.decisions])
+            wait_until(lambda: not {topics.limits, topics.decisions} & {*admin.list_topics()}, 30)
+        send(1, others, ["bob", "carol"])
+
+        wait_until(lambda: shown(facts) == (1, ["bob", "carol"]), 40)

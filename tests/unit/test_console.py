@@ -296,6 +296,16 @@ def test_what_a_request_would_wait_is_asked_without_a_charge() -> None:
     assert facts.model.known == 1
 
 
+@pytest.mark.parametrize("kind", [QuotaKind.REQUEST_PERCENTAGE, QuotaKind.CONTROLLER_MUTATION_RATE])
+def test_under_the_smallest_limit_the_longest_wait_is_shown(kind: QuotaKind) -> None:
+    entry = QuotaEntry(QuotaEntity(user="alice"), kind, 5e-324)
+    charge = {"quota": kind, "entity": {"user": "alice"}, "limit": 5e-324, "rate": 1.0, "tokens": 1.0}
+    with serving(facts_of(decision(now_ms(), charges=[charge]), entries=(entry,))) as get:
+        page = get("/check?user=alice&api=CreateTopics&size=999999999999999&request_ms=999999999999999")
+    assert page.status == 200
+    assert "596 h 31 min" in page.text
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 5_000)), min_size=1, max_size=30),
     st.integers(0, 50_000),

@@ -1,6 +1,7 @@
 """The console's reader, where records can't be decoded: no broker stores such, so the consumer is a double."""
 
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,6 +34,10 @@ class Consumer:
 
     def partitions_for_topic(self, _: str) -> set[int]:
         return {0}
+
+    @property
+    def _cluster(self) -> Any:
+        return SimpleNamespace(topic_id=lambda _: 1)
 
     def assignment(self) -> set[TopicPartition]:
         return set()

@@ -24,6 +24,7 @@ from streaming.cli.main import main
 from streaming.errors import CheckError, CheckpointError, JarError
 from streaming.java.plugin import CALLBACK_CLASS, REPORTER_CLASS
 from streaming.runtime.health import HealthServer, JobHealth
+from tests.unit.test_console_health import answering
 
 
 @pytest.fixture
@@ -220,6 +221,14 @@ def test_without_a_running_job_the_known_entities_are_unknown(settings: Settings
     assert doctor.check_known_entities(settings).startswith("unknown; health.port")
     found = doctor.check_known_entities(dataclasses.replace(settings, health=health))
     assert found.startswith(f"unknown; no job answers at 127.0.0.1:{health.port} (")
+
+
+def test_what_answers_without_http_is_no_job(settings: Settings) -> None:
+    with answering(b"SSH-2.0-x\r\n") as port:
+        health = dataclasses.replace(settings.health, port=port)
+        found = doctor.check_known_entities(dataclasses.replace(settings, health=health))
+
+    assert found.startswith(f"unknown; no job answers at 127.0.0.1:{port} (SSH-2.0-x")
 
 
 def test_tables_tell_their_rows_and_size(settings: Settings) -> None:

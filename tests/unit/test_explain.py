@@ -108,6 +108,7 @@ def test_a_client_has_its_last_throttled_requests_before_a_time(tables: Tables) 
     assert newest == ["quota-requests-0-1", "quota-requests-0-1"]  # the second is of the other simulation
     assert last_throttled(tables, "alice", None, T, 5) == ["quota-requests-0-1"]
     assert last_throttled(tables, "alice", "other", late, 5) == []
+    assert last_throttled(tables, "alice", "app", datetime.min.replace(tzinfo=UTC), 5) == []
 
 
 @pytest.mark.usefixtures("tables")

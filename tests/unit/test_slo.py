@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from reports.errors import SpanError
 from reports.slo import touched_minutes
 from streaming.cli.main import app
 from tests.unit.report_tables import event, write_tables
@@ -70,6 +71,12 @@ def test_a_span_without_clients_has_no_share() -> None:
 
     assert json.loads(result.stdout)["share"] is None
     assert "no rows; the audit query last wrote" in result.stderr
+
+
+@pytest.mark.usefixtures("in_folder")
+def test_a_span_that_would_begin_before_all_time_is_refused() -> None:
+    with pytest.raises(SpanError, match=r"^--to 0001-01-01 has no time 7 days before it; give --from too$"):
+        CliRunner().invoke(app, ["slo", "--to", "0001-01-01"], catch_exceptions=False, standalone_mode=False)
 
 
 @given(st.lists(WAIT).map(sorted))

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -206,16 +207,27 @@ def test_a_span_without_rows_says_how_fresh_the_tables_are() -> None:
     assert "no rows; the audit query last wrote" in result.stderr
 
 
+ALIASES_OF_ALIASES = "".join(
+    f"- &a{depth} [{', '.join([f'*a{depth - 1}' if depth else 'x'] * 10)}]\n" for depth in range(9)
+)
+"""Nine lines that stand for a thousand million values."""
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("a: [", "is no YAML"),
+        ("a: [", r"tenants.yaml:\d:\d+: "),
         ("tenant: a", "has no list"),
         ("[x]", "entry 1 is 'x'"),
         ("[{tenant: a, user: b}]", "entry 1 has 'user'"),
         ("[{tenant: 7, users: [a]}]", "has tenant 7"),
         ("[{tenant: a}]", "neither users nor client_ids"),
         ("[{tenant: a, users: b}]", "has users 'b'"),
+        ("[{tenant: a, tenant: b, users: [a]}]", "the key tenant is already given"),
+        ("- !!bool x", r"tenants.yaml:1:\d+: "),
+        ("- !!timestamp x", r"tenants.yaml:1:\d+: "),
+        (f"[{{tenant: {'1' * 900}, users: [a]}}]", "has tenant 1111"),
+        (ALIASES_OF_ALIASES, "alias"),
     ],
 )
 def test_a_bad_file_of_tenants_is_one_line(tmp_path: Path, content: str, problem: str) -> None:
@@ -225,6 +237,24 @@ def test_a_bad_file_of_tenants_is_one_line(tmp_path: Path, content: str, problem
     with pytest.raises(TenantsFileError, match=problem) as error:
         read_tenants(file)
     assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 500 + len(str(file))
+
+
+def test_long_names_of_clients_dont_fill_memory(tmp_path: Path) -> None:
+    """Whoever chooses client-ids can send any number of them, of 32 KB each."""
+    file = tmp_path / "tenants.yaml"
+    file.write_text("[{tenant: a, client_ids: [a*]}]")
+    tenants = read_tenants(file)
+
+    tracemalloc.start()
+    try:
+        found = {tenants.of("", f"a{number:030000d}") for number in range(300)}
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert found == {"a"}
+    assert kept_bytes < 1_000_000
 
 
 def test_tenants_and_their_file_go_together() -> None:

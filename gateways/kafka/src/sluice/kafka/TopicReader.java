@@ -2,17 +2,23 @@ package sluice.kafka;
 
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.AdminClientConfig;
+import org.apache.kafka.clients.admin.TopicDescription;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.NoOffsetForPartitionException;
 import org.apache.kafka.clients.consumer.OffsetOutOfRangeException;
-import org.apache.kafka.common.PartitionInfo;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.errors.InterruptException;
+import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -42,6 +48,7 @@ final class TopicReader implements Runnable {
     private final String topic;
     private final Long lookbackMs;
     private final Map<String, Object> client;
+    private final Map<String, Object> adminClient;
     private final Handler handler;
     private final Map<TopicPartition, Long> positions = new HashMap<>();
     private final Thread thread;
@@ -49,6 +56,7 @@ final class TopicReader implements Runnable {
     private volatile boolean isReading;
     private volatile long unreadable;
     private final Fence fence = new Fence();
+    private Uuid topicId; // null before the topic was there
     private String said = "";
     private boolean saidUnreadable;
 
@@ -62,6 +70,8 @@ final class TopicReader implements Runnable {
         this.client.put("allow.auto.create.topics", "false");
         this.client.putIfAbsent("metadata.max.age.ms", "10000");
         this.client.putIfAbsent("reconnect.backoff.max.ms", "1000");
+        this.adminClient = new HashMap<>(this.client);
+        this.adminClient.keySet().retainAll(AdminClientConfig.configNames());
         this.handler = handler;
         this.thread = new Thread(this, "sluice-reader-" + topic);
         this.thread.setDaemon(true);
@@ -95,15 +105,14 @@ final class TopicReader implements Runnable {
     @Override
     public void run() {
         while (!isClosing) {
-            try (KafkaConsumer<byte[], byte[]> consumer =
-                    new KafkaConsumer<>(client, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
-                read(consumer);
-            } catch (InterruptException error) {
+            try (Admin admin = Admin.create(adminClient);
+                    KafkaConsumer<byte[], byte[]> consumer =
+                            new KafkaConsumer<>(client, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+                read(consumer, admin);
+            } catch (InterruptException | InterruptedException error) {
                 return;
             } catch (OffsetOutOfRangeException | NoOffsetForPartitionException error) {
-                positions.clear();
-                fence.forget();
-                handler.restart();
+                beginAgain();
             } catch (Exception error) {
                 report(error.toString());
             }
@@ -112,11 +121,11 @@ final class TopicReader implements Runnable {
         }
     }
 
-    private void read(KafkaConsumer<byte[], byte[]> consumer) {
+    private void read(KafkaConsumer<byte[], byte[]> consumer, Admin admin) throws Exception {
         long lookAgainNs = System.nanoTime();
         while (!isClosing) {
             if (System.nanoTime() - lookAgainNs >= 0) {
-                if (!assign(consumer)) {
+                if (!assign(consumer, describe(admin))) {
                     report("it doesn't exist yet");
                     pause();
                     continue;
@@ -132,17 +141,43 @@ final class TopicReader implements Runnable {
         }
     }
 
-    /** Takes all partitions of the topic; says whether there are any. */
-    private boolean assign(KafkaConsumer<byte[], byte[]> consumer) {
-        List<TopicPartition> partitions = new ArrayList<>();
-        List<PartitionInfo> known = consumer.partitionsFor(topic, ASK);
-        for (PartitionInfo partition : known == null ? new ArrayList<PartitionInfo>() : known) {
-            partitions.add(new TopicPartition(topic, partition.partition()));
+    /** The topic as the cluster has it now; null if there is none. */
+    private TopicDescription describe(Admin admin) throws Exception {
+        try {
+            return admin.describeTopics(Collections.singletonList(topic))
+                    .topicNameValues()
+                    .get(topic)
+                    .get(ASK.toMillis(), TimeUnit.MILLISECONDS);
+        } catch (ExecutionException error) {
+            if (error.getCause() instanceof UnknownTopicOrPartitionException) {
+                return null;
+            }
+            throw error.getCause() instanceof Exception ? (Exception) error.getCause() : error;
         }
-        if (partitions.size() > consumer.assignment().size()) {
+    }
+
+    /** Takes all partitions of the topic; says whether there are any. Offsets alone don't always show a new topic. */
+    private boolean assign(KafkaConsumer<byte[], byte[]> consumer, TopicDescription description) {
+        if (description == null) {
+            return false;
+        }
+        if (topicId != null && !topicId.equals(description.topicId())) {
+            LOG.warn("Topic {} was made again; Sluice reads it from its beginning", topic);
+            beginAgain();
+        }
+        topicId = description.topicId();
+        List<TopicPartition> partitions = new ArrayList<>();
+        description.partitions().forEach(each -> partitions.add(new TopicPartition(topic, each.partition())));
+        if (partitions.size() > Math.min(positions.size(), consumer.assignment().size())) {
             begin(consumer, partitions);
         }
         return !partitions.isEmpty();
+    }
+
+    private void beginAgain() {
+        positions.clear();
+        fence.forget();
+        handler.restart();
     }
 
     private void begin(KafkaConsumer<byte[], byte[]> consumer, List<TopicPartition> partitions) {
