@@ -68,7 +68,7 @@ class AppliedWait(msgspec.Struct, gc=False):
 
     quota: str
     entity: Entity
-    ms: Annotated[int, Meta(ge=0)]
+    ms: Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class Decision(msgspec.Struct, gc=False):
