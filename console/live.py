@@ -35,6 +35,15 @@ SECONDS = 300
 FUTURE_MS = 60_000
 """How far ahead of the present the time of an event counts; one that is further ahead counts as that."""
 
+_Id = Annotated[str, Meta(max_length=300)]
+"""A decision's id: a topic's name of at most 249 characters, a partition and an offset."""
+
+_SHOWN = 100
+"""Characters that are kept of a gateway's name and an API beside each wait; pages show less."""
+
+_Word = Annotated[str, Meta(max_length=100)]
+"""A word of Sluice's own. All that is kept of a counter is bounded, whatever a forged record says."""
+
 _KINDS: dict[str, QuotaKind] = {kind.value: kind for kind in QuotaKind}
 _NAN = math.nan
 
@@ -53,7 +62,7 @@ class Charge(msgspec.Struct, gc=False):
 
     quota: str
     entity: Entity = msgspec.field(default_factory=Entity)
-    matched: str = "none"
+    matched: _Word = "none"
     limit: Annotated[float, Meta(gt=0)] | None = None
     value: float = 0.0
     rate: float | None = None
@@ -74,7 +83,7 @@ class AppliedWait(msgspec.Struct, gc=False):
 class Decision(msgspec.Struct, gc=False):
     """The fields of a decision that the console shows."""
 
-    decision_id: str
+    decision_id: _Id
     timestamp_ms: Annotated[int, Meta(ge=0, le=MAX_TIMESTAMP_MS)]
     verdict: Literal["ALLOW", "THROTTLE", "REJECT"]
     request_id: str = ""
@@ -493,8 +502,8 @@ class LiveModel:
                 wait_ms,
                 in_line,
                 decision.decision_id,
-                decision.api,
-                decision.gateway,
+                decision.api[:_SHOWN],
+                decision.gateway and decision.gateway[:_SHOWN],
                 counter.rate,
                 counter.limit,
             )

@@ -177,6 +177,18 @@ def test_a_forged_verdict_is_no_decision() -> None:
     assert not model.total
 
 
+def test_long_words_of_forged_records_are_not_kept() -> None:
+    """Thousands of waits and counters would keep a megabyte each."""
+    long = "x" * 1_000_000
+    model = fed(decision(decision_id=long), decision(charge={"matched": long}))
+
+    assert (model.unreadable, model.known) == (2, 0)
+
+    (wait,) = fed(decision(wait_ms=1, api=long, gateway=long), model=model).waits()
+
+    assert len(wait.api) + len(wait.gateway or "") == 200
+
+
 def test_a_quota_that_nobody_knows_makes_no_counter() -> None:
     assert fed(decision(charge={"quota": "exempt-request-time"})).known == 0
 
