@@ -35,14 +35,9 @@ SECONDS = 300
 FUTURE_MS = 60_000
 """How far ahead of the present the time of an event counts; one that is further ahead counts as that."""
 
-_Id = Annotated[str, Meta(max_length=300)]
-"""A decision's id: a topic's name of at most 249 characters, a partition and an offset."""
-
-_SHOWN = 100
-"""Characters that are kept of a gateway's name and an API beside each wait; pages show less."""
-
-_Word = Annotated[str, Meta(max_length=100)]
-"""A word of Sluice's own. All that is kept of a counter is bounded, whatever a forged record says."""
+_SHOWN = 300
+"""Characters that are kept of an id, a rung, an API and a gateway's name: pages show no more, and a forged record may
+have a megabyte of each."""
 
 _KINDS: dict[str, QuotaKind] = {kind.value: kind for kind in QuotaKind}
 _NAN = math.nan
@@ -62,7 +57,7 @@ class Charge(msgspec.Struct, gc=False):
 
     quota: str
     entity: Entity = msgspec.field(default_factory=Entity)
-    matched: _Word = "none"
+    matched: str = "none"
     limit: Annotated[float, Meta(gt=0)] | None = None
     value: float = 0.0
     rate: float | None = None
@@ -83,7 +78,7 @@ class AppliedWait(msgspec.Struct, gc=False):
 class Decision(msgspec.Struct, gc=False):
     """The fields of a decision that the console shows."""
 
-    decision_id: _Id
+    decision_id: str
     timestamp_ms: Annotated[int, Meta(ge=0, le=MAX_TIMESTAMP_MS)]
     verdict: Literal["ALLOW", "THROTTLE", "REJECT"]
     request_id: str = ""
@@ -195,8 +190,8 @@ class CounterState:
         if at_ms < self.at_ms:
             return
         self.at_ms = at_ms
-        self.matched, self.limit, self.rate, self.tokens = charge.matched, charge.limit, rate, charge.tokens
-        self.decision_id = decision_id
+        self.matched, self.limit, self.rate, self.tokens = charge.matched[:_SHOWN], charge.limit, rate, charge.tokens
+        self.decision_id = decision_id[:_SHOWN]
 
     def wait(self, at_ms: int, wait_ms: int) -> None:
         """Count a wait from `at_ms` on."""
@@ -501,7 +496,7 @@ class LiveModel:
                 at_ms,
                 wait_ms,
                 in_line,
-                decision.decision_id,
+                decision.decision_id[:_SHOWN],
                 decision.api[:_SHOWN],
                 decision.gateway and decision.gateway[:_SHOWN],
                 counter.rate,
