@@ -35,6 +35,10 @@ SECONDS = 300
 FUTURE_MS = 60_000
 """How far ahead of the present the time of an event counts; one that is further ahead counts as that."""
 
+_SHOWN = 300
+"""Characters that are kept of an id, a rung, an API and a gateway's name: pages show no more, and a forged record may
+have a megabyte of each."""
+
 _KINDS: dict[str, QuotaKind] = {kind.value: kind for kind in QuotaKind}
 _NAN = math.nan
 
@@ -68,7 +72,7 @@ class AppliedWait(msgspec.Struct, gc=False):
 
     quota: str
     entity: Entity
-    ms: Annotated[int, Meta(ge=0)]
+    ms: Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class Decision(msgspec.Struct, gc=False):
@@ -186,8 +190,8 @@ class CounterState:
         if at_ms < self.at_ms:
             return
         self.at_ms = at_ms
-        self.matched, self.limit, self.rate, self.tokens = charge.matched, charge.limit, rate, charge.tokens
-        self.decision_id = decision_id
+        self.matched, self.limit, self.rate, self.tokens = charge.matched[:_SHOWN], charge.limit, rate, charge.tokens
+        self.decision_id = decision_id[:_SHOWN]
 
     def wait(self, at_ms: int, wait_ms: int) -> None:
         """Count a wait from `at_ms` on."""
@@ -492,9 +496,9 @@ class LiveModel:
                 at_ms,
                 wait_ms,
                 in_line,
-                decision.decision_id,
-                decision.api,
-                decision.gateway,
+                decision.decision_id[:_SHOWN],
+                decision.api[:_SHOWN],
+                decision.gateway and decision.gateway[:_SHOWN],
                 counter.rate,
                 counter.limit,
             )

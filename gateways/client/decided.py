@@ -43,7 +43,7 @@ class Charge(msgspec.Struct, gc=False):
 class _AppliedWait(msgspec.Struct, gc=False):
     quota: str
     entity: _Entity
-    ms: Annotated[int, Meta(ge=0)]
+    ms: Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class _Amounts(msgspec.Struct, gc=False):

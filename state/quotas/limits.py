@@ -5,9 +5,10 @@ A null value removes the quota. A record under `VERSION_KEY` ends each version a
 a reader knows when it has them all.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from state.errors import InvalidQuotaError
 from state.quotas.entity import QuotaEntity
@@ -21,6 +22,9 @@ VERSION_KEY = b'"version"'
 
 Mode = Literal["enforce", "shadow"]
 
+_Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+"""What Delta and Java count with."""
+
 
 class LimitRecord(msgspec.Struct, frozen=True):
     """Value of a quota's record. `value` is bytes/s, percent or mutations/s; `version` is the one that set it."""
@@ -29,14 +33,14 @@ class LimitRecord(msgspec.Struct, frozen=True):
     quota: str
     value: float
     mode: Mode
-    version: int
+    version: _Whole
 
 
 class VersionEnd(msgspec.Struct, frozen=True):
     """Value of the record under `VERSION_KEY`: the version that is complete now, and how many quotas it has."""
 
-    version: int
-    count: int
+    version: _Whole
+    count: _Whole
 
 
 class LimitsInForce(msgspec.Struct, frozen=True):

@@ -80,6 +80,12 @@ def limit_records(entries: Sequence[QuotaEntry], version: int = 1) -> Records:
     return [*by_key.items(), (VERSION_KEY, version_end(version, len(by_key)))]
 
 
+def escaped_limit(user: str) -> tuple[bytes, bytes]:
+    """A quota whose key and value have these signs between the quotes of the user's name."""
+    names = '{"entity":{"user":"' + user + '"},"mode":"enforce","quota":"request_percentage"'
+    return f"{names}}}".encode(), f'{names},"value":1,"version":1}}'.encode()
+
+
 def damaged(draw: random.Random, records: Records) -> Records:
     """The records with some removed, and some that Sluice would not have written."""
     garbage: Records = [
@@ -112,6 +118,11 @@ def damaged(draw: random.Random, records: Records) -> Records:
          b'{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage","value":"1","version":1}'),
         ('{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage"}'.encode("utf-16"),
          '{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage","value":1,"version":1}'.encode("utf-16")),
+        *map(escaped_limit, (r"\u001F", r"\u0041", r"\/", r"\u0009", r"\ud83e\udd8a", "\u017f", "\u2028")),
+        (b'{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage"}',
+         b'{"entity":{"user":"a"},"mode":"enforce","quota":"request_percentage","value":1,"version":%d}' % (2**63)),
+        (b'"version"', b'{"version":9223372036854775808,"count":0}'),
+        (b'"version"', b'{"version":1.0,"count":0}'),
         (b'"version"', b'{"version":1,"count":0} '),
         (b'"version"', b'{"version":1,"count":-1}'),
         (b'"version"', b'{"version":1,"count":0.5}'),
@@ -366,11 +377,14 @@ def random_json_decision(draw: random.Random) -> bytes:
     charge = {"quota": "producer_byte_rate", "entity": entity, "limit": 10.0, "value": 5}
     wait = {"quota": "producer_byte_rate", "entity": entity, "ms": 200}
     decision: dict[str, Any] = {"request_id": "r", "timestamp_ms": START_MS, "api": "Produce", "instance": "a"}
-    decision |= {"charges": [charge], "throttled_by": [wait], "amounts": {"withheld": False}}
-    wrong: list[Any] = [None, "", "x", "\ud800", "🦊", 0, -1, 0.5, 1e31, 2**53, 2**62, 1e300, [], {}, True]
+    amounts: dict[str, Any] = {"withheld": False, "bytes": 5}
+    charge["mode"] = "enforce"
+    decision |= {"charges": [charge], "throttled_by": [wait], "amounts": amounts}
+    wrong: list[Any] = [None, "", "x", "\ud800", "🦊", 0, -1, 0.5, 1.0, 1e31, 2**53, 2**62, 2**63, 10**400, 1e300]
+    wrong += [[], {}, True, json.loads("[" * 200 + "]" * 200)]
     for _ in range(draw.randint(0, 2)):
-        field = draw.choice([decision, charge, wait, entity, decision])
-        name = draw.choice([name for name in field if name != "amounts"])
+        field = draw.choice([decision, charge, wait, entity, amounts, decision])
+        name = draw.choice(list(field))
         if draw.random() < 0.2:
             del field[name]
         else:

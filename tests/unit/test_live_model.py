@@ -177,6 +177,17 @@ def test_a_forged_verdict_is_no_decision() -> None:
     assert not model.total
 
 
+def test_long_words_of_forged_records_are_not_kept() -> None:
+    """Thousands of waits and counters would keep a megabyte each."""
+    long = "x" * 1_000_000
+    forged = decision(wait_ms=1, decision_id=long, api=long, gateway=long, charge={"matched": long})
+    model = fed(forged)
+    (wait,), counter = model.waits(), counter_of(model)
+
+    kept = (wait.decision_id, wait.api, wait.gateway or "", counter.matched, counter.decision_id)
+    assert max(map(len, kept)) == 300
+
+
 def test_a_quota_that_nobody_knows_makes_no_counter() -> None:
     assert fed(decision(charge={"quota": "exempt-request-time"})).known == 0
 

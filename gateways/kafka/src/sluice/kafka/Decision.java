@@ -61,8 +61,10 @@ final class Decision {
         boolean isInLine = fields.hasNonNull("throttled_by");
         Map<CounterKey, Long> applied = isInLine ? appliedWaits(fields.get("throttled_by")) : Collections.emptyMap();
         JsonNode amounts = fields.path("amounts");
-        boolean withheld = amounts.path("withheld").asBoolean(false);
+        Json.check(amounts.isObject() || amounts.isNull() || amounts.isMissingNode(), "amounts is no object");
+        boolean withheld = Json.flag(amounts, "withheld");
         boolean sumsUp = amounts.hasNonNull("bytes"); // of any number of requests, by a broker
+        Json.check(!sumsUp || amounts.get("bytes").isIntegralNumber(), "bytes is no whole number");
         Map<CounterKey, DecidedCharge> charges = new HashMap<>();
         List<CounterKey> counters = new ArrayList<>();
         Json.check(!fields.has("charges") || fields.get("charges").isArray(), "charges is no list");
@@ -72,7 +74,8 @@ final class Decision {
             Json.check(value <= MAX_VALUE, "the value of a charge is " + value);
             double limit = charge.hasNonNull("limit") ? number(charge.get("limit")) : Double.NaN;
             Json.check(limit != 0.0, "the limit of a charge is 0");
-            if (counter == null || "shadow".equals(charge.path("mode").textValue())) {
+            boolean isShadow = "shadow".equals(Json.textOrNull(charge, "mode"));
+            if (counter == null || isShadow) {
                 continue;
             }
             counters.add(counter);

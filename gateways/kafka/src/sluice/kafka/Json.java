@@ -55,6 +55,13 @@ final class Json {
         return value.longValue();
     }
 
+    /** A field that is true or false; false if it is missing. */
+    static boolean flag(JsonNode fields, String field) throws IOException {
+        JsonNode value = fields.path(field);
+        check(value.isBoolean() || value.isMissingNode(), field + " is neither true nor false");
+        return value.booleanValue();
+    }
+
     static void check(boolean isGood, String problem) throws IOException {
         if (!isGood) {
             throw new IOException(problem);

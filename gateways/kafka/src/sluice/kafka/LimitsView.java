@@ -1,10 +1,11 @@
 package sluice.kafka;
 
+import com.fasterxml.jackson.core.json.JsonWriteFeature;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.json.JsonMapper;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.IOException;
-import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
@@ -16,7 +17,8 @@ import java.util.Map;
  * <p>The same rules as `state/quotas/limits.py`.
  */
 final class LimitsView {
-    private static final ObjectMapper JSON = new ObjectMapper();
+    private static final ObjectMapper JSON =
+            JsonMapper.builder().disable(JsonWriteFeature.WRITE_HEX_UPPER_CASE).build(); // as the job writes
     private static final List<String> PARTS = Arrays.asList("client_id", "topic", "user");
     private static final List<String> TOPIC_QUOTAS = Arrays.asList("producer.byte.rate", "consumer.byte.rate");
     private static final String VERSION_KEY = "\"version\"";
@@ -115,10 +117,7 @@ final class LimitsView {
         return name == null ? Entity.DEFAULT : name;
     }
 
-    /**
-     * Whether this is the one key of a quota: without spaces, in the order of the alphabet. The job writes the digits of
-     * control characters in small letters, Jackson in large ones.
-     */
+    /** Whether this is the one key of a quota: without spaces, in the order of the alphabet. */
     private static boolean isKeyOf(String key, JsonNode names, String mode, String quota) throws IOException {
         ObjectNode wanted = JSON.createObjectNode();
         ObjectNode entity = wanted.putObject("entity");
@@ -128,8 +127,7 @@ final class LimitsView {
             }
         }
         wanted.put("mode", mode).put("quota", quota);
-        return JSON.writeValueAsString(wanted).equalsIgnoreCase(key)
-                && wanted.equals(Json.object(key.getBytes(StandardCharsets.UTF_8)));
+        return JSON.writeValueAsString(wanted).equals(key);
     }
 
     /** A quota of the topic. `kind` is null for those on topics, which brokers don't apply. */
