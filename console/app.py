@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from console.pages import PAGES, Facts
-from console.security import COOKIE, LOOPBACK_HOSTS, Guard, cookie_of, is_token
+from console.security import LOOPBACK_HOSTS, Guard, cookie_name, cookie_of, is_token
 from console.text import amount, percent, short, visible
 
 EVENT_S = 1.0
@@ -130,7 +130,7 @@ class Endpoints:
         if not is_token(_field(await request.body(), "token"), self._token):
             return HTMLResponse(self._pages.login(wrong=True), 403)
         answer = RedirectResponse("/", 303)
-        answer.set_cookie(COOKIE, cookie_of(self._token), httponly=True, samesite="strict")
+        answer.set_cookie(cookie_name(self._token), cookie_of(self._token), httponly=True, samesite="strict")
         return answer
 
     async def asset(self, request: Request) -> Response:

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-COOKIE = "sluice_console"
+_COOKIE = "sluice_console"
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 OPEN_PATHS = ("/login", "/assets/console.css")
 
@@ -71,7 +71,7 @@ def is_allowed(request: Request, token: str) -> bool:
     """Whether the request has the token, as a bearer or in the cookie. Takes the same time for any wrong one."""
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     bearer = is_token(given, token) if scheme.lower() == "bearer" else False
-    cookie = hmac.compare_digest(request.cookies.get(COOKIE, "").encode(), cookie_of(token).encode())
+    cookie = hmac.compare_digest(request.cookies.get(cookie_name(token), "").encode(), cookie_of(token).encode())
     return bearer or cookie
 
 
@@ -79,6 +79,12 @@ def is_token(given: str, token: str) -> bool:
     """Whether it is the token; digests are compared, so that the time says nothing about length or content."""
     digests = [hashlib.sha256(each.encode("utf-8", "surrogateescape")).digest() for each in (given, token)]
     return secrets.compare_digest(*digests)
+
+
+def cookie_name(token: str) -> str:
+    """The cookie's name: browsers send the cookies of a host to all its ports, and each console there has a token."""
+    digest = hmac.new(token.encode(), b"sluice console cookie's name", "sha256").hexdigest()
+    return f"{_COOKIE}_{digest[:12]}"
 
 
 def cookie_of(token: str) -> str:

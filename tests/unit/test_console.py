@@ -26,7 +26,7 @@ from console.feed import TopicFeed
 from console.health import JobHealth
 from console.live import LiveModel
 from console.pages import DeadLetters, Facts
-from console.security import COOKIE
+from console.security import cookie_name
 from console.server import ConsoleOptions, ConsoleServer, check_address, token_of
 from console.tables import Tables, WeekMinutes
 from console.text import visible
@@ -467,10 +467,24 @@ def test_the_token_gives_a_cookie_that_scripts_and_other_sites_never_see() -> No
         assert get("/login", "POST", "token=wrong", **form).status == 403
         cookie = get("/login", "POST", urlencode({"token": TOKEN}), **form).headers["Set-Cookie"]
         assert "alice" in get("/", Cookie=cookie.partition(";")[0]).text
-        assert get("/", Cookie=f"{COOKIE}={TOKEN}").status == 401
+        assert get("/", Cookie=f"{cookie_name(TOKEN)}={TOKEN}").status == 401
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
     assert TOKEN not in cookie
+
+
+def test_a_browser_stays_logged_in_to_two_consoles_of_one_host() -> None:
+    form, kept = {"Content_Type": "application/x-www-form-urlencoded"}, {}
+    for token in (TOKEN, TOKEN[::-1]):
+        with serving(facts_of(decision(now_ms())), token) as get:
+            cookie = get("/login", "POST", urlencode({"token": token}), **form).headers["Set-Cookie"]
+        name, _, value = cookie.partition(";")[0].partition("=")
+        kept[name] = value
+    jar = "; ".join(f"{name}={value}" for name, value in kept.items())
+
+    for token in (TOKEN, TOKEN[::-1]):
+        with serving(facts_of(decision(now_ms())), token) as get:
+            assert "alice" in get("/", Cookie=jar).text
 
 
 def test_an_address_that_others_reach_needs_a_token() -> None:
