@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import re
 import secrets
 from collections.abc import Collection
 
@@ -95,9 +96,7 @@ def cookie_of(token: str) -> str:
 def _host(value: str) -> str:
     """The host of a Host header, without its port.
 
-    >>> _host("127.0.0.1:8089"), _host("[::1]:80"), _host("LOCALHOST")
-    ('127.0.0.1', '[::1]', 'localhost')
+    >>> _host("127.0.0.1:8089"), _host("[::1]:80"), _host("LOCALHOST"), _host("[::1]x")
+    ('127.0.0.1', '[::1]', 'localhost', '[::1]x')
     """
-    if value.startswith("["):
-        return value.partition("]")[0].lower() + "]"
-    return value.partition(":")[0].lower()
+    return re.sub(r":[0-9]*\Z", "", value.lower())

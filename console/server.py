@@ -23,6 +23,7 @@ from console.live import Bounds, LiveModel
 from console.pages import DeadLetters, Facts
 from console.security import LOOPBACK_HOSTS
 from console.tables import Tables, WeekMinutes
+from gateways.http.read_deadline import ReadDeadline
 from reports.tenants import Tenants
 from state.errors import InvalidQuotaError
 from state.quotas.kinds import QuotaSettings
@@ -34,7 +35,9 @@ LOOKBACK_MS = 600_000
 DEAD_LETTERS_MS = 24 * 3_600_000
 MIN_TOKEN = 16
 SHUTDOWN_S = 2
+
 MAX_CONNECTIONS = 200
+"""Open connections: one more closes the one that has waited longest for its client. A live page is no such one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +176,7 @@ class ConsoleServer:
         self._server = _Server(
             uvicorn.Config(
                 create_app(facts, options.token, closing=self._closing, hosts=hosts),
-                http="h11",
+                http=ReadDeadline,
                 timeout_keep_alive=30,
                 timeout_graceful_shutdown=SHUTDOWN_S,
                 limit_concurrency=MAX_CONNECTIONS,

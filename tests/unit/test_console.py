@@ -3,10 +3,11 @@
 import http.client
 import json
 import re
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
@@ -27,7 +28,7 @@ from console.health import JobHealth
 from console.live import LiveModel
 from console.pages import DeadLetters, Facts
 from console.security import cookie_name
-from console.server import ConsoleOptions, ConsoleServer, check_address, token_of
+from console.server import MAX_CONNECTIONS, ConsoleOptions, ConsoleServer, check_address, token_of
 from console.tables import Tables, WeekMinutes
 from console.text import visible
 from reports.tenants import NO_TENANT, read_tenants
@@ -437,7 +438,30 @@ def test_events_renew_the_page_when_a_decision_comes() -> None:
 def test_a_request_to_another_host_name_is_refused() -> None:
     with serving(facts_of()) as get:
         assert get("/", Host="evil.example").status == 421
+        for malformed in ("[::1]x", "[::1", "[::1]:80:90", "localhost:80.evil.example", "localhost:8089\t:"):
+            assert get("/", Host=malformed).status == 421, malformed
         assert get("/", Host="localhost:8089").status == 200
+        assert get("/", Host="[::1]:8089").status == 200
+
+
+def test_connections_that_say_nothing_shut_nobody_out() -> None:
+    server = ConsoleServer(facts_of(decision(now_ms())), ConsoleOptions(port=0))
+    thread = Thread(target=server.serve, daemon=True)
+    thread.start()
+    port = int(server.url.rpartition(":")[2].rstrip("/"))
+    try:
+        with ExitStack() as stack:
+            for number in range(MAX_CONNECTIONS + 50):
+                silent = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+                with suppress(OSError):  # it may have been closed already
+                    silent.sendall(b"GET / HT" if number % 2 else b"")
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            connection.request("GET", "/")
+            answer = connection.getresponse()
+            assert (answer.status, b"alice" in answer.read()) == (200, True)
+    finally:
+        server.stop()
+        thread.join(20)
 
 
 def test_pages_may_load_and_run_nothing_from_outside() -> None:

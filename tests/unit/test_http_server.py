@@ -11,7 +11,7 @@ import pytest
 
 from gateways.client.clock import now_ms
 from gateways.client.wait_table import Wait
-from gateways.http import server as http_server
+from gateways.http import read_deadline
 from gateways.http.app import MAX_BODY_BYTES, create_app
 from gateways.http.backend import KafkaBackend
 from gateways.http.server import HttpServer
@@ -52,7 +52,7 @@ def backend() -> BrokenBackend:
 def port(gateway: Gateway, backend: BrokenBackend) -> Iterator[int]:
     """The port of a running service with a short read deadline."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(http_server, "READ_TIMEOUT_S", READ_TIMEOUT_S)
+        patch.setattr(read_deadline, "READ_TIMEOUT_S", READ_TIMEOUT_S)
         server = HttpServer(create_app(gateway, backend))
         thread = threading.Thread(target=server.serve)
         thread.start()
