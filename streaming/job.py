@@ -327,7 +327,10 @@ def supervised_queries(
     may_decide: Callable[[], bool],
     epoch: Epoch | None,
 ) -> list[SupervisedQuery]:
-    """Both queries, each supervised by itself: requests are decided without the audit query, which never gives up."""
+    """Both queries, each supervised by itself: requests are decided without the audit query, which never gives up.
+
+    The audit query starts second: clients wait for the first decisions, and nobody for the tables.
+    """
 
     def make_enforce() -> EnforceQuery:
         _create_topics_again(settings)
@@ -338,10 +341,9 @@ def supervised_queries(
         check_spark_files(Checkpoint(settings.audit.checkpoint))
         return AuditQuery(spark, settings)
 
-    return [
-        SupervisedQuery(enforce.QUERY_NAME, make_enforce, settings.restart),
-        SupervisedQuery(audit.QUERY_NAME, make_audit, settings.restart, gives_up=False),
-    ]
+    deciding = SupervisedQuery(enforce.QUERY_NAME, make_enforce, settings.restart)
+    auditing = SupervisedQuery(audit.QUERY_NAME, make_audit, settings.restart, gives_up=False, after=deciding)
+    return [deciding, auditing]
 
 
 def _create_topics_again(settings: Settings) -> None:

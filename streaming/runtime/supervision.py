@@ -18,6 +18,9 @@ log = logging.getLogger("sluice.supervision")
 
 _POLL_S = 0.1
 _START_TIMEOUT_S = 20.0
+_TURN_TIMEOUT_S = 120.0
+"""How long a query waits for the one that it starts after."""
+
 _MAX_DETAILS_LENGTH = 20_000
 
 
@@ -44,7 +47,9 @@ class SupervisedQuery:
         restart: RestartSettings,
         gives_up: bool = True,
         clock_s: Callable[[], float] = time.monotonic,
+        after: "SupervisedQuery | None" = None,
     ) -> None:
+        """It starts when the first trigger of the query `after` has ended, well or badly: a start takes all cores."""
         self.name = name
         self.state = QueryState()
         self._make = make
@@ -52,6 +57,8 @@ class SupervisedQuery:
         self._gives_up = gives_up
         self._stopping = Event()
         self._attempted = Event()
+        self._after = after
+        self._first_trigger_ended = Event()
         self._batches: list[dict[str, Any]] = []
         self._clock_s = clock_s
         self._progress_at_s = clock_s()
@@ -59,9 +66,10 @@ class SupervisedQuery:
         self._thread = Thread(target=self._run, name=f"{name}-supervision", daemon=True)
 
     def start(self) -> None:
-        """Start the query; returns when it runs or has failed once, or after 20 s."""
+        """Start it; returns when it runs or has failed once, or after 20 s. At once if it starts after another."""
         self._thread.start()
-        self._attempted.wait(_START_TIMEOUT_S)
+        if self._after is None:
+            self._attempted.wait(_START_TIMEOUT_S)
 
     def stop(self) -> None:
         """Ask the query to stop between two micro-batches; returns immediately, and ends a pause."""
@@ -78,11 +86,16 @@ class SupervisedQuery:
             batches, self._batches = self._batches, []
         return batches
 
+    def has_ended_a_trigger(self) -> bool:
+        """Whether its first trigger since the process started has ended, well or badly."""
+        return self._first_trigger_ended.is_set()
+
     def quiet_s(self) -> float:
         """Seconds since the query started, or since Spark's last report on it: a stuck micro-batch has no report."""
         return self._clock_s() - self._progress_at_s
 
     def _run(self) -> None:
+        self._wait_for_turn()
         restarts = failures = 0
         text: str | None = None
         place: Place | None = None
@@ -100,10 +113,12 @@ class SupervisedQuery:
                 # Without the reason: the job ends with it as its last line.
                 log.error("query %s is given up", self.name, extra=details)
                 self.state = QueryState(RunState.GIVEN_UP, restarts, failures, text, place)
+                self._first_trigger_ended.set()
                 self._attempted.set()
                 return
             pause_s = backoff_s(failures, self._restart)
             self.state = QueryState(RunState.BACKING_OFF, restarts, failures, text, place)
+            self._first_trigger_ended.set()
             message = "query %s ended, %s; starts again in %g s: %s"
             log.error(message, self.name, times(failures), pause_s, text, extra=details)
             self._attempted.set()
@@ -111,6 +126,13 @@ class SupervisedQuery:
             restarts += 1
         self.state = QueryState(RunState.STOPPED, restarts, failures, text, place)
         self._attempted.set()
+
+    def _wait_for_turn(self) -> None:
+        if self._after is not None:
+            deadline_s = self._clock_s() + _TURN_TIMEOUT_S
+            while not self._after.has_ended_a_trigger() and self._clock_s() < deadline_s:
+                if self._stopping.wait(_POLL_S):
+                    return
 
     def _run_once(self, running: QueryState) -> tuple[bool, BaseException | None]:
         """Run the query until it ends. Returns whether it made progress, and the error that ended it."""
@@ -134,6 +156,7 @@ class SupervisedQuery:
         while query.isActive and not self._stopping.wait(_POLL_S):
             if not progressed and _has_progressed(query):
                 progressed = True
+                self._first_trigger_ended.set()
                 self.state = replace(self.state, failures_in_a_row=0)
             self._collect(progress)
         self._collect(progress)

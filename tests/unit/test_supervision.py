@@ -174,3 +174,59 @@ def test_a_query_is_quiet_from_its_start_or_sparks_last_report_on() -> None:
     wait_until(lambda: query.quiet_s() == 0)
     query.stop()
     query.join()
+
+
+def second(first: SupervisedQuery, clock_s: Callable[[], float] = time.monotonic) -> SupervisedQuery:
+    query = SupervisedQuery("second", MadeUpQuery, QUICK, clock_s=clock_s, after=first)
+    query.start()
+    return query
+
+
+def test_a_query_waits_for_the_first_trigger_of_the_one_before_it() -> None:
+    """The first micro-batch after a start takes all cores, and clients wait for its decisions."""
+    run = MadeUpQuery()
+    first = supervised([run], QUICK)
+    follower = second(first)
+    assert (first.state.state, follower.state.state) == ("running", "starting")
+    assert not first.has_ended_a_trigger()
+
+    run._batches = 1
+    wait_until(lambda: follower.state.state == "running")
+
+    for query in (first, follower):
+        query.stop()
+        query.join()
+
+
+def test_a_query_starts_although_the_one_before_it_fails() -> None:
+    first = supervised([MadeUpQuery(RuntimeError("broker"))], SLOW)
+    follower = second(first)
+    wait_until(lambda: follower.state.state == "running")
+
+    for query in (first, follower):
+        query.stop()
+        query.join()
+
+
+def test_a_query_starts_in_two_minutes_whatever_the_one_before_it_does() -> None:
+    now_s = 0.0
+    first = supervised([MadeUpQuery()], QUICK)
+    follower = second(first, lambda: now_s)
+    assert follower.state.state == "starting"
+    now_s = 121.0
+    wait_until(lambda: follower.state.state == "running")
+
+    for query in (first, follower):
+        query.stop()
+        query.join()
+
+
+def test_a_query_that_waits_for_its_turn_stops_at_once() -> None:
+    first = supervised([MadeUpQuery()], QUICK)
+    follower = second(first)
+    follower.stop()
+    follower.join()
+
+    assert follower.state.state == "stopped"
+    first.stop()
+    first.join()
