@@ -1,5 +1,6 @@
 """The baseline: a stateless Spark copy that moves as much data as the enforce query and decides nothing."""
 
+import os
 from dataclasses import replace
 from typing import cast
 
@@ -8,6 +9,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from configs.settings import Properties, Settings
+from streaming.java.jars import SPARK_JARS
+from streaming.java.java import find_java
 from streaming.runtime.kafka import kafka_writer, requests_source
 
 _EVENT_SCHEMA = (
@@ -25,6 +28,24 @@ _PLAIN_CLIENTS = {
     "batch.size": "16384",
 }
 """Kafka's defaults for the properties that the job sets itself: those of an untuned copy."""
+
+
+def start_stock_session(settings: Settings) -> SparkSession:
+    """A session as Spark's users start it, with its Kafka connector; all else is Spark's default.
+
+    But for the addresses: nothing listens beyond this machine.
+    """
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    find_java()
+    builder = SparkSession.builder.appName("copy").master(settings.spark["spark.master"])
+    session = (
+        builder.config("spark.jars", ",".join(map(str, SPARK_JARS.paths())))
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .getOrCreate()
+    )
+    return cast(SparkSession, session)
 
 
 def start_copy(

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from configs.settings import Settings, load_settings
-from scripts.benchmarks.copy import start_copy
+from scripts.benchmarks.copy import start_copy, start_stock_session
 from scripts.benchmarks.cpu_clock import descendants_cpu_s, jvm_cpu_s
 from scripts.testbed.job import Json
 from streaming.audit.query import AuditQuery
@@ -46,9 +46,10 @@ class Driver:
         self._cpu_before: dict[str, float] = {}
         self._python_before_s = self._began_s = 0.0
 
-    def session(self, settings: str) -> Json:
-        """Start the session that all queries share."""
-        self._spark = start_session(load_settings(Path(settings)))
+    def session(self, settings: str, stock: bool = False) -> Json:
+        """Start the session that all queries share: the job's, or one with Spark's own defaults."""
+        loaded = load_settings(Path(settings))
+        self._spark = start_stock_session(loaded) if stock else start_session(loaded)
         return {"spark": self._spark.version}
 
     def start(

@@ -2,6 +2,7 @@
 
 import re
 import time
+from itertools import product
 from threading import Thread
 
 import numpy as np
@@ -14,7 +15,11 @@ from scripts.benchmarks.rig import BenchError, BenchmarkRig, Scale, Setup, Spark
 from scripts.benchmarks.throughput import copy_padding
 
 _PERCENTILES = (50, 95, 99)
-_BARS = {(1000, 50): 1.6, (1000, 99): 2.0}
+_BAR = 2.0
+_BAR_PERCENTILES = (50, 99)
+_QUERIES = ("enforce", "copy", "copy in the job's session")
+"""In this order: the copies' records are as large as the decisions."""
+
 _WARM_S = 3.0  # of requests to a new query that don't count; all of them are answered before the measurement
 _ANSWER_S = 60.0
 _TICK_S = 0.002
@@ -22,18 +27,20 @@ _SENT = re.compile(rb'"timestamp_ms":(\d+)')
 
 
 def measure_latency(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
-    """(b) p50, p95 and p99 at steady rates, alternating between enforce and copy."""
+    """(b) p50, p95 and p99 at steady rates, alternating between enforce and copies."""
     for rate_per_s in scale.rates_per_s:
         found: dict[tuple[str, int], list[float]] = {}
-        with rig.driver() as driver:
+        with rig.driver() as driver, rig.driver() as stock:
+            drivers = dict(zip(_QUERIES, (driver, stock, driver), strict=True))
             for run in range(scale.runs + 1):
                 name = f"latency-{rate_per_s}-{run}"
                 setup = rig.setup(name, f"{name}-requests", ONE_CHARGE.quotas)
                 if run == 0:
                     driver.session(setup)
-                for query in ("enforce", "copy"):  # in this order: the copy's records are as large as the decisions
+                    stock.session(setup, stock=True)
+                for query, of in drivers.items():
                     warm_s = scale.warm_s if run == 0 else _WARM_S
-                    latencies_ms = _run(rig, scale, driver, setup, query, rate_per_s, warm_s)
+                    latencies_ms = _run(rig, scale, of, setup, query, rate_per_s, warm_s)
                     if run == 0:
                         continue
                     for percentile in _PERCENTILES:
@@ -48,15 +55,13 @@ def _run(
     """Latencies in ms of the requests that one query answered after its warm-up."""
     topics = setup.settings.topics
     copy = {}
-    if query == "copy":
-        copy = {
-            "checkpoint": str(setup.file.parent / "copy"),
-            "padding_bytes": copy_padding(rig, setup, ONE_CHARGE),
-        }
-        setup = _with_new_requests(rig, setup)
+    if query != "enforce":
+        padding_bytes = copy_padding(rig, setup, ONE_CHARGE)
+        setup = _with_new_requests(rig, setup, query)
+        copy = {"checkpoint": str(setup.file.parent / "copy"), "padding_bytes": padding_bytes}
     reader = rig.reader(topics.decisions)
     try:
-        driver.start(query, setup, **copy)
+        driver.start("copy" if copy else query, setup, **copy)
         answered(rig, scale, setup, reader, rate_per_s, warm_s)
         latencies_ms = answered(rig, scale, setup, reader, rate_per_s, scale.latency_s)
     finally:
@@ -77,9 +82,9 @@ def answered(
     return latencies_ms
 
 
-def _with_new_requests(rig: BenchmarkRig, setup: Setup) -> Setup:
+def _with_new_requests(rig: BenchmarkRig, setup: Setup, query: str) -> Setup:
     """The same output topic with a new, empty input topic: the copy must not start with the other query's input."""
-    name = f"{setup.file.parent.name}-copy"
+    name = f"{setup.file.parent.name}-{re.sub('[^a-z]+', '-', query)}"
     return rig.setup(name, f"{name}-requests", topics={"decisions": setup.settings.topics.decisions})
 
 
@@ -120,11 +125,11 @@ def _report(findings: Findings, rate_per_s: int, found: dict[tuple[str, int], li
         (query, percentile): findings.add(section, f"{query} p{percentile}", "ms", values)
         for (query, percentile), values in found.items()
     }
-    for percentile in _PERCENTILES:
-        bound = _BARS.get((rate_per_s, percentile))
+    for copy, percentile in product(_QUERIES[1:], _PERCENTILES):
+        has_bar = copy == "copy" and percentile in _BAR_PERCENTILES
         findings.compare(
-            f"enforce / copy, p{percentile} latency at {rate_per_s}/s",
+            f"enforce / {copy}, p{percentile} latency at {rate_per_s}/s",
             figures["enforce", percentile],
-            figures["copy", percentile],
-            at_most(bound) if bound else None,
+            figures[copy, percentile],
+            at_most(_BAR) if has_bar else None,
         )

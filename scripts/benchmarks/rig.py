@@ -147,7 +147,7 @@ class BenchmarkRig(AbstractContextManager["BenchmarkRig"]):
         return round(statistics.mean(len(value) for value in values if value is not None))
 
     def driver(self, environment: Mapping[str, str] | None = None) -> "SparkDriver":
-        """A Spark driver in a process of its own; only one at a time."""
+        """A Spark driver in a process of its own. Of several, one runs a query at a time."""
         return SparkDriver(self.folder / "driver.log", environment or {})
 
     def loop(self, client: str, setup: Setup, charges: str, events: int) -> float:
@@ -186,9 +186,9 @@ class SparkDriver(AbstractContextManager["SparkDriver"]):
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
 
-    def session(self, setup: Setup) -> None:
-        """Start the session, with the Spark settings that all setups share."""
-        self._command(do="session", settings=str(setup.file))
+    def session(self, setup: Setup, stock: bool = False) -> None:
+        """Start the session, with the Spark settings that all setups share; a `stock` one with Spark's defaults."""
+        self._command(do="session", settings=str(setup.file), stock=stock)
 
     def start(self, query: str, setup: Setup, **arguments: object) -> None:
         """Start `enforce`, `audit`, `both` of them or `copy`."""
