@@ -38,14 +38,13 @@ def start_stock_session(settings: Settings) -> SparkSession:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     find_java()
     builder = SparkSession.builder.appName("copy").master(settings.spark["spark.master"])
-    session = (
+    return (
         builder.config("spark.jars", ",".join(map(str, SPARK_JARS.paths())))
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.ui.enabled", "false")
         .getOrCreate()
     )
-    return cast(SparkSession, session)
 
 
 def start_copy(

@@ -25,6 +25,7 @@ from configs.errors import InvalidSettingsError
 from scripts.benchmarks.beside_kafka import measure_beside_kafka
 from scripts.benchmarks.cpu import measure_lookup, measure_stages
 from scripts.benchmarks.events import LOADS
+from scripts.benchmarks.invented_names import measure_invented_names
 from scripts.benchmarks.known_latency import measure_known_latency
 from scripts.benchmarks.latency import measure_latency
 from scripts.benchmarks.neighbours import measure_neighbours
@@ -56,6 +57,7 @@ MEASURES: dict[str, tuple[str, Measure]] = {
     "k": ("latency by known entities", measure_known_latency),
     "l": ("throughput by pages", measure_pages),
     "m": ("neighbours of a user with wide requests", measure_neighbours),
+    "n": ("neighbours of a client that invents names", measure_invented_names),
 }
 
 _PACKAGES = ("pyspark", "delta-spark", "pandas", "pyarrow", "numpy", "msgspec", "kafka-python", "confluent-kafka")
@@ -119,7 +121,9 @@ class BenchOptions:
     known: Annotated[Numbers, _list_option(_numbers, "Known entities for c, d, i and k.")] = None
     charges: Annotated[Numbers, _list_option(_charges, "Charges per request for a and e.  [default: 1,2,4]")] = None
     rates: Annotated[Numbers, _list_option(_numbers, "Requests/s for b.  [default: 100,1000,5000; quick: 1000]")] = None
-    seconds: Annotated[int | None, typer.Option(min=70, help="Length of a run of h.  [default: 120; quick: 70]")] = None
+    seconds: Annotated[
+        int | None, typer.Option(min=70, help="Length of a run of h and n.  [default: 120 and 600; quick: 70]")
+    ] = None
     every: Annotated[
         bool, typer.Option("--all", help="In h also Java and kafka-python clients, and 3 MB/s, one run of each.")
     ] = False
@@ -153,6 +157,7 @@ class BenchOptions:
             rates_per_s=tuple(self.rates or ((1_000,) if quick else (100, 1_000, 5_000))),
             latency_s=4.0 if quick else 15.0,
             held_s=self.seconds or (70 if quick else 120),
+            flood_s=self.seconds or (70 if quick else 600),
             every_client=self.every,
             loads=tuple(load for load in LOADS if self.charges is None or load.charges in self.charges),
             overrides=overrides,

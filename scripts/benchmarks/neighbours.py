@@ -10,7 +10,7 @@ import numpy as np
 from confluent_kafka import Consumer, Producer
 
 from gateways.client.clock import now_ms
-from scripts.benchmarks.events import FOUR_CHARGES, spread
+from scripts.benchmarks.events import FOUR_CHARGES, ONE_CHARGE, Load, spread
 from scripts.benchmarks.report import Findings, at_most
 from scripts.benchmarks.rig import BenchError, BenchmarkRig, Scale, Setup, SparkDriver
 
@@ -71,8 +71,8 @@ def _others(rig: BenchmarkRig, scale: Scale, driver: SparkDriver, name: str, wid
     try:
         driver.start("enforce", setup)
         wide.start()
-        _answered(rig, scale, setup, reader, _WARM_S)
-        latencies_ms = _answered(rig, scale, setup, reader, scale.latency_s)
+        others_answered(rig, scale, setup, reader, _WARM_S, _OTHERS_PER_S, FOUR_CHARGES)
+        latencies_ms = others_answered(rig, scale, setup, reader, scale.latency_s, _OTHERS_PER_S, FOUR_CHARGES)
     finally:
         done.set()
         if wide.ident is not None:
@@ -82,10 +82,18 @@ def _others(rig: BenchmarkRig, scale: Scale, driver: SparkDriver, name: str, wid
     return latencies_ms
 
 
-def _answered(rig: BenchmarkRig, scale: Scale, setup: Setup, reader: Consumer, seconds: float) -> list[int]:
+def others_answered(
+    rig: BenchmarkRig,
+    scale: Scale,
+    setup: Setup,
+    reader: Consumer,
+    seconds: float,
+    per_s: int,
+    load: Load = ONE_CHARGE,
+) -> list[int]:
     """Publish the others' requests for some seconds and wait for every answer; returns the latencies in ms."""
-    count = int(seconds * _OTHERS_PER_S)
-    sender = Thread(target=_send_others, args=(rig, scale, setup.settings.topics.requests, count))
+    count = int(seconds * per_s)
+    sender = Thread(target=_send_others, args=(rig, scale, setup.settings.topics.requests, count, per_s, load))
     sender.start()
     latencies_ms: list[int] = []
     deadline_s = time.monotonic() + seconds + _ANSWER_S
@@ -100,14 +108,14 @@ def _answered(rig: BenchmarkRig, scale: Scale, setup: Setup, reader: Consumer, s
     return latencies_ms
 
 
-def _send_others(rig: BenchmarkRig, scale: Scale, topic: str, count: int) -> None:
+def _send_others(rig: BenchmarkRig, scale: Scale, topic: str, count: int, per_s: int, load: Load) -> None:
     producer = Producer({"bootstrap.servers": rig.servers, "linger.ms": 5})
     users = spread(count, scale.users).tolist()
     start_s = time.monotonic()
     for sequence, user in enumerate(users):
-        while sequence > (time.monotonic() - start_s) * _OTHERS_PER_S:
+        while sequence > (time.monotonic() - start_s) * per_s:
             time.sleep(_TICK_S)
-        key, value = FOUR_CHARGES.event(sequence, user, now_ms())
+        key, value = load.event(sequence, user, now_ms())
         producer.produce(topic, value, key)
         producer.poll(0)
     producer.flush()

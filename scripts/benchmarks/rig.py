@@ -21,7 +21,7 @@ from configs.settings import Settings
 from scripts.benchmarks.events import Load
 from scripts.testbed.broker import Broker
 from scripts.testbed.job import Json, Sections, storage_in, write_settings
-from scripts.testbed.processes import last_line
+from scripts.testbed.processes import descendants, last_line, resident_mib
 from sinks.tables.quotas import QuotasTable
 from sinks.topics import ensure_topics
 from state.errors import SluiceError
@@ -59,6 +59,7 @@ class Scale:
     rates_per_s: tuple[int, ...]
     latency_s: float
     held_s: int
+    flood_s: int
     every_client: bool
     loads: tuple[Load, ...]
     overrides: Sections
@@ -205,6 +206,10 @@ class SparkDriver(AbstractContextManager["SparkDriver"]):
     def state_bytes(self, setup: Setup) -> int:
         """Bytes of all entities in the state store."""
         return int(self._command(do="state_bytes", settings=str(setup.file))["bytes"])
+
+    def resident_mib(self) -> float:
+        """Resident memory of the driver's Java and of all Python processes, in MiB."""
+        return resident_mib([self._process.pid, *descendants(self._process.pid)])
 
     def _command(self, **command: object) -> Json:
         stdin, stdout = self._process.stdin, self._process.stdout
