@@ -26,7 +26,7 @@ class ReadDeadline(H11Protocol):
         super().connection_made(transport)  # type: ignore[arg-type] # uvicorn narrows the transport
         self.waiting_since_s = self.loop.time()
         self._start_deadline()
-        if len(self.connections) >= self.limit_concurrency:
+        if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
             self._make_room()
 
     def connection_lost(self, error: Exception | None) -> None:
