@@ -14,7 +14,7 @@ from streaming.cli.tables import json_safe, printable, text_table
 if TYPE_CHECKING:
     from state.store.balance import Balance, Client
 
-COLUMNS = ("counter", "quota", "rate", "limit", "tokens", "wait now ms", "last charged s ago")
+COLUMNS = ("counter", "quota", "rate", "limit", "tokens", "wait ms", "last charged s before")
 
 
 def balance(
@@ -31,6 +31,7 @@ def balance(
     if not user and not client_id:
         raise UsageError("give --user, --client-id or both")
     settings = job_settings(config)
+    from reports.span import from_ms
     from state.store.balance import Client
 
     micro_batch, version, now_ms, found = _read(settings, Client(user or None, client_id or None))
@@ -39,7 +40,8 @@ def balance(
         typer.echo(json_safe(msgspec.json.encode({**answer, "counters": [_mapping(one) for one in found]}).decode()))
         return
     where = "imported balances, nothing charged yet" if micro_batch < 0 else f"state after micro-batch {micro_batch}"
-    typer.echo(where if version is None else f"{where}, version {version} of the quotas")
+    of_version = "" if version is None else f", version {version} of the quotas"
+    typer.echo(f"{where}, as of {from_ms(now_ms).isoformat(timespec='seconds')}{of_version}")
     if not found:
         typer.echo("no counters: nothing was charged lately, so the whole of each limit is left")
         return
@@ -50,18 +52,19 @@ def balance(
 def _read(settings: Settings, client: "Client") -> tuple[int, int | None, int, "list[Balance]"]:
     """The micro-batch, the newest version of the quotas that the job knows, None without one, the time, the balances.
 
-    The time is that after reading, which takes seconds.
+    The time is that before the state is read, which takes many seconds: what the job decides meanwhile isn't in it, and
+    brought forward to the end a busy client would look idle.
     """
     from state.store.balance import balances
     from streaming.balances.extract import committed_pages  # Spark takes a second to import
     from streaming.checkpoint.folder import Checkpoint
     from streaming.checkpoint.quota_snapshots import QuotaSnapshots
 
+    now_ms = time.time_ns() // 1_000_000
     origin, micro_batch, pages = committed_pages(settings, client.parts_of_keys())
     snapshots = QuotaSnapshots(Checkpoint(settings.enforce.checkpoint))
     version = max(snapshots.versions(), default=None)
     quotas = None if version is None else snapshots.load(version)
-    now_ms = time.time_ns() // 1_000_000
     found = balances(pages.values(), origin.pages, client, quotas, settings.quota, now_ms)
     return micro_batch, version, now_ms, found
 
