@@ -17,11 +17,14 @@ Shares = Mapping[str, Sequence[Share]]
 
 @dataclass(frozen=True)
 class ClientUse:
-    """A client, its quota, what it got so far (epoch milliseconds and bytes), and its library's errors."""
+    """A client, its quota and limit, what it got so far (epoch milliseconds and bytes), and its library's errors.
+
+    The limit is None where it was removed.
+    """
 
     client_id: str
     quota: str
-    limit: float
+    limit: float | None
     samples: Sequence[tuple[int, float]]
     errors: Sequence[str]
 
@@ -44,7 +47,7 @@ def clients_table(uses: Sequence[ClientUse], shares: Shares, at_ms: int) -> Tabl
     for use in uses:
         got = amount(use.quota, use.rate(at_ms - _SPAN_MS, at_ms))
         parts = (" | ".join(part) for part in _parts(use, shares))
-        table.add_row(escape(printable(use.client_id)), amount(use.quota, use.limit), got, *parts)
+        table.add_row(escape(printable(use.client_id)), _limit(use), got, *parts)
     return table
 
 
@@ -56,7 +59,7 @@ def client_lines(uses: Sequence[ClientUse], shares: Shares, at_ms: int) -> Itera
             f"{printable(broker)} {used} of {share}"
             for broker, (share, used) in zip(shares, _parts(use, shares), strict=True)
         )
-        yield f"{use.client_id:<22} {got} of {amount(use.quota, use.limit)}; shares: {', '.join(parts) or 'none yet'}"
+        yield f"{use.client_id:<22} {got} of {_limit(use)}; shares: {', '.join(parts) or 'none yet'}"
 
 
 def summary_lines(uses: Sequence[ClientUse]) -> Iterator[str]:
@@ -66,9 +69,17 @@ def summary_lines(uses: Sequence[ClientUse]) -> Iterator[str]:
         times = [time_ms for time_ms, _ in use.samples] or [0]
         rate = use.rate(times[0] + _SPAN_MS, times[-1])
         yield (
-            f"  {use.client_id:<22} {amount(use.quota, rate)}, {rate / use.limit:.2f} of its quota;"
+            f"  {use.client_id:<22} {amount(use.quota, rate)}, {_of_limit(rate, use)};"
             f" {len(use.errors)} errors{''.join(f'; {printable(error)}' for error in use.errors[:1])}"
         )
+
+
+def _limit(use: ClientUse) -> str:
+    return "no limit" if use.limit is None else amount(use.quota, use.limit)
+
+
+def _of_limit(rate: float, use: ClientUse) -> str:
+    return "without a limit at the end" if use.limit is None else f"{rate / use.limit:.2f} of its quota"
 
 
 def _parts(use: ClientUse, shares: Shares) -> Iterator[tuple[str, str]]:

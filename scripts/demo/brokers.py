@@ -1,6 +1,7 @@
 """`./scripts/run --brokers N`: brokers with the plugin, the job, and real clients that go as fast as they are let."""
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
@@ -21,6 +22,7 @@ from scripts.testbed.cluster import Cluster, create_topic
 from scripts.testbed.full_speed_client import FullSpeedClient, Library, Role
 from scripts.testbed.job import Json, Sections, SluiceJob, quotas_in, storage_in
 from scripts.testbed.work_folder import work_folder
+from sinks.tables.quotas import QuotasTable
 from sinks.topics import ensure_topics
 from state.quotas.kinds import QuotaKind
 from streaming.cli.job_settings import announced_run
@@ -53,7 +55,8 @@ def run_with_brokers(
         stack.enter_context(announced_run(folder.name, job.settings_file))
         with waiting_for_job(console, job):
             job.start(cancel=stop)
-        print(commands_to_try(job.settings_file, job.settings.health), flush=True)
+        entity = f"--client-id {next(iter(_CLIENTS))}"
+        print(commands_to_try(job.settings_file, job.settings.health, entity, entity), flush=True)
         _make_topic(cluster, size)
         with waiting(console, lambda: "for the first decisions: Java and the workers warm up"):
             wait_for_gateways(job.settings, size)
@@ -68,7 +71,7 @@ def run_with_brokers(
             client.stop()
         with waiting(console, lambda: "for the job to stop"):
             job.stop()
-        print(*summary_lines([_use(client) for client in clients]), sep="\n", flush=True)
+        print(*summary_lines(_uses(clients, QuotasTable(job.settings.delta.quotas))), sep="\n", flush=True)
         return code
 
 
@@ -99,9 +102,16 @@ def _client(folder: Path, cluster: Cluster, name: str) -> FullSpeedClient:
     return FullSpeedClient(folder, name, library, role, cluster.bootstrap_servers, _TOPIC)
 
 
-def _use(client: FullSpeedClient) -> ClientUse:
-    _, role = _CLIENTS[client.name]
-    return ClientUse(client.name, _KINDS[role].value, _LIMIT, client.samples(), client.errors())
+def _uses(clients: Sequence[FullSpeedClient], table: QuotasTable) -> list[ClientUse]:
+    """What the clients got, and their limits as they are set now: `sluice quotas alter` changes them."""
+    limits = {(entry.entity.client_id, entry.kind): entry.value for entry in table.entries()}
+    uses = []
+    for client in clients:
+        _, role = _CLIENTS[client.name]
+        kind = _KINDS[role]
+        limit = limits.get((client.name, kind))
+        uses.append(ClientUse(client.name, kind.value, limit, client.samples(), client.errors()))
+    return uses
 
 
 def _show(
@@ -119,6 +129,7 @@ def _show(
     Raises RunError when the job ends by itself, BrokerError when the last broker does.
     """
     begun = shown = time.monotonic()
+    table = QuotasTable(job.settings.delta.quotas)
     with ExitStack() as stack:
         live = stack.enter_context(Live(console=console, auto_refresh=False)) if console.is_terminal else None
         while not stop.wait(_POLL_SECONDS) and time.monotonic() - begun < seconds:
@@ -130,11 +141,12 @@ def _show(
             if ended := [client.name for client in clients if not client.alive]:
                 console.print(f"{', '.join(ended)} ended; see {job.folder}/{ended[0]}.log")
                 return EXIT_FAILED
-            uses, shares = [_use(client) for client in clients], heartbeats.shares()
-            at_ms = time.time_ns() // 1_000_000
+            if live is None and time.monotonic() - shown < _LINE_SECONDS:
+                continue
+            shown = time.monotonic()
+            uses, shares, at_ms = _uses(clients, table), heartbeats.shares(), time.time_ns() // 1_000_000
             if live is not None:
                 live.update(clients_table(uses, shares, at_ms), refresh=True)
-            elif time.monotonic() - shown >= _LINE_SECONDS:
-                shown = time.monotonic()
+            else:
                 print(*client_lines(uses, shares, at_ms), sep="\n", flush=True)
     return 0

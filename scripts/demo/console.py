@@ -48,8 +48,13 @@ def waiting_for_job(console: Console, job: SluiceJob) -> AbstractContextManager[
     return waiting(console, lambda: _WAITING_FOR.get(job.status().get("waiting_for", ""), "for the job to start"))
 
 
-def commands_to_try(settings_file: Path, health: HealthSettings) -> str:
-    """Commands to try while it runs, which work in any folder."""
+def commands_to_try(
+    settings_file: Path,
+    health: HealthSettings,
+    entity: str = "--user alice",
+    client: str = "--user alice --client-id reporting",
+) -> str:
+    """Commands to try while it runs, which work in any folder: the limit of an entity, and a client of the load."""
     address = f"http://{health.address}:{health.port}"
     probes = (f"  curl {address}/readyz  # also /healthz and /metrics",) if health.port else ()
     sluice, config = shlex.quote(str(Path(sys.executable).with_name("sluice"))), shlex.quote(str(settings_file))
@@ -57,8 +62,8 @@ def commands_to_try(settings_file: Path, health: HealthSettings) -> str:
         (
             "to try in another terminal:",
             f"  {sluice} quotas describe --config {config}",
-            f"  {sluice} quotas alter --user alice --add-config producer_byte_rate=1048576 --config {config}",
-            f"  {sluice} quotas resolve --user alice --client-id reporting --config {config}",
+            f"  {sluice} quotas alter {entity} --add-config producer_byte_rate=2000000 --config {config}",
+            f"  {sluice} quotas resolve {client} --config {config}",
             f"  {sluice} quotas history --config {config}",
             f"  {sluice} top --config {config}",
             f"  {sluice} doctor --config {config}",

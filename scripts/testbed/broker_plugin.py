@@ -66,7 +66,7 @@ class _DecidedHeartbeat(msgspec.Struct):
 
 
 class Heartbeats:
-    """The last decided heartbeat of each gateway, read in a background thread until `close`."""
+    """The newest decided heartbeat of each gateway, read in a background thread until `close`."""
 
     def __init__(self, settings: Settings) -> None:
         self._stop = Event()
@@ -102,7 +102,9 @@ class Heartbeats:
         decided = msgspec.json.decode(record, type=_DecidedHeartbeat)
         if decided.api == HEARTBEAT_API and decided.instance:
             with self._lock:
-                self._last[decided.instance] = decided
+                known = self._last.get(decided.instance)
+                if known is None or known.timestamp_ms <= decided.timestamp_ms:  # tasks write at the same time
+                    self._last[decided.instance] = decided
                 self._newest_ms = max(self._newest_ms, decided.timestamp_ms)
 
     def _run(self) -> None:

@@ -18,12 +18,15 @@ MAX_GATEWAYS = 1_000
 """Most other gateways that are remembered. A new one takes the place of one that is gone; if none is, it isn't counted:
 forged heartbeats don't push those out that are known already."""
 
+SET_BACK_MS = 60_000
+"""A heartbeat so far behind its gateway's newest is of a clock that was set back; less is the order of decisions."""
+
 _TOGETHER_MS = 100
 """Heartbeats of one's own that arrive within so long count at once: a few times are kept, however many arrive."""
 
 
 class _Heard:
-    """The last decided heartbeat of another gateway: its own time, and how far one's own were decided then."""
+    """Another gateway: the time of its newest decided heartbeat, and how far one's own were decided at the last."""
 
     __slots__ = ("heartbeat_ms", "own_ms")
 
@@ -35,8 +38,8 @@ class _Heard:
 class AliveGateways:
     """The gateways that are alive, oneself included. Fed with decided heartbeats; reads no clock.
 
-    A gateway is alive while its last heartbeat is at most MISSED_MS behind one's own newest that counts, by its time or
-    by the order in which both were decided: the first holds when a micro-batch brings many heartbeats in any order, the
+    A gateway is alive while its heartbeats are at most MISSED_MS behind one's own newest that counts, by the time of its
+    newest or by the order in which both were decided: the first holds when a micro-batch brings many heartbeats in any order, the
     second when clocks differ. One's own counts SETTLE_MS after it arrived: a slow job decides many seconds at once, and
     those of a gateway that is alive may arrive last. While no heartbeat of one's own is decided, nobody becomes alive
     or dead. Before the first one counts, `expected` gateways are alive: one that starts while the job is down would
@@ -152,6 +155,8 @@ class AliveGateways:
         known = self._heard.pop(instance, None)
         if known is None and len(self._heard) >= MAX_GATEWAYS and not self._make_room():
             return
+        if known is not None and heard.heartbeat_ms > known.heartbeat_ms - SET_BACK_MS:
+            heard.heartbeat_ms = max(heard.heartbeat_ms, known.heartbeat_ms)
         self._heard[instance] = heard
         if known is None or not self._is_recent(known):
             self._recent += 1

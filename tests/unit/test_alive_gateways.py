@@ -50,10 +50,33 @@ def test_nobody_dies_while_a_slow_job_decides_many_seconds_at_once(batch: list[t
     for number, (instance, time_ms) in enumerate(batch):
         alive.take_heartbeat(instance, time_ms, now_ms=20_000 + 40 * number)
         counts.add(alive.count)
+    alive.settle(20_000 + 40 * len(batch) + SETTLE_MS)
+    counts.add(alive.count)
     heartbeats(alive, "a", 22_000)
     heartbeats(alive, "me", 22_000, 23_000)
 
     assert counts | {alive.count} == {2}
+
+
+def test_a_heartbeat_that_comes_after_a_newer_one_takes_nothing_back() -> None:
+    """Two tasks of a micro-batch write decisions at the same time, so those of one gateway come in any order."""
+    alive = AliveGateways("me")
+    for instance, time_ms in (("me", 1_000), ("a", 1_000), ("a", 10_000), ("a", 2_000), ("me", 10_000)):
+        alive.take_heartbeat(instance, time_ms, now_ms=20_000)
+    alive.settle(20_000 + SETTLE_MS)
+
+    assert (alive.is_alive("a"), alive.count) == (True, 2)
+
+
+def test_a_gateway_whose_clock_is_set_back_dies_all_the_same() -> None:
+    alive = AliveGateways("me")
+    heartbeats(alive, "a", 3_600_000)
+    heartbeats(alive, "a", 1_000)
+    for time_ms in range(1_000, 7_000, 1_000):
+        heartbeats(alive, "me", time_ms)
+    assert not alive.is_alive("a")
+    heartbeats(alive, "me", 3_599_000, 3_600_000, 3_602_000)
+    assert not alive.is_alive("a")
 
 
 def test_many_heartbeats_of_ones_own_take_no_memory() -> None:

@@ -142,3 +142,15 @@ def test_the_place_of_each_stored_request_is_told() -> None:
 
     callbacks = [call.args[0] for call in producer.send.return_value.add_callback.call_args_list]
     assert callbacks == [stored] * 3
+
+
+def test_a_client_on_brokers_is_shown_beside_the_limit_that_is_set_now() -> None:
+    """`sluice quotas alter` changes it while the run goes on, or removes it."""
+    samples = [(time_ms, 200_000.0) for time_ms in range(0, 30_000, 100)]
+    (raised,) = client_lines([ClientUse("app", "producer_byte_rate", 2e6, samples, [])], {}, 30_000)
+    (removed,) = client_lines([ClientUse("app", "producer_byte_rate", None, samples, [])], {}, 30_000)
+
+    assert "2 MB/s of 2 MB/s; shares: none yet" in raised
+    assert "2 MB/s of no limit;" in removed
+    assert "1.00 of its quota" in list(summary_lines([ClientUse("app", "producer_byte_rate", 2e6, samples, [])]))[1]
+    assert "without a limit" in list(summary_lines([ClientUse("app", "producer_byte_rate", None, samples, [])]))[1]

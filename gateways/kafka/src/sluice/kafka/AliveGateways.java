@@ -9,8 +9,8 @@ import java.util.Map;
 /**
  * The gateways that are alive, oneself included, told by their heartbeats as the job decided them. Reads no clock.
  *
- * <p>A gateway is alive while its last heartbeat is at most MISSED_MS behind one's own newest that counts, by its time or
- * by the order in which both were decided. One's own counts SETTLE_MS after it arrived: a slow job decides many seconds at
+ * <p>A gateway is alive while its heartbeats are at most MISSED_MS behind one's own newest that counts, by the time of its
+ * newest or by the order in which both were decided. One's own counts SETTLE_MS after it arrived: a slow job decides many seconds at
  * once, and those of a gateway that is alive may arrive last. While no heartbeat of one's own is decided, nobody becomes
  * alive or dead. The same rules as `state/shares/alive.py`. Not for several threads.
  */
@@ -19,6 +19,9 @@ final class AliveGateways {
     static final long MISSED_MS = 3_000;
     static final long SETTLE_MS = 1_000;
     static final long FRESH_MS = 5_000;
+    /** A heartbeat so far behind its gateway's newest is of a clock that was set back; less is the order of decisions. */
+    static final long SET_BACK_MS = 60_000;
+
     private static final long TOGETHER_MS = 100;
 
     /**
@@ -79,10 +82,19 @@ final class AliveGateways {
             ownMs = Math.max(ownMs, Math.min(heartbeatMs, nowMs));
             ownHeardMs = nowMs;
             noteArrival(nowMs);
-        } else if (heard.remove(from) != null || heard.size() < MAX_GATEWAYS || makesRoom()) {
-            heard.put(from, new Heard(heartbeatMs, ownMs));
+        } else {
+            hear(from, heartbeatMs);
         }
         recount();
+    }
+
+    private void hear(String from, long heartbeatMs) {
+        Heard known = heard.remove(from);
+        if (known == null && heard.size() >= MAX_GATEWAYS && !makesRoom()) {
+            return;
+        }
+        boolean isAnew = known == null || heartbeatMs <= known.heartbeatMs - SET_BACK_MS;
+        heard.put(from, new Heard(isAnew ? heartbeatMs : Math.max(heartbeatMs, known.heartbeatMs), ownMs));
     }
 
     /** One's own clock was set back, to now: nothing was heard later than that. */
@@ -133,7 +145,7 @@ final class AliveGateways {
         return settledMs - known.ownMs <= MISSED_MS || Math.abs(settledMs - known.heartbeatMs) <= MISSED_MS;
     }
 
-    /** The last decided heartbeat of another gateway: its own time, and how far one's own were decided then. */
+    /** Another gateway: the time of its newest decided heartbeat, and how far one's own were decided at the last. */
     private static final class Heard {
         private final long heartbeatMs;
         private final long ownMs;
