@@ -38,12 +38,12 @@ class _Heard:
 class AliveGateways:
     """The gateways that are alive, oneself included. Fed with decided heartbeats; reads no clock.
 
-    A gateway is alive while its heartbeats are at most MISSED_MS behind one's own newest that counts, by the time of its
-    newest or by the order in which both were decided: the first holds when a micro-batch brings many heartbeats in any order, the
-    second when clocks differ. One's own counts SETTLE_MS after it arrived: a slow job decides many seconds at once, and
-    those of a gateway that is alive may arrive last. While no heartbeat of one's own is decided, nobody becomes alive
-    or dead. Before the first one counts, `expected` gateways are alive: one that starts while the job is down would
-    take itself for alone.
+    A gateway is alive while its heartbeats are at most MISSED_MS behind one's own newest that counts, by the time of
+    its newest or by the order in which both were decided: the first holds when a micro-batch brings many heartbeats in
+    any order, the second when clocks differ. One's own counts SETTLE_MS after it arrived: a slow job decides many
+    seconds at once, and those of a gateway that is alive may arrive last. While no heartbeat of one's own is decided,
+    nobody becomes alive or dead. Before the first one counts, `expected` gateways are alive: one that starts while the
+    job is down would take itself for alone.
 
     `count` is the number of gateways that are alive, oneself included.
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from configs.settings import load_settings
 from scripts.demo import console
 from scripts.demo import run as demo
+from scripts.demo.broker_view import ClientUse, client_lines, summary_lines
 from scripts.demo.console import waiting
 from scripts.demo.run import RunOptions
 from scripts.testbed.job import SluiceJob
