@@ -198,6 +198,22 @@ def test_verdicts_and_the_greatest_age_are_counted_by_the_second_of_reading() ->
     assert (last.decisions, last.verdicts, last.lag_ms) == (2, {"ALLOW": 1, "THROTTLE": 1}, 700)
 
 
+def test_of_a_gateway_the_newest_heartbeat_is_shown_in_whatever_order_they_come() -> None:
+    """Tasks of a micro-batch write at the same time; only a clock that was set back brings a much older one."""
+    model = LiveModel()
+
+    def counters_after(at_ms: int, counters: int) -> int:
+        heartbeat = {"staleness_ms": 40, "counters": counters, "shares": []}
+        beat = decision(at_ms, api="GatewayHeartbeat", gateway="g1", instance="i1", heartbeat=heartbeat, charges=[])
+        model.take(json.dumps(beat).encode(), AT_MS)
+        (seen,) = model.gateways()
+        return seen.heartbeat.counters
+
+    assert counters_after(AT_MS - 1_000, 1) == 1
+    assert counters_after(AT_MS - 9_000, 2) == 1
+    assert counters_after(AT_MS - 100_000, 3) == 3
+
+
 def test_a_heartbeat_tells_of_its_gateway_and_is_no_decision() -> None:
     share = {"quota": "producer_byte_rate", "entity": {"user": "a"}, "limit": 9.0, "share": 3.0, "charged": 2.0}
     heartbeat = {"staleness_ms": 40, "counters": 7, "shares": [share]}
