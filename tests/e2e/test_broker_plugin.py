@@ -77,8 +77,8 @@ def test_greedy_clients_are_held_and_events_sum_up_to_what_kafka_charged(plugin:
 
     assert 5 * QUOTA < produced < 20 * QUOTA
     assert 5 * QUOTA < consumed[0] < 20 * QUOTA
-    wait_until(lambda: published_bytes(plugin.servers) >= charged_bytes(plugin), 5)
-    assert published_bytes(plugin.servers) == charged_bytes(plugin)
+    # Both are told some time after the broker charged, and either may be first.
+    wait_until(lambda: published_bytes(plugin.servers) == charged_bytes(plugin), 20)
     held = [event for event in published(plugin.servers) if event.get("throttled_by")]
     assert {event["api"] for event in held} == {"Produce", "Fetch"}
     assert all(event["throttled_by"][0]["entity"] == {"client_id": "greedy"} for event in held)
