@@ -19,7 +19,7 @@ from msgspec import Meta
 from state.arithmetic.token_bucket import TokenBucket
 from state.decisions.request import MAX_APPLIED_WAITS, MAX_SHARES, MAX_TIMESTAMP_MS, Heartbeat
 from state.quotas.kinds import MAX_THROTTLE_MS, Family, QuotaKind, QuotaSettings, Window
-from state.shares.alive import SET_BACK_MS
+from state.shares.alive import is_late
 
 MINUTE_MS = 60_000
 HOUR_MINUTES = 60
@@ -508,8 +508,8 @@ class LiveModel:
     def _take_heartbeat(self, decision: Decision, heartbeat: Heartbeat, at_ms: int, now_ms: int) -> None:
         key = (decision.gateway or "", decision.instance or "")
         known = self._gateways.get(key)
-        if known is not None and known.at_ms - SET_BACK_MS < at_ms < known.at_ms:
-            return  # an older one: two tasks of a micro-batch write at the same time
+        if known is not None and is_late(at_ms, known.at_ms):
+            return
         del heartbeat.shares[MAX_SHARES:]  # an event may have no more; a forged record might
         self._gateways[key] = GatewaySeen(*key, at_ms, now_ms, heartbeat)
         self._gateways.move_to_end(key)

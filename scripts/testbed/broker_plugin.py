@@ -16,6 +16,7 @@ from scripts.testbed.job import wait_until
 from state.decisions.request import HEARTBEAT_API, Heartbeat, Share
 from state.quotas.entry import QuotaEntry
 from state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
+from state.shares.alive import is_late
 from streaming.java.plugin import plugin_jar, plugin_properties
 
 _POLL_MS = 200
@@ -103,7 +104,7 @@ class Heartbeats:
         if decided.api == HEARTBEAT_API and decided.instance:
             with self._lock:
                 known = self._last.get(decided.instance)
-                if known is None or known.timestamp_ms <= decided.timestamp_ms:  # tasks write at the same time
+                if known is None or not is_late(decided.timestamp_ms, known.timestamp_ms):
                     self._last[decided.instance] = decided
                 self._newest_ms = max(self._newest_ms, decided.timestamp_ms)
 

@@ -25,6 +25,17 @@ _TOGETHER_MS = 100
 """Heartbeats of one's own that arrive within so long count at once: a few times are kept, however many arrive."""
 
 
+def is_late(heartbeat_ms: int, newest_ms: int) -> bool:
+    """Whether a heartbeat was only decided late: two tasks of a micro-batch write at the same time, in any order.
+
+    One that is SET_BACK_MS or more behind the newest isn't late: the gateway's clock was set back.
+
+    >>> is_late(9_000, newest_ms=10_000), is_late(10_000, newest_ms=10_000), is_late(1_000, newest_ms=70_000)
+    (True, False, False)
+    """
+    return newest_ms - SET_BACK_MS < heartbeat_ms < newest_ms
+
+
 class _Heard:
     """Another gateway: the time of its newest decided heartbeat, and how far one's own were decided at the last."""
 
@@ -110,7 +121,7 @@ class AliveGateways:
             self._own_heard_ms = now_ms
             self._note_arrival(now_ms)
         else:
-            self._hear(instance, _Heard(heartbeat_ms, self._own_ms))
+            self._hear(instance, heartbeat_ms)
         self._count()
 
     def settle(self, now_ms: int) -> None:
@@ -150,14 +161,14 @@ class AliveGateways:
         alive = 1 + self._recent
         self.count = alive if self._settled_ms else max(alive, self._expected)
 
-    def _hear(self, instance: str, heard: _Heard) -> None:
+    def _hear(self, instance: str, heartbeat_ms: int) -> None:
         """Remember another gateway, which is recent now. Who else is changes when one's own count."""
         known = self._heard.pop(instance, None)
         if known is None and len(self._heard) >= MAX_GATEWAYS and not self._make_room():
             return
-        if known is not None and heard.heartbeat_ms > known.heartbeat_ms - SET_BACK_MS:
-            heard.heartbeat_ms = max(heard.heartbeat_ms, known.heartbeat_ms)
-        self._heard[instance] = heard
+        if known is not None and is_late(heartbeat_ms, known.heartbeat_ms):
+            heartbeat_ms = known.heartbeat_ms
+        self._heard[instance] = _Heard(heartbeat_ms, self._own_ms)
         if known is None or not self._is_recent(known):
             self._recent += 1
 

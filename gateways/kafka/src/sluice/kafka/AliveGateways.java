@@ -9,10 +9,10 @@ import java.util.Map;
 /**
  * The gateways that are alive, oneself included, told by their heartbeats as the job decided them. Reads no clock.
  *
- * <p>A gateway is alive while its heartbeats are at most MISSED_MS behind one's own newest that counts, by the time of its
- * newest or by the order in which both were decided. One's own counts SETTLE_MS after it arrived: a slow job decides many seconds at
- * once, and those of a gateway that is alive may arrive last. While no heartbeat of one's own is decided, nobody becomes
- * alive or dead. The same rules as `state/shares/alive.py`. Not for several threads.
+ * <p>A gateway is alive while its heartbeats are at most MISSED_MS behind one's own newest that counts, by the time of
+ * its newest or by the order in which both were decided. One's own counts SETTLE_MS after it arrived: a slow job decides
+ * many seconds at once, and those of a gateway that is alive may arrive last. While no heartbeat of one's own is decided,
+ * nobody becomes alive or dead. The same rules as `state/shares/alive.py`. Not for several threads.
  */
 final class AliveGateways {
     static final long HEARTBEAT_MS = 1_000;
