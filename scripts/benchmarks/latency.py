@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Iterator
 from itertools import product
 from threading import Thread
 
@@ -11,14 +12,14 @@ from confluent_kafka import Consumer, Producer
 from gateways.client.clock import now_ms
 from scripts.benchmarks.events import ONE_CHARGE, spread
 from scripts.benchmarks.report import Figure, Findings, at_most
-from scripts.benchmarks.rig import BenchError, BenchmarkRig, Scale, Setup, SparkDriver
+from scripts.benchmarks.rig import BenchError, BenchmarkRig, Drivers, Scale, Setup, SparkDriver
 from scripts.benchmarks.throughput import copy_padding
 
 _PERCENTILES = (50, 95, 99)
 _BAR = 2.0
 _BAR_PERCENTILES = (50, 99)
-_QUERIES = ("enforce", "copy", "copy in the job's session")
-"""In this order: the copies' records are as large as the decisions."""
+_ENFORCE, _COPY = "enforce", "copy"
+_COPIES = (_COPY, "copy in the job's session")
 
 _WARM_S = 3.0  # of requests to a new query that don't count; all of them are answered before the measurement
 _ANSWER_S = 60.0
@@ -30,17 +31,15 @@ def measure_latency(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None
     """(b) p50, p95 and p99 at steady rates, alternating between enforce and copies."""
     for rate_per_s in scale.rates_per_s:
         found: dict[tuple[str, int], list[float]] = {}
-        with rig.driver() as driver, rig.driver() as stock:
-            drivers = dict(zip(_QUERIES, (driver, stock, driver), strict=True))
+        with rig.driver() as job, rig.driver() as stock:
             for run in range(scale.runs + 1):
                 name = f"latency-{rate_per_s}-{run}"
                 setup = rig.setup(name, f"{name}-requests", ONE_CHARGE.quotas)
                 if run == 0:
-                    driver.session(setup)
+                    job.session(setup)
                     stock.session(setup, stock=True)
-                for query, of in drivers.items():
-                    warm_s = scale.warm_s if run == 0 else _WARM_S
-                    latencies_ms = _run(rig, scale, of, setup, query, rate_per_s, warm_s)
+                warm_s = scale.warm_s if run == 0 else _WARM_S
+                for query, latencies_ms in _queries(rig, scale, Drivers(job, stock), setup, rate_per_s, warm_s):
                     if run == 0:
                         continue
                     for percentile in _PERCENTILES:
@@ -49,19 +48,32 @@ def measure_latency(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None
         _report(findings, rate_per_s, found)
 
 
+def _queries(
+    rig: BenchmarkRig, scale: Scale, drivers: Drivers, setup: Setup, rate_per_s: int, warm_s: float
+) -> Iterator[tuple[str, list[int]]]:
+    """Each query and its latencies in ms; the copies come last, for their records are as large as the decisions."""
+    yield _ENFORCE, _run(rig, scale, drivers.job, setup, rate_per_s, warm_s, _ENFORCE)
+    padding_bytes = copy_padding(rig, setup, ONE_CHARGE)
+    for copy, driver in zip(_COPIES, (drivers.stock, drivers.job), strict=True):
+        copied = _with_new_requests(rig, setup, copy)
+        arguments = {"checkpoint": str(copied.file.parent / "copy"), "padding_bytes": padding_bytes}
+        yield copy, _run(rig, scale, driver, copied, rate_per_s, warm_s, "copy", **arguments)
+
+
 def _run(
-    rig: BenchmarkRig, scale: Scale, driver: SparkDriver, setup: Setup, query: str, rate_per_s: int, warm_s: float
+    rig: BenchmarkRig,
+    scale: Scale,
+    driver: SparkDriver,
+    setup: Setup,
+    rate_per_s: int,
+    warm_s: float,
+    query: str,
+    **arguments: object,
 ) -> list[int]:
     """Latencies in ms of the requests that one query answered after its warm-up."""
-    topics = setup.settings.topics
-    copy = {}
-    if query != "enforce":
-        padding_bytes = copy_padding(rig, setup, ONE_CHARGE)
-        setup = _with_new_requests(rig, setup, query)
-        copy = {"checkpoint": str(setup.file.parent / "copy"), "padding_bytes": padding_bytes}
-    reader = rig.reader(topics.decisions)
+    reader = rig.reader(setup.settings.topics.decisions)
     try:
-        driver.start("copy" if copy else query, setup, **copy)
+        driver.start(query, setup, **arguments)
         answered(rig, scale, setup, reader, rate_per_s, warm_s)
         latencies_ms = answered(rig, scale, setup, reader, rate_per_s, scale.latency_s)
     finally:
@@ -125,11 +137,11 @@ def _report(findings: Findings, rate_per_s: int, found: dict[tuple[str, int], li
         (query, percentile): findings.add(section, f"{query} p{percentile}", "ms", values)
         for (query, percentile), values in found.items()
     }
-    for copy, percentile in product(_QUERIES[1:], _PERCENTILES):
-        has_bar = copy == "copy" and percentile in _BAR_PERCENTILES
+    for copy, percentile in product(_COPIES, _PERCENTILES):
+        has_bar = copy == _COPY and percentile in _BAR_PERCENTILES
         findings.compare(
             f"enforce / {copy}, p{percentile} latency at {rate_per_s}/s",
-            figures["enforce", percentile],
+            figures[_ENFORCE, percentile],
             figures[copy, percentile],
             at_most(_BAR) if has_bar else None,
         )

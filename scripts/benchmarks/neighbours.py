@@ -4,7 +4,8 @@ import re
 import statistics
 import time
 from collections.abc import Iterator
-from threading import Event, Thread
+from itertools import islice
+from threading import Thread
 
 import numpy as np
 from confluent_kafka import Consumer, Producer
@@ -12,7 +13,7 @@ from confluent_kafka import Consumer, Producer
 from gateways.client.clock import now_ms
 from scripts.benchmarks.events import FOUR_CHARGES, ONE_CHARGE, Load, spread
 from scripts.benchmarks.report import Findings, at_most
-from scripts.benchmarks.rig import BenchError, BenchmarkRig, Scale, Setup, SparkDriver
+from scripts.benchmarks.rig import BenchError, BenchmarkRig, Record, Scale, Setup, SparkDriver
 
 PARTITIONS = 1_000
 """Topic-partitions of a wide request: the default of enforce.max_charges_per_event."""
@@ -55,7 +56,7 @@ def _capacity(rig: BenchmarkRig, driver: SparkDriver, run: int) -> float:
     setup = rig.setup(name, f"{name}-requests", FOUR_CHARGES.quotas, enforce=batch)
     if run == 0:
         driver.session(setup)
-    rig.publish(setup.settings.topics.requests, _wide(_BATCH * _BATCHES))
+    rig.publish(setup.settings.topics.requests, islice(_wide_requests(), _BATCH * _BATCHES))
     driver.start("enforce", setup)
     batches = driver.drain(_BATCH * _BATCHES)["batches"][1:]
     speeds: list[float] = [batch["events"] * 1000.0 / batch["batch_ms"] for batch in batches]
@@ -66,17 +67,12 @@ def _others(rig: BenchmarkRig, scale: Scale, driver: SparkDriver, name: str, wid
     """Latencies in ms of the others' requests, after a warm-up that has wide requests too."""
     setup = rig.setup(name, f"{name}-requests", FOUR_CHARGES.quotas)
     reader = rig.reader(setup.settings.topics.decisions)
-    done = Event()
-    wide = Thread(target=_send_wide, args=(rig, setup.settings.topics.requests, wide_per_s, done))
     try:
         driver.start("enforce", setup)
-        wide.start()
-        others_answered(rig, scale, setup, reader, _WARM_S, _OTHERS_PER_S, FOUR_CHARGES)
-        latencies_ms = others_answered(rig, scale, setup, reader, scale.latency_s, _OTHERS_PER_S, FOUR_CHARGES)
+        with rig.sending(setup.settings.topics.requests, wide_per_s, _wide_requests()):
+            others_answered(rig, scale, setup, reader, _WARM_S, _OTHERS_PER_S, FOUR_CHARGES)
+            latencies_ms = others_answered(rig, scale, setup, reader, scale.latency_s, _OTHERS_PER_S, FOUR_CHARGES)
     finally:
-        done.set()
-        if wide.ident is not None:
-            wide.join()
         reader.close()
     driver.stop()
     return latencies_ms
@@ -121,21 +117,9 @@ def _send_others(rig: BenchmarkRig, scale: Scale, topic: str, count: int, per_s:
     producer.flush()
 
 
-def _send_wide(rig: BenchmarkRig, topic: str, per_s: float, done: Event) -> None:
-    producer = Producer({"bootstrap.servers": rig.servers, "linger.ms": 5})
-    start_s, sent = time.monotonic(), 0
-    while per_s and not done.wait(_TICK_S):
-        due = int((time.monotonic() - start_s) * per_s)
-        for key, value in _wide(due - sent):
-            producer.produce(topic, value, key)
-        sent = due
-        producer.poll(0)
-    producer.flush()
-
-
-def _wide(count: int) -> Iterator[tuple[bytes, bytes]]:
-    """Key and value of wide requests, all of one user and of the same partitions."""
+def _wide_requests() -> Iterator[Record]:
+    """Requests of many partitions without end, all of one user and of the same partitions, each sent now."""
     touched = ",".join(f'{{"topic":"wide","partition":{number},"bytes":10}}' for number in range(PARTITIONS))
-    for _ in range(count):
+    while True:
         value = f'{{"api":"Produce","timestamp_ms":{now_ms()},"user":"{_WIDE_USER}","topic_partitions":[{touched}]}}'
         yield f"{_WIDE_USER}|".encode(), value.encode()

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
-from typing import Self
+from threading import Event, Thread
+from typing import NamedTuple, Self
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
@@ -31,8 +33,12 @@ _WORK = Path(".work")
 _END_SECONDS = 30
 _LEADER_SECONDS = 30.0
 _POLL_SECONDS = 0.1
+_TICK_SECONDS = 0.005
 _PRODUCER = {"linger.ms": 5, "queue.buffering.max.messages": 500_000, "compression.type": "none"}
 _CONSUMER = {"group.id": "bench", "enable.auto.commit": False, "log_level": 2}
+
+Record = tuple[bytes, bytes]
+"""Key and value."""
 
 
 class BenchError(SluiceError):
@@ -120,14 +126,26 @@ class BenchmarkRig(AbstractContextManager["BenchmarkRig"]):
         QuotasTable(setup.settings.delta.quotas).create(quotas, "bench", datetime.now(UTC))
         return setup
 
-    def publish(self, topic: str, records: Iterable[tuple[bytes, bytes]]) -> None:
-        """Publish records (key, value) as fast as possible; returns when the broker has them."""
+    def publish(self, topic: str, records: Iterable[Record]) -> None:
+        """Publish records as fast as possible; returns when the broker has them."""
         producer = Producer({"bootstrap.servers": self.servers, **_PRODUCER})
         for number, (key, value) in enumerate(records):
             if number % 50_000 == 0:
                 producer.flush()  # bounds the queue
             producer.produce(topic, value, key)
         producer.flush()
+
+    @contextmanager
+    def sending(self, topic: str, per_s: float, records: Iterator[Record]) -> Iterator[None]:
+        """Publish records at a steady rate while this block runs."""
+        done = Event()
+        thread = Thread(target=_send_until, args=(done, self.servers, topic, per_s, records))
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
     def reader(self, topic: str) -> Consumer:
         """A consumer of the records that a topic receives from now on; the caller closes it."""
@@ -226,6 +244,25 @@ class SparkDriver(AbstractContextManager["SparkDriver"]):
         if "error" in answer:
             raise BenchError(f"the Spark driver can't {command['do']}: {answer['error']}")
         return answer
+
+
+class Drivers(NamedTuple):
+    """Two Spark drivers: one with the job's session, and one with a stock session for the copy."""
+
+    job: SparkDriver
+    stock: SparkDriver
+
+
+def _send_until(done: Event, servers: str, topic: str, per_s: float, records: Iterator[Record]) -> None:
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 5})
+    start_s, sent = time.monotonic(), 0
+    while not done.wait(_TICK_SECONDS):
+        due = int((time.monotonic() - start_s) * per_s)
+        for key, value in islice(records, due - sent):
+            producer.produce(topic, value, key)
+        sent = due
+        producer.poll(0)
+    producer.flush()
 
 
 def _end(consumer: Consumer, topic: str, number: int) -> int:

@@ -1,7 +1,6 @@
 """Throughput: the enforce query against the stateless copy and two plain loops; and the audit query."""
 
 import statistics
-from typing import NamedTuple
 
 from deltalake import DeltaTable
 
@@ -9,7 +8,7 @@ from gateways.client.clock import now_ms
 from scripts.benchmarks.events import ONE_CHARGE, Load, spread
 from scripts.benchmarks.loops import CLIENTS
 from scripts.benchmarks.report import Figure, Findings, at_least
-from scripts.benchmarks.rig import BenchmarkRig, Scale, Setup, SparkDriver
+from scripts.benchmarks.rig import BenchmarkRig, Drivers, Scale, Setup
 
 _BARS = {"1 charge": 0.90, "2 charges": 0.75, "4 charges": 0.50}
 _LOOP_BAR = 3.0
@@ -19,13 +18,6 @@ _UNIT = "requests/s"
 
 COPY = "copy"
 TUNED_COPY = "copy with the job's session and Kafka clients"
-
-
-class Drivers(NamedTuple):
-    """Two Spark drivers: one with the job's session, and one with a stock session for the copy."""
-
-    job: SparkDriver
-    stock: SparkDriver
 
 
 def measure_throughput(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
