@@ -1,5 +1,6 @@
 """`./scripts/run --brokers N`: brokers with the plugin, the job, and real clients that go as fast as they are let."""
 
+import math
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -24,6 +25,7 @@ from scripts.testbed.job import Json, Sections, SluiceJob, quotas_in, storage_in
 from scripts.testbed.work_folder import work_folder
 from sinks.tables.quotas import QuotasTable
 from sinks.topics import ensure_topics
+from state.quotas.entity import EntityName
 from state.quotas.kinds import QuotaKind
 from streaming.cli.job_settings import announced_run
 
@@ -37,6 +39,7 @@ _CLIENTS = {f"{library}-{role}r": (library, role) for role in _KINDS for library
 """Client-id -> the library and what its client does."""
 
 _LINE_SECONDS = 5.0
+_LIMITS_SECONDS = 5.0
 _POLL_SECONDS = 0.5
 
 
@@ -71,7 +74,8 @@ def run_with_brokers(
             client.stop()
         with waiting(console, lambda: "for the job to stop"):
             job.stop()
-        print(*summary_lines(_uses(clients, QuotasTable(job.settings.delta.quotas))), sep="\n", flush=True)
+        limits = _Limits(QuotasTable(job.settings.delta.quotas))
+        print(*summary_lines(limits.uses(clients, time.monotonic())), sep="\n", flush=True)
         return code
 
 
@@ -102,16 +106,25 @@ def _client(folder: Path, cluster: Cluster, name: str) -> FullSpeedClient:
     return FullSpeedClient(folder, name, library, role, cluster.bootstrap_servers, _TOPIC)
 
 
-def _uses(clients: Sequence[FullSpeedClient], table: QuotasTable) -> list[ClientUse]:
-    """What the clients got, and their limits as they are set now: `sluice quotas alter` changes them."""
-    limits = {(entry.entity.client_id, entry.kind): entry.value for entry in table.entries()}
-    uses = []
-    for client in clients:
-        _, role = _CLIENTS[client.name]
-        kind = _KINDS[role]
-        limit = limits.get((client.name, kind))
-        uses.append(ClientUse(client.name, kind.value, limit, client.samples(), client.errors()))
-    return uses
+class _Limits:
+    """The clients' limits as they are set now, read again every few seconds: `sluice quotas alter` changes them."""
+
+    def __init__(self, table: QuotasTable) -> None:
+        self._table = table
+        self._read_s = -math.inf
+        self._limits: dict[tuple[EntityName, QuotaKind], float] = {}
+
+    def uses(self, clients: Sequence[FullSpeedClient], now_s: float) -> list[ClientUse]:
+        """What the clients got, with their limits."""
+        if now_s - self._read_s >= _LIMITS_SECONDS:
+            self._limits = {(entry.entity.client_id, entry.kind): entry.value for entry in self._table.entries()}
+            self._read_s = now_s
+        return [self._use(client, _KINDS[_CLIENTS[client.name][1]]) for client in clients]
+
+    def _use(self, client: FullSpeedClient, kind: QuotaKind) -> ClientUse:
+        return ClientUse(
+            client.name, kind.value, self._limits.get((client.name, kind)), client.samples(), client.errors()
+        )
 
 
 def _show(
@@ -129,7 +142,7 @@ def _show(
     Raises RunError when the job ends by itself, BrokerError when the last broker does.
     """
     begun = shown = time.monotonic()
-    table = QuotasTable(job.settings.delta.quotas)
+    limits = _Limits(QuotasTable(job.settings.delta.quotas))
     with ExitStack() as stack:
         live = stack.enter_context(Live(console=console, auto_refresh=False)) if console.is_terminal else None
         while not stop.wait(_POLL_SECONDS) and time.monotonic() - begun < seconds:
@@ -144,7 +157,7 @@ def _show(
             if live is None and time.monotonic() - shown < _LINE_SECONDS:
                 continue
             shown = time.monotonic()
-            uses, shares, at_ms = _uses(clients, table), heartbeats.shares(), time.time_ns() // 1_000_000
+            uses, shares, at_ms = limits.uses(clients, shown), heartbeats.shares(), time.time_ns() // 1_000_000
             if live is not None:
                 live.update(clients_table(uses, shares, at_ms), refresh=True)
             else:
