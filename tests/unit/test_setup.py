@@ -3,11 +3,13 @@
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from scripts.testbed.job import wait_until
 from streaming.java.jars import REPOSITORY
 
 INSTALL = "-m pip install --require-hashes -r requirements.lock"
@@ -23,10 +25,10 @@ def project(tmp_path: Path) -> Path:
     return project
 
 
-def _setup(project: Path, path: str | None = None) -> subprocess.CompletedProcess[str]:
+def _setup(project: Path, path: str | None = None, command: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     environment = os.environ | ({"PATH": path} if path else {})
     return subprocess.run(
-        ["/bin/bash", project / "scripts" / "setup"],
+        ["/bin/bash", project / "scripts" / "setup", *command],
         env=environment,
         capture_output=True,
         text=True,
@@ -127,6 +129,46 @@ def test_two_starts_at_once_install_once(project: Path) -> None:
     calls = (project / ".venv" / "calls").read_text().splitlines()
     assert calls.count(INSTALL) == 1
     assert calls.count("-m streaming.java.jars") == 2
+
+
+def test_packages_that_cannot_be_installed_are_one_clear_line(project: Path) -> None:
+    _made_ready(project)
+    (project / ".venv" / "setup.stamp").unlink()
+    _program(project / ".venv" / "bin", "python", '[[ $2 == pip ]] || exit 0; echo "ERROR: no network"; exit 1')
+
+    done = _setup(project, command=("touch", str(project / "ran")))
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[1:] == [
+        "setup: packages can't be installed: ERROR: no network; check the network, then try again; "
+        "all of it: .venv/setup.log"
+    ]
+    assert not (project / "ran").exists()
+
+
+def test_a_command_given_runs_when_all_is_ready(project: Path) -> None:
+    _made_ready(project)
+
+    done = _setup(project, command=("bash", "-c", 'echo "$@"; exit 3', "-", "a b", "c"))
+
+    assert (done.returncode, done.stdout, done.stderr) == (3, "a b c\n", "")
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_the_installation_too(project: Path, sent: signal.Signals, code: int) -> None:
+    _made_ready(project)
+    (project / ".venv" / "setup.stamp").unlink()
+    install = '[[ $2 == pip ]] || exit 0; echo "$$" >.venv/pid.new; mv .venv/pid.new .venv/pid; exec sleep 60'
+    _program(project / ".venv" / "bin", "python", install)
+    starting = subprocess.Popen(["/bin/bash", str(project / "scripts" / "setup"), "touch", str(project / "ran")])
+    pid = project / ".venv" / "pid"
+    wait_until(pid.exists, 30)
+
+    starting.send_signal(sent)
+
+    assert starting.wait(timeout=30) == code
+    assert not Path(f"/proc/{pid.read_text().strip()}").exists()
+    assert not (project / "ran").exists()
 
 
 def test_the_scripts_are_executable() -> None:
