@@ -58,10 +58,10 @@ _LOOKED_UP_BY = ("decision_id", *SOURCE_COLUMNS, "timestamp_ms", "decided_at_ms"
 _DECISION_ID = r"^(.+)-(\d+)-(\d+)$"
 """`topic-partition-offset`, where the topic may have dashes and digits of its own."""
 
-_MAX_CHARGES = 4 * MAX_ENTRIES
+MAX_CHARGES = 4 * MAX_ENTRIES
 """More than any request leads to: each of its entries is charged to one topic quota and its shadow at most."""
 
-_MAX_VALUE = 1e30
+MAX_VALUE = 1e30
 """Larger than any amount of a request; sums of amounts stay finite."""
 
 _MAX_DOUBLE = 1.7976931348623157e308
@@ -121,10 +121,10 @@ def _faults(bounds: TimeBounds) -> list[Column]:
             "verdict",
             "is no verdict",
         ),
-        fault(F.size(charges) > _MAX_CHARGES, "charges", f"has more than {_MAX_CHARGES} entries"),
+        fault(F.size(charges) > MAX_CHARGES, "charges", f"has more than {MAX_CHARGES} entries"),
         fault(F.size(F.array_except(charges.quota, _quotas())) > 0, "charges.quota", "is no quota"),
         fault(F.size(F.array_except(charges.mode, _modes())) > 0, "charges.mode", f"is not null or {Mode.SHADOW}"),
-        fault(_exceeds(charges.value, _MAX_VALUE), "charges.value", f"is no number up to {_MAX_VALUE:.0e}"),
+        fault(_exceeds(charges.value, MAX_VALUE), "charges.value", f"is no number up to {MAX_VALUE:.0e}"),
         *numbers,
         fault(_has_long_name(charges), "charges.entity", f"has a name of more than {MAX_NAME_LENGTH} characters"),
         fault(F.size(waits) > MAX_APPLIED_WAITS, "throttled_by", f"has more than {MAX_APPLIED_WAITS} entries"),

@@ -106,8 +106,8 @@ def measure_decisions(decisions: DataFrame, window_s: int) -> DataFrame:
     in_window_ms = F.expr(f"pmod(timestamp_ms, {window_ms})")
     window_start = F.timestamp_millis(F.col("timestamp_ms") - in_window_ms)
     # Time, then offset, as one number: with a struct Spark sorts all charges instead of hashing them, and a decimal
-    # takes as long as the rest. Only decisions of one millisecond need the offset: as many low bits of it as are free.
-    offsets = 2 ** (_ORDER_BITS - window_ms.bit_length())
+    # takes as long as the rest.
+    offsets = order_offsets(window_ms)
     order = in_window_ms * F.lit(offsets) + F.col("source_offset") % F.lit(offsets)
     grouped = charges.groupBy(
         window_start.alias("window_start"),
@@ -136,6 +136,17 @@ def measure_decisions(decisions: DataFrame, window_s: int) -> DataFrame:
         _named(1).alias("rate_metric"),
         F.to_date("window_start").alias("date"),
     )
+
+
+def order_offsets(window_ms: int) -> int:
+    """The offsets that the order of a window's decisions tells apart, at `in_window_ms * offsets + offset % offsets`.
+
+    Only decisions of one millisecond need the offset: as many low bits of it as are free.
+
+    >>> order_offsets(60_000) == 2**46
+    True
+    """
+    return 1 << (_ORDER_BITS - window_ms.bit_length())
 
 
 def merge_metrics(measured: pa.Table, path: str, storage_options: Mapping[str, str], commit: Commit) -> None:
