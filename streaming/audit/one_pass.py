@@ -218,6 +218,8 @@ class _Part:
         plan = self._plan
         ours = records.filter(pc.equal(records["topic"], plan.topic))
         self._others += len(records) - len(ours)
+        self._epochs.append(ours.select(["partition", "epoch", "offset"]))
+        ours = ours.filter(pc.invert(_are_markers(ours)))
         if not len(ours):
             return
         read_at_ms = ours["read_at"][0].cast(pa.timestamp("ms", "UTC"), safe=False).value
@@ -228,7 +230,6 @@ class _Part:
         partitions, offsets = (rows[name].to_numpy() for name in SOURCE_COLUMNS[1:])
         for partition in np.unique(partitions).tolist():
             self._offsets[partition].append(offsets[partitions == partition])
-        self._epochs.append(ours.select(["partition", "epoch", "offset"]))
 
     def result(self) -> TaskResult:
         """What was done, once all records are taken."""
@@ -252,6 +253,12 @@ class _Part:
             for span in spans.to_pylist()
             if span["epoch"] is not None
         ]
+
+
+def _are_markers(records: pa.Table) -> pa.ChunkedArray:
+    """Which records only say from where on a newer driver writes: those with an epoch and without a value."""
+    epochs = [header for header in pc.unique(records["epoch"]).to_pylist() if read_epoch(header) is not None]
+    return pc.and_(pc.is_null(records["value"]), pc.is_in(records["epoch"], pa.array(epochs, pa.binary())))
 
 
 def _as_stream(table: pa.Table) -> bytes:
