@@ -321,7 +321,7 @@ def test_a_batch_with_a_fault_leaves_no_file_of_the_pass_behind(spark: SparkSess
 def test_a_repeated_batch_changes_nothing(
     spark: SparkSession, tables: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as after a crash before Spark had noted that it was done. All its events have answers, so Spark judges it."""
+    """Such as after a crash before Spark noted that it was done. All its events have answers, so Spark judges it."""
     batch = records(spark, as_records(some_decisions(50, seed=1)))
     with monkeypatch.context() as patch:
         one_pass_only(patch)
