@@ -53,11 +53,18 @@ class Driver:
         return {"spark": self._spark.version}
 
     def start(
-        self, query: str, settings: str, checkpoint: str = "", padding_bytes: int = 0, tuned: bool = False
+        self,
+        query: str,
+        settings: str,
+        checkpoint: str = "",
+        padding_bytes: int = 0,
+        tuned: bool = False,
+        audited: bool = False,
     ) -> Json:
-        """Start a query: `enforce`, `audit`, `both` of them or `copy`; the last three arguments are for the copy.
+        """Start a query: `enforce`, `audit`, `both` of them or `copy`; checkpoint, padding and `tuned` are for the copy.
 
-        Of both, the batches are those of the audit query, which is the last to have done with an event.
+        Of both, the batches are those of the audit query, the last to have done with an event. An `audited`
+        enforce query has the audit query beside it too, and the batches are its own.
         """
         loaded = with_pages(load_settings(Path(settings)))
         self._cpu_before, self._began_s = jvm_cpu_s(self._jvm()), time.monotonic()
@@ -69,9 +76,10 @@ class Driver:
         stops = []
         if query in ("enforce", "both"):
             stops.append(self._start_enforce(loaded))
-        if query in ("audit", "both"):
+        if query in ("audit", "both") or audited:
             audit = AuditQuery(self._spark, loaded)
-            self._query = audit.start()
+            started = audit.start()
+            self._query = self._query if audited else started
             stops.append(audit.stop)
         self._stop = lambda: [stop() for stop in stops]
         return {}

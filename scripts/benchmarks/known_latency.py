@@ -17,15 +17,17 @@ _BARS = {50: 1.5, 99: 2.0}
 _WRITTEN_BAR = 1.3
 _WARM_S = 10.0
 _BATCHES = 20
+_AUDIT_TRIGGER_S = 10
+"""The default of `audit.trigger_s`, which most setups of the bench do without."""
 
 
 def measure_known_latency(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
-    """(k) p50 and p99 with few and with many known entities, in turns, and the bytes of the changelog."""
+    """(k) p50 and p99 with few and with many known entities, in turns, audit on; and the bytes of the changelog."""
     counts = sorted({min(scale.known[-1], _FEW), scale.known[-1]})
     latencies: dict[tuple[int, int], list[float]] = {}
     last: dict[int, int] = {}
     with rig.driver() as driver:
-        jobs = [known_job(rig, scale, driver, count, "latency") for count in counts]
+        jobs = [_audited_job(rig, scale, driver, count) for count in counts]
         for run in range(scale.runs + 1):
             for job in jobs:
                 found_ms, last[job.users] = _run(rig, scale, driver, job)
@@ -47,13 +49,21 @@ def measure_known_latency(rig: BenchmarkRig, scale: Scale, findings: Findings) -
         findings.add(section, f"{users} known entities, changelog / charged pages", "of 1", [ratio], written_bar)
 
 
+def _audited_job(rig: BenchmarkRig, scale: Scale, driver: SparkDriver, users: int) -> Entities:
+    """A job that knows these users, with the decisions that made them known in its tables."""
+    job = known_job(rig, scale, driver, users, "latency", audit={"trigger_s": _AUDIT_TRIGGER_S})
+    driver.start("audit", job.setup)
+    driver.drain(users)
+    return job
+
+
 def _run(rig: BenchmarkRig, scale: Scale, driver: SparkDriver, job: Entities) -> tuple[list[int], int]:
     """Latencies in ms of requests of the known entities in turn, and how many the last micro-batches had."""
     settings = job.setup.settings
     reader = rig.reader(settings.topics.decisions)
     users = replace(scale, users=job.users)
     try:
-        driver.start("enforce", job.setup)
+        driver.start("enforce", job.setup, audited=True)
         answered(rig, users, job.setup, reader, _RATE_PER_S, _WARM_S)
         found_ms = answered(rig, users, job.setup, reader, _RATE_PER_S, scale.latency_s)
     finally:

@@ -11,6 +11,7 @@ from gateways.client.clock import now_ms
 from scripts.benchmarks.events import ONE_CHARGE, Users, hot, spread, zipf
 from scripts.benchmarks.report import Figure, Findings, at_most
 from scripts.benchmarks.rig import BenchError, BenchmarkRig, Scale, Setup, SparkDriver
+from scripts.testbed.job import Json
 from scripts.testbed.work_folder import folder_bytes
 from state.arithmetic.charge import Charge
 from state.quotas.kinds import QuotaKind, QuotaSettings
@@ -101,11 +102,13 @@ def measure_state(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
         findings.compare(name, figures[most, start], figures[1, start], bar if most == _FLAT_TO else None)
 
 
-def known_job(rig: BenchmarkRig, scale: Scale, driver: SparkDriver, users: int, kind: str = "known") -> Entities:
-    """A job that has decided one request of each of `users` users."""
+def known_job(
+    rig: BenchmarkRig, scale: Scale, driver: SparkDriver, users: int, kind: str = "known", **sections: Json
+) -> Entities:
+    """A job that has decided one request of each of `users` users; `sections` are settings of its own."""
     name = f"{kind}-{users}-{now_ms()}"
     batch = {"max_offsets_per_trigger": scale.batch_events}
-    job = Entities(rig.setup(name, f"{name}-requests", ONE_CHARGE.quotas, enforce=batch), users)
+    job = Entities(rig.setup(name, f"{name}-requests", ONE_CHARGE.quotas, enforce=batch, **sections), users)
     driver.session(job.setup)
     if users:
         job.publish(rig, spread(users, users))
