@@ -61,7 +61,7 @@ class Driver:
         tuned: bool = False,
         audited: bool = False,
     ) -> Json:
-        """Start a query: `enforce`, `audit`, `both` of them or `copy`; checkpoint, padding and `tuned` are for the copy.
+        """Start `enforce`, `audit`, `both` of them or `copy`; checkpoint, padding and `tuned` are for the copy.
 
         Of both, the batches are those of the audit query, the last to have done with an event. An `audited`
         enforce query has the audit query beside it too, and the batches are its own.

@@ -25,6 +25,7 @@ from configs.errors import InvalidSettingsError
 from scripts.benchmarks.beside_kafka import measure_beside_kafka
 from scripts.benchmarks.cpu import measure_lookup, measure_stages
 from scripts.benchmarks.events import LOADS
+from scripts.benchmarks.executors import measure_executors
 from scripts.benchmarks.invented_names import measure_invented_names
 from scripts.benchmarks.known_latency import measure_known_latency
 from scripts.benchmarks.latency import measure_latency
@@ -58,6 +59,7 @@ MEASURES: dict[str, tuple[str, Measure]] = {
     "l": ("throughput by pages", measure_pages),
     "m": ("neighbours of a user with wide requests", measure_neighbours),
     "n": ("neighbours of a client that invents names", measure_invented_names),
+    "o": ("throughput of a small Spark cluster", measure_executors),
 }
 
 _PACKAGES = ("pyspark", "delta-spark", "pandas", "pyarrow", "numpy", "msgspec", "kafka-python", "confluent-kafka")

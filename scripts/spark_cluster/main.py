@@ -91,7 +91,7 @@ def run_cluster(options: ClusterOptions) -> int:
         brokers = stack.enter_context(Cluster(folder / "brokers", _BROKERS))
         spark = stack.enter_context(SparkCluster(folder / "spark", _WORKERS, environment, _WORKER_MEMORY))
         storage = hdfs.url if hdfs is not None else (folder / "shared").as_uri()
-        layers = _layers(storage, spark.url, brokers.bootstrap_servers, environment)
+        layers = _layers(storage, spark, brokers.bootstrap_servers)
         run = _Run(options, folder, _Parts(spark, brokers, hdfs), layers, stop)
         stack.callback(run.close)
         return run.run()
@@ -241,7 +241,7 @@ class _Run:
         wait_until(lambda: self._stop.is_set() or done(), seconds)
 
 
-def _layers(storage: str, master: str, bootstrap_servers: str, environment: EnvironmentFolder) -> Sequence[Sections]:
+def _layers(storage: str, spark: SparkCluster, bootstrap_servers: str) -> Sequence[Sections]:
     return [
         {
             "enforce": {"checkpoint": f"{storage}/checkpoints/enforce", "shuffle_partitions": _WORKERS},
@@ -251,16 +251,10 @@ def _layers(storage: str, master: str, bootstrap_servers: str, environment: Envi
             "topics": {"partitions": 1, "replication_factor": _BROKERS},
             "kafka": {"bootstrap.servers": bootstrap_servers},
             "health": {"port": 0},
-            "spark": {
-                "spark.master": master,
-                "spark.driver.host": "127.0.0.1",
-                "spark.driver.bindAddress": "127.0.0.1",
+            "spark": spark.settings(_WORKERS)
+            | {
                 "spark.driver.memory": "768m",
                 "spark.executor.memory": "640m",
-                "spark.executor.cores": "1",
-                "spark.cores.max": str(_WORKERS),
-                "spark.executorEnv.PYTHONPATH": environment.pythonpath,
-                "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1",
                 "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
                 "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
                 f"spark.hadoop.{_BEST_EFFORT}": "true",

@@ -11,7 +11,7 @@ import psutil
 
 from scripts.spark_cluster.environment import EnvironmentFolder
 from scripts.testbed.broker import free_ports
-from scripts.testbed.job import wait_until
+from scripts.testbed.job import Json, wait_until
 from scripts.testbed.processes import Child, descendants
 
 _HOST = "127.0.0.1"
@@ -60,6 +60,18 @@ class SparkCluster:
     def url(self) -> str:
         """The value of `spark.master`."""
         return f"spark://{_HOST}:{self._port}"
+
+    def settings(self, executors: int) -> Json:
+        """The section `spark` of a job with so many executors of one core."""
+        return {
+            "spark.master": self.url,
+            "spark.driver.host": _HOST,
+            "spark.driver.bindAddress": _HOST,
+            "spark.executor.cores": "1",
+            "spark.cores.max": str(executors),
+            "spark.executorEnv.PYTHONPATH": self._environment.pythonpath,
+            "spark.executorEnv.SPARK_LOCAL_IP": _HOST,
+        }
 
     def executors(self) -> list[int]:
         """Process ids of the executors of the driver that came first of those that run; a standby comes later."""
