@@ -9,7 +9,7 @@ from math import ceil
 DECIDE_US = {1: 64.0, 2: 84.0, 4: 163.0}
 """Core-microseconds of a request by its charges: two cores over the throughput of the enforce query, with broker."""
 
-AUDIT_US = 140.0
+AUDIT_US = 52.0
 """Core-microseconds of a decision: two cores over the throughput of the audit query."""
 
 ENTITY_US = 1.6
