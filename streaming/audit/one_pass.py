@@ -10,8 +10,6 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from functools import reduce
-from operator import or_
 from typing import NamedTuple
 
 import msgspec
@@ -19,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -41,8 +39,11 @@ _FILE_ROWS = 50_000
 _CHUNK_ROWS = 50_000
 """Records that a task has in memory at once."""
 
-_MAX_WIDTH = 10_000_000
-"""Most offsets between the first and the last answered event: beyond it an answer is old, or forged."""
+_MAX_KNOWN = 10_000_000
+"""Most rows that are looked up at once; if answered events are farther apart, one is old, or forged."""
+
+_MAX_SPANS = 200
+"""More source partitions than that are looked up without their names, which would make too large a condition."""
 
 _WRITER_VERSION = 2
 """Delta's protocol without any feature that files would have to heed: constraints, column mapping and the like."""
@@ -171,7 +172,10 @@ class OnePass:
             return f"it has more than {MAX_MERGED_ROWS} rows of metrics"
         if fenced(_epoch_spans(results)):
             return "it has decisions of a driver that was replaced"
-        if not _are_first_answers(delta, topic, _offsets(results)):
+        offsets = _offsets(results)
+        if _most_known(offsets) > _MAX_KNOWN:
+            return "it answers events that are far apart"
+        if offsets and not _are_first_answers(delta, topic, offsets):
             return "an event is answered twice"
         return None
 
@@ -298,15 +302,28 @@ def _are_first_answers(delta: DeltaTable, topic: str, offsets: _Offsets) -> bool
     """Whether each of these source records of a topic has one row at most, those of the table included."""
     if any(len(np.unique(answered)) < len(answered) for answered in offsets.values()):
         return False
-    if not offsets or sum(int(answered.max() - answered.min()) for answered in offsets.values()) > _MAX_WIDTH:
-        return not offsets
-    names = SOURCE_COLUMNS[1:]
-    partition, offset = map(pc.field, names)
-    spans = (
-        (partition == number) & (offset >= int(answered.min())) & (offset <= int(answered.max()))
-        for number, answered in offsets.items()
-    )
-    ours = (pc.field(SOURCE_COLUMNS[0]) == topic) & reduce(or_, spans)
-    known = delta.to_pyarrow_dataset().to_table(list(names), ours)
-    partitions, rows = (known[name].to_numpy() for name in names)
+    known = QueryBuilder().register("decisions", delta).execute(_known_query(topic, offsets)).read_all()
+    partitions, rows = (pa.chunked_array(known[name]).to_numpy() for name in SOURCE_COLUMNS[1:])
     return not any(np.isin(rows[partitions == number], answered).any() for number, answered in offsets.items())
+
+
+def _known_query(topic: str, offsets: _Offsets) -> str:
+    """SQL for the table's rows near these source records. DataFusion skips files in Rust, PyArrow one by one."""
+    spans = [(number, int(answered.min()), int(answered.max())) for number, answered in offsets.items()]
+    if len(spans) <= _MAX_SPANS:
+        near = [
+            f"source_partition = {number} AND source_offset BETWEEN {first} AND {last}" for number, first, last in spans
+        ]
+    else:
+        near = [f"source_offset BETWEEN {min(first for _, first, _ in spans)} AND {max(last for *_, last in spans)}"]
+    quoted = topic.replace("'", "''")
+    where = " OR ".join(f"({condition})" for condition in near)
+    return f"SELECT source_partition, source_offset FROM decisions WHERE source_topic = '{quoted}' AND ({where})"  # noqa: S608 - numbers and a quoted text
+
+
+def _most_known(offsets: _Offsets) -> int:
+    """Most rows that the table can have near these source records."""
+    first, last = ([int(bound(answered)) for answered in offsets.values()] for bound in (np.min, np.max))
+    if len(offsets) > _MAX_SPANS:
+        return (max(last) - min(first) + 1) * len(offsets)
+    return sum(last) - sum(first) + len(offsets)
