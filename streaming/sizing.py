@@ -96,7 +96,7 @@ def size(load: Load) -> Sizing:
 
     >>> sizing = size(Load(requests_per_s=20_000, entities=2_000_000, charges=2, gateways=8, batch_s=2))
     >>> sizing.jobs, sizing.gateways, sizing.job.gateways, sizing.job.cores
-    (3, 9, 3, 4)
+    (3, 9, 3, 3)
     """
     jobs = 1
     while _busy(part := _part(load, jobs)) > BUSY or part.gateways > MOST_GATEWAYS:
@@ -129,7 +129,7 @@ def job_size(load: Load) -> JobSize:
 
     >>> job = job_size(Load(requests_per_s=10_000, entities=1_000_000, charges=2, gateways=4, batch_s=2))
     >>> round(job.decide_cores, 2), round(job.entity_cores, 2), round(job.audit_cores, 2), job.cores
-    (0.84, 0.73, 1.4, 6)
+    (0.84, 0.73, 0.52, 5)
     """
     pages = pages_for(load.entities)
     charged = charged_pages(load.requests_per_s * load.batch_s * load.charges, pages)
