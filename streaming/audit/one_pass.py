@@ -37,7 +37,11 @@ _FILE_ROWS = 50_000
 """Decisions that are worth a task and a file of their own."""
 
 _CHUNK_ROWS = 50_000
-"""Records that a task has in memory at once."""
+"""Records that a task has in memory at once, if they aren't large."""
+
+_CHUNK_BYTES = 64 * 1024 * 1024
+"""Bytes of records from which on a task has no more of them in memory: a forged decision may be as large as Kafka
+takes records."""
 
 _MAX_KNOWN = 10_000_000
 """Most rows that are looked up at once; if answered events are farther apart, one is old, or forged."""
@@ -199,7 +203,7 @@ def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     held: list[pa.RecordBatch] = []
     for batch in batches:
         held.append(batch)
-        if sum(map(len, held)) >= _CHUNK_ROWS:
+        if sum(map(len, held)) >= _CHUNK_ROWS or sum(part.nbytes for part in held) >= _CHUNK_BYTES:
             yield pa.Table.from_batches(held)
             held = []
     if held:
@@ -215,14 +219,14 @@ class _Part:
         self._decisions = self._others = 0
         self._measures: list[pa.Table] = []
         self._offsets: dict[int, list[npt.NDArray[np.int64]]] = defaultdict(list)
-        self._epochs: list[pa.Table] = []
+        self._epochs: dict[tuple[int, bytes], tuple[int, int]] = {}
 
     def take(self, records: pa.Table) -> None:
         """Write the decisions among these records. Raises DoubtError."""
         plan = self._plan
         ours = records.filter(pc.equal(records["topic"], plan.topic))
         self._others += len(records) - len(ours)
-        self._epochs.append(ours.select(["partition", "epoch", "offset"]))
+        self._note_epochs(ours)
         ours = ours.filter(pc.invert(_are_markers(ours)))
         if not len(ours):
             return
@@ -244,19 +248,15 @@ class _Part:
             self._files.close(),
             _as_stream(self._measures[0]) if self._measures else None,
             {partition: np.concatenate(offsets).tobytes() for partition, offsets in self._offsets.items()},
-            self._epochs_read(),
+            [(partition, header, *span) for (partition, header), span in self._epochs.items()],
         )
 
-    def _epochs_read(self) -> list[tuple[int, bytes, int, int]]:
-        if not self._epochs:
-            return []
-        records = pa.concat_tables(self._epochs)
+    def _note_epochs(self, records: pa.Table) -> None:
+        """Only what is an epoch: other headers may be of any length, and each different."""
         spans = records.group_by(["partition", "epoch"]).aggregate([("offset", "min"), ("offset", "max")])
-        return [
-            (span["partition"], span["epoch"], span["offset_min"], span["offset_max"])
-            for span in spans.to_pylist()
-            if span["epoch"] is not None
-        ]
+        for span in spans.to_pylist():
+            if read_epoch(span["epoch"]) is not None:
+                _widen(self._epochs, (span["partition"], span["epoch"]), span["offset_min"], span["offset_max"])
 
 
 def _are_markers(records: pa.Table) -> pa.ChunkedArray:
@@ -281,13 +281,17 @@ def _epoch_spans(results: Sequence[TaskResult]) -> list[EpochSpan]:
     """Where the micro-batch has which epochs; a partition of the topic may have been read by several tasks."""
     spans: dict[tuple[int, bytes], tuple[int, int]] = {}
     for partition, header, first, last in (span for result in results for span in result.epochs):
-        known_first, known_last = spans.get((partition, header), (first, last))
-        spans[partition, header] = min(first, known_first), max(last, known_last)
+        _widen(spans, (partition, header), first, last)
     return [
         EpochSpan(partition, epoch, *span)
         for (partition, header), span in spans.items()
         if (epoch := read_epoch(header)) is not None
     ]
+
+
+def _widen(spans: dict[tuple[int, bytes], tuple[int, int]], key: tuple[int, bytes], first: int, last: int) -> None:
+    known_first, known_last = spans.get(key, (first, last))
+    spans[key] = min(first, known_first), max(last, known_last)
 
 
 def _offsets(results: Sequence[TaskResult]) -> _Offsets:

@@ -400,8 +400,10 @@ def test_a_table_that_an_operator_changed_is_left_to_spark(spark: SparkSession, 
     assert last["engineInfo"].startswith("Apache-Spark")
 
 
-def task(settings: Settings, columns: pa.Schema, decided: Sequence[Json]) -> TaskResult:
-    """What one task makes of decisions, in this process."""
+def task(
+    settings: Settings, columns: pa.Schema, decided: Sequence[Json], headers: Sequence[bytes | None] = ()
+) -> TaskResult:
+    """What one task makes of decisions with these epochs, in this process."""
     table, count = decisions_table(settings.delta.decisions), len(decided)
     plan = Plan(DEFAULTS.topics.decisions, REQUESTS, BOUNDS, table.path, {}, columns, table.looked_up_by, window_s=60)
     batch = pa.record_batch(
@@ -411,7 +413,7 @@ def task(settings: Settings, columns: pa.Schema, decided: Sequence[Json]) -> Tas
             "offset": range(count),
             "value": [text(one) for one in decided],
             "read_at": pa.array([READ_AT_MS * 1000] * count, pa.timestamp("us", "UTC")),
-            "epoch": pa.array([None] * count, pa.binary()),
+            "epoch": pa.array(headers or [None] * count, pa.binary()),
         }
     )
     (answer,) = write_part((batch.slice(row, 1) for row in range(count)), plan)
@@ -437,6 +439,35 @@ def test_a_task_takes_its_records_in_chunks(
     assert (result.decisions, len(result.files), parquet_files(tables)) == (40, 1, 1)
     assert result.measures is not None
     assert pa.ipc.open_stream(result.measures).read_all()["count"].to_pylist() == [40]
+
+
+def test_a_task_has_few_large_records_in_memory_at_once(
+    tables: Settings, columns: pa.Schema, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forged decisions may be as large as Kafka takes records."""
+    taken: list[int] = []
+
+    def read_and_count(values: Sequence[bytes | None], *more: Any) -> pa.Table:
+        taken.append(len(values))
+        return read_rows(values, *more)
+
+    monkeypatch.setattr("streaming.audit.one_pass._CHUNK_BYTES", 100_000)
+    monkeypatch.setattr("streaming.audit.one_pass.read_rows", read_and_count)
+
+    result = task(tables, columns, [decision(offset) | {"new": "x" * 40_000} for offset in range(8)])
+
+    assert taken == [3, 3, 2]
+    assert result.decisions == 8
+
+
+def test_a_header_that_is_no_epoch_is_kept_nowhere(tables: Settings, columns: pa.Schema) -> None:
+    """Headers can be forged too: as long as records, and each different."""
+    job = [Epoch("job", number).header() for number in (1, 2)]
+    headers = [b"x" * 1_000, job[0], b"y" * 1_000, job[1], job[1], None]
+
+    result = task(tables, columns, [decision(offset) for offset in range(6)], headers)
+
+    assert sorted(result.epochs) == [(0, job[0], 1, 1), (0, job[1], 3, 4)]
 
 
 def test_a_task_that_cannot_write_leaves_it_to_spark(
