@@ -2,13 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from pyspark.sql.streaming.query import StreamingQuery
 
-from streaming.runtime.progress import summarize, write_status
+from streaming.runtime.progress import QueryProgress, summarize, write_status
 
 
-def progress(latest: str | None, end: str | None) -> dict[str, object]:
+def progress(latest: str | None = None, end: str | None = None) -> dict[str, Any]:
     return {
         "name": "enforce",
         "batchId": 4,
@@ -17,6 +19,107 @@ def progress(latest: str | None, end: str | None) -> dict[str, object]:
         "durationMs": {"triggerExecution": 120},
         "sources": [{"latestOffset": latest, "endOffset": end}],
     }
+
+
+class Reports:
+    """Spark's reports on a query."""
+
+    def __init__(self) -> None:
+        self.lists_read = 0
+        self._reports: list[dict[str, Any]] = []
+
+    def add(self, batch_id: int, events: int) -> None:
+        """The next report, a second after the one before."""
+        timestamp = f"2026-01-01T00:00:{len(self._reports):02}.000Z"
+        self._reports.append(progress() | {"batchId": batch_id, "numInputRows": events, "timestamp": timestamp})
+
+    @property
+    def lastProgress(self) -> Any:  # noqa: N802 # Spark's name
+        return self._reports[-1] if self._reports else None
+
+    @property
+    def recentProgress(self) -> list[Any]:  # noqa: N802 # Spark's name
+        self.lists_read += 1
+        return self._reports[-100:]
+
+
+@pytest.fixture
+def reports() -> Reports:
+    return Reports()
+
+
+def ids(followed: QueryProgress) -> list[int]:
+    return [batch["batch_id"] for batch in followed.new_batches()]
+
+
+def followed(reports: Reports) -> QueryProgress:
+    return QueryProgress(cast(StreamingQuery, reports))
+
+
+def test_each_micro_batch_with_events_is_there_once(reports: Reports) -> None:
+    """Also those that ended one after another between two looks."""
+    query = followed(reports)
+    assert ids(query) == []
+    reports.add(0, events=10)
+    assert ids(query) == [0]
+    assert ids(query) == []
+    for number in (1, 2, 3):
+        reports.add(number, events=10)
+    assert ids(query) == [1, 2, 3]
+
+
+def test_the_first_micro_batch_after_an_idle_time_is_there(reports: Reports) -> None:
+    """While it is idle, Spark reports the number that the next micro-batch has then."""
+    query = followed(reports)
+    reports.add(0, events=10)
+    assert ids(query) == [0]
+    for _ in range(2):
+        reports.add(1, events=0)
+        assert ids(query) == []
+
+    reports.add(1, events=10)
+
+    assert ids(query) == [1]
+
+
+def test_a_micro_batch_that_ended_before_an_idle_time_is_there(reports: Reports) -> None:
+    query = followed(reports)
+    reports.add(0, events=10)
+    reports.add(1, events=10)
+    reports.add(2, events=0)
+
+    assert ids(query) == [0, 1]
+
+
+def test_a_query_that_goes_on_from_a_checkpoint_begins_with_its_number(reports: Reports) -> None:
+    query = followed(reports)
+    reports.add(57, events=10)
+
+    assert ids(query) == [57]
+
+
+def test_all_reports_are_read_only_if_one_was_missed(reports: Reports) -> None:
+    """There are up to 100, and to bring them over from Java takes a good part of a core if it is done all the time."""
+    query = followed(reports)
+    reports.add(0, events=10)
+    ids(query)
+    for number in range(1, 50):
+        reports.add(number, events=10)
+        ids(query)
+    ids(query)
+
+    assert reports.lists_read == 0
+
+
+def test_the_time_of_the_newest_report_is_known_of_idle_queries_too(reports: Reports) -> None:
+    """It says that the query lives."""
+    query = followed(reports)
+    reports.add(0, events=10)
+    ids(query)
+    reports.add(1, events=0)
+    ids(query)
+
+    assert query.newest_at == "2026-01-01T00:00:01.000Z"
 
 
 @pytest.mark.parametrize(
