@@ -35,6 +35,7 @@ from state.arithmetic.columns import (
 )
 from state.errors import StateError
 from state.quotas.kinds import QuotaKind
+from state.store.keys import KeyBlocks
 
 CODEC_VERSION = 1
 """The version that is written."""
@@ -56,19 +57,24 @@ _LARGEST_EXACT = 2.0**53
 Column = NDArray[Any]
 """A field of `Columns`: int64 or float64."""
 
-Keyed = tuple[list[str], Columns]
-"""Keys (n,) and columns of n entities."""
+_Stored = tuple[KeyBlocks, Columns]
+"""The keys of k pages, and the columns of their n entities."""
 
 
 def encode(keys: Sequence[str], columns: Columns, ends: Integers, pages: int) -> list[bytes]:
+    """`encode_blocks` for entities whose keys are `keys` (n,), which hold no newline."""
+    bounds = pairwise([0, *ends.tolist()])
+    return encode_blocks(["\n".join(keys[first:last]).encode() for first, last in bounds], columns, ends, pages)
+
+
+def encode_blocks(names: Sequence[bytes], columns: Columns, ends: Integers, pages: int) -> list[bytes]:
     """The stored form of k pages, in the current version: entities `ends[i - 1]` to `ends[i]` are those of page i.
 
-    `keys` (n,) name the entities and hold no newline; `ends` (k,) are positions in ascending order, the last one n;
+    `names` (k,) are the pages' keys, joined by newlines; `ends` (k,) are positions in ascending order, the last one n;
     `pages` is the number of all pages.
     """
     bounds = [np.concatenate([[0], table]) for table in table_ends(columns, ends)]
     entities, rates, samples = bounds
-    names = _joined_keys(keys, entities)
     prefix = _PREFIX.pack(CODEC_VERSION, pages)
     counts = zip(*(np.diff(table).tolist() for table in bounds), map(len, names), strict=True)
     heads = [prefix + _COUNTS.pack(*count) for count in counts]
@@ -77,8 +83,14 @@ def encode(keys: Sequence[str], columns: Columns, ends: Integers, pages: int) ->
     return [b"".join(parts) for parts in zip(heads, names, *fields, strict=True)]
 
 
-def decode(payloads: Iterable[bytes], pages: int) -> Keyed:
-    """Keys and columns of all entities of some stored pages, of any known version.
+def decode(payloads: Iterable[bytes], pages: int) -> tuple[list[str], Columns]:
+    """Keys (n,) and columns of all entities of some stored pages. Raises StateError as `decode_blocks` does."""
+    names, columns = decode_blocks(payloads, pages)
+    return names.texts(), columns
+
+
+def decode_blocks(payloads: Iterable[bytes], pages: int) -> tuple[KeyBlocks, Columns]:
+    """Keys, as they are stored, and columns of all entities of some stored pages, of any known version.
 
     Raises StateError for another number of pages, an unknown version or damaged bytes.
     """
@@ -91,7 +103,9 @@ def decode(payloads: Iterable[bytes], pages: int) -> Keyed:
         raise StateError(f"stored state is damaged ({error}); restore the checkpoint from a backup") from error
     if len(found) == 1:
         return found[0]
-    return [key for keys, _ in found for key in keys], concatenate([empty_columns(), *(one for _, one in found)])
+    blocks = [block for names, _ in found for block in names.blocks]
+    counts = np.concatenate([np.empty(0, np.int64), *(names.counts for names, _ in found)])
+    return KeyBlocks(blocks, counts), concatenate([empty_columns(), *(one for _, one in found)])
 
 
 def entities_of(payload: bytes) -> int:
@@ -120,18 +134,18 @@ def _version(payload: bytes, pages: int) -> int:
     return version
 
 
-def _decode_v1(payloads: Sequence[bytes]) -> Keyed:
+def _decode_v1(payloads: Sequence[bytes]) -> _Stored:
     """Keys and columns of blocks of version 1. Raises what reading damaged bytes raises."""
     counts = [_COUNTS.unpack_from(payload, _PREFIX.size) for payload in payloads]
     entities, rates, samples, key_bytes = (integers(column) for column in zip(*counts, strict=True))
     lengths = dict.fromkeys(RATE_COLUMNS, rates) | dict.fromkeys(SAMPLE_COLUMNS, samples)
     stored = {name: _StoredColumn(dtype_of(name), lengths.get(name, entities)) for name in COLUMN_NAMES}
     found = [(one.forms, one.bases, one.chunks, one.widths, one.lengths.tolist()) for one in stored.values()]
-    keys, unpack = [], _COLUMN.unpack_from
+    blocks, unpack = [], _COLUMN.unpack_from
     for page, (payload, key_length) in enumerate(zip(payloads, key_bytes.tolist(), strict=True)):
         start = _PREFIX.size + _COUNTS.size
         offset = start + key_length
-        keys.append(payload[start:offset])
+        blocks.append(payload[start:offset])
         for forms, bases, chunks, widths, rows in found:  # no function call: this runs for each column of each page
             form, base = unpack(payload, offset)
             start = offset + _COLUMN.size
@@ -141,7 +155,8 @@ def _decode_v1(payloads: Sequence[bytes]) -> Keyed:
             chunks.append(payload[start:offset])
         if offset != len(payload):
             raise ValueError("the tables don't fit together")
-    names = _split_keys(keys, entities)
+    names = KeyBlocks(blocks, entities)
+    names.check()
     arrays: dict[str, Column] = {}
     for name, column in stored.items():
         if name in RATE_COLUMNS:
@@ -155,7 +170,7 @@ def _decode_v1(payloads: Sequence[bytes]) -> Keyed:
     return names, columns
 
 
-DECODERS: dict[int, Callable[[Sequence[bytes]], Keyed]] = {1: _decode_v1}
+DECODERS: dict[int, Callable[[Sequence[bytes]], _Stored]] = {1: _decode_v1}
 """The decoder of each version that can be read, called with blocks of that version.
 
 A new version adds its decoder and a golden block (`tests/data/state-v*.bin`); the old ones stay, so that stored state
@@ -178,23 +193,6 @@ def _check_lengths(counts: Integers, parents: Integers, children: Integers) -> N
     totals = np.concatenate([[0], np.cumsum(counts)])[np.cumsum(parents)]
     if (totals != np.cumsum(children)).any():
         raise ValueError("the tables don't fit together")
-
-
-def _joined_keys(keys: Sequence[str], bounds: Integers) -> list[bytes]:
-    """The keys of each page in one block."""
-    ends = bounds.tolist()
-    return ["\n".join(keys[first:last]).encode() for first, last in pairwise(ends)]
-
-
-def _split_keys(blocks: Sequence[bytes], entities: Integers) -> list[str]:
-    """The keys of all pages. Raises ValueError if a page has another number of keys than of entities."""
-    filled = []
-    for block, count in zip(blocks, entities.tolist(), strict=True):
-        if count:
-            filled.append(block)
-        if block.count(b"\n") + 1 != count and (block or count):
-            raise ValueError(f"not {count} keys for {count} entities")
-    return b"\n".join(filled).decode().split("\n") if filled else []
 
 
 def _encode_column(array: Column, bounds: Integers) -> list[bytes]:

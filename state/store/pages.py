@@ -1,8 +1,7 @@
 """Pages: the counters of all counted entities that hash to a page, read from and written to one block of bytes each."""
 
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import compress
+from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -23,7 +22,8 @@ from state.arithmetic.columns import (
 from state.arithmetic.counter import MUTATION_RATE_WINDOW, EntityCounters
 from state.arithmetic.counter_arrays import Charged, CounterArrays, can_charge_together
 from state.quotas.kinds import QuotaSettings, burst
-from state.store.codec import decode, encode
+from state.store.codec import decode_blocks, encode_blocks
+from state.store.keys import KeyBlocks, Keys, key_hash
 
 TOGETHER = 64
 """Number of entities from which the array engine is faster, however many requests each has: measured by
@@ -39,17 +39,12 @@ RequestT = TypeVar("RequestT", bound=Charged)
 
 def page_of_entity(key: str, pages: int) -> int:
     """The page that keeps the counters of the entity with this key: the same in every process and release."""
-    return zlib.crc32(key.encode()) % pages
+    return key_hash(key.encode()) % pages
 
 
 def pages_of_entities(keys: Iterable[str], pages: int) -> Integers:
     """The page of each of n entities: (n,). Many at once cost half of what they cost one by one."""
-    return _hashes(keys) % pages
-
-
-def _hashes(keys: Iterable[str]) -> Integers:
-    """What the page of each of n entities is chosen by: (n,)."""
-    return np.array([zlib.crc32(key.encode()) for key in keys], np.int64)
+    return integers(key_hash(key.encode()) for key in keys) % pages
 
 
 class Evicted(NamedTuple):
@@ -81,19 +76,25 @@ class Pages:
     the columns are needed again.
     """
 
-    def __init__(self, keys: list[str] | None = None, columns: Columns | None = None) -> None:
+    def __init__(self, keys: Sequence[str] = (), columns: Columns | None = None) -> None:
         """The counters of the entities `keys` (n,) in `columns`; none by default."""
-        self._keys = keys or []
+        self._keys = Keys(KeyBlocks([], integers([])), pages=1)
+        self._numbers = self._keys.add(keys)
+        """Of each row of the columns the number of its key."""
         self._columns = columns or empty_columns()
         self._singles: dict[str, EntityCounters] = {}
         self._single_rows: list[int] = []
+        self._single_numbers: list[int] = []
         self.evicted = Evicted()
         """What `to_bytes` left out of pages that had more than their part."""
 
     @classmethod
     def from_bytes(cls, payloads: Iterable[bytes], pages: int) -> "Pages":
         """The pages stored in `payloads`, of `pages` in all. Raises StateError if one can't be read."""
-        return cls(*decode(payloads, pages))
+        names, columns = decode_blocks(payloads, pages)
+        read = cls(columns=columns)
+        read._keys, read._numbers = Keys(names, pages), np.arange(len(columns.rate_counts))
+        return read
 
     def charge(
         self, requests_by_key: Mapping[str, Sequence[RequestT]], settings: QuotaSettings, together: int = TOGETHER
@@ -134,20 +135,19 @@ class Pages:
         `numbers`.
         """
         keys, columns = self._merged()
-        hashes = _hashes(keys)
-        places = _places(hashes % pages, numbers)
+        places = _places(self._keys.pages_of(keys, pages), numbers)
         newest_ms = np.full(len(numbers), _EARLIEST_MS)
         np.maximum.at(newest_ms, places, columns.last_event_ms)
         now_ms = newest_ms[places]
         kept = ~at_rest(columns, now_ms, idle_expiry_ms, settings)
         if part is not None:
-            surplus, ranks = _surplus(columns, kept, places, hashes, now_ms, settings, part)
+            surplus, ranks = _surplus(columns, kept, places, self._keys.ranks(keys), now_ms, settings, part)
             kept[surplus] = False
             self.evicted = self.evicted.plus(Evicted(int((ranks == 0).sum()), int((ranks > 0).sum())))
-        rows = np.argsort(places, kind="stable")
+        rows = np.lexsort((keys, places))
         rows = rows[kept[rows]]
         ends = np.searchsorted(places[rows], np.arange(len(numbers)), side="right")
-        return encode([keys[row] for row in rows.tolist()], take(columns, rows), ends, pages)
+        return encode_blocks(self._keys.blocks(keys[rows], ends), take(columns, rows), ends, pages)
 
     def _charge_singly(
         self, requests_by_key: Mapping[str, Sequence[RequestT]], settings: QuotaSettings
@@ -165,9 +165,9 @@ class Pages:
         self, requests_by_key: Mapping[str, Sequence[RequestT]], rounds: int, settings: QuotaSettings
     ) -> list[tuple[RequestT, list[Outcome]]]:
         """Charge the first `rounds` requests of these entities with the array engine; they become the last rows."""
-        self._keys, self._columns = self._merged()
-        self._singles, self._single_rows = {}, []
-        others, keys, columns = self._taken_out(requests_by_key)
+        self._numbers, self._columns = self._merged()
+        self._singles, self._single_rows, self._single_numbers = {}, [], []
+        others, keys, taken, columns = self._taken_out(requests_by_key)
         kinds = {
             charge.kind for requests in requests_by_key.values() for request in requests for charge in request.charges
         }
@@ -182,7 +182,8 @@ class Pages:
                 now_ms = integers(request.timestamp_ms for request in requests)
                 outcomes = counters.charge(np.array(block), now_ms, [request.charges for request in requests])
                 charged.extend(zip(requests, outcomes, strict=True))
-        self._keys, self._columns = others[0] + keys, concatenate([others[1], counters.columns()])
+        self._numbers = np.concatenate([self._numbers[others], taken])
+        self._columns = concatenate([take(self._columns, others), counters.columns()])
         return charged
 
     def _load(self, keys: Iterable[str]) -> None:
@@ -190,40 +191,41 @@ class Pages:
         missing = [key for key in dict.fromkeys(keys) if key not in self._singles]
         if not missing:
             return
-        rows = sorted(self._rows_of(missing).values())
-        stored = counters_from(take(self._columns, integers(rows)))
-        self._singles.update(zip((self._keys[row] for row in rows), stored, strict=True))
-        self._single_rows += rows
-        for key in missing:
-            if key not in self._singles:
-                self._singles[key] = EntityCounters()
+        rows = self._rows_of(missing)
+        stored = integers(rows.values())
+        new = [key for key in missing if key not in rows]
+        self._singles.update(zip(rows, counters_from(take(self._columns, stored)), strict=True))
+        self._singles.update((key, EntityCounters()) for key in new)
+        self._single_rows += rows.values()
+        self._single_numbers += [*self._numbers[stored].tolist(), *self._keys.add(new).tolist()]
 
-    def _merged(self) -> tuple[list[str], Columns]:
-        """Keys and columns of all entities: first the untouched rows, then the entities that were charged singly."""
+    def _merged(self) -> tuple[Integers, Columns]:
+        """Key numbers and columns of all entities: the untouched rows, then the entities that were charged singly."""
         if not self._singles:
-            return self._keys, self._columns
-        untouched = ~_flags(self._single_rows, len(self._keys))
+            return self._numbers, self._columns
+        untouched = ~_flags(self._single_rows, len(self._numbers))
         columns = concatenate([take(self._columns, untouched), columns_of(self._singles.values())])
-        return _kept(self._keys, untouched) + list(self._singles), columns
+        return np.concatenate([self._numbers[untouched], integers(self._single_numbers)]), columns
 
-    def _taken_out(self, keys: Iterable[str]) -> tuple[tuple[list[str], Columns], list[str], Columns]:
-        """The entities that are not in `keys`, and those that are, each with keys and columns.
+    def _taken_out(self, keys: Iterable[str]) -> tuple[Flags, list[str], Integers, Columns]:
+        """Which rows are not of `keys`; then the entities that are, with the numbers of their keys and their columns.
 
         New ones have empty counters.
         """
-        rows_by_key = self._rows_of(keys)
-        rows = sorted(rows_by_key.values())
-        others = ~_flags(rows, len(self._keys))
-        new = [key for key in keys if key not in rows_by_key]
-        columns = concatenate([take(self._columns, integers(rows)), columns_of([EntityCounters()] * len(new))])
-        other_columns = take(self._columns, others)
-        return (_kept(self._keys, others), other_columns), [self._keys[row] for row in rows] + new, columns
+        rows = self._rows_of(keys)
+        stored = integers(rows.values())
+        new = [key for key in keys if key not in rows]
+        columns = concatenate([take(self._columns, stored), columns_of([EntityCounters()] * len(new))])
+        others = ~_flags(stored, len(self._numbers))
+        return others, [*rows, *new], np.concatenate([self._numbers[stored], self._keys.add(new)]), columns
 
     def _rows_of(self, keys: Iterable[str]) -> dict[str, int]:
-        """The rows of those entities that are stored. One pass over all keys costs less than an index of them."""
-        wanted = set(keys)
-        found = compress(range(len(self._keys)), map(wanted.__contains__, self._keys))
-        return {self._keys[row]: row for row in found}
+        """The rows of those entities that are stored, in ascending order."""
+        found = self._keys.find(keys)
+        row_of = np.empty(int(self._numbers.max(initial=-1)) + 1, np.int64)
+        row_of[self._numbers] = np.arange(len(self._numbers))
+        rows = row_of[integers(found.values())].tolist()
+        return dict(sorted(zip(found, rows, strict=True), key=itemgetter(1)))
 
 
 def _places(found: Integers, numbers: Sequence[int]) -> Integers:
@@ -239,7 +241,7 @@ def _surplus(
     columns: Columns,
     kept: Flags,
     places: Integers,
-    hashes: Integers,
+    key_ranks: Integers,
     now_ms: Integers,
     settings: QuotaSettings,
     part: int,
@@ -248,7 +250,7 @@ def _surplus(
 
     Those at rest come first (rank 0), then those with charges in their windows or a bucket that isn't full (1), at last
     those with a bucket below zero (2): who invents names can't wash out a debt before everything else. Of one rank the
-    oldest comes first. Of the same age the order is by hash, so that a repeated micro-batch forgets the same.
+    oldest comes first. Of the same age the order is by `key_ranks`, so that a repeated micro-batch forgets the same.
     """
     counts = np.bincount(places[kept], minlength=int(places.max(initial=0)) + 1)
     rows = np.flatnonzero(kept & (counts > part)[places])
@@ -256,7 +258,7 @@ def _surplus(
         return rows, rows
     some, now_ms = take(columns, rows), now_ms[rows]
     ranks = np.where(at_rest(some, now_ms, 0, settings), 0, np.where(_refilled(some, now_ms) < 0, 2, 1))
-    order = np.lexsort((hashes[rows], some.last_event_ms, ranks, places[rows]))
+    order = np.lexsort((key_ranks[rows], some.last_event_ms, ranks, places[rows]))
     ordered = places[rows[order]]
     nth = np.arange(len(rows)) - np.searchsorted(ordered, ordered)
     gone = order[nth < counts[ordered] - part]
@@ -294,11 +296,7 @@ def _blocks(entities: Sequence[int]) -> Iterator[Sequence[int]]:
         yield entities[start : start + _BLOCK]
 
 
-def _kept(keys: Sequence[str], kept: Flags) -> list[str]:
-    return list(compress(keys, kept.tolist()))
-
-
-def _flags(rows: Sequence[int], length: int) -> Flags:
+def _flags(rows: Sequence[int] | Integers, length: int) -> Flags:
     flags = np.zeros(length, np.bool_)
     flags[rows] = True
     return flags

@@ -1,0 +1,143 @@
+"""The keys of the entities of some pages, as bytes as long as nobody asks for one.
+
+A micro-batch charges one or two of the sixty entities of a page. To make a string of each key, look it up, hash it and
+encode it again would cost more than all the arithmetic.
+"""
+
+import zlib
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from state.arithmetic.columns import Integers, integers
+
+_SCANNED_BYTES = 8_192
+"""Keys of a page up to which one is found by going through them; of more an index is made."""
+
+
+class KeyBlocks(NamedTuple):
+    """The keys of k pages as they are stored: a block of lines for each, and how many there are, (k,)."""
+
+    blocks: list[bytes]
+    counts: Integers
+
+    def texts(self) -> list[str]:
+        """The keys of all pages. Raises ValueError as `check` does."""
+        text = self.check()
+        return text.split("\n") if len(self._filled()) else []
+
+    def check(self) -> str:
+        """All lines. Raises ValueError unless each block is UTF-8 with as many lines as its page has entities."""
+        for block, count in zip(self.blocks, self.counts.tolist(), strict=True):
+            if block.count(b"\n") + 1 != count and (block or count):
+                raise ValueError(f"not {count} keys for {count} entities")
+        return b"\n".join(self._filled()).decode()
+
+    def filled(self) -> "KeyBlocks":
+        """Without the pages that have no entity."""
+        return KeyBlocks(self._filled(), self.counts[self.counts > 0])
+
+    def _filled(self) -> list[bytes]:
+        return [block for block, count in zip(self.blocks, self.counts.tolist(), strict=True) if count]
+
+
+def key_hash(key: bytes) -> int:
+    """What the page of an entity is chosen by."""
+    return zlib.crc32(key)
+
+
+class Keys:
+    """The keys of entities, each with a number: those of stored pages in their order, then those that were added."""
+
+    def __init__(self, stored: KeyBlocks, pages: int) -> None:
+        """Keys of `pages` pages in all; a key is only looked for in the block of its own page."""
+        blocks, counts = stored.filled()
+        self._pages = pages
+        self._text = b"\n".join([b"", *blocks, b""])
+        self._line_ends = np.flatnonzero(np.frombuffer(self._text, np.uint8) == ord("\n"))
+        """Where key number i begins, less one, and after the last one."""
+        page_numbers = [key_hash(block.partition(b"\n")[0]) % pages for block in blocks]
+        self._page_numbers = np.repeat(integers(page_numbers), counts)
+        first_numbers = np.concatenate([[0], np.cumsum(counts)])
+        spans = pairwise(self._line_ends[first_numbers].tolist())
+        self._spans = dict(zip(page_numbers, spans, strict=True))
+        self._indexes: dict[int, dict[bytes, int]] = {}
+        self._added: list[str] = []
+        self._added_numbers: dict[str, int] = {}
+
+    def add(self, keys: Iterable[str]) -> Integers:
+        """The numbers (m,) of new keys."""
+        first = self._stored + len(self._added)
+        self._added += keys
+        numbers = range(first, self._stored + len(self._added))
+        self._added_numbers |= zip(self._added[first - self._stored :], numbers, strict=True)
+        return integers(numbers)
+
+    def find(self, keys: Iterable[str]) -> dict[str, int]:
+        """The numbers of those that are known."""
+        found: dict[str, int] = {}
+        places: dict[str, int] = {}
+        for key in keys:
+            if (number := self._added_numbers.get(key)) is not None:
+                found[key] = number
+            elif (place := self._place(key.encode())) >= 0:
+                places[key] = place
+        numbers = np.searchsorted(self._line_ends, integers(places.values()))
+        return found | dict(zip(places, numbers.tolist(), strict=True))
+
+    def pages_of(self, numbers: Integers, pages: int) -> Integers:
+        """The page of each of m entities, of `pages` in all. Raises ValueError if other pages are stored."""
+        if self._stored and pages != self._pages:
+            raise ValueError(f"the keys are those of {self._pages} pages, not of {pages}")
+        added = integers(key_hash(key.encode()) % pages for key in self._added)
+        return np.concatenate([self._page_numbers, added])[numbers]
+
+    def ranks(self, numbers: Integers) -> Integers:
+        """An order (m,) of these keys that is the same whenever a micro-batch is repeated.
+
+        Stored keys have their own. New ones come behind them by their hash, as they may be added in any order.
+        """
+        ranks = numbers.copy()
+        new = np.flatnonzero(numbers >= self._stored)
+        hashes = [key_hash(self._added[number].encode()) for number in (numbers[new] - self._stored).tolist()]
+        ranks[new] = self._stored + integers(hashes)
+        return ranks
+
+    def blocks(self, numbers: Integers, ends: Integers) -> list[bytes]:
+        """The stored form of k pages: `numbers` (n,) `ends[i - 1]` to `ends[i]`, ascending, are those of page i."""
+        of_pages = np.concatenate([[0], ends])
+        # Keys that were stored one after another stay one piece, which most pages are.
+        cuts = np.flatnonzero((np.diff(numbers) != 1) | (numbers[1:] == self._stored)) + 1
+        bounds = np.unique(np.concatenate([of_pages, cuts]))
+        firsts, lasts = numbers[bounds[:-1]].tolist(), (numbers[bounds[1:] - 1] + 1).tolist()
+        pieces = [self._piece(first, last) for first, last in zip(firsts, lasts, strict=True)]
+        return [b"\n".join(pieces[first:last]) for first, last in pairwise(np.searchsorted(bounds, of_pages).tolist())]
+
+    @property
+    def _stored(self) -> int:
+        return len(self._page_numbers)
+
+    def _place(self, key: bytes) -> int:
+        """Where the line end before a stored key is, or -1."""
+        span = self._spans.get(key_hash(key) % self._pages)
+        if span is None:
+            return -1
+        first, last = span
+        if last - first <= _SCANNED_BYTES:
+            return self._text.find(b"\n%b\n" % key, first, last + 1)
+        if first not in self._indexes:
+            self._indexes[first] = self._index(first, last)
+        return self._indexes[first].get(key, -1)
+
+    def _index(self, first: int, last: int) -> dict[bytes, int]:
+        line_ends = self._line_ends[slice(*np.searchsorted(self._line_ends, [first, last]))].tolist()
+        return dict(zip(self._text[first + 1 : last].split(b"\n"), line_ends, strict=True))
+
+    def _piece(self, first: int, last: int) -> bytes:
+        """The lines of keys `first` to `last`, all stored or all added."""
+        if first >= self._stored:
+            return "\n".join(self._added[first - self._stored : last - self._stored]).encode()
+        start, end = self._line_ends[[first, last]].tolist()
+        return self._text[start + 1 : end]
