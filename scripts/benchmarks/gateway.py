@@ -1,7 +1,8 @@
 """Cost of the gateway client: python -m scripts.benchmarks.gateway [--admit] [--outage SECONDS] [--start DECISIONS]
 
 Without arguments it measures one call of `check`. With --admit it measures one call of `admit` with 100 000 counters
-known, and how many decisions a gateway process takes in from a real broker each second. With --outage it kills a real
+known, what an event costs that is published to a real broker, and how many decisions a gateway process takes in from it
+each second. With --outage it kills a real
 broker and starts it again after this time while events are published, and reports the lost events and the slowest
 `check` and `publish`. With --start it measures how long a new gateway takes until it is current, while so many
 decisions were made each second.
@@ -50,13 +51,16 @@ KNOWN_CLIENTS = 50_000
 """Clients of a bench of `admit`: with two counters each, 100 000 counters are known."""
 ADMIT_CALLS = 20_000
 TAKEN_DECISIONS = 400_000
+PUBLISHED_EVENTS = 50_000
 
 
 @dataclass(frozen=True)
 class GatewayBenchOptions:
     """Measure one call of `check`, or what an outage of the broker does to a gateway."""
 
-    admit: Annotated[bool, typer.Option("--admit", help="Measure `admit` and the intake of decisions instead.")] = False
+    admit: Annotated[
+        bool, typer.Option("--admit", help="Measure `admit`, publishing and the intake of decisions instead.")
+    ] = False
     outage: Annotated[
         float | None, typer.Option(min=0, metavar="SECONDS", help="Measure an outage of the broker instead.")
     ] = None
@@ -70,6 +74,7 @@ def run_gateway_bench(options: GatewayBenchOptions) -> int:
     logging.disable(logging.CRITICAL)
     if options.admit:
         measure_admit()
+        measure_publish()
         measure_intake()
     elif options.outage is not None:
         measure_outage(options.outage)
@@ -141,6 +146,28 @@ def _admit_us(gateway: Gateway, repeat: int, size: int) -> float:
 def _produce(number: int, size: int) -> Request:
     touched = [TopicPartition("orders", number % 12, size)]
     return Request("Produce", user=f"user-{number}", client_id="app", topic_partitions=touched, request_time_ns=size)
+
+
+def measure_publish() -> None:
+    """Print the CPU time of the whole process for an event that `publish` gives to a real broker: the median of five.
+
+    `admit` publishes too, but in a thread of its own, which the time of one call leaves out.
+    """
+    with tempfile.TemporaryDirectory() as folder, Broker(Path(folder)) as broker:
+        settings = with_bootstrap_servers(load_settings(), broker.bootstrap_servers)
+        ensure_topics(settings.topics, settings.kafka)
+        with Gateway(settings.kafka, GatewayOptions(when_full=WhenFull.BLOCK, max_unsent=1_000)) as gateway:
+            costs_us = [_publish_us(gateway) for _ in range(5)]
+        print(f"publish: {statistics.median(costs_us):.1f} us, an addition in a loop: {_calibration_ns():.0f} ns")
+
+
+def _publish_us(gateway: Gateway) -> float:
+    before, start_s = gateway.stats().published, time.process_time()
+    for number in range(PUBLISHED_EVENTS):
+        gateway.publish(_produce(number, 1024))
+    while gateway.stats().published < before + PUBLISHED_EVENTS:
+        time.sleep(0.01)
+    return (time.process_time() - start_s) / PUBLISHED_EVENTS * 1e6
 
 
 def measure_intake() -> None:

@@ -115,7 +115,7 @@ class DecisionsReader:
             enable_auto_commit=False,
             auto_offset_reset="latest",
             allow_auto_create_topics=False,
-            check_crcs=False,  # computed in Python it takes longer than all the rest
+            check_crcs=False,  # TCP and the broker have theirs
             fetch_max_wait_ms=_POLL_MS,
             max_partition_fetch_bytes=8 * 1024 * 1024,
             max_poll_records=5_000,
