@@ -12,7 +12,7 @@ DECIDE_US = {1: 64.0, 2: 84.0, 4: 163.0}
 AUDIT_US = 52.0
 """Core-microseconds of a decision: two cores over the throughput of the audit query."""
 
-ENTITY_US = 1.6
+ENTITY_US = 1.1
 """Core-microseconds of an entity on a page that a micro-batch charges: a page is read and written with all of them."""
 
 ENTITY_BYTES = 130
@@ -24,10 +24,10 @@ EVENT_BYTES = 300
 DECISION_BYTES = (500, 170)
 """A decision: without charges, and for each charge."""
 
-TAKE_US = 1e6 / 24_000
+TAKE_US = 1e6 / 56_000
 """Core-microseconds in which a Python gateway takes one decision in. It reads those of all gateways of its job."""
 
-ADMIT_US = 47.0
+ADMIT_US = 29.0 + 45.0
 """Core-microseconds in which a Python gateway charges a request of its own in line, and publishes it."""
 
 MOST_GATEWAYS = 1_001
@@ -96,7 +96,7 @@ def size(load: Load) -> Sizing:
 
     >>> sizing = size(Load(requests_per_s=20_000, entities=2_000_000, charges=2, gateways=8, batch_s=2))
     >>> sizing.jobs, sizing.gateways, sizing.job.gateways, sizing.job.cores
-    (3, 9, 3, 3)
+    (2, 8, 4, 4)
     """
     jobs = 1
     while _busy(part := _part(load, jobs)) > BUSY or part.gateways > MOST_GATEWAYS:
@@ -119,7 +119,7 @@ def gateway_busy(decisions_per_s: float, requests_per_s: float) -> float:
     """The share of a core that a Python gateway uses, by the decisions of its job and its own requests.
 
     >>> round(gateway_busy(decisions_per_s=12_000, requests_per_s=1_000), 3)
-    0.547
+    0.288
     """
     return (decisions_per_s * TAKE_US + requests_per_s * ADMIT_US) * _US
 
@@ -129,7 +129,7 @@ def job_size(load: Load) -> JobSize:
 
     >>> job = job_size(Load(requests_per_s=10_000, entities=1_000_000, charges=2, gateways=4, batch_s=2))
     >>> round(job.decide_cores, 2), round(job.entity_cores, 2), round(job.audit_cores, 2), job.cores
-    (0.84, 0.73, 0.52, 5)
+    (0.84, 0.5, 0.52, 4)
     """
     pages = pages_for(load.entities)
     charged = charged_pages(load.requests_per_s * load.batch_s * load.charges, pages)
