@@ -31,6 +31,9 @@ METRIC_NAMES = {kind.value: (kind.metric_group, kind.family.rate_name) for kind 
 MAX_MERGED_ROWS = 100_000
 """Rows that are merged at once. The driver holds them in memory, and a few forged decisions make millions."""
 
+_OWN_FILES = 20
+"""Newest windows of a micro-batch that have a commit and a file of their own, which takes some 0.1 s each."""
+
 _ORDER_BITS = 62
 """Of the number that orders decisions by time, then by offset: a positive BIGINT."""
 
@@ -153,13 +156,37 @@ def merge_metrics(measured: pa.Table, path: str, storage_options: Mapping[str, s
     """Add what a micro-batch measured to the rows of its windows, unless its application has done so before.
 
     This is done by delta-rs in the driver: the rows are few, and a MERGE by Spark takes seconds of all cores.
+
+    Each of the newest windows is a commit and a file of its own. A merge writes the files anew in which it finds a
+    row, so a file with the rows of two windows would take the next window too, and each batch would write the day.
     """
     table = DeltaTable(path, storage_options=dict(storage_options))
-    done = table.transaction_version(commit.application)
-    if not measured.num_rows or (done is not None and done >= commit.batch_id):
+    if not measured.num_rows or _has_committed(table, commit):
         return
     if "mode" not in {field.name for field in table.schema().fields}:  # a table of an earlier release
         table.alter.add_columns(Field("mode", PrimitiveType("string")))
+    *older, newest = _by_file(measured)
+    # A repeated micro-batch has the same windows. The commit of the newest says that all of them are merged.
+    for number, rows in enumerate(older):
+        _merge(table, rows, Commit(f"{commit.application}-older-{number}", commit.batch_id))
+    _merge(table, newest, commit)
+
+
+def _by_file(measured: pa.Table) -> list[pa.Table]:
+    """The rows by the file that takes them, oldest first: one a window, or one an hour of windows long past."""
+    window_starts = measured["window_start"]
+    newest = sorted(pc.unique(window_starts).to_pylist())[-_OWN_FILES:]
+    files = pc.if_else(
+        pc.greater_equal(window_starts, pa.scalar(newest[0], window_starts.type)),
+        window_starts,
+        pc.floor_temporal(window_starts, unit="hour"),
+    )
+    return [measured.filter(pc.equal(files, file)) for file in pc.unique(files).sort()]
+
+
+def _merge(table: DeltaTable, measured: pa.Table, commit: Commit) -> None:
+    if _has_committed(table, commit):
+        return
     properties = CommitProperties(app_transactions=[Transaction(*commit)])
     (
         table.merge(measured, _same_row(measured), source_alias="new", target_alias="old", commit_properties=properties)
@@ -167,6 +194,11 @@ def merge_metrics(measured: pa.Table, path: str, storage_options: Mapping[str, s
         .when_not_matched_insert_all()
         .execute()
     )
+
+
+def _has_committed(table: DeltaTable, commit: Commit) -> bool:
+    done = table.transaction_version(commit.application)
+    return done is not None and done >= commit.batch_id
 
 
 def _same_row(measured: pa.Table) -> str:

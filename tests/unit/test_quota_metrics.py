@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from sinks.tables.delta import Commit
 from sinks.tables.quota_metrics import merge_metrics
@@ -145,6 +146,67 @@ def test_windows_that_a_batch_has_nothing_of_are_not_read(tmp_path: Path) -> Non
     left = {file["path"] for file in files(path)}
     assert {first["path"], last["path"]} < left
     assert middle["path"] not in left
+
+
+def test_a_batch_that_ends_in_the_next_window_writes_a_file_for_each(tmp_path: Path) -> None:
+    """Else the next window is in the file of the one before, and each batch writes all windows of the day again."""
+    path = str(tmp_path)
+    write_deltalake(path, measured([]))
+
+    for batch_id in range(5):
+        merge_metrics(measured([minute(batch_id), minute(batch_id + 1)]), path, {}, Commit("audit", batch_id))
+
+    assert sorted(windows_of_files(path)) == [1] * 6
+    assert counts_by_window(path) == {0: 1, 1: 2, 2: 2, 3: 2, 4: 2, 5: 1}
+
+
+def test_windows_long_before_the_newest_share_a_file_for_each_hour(tmp_path: Path) -> None:
+    """After an outage of a quiet topic a batch may have hundreds of windows, and each merge takes time."""
+    path = str(tmp_path)
+    write_deltalake(path, measured([]))
+
+    merge_metrics(measured([minute(number) for number in range(200)]), path, {}, Commit("audit", 0))
+
+    assert sorted(windows_of_files(path)) == [1] * 20 + [60, 60, 60]
+    assert set(counts_by_window(path).values()) == {1}
+
+
+def test_a_batch_that_ended_between_its_windows_is_completed_without_counting_one_twice(tmp_path: Path) -> None:
+    path = str(tmp_path)
+    write_deltalake(path, measured([]))
+    rows = measured([minute(0), minute(1)])
+    merge_metrics(rows.slice(0, 1), path, {}, Commit("audit-older-0", 0))
+
+    for _ in range(2):
+        merge_metrics(rows, path, {}, Commit("audit", 0))
+
+    assert counts_by_window(path) == {0: 1, 1: 1}
+
+
+def test_a_batch_that_an_older_release_merged_at_once_is_not_counted_again(tmp_path: Path) -> None:
+    path = str(tmp_path)
+    rows = measured([minute(0), minute(1)])
+    write_deltalake(path, rows, commit_properties=CommitProperties(app_transactions=[Transaction("audit", 7)]))
+
+    merge_metrics(rows, path, {}, Commit("audit", 7))
+
+    assert counts_by_window(path) == {0: 1, 1: 1}
+
+
+def minute(number: int) -> dict[str, object]:
+    return {"user": "alice", "window_start": WINDOW_START + timedelta(minutes=number)}
+
+
+def windows_of_files(path: str) -> list[int]:
+    """How many windows each of the table's files has."""
+    rows = [pq.read_table(Path(path, file["path"])) for file in files(path)]
+    return [len(set(table["window_start"].to_pylist())) for table in rows]
+
+
+def counts_by_window(path: str) -> dict[int, int]:
+    rows = DeltaTable(path).to_pyarrow_table().to_pylist()
+    assert len({row["window_start"] for row in rows}) == len(rows)
+    return {(row["window_start"] - WINDOW_START) // timedelta(minutes=1): row["count"] for row in rows}
 
 
 def files(path: str) -> list[dict[str, Any]]:
