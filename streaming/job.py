@@ -118,6 +118,7 @@ class Job:
             leadership.stop()
 
     def _prepare_and_run(self, checkpoint: Checkpoint, leadership: Leadership | None) -> None:
+        self._end_warm_up()
         if not checkpoint.is_local:
             check_enforce_checkpoint(self._settings)
         table = ensure_quotas_table(self._settings)
@@ -243,7 +244,6 @@ class Job:
             self._publish_status(state="running", waiting_for=None, quota_version=watch.quotas.version)
             self._health.report_phase(None)
             log.info("running with quotas version %d", watch.quotas.version)
-            self._end_warm_up()
             self._follow(queries, watch, foreign, known, may_decide)
         finally:
             self._publish_status(state="stopping")

@@ -7,19 +7,19 @@ group of parts -> combiner; last, the Kafka sink.
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from configs.settings import Settings
 from state.decisions.epochs import HEADER, Epoch
+from state.quotas.resolution import Quotas
 from streaming.checkpoint.batch_log import Batch, BatchLog
 from streaming.checkpoint.folder import Checkpoint
 from streaming.checkpoint.job_identity import job_identity
 from streaming.enforce.batch_properties import BatchProperties
 from streaming.enforce.pipeline_settings import PipelineSettings
-from streaming.enforce.quota_watch import QuotaWatch
 from streaming.enforce.stages import (
     COMBINED_SCHEMA,
     DECIDED_SCHEMA,
@@ -48,6 +48,14 @@ _MAX_CLOCK_DIFFERENCE_MS = 60_000
 """How far the broker's clock may be behind the job's. A larger value makes a repeated micro-batch read more records."""
 
 
+class HasQuotas(Protocol):
+    """What knows the quotas in force."""
+
+    @property
+    def quotas(self) -> Quotas:
+        """The quotas in force, ready to resolve."""
+
+
 class EnforceQuery(GatedQuery):
     """The running query. Each micro-batch uses the quotas that are in force when it begins."""
 
@@ -55,7 +63,7 @@ class EnforceQuery(GatedQuery):
         self,
         spark: SparkSession,
         settings: Settings,
-        watch: QuotaWatch,
+        watch: HasQuotas,
         known: "Accumulator[Known] | None" = None,
         may_begin: Callable[[], bool] = lambda: True,
         epoch: Epoch | None = None,

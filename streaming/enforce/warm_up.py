@@ -10,7 +10,9 @@ from pyspark.sql import SparkSession
 from configs.kafka import error_line
 from configs.settings import Settings
 from sinks.background import BackgroundThread
+from streaming.checkpoint.folder import Checkpoint
 from streaming.enforce import stages
+from streaming.enforce.rehearsal import rehearse
 from streaming.runtime.kafka import kafka_since
 from streaming.runtime.session import executors
 
@@ -27,7 +29,7 @@ _SINCE_MS = 10_000
 
 
 class WarmUp:
-    """Keeps the executors' Python alive with the stages loaded, and lets them read the requests topic.
+    """Lets the executors decide some requests once, then keeps their Python alive with the stages loaded.
 
     With a cluster master that gives all cores to the driver that leads, executors come as soon as that one has gone. A
     failure changes nothing.
@@ -35,7 +37,7 @@ class WarmUp:
 
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
         self._spark, self._settings = spark, settings
-        self._said = False
+        self._rehearsed = False
         self._thread = BackgroundThread("warm-up", self._run, _PAUSE_S, _report)
 
     def start(self) -> None:
@@ -43,7 +45,7 @@ class WarmUp:
         self._thread.start()
 
     def stop(self) -> None:
-        """Begin no further job. One that runs is short."""
+        """Begin no further job, and end a rehearsal. Any other job is short."""
         self._thread.stop(timeout_s=0)
 
     def _run(self) -> None:
@@ -54,9 +56,24 @@ class WarmUp:
         since_ms = time.time_ns() // 1_000_000 - _SINCE_MS
         requests = kafka_since(self._spark, self._settings, [self._settings.topics.requests], since_ms).select("value")
         requests.repartition(partitions).mapInArrow(_loaded, stages.PLANNED_SCHEMA).collect()
-        if not self._said:
-            log.info("%s%d executors have loaded the stages", WARM, executors(self._spark))
-            self._said = True
+        if not self._rehearsed:
+            self._rehearsed = True
+            self._rehearse()
+
+    def _rehearse(self) -> None:
+        """Once, whether it succeeds or not; not with a path, whose driver has no leader to wait for."""
+        decided = 0
+        try:
+            if not Checkpoint(self._settings.enforce.checkpoint).is_local:
+                decided = rehearse(self._spark, self._settings, self._thread.stopped)
+        except Exception as error:  # of any class: without a rehearsal the first micro-batch takes longer, no more
+            log.warning("no rehearsal: %s", error_line(error))
+        log.info(
+            "%s%d executors have loaded the stages, and rehearsed %d micro-batches",
+            WARM,
+            executors(self._spark),
+            decided,
+        )
 
 
 def _report(error: Exception) -> None:
