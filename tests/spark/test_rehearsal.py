@@ -10,7 +10,7 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from pyspark.sql import SparkSession
 
-from configs.settings import Settings, load_settings
+from configs.settings import Properties, Settings, load_settings
 from sinks.topics import ensure_topics
 from streaming.enforce.rehearsal import rehearse
 
@@ -26,7 +26,7 @@ def settings(kafka_broker: str, tmp_path: Path) -> Settings:
         name: f"{name}-{own}" for name in ("requests", "decisions", "dead_letters", "limits", "waits", "claims")
     }
     topics = replace(defaults.topics, partitions=1, **names)
-    kafka = {"bootstrap.servers": kafka_broker}
+    kafka = Properties({"bootstrap.servers": kafka_broker})
     ensure_topics(topics, kafka)
     enforce = replace(defaults.enforce, checkpoint=(tmp_path / "enforce").as_uri())
     return replace(defaults, kafka=kafka, topics=topics, enforce=enforce)
