@@ -1,6 +1,6 @@
 """The errors of settings: files that can't be used, and Kafka properties that lead to no broker."""
 
-from state.errors import SluiceError
+from sluice.state.errors import SluiceError
 
 
 class InvalidSettingsError(SluiceError):
@@ -8,11 +8,3 @@ class InvalidSettingsError(SluiceError):
 
     The message names the file, the key or line, what was found and what would be right; never a secret.
     """
-
-
-class KafkaUnavailableError(SluiceError):
-    """No broker answers at `bootstrap.servers`, or it refuses the connection."""
-
-
-class UnsupportedPropertyError(SluiceError):
-    """A Kafka property means something that the Python client can't do; the message names a way that works."""

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
-from configs.yaml_file import read_yaml, shown
-from state.errors import InvalidQuotaError
-from state.quotas.entity import QuotaEntity
-from state.quotas.entry import Mode, QuotaEntry
-from state.quotas.kinds import QuotaKind
-from state.quotas.validation import check_value, quota_kind
+from sluice.configs.yaml_file import read_yaml, shown
+from sluice.state.errors import InvalidQuotaError
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import Mode, QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.validation import check_value, quota_kind
 
 ENTRY_KEYS = ("entity", "quotas", "mode")
 

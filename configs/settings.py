@@ -24,10 +24,10 @@ from msgspec.inspect import (
     type_info,
 )
 
-from configs.errors import InvalidSettingsError
-from configs.kafka import TopicSettings
-from configs.yaml_file import read_yaml
-from state.quotas.kinds import Coexistence, QuotaSettings, RequestPolicy, Window
+from sluice.configs.errors import InvalidSettingsError
+from sluice.configs.yaml_file import read_yaml
+from sluice.kafka_io.client import TopicSettings
+from sluice.state.quotas.kinds import Coexistence, QuotaSettings, RequestPolicy, Window
 
 DEFAULTS = Path(__file__).parent / "default.yaml"
 """Every setting with its default: the reference page for operators."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from configs.errors import InvalidSettingsError
+from sluice.configs.errors import InvalidSettingsError
 
 MAX_ALIAS_VALUES = 100
 """The largest mapping or list, values in it counted, that an alias may repeat. Without a bound, aliases of aliases make

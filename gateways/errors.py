@@ -1,6 +1,6 @@
 """The errors of gateways."""
 
-from state.errors import SluiceError
+from sluice.state.errors import SluiceError
 
 
 class GatewayClosedError(SluiceError):
@@ -13,7 +13,3 @@ class InvalidOptionError(SluiceError, ValueError):
     def __init__(self, option: str, value: object, expected: str) -> None:
         super().__init__(f"option {option} is {repr(value)[:200]}; expected {expected}")
         self.option = option
-
-
-class PluginBuildError(SluiceError):
-    """The broker plugin, or other Java code of the project, can't be compiled."""

@@ -11,8 +11,8 @@ import typer
 from kafka.errors import KafkaError
 from typer.exceptions import TyperException
 
-from configs.errors import InvalidSettingsError
-from state.errors import SluiceError
+from sluice.configs.errors import InvalidSettingsError
+from sluice.state.errors import SluiceError
 
 EXIT_FAILED = 1
 EXIT_BAD_USAGE = 2

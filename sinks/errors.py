@@ -1,10 +1,6 @@
 """The errors of the Kafka topics and Delta tables that Sluice writes to."""
 
-from state.errors import SluiceError
-
-
-class TopicCreationError(SluiceError):
-    """The cluster refuses to create a topic."""
+from sluice.state.errors import SluiceError
 
 
 class EpochMarkerError(SluiceError):
@@ -17,11 +13,3 @@ class QuotasTableError(SluiceError):
 
 class TableMaintenanceError(SluiceError):
     """A Delta table can't be compacted or cleaned."""
-
-
-class QueryError(SluiceError):
-    """An SQL query over the Delta tables is wrong, or a table that it names can't be read."""
-
-
-class UsageUnknownError(SluiceError):
-    """There is no table of metrics yet, or it can't be read, so nobody knows what clients used."""

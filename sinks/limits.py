@@ -7,12 +7,12 @@ from contextlib import closing
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
-from configs.kafka import TopicSettings, Trouble, connect
-from sinks.background import BackgroundThread
-from sinks.topics import ensure_topics
-from state.errors import InvalidQuotaError, SluiceError
-from state.quotas.entry import QuotaEntry
-from state.quotas.limits import VERSION_KEY, LimitsView, changed_limits, limit_key, version_end
+from sluice.kafka_io.background import BackgroundThread
+from sluice.kafka_io.client import TopicSettings, Trouble, connect
+from sluice.kafka_io.topics import ensure_topics
+from sluice.state.errors import InvalidQuotaError, SluiceError
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.limits import VERSION_KEY, LimitsView, changed_limits, limit_key, version_end
 
 log = logging.getLogger("sluice.limits")
 

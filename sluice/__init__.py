@@ -12,22 +12,45 @@ A gateway charges a request when its response is ready, and holds the client as 
 HTTP services wrap their application instead: `AsgiQuotas(app, gateway)` or `WsgiQuotas(app, gateway)`.
 """
 
-from configs.errors import UnsupportedPropertyError
-from gateways.client.answer import Answer
-from gateways.client.client import DecisionFields, Gateway
-from gateways.client.event_sender import WhenFull
-from gateways.client.metrics import GatewayCollector
-from gateways.client.middleware import AsgiQuotas, HttpQuotas, WsgiQuotas
-from gateways.client.options import BeforeKnown, GatewayOptions, StalePolicy
-from gateways.client.retry import ThrottlingQuotaExceededError, retry_on_quota_violation, retry_topics
-from gateways.client.stats import GatewayStats
-from gateways.client.wait_table import Wait
-from gateways.errors import GatewayClosedError, InvalidOptionError
-from state.decisions.request import Mutation, Request, Share, TopicPartition
-from state.errors import InvalidRequestError, SluiceError
-from state.quotas.kinds import QuotaSettings, Window
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sluice.gateways.client.answer import Answer
+    from sluice.gateways.client.client import DecisionFields, Gateway
+    from sluice.gateways.client.event_sender import WhenFull
+    from sluice.gateways.client.metrics import GatewayCollector
+    from sluice.gateways.client.middleware import AsgiQuotas, HttpQuotas, WsgiQuotas
+    from sluice.gateways.client.options import BeforeKnown, GatewayOptions, StalePolicy
+    from sluice.gateways.client.retry import ThrottlingQuotaExceededError, retry_on_quota_violation, retry_topics
+    from sluice.gateways.client.stats import GatewayStats
+    from sluice.gateways.client.wait_table import Wait
+    from sluice.gateways.errors import GatewayClosedError, InvalidOptionError
+    from sluice.kafka_io.errors import UnsupportedPropertyError
+    from sluice.state.decisions.request import Mutation, Request, Share, TopicPartition
+    from sluice.state.errors import InvalidRequestError, SluiceError
+    from sluice.state.quotas.kinds import QuotaSettings, Window
 
 __version__ = "0.1.0"
+
+_MODULES = {
+    "gateways.client.answer": ("Answer",),
+    "gateways.client.client": ("DecisionFields", "Gateway"),
+    "gateways.client.event_sender": ("WhenFull",),
+    "gateways.client.metrics": ("GatewayCollector",),
+    "gateways.client.middleware": ("AsgiQuotas", "HttpQuotas", "WsgiQuotas"),
+    "gateways.client.options": ("BeforeKnown", "GatewayOptions", "StalePolicy"),
+    "gateways.client.retry": ("ThrottlingQuotaExceededError", "retry_on_quota_violation", "retry_topics"),
+    "gateways.client.stats": ("GatewayStats",),
+    "gateways.client.wait_table": ("Wait",),
+    "gateways.errors": ("GatewayClosedError", "InvalidOptionError"),
+    "kafka_io.errors": ("UnsupportedPropertyError",),
+    "state.decisions.request": ("Mutation", "Request", "Share", "TopicPartition"),
+    "state.errors": ("InvalidRequestError", "SluiceError"),
+    "state.quotas.kinds": ("QuotaSettings", "Window"),
+}
+"""The module of each public name. Names are imported at their first use: the job and its workers import `sluice.state`
+and need none of what a gateway needs."""
 
 __all__ = [
     "Answer",
@@ -59,3 +82,14 @@ __all__ = [
     "retry_on_quota_violation",
     "retry_topics",
 ]
+
+
+def __getattr__(name: str) -> object:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"sluice.{module}"), name)
+    raise AttributeError(f"module 'sluice' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

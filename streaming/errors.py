@@ -1,14 +1,6 @@
 """The errors of set-up and start. Each message is one line: what is wrong, where, and what is expected."""
 
-from state.errors import SluiceError
-
-
-class JavaError(SluiceError):
-    """No Java was found that Spark and Kafka run on."""
-
-
-class JarError(SluiceError):
-    """A jar can't be downloaded, or its checksum isn't the expected one."""
+from sluice.state.errors import SluiceError
 
 
 class CheckpointError(SluiceError):
@@ -33,11 +25,3 @@ class HealthError(SluiceError):
 
 class LogFileError(SluiceError):
     """The log file of the command line can't be written."""
-
-
-class CheckError(SluiceError):
-    """A check of `sluice doctor` failed."""
-
-
-class RecordingError(SluiceError):
-    """The recorded decisions can't be read, or don't say what a replay needs."""

@@ -11,43 +11,43 @@ from typing import Any
 from pyspark.accumulators import Accumulator
 from pyspark.sql import SparkSession
 
-from configs.settings import HealthSettings, Settings
-from sinks.epoch_markers import write_markers
-from sinks.limits import LimitsPublisher
-from sinks.tables.quotas import QuotasTable
-from sinks.topics import ensure_claims_topic, ensure_topics
-from state.decisions.epochs import Epoch
-from state.errors import SluiceError
-from state.store.pages import Evicted
-from streaming.audit import query as audit
-from streaming.audit.query import AuditQuery
-from streaming.checkpoint.epochs import new_epoch
-from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.job_identity import JobIdentity, job_identity
-from streaming.checkpoint.lock import locked
-from streaming.checkpoint.origin import check_origin, with_pages
-from streaming.checkpoint.quota_snapshots import QuotaSnapshots
-from streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files
-from streaming.enforce import query as enforce
-from streaming.enforce.known_entities import Known, known_entities
-from streaming.enforce.query import EnforceQuery
-from streaming.enforce.quota_mirror import QuotaMirror
-from streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
-from streaming.enforce.warm_up import WarmUp
-from streaming.errors import JobError
-from streaming.leadership.leadership import Leadership
-from streaming.runtime.client_metrics import NEWEST_DECISIONS, ClientMetrics
-from streaming.runtime.cluster_quotas import ClusterQuotasReader
-from streaming.runtime.dead_letters_watch import DeadLettersWatch
-from streaming.runtime.decisions_watch import DecisionsWatch
-from streaming.runtime.foreign_decisions import ForeignDecisions
-from streaming.runtime.health import HealthServer, JobHealth
-from streaming.runtime.maintenance import MaintenanceSchedule
-from streaming.runtime.progress import write_status
-from streaming.runtime.query_state import QueryState, RunState
-from streaming.runtime.session import is_stopped, start_session
-from streaming.runtime.shared_files import creator
-from streaming.runtime.supervision import SupervisedQuery, times
+from sluice.configs.settings import HealthSettings, Settings
+from sluice.kafka_io.cluster_quotas import ClusterQuotasReader
+from sluice.kafka_io.topics import ensure_claims_topic, ensure_topics
+from sluice.sinks.limits import LimitsPublisher
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.decisions.epochs import Epoch
+from sluice.state.errors import SluiceError
+from sluice.state.store.pages import Evicted
+from sluice.streaming.audit import query as audit
+from sluice.streaming.audit.query import AuditQuery
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.job_identity import JobIdentity, job_identity
+from sluice.streaming.checkpoint.lock import locked
+from sluice.streaming.checkpoint.origin import check_origin, with_pages
+from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
+from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files
+from sluice.streaming.enforce import query as enforce
+from sluice.streaming.enforce.known_entities import Known, known_entities
+from sluice.streaming.enforce.query import EnforceQuery
+from sluice.streaming.enforce.quota_mirror import QuotaMirror
+from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
+from sluice.streaming.enforce.warm_up import WarmUp
+from sluice.streaming.errors import JobError
+from sluice.streaming.leadership.epoch_files import new_epoch
+from sluice.streaming.leadership.epoch_markers import write_markers
+from sluice.streaming.leadership.leadership import Leadership
+from sluice.streaming.leadership.shared_files import creator
+from sluice.streaming.runtime.client_metrics import NEWEST_DECISIONS, ClientMetrics
+from sluice.streaming.runtime.dead_letters_watch import DeadLettersWatch
+from sluice.streaming.runtime.decisions_watch import DecisionsWatch
+from sluice.streaming.runtime.foreign_decisions import ForeignDecisions
+from sluice.streaming.runtime.health import HealthServer, JobHealth
+from sluice.streaming.runtime.maintenance import MaintenanceSchedule
+from sluice.streaming.runtime.progress import write_status
+from sluice.streaming.runtime.query_state import QueryState, RunState
+from sluice.streaming.runtime.session import is_stopped, start_session
+from sluice.streaming.runtime.supervision import SupervisedQuery, times
 
 log = logging.getLogger("sluice.job")
 

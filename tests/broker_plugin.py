@@ -8,9 +8,9 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Self
 
-from gateways.kafka.build import CALLBACK_CLASS, REPORTER_CLASS, build_plugin, compile_java
 from scripts.testbed.broker_jars import BROKER_JARS
-from streaming.java.java import find_java
+from sluice.jvm.java import find_java
+from sluice.jvm.plugin_build import CALLBACK_CLASS, REPORTER_CLASS, build_plugin, compile_java
 
 JAVA_SOURCES = Path(__file__).parent / "java"
 SECRET = "only-brokers-know-this"  # noqa: S105 # of no broker but those of tests

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
-from configs.settings import Properties, load_settings
 from scripts.testbed.broker import Broker
-from streaming.cli import job_settings
-from streaming.java.jars import SPARK_JARS
+from sluice.cli import job_settings
+from sluice.configs.settings import Properties, load_settings
+from sluice.jvm.jars import SPARK_JARS
 from tests.e2e.job_process import QUICK_JAVA
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def spark_jars() -> list[Path]:
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
     """The job's own Spark session, shared by all tests that need one."""
-    from streaming.runtime.session import start_session
+    from sluice.streaming.runtime.session import start_session
 
     settings = load_settings(environment={})
     session = start_session(replace(settings, spark=Properties(settings.spark | QUICK_JAVA)))

@@ -5,18 +5,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from configs.settings import load_settings
-from gateways.client.client import Gateway
-from gateways.client.options import GatewayOptions
-from gateways.client.wait_table import Wait
-from state.decisions.request import HEARTBEAT_API
-from state.quotas.entity import QuotaEntity, Tags
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
-from state.quotas.resolution import Quotas
-from state.shares.counter_share import CounterShare
-from streaming.enforce.simulation import Simulation
+from sluice.configs.settings import load_settings
+from sluice.gateways.client.client import Gateway
+from sluice.gateways.client.options import GatewayOptions
+from sluice.gateways.client.wait_table import Wait
+from sluice.state.decisions.request import HEARTBEAT_API
+from sluice.state.quotas.entity import QuotaEntity, Tags
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
+from sluice.state.quotas.resolution import Quotas
+from sluice.state.shares.counter_share import CounterShare
+from sluice.streaming.enforce.simulation import Simulation
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
 """An address where no broker answers."""

@@ -10,16 +10,16 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from state.arithmetic.charge import Charge, Outcome
-from state.arithmetic.columns import Columns, columns_of, counters_from
-from state.arithmetic.counter import EntityCounters, request_wait_ms, wait_over_limit_ms
-from state.arithmetic.counter_arrays import CounterArrays, padded_windows_ms
-from state.arithmetic.sampled_rate import is_exceeded, padded_window_ms, wait_for_rate_ms
-from state.arithmetic.token_bucket import TokenBucket, wait_for_tokens_ms
-from state.decisions.charge_plan import POINTS_PER_NANOSECOND
-from state.decisions.decision import clamp_throttle_ms
-from state.errors import InvalidQuotaError
-from state.quotas.alteration import (
+from sluice.state.arithmetic.charge import Charge, Outcome
+from sluice.state.arithmetic.columns import Columns, columns_of, counters_from
+from sluice.state.arithmetic.counter import EntityCounters, request_wait_ms, wait_over_limit_ms
+from sluice.state.arithmetic.counter_arrays import CounterArrays, padded_windows_ms
+from sluice.state.arithmetic.sampled_rate import is_exceeded, padded_window_ms, wait_for_rate_ms
+from sluice.state.arithmetic.token_bucket import TokenBucket, wait_for_tokens_ms
+from sluice.state.decisions.charge_plan import POINTS_PER_NANOSECOND
+from sluice.state.decisions.decision import clamp_throttle_ms
+from sluice.state.errors import InvalidQuotaError
+from sluice.state.quotas.alteration import (
     FilterComponent,
     QuotaValue,
     UnsupportedEntityTypeError,
@@ -27,12 +27,12 @@ from state.quotas.alteration import (
     check_filter,
     matches,
 )
-from state.quotas.entity import DEFAULT, QuotaEntity, sanitize
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import UNLIMITED, Family, QuotaKind, QuotaSettings, Window
-from state.quotas.resolution import Quotas, Resolution, Rung
-from state.store.codec import decode
-from state.store.pages import Pages
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity, sanitize
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import UNLIMITED, Family, QuotaKind, QuotaSettings, Window
+from sluice.state.quotas.resolution import Quotas, Resolution, Rung
+from sluice.state.store.codec import decode
+from sluice.state.store.pages import Pages
 
 Json = dict[str, Any]
 
@@ -135,7 +135,7 @@ class Engine(ABC):
 
 
 class ScalarEngine(Engine):
-    """One entity after another: `state.arithmetic.counter`."""
+    """One entity after another: `sluice.state.arithmetic.counter`."""
 
     together = 2
     padded_window_ms = staticmethod(padded_window_ms)
@@ -170,7 +170,7 @@ class ScalarEngine(Engine):
 
 
 class ArrayEngine(Engine):
-    """All entities together: `state.arithmetic.counter_arrays`."""
+    """All entities together: `sluice.state.arithmetic.counter_arrays`."""
 
     together = 1
 

@@ -3,13 +3,13 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from state.quotas.resolution import Quotas
-from state.store.pages import Pages
-from streaming.enforce import pipeline
-from streaming.enforce.pipeline import Decided
-from streaming.enforce.pipeline_settings import PipelineSettings
-from streaming.enforce.source import Source
-from streaming.enforce.wire import (
+from sluice.state.quotas.resolution import Quotas
+from sluice.state.store.pages import Pages
+from sluice.streaming.enforce import pipeline
+from sluice.streaming.enforce.pipeline import Decided
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
+from sluice.streaming.enforce.source import Source
+from sluice.streaming.enforce.wire import (
     ChargeRow,
     DecisionPart,
     OutputRecord,

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from configs.settings import Settings, load_settings
-from state.quotas.entry import QuotaEntry
-from state.quotas.resolution import Quotas
-from streaming.enforce.simulation import Simulation
+from sluice.configs.settings import Settings, load_settings
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.enforce.simulation import Simulation
 
 SETTINGS = load_settings(environment={})
 START_MS = 1_800_000_000_000

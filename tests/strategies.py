@@ -5,10 +5,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from state.decisions.request import HEARTBEAT_API
-from state.quotas.entity import DEFAULT, QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, Coexistence, QuotaSettings, RequestPolicy, Window
+from sluice.state.decisions.request import HEARTBEAT_API
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, Coexistence, QuotaSettings, RequestPolicy, Window
 
 USERS = ("alice", "bob|x", "", "<default>", "🦊 fox")
 CLIENTS = ("app", "app two", "")

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from state.decisions.request import Request
+from sluice.state.decisions.request import Request
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
@@ -75,7 +75,7 @@ class Correction(NamedTuple):
 def correction(event: Request, refused: tuple[bool, ...], decided: tuple[bool, ...]) -> Correction:
     """Compare what was refused in line with what the decision refuses; no flags at all refuse nothing.
 
-    >>> from state.decisions.request import Mutation
+    >>> from sluice.state.decisions.request import Mutation
     >>> event = Request("CreateTopics", mutations=[Mutation("a", 8), Mutation("b", 4), Mutation("c", 2)])
     >>> correction(event, (False, False, True), (False, True, False))
     Correction(executed_twice=8, executed_refused=4)

@@ -20,27 +20,27 @@ from typing import Any, Self
 
 import msgspec
 
-from configs.kafka import kafka_python_config
-from gateways.client.answer import Answer, correction, decided_answer
-from gateways.client.clock import now_ms
-from gateways.client.decided import Decided, enforced_charges, read_decided
-from gateways.client.event_sender import EventRecord, EventSender
-from gateways.client.events import as_executed, as_request, asks_for_mutations, checked_parts
-from gateways.client.in_force import InForce
-from gateways.client.inline import InlineCharges
-from gateways.client.options import BeforeKnown, GatewayOptions, StalePolicy, process_name
-from gateways.client.staleness import Staleness
-from gateways.client.stats import GatewayStats
-from gateways.client.topic_reader import CLOSE_S, Reading, TopicReader
-from gateways.client.wait_table import Wait
-from gateways.errors import GatewayClosedError
-from state.decisions.charge_plan import is_validation
-from state.decisions.request import HEARTBEAT_API, Heartbeat, Request, Share
-from state.decisions.waits import TopicPartitionName
-from state.errors import InvalidRequestError
-from state.quotas.entity import client_key
-from state.shares.alive import HEARTBEAT_MS
-from state.shares.gateway_shares import Admission
+from sluice.gateways.client.answer import Answer, correction, decided_answer
+from sluice.gateways.client.clock import now_ms
+from sluice.gateways.client.decided import Decided, enforced_charges, read_decided
+from sluice.gateways.client.event_sender import EventRecord, EventSender
+from sluice.gateways.client.events import as_executed, as_request, asks_for_mutations, checked_parts
+from sluice.gateways.client.in_force import InForce
+from sluice.gateways.client.inline import InlineCharges
+from sluice.gateways.client.options import BeforeKnown, GatewayOptions, StalePolicy, process_name
+from sluice.gateways.client.staleness import Staleness
+from sluice.gateways.client.stats import GatewayStats
+from sluice.gateways.client.wait_table import Wait
+from sluice.gateways.errors import GatewayClosedError
+from sluice.kafka_io.client import kafka_python_config
+from sluice.kafka_io.topic_reader import CLOSE_S, Reading, TopicReader
+from sluice.state.decisions.charge_plan import is_validation
+from sluice.state.decisions.request import HEARTBEAT_API, Heartbeat, Request, Share
+from sluice.state.decisions.waits import TopicPartitionName
+from sluice.state.errors import InvalidRequestError
+from sluice.state.quotas.entity import client_key
+from sluice.state.shares.alive import HEARTBEAT_MS
+from sluice.state.shares.gateway_shares import Admission
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from gateways.client.wait_table import Order, Wait
-from state.decisions.request import MAX_APPLIED_WAITS, MAX_TIMESTAMP_MS
-from state.decisions.waits import CounterKey
-from state.quotas.entity import Tags
-from state.quotas.kinds import MAX_THROTTLE_MS, Family, QuotaKind
+from sluice.gateways.client.wait_table import Order, Wait
+from sluice.state.decisions.request import MAX_APPLIED_WAITS, MAX_TIMESTAMP_MS
+from sluice.state.decisions.waits import CounterKey
+from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.kinds import MAX_THROTTLE_MS, Family, QuotaKind
 
 _KINDS: dict[str, QuotaKind] = {kind.value: kind for kind in QuotaKind}
 

@@ -13,9 +13,9 @@ import msgspec
 from kafka import KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError
 
-from configs.errors import KafkaUnavailableError
-from configs.kafka import connect, error_line
-from gateways.errors import GatewayClosedError
+from sluice.gateways.errors import GatewayClosedError
+from sluice.kafka_io.client import connect, error_line
+from sluice.kafka_io.errors import KafkaUnavailableError
 
 log = logging.getLogger(__name__)
 

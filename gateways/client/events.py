@@ -5,8 +5,8 @@ from difflib import get_close_matches
 
 import msgspec
 
-from state.decisions.charge_plan import MUTATION_APIS, is_strict
-from state.decisions.request import (
+from sluice.state.decisions.charge_plan import MUTATION_APIS, is_strict
+from sluice.state.decisions.request import (
     MAX_INT32,
     MAX_NAME_LENGTH,
     Mutation,
@@ -15,7 +15,7 @@ from state.decisions.request import (
     check_amounts,
     check_lengths,
 )
-from state.errors import InvalidRequestError
+from sluice.state.errors import InvalidRequestError
 
 _EVENT_FIELDS = frozenset(Request.__struct_fields__)
 _ENTRY_FIELDS = {

@@ -5,19 +5,19 @@ from itertools import repeat
 
 import msgspec
 
-from gateways.client.decided import Charges, Decided, order_of, wait_of, waits_ms
-from gateways.client.options import GatewayOptions
-from gateways.client.wait_table import Order, Wait, WaitTable
-from state.decisions.wait_records import read_wait
-from state.decisions.waits import (
+from sluice.gateways.client.decided import Charges, Decided, order_of, wait_of, waits_ms
+from sluice.gateways.client.options import GatewayOptions
+from sluice.gateways.client.wait_table import Order, Wait, WaitTable
+from sluice.state.decisions.wait_records import read_wait
+from sluice.state.decisions.waits import (
     CounterKey,
     TopicPartitionName,
     counters_of,
     possible_counters,
     wait_under_limit_ms,
 )
-from state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS
-from state.quotas.limits import LimitsInForce, LimitsView
+from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS
+from sluice.state.quotas.limits import LimitsInForce, LimitsView
 
 _NO_WAITS = repeat(0)
 

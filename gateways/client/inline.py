@@ -4,16 +4,16 @@ from collections.abc import Callable
 from itertools import count
 from threading import Lock
 
-from gateways.client.decided import Charges, Decided, applied_waits, enforced_charges, read_decided
-from gateways.client.options import GatewayOptions
-from gateways.client.wait_table import Wait, WaitTable
-from state.decisions.control import UNMUTE_API
-from state.decisions.request import HEARTBEAT_API, Request, Share
-from state.decisions.waits import CounterKey
-from state.quotas.kinds import Family
-from state.quotas.resolution import Quotas
-from state.shares.counter_share import CounterShare, DecidedCharge
-from state.shares.gateway_shares import Admission, GatewayShares
+from sluice.gateways.client.decided import Charges, Decided, applied_waits, enforced_charges, read_decided
+from sluice.gateways.client.options import GatewayOptions
+from sluice.gateways.client.wait_table import Wait, WaitTable
+from sluice.state.decisions.control import UNMUTE_API
+from sluice.state.decisions.request import HEARTBEAT_API, Request, Share
+from sluice.state.decisions.waits import CounterKey
+from sluice.state.quotas.kinds import Family
+from sluice.state.quotas.resolution import Quotas
+from sluice.state.shares.counter_share import CounterShare, DecidedCharge
+from sluice.state.shares.gateway_shares import Admission, GatewayShares
 
 
 class InlineCharges:

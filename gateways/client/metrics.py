@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
-from gateways.client.stats import GatewayStats
-from state.decisions.request import Share
+from sluice.gateways.client.stats import GatewayStats
+from sluice.state.decisions.request import Share
 
 if TYPE_CHECKING:
-    from gateways.client.client import Gateway
+    from sluice.gateways.client.client import Gateway
 
 _SHARE_LABELS = ["gateway", "quota", "user", "client_id", "topic", "partition"]
 

@@ -17,11 +17,11 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import msgspec
 
-from gateways.client.client import Gateway
-from gateways.client.wait_table import Wait
-from gateways.errors import GatewayClosedError
-from state.decisions.request import Request
-from state.quotas.kinds import QuotaKind
+from sluice.gateways.client.client import Gateway
+from sluice.gateways.client.wait_table import Wait
+from sluice.gateways.errors import GatewayClosedError
+from sluice.state.decisions.request import Request
+from sluice.state.quotas.kinds import QuotaKind
 
 MAX_NAME_CHARACTERS = 255
 """Longest user or client-id in a header. Longer names would fill the state of the job."""

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from configs.kafka import TopicName
-from gateways.client.event_sender import WhenFull
-from gateways.errors import InvalidOptionError
-from state.decisions.request import MAX_ENTRIES, MAX_INT32
-from state.quotas.kinds import MAX_THROTTLE_MS, Coexistence, QuotaSettings, RequestPolicy, Window
-from state.shares.alive import MAX_GATEWAYS
+from sluice.gateways.client.event_sender import WhenFull
+from sluice.gateways.errors import InvalidOptionError
+from sluice.kafka_io.client import TopicName
+from sluice.state.decisions.request import MAX_ENTRIES, MAX_INT32
+from sluice.state.quotas.kinds import MAX_THROTTLE_MS, Coexistence, QuotaSettings, RequestPolicy, Window
+from sluice.state.shares.alive import MAX_GATEWAYS
 
 MAX_NAME_CHARACTERS = 1_000
 """Longest name of a gateway: every event carries it twice."""

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import ParamSpec, TypeVar
 
-from state.decisions.decision import QUOTA_EXCEEDED_MESSAGE, THROTTLING_QUOTA_EXCEEDED
-from state.errors import SluiceError
+from sluice.state.decisions.decision import QUOTA_EXCEEDED_MESSAGE, THROTTLING_QUOTA_EXCEEDED
+from sluice.state.errors import SluiceError
 
 DEFAULT_DEADLINE_MS = 60_000
 """Kafka's `default.api.timeout.ms`."""

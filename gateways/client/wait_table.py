@@ -7,7 +7,7 @@ from threading import Lock
 
 import msgspec
 
-from state.decisions.waits import CounterKey, wait_under_limit_ms
+from sluice.state.decisions.waits import CounterKey, wait_under_limit_ms
 
 _HEAP_SLACK = 1024
 """Outdated heap entries that are tolerated before the heap is built again."""

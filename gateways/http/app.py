@@ -23,14 +23,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route, Router
 
-from configs.kafka import TopicName
-from gateways.client.client import Gateway
-from gateways.client.metrics import GatewayCollector
-from gateways.client.middleware import CALLER, AsgiApp, AsgiQuotas, HttpQuotas, Receive, Scope, Send
-from gateways.errors import GatewayClosedError
-from gateways.http.backend import KafkaBackend
-from gateways.http.service import Call, KafkaService
-from state.decisions.request import MAX_INT16
+from sluice.gateways.client.client import Gateway
+from sluice.gateways.client.metrics import GatewayCollector
+from sluice.gateways.client.middleware import CALLER, AsgiApp, AsgiQuotas, HttpQuotas, Receive, Scope, Send
+from sluice.gateways.errors import GatewayClosedError
+from sluice.gateways.http.backend import KafkaBackend
+from sluice.gateways.http.service import Call, KafkaService
+from sluice.kafka_io.client import TopicName
+from sluice.state.decisions.request import MAX_INT16
 
 MAX_BODY_BYTES = 1024 * 1024
 

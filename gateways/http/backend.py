@@ -10,8 +10,8 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaError
 from msgspec import Meta
 
-from configs.kafka import TopicName, connect
-from gateways.client.event_sender import PRODUCER_OPTIONS
+from sluice.gateways.client.event_sender import PRODUCER_OPTIONS
+from sluice.kafka_io.client import TopicName, connect
 
 PRODUCE_TIMEOUT_S = 30.0
 """Longest wait for Kafka to acknowledge the records of a request."""

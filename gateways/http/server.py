@@ -5,8 +5,8 @@ from typing import Any
 
 import uvicorn
 
-from gateways.client.middleware import AsgiApp
-from gateways.http.read_deadline import ReadDeadline
+from sluice.gateways.client.middleware import AsgiApp
+from sluice.gateways.http.read_deadline import ReadDeadline
 
 KEEP_ALIVE_S = 30
 """How long a connection may be idle between two requests."""

@@ -9,12 +9,12 @@ from msgspec import Meta
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from gateways.client.answer import Answer
-from gateways.client.client import Gateway
-from gateways.client.middleware import Caller, throttle_headers
-from gateways.http.backend import MAX_PARTITIONS, KafkaBackend, NewTopic, Record, TopicOutcome
-from state.decisions.decision import QUOTA_EXCEEDED_MESSAGE, THROTTLING_QUOTA_EXCEEDED
-from state.decisions.request import Mutation, Request, TopicPartition
+from sluice.gateways.client.answer import Answer
+from sluice.gateways.client.client import Gateway
+from sluice.gateways.client.middleware import Caller, throttle_headers
+from sluice.gateways.http.backend import MAX_PARTITIONS, KafkaBackend, NewTopic, Record, TopicOutcome
+from sluice.state.decisions.decision import QUOTA_EXCEEDED_MESSAGE, THROTTLING_QUOTA_EXCEEDED
+from sluice.state.decisions.request import Mutation, Request, TopicPartition
 
 BodyT = TypeVar("BodyT")
 

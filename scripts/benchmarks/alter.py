@@ -18,10 +18,10 @@ from typing import Annotated
 import typer
 
 from scripts.benchmarks.calibration import STEPS, calibration_s
-from sinks.tables.quotas import QuotasTable
-from state.quotas.entity import QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
 
 
 def measure_alter(
@@ -43,7 +43,7 @@ def measure_alter(
 def _alter(table: str, value: int) -> None:
     config = f"producer_byte_rate={value}"
     command = ["quotas", "alter", "--user", "u0", "--add-config", config, "--as", "benchmark", "--table", table]
-    subprocess.run([sys.executable, "-m", "streaming.cli.main", *command], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-m", "sluice.cli.main", *command], check=True, stdout=subprocess.DEVNULL)
 
 
 def _seconds(action: Callable[[], None]) -> float:

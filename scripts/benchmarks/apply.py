@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from sinks.tables.quotas import QuotasTable
+from sluice.sinks.tables.quotas import QuotasTable
 
 
 def measure_apply(
@@ -41,7 +41,7 @@ def _apply(file: Path, table: Path) -> tuple[float, float]:
     """Seconds, and the greatest memory of the process in MiB."""
     started = time.perf_counter()
     command = ["quotas", "apply", str(file), "--yes", "--as", "benchmark", "--table", str(table)]
-    process = subprocess.Popen([sys.executable, "-m", "streaming.cli.main", *command], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-m", "sluice.cli.main", *command], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:

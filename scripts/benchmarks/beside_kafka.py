@@ -8,7 +8,7 @@ from scripts.benchmarks.report import Figure, Findings
 from scripts.benchmarks.rig import BenchmarkRig, Scale
 from scripts.closed_loop.brokers import BrokersMeasures, BrokersSituation, run_brokers
 from scripts.testbed.full_speed_client import Library
-from state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import QuotaKind
 
 _MB = 1_000_000.0
 _PERCENT = 20.0

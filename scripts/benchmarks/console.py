@@ -20,9 +20,9 @@ import typer
 import yaml
 from kafka import KafkaProducer
 
-from configs.settings import load_settings
 from scripts.testbed.broker import Broker
-from sinks.topics import ensure_topics
+from sluice.configs.settings import load_settings
+from sluice.kafka_io.topics import ensure_topics
 
 MARK_EVERY_S = 3.0
 LOAD_TIMEOUT_S = 300.0
@@ -123,7 +123,7 @@ def measure(clients: int, per_s: int, seconds: int, folder: Path) -> dict[str, A
             for number in range(clients):
                 producer.send(topics.decisions, decision(f"user-{number}", number))
             producer.flush()
-            command = [sys.executable, "-m", "streaming.cli.main", "console", "--config", str(settings), "--port", "0"]
+            command = [sys.executable, "-m", "sluice.cli.main", "console", "--config", str(settings), "--port", "0"]
             console = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder)
             try:
                 assert console.stdout is not None  # noqa: S101 # it is a pipe

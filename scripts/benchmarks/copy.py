@@ -8,10 +8,10 @@ from pyspark.sql import DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from configs.settings import Properties, Settings
-from streaming.java.jars import SPARK_JARS
-from streaming.java.java import find_java
-from streaming.runtime.kafka import kafka_writer, requests_source
+from sluice.configs.settings import Properties, Settings
+from sluice.jvm.jars import SPARK_JARS
+from sluice.jvm.java import find_java
+from sluice.streaming.runtime.kafka import kafka_writer, requests_source
 
 _EVENT_SCHEMA = (
     "request_id string, timestamp_ms long, user string, client_id string, api string, api_version int, "

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gateways.client.clock import now_ms
 from scripts.benchmarks.daemon import FOLDER_VARIABLE, LOOKUP
 from scripts.benchmarks.events import TWO_CHARGES, Load, configured, spread
 from scripts.benchmarks.report import Findings, at_most
 from scripts.benchmarks.rig import BenchmarkRig, Scale, SparkDriver
 from scripts.testbed.job import Json
-from state.quotas.entry import QuotaEntry
+from sluice.gateways.client.clock import now_ms
+from sluice.state.quotas.entry import QuotaEntry
 
 _SAMPLED: dict[str, Any] = {"spark.python.daemon.module": "scripts.benchmarks.daemon"}
 _LOOKUP_BAR = 0.10

@@ -16,7 +16,7 @@ from types import FrameType
 
 from pyspark import daemon
 
-from streaming.runtime.lean_daemon import lean
+from sluice.streaming.workers.batched_daemon import lean
 
 FOLDER_VARIABLE = "SLUICE_BENCH_PROFILE"
 LOOKUP = "quotas lookup"

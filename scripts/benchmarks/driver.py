@@ -1,7 +1,7 @@
 """A Spark driver that runs queries on command, one after another: python -m scripts.benchmarks.driver
 
 Commands and answers are lines of JSON on standard input and output. It ends with its input, so also with its parent.
-The enforce and audit queries are the job's own, started as streaming.job starts them.
+The enforce and audit queries are the job's own, started as sluice.streaming.job starts them.
 """
 
 import json
@@ -19,18 +19,18 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from configs.settings import Settings, load_settings
 from scripts.benchmarks.copy import start_copy, start_stock_session
 from scripts.benchmarks.cpu_clock import descendants_cpu_s, jvm_cpu_s
 from scripts.testbed.job import Json
-from streaming.audit.query import AuditQuery
-from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.origin import check_origin, with_pages
-from streaming.checkpoint.quota_snapshots import QuotaSnapshots
-from streaming.enforce.query import EnforceQuery
-from streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
-from streaming.runtime.progress import summarize
-from streaming.runtime.session import start_session
+from sluice.configs.settings import Settings, load_settings
+from sluice.streaming.audit.query import AuditQuery
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.origin import check_origin, with_pages
+from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
+from sluice.streaming.enforce.query import EnforceQuery
+from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
+from sluice.streaming.runtime.progress import summarize
+from sluice.streaming.runtime.session import start_session
 
 _POLL_SECONDS = 0.02
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from scripts.command import run_command
-from state.arithmetic.charge import Charge
-from state.quotas.kinds import QuotaKind, QuotaSettings
-from state.store.pages import TOGETHER, Pages
+from sluice.state.arithmetic.charge import Charge
+from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
+from sluice.state.store.pages import TOGETHER, Pages
 
 _KNOWN = 1000
 _CHARGED = (1, 4, 16, 32, TOGETHER, 128, 500)

@@ -3,13 +3,13 @@
 from contextlib import ExitStack
 from pathlib import Path
 
-from gateways.client.clock import now_ms
 from scripts.benchmarks.events import ONE_CHARGE, spread
 from scripts.benchmarks.report import Findings, at_least
 from scripts.benchmarks.rig import BenchmarkRig, Scale, Setup
 from scripts.spark_cluster.environment import EnvironmentFolder
 from scripts.spark_cluster.spark import SparkCluster
 from scripts.testbed.job import Json, storage_in
+from sluice.gateways.client.clock import now_ms
 
 _EXECUTORS = 3
 _WORKER_MEMORY = "2g"

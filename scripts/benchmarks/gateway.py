@@ -23,23 +23,23 @@ import msgspec
 import typer
 from kafka import KafkaProducer
 
-from configs.kafka import connect
-from configs.settings import Settings, load_settings, with_bootstrap_servers
-from gateways.client.client import Gateway
-from gateways.client.clock import now_ms
-from gateways.client.event_sender import WhenFull
-from gateways.client.options import GatewayOptions, StalePolicy
-from gateways.client.wait_table import Wait
 from scripts.command import run_command
 from scripts.testbed.broker import Broker
 from scripts.testbed.reconciliation import ends
-from sinks.topics import ensure_topics
-from state.decisions.request import Request, TopicPartition
-from state.decisions.wait_records import WaitRecord, wait_key, wait_value
-from state.quotas.entity import DEFAULT, QuotaEntity, Tags
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import CLIENT_KINDS, QuotaKind
-from state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
+from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
+from sluice.gateways.client.client import Gateway
+from sluice.gateways.client.clock import now_ms
+from sluice.gateways.client.event_sender import WhenFull
+from sluice.gateways.client.options import GatewayOptions, StalePolicy
+from sluice.gateways.client.wait_table import Wait
+from sluice.kafka_io.client import connect
+from sluice.kafka_io.topics import ensure_topics
+from sluice.state.decisions.request import Request, TopicPartition
+from sluice.state.decisions.wait_records import WaitRecord, wait_key, wait_value
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind
+from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
 
 REPEATS = 9
 CALLS = 200_000

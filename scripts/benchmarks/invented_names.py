@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 from confluent_kafka import Consumer
 
-from gateways.client.clock import now_ms
 from scripts.benchmarks.neighbours import others_answered
 from scripts.benchmarks.report import Findings, at_most
 from scripts.benchmarks.rig import BenchmarkRig, Record, Scale, Setup, SparkDriver
-from state.quotas.entity import DEFAULT, QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
+from sluice.gateways.client.clock import now_ms
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
 
 FLOOD_PER_S = 5_000
 MAX_ENTITIES = 1_000_000

@@ -9,7 +9,7 @@ from scripts.benchmarks.latency import answered
 from scripts.benchmarks.report import Figure, Findings, at_most
 from scripts.benchmarks.rig import BenchmarkRig, Scale, SparkDriver
 from scripts.benchmarks.state import Entities, known_job
-from streaming.checkpoint.page_count import new_pages
+from sluice.streaming.checkpoint.page_count import new_pages
 
 _RATE_PER_S = 1000
 _FEW, _MANY = 10_000, 1_000_000

@@ -9,11 +9,11 @@ from threading import Thread
 import numpy as np
 from confluent_kafka import Consumer, Producer
 
-from gateways.client.clock import now_ms
 from scripts.benchmarks.events import ONE_CHARGE, spread
 from scripts.benchmarks.report import Figure, Findings, at_most
 from scripts.benchmarks.rig import BenchError, BenchmarkRig, Drivers, Scale, Setup, SparkDriver
 from scripts.benchmarks.throughput import copy_padding
+from sluice.gateways.client.clock import now_ms
 
 _PERCENTILES = (50, 95, 99)
 _BAR = 2.0

@@ -15,13 +15,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonTopicPartition
 
-from configs.settings import Settings, load_settings
 from scripts.benchmarks.events import LOADS, ONE_CHARGE, TWO_CHARGES
-from state.arithmetic.charge import Charge, Outcome
-from state.arithmetic.counter import EntityCounters
-from state.decisions.charge_plan import request_points
-from state.decisions.request import Request
-from state.quotas.kinds import QuotaKind, QuotaSettings
+from sluice.configs.settings import Settings, load_settings
+from sluice.state.arithmetic.charge import Charge, Outcome
+from sluice.state.arithmetic.counter import EntityCounters
+from sluice.state.decisions.charge_plan import request_points
+from sluice.state.decisions.request import Request
+from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 
 Key = str | tuple[str, int]
 Charger = Callable[["PlainLoop", Request], list[Outcome]]

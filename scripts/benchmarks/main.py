@@ -21,7 +21,6 @@ import yaml
 from confluent_kafka import KafkaException
 from rich.console import Console
 
-from configs.errors import InvalidSettingsError
 from scripts.benchmarks.beside_kafka import measure_beside_kafka
 from scripts.benchmarks.cpu import measure_lookup, measure_stages
 from scripts.benchmarks.events import LOADS
@@ -38,8 +37,9 @@ from scripts.benchmarks.rig import BenchmarkRig, Scale
 from scripts.benchmarks.state import measure_known_entities, measure_state
 from scripts.benchmarks.throughput import measure_audit, measure_throughput
 from scripts.command import EXIT_FAILED, EXIT_INTERRUPTED, interrupt_on_signals, print_error, run_command
-from state.errors import SluiceError
-from streaming.java.java import find_java
+from sluice.configs.errors import InvalidSettingsError
+from sluice.jvm.java import find_java
+from sluice.state.errors import SluiceError
 
 Numbers = Collection[int] | None
 Measure = Callable[[BenchmarkRig, Scale, Findings], None]

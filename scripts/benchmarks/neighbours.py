@@ -10,10 +10,10 @@ from threading import Thread
 import numpy as np
 from confluent_kafka import Consumer, Producer
 
-from gateways.client.clock import now_ms
 from scripts.benchmarks.events import FOUR_CHARGES, ONE_CHARGE, Load, spread
 from scripts.benchmarks.report import Findings, at_most
 from scripts.benchmarks.rig import BenchError, BenchmarkRig, Record, Scale, Setup, SparkDriver
+from sluice.gateways.client.clock import now_ms
 
 PARTITIONS = 1_000
 """Topic-partitions of a wide request: the default of enforce.max_charges_per_event."""

@@ -1,9 +1,9 @@
 """What the number of pages costs where every page is charged: the other side of `known_latency`."""
 
-from gateways.client.clock import now_ms
 from scripts.benchmarks.events import ONE_CHARGE, spread
 from scripts.benchmarks.report import Figure, Findings
 from scripts.benchmarks.rig import BenchmarkRig, Scale
+from sluice.gateways.client.clock import now_ms
 
 _PAGES = (32, 1_024, 4_096, 16_384)
 _NOT_OF_REQUESTS = ("JIT compiler", "garbage collection", "threads that ended")

@@ -19,8 +19,6 @@ import psutil
 from confluent_kafka import Message, Producer
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
-from configs.kafka import connect
-from configs.settings import load_settings
 from scripts.benchmarks.many_clients import ManyClients
 from scripts.benchmarks.report import Findings, at_least, at_most
 from scripts.benchmarks.rig import BenchError, BenchmarkRig, Scale
@@ -31,13 +29,15 @@ from scripts.testbed.cluster import Cluster, create_topic
 from scripts.testbed.full_speed_client import FullSpeedClient, Library, Role
 from scripts.testbed.job import wait_until
 from scripts.testbed.kafka_quotas import AlteringAdmin
-from sinks.topics import ensure_topics
-from state.quotas.entity import DEFAULT, QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from state.quotas.resolution import Quotas
-from streaming.enforce.simulation import Simulation
-from streaming.java.java import find_java
+from sluice.configs.settings import load_settings
+from sluice.jvm.java import find_java
+from sluice.kafka_io.client import connect
+from sluice.kafka_io.topics import ensure_topics
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.enforce.simulation import Simulation
 
 PAIRS = 9
 _TOPIC = "orders"

@@ -20,9 +20,9 @@ import pyarrow as pa
 import typer
 from deltalake import write_deltalake
 
-from reports.span import to_ms
 from scripts.benchmarks.calibration import STEPS, calibration_s
-from sinks.tables.quotas import QuotasTable
+from sluice.insight.reports.span import to_ms
+from sluice.sinks.tables.quotas import QuotasTable
 
 DAY = datetime(2026, 11, 2, tzinfo=UTC)
 _DAY_MS = 86_400_000
@@ -133,7 +133,7 @@ def _same(value: object, count: int, kind: pa.DataType | None = None) -> pa.Arra
 def _run(command: list[str], settings: Path) -> tuple[float, float, float]:
     """Seconds, those of CPU, and the greatest memory of the process in MiB."""
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}  # else each start compiles what an install has compiled
-    command = [sys.executable, "-m", "streaming.cli.main", *command, "--config", str(settings)]
+    command = [sys.executable, "-m", "sluice.cli.main", *command, "--config", str(settings)]
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
     _, status, usage = os.wait4(process.pid, 0)

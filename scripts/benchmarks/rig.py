@@ -19,15 +19,15 @@ from typing import NamedTuple, Self
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from configs.settings import Settings
 from scripts.benchmarks.events import Load
 from scripts.testbed.broker import Broker
 from scripts.testbed.job import Json, Sections, storage_in, write_settings
 from scripts.testbed.processes import descendants, last_line, resident_mib
-from sinks.tables.quotas import QuotasTable
-from sinks.topics import ensure_topics
-from state.errors import SluiceError
-from state.quotas.entry import QuotaEntry
+from sluice.configs.settings import Settings
+from sluice.kafka_io.topics import ensure_topics
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.errors import SluiceError
+from sluice.state.quotas.entry import QuotaEntry
 
 _WORK = Path(".work")
 _END_SECONDS = 30

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from confluent_kafka import Consumer
 
-from gateways.client.clock import now_ms
 from scripts.benchmarks.events import ONE_CHARGE, Users, hot, spread, zipf
 from scripts.benchmarks.report import Figure, Findings, at_most
 from scripts.benchmarks.rig import BenchError, BenchmarkRig, Scale, Setup, SparkDriver
 from scripts.testbed.job import Json
 from scripts.testbed.work_folder import folder_bytes
-from state.arithmetic.charge import Charge
-from state.quotas.kinds import QuotaKind, QuotaSettings
-from state.store.pages import Pages
+from sluice.gateways.client.clock import now_ms
+from sluice.state.arithmetic.charge import Charge
+from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
+from sluice.state.store.pages import Pages
 
 _FLAT_BAR, _RESTART_BAR, _STATE_BYTES_BAR = 1.5, 1.5, 150.0
 _FLAT_FROM, _FLAT_TO = 10_000, 1_000_000

@@ -21,13 +21,13 @@ import typer
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import NewTopic
 
-from configs.settings import load_settings
 from scripts.testbed.broker import Broker
-from state.quotas.entity import DEFAULT, QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from state.quotas.resolution import Quotas
-from streaming.enforce.simulation import Simulation
+from sluice.configs.settings import load_settings
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.enforce.simulation import Simulation
 
 QUOTAS = Quotas([QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 100_000.0)])
 WARM_S = 20
@@ -86,7 +86,7 @@ def _event(number: int, users: int, at_ms: int) -> bytes:
 
 def _look(settings: Path) -> tuple[float, float, int]:
     """Seconds, seconds of CPU, and decisions read."""
-    command = [sys.executable, "-m", "streaming.cli.main", "top", "--once", "--config", str(settings)]
+    command = [sys.executable, "-m", "sluice.cli.main", "top", "--once", "--config", str(settings)]
     started = time.perf_counter()
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}  # else each start compiles what an install has compiled
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:

@@ -23,7 +23,7 @@ import typer
 from deltalake import DeltaTable, write_deltalake
 
 from scripts.benchmarks.calibration import STEPS, calibration_s
-from state.arithmetic.columns import Integers
+from sluice.state.arithmetic.columns import Integers
 
 START_MS = 1_780_000_000_000
 BATCH_MS = 10_000
@@ -121,7 +121,7 @@ def _run(command: list[str]) -> tuple[float, float, float, dict[str, dict[str, i
     with TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         with out.open("w") as written:
-            process = subprocess.Popen([sys.executable, "-m", "streaming.cli.main", *command], stdout=written)
+            process = subprocess.Popen([sys.executable, "-m", "sluice.cli.main", *command], stdout=written)
             _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from scripts.closed_loop.measures import Measures, measure
 from scripts.closed_loop.simulation import ClosedLoop
 from scripts.closed_loop.situation import SIMULATED, Situation
-from state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import QuotaKind
 
 MEAN = (0.97, 1.02)
 MEAN_DIFFERENCE = 0.03

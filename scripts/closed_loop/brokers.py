@@ -11,7 +11,6 @@ import psutil
 from kafka import KafkaAdminClient
 from py4j.protocol import Py4JError
 
-from configs.kafka import connect
 from scripts.closed_loop.measures import Measures, measure
 from scripts.closed_loop.simulation import Served
 from scripts.closed_loop.situation import Situation, Spread
@@ -23,7 +22,8 @@ from scripts.testbed.jmx import Beans, Jvm
 from scripts.testbed.job import Json, Sections, wait_until
 from scripts.testbed.job_under_test import JobOnBrokers
 from scripts.testbed.kafka_quotas import AlteringAdmin
-from state.quotas.kinds import QuotaKind
+from sluice.kafka_io.client import connect
+from sluice.state.quotas.kinds import QuotaKind
 
 OUTAGE_S = 60.0
 """How long the job, or a broker, is away when it was killed."""

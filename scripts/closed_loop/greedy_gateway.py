@@ -10,12 +10,12 @@ from pathlib import Path
 from threading import Thread
 from typing import NamedTuple
 
-from configs.settings import Settings, load_settings
-from gateways.client.client import Gateway
-from gateways.client.options import GatewayOptions
 from scripts.testbed.job import wait_until
-from state.decisions.request import Mutation, Request, TopicPartition
-from state.quotas.kinds import TOPIC_KINDS, Family, QuotaKind
+from sluice.configs.settings import Settings, load_settings
+from sluice.gateways.client.client import Gateway
+from sluice.gateways.client.options import GatewayOptions
+from sluice.state.decisions.request import Mutation, Request, TopicPartition
+from sluice.state.quotas.kinds import TOPIC_KINDS, Family, QuotaKind
 
 READY = "ready"
 READY_S = 180.0

@@ -18,7 +18,7 @@ from scripts.closed_loop.simulation import ClosedLoop
 from scripts.closed_loop.situation import SIMULATED, Counters, Situation, Spread, Waits
 from scripts.command import run_command
 from scripts.testbed.work_folder import work_folder
-from state.quotas.kinds import Family, QuotaKind
+from sluice.state.quotas.kinds import Family, QuotaKind
 
 QUOTAS = {
     kind.value: kind

@@ -12,7 +12,7 @@ from scripts.closed_loop.situation import Situation
 from scripts.testbed.job import wait_until
 from scripts.testbed.job_under_test import JobUnderTest
 from scripts.testbed.processes import Child
-from sinks.tables.sql import run_query
+from sluice.insight.sql import run_query
 
 _START_S = 180.0
 _DRAIN_S = 300.0

@@ -15,17 +15,17 @@ from functools import partial
 from itertools import count
 
 from scripts.closed_loop.situation import Counters, Situation, Waits
-from state.arithmetic.counter import EntityCounters
-from state.decisions.charge_plan import plan_charges
-from state.decisions.request import Request, TopicPartition
-from state.decisions.waits import CounterKey
-from state.quotas.entity import DEFAULT, QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind, QuotaSettings
-from state.quotas.resolution import Quotas
-from state.shares.alive import HEARTBEAT_MS
-from state.shares.counter_share import DecidedCharge
-from state.shares.gateway_shares import GatewayShares
+from sluice.state.arithmetic.counter import EntityCounters
+from sluice.state.decisions.charge_plan import plan_charges
+from sluice.state.decisions.request import Request, TopicPartition
+from sluice.state.decisions.waits import CounterKey
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
+from sluice.state.quotas.resolution import Quotas
+from sluice.state.shares.alive import HEARTBEAT_MS
+from sluice.state.shares.counter_share import DecidedCharge
+from sluice.state.shares.gateway_shares import GatewayShares
 
 MAX_MUTE_MS = 3_600_000
 MAX_COUNTERS = 100_000

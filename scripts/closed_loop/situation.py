@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import QuotaKind
 
 
 class Spread(StrEnum):

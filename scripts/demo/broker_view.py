@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from scripts.demo.view import amount, printable
-from state.decisions.request import Share
+from sluice.state.decisions.request import Share
 
 _SPAN_MS = 10_000
 

@@ -12,7 +12,6 @@ from kafka import KafkaAdminClient
 from rich.console import Console
 from rich.live import Live
 
-from configs.kafka import connect
 from scripts.command import EXIT_FAILED
 from scripts.demo.broker_view import ClientUse, client_lines, clients_table, summary_lines
 from scripts.demo.console import commands_to_try, waiting, waiting_for_job
@@ -23,11 +22,12 @@ from scripts.testbed.cluster import Cluster, create_topic
 from scripts.testbed.full_speed_client import FullSpeedClient, Library, Role
 from scripts.testbed.job import Json, Sections, SluiceJob, quotas_in, storage_in
 from scripts.testbed.work_folder import work_folder
-from sinks.tables.quotas import QuotasTable
-from sinks.topics import ensure_topics
-from state.quotas.entity import EntityName
-from state.quotas.kinds import QuotaKind
-from streaming.cli.job_settings import announced_run
+from sluice.cli.job_settings import announced_run
+from sluice.kafka_io.client import connect
+from sluice.kafka_io.topics import ensure_topics
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.quotas.entity import EntityName
+from sluice.state.quotas.kinds import QuotaKind
 
 _EMBEDDED = Path("configs/embedded.yaml")
 _TOPIC = "orders"

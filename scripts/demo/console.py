@@ -10,8 +10,8 @@ from threading import Event, Thread
 
 from rich.console import Console
 
-from configs.settings import HealthSettings
 from scripts.testbed.job import SluiceJob
+from sluice.configs.settings import HealthSettings
 
 _WAITING_SECONDS = 3.0
 _WAITING_FOR = {

@@ -5,12 +5,12 @@ from collections import deque
 from dataclasses import replace
 from threading import Event, Lock, Thread
 
-from configs.settings import Settings
-from gateways.client.client import Gateway
-from gateways.client.options import GatewayOptions
 from scripts.demo.view import amount
-from state.decisions.request import Request, TopicPartition
-from state.quotas.kinds import QuotaKind
+from sluice.configs.settings import Settings
+from sluice.gateways.client.client import Gateway
+from sluice.gateways.client.options import GatewayOptions
+from sluice.state.decisions.request import Request, TopicPartition
+from sluice.state.quotas.kinds import QuotaKind
 
 USER, CLIENT_ID = "greedy", "app"
 ASKED_BYTES_PER_S = 20_000_000.0

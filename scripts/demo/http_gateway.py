@@ -13,15 +13,15 @@ from typing import Annotated, NoReturn
 import typer
 from typer.exceptions import Abort, TyperException
 
-from configs.errors import InvalidSettingsError
-from configs.settings import load_settings, with_bootstrap_servers
-from gateways.client.client import Gateway
-from gateways.client.options import GatewayOptions, StalePolicy
-from gateways.http.app import create_app
-from gateways.http.backend import KafkaBackend
-from gateways.http.server import HttpServer
-from sinks.topics import ensure_topics
-from state.errors import SluiceError
+from sluice.configs.errors import InvalidSettingsError
+from sluice.configs.settings import load_settings, with_bootstrap_servers
+from sluice.gateways.client.client import Gateway
+from sluice.gateways.client.options import GatewayOptions, StalePolicy
+from sluice.gateways.http.app import create_app
+from sluice.gateways.http.backend import KafkaBackend
+from sluice.gateways.http.server import HttpServer
+from sluice.kafka_io.topics import ensure_topics
+from sluice.state.errors import SluiceError
 
 command = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 

@@ -16,9 +16,6 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
 
-from configs.kafka import connect
-from configs.settings import Settings, load_settings
-from gateways.client.clock import now_ms
 from scripts.command import EXIT_FAILED, run_command, stop_on_signals
 from scripts.demo.brokers import run_with_brokers
 from scripts.demo.console import commands_to_try, waiting, waiting_for_job
@@ -41,8 +38,11 @@ from scripts.testbed.load_generator import (
 )
 from scripts.testbed.reconciliation import audited, rows
 from scripts.testbed.work_folder import work_folder
-from sinks.topics import ensure_topics
-from streaming.cli.job_settings import announced_run
+from sluice.cli.job_settings import announced_run
+from sluice.configs.settings import Settings, load_settings
+from sluice.gateways.client.clock import now_ms
+from sluice.kafka_io.client import connect
+from sluice.kafka_io.topics import ensure_topics
 
 _EMBEDDED = Path("configs/embedded.yaml")
 _DRAIN_SECONDS = 60

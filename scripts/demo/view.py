@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scripts.testbed.live_counts import Answers
-from state.quotas.kinds import Family, QuotaKind
+from sluice.state.quotas.kinds import Family, QuotaKind
 
 _KINDS = {str(kind): kind for kind in QuotaKind}
 _PREFIXES = ("", "k", "M", "G", "T", "P")

@@ -20,7 +20,7 @@ class WebConsole:
         port = free_ports(1)[0]
         self.url = f"http://127.0.0.1:{port}/"
         self._log = folder / "console.log"
-        self._command = [sys.executable, "-m", "streaming.cli.main", "console", "--config", str(settings_file)]
+        self._command = [sys.executable, "-m", "sluice.cli.main", "console", "--config", str(settings_file)]
         self._command += ["--port", str(port)]
         self._child: Child | None = None
         self._has_ended = False

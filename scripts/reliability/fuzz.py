@@ -17,16 +17,16 @@ import msgspec
 import typer
 
 from scripts.command import run_command
-from state.arithmetic.charge import Charge
-from state.decisions.request import MAX_TIMESTAMP_MS
-from state.errors import InvalidRequestError, StateError
-from state.quotas.entity import Tags
-from state.quotas.kinds import QuotaKind, QuotaSettings
-from state.store.codec import decode
-from state.store.pages import Pages
-from streaming.enforce.parsing import EventLimits, parse_event
-from streaming.enforce.source import Source
-from streaming.enforce.wire import dead_letter_record
+from sluice.state.arithmetic.charge import Charge
+from sluice.state.decisions.request import MAX_TIMESTAMP_MS
+from sluice.state.errors import InvalidRequestError, StateError
+from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
+from sluice.state.store.codec import decode
+from sluice.state.store.pages import Pages
+from sluice.streaming.enforce.parsing import EventLimits, parse_event
+from sluice.streaming.enforce.source import Source
+from sluice.streaming.enforce.wire import dead_letter_record
 
 _PAGES = 4
 _SETTINGS = QuotaSettings()

@@ -4,9 +4,9 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 
-from configs.settings import Settings
 from scripts.testbed.reconciliation import Reconciliation, reconcile, records
-from state.decisions.epochs import Fence
+from sluice.configs.settings import Settings
+from sluice.state.decisions.epochs import Fence
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pyspark
 
-from state.errors import SluiceError
-from streaming.java.jars import REPOSITORY
+from sluice.jvm.jars import REPOSITORY
+from sluice.state.errors import SluiceError
 
-_PACKAGES = ("sluice", "state", "streaming", "console", "reports", "sinks", "gateways", "configs")
 _BUILD_S = 300
 
 
@@ -43,8 +42,7 @@ class WheelError(SluiceError):
 def _wheel(folder: Path) -> Path:
     """Build from a copy, so that the build leaves nothing in the checkout."""
     source = folder / "source"
-    for name in _PACKAGES:
-        shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(REPOSITORY / "sluice", source / "sluice", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, source)
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(source)]

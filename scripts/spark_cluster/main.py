@@ -15,7 +15,6 @@ from typing import Annotated, NamedTuple
 import typer
 from kafka import KafkaProducer
 
-from configs.kafka import connect
 from scripts.command import EXIT_FAILED, run_command, stop_on_signals
 from scripts.spark_cluster.balance import balance
 from scripts.spark_cluster.environment import EnvironmentFolder
@@ -30,8 +29,9 @@ from scripts.testbed.load_generator import DEFAULT_MIX, PRODUCER_OPTIONS, LoadGe
 from scripts.testbed.processes import kill
 from scripts.testbed.reconciliation import audited
 from scripts.testbed.work_folder import work_folder
-from sinks.topics import ensure_topics
-from streaming.enforce.warm_up import WARM
+from sluice.kafka_io.client import connect
+from sluice.kafka_io.topics import ensure_topics
+from sluice.streaming.enforce.warm_up import WARM
 
 _WORKERS = 3
 _BROKERS = 3

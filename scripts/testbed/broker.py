@@ -28,9 +28,9 @@ from scripts.command import interrupt_on_signals, run_command
 from scripts.testbed.broker_jars import BROKER_JARS
 from scripts.testbed.jmx import jmx_options
 from scripts.testbed.processes import Child
-from state.errors import SluiceError
-from streaming.java.jars import JarSet
-from streaming.java.java import find_java
+from sluice.jvm.jars import JarSet
+from sluice.jvm.java import find_java
+from sluice.state.errors import SluiceError
 
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.logging.log4j.level=INFO")
 _STARTED = "Kafka Server started"

@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from configs.kafka import connect
-from configs.settings import Settings, load_settings
 from scripts.testbed.cluster import Cluster
 from scripts.testbed.job import wait_until
-from state.decisions.request import HEARTBEAT_API, Heartbeat, Share
-from state.quotas.entry import QuotaEntry
-from state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
-from state.shares.alive import is_late
-from streaming.java.plugin import plugin_jar, plugin_properties
+from sluice.configs.settings import Settings, load_settings
+from sluice.jvm.plugin import plugin_jar, plugin_properties
+from sluice.kafka_io.client import connect
+from sluice.state.decisions.request import HEARTBEAT_API, Heartbeat, Share
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
+from sluice.state.shares.alive import is_late
 
 _POLL_MS = 200
 _ALIVE_MS = 3_000

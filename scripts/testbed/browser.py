@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from filelock import FileLock
 
-from state.errors import SluiceError
+from sluice.state.errors import SluiceError
 
 PACKAGE = "@sparticuz/chromium@153.0.0"
 SHA512 = (

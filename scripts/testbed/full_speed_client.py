@@ -26,7 +26,7 @@ from kafka.errors import KafkaTimeoutError
 from scripts.command import stop_on_signals
 from scripts.testbed.broker_jars import BROKER_JARS
 from scripts.testbed.processes import Child
-from streaming.java.java import find_java
+from sluice.jvm.java import find_java
 
 READY = "ready"
 _ERROR = "error: "

@@ -15,9 +15,9 @@ from scripts.testbed.broker import free_ports, last_error
 from scripts.testbed.hdfs_jars import HDFS_JARS
 from scripts.testbed.job import wait_until
 from scripts.testbed.processes import Child
-from state.errors import SluiceError
-from streaming.java.jars import pyspark_jars
-from streaming.java.java import find_java
+from sluice.jvm.jars import pyspark_jars
+from sluice.jvm.java import find_java
+from sluice.state.errors import SluiceError
 
 _HOST = "127.0.0.1"
 _JVM_OPTIONS = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")

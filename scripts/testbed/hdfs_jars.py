@@ -5,7 +5,7 @@
 
 from pathlib import Path
 
-from streaming.java.jars import JarSet, run_download_command
+from sluice.jvm.jars import JarSet, run_download_command
 
 _FOLDER = Path(__file__).resolve().parent
 

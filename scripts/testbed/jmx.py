@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-from streaming.java.java import find_java
+from sluice.jvm.java import find_java
 
 
 def jmx_options(port: int) -> list[str]:

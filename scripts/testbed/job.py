@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from configs.settings import Settings, load_settings
 from scripts.testbed.processes import Child, last_line
-from state.errors import SluiceError
+from sluice.configs.settings import Settings, load_settings
+from sluice.state.errors import SluiceError
 
 Json = dict[str, Any]
 Sections = Mapping[str, Mapping[str, Any]]
@@ -98,7 +98,7 @@ class SluiceJob:
         """Start the job's process with further options, and don't wait."""
         self.status_file.unlink(missing_ok=True)
         self._starts += 1
-        command = [sys.executable, "-m", "streaming.cli.main", "run", "--config", str(self.settings_file)]
+        command = [sys.executable, "-m", "sluice.cli.main", "run", "--config", str(self.settings_file)]
         self.child = Child([*command, "--status-file", str(self.status_file), *options], self.log_file)
         return self.child
 

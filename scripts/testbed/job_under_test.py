@@ -8,7 +8,6 @@ from typing import Any, Self
 import psutil
 from kafka import KafkaProducer
 
-from configs.kafka import connect
 from scripts.command import EXIT_FAILED
 from scripts.testbed.broker import Broker
 from scripts.testbed.job import Json, Sections, SluiceJob, quotas_in, storage_in, wait_until
@@ -16,7 +15,8 @@ from scripts.testbed.load_generator import PRODUCER_OPTIONS, LoadGenerator, Sent
 from scripts.testbed.processes import descendants
 from scripts.testbed.reconciliation import answered, audited, ends
 from scripts.testbed.work_folder import work_folder
-from sinks.topics import ensure_topics
+from sluice.kafka_io.client import connect
+from sluice.kafka_io.topics import ensure_topics
 
 QUOTAS = [
     {"entity": {"user": None}, "quotas": {"controller_mutation_rate": 5, "request_percentage": 5}},

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from kafka import KafkaConsumer, TopicPartition
 
-from configs.kafka import connect
-from configs.settings import Settings
-from gateways.client.clock import now_ms
-from state.decisions.epochs import Fence
+from sluice.configs.settings import Settings
+from sluice.gateways.client.clock import now_ms
+from sluice.kafka_io.client import connect
+from sluice.state.decisions.epochs import Fence
 
 _SHOWN_DECISIONS = 5
 _POLL_MS = 200

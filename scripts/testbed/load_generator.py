@@ -20,12 +20,12 @@ import typer
 from kafka import KafkaProducer
 from kafka.producer.future import RecordMetadata
 
-from configs.kafka import connect
-from configs.settings import load_settings, with_bootstrap_servers
-from gateways.client.clock import now_ms
 from scripts.command import EXIT_FAILED, run_command, stop_on_signals
-from sinks.topics import ensure_topics
-from state.quotas.entity import client_key
+from sluice.configs.settings import load_settings, with_bootstrap_servers
+from sluice.gateways.client.clock import now_ms
+from sluice.kafka_io.client import connect
+from sluice.kafka_io.topics import ensure_topics
+from sluice.state.quotas.entity import client_key
 
 DEFAULT_MIX: Final[Mapping[str, float]] = MappingProxyType(
     {"Produce": 50, "Fetch": 30, "CreateTopics": 5, "Metadata": 15}

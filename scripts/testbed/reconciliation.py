@@ -13,12 +13,12 @@ from deltalake import DeltaTable
 from kafka import KafkaConsumer, TopicPartition
 from numpy.typing import NDArray
 
-from configs.kafka import connect
-from configs.settings import Settings
-from sinks.tables.quotas import QuotasTable
-from state.decisions.epochs import Fence
-from state.quotas.resolution import Quotas
-from streaming.enforce.simulation import Simulation
+from sluice.configs.settings import Settings
+from sluice.kafka_io.client import connect
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.decisions.epochs import Fence
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.enforce.simulation import Simulation
 
 _POLL_MS = 500
 _BY_RUN = {"decided_at_ms": 0, "job_id": None}

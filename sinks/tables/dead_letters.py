@@ -5,8 +5,8 @@ from functools import partial
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sinks.tables.delta import RECORD, RECORD_ID, SOURCE_COLUMNS, AuditTable, RequestsTopic, append_once
-from sinks.tables.unreadable import CORRUPT, FAULT, JSON_OPTIONS, TimeBounds, fault, json_fault
+from sluice.sinks.tables.delta import RECORD, RECORD_ID, SOURCE_COLUMNS, AuditTable, RequestsTopic, append_once
+from sluice.sinks.tables.unreadable import CORRUPT, FAULT, JSON_OPTIONS, TimeBounds, fault, json_fault
 
 _LETTER_DDL = """
     source STRUCT<topic: STRING, partition: INT, offset: BIGINT>,

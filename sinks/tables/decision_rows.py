@@ -1,6 +1,6 @@
 """Rows of the table `decisions` in Arrow, without Spark, from records that are beyond doubt.
 
-Spark's way (`sinks.tables.decisions`) judges every record and says what is wrong with it. This one only takes records
+Spark's way (`decisions.py`) judges every record and says what is wrong with it. This one only takes records
 that nothing is wrong with, as nearly all are, in a fifth of the time. A record that it has any doubt about leaves the
 whole micro-batch to Spark. So it may be stricter than Spark's way but never less strict, and what both take makes the
 same rows.
@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 from msgspec import Meta
 from pyarrow import json
 
-from sinks.tables.decisions import MAX_CHARGES, MAX_VALUE
-from sinks.tables.delta import SOURCE_COLUMNS, RequestsTopic
-from sinks.tables.quota_metrics import METRIC_NAMES
-from sinks.tables.unreadable import TimeBounds
-from state.decisions.decision import Verdict
-from state.decisions.request import MAX_APPLIED_WAITS, MAX_NAME_LENGTH, MAX_SHARES
-from state.quotas.entry import Mode
+from sluice.sinks.tables.decisions import MAX_CHARGES, MAX_VALUE
+from sluice.sinks.tables.delta import SOURCE_COLUMNS, RequestsTopic
+from sluice.sinks.tables.quota_metrics import METRIC_NAMES
+from sluice.sinks.tables.unreadable import TimeBounds
+from sluice.state.decisions.decision import Verdict
+from sluice.state.decisions.request import MAX_APPLIED_WAITS, MAX_NAME_LENGTH, MAX_SHARES
+from sluice.state.quotas.entry import Mode
 
 _SOURCE = r"^(?P<source_topic>.+)-(?P<source_partition>0|[1-9][0-9]*)-(?P<source_offset>0|[1-9][0-9]*)$"
 """`topic-partition-offset`, where the topic may have dashes and digits of its own, and no zeros lead a number."""

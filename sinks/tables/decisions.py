@@ -5,12 +5,12 @@ from functools import partial
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from sinks.tables.delta import RECORD, RECORD_ID, SOURCE_COLUMNS, AuditTable, RequestsTopic, append_once
-from sinks.tables.quota_metrics import METRIC_NAMES
-from sinks.tables.unreadable import CORRUPT, FAULT, JSON_OPTIONS, TimeBounds, fault, json_fault
-from state.decisions.decision import Verdict
-from state.decisions.request import MAX_APPLIED_WAITS, MAX_ENTRIES, MAX_NAME_LENGTH, MAX_SHARES
-from state.quotas.entry import Mode
+from sluice.sinks.tables.delta import RECORD, RECORD_ID, SOURCE_COLUMNS, AuditTable, RequestsTopic, append_once
+from sluice.sinks.tables.quota_metrics import METRIC_NAMES
+from sluice.sinks.tables.unreadable import CORRUPT, FAULT, JSON_OPTIONS, TimeBounds, fault, json_fault
+from sluice.state.decisions.decision import Verdict
+from sluice.state.decisions.request import MAX_APPLIED_WAITS, MAX_ENTRIES, MAX_NAME_LENGTH, MAX_SHARES
+from sluice.state.quotas.entry import Mode
 
 _ENTITY_DDL = "STRUCT<user: STRING, client_id: STRING, topic: STRING, partition: INT>"
 

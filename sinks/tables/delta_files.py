@@ -16,7 +16,7 @@ from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
-from sinks.tables.delta import Commit
+from sluice.sinks.tables.delta import Commit
 
 _STATISTICS_CHARACTERS = 32
 """Characters of a text that statistics keep, as Delta's own do."""

@@ -1,7 +1,7 @@
 """What decisions charged to each counter, measured in Arrow: the rows of the table `quota_metrics` without Spark.
 
 `measure` takes the rows of one task, `add_up` puts the measures of all tasks together, and `metrics_rows` makes the
-rows that `sinks.tables.quota_metrics.measure_decisions` makes with Spark.
+rows that `sluice.sinks.tables.quota_metrics.measure_decisions` makes with Spark.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sinks.tables.quota_metrics import METRIC_NAMES, order_offsets
-from state.quotas.kinds import QuotaKind
+from sluice.sinks.tables.quota_metrics import METRIC_NAMES, order_offsets
+from sluice.state.quotas.kinds import QuotaKind
 
 _COUNTER = ("window_start_ms", "quota", "mode", "user", "client_id", "topic", "partition")
 _SUMS = ("count", "value", "violated_count", "throttled_count", "waited_ms")

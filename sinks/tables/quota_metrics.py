@@ -10,9 +10,9 @@ from deltalake.schema import Field, PrimitiveType
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from sinks.tables.delta import AuditTable, Commit
-from state.decisions.charge_plan import EXEMPT_REQUEST_TIME
-from state.quotas.kinds import QuotaKind
+from sluice.sinks.tables.delta import AuditTable, Commit
+from sluice.state.decisions.charge_plan import EXEMPT_REQUEST_TIME
+from sluice.state.quotas.kinds import QuotaKind
 
 _DDL = """
     window_start TIMESTAMP, window_s INT, metric_group STRING, rate_metric STRING, quota STRING,

@@ -13,12 +13,12 @@ from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import Field, PrimitiveType
 
-from sinks.errors import QuotasTableError
-from state.errors import InvalidQuotaError
-from state.quotas.entity import QuotaEntity
-from state.quotas.entry import Mode, QuotaEntry
-from state.quotas.kinds import QuotaKind
-from state.quotas.validation import check_value, quota_kind
+from sluice.sinks.errors import QuotasTableError
+from sluice.state.errors import InvalidQuotaError
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import Mode, QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.validation import check_value, quota_kind
 
 QUOTAS_SCHEMA = Schema(
     [
@@ -263,7 +263,7 @@ class QuotasTable:
 def entity_json(entity: QuotaEntity) -> str:
     """The entity as the table stores it.
 
-    >>> from state.quotas.entity import DEFAULT
+    >>> from sluice.state.quotas.entity import DEFAULT
     >>> entity_json(QuotaEntity(user=DEFAULT, client_id="app"))
     '{"client_id": "app", "user": null}'
     """

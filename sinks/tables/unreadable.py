@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from sinks.tables.delta import RECORD, RECORD_ID, AuditTable, Commit, append_once
+from sluice.sinks.tables.delta import RECORD, RECORD_ID, AuditTable, Commit, append_once
 
 _DDL = """
     topic STRING, partition INT, offset BIGINT, timestamp_ms BIGINT, key BINARY, value BINARY,

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from state.arithmetic.sampled_rate import SampledRate
-from state.quotas.entity import Tags
-from state.quotas.kinds import QuotaKind
+from sluice.state.arithmetic.sampled_rate import SampledRate
+from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.kinds import QuotaKind
 
 
 class Charge(msgspec.Struct, array_like=True, gc=False):

@@ -9,10 +9,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from state.arithmetic.counter import EntityCounters
-from state.arithmetic.sampled_rate import SampledRate
-from state.arithmetic.token_bucket import TokenBucket
-from state.quotas.kinds import KINDS_BY_CODE, Family, QuotaKind
+from sluice.state.arithmetic.counter import EntityCounters
+from sluice.state.arithmetic.sampled_rate import SampledRate
+from sluice.state.arithmetic.token_bucket import TokenBucket
+from sluice.state.quotas.kinds import KINDS_BY_CODE, Family, QuotaKind
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]

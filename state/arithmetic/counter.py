@@ -1,16 +1,16 @@
 """The scalar engine: the counters of one entity, charged one request at a time.
 
-`state.arithmetic.counter_arrays` does the same for many entities at once.
+`sluice.state.arithmetic.counter_arrays` does the same for many entities at once.
 """
 
 from collections.abc import Sequence
 
 import msgspec
 
-from state.arithmetic.charge import Charge, Outcome
-from state.arithmetic.sampled_rate import SampledRate, is_exceeded, wait_for_rate_ms
-from state.arithmetic.token_bucket import TokenBucket, wait_for_tokens_ms
-from state.quotas.kinds import UNLIMITED, Coexistence, Family, QuotaKind, QuotaSettings, Window, burst
+from sluice.state.arithmetic.charge import Charge, Outcome
+from sluice.state.arithmetic.sampled_rate import SampledRate, is_exceeded, wait_for_rate_ms
+from sluice.state.arithmetic.token_bucket import TokenBucket, wait_for_tokens_ms
+from sluice.state.quotas.kinds import UNLIMITED, Coexistence, Family, QuotaKind, QuotaSettings, Window, burst
 
 MUTATION_RATE_WINDOW = Window(samples=2, window_ms=30_000)
 """Window of `mutation-rate`, which limits nothing and is only reported: Kafka's default for broker metrics."""

@@ -1,6 +1,6 @@
 """The array engine: the counters of many entities, charged together.
 
-It does what `state.arithmetic.counter` does for one entity: the same operations in the same order on the same doubles,
+It does what `counter` does for one entity: the same operations in the same order on the same doubles,
 so every result is equal to the last bit (a property test and Kafka's cases compare both). It is faster than the scalar
 engine from a few dozen entities on.
 
@@ -13,12 +13,12 @@ from typing import Protocol
 
 import numpy as np
 
-from state.arithmetic.charge import Charge, Outcome
-from state.arithmetic.columns import Columns, Flags, Floats, Integers
-from state.arithmetic.counter import MUTATION_RATE_WINDOW
-from state.arithmetic.sampled_rate import is_exceeded, wait_for_rate_ms
-from state.arithmetic.token_bucket import wait_for_tokens_ms
-from state.quotas.kinds import UNLIMITED, Coexistence, Family, QuotaKind, QuotaSettings, Window, burst
+from sluice.state.arithmetic.charge import Charge, Outcome
+from sluice.state.arithmetic.columns import Columns, Flags, Floats, Integers
+from sluice.state.arithmetic.counter import MUTATION_RATE_WINDOW
+from sluice.state.arithmetic.sampled_rate import is_exceeded, wait_for_rate_ms
+from sluice.state.arithmetic.token_bucket import wait_for_tokens_ms
+from sluice.state.quotas.kinds import UNLIMITED, Coexistence, Family, QuotaKind, QuotaSettings, Window, burst
 
 _LATEST_MS = np.iinfo(np.int64).max
 
@@ -149,7 +149,7 @@ class CounterArrays:
 
 
 class BucketArrays:
-    """The token buckets of n entities: see `state.arithmetic.token_bucket.TokenBucket`."""
+    """The token buckets of n entities: see `sluice.state.arithmetic.token_bucket.TokenBucket`."""
 
     def __init__(self, columns: Columns) -> None:
         """`tokens` (n,) float64 are NaN where an entity has no bucket; `last_ms` (n,) int64."""
@@ -173,7 +173,7 @@ class BucketArrays:
 
 
 class RateArrays:
-    """The sampled rates of n entities, k kinds each: see `state.arithmetic.sampled_rate.SampledRate`.
+    """The sampled rates of n entities, k kinds each: see `sluice.state.arithmetic.sampled_rate.SampledRate`.
 
     `_lengths` and `_currents` have the shape (n, k), the samples in `_starts_ms`, `_last_events_ms` and `_values` the
     shape (n, k, slots). Only the first `_lengths` slots of a rate are in use; a rate of length 0 doesn't exist.
@@ -303,7 +303,7 @@ class RateArrays:
 
 
 def padded_windows_ms(elapsed_ms: Integers, window: Window) -> Integers:
-    """`state.arithmetic.sampled_rate.padded_window_ms` of each element: (m,) -> (m,).
+    """`sluice.state.arithmetic.sampled_rate.padded_window_ms` of each element: (m,) -> (m,).
 
     >>> padded_windows_ms(np.array([999]), Window(samples=11, window_ms=1000)).tolist()
     [10999]

@@ -6,8 +6,8 @@ from typing import TypeGuard
 
 import msgspec
 
-from state.arithmetic.rounding import divide, round_half_up
-from state.quotas.kinds import Window
+from sluice.state.arithmetic.rounding import divide, round_half_up
+from sluice.state.quotas.kinds import Window
 
 
 class SampledRate(msgspec.Struct, array_like=True, gc=False):

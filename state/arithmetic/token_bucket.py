@@ -4,8 +4,8 @@ import math
 
 import msgspec
 
-from state.arithmetic.rounding import divide, round_half_up
-from state.quotas.kinds import Window, burst
+from sluice.state.arithmetic.rounding import divide, round_half_up
+from sluice.state.quotas.kinds import Window, burst
 
 
 class TokenBucket(msgspec.Struct, gc=False):

@@ -5,13 +5,13 @@ from typing import ClassVar
 
 import msgspec
 
-from state.arithmetic.charge import Charge, Unmetered
-from state.decisions.control import Unmute
-from state.decisions.request import HEARTBEAT_API, Request
-from state.quotas.entity import Tags
-from state.quotas.entry import Mode
-from state.quotas.kinds import QuotaKind, QuotaSettings, RequestPolicy
-from state.quotas.resolution import QuotaLadder, Quotas, Resolution, Rung
+from sluice.state.arithmetic.charge import Charge, Unmetered
+from sluice.state.decisions.control import Unmute
+from sluice.state.decisions.request import HEARTBEAT_API, Request
+from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.entry import Mode
+from sluice.state.quotas.kinds import QuotaKind, QuotaSettings, RequestPolicy
+from sluice.state.quotas.resolution import QuotaLadder, Quotas, Resolution, Rung
 
 MUTATION_APIS = {"CreateTopics": 6, "DeleteTopics": 5, "CreatePartitions": 3}
 """The APIs of KIP-599, each with its first version that understands a refusal (strict). Older versions only wait."""

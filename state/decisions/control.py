@@ -4,9 +4,9 @@ from typing import Literal
 
 import msgspec
 
-from state.decisions.request import MAX_INT32, MAX_NAME_LENGTH
-from state.errors import InvalidRequestError
-from state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, QuotaKind
+from sluice.state.decisions.request import MAX_INT32, MAX_NAME_LENGTH
+from sluice.state.errors import InvalidRequestError
+from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, QuotaKind
 
 UNMUTE_API = "Unmute"
 """`api` of the decision that answers an `Unmute`; Kafka has no API of this name."""

@@ -6,12 +6,12 @@ from enum import StrEnum
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from state.arithmetic.charge import Outcome, Unmetered
-from state.arithmetic.counter import request_wait_ms
-from state.arithmetic.sampled_rate import SampledRate
-from state.quotas.entity import Tags
-from state.quotas.entry import Mode
-from state.quotas.kinds import MAX_THROTTLE_MS, Coexistence, Family, QuotaKind, QuotaSettings
+from sluice.state.arithmetic.charge import Outcome, Unmetered
+from sluice.state.arithmetic.counter import request_wait_ms
+from sluice.state.arithmetic.sampled_rate import SampledRate
+from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.entry import Mode
+from sluice.state.quotas.kinds import MAX_THROTTLE_MS, Coexistence, Family, QuotaKind, QuotaSettings
 
 THROTTLING_QUOTA_EXCEEDED = 89
 QUOTA_EXCEEDED_MESSAGE = "The throttling quota has been exceeded."
@@ -84,7 +84,7 @@ class Decision(msgspec.Struct, gc=False):
 class RequestHead(msgspec.Struct, array_like=True, gc=False):
     """The fields that a decision copies from its request, and what is known before any counter is charged.
 
-    `amounts`, `throttled_by` and `heartbeat` are JSON (`state.decisions.reported`), None if the event has none.
+    `amounts`, `throttled_by` and `heartbeat` are JSON (`sluice.state.decisions.reported`), None if the event has none.
     """
 
     decision_id: str

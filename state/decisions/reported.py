@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from state.decisions.request import AppliedWait, Heartbeat, Mutation, Request, TopicPartition
+from sluice.state.decisions.request import AppliedWait, Heartbeat, Mutation, Request, TopicPartition
 
 
 class Amounts(msgspec.Struct, omit_defaults=True, gc=False):

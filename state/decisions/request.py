@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from state.errors import InvalidRequestError
+from sluice.state.errors import InvalidRequestError
 
 MAX_NAME_LENGTH = 32_767
 """Longest user, client-id or topic name: the longest string that a Kafka request header can carry."""

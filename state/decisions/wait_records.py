@@ -6,11 +6,11 @@ the counter waits. A null value says that the counter waits no more.
 
 import msgspec
 
-from state.decisions.request import MAX_TIMESTAMP_MS
-from state.decisions.waits import CounterKey
-from state.errors import SluiceError
-from state.quotas.entity import Tags
-from state.quotas.kinds import MAX_THROTTLE_MS
+from sluice.state.decisions.request import MAX_TIMESTAMP_MS
+from sluice.state.decisions.waits import CounterKey
+from sluice.state.errors import SluiceError
+from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.kinds import MAX_THROTTLE_MS
 
 LONG_WAIT_MS = 5_000
 """Waits of more than this are kept in the topic. Shorter ones are found in the last seconds of the decisions."""

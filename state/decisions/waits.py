@@ -6,11 +6,11 @@ all client-ids of that user together, so all of them wait together.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from state.arithmetic.rounding import round_half_up
-from state.decisions.charge_plan import MUTATION_APIS
-from state.quotas.entity import Tags
-from state.quotas.kinds import CLIENT_KINDS, QuotaKind
-from state.quotas.resolution import Quotas
+from sluice.state.arithmetic.rounding import round_half_up
+from sluice.state.decisions.charge_plan import MUTATION_APIS
+from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind
+from sluice.state.quotas.resolution import Quotas
 
 CounterKey = tuple[str, Tags]
 """Quota kind and tags: names one counter."""

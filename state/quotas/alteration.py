@@ -4,10 +4,10 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from state.errors import InvalidQuotaError
-from state.quotas.entity import QuotaEntity
-from state.quotas.kinds import KEY_ALIASES
-from state.quotas.validation import check_number, check_value, quota_kind
+from sluice.state.errors import InvalidQuotaError
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.kinds import KEY_ALIASES
+from sluice.state.quotas.validation import check_number, check_value, quota_kind
 
 RawEntity = Mapping[str, str | None]
 """An entity as Kafka's protocol names it: type (`user`, `client-id`, ...) to name, None for the default."""

@@ -6,12 +6,12 @@ Only the enforced quotas of users and client-ids are mirrored: a cluster has nei
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from state.errors import InvalidQuotaError
-from state.quotas.alteration import RawEntity
-from state.quotas.entity import QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from state.quotas.validation import check_value, quota_kind
+from sluice.state.errors import InvalidQuotaError
+from sluice.state.quotas.alteration import RawEntity
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.validation import check_value, quota_kind
 
 CLIENT_TYPES = frozenset({"user", "client-id"})
 

@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from state.errors import InvalidQuotaError
+from sluice.state.errors import InvalidQuotaError
 
 
 class Default(Enum):

@@ -4,8 +4,8 @@ from enum import StrEnum
 
 import msgspec
 
-from state.quotas.entity import QuotaEntity
-from state.quotas.kinds import QuotaKind
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.kinds import QuotaKind
 
 
 class Mode(StrEnum):

@@ -10,12 +10,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from state.errors import InvalidQuotaError
-from state.quotas.entity import QuotaEntity
-from state.quotas.entry import Mode as EntryMode
-from state.quotas.entry import QuotaEntry
-from state.quotas.resolution import QuotaLadder, Quotas
-from state.quotas.validation import check_value, quota_kind
+from sluice.state.errors import InvalidQuotaError
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import Mode as EntryMode
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.resolution import QuotaLadder, Quotas
+from sluice.state.quotas.validation import check_value, quota_kind
 
 VERSION_KEY = b'"version"'
 """Key of the record that ends a version. No quota has it: their keys are JSON objects."""
@@ -59,7 +59,7 @@ _VERSION_END = msgspec.json.Decoder(VersionEnd)
 def limit_key(entry: QuotaEntry) -> bytes:
     """Key of a quota's record: canonical JSON, so that one quota always has one key.
 
-    >>> from state.quotas.kinds import QuotaKind
+    >>> from sluice.state.quotas.kinds import QuotaKind
     >>> limit_key(QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1024.0))
     b'{"entity":{"user":"alice"},"mode":"enforce","quota":"producer_byte_rate"}'
     """

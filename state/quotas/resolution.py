@@ -9,9 +9,9 @@ from typing import TypeVar
 
 import msgspec
 
-from state.quotas.entity import DEFAULT, EntityName, Tags
-from state.quotas.entry import Mode, QuotaEntry
-from state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, QuotaKind
+from sluice.state.quotas.entity import DEFAULT, EntityName, Tags
+from sluice.state.quotas.entry import Mode, QuotaEntry
+from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, QuotaKind
 
 
 class Rung(StrEnum):

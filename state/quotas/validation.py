@@ -3,9 +3,9 @@
 import math
 from difflib import get_close_matches
 
-from state.errors import InvalidQuotaError
-from state.quotas.entity import QuotaEntity
-from state.quotas.kinds import CLIENT_KINDS, KEY_ALIASES, TOPIC_KINDS, UNLIMITED, QuotaKind
+from sluice.state.errors import InvalidQuotaError
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.kinds import CLIENT_KINDS, KEY_ALIASES, TOPIC_KINDS, UNLIMITED, QuotaKind
 
 FRACTION_TOLERANCE = 1e-6
 """How far from a whole number Kafka accepts the value of a long quota; it is stored as given."""

@@ -10,12 +10,12 @@ from math import exp, inf
 
 import msgspec
 
-from state.arithmetic.charge import Charge
-from state.arithmetic.counter import EntityCounters, request_wait_ms, wait_over_limit_ms
-from state.arithmetic.rounding import divide, round_half_up
-from state.quotas.kinds import Family, QuotaSettings, Window
-from state.shares.alive import AliveGateways
-from state.shares.meter import Meter
+from sluice.state.arithmetic.charge import Charge
+from sluice.state.arithmetic.counter import EntityCounters, request_wait_ms, wait_over_limit_ms
+from sluice.state.arithmetic.rounding import divide, round_half_up
+from sluice.state.quotas.kinds import Family, QuotaSettings, Window
+from sluice.state.shares.alive import AliveGateways
+from sluice.state.shares.meter import Meter
 
 CORRECTION_S = 30.0
 """Seconds over which the gateways make up for what they used too much, or left unused, together."""

@@ -9,15 +9,15 @@ from sys import float_info
 
 import msgspec
 
-from state.arithmetic.charge import Charge
-from state.decisions.charge_plan import plan_limited
-from state.decisions.request import MAX_APPLIED_WAITS, MAX_SHARES, AppliedWait, CountedEntity, Request, Share
-from state.decisions.waits import CounterKey
-from state.quotas.entity import Tags
-from state.quotas.kinds import MAX_THROTTLE_MS, Family, QuotaKind, QuotaSettings
-from state.quotas.resolution import Quotas
-from state.shares.alive import AliveGateways
-from state.shares.counter_share import CounterShare, DecidedCharge, InlineCharge, Metering
+from sluice.state.arithmetic.charge import Charge
+from sluice.state.decisions.charge_plan import plan_limited
+from sluice.state.decisions.request import MAX_APPLIED_WAITS, MAX_SHARES, AppliedWait, CountedEntity, Request, Share
+from sluice.state.decisions.waits import CounterKey
+from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.kinds import MAX_THROTTLE_MS, Family, QuotaKind, QuotaSettings
+from sluice.state.quotas.resolution import Quotas
+from sluice.state.shares.alive import AliveGateways
+from sluice.state.shares.counter_share import CounterShare, DecidedCharge, InlineCharge, Metering
 
 RECENT_COUNTERS = 100
 """Number of counters, those used last, among which the busiest are looked for: a look at all would take too long."""

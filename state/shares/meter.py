@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from state.arithmetic.sampled_rate import SampledRate, padded_window_ms
-from state.quotas.kinds import Window
+from sluice.state.arithmetic.sampled_rate import SampledRate, padded_window_ms
+from sluice.state.quotas.kinds import Window
 
 _SAMPLE = 3
 """Numbers of a sample: its start and its last event, both in epoch milliseconds, and its value."""

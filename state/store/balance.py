@@ -3,18 +3,18 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from state.arithmetic.columns import counters_from, integers, take
-from state.arithmetic.counter import (
+from sluice.state.arithmetic.columns import counters_from, integers, take
+from sluice.state.arithmetic.counter import (
     MUTATION_RATE_WINDOW,
     EntityCounters,
     request_wait_ms,
     wait_over_limit_ms,
 )
-from state.arithmetic.token_bucket import wait_for_tokens_ms
-from state.quotas.entity import Tags, client_of_key, sanitize
-from state.quotas.kinds import UNLIMITED, Family, QuotaKind, QuotaSettings
-from state.quotas.resolution import SHADOW_KEY_PREFIX, Quotas
-from state.store.codec import decode
+from sluice.state.arithmetic.token_bucket import wait_for_tokens_ms
+from sluice.state.quotas.entity import Tags, client_of_key, sanitize
+from sluice.state.quotas.kinds import UNLIMITED, Family, QuotaKind, QuotaSettings
+from sluice.state.quotas.resolution import SHADOW_KEY_PREFIX, Quotas
+from sluice.state.store.codec import decode
 
 
 class Client(NamedTuple):

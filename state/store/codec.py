@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from state.arithmetic.columns import (
+from sluice.state.arithmetic.columns import (
     COLUMN_NAMES,
     RATE_COLUMNS,
     SAMPLE_COLUMNS,
@@ -33,9 +33,9 @@ from state.arithmetic.columns import (
     integers,
     table_ends,
 )
-from state.errors import StateError
-from state.quotas.kinds import QuotaKind
-from state.store.keys import KeyBlocks
+from sluice.state.errors import StateError
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.store.keys import KeyBlocks
 
 CODEC_VERSION = 1
 """The version that is written."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from state.arithmetic.columns import Integers, integers
+from sluice.state.arithmetic.columns import Integers, integers
 
 _SCANNED_BYTES = 8_192
 """Keys of a page up to which one is found by going through them; of more an index is made."""

@@ -6,8 +6,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from state.arithmetic.charge import Outcome
-from state.arithmetic.columns import (
+from sluice.state.arithmetic.charge import Outcome
+from sluice.state.arithmetic.columns import (
     Columns,
     Flags,
     Floats,
@@ -19,11 +19,11 @@ from state.arithmetic.columns import (
     integers,
     take,
 )
-from state.arithmetic.counter import MUTATION_RATE_WINDOW, EntityCounters
-from state.arithmetic.counter_arrays import Charged, CounterArrays, can_charge_together
-from state.quotas.kinds import QuotaSettings, burst
-from state.store.codec import decode_blocks, encode_blocks
-from state.store.keys import KeyBlocks, Keys, key_hash
+from sluice.state.arithmetic.counter import MUTATION_RATE_WINDOW, EntityCounters
+from sluice.state.arithmetic.counter_arrays import Charged, CounterArrays, can_charge_together
+from sluice.state.quotas.kinds import QuotaSettings, burst
+from sluice.state.store.codec import decode_blocks, encode_blocks
+from sluice.state.store.keys import KeyBlocks, Keys, key_hash
 
 TOGETHER = 64
 """Number of entities from which the array engine is faster, however many requests each has: measured by

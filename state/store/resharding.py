@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from state.arithmetic.columns import take
-from state.store.codec import decode, encode
-from state.store.pages import pages_of_entities
+from sluice.state.arithmetic.columns import take
+from sluice.state.store.codec import decode, encode
+from sluice.state.store.pages import pages_of_entities
 
 
 def reshard(payloads: Iterable[bytes], before: int, after: int) -> dict[int, bytes]:

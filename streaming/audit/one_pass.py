@@ -1,6 +1,6 @@
 """One pass over the decisions of a micro-batch in Python's workers: they read, judge and measure them and write files.
 
-No row comes back to Java, which takes most of the time of Spark's way (`streaming.audit.writer`). What is left to the
+No row comes back to Java, which takes most of the time of Spark's way (`writer.py`). What is left to the
 driver are the commits. They are those of Spark's way: the same batch numbers, in the same order. A micro-batch is left
 to Spark's way if one of its records may have a fault, counts no more or answers an event that has an answer, or if a
 file can't be written.
@@ -23,13 +23,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from sinks.tables.decision_rows import DoubtError, read_rows
-from sinks.tables.delta import SOURCE_COLUMNS, AuditTable, Commit, RequestsTopic
-from sinks.tables.delta_files import DataFile, DayFiles, add_files, remove_files
-from sinks.tables.measures import add_up, measure, metrics_rows
-from sinks.tables.quota_metrics import MAX_MERGED_ROWS, merge_metrics
-from sinks.tables.unreadable import TimeBounds
-from state.decisions.epochs import EpochSpan, FencedFrom, read_epoch
+from sluice.sinks.tables.decision_rows import DoubtError, read_rows
+from sluice.sinks.tables.delta import SOURCE_COLUMNS, AuditTable, Commit, RequestsTopic
+from sluice.sinks.tables.delta_files import DataFile, DayFiles, add_files, remove_files
+from sluice.sinks.tables.measures import add_up, measure, metrics_rows
+from sluice.sinks.tables.quota_metrics import MAX_MERGED_ROWS, merge_metrics
+from sluice.sinks.tables.unreadable import TimeBounds
+from sluice.state.decisions.epochs import EpochSpan, FencedFrom, read_epoch
 
 log = logging.getLogger("sluice.audit")
 

@@ -3,15 +3,15 @@
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from configs.settings import Settings
-from sinks.tables.delta import Commit, RequestsTopic, create_table
-from streaming.audit.epochs_seen import EpochsSeen
-from streaming.audit.request_ends import RequestEnds, current_ends
-from streaming.audit.writer import AuditWriter
-from streaming.checkpoint.folder import Checkpoint
-from streaming.runtime.epochs import epoch_header
-from streaming.runtime.gated_query import GatedQuery
-from streaming.runtime.kafka import kafka_source
+from sluice.configs.settings import Settings
+from sluice.sinks.tables.delta import Commit, RequestsTopic, create_table
+from sluice.streaming.audit.request_ends import RequestEnds, current_ends
+from sluice.streaming.audit.writer import AuditWriter
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.leadership.epochs_seen import EpochsSeen
+from sluice.streaming.leadership.spark_epochs import epoch_header
+from sluice.streaming.runtime.gated_query import GatedQuery
+from sluice.streaming.runtime.kafka import kafka_source
 
 QUERY_NAME = "audit"
 

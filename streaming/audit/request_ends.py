@@ -7,9 +7,9 @@ from itertools import zip_longest
 import msgspec
 from kafka import KafkaConsumer, TopicPartition
 
-from configs.kafka import connect
-from configs.settings import Settings
-from streaming.checkpoint.folder import Checkpoint
+from sluice.configs.settings import Settings
+from sluice.kafka_io.client import connect
+from sluice.streaming.checkpoint.folder import Checkpoint
 
 _FILE = "request_ends.json"
 _OFFSETS_TIMEOUT_MS = 10_000

@@ -7,13 +7,20 @@ from functools import partial, reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from configs.settings import Settings
-from sinks.tables import dead_letters, decisions
-from sinks.tables.delta import RECORD, AuditFeed, AuditTable, Commit, RequestsTopic, new_rows, source_spans
-from sinks.tables.quota_metrics import quota_metrics_table
-from sinks.tables.unreadable import FAULT, TimeBounds, append_unreadable, fault, unreadable_rows, unreadable_table
-from streaming.audit.epochs_seen import EpochsSeen, with_fenced
-from streaming.audit.one_pass import OnePass
+from sluice.configs.settings import Settings
+from sluice.sinks.tables import dead_letters, decisions
+from sluice.sinks.tables.delta import RECORD, AuditFeed, AuditTable, Commit, RequestsTopic, new_rows, source_spans
+from sluice.sinks.tables.quota_metrics import quota_metrics_table
+from sluice.sinks.tables.unreadable import (
+    FAULT,
+    TimeBounds,
+    append_unreadable,
+    fault,
+    unreadable_rows,
+    unreadable_table,
+)
+from sluice.streaming.audit.one_pass import OnePass
+from sluice.streaming.leadership.epochs_seen import EpochsSeen, with_fenced
 
 log = logging.getLogger("sluice.audit")
 

@@ -11,16 +11,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql.functions import col as column
 from pyspark.sql.functions import contains, lit, when
 
-from configs.settings import Properties, Settings
-from streaming.balances.file import Balances
-from streaming.balances.imported import ImportedBalances, read_imported_start
-from streaming.checkpoint.batch_log import BatchLog
-from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.origin import Origin, read_origin
-from streaming.checkpoint.page_keys import page_of_spark_key
-from streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
-from streaming.errors import CheckpointError
-from streaming.runtime.query_errors import reason_of
+from sluice.configs.settings import Properties, Settings
+from sluice.streaming.balances.file import Balances
+from sluice.streaming.balances.imported import ImportedBalances, read_imported_start
+from sluice.streaming.checkpoint.batch_log import BatchLog
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.origin import Origin, read_origin
+from sluice.streaming.checkpoint.page_keys import page_of_spark_key
+from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
+from sluice.streaming.errors import CheckpointError
+from sluice.streaming.runtime.query_errors import reason_of
 
 _BESIDE_THE_JOB = {
     "spark.master": "local[2]",
@@ -121,7 +121,7 @@ def _stored_pages(
     settings: Settings, location: str, batch_id: int, parts: Sequence[bytes] = (b"",)
 ) -> dict[int, bytes | None]:
     """The pages of a micro-batch; None for one that has none of `parts` in its bytes. All have the empty one."""
-    from streaming.runtime.session import start_session  # takes a second to import, and isn't always needed
+    from sluice.streaming.runtime.session import start_session  # takes a second to import, and isn't always needed
 
     spark = start_session(settings)
     try:

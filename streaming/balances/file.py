@@ -9,10 +9,10 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from state.store.codec import CODEC_VERSION, decode
-from state.store.resharding import reshard
-from streaming.checkpoint.origin import Origin
-from streaming.errors import StateFileError
+from sluice.state.store.codec import CODEC_VERSION, decode
+from sluice.state.store.resharding import reshard
+from sluice.streaming.checkpoint.origin import Origin
+from sluice.streaming.errors import StateFileError
 
 _KIND = b"sluice state "
 _FIRST_LINE = _KIND + b"1\n"

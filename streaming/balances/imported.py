@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from configs.settings import Settings
-from streaming.balances.file import Balances, Offset
-from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.origin import write_origin
-from streaming.errors import CheckpointError
+from sluice.configs.settings import Settings
+from sluice.streaming.balances.file import Balances, Offset
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.origin import write_origin
+from sluice.streaming.errors import CheckpointError
 
 _FOLDER = "seeds"
 _PAGES_PER_FILE = 256

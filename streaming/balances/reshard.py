@@ -4,17 +4,17 @@ import os
 from itertools import count
 from typing import NamedTuple
 
-from configs.settings import Settings
-from streaming.balances.extract import last_committed, required_origin, stored_balances, stored_partitions
-from streaming.balances.file import Balances
-from streaming.balances.imported import read_imported_start, store_imported
-from streaming.checkpoint.epochs import keep_epoch
-from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.job_identity import keep_job_identity
-from streaming.checkpoint.lock import locked
-from streaming.checkpoint.origin import PREPARED_SUFFIX, read_origin
-from streaming.checkpoint.page_count import new_pages
-from streaming.errors import CheckpointError
+from sluice.configs.settings import Settings
+from sluice.streaming.balances.extract import last_committed, required_origin, stored_balances, stored_partitions
+from sluice.streaming.balances.file import Balances
+from sluice.streaming.balances.imported import read_imported_start, store_imported
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.job_identity import keep_job_identity
+from sluice.streaming.checkpoint.lock import locked
+from sluice.streaming.checkpoint.origin import PREPARED_SUFFIX, read_origin
+from sluice.streaming.checkpoint.page_count import new_pages
+from sluice.streaming.errors import CheckpointError
+from sluice.streaming.leadership.epoch_files import keep_epoch
 
 
 class Resharded(NamedTuple):

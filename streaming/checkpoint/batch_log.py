@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from streaming.checkpoint.folder import Checkpoint
-from streaming.errors import CheckpointError
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.errors import CheckpointError
 
 _LAST = "batch.json"
 _FOLDER = "batches"

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from pyarrow import fs
 
-from streaming.errors import CheckpointError
+from sluice.streaming.errors import CheckpointError
 
 _SLUICE = "sluice"
 _LOCK = "lock"
@@ -167,7 +167,7 @@ def _opened(location: str) -> tuple[fs.FileSystem, PurePosixPath]:
     if "://" not in location:
         return fs.LocalFileSystem(), PurePosixPath(location)
     if location.startswith("hdfs://"):
-        from streaming.checkpoint.hdfs import open_hdfs  # which most commands and jobs needn't load
+        from sluice.streaming.checkpoint.hdfs import open_hdfs  # which most commands and jobs needn't load
 
         filesystem, path = open_hdfs(location)
     else:

@@ -5,7 +5,7 @@ import time
 
 import msgspec
 
-from streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.folder import Checkpoint
 
 _FILE = "job.json"
 

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 from filelock import FileLock, Timeout
 
-from streaming.checkpoint.folder import Checkpoint
-from streaming.errors import CheckpointError
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.errors import CheckpointError
 
 
 @contextmanager

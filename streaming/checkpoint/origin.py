@@ -5,10 +5,10 @@ from dataclasses import replace
 import msgspec
 from msgspec import structs
 
-from configs.settings import Settings
-from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.page_count import new_pages
-from streaming.errors import CheckpointError
+from sluice.configs.settings import Settings
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.page_count import new_pages
+from sluice.streaming.errors import CheckpointError
 
 PREPARED_SUFFIX = ".resharded"
 """Suffix of the new checkpoint's name while `sluice state reshard` prepares it."""

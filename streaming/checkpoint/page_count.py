@@ -1,7 +1,7 @@
 """How many pages the counters of a new checkpoint are spread over."""
 
-from configs.settings import Settings
-from streaming.lean_workers import are_lean
+from sluice.configs.settings import Settings
+from sluice.streaming.workers.batched import are_lean
 
 _LEAN_PAGES = 4_096
 """With a million entities a page has about 240: 30 kB. More pages cost more where all of them are charged."""

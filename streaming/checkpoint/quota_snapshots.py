@@ -4,12 +4,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from state.quotas.entity import DEFAULT, QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from state.quotas.resolution import Quotas
-from streaming.checkpoint.folder import Checkpoint
-from streaming.errors import CheckpointError
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.errors import CheckpointError
 
 _KEPT_QUOTA_VERSIONS = 5
 """A repeated micro-batch needs the version it was started with; a few more cost nothing."""

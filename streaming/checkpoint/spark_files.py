@@ -12,10 +12,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from configs.settings import Settings
-from streaming.checkpoint.batch_log import BatchLog
-from streaming.checkpoint.folder import Checkpoint, CheckpointFiles
-from streaming.errors import CheckpointError
+from sluice.configs.settings import Settings
+from sluice.streaming.checkpoint.batch_log import BatchLog
+from sluice.streaming.checkpoint.folder import Checkpoint, CheckpointFiles
+from sluice.streaming.errors import CheckpointError
 
 _VERSION = re.compile(r"\0?v\d+")  # the first byte of a source's first offsets is 0
 

@@ -10,10 +10,10 @@ from functools import lru_cache
 import msgspec
 from pyspark import SparkContext, TaskContext
 
-from state.quotas.resolution import Quotas
-from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.quota_snapshots import QuotaSnapshots
-from streaming.enforce.garbage_collection import freeze_objects
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
+from sluice.streaming.enforce.garbage_collection import freeze_objects
 
 _PROPERTY = "sluice.batch"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.accumulators import AccumulatorParam
 
-from state.store.pages import Evicted
+from sluice.state.store.pages import Evicted
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from state.decisions.control import Unmute, check_unmute
-from state.decisions.request import (
+from sluice.state.decisions.control import Unmute, check_unmute
+from sluice.state.decisions.request import (
     MAX_ENTRIES,
     MAX_NAME_LENGTH,
     MAX_TIMESTAMP_MS,
@@ -16,8 +16,8 @@ from state.decisions.request import (
     check_amounts,
     check_lengths,
 )
-from state.errors import InvalidRequestError
-from streaming.enforce.source import Source
+from sluice.state.errors import InvalidRequestError
+from sluice.streaming.enforce.source import Source
 
 _DECODER = msgspec.json.Decoder(Request)
 _UNMUTE = msgspec.json.Decoder(Unmute)

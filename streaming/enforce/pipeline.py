@@ -13,18 +13,18 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import NamedTuple
 
-from state.arithmetic.charge import Outcome
-from state.decisions.decision import combine as combine_request
-from state.decisions.decision import decide as decide_request
-from state.decisions.decision import partial_decision
-from state.decisions.wait_records import LONG_WAIT_MS
-from state.quotas.kinds import QuotaKind
-from state.quotas.resolution import Quotas
-from state.store.pages import Pages, page_of_entity
-from streaming.enforce.pipeline_settings import PipelineSettings
-from streaming.enforce.planning import plan_event
-from streaming.enforce.source import Source
-from streaming.enforce.wire import (
+from sluice.state.arithmetic.charge import Outcome
+from sluice.state.decisions.decision import combine as combine_request
+from sluice.state.decisions.decision import decide as decide_request
+from sluice.state.decisions.decision import partial_decision
+from sluice.state.decisions.wait_records import LONG_WAIT_MS
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.resolution import Quotas
+from sluice.state.store.pages import Pages, page_of_entity
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
+from sluice.streaming.enforce.planning import plan_event
+from sluice.streaming.enforce.source import Source
+from sluice.streaming.enforce.wire import (
     ChargeRow,
     DecisionPart,
     OutputRecord,

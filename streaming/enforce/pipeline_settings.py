@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
-from configs.settings import Settings
-from state.quotas.kinds import QuotaSettings
-from streaming.checkpoint.page_count import new_pages
-from streaming.enforce.parsing import EventLimits
+from sluice.configs.settings import Settings
+from sluice.state.quotas.kinds import QuotaSettings
+from sluice.streaming.checkpoint.page_count import new_pages
+from sluice.streaming.enforce.parsing import EventLimits
 
 
 class PipelineSettings(NamedTuple):

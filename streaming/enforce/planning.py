@@ -1,16 +1,16 @@
 """Planning one event: its dead letter, its decision if it charges nothing, or the charge rows of its counters."""
 
-from state.decisions.charge_plan import MUTATION_APIS, ChargePlan, plan_charges, plan_resets
-from state.decisions.control import UNMUTE_API, Unmute
-from state.decisions.decision import RequestHead, combine
-from state.decisions.reported import encode_amounts, encode_said
-from state.decisions.request import Request
-from state.errors import InvalidRequestError
-from state.quotas.resolution import Quotas
-from streaming.enforce.parsing import parse_event
-from streaming.enforce.pipeline_settings import PipelineSettings
-from streaming.enforce.source import Source
-from streaming.enforce.wire import ChargeRow, OutputRecord, dead_letter_record, decision_record
+from sluice.state.decisions.charge_plan import MUTATION_APIS, ChargePlan, plan_charges, plan_resets
+from sluice.state.decisions.control import UNMUTE_API, Unmute
+from sluice.state.decisions.decision import RequestHead, combine
+from sluice.state.decisions.reported import encode_amounts, encode_said
+from sluice.state.decisions.request import Request
+from sluice.state.errors import InvalidRequestError
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.enforce.parsing import parse_event
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
+from sluice.streaming.enforce.source import Source
+from sluice.streaming.enforce.wire import ChargeRow, OutputRecord, dead_letter_record, decision_record
 
 
 def plan_event(

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Protocol
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from configs.settings import Settings
-from state.decisions.epochs import HEADER, Epoch
-from state.quotas.resolution import Quotas
-from streaming.checkpoint.batch_log import Batch, BatchLog
-from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.job_identity import job_identity
-from streaming.enforce.batch_properties import BatchProperties
-from streaming.enforce.pipeline_settings import PipelineSettings
-from streaming.enforce.stages import (
+from sluice.configs.settings import Settings
+from sluice.state.decisions.epochs import HEADER, Epoch
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.job_identity import job_identity
+from sluice.streaming.enforce.batch_properties import BatchProperties
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
+from sluice.streaming.enforce.stages import (
     COMBINED_SCHEMA,
     DECIDED_SCHEMA,
     PLANNED_SCHEMA,
@@ -29,16 +29,16 @@ from streaming.enforce.stages import (
     combiner,
     planner,
 )
-from streaming.enforce.starting_offsets import starting_offsets
-from streaming.runtime.epochs import epoch_header
-from streaming.runtime.gated_query import GatedQuery
-from streaming.runtime.kafka import kafka_since, kafka_writer, requests_source
-from streaming.runtime.shared_files import creator
+from sluice.streaming.enforce.starting_offsets import starting_offsets
+from sluice.streaming.leadership.shared_files import creator
+from sluice.streaming.leadership.spark_epochs import epoch_header
+from sluice.streaming.runtime.gated_query import GatedQuery
+from sluice.streaming.runtime.kafka import kafka_since, kafka_writer, requests_source
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
 
-    from streaming.enforce.known_entities import Known
+    from sluice.streaming.enforce.known_entities import Known
 
 log = logging.getLogger("sluice.enforce")
 

@@ -4,13 +4,13 @@ import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from configs.kafka import Trouble
-from sinks.background import BackgroundThread
-from sinks.tables.quotas import QuotasTable
-from state.errors import SluiceError
-from state.quotas.cluster import ClusterChanges, ClusterQuota, client_quotas, cluster_changes, mirrored
-from state.quotas.entry import QuotaEntry
-from streaming.runtime.cluster_quotas import ClusterQuotasReader
+from sluice.kafka_io.background import BackgroundThread
+from sluice.kafka_io.client import Trouble
+from sluice.kafka_io.cluster_quotas import ClusterQuotasReader
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.errors import SluiceError
+from sluice.state.quotas.cluster import ClusterChanges, ClusterQuota, client_quotas, cluster_changes, mirrored
+from sluice.state.quotas.entry import QuotaEntry
 
 log = logging.getLogger("sluice.mirror")
 

@@ -5,14 +5,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from configs.quotas import load_quotas_file
-from configs.settings import Settings
-from sinks.background import BackgroundThread
-from sinks.tables.quotas import QuotasTable
-from state.errors import SluiceError
-from state.quotas.entry import QuotaEntry
-from state.quotas.resolution import Quotas
-from streaming.checkpoint.quota_snapshots import QuotaSnapshots
+from sluice.configs.quotas import load_quotas_file
+from sluice.configs.settings import Settings
+from sluice.kafka_io.background import BackgroundThread
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.errors import SluiceError
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 
 log = logging.getLogger("sluice.quotas")
 

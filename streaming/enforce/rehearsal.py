@@ -11,18 +11,18 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from configs.settings import Settings
-from state.decisions.epochs import Epoch
-from state.quotas.entity import DEFAULT, QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from state.quotas.resolution import Quotas
-from streaming.checkpoint.batch_log import Batch
-from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.origin import with_pages
-from streaming.checkpoint.quota_snapshots import QuotaSnapshots
-from streaming.enforce.batch_properties import BatchProperties
-from streaming.enforce.query import EnforceQuery
+from sluice.configs.settings import Settings
+from sluice.state.decisions.epochs import Epoch
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.checkpoint.batch_log import Batch
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.origin import with_pages
+from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
+from sluice.streaming.enforce.batch_properties import BatchProperties
+from sluice.streaming.enforce.query import EnforceQuery
 
 _EVENTS = 1000
 """Requests in a micro-batch."""

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable, Iterator
 
-from configs.settings import Settings
-from state.decisions.request import MAX_TIMESTAMP_MS, Request
-from state.quotas.resolution import Quotas
-from state.store.pages import Pages
-from streaming.enforce import pipeline
-from streaming.enforce.pipeline_settings import PipelineSettings
-from streaming.enforce.planning import plan_request, plan_unmute, read_event
-from streaming.enforce.source import Source
-from streaming.enforce.wire import OutputRecord, Parcel
+from sluice.configs.settings import Settings
+from sluice.state.decisions.request import MAX_TIMESTAMP_MS, Request
+from sluice.state.quotas.resolution import Quotas
+from sluice.state.store.pages import Pages
+from sluice.streaming.enforce import pipeline
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
+from sluice.streaming.enforce.planning import plan_request, plan_unmute, read_event
+from sluice.streaming.enforce.source import Source
+from sluice.streaming.enforce.wire import OutputRecord, Parcel
 
 
 class Simulation:

@@ -14,6 +14,6 @@ class Source(msgspec.Struct, frozen=True, gc=False):
     def record_id(self) -> str:
         """`topic-partition-offset`: the `decision_id`, and the default `request_id`.
 
-        The only place that builds it. `sinks.tables.decisions` is the only one that splits it.
+        The only place that builds it. `sluice.sinks.tables.decisions` is the only one that splits it.
         """
         return f"{self.topic}-{self.partition}-{self.offset}"

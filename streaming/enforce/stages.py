@@ -7,21 +7,21 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from configs.settings import Settings
-from state.errors import StateError
-from state.store.codec import entities_of
-from state.store.pages import Pages, part_of_page
-from streaming.balances.imported import ImportedBalances
-from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.page_keys import page_of_spark_key, spark_key_of_page
-from streaming.enforce import pipeline
-from streaming.enforce.batch_properties import BatchProperties
-from streaming.enforce.garbage_collection import collection_paused
-from streaming.enforce.known_entities import Known
-from streaming.enforce.pipeline_settings import PipelineSettings
-from streaming.enforce.source import Source
-from streaming.enforce.wire import PackedRow, Parcel, decode_parcel, decode_parts, encode_parcel, packed
-from streaming.lean_workers import Decided, Groups
+from sluice.configs.settings import Settings
+from sluice.state.errors import StateError
+from sluice.state.store.codec import entities_of
+from sluice.state.store.pages import Pages, part_of_page
+from sluice.streaming.balances.imported import ImportedBalances
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.page_keys import page_of_spark_key, spark_key_of_page
+from sluice.streaming.enforce import pipeline
+from sluice.streaming.enforce.batch_properties import BatchProperties
+from sluice.streaming.enforce.garbage_collection import collection_paused
+from sluice.streaming.enforce.known_entities import Known
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
+from sluice.streaming.enforce.source import Source
+from sluice.streaming.enforce.wire import PackedRow, Parcel, decode_parcel, decode_parts, encode_parcel, packed
+from sluice.streaming.workers.batched import Decided, Groups
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -68,7 +68,7 @@ class StoredPage(NamedTuple):
 class PageDecider:
     """Step decide, the stateful operator: parcels of a micro-batch, charged to the counters in their pages' state.
 
-    PySpark's own workers call it with one page, Sluice's lean workers (`streaming.lean_workers`) with many. It
+    PySpark's own workers call it with one page, Sluice's batched workers (`streaming/workers/batched.py`) with many. It
     decides the same: the counters of a page know nothing of those of another.
     """
 

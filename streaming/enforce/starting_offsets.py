@@ -5,11 +5,11 @@ from contextlib import closing
 
 from kafka import KafkaConsumer
 
-from configs.kafka import connect
-from configs.settings import Settings
-from streaming.balances.imported import read_imported_start
-from streaming.checkpoint.folder import Checkpoint
-from streaming.errors import CheckpointError
+from sluice.configs.settings import Settings
+from sluice.kafka_io.client import connect
+from sluice.streaming.balances.imported import read_imported_start
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.errors import CheckpointError
 
 _EARLIEST = -2  # in Spark's JSON of offsets
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from configs.kafka import error_line
-from configs.settings import Settings
-from sinks.background import BackgroundThread
-from streaming.checkpoint.folder import Checkpoint
-from streaming.enforce import stages
-from streaming.enforce.rehearsal import rehearse
-from streaming.runtime.kafka import kafka_since
-from streaming.runtime.session import executors
+from sluice.configs.settings import Settings
+from sluice.kafka_io.background import BackgroundThread
+from sluice.kafka_io.client import error_line
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.enforce import stages
+from sluice.streaming.enforce.rehearsal import rehearse
+from sluice.streaming.runtime.kafka import kafka_since
+from sluice.streaming.runtime.session import executors
 
 log = logging.getLogger("sluice.warm_up")
 

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from state.arithmetic.charge import Charge, Outcome
-from state.decisions.decision import Decision, PartialDecision, RequestHead, clamp_throttle_ms
-from state.decisions.wait_records import LONG_WAIT_MS, WaitRecord, wait_key, wait_value
-from state.errors import InvalidRequestError
-from state.quotas.entity import Tags, client_key
-from state.quotas.kinds import Family
-from streaming.enforce.source import Source
+from sluice.state.arithmetic.charge import Charge, Outcome
+from sluice.state.decisions.decision import Decision, PartialDecision, RequestHead, clamp_throttle_ms
+from sluice.state.decisions.wait_records import LONG_WAIT_MS, WaitRecord, wait_key, wait_value
+from sluice.state.errors import InvalidRequestError
+from sluice.state.quotas.entity import Tags, client_key
+from sluice.state.quotas.kinds import Family
+from sluice.streaming.enforce.source import Source
 
 MAX_DEAD_LETTER_VALUE_BYTES = 4 * 1024 * 1024
 """Longest value that a dead letter keeps: in base64, with its reason, it fits the 8 MiB that the topic allows."""
@@ -103,7 +103,7 @@ def decision_record(topic: str, decision: Decision, job_id: str | None) -> Outpu
 def wait_output(topic: str, row: ChargeRow, outcome: Outcome) -> WaitOutput:
     """The record of a counter of the row after its charge: its wait if that is long, else that it waits no more.
 
-    A bucket's wait has no rate: tokens come back at the limit (`state.decisions.waits.wait_under_limit_ms`).
+    A bucket's wait has no rate: tokens come back at the limit (`sluice.state.decisions.waits.wait_under_limit_ms`).
     """
     charge = outcome.charge
     key = wait_key((charge.kind, row.tags))

@@ -12,10 +12,10 @@ from threading import Event
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
-from configs.kafka import Trouble, connect, error_line
-from sinks.background import BackgroundThread
-from streaming.errors import LeadershipError
-from streaming.leadership.claims import Claim, ClaimLog, Driver, Record, Release, Sign, encode
+from sluice.kafka_io.background import BackgroundThread
+from sluice.kafka_io.client import Trouble, connect, error_line
+from sluice.streaming.errors import LeadershipError
+from sluice.streaming.leadership.lease import Claim, ClaimLog, Driver, Record, Release, Sign, encode
 
 log = logging.getLogger("sluice.leadership")
 

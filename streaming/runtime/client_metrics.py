@@ -10,8 +10,8 @@ from threading import Lock
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from console.live import Bounds, CounterKey, CounterState, LiveModel
-from state.quotas.kinds import QuotaSettings
+from sluice.insight.live import Bounds, CounterKey, CounterState, LiveModel
+from sluice.state.quotas.kinds import QuotaSettings
 
 LABELS = ("quota", "user", "client_id", "topic", "partition", "mode")
 

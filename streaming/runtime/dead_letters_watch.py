@@ -6,8 +6,8 @@ from contextlib import closing
 
 from kafka import KafkaConsumer, TopicPartition
 
-from configs.kafka import Trouble, connect
-from sinks.background import BackgroundThread
+from sluice.kafka_io.background import BackgroundThread
+from sluice.kafka_io.client import Trouble, connect
 
 log = logging.getLogger("sluice.dead_letters")
 

@@ -6,9 +6,9 @@ from contextlib import closing
 
 from kafka import KafkaConsumer, TopicPartition
 
-from configs.kafka import Trouble, connect
-from sinks.background import BackgroundThread
-from state.decisions.epochs import Fence
+from sluice.kafka_io.background import BackgroundThread
+from sluice.kafka_io.client import Trouble, connect
+from sluice.state.decisions.epochs import Fence
 
 log = logging.getLogger("sluice.decisions")
 

@@ -4,7 +4,7 @@ import logging
 
 import msgspec
 
-from streaming.checkpoint.job_identity import JobIdentity
+from sluice.streaming.checkpoint.job_identity import JobIdentity
 
 log = logging.getLogger("sluice.foreign")
 

@@ -8,7 +8,7 @@ from threading import Event
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from streaming.errors import JobError
+from sluice.streaming.errors import JobError
 
 _COMMIT_TIMEOUT_S = 60
 _POLL_S = 0.02

@@ -13,9 +13,9 @@ from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from state.store.pages import Evicted
-from streaming.errors import HealthError
-from streaming.runtime.query_state import QueryState, RunState
+from sluice.state.store.pages import Evicted
+from sluice.streaming.errors import HealthError
+from sluice.streaming.runtime.query_state import QueryState, RunState
 
 MAX_CONNECTIONS = 32
 """Callers at a time; a further one is turned away."""

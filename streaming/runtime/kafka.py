@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
-from configs.settings import AuditSettings, EnforceSettings, Settings
+from sluice.configs.settings import AuditSettings, EnforceSettings, Settings
 
 _SOURCE_DEFAULTS = {
     "kafka.fetch.max.wait.ms": "10",  # every small micro-batch would wait for the default of 500 ms

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from streaming.errors import LogFileError
+from sluice.streaming.errors import LogFileError
 
 FILES_KEPT = 10
 """Older files of a rotated log that are kept."""

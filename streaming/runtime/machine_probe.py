@@ -12,10 +12,10 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from pyspark.sql import SparkSession
 
-from configs.kafka import connect, error_line
-from state.errors import SluiceError
-from streaming.checkpoint.folder import Checkpoint
-from streaming.runtime.session import executors
+from sluice.kafka_io.client import connect, error_line
+from sluice.state.errors import SluiceError
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.runtime.session import executors
 
 PACKAGES = ("sluice", "pyspark", "pyarrow", "pandas", "numpy", "msgspec", "kafka-python", "hdfs-native")
 """What the driver and the executors' Python run together."""

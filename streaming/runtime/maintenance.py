@@ -10,10 +10,10 @@ import msgspec
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from configs.settings import DeltaSettings
-from sinks.background import BackgroundThread
-from sinks.errors import TableMaintenanceError
-from streaming.checkpoint.folder import CheckpointFiles
+from sluice.configs.settings import DeltaSettings
+from sluice.kafka_io.background import BackgroundThread
+from sluice.sinks.errors import TableMaintenanceError
+from sluice.streaming.checkpoint.folder import CheckpointFiles
 
 log = logging.getLogger("sluice.maintenance")
 

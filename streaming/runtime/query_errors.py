@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from py4j.protocol import Py4JNetworkError
 
-from state.errors import SluiceError, StateError
-from streaming.errors import CheckpointError
-from streaming.runtime.query_state import Place
+from sluice.state.errors import SluiceError, StateError
+from sluice.streaming.errors import CheckpointError
+from sluice.streaming.runtime.query_state import Place
 
 _MAX_LENGTH = 400
 

@@ -15,12 +15,12 @@ from typing import Any
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from configs.settings import Settings
-from streaming.checkpoint.folder import Checkpoint
-from streaming.java.jars import SPARK_JARS
-from streaming.java.java import find_java
-from streaming.lean_workers import PYSPARK_VERSION, are_lean
-from streaming.runtime.permissions import OWNER_ONLY
+from sluice.configs.settings import Settings
+from sluice.jvm.jars import SPARK_JARS
+from sluice.jvm.java import find_java
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.runtime.permissions import OWNER_ONLY
+from sluice.streaming.workers.batched import PYSPARK_VERSION, are_lean
 
 log = logging.getLogger("sluice.session")
 
@@ -85,8 +85,8 @@ def session_properties(settings: Settings) -> dict[str, str]:
 def _workers(settings: Settings) -> dict[str, str]:
     """The daemon of the Python workers; PySpark's own on the machines of a cluster, unless the workers are lean."""
     if are_lean(settings.enforce.lean_workers):
-        return {_DAEMON: "streaming.runtime.lean_daemon"}
-    return {_DAEMON: "streaming.runtime.worker_daemon"} if settings.spark["spark.master"].startswith("local") else {}
+        return {_DAEMON: "sluice.streaming.workers.batched_daemon"}
+    return {_DAEMON: "sluice.streaming.workers.daemon"} if settings.spark["spark.master"].startswith("local") else {}
 
 
 def start_session(settings: Settings) -> SparkSession:

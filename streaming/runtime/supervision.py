@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from configs.settings import RestartSettings
-from streaming.runtime.progress import QueryProgress
-from streaming.runtime.query_errors import Cause, Reason, reason_of
-from streaming.runtime.query_state import Place, QueryState, RunState
+from sluice.configs.settings import RestartSettings
+from sluice.streaming.runtime.progress import QueryProgress
+from sluice.streaming.runtime.query_errors import Cause, Reason, reason_of
+from sluice.streaming.runtime.query_state import Place, QueryState, RunState
 
 log = logging.getLogger("sluice.supervision")
 

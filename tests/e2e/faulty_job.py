@@ -62,7 +62,7 @@ class Faulty:
         """Start the job with other settings and wait for its end: exit code and last line."""
         other = self.job.folder / "other.yaml"
         write_settings(other, yaml.safe_load(self.job.settings_file.read_text()), sections)
-        command = [sys.executable, "-m", "streaming.cli.main", "run", "--config", str(other)]
+        command = [sys.executable, "-m", "sluice.cli.main", "run", "--config", str(other)]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert "Traceback" not in [line for line in ended.stderr.splitlines() if not line.startswith("{")]
         return ended.returncode, ended.stderr.splitlines()[-1]

@@ -16,10 +16,10 @@ from scripts.testbed.broker_jars import BROKER_JARS
 from scripts.testbed.broker_plugin import publish_limits
 from scripts.testbed.jmx import Jvm
 from scripts.testbed.kafka_quotas import AlteringAdmin
-from state.quotas.entry import QuotaEntry
-from streaming.enforce.parsing import EventLimits, parse_request
-from streaming.enforce.source import Source
-from streaming.java.jars import JarSet
+from sluice.jvm.jars import JarSet
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.streaming.enforce.parsing import EventLimits, parse_request
+from sluice.streaming.enforce.source import Source
 from tests.broker_plugin import SECRET, plugin_properties
 
 _VALUE = bytes(50_000)

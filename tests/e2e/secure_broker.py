@@ -14,9 +14,9 @@ from kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from configs.kafka import TopicSettings
 from scripts.testbed.broker import Broker, free_ports
-from streaming.java.java import find_java
+from sluice.jvm.java import find_java
+from sluice.kafka_io.client import TopicSettings
 from tests.e2e.job_process import TOPICS
 
 _STORE_PASSWORD = "only-for-this-test"  # noqa: S105 # of a key store that only exists during the test

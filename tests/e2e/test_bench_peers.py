@@ -11,15 +11,15 @@ import pytest
 from confluent_kafka import Producer
 from kafka import KafkaAdminClient
 
-from configs.settings import load_settings
 from scripts.benchmarks.events import ONE_CHARGE
 from scripts.benchmarks.peers.decided import CHECKS, Decided, check_requests, check_same, decision, read_decisions
 from scripts.benchmarks.peers.kafka_streams import Guarantee, KafkaStreams, compile_peer
 from scripts.benchmarks.peers.peer import Application, Peer
 from scripts.benchmarks.peers.quix import QuixStreams, quix_python
-from state.quotas.kinds import burst
-from state.quotas.resolution import Quotas
-from streaming.enforce.simulation import Simulation
+from sluice.configs.settings import load_settings
+from sluice.state.quotas.kinds import burst
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.enforce.simulation import Simulation
 
 pytestmark = pytest.mark.kafka
 

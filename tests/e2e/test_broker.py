@@ -13,13 +13,13 @@ import psutil
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
-from configs.settings import Properties, load_settings
 from scripts.testbed.broker import Broker, BrokerError, last_error
-from sinks.tables.quotas import QuotasTable
-from sinks.topics import ensure_topics
-from streaming.cli.doctor import run_doctor
-from streaming.errors import JarError
-from streaming.java.jars import REPOSITORY, SPARK_JARS
+from sluice.cli.doctor import run_doctor
+from sluice.configs.settings import Properties, load_settings
+from sluice.jvm.errors import JarError
+from sluice.jvm.jars import REPOSITORY, SPARK_JARS
+from sluice.kafka_io.topics import ensure_topics
+from sluice.sinks.tables.quotas import QuotasTable
 
 pytestmark = pytest.mark.kafka
 

@@ -10,12 +10,12 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient
 
-from configs.kafka import connect
 from scripts.testbed.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster, wait_for_gateways
 from scripts.testbed.cluster import Cluster, create_topic
 from scripts.testbed.full_speed_client import FullSpeedClient, Library, Role
 from scripts.testbed.job import Sections
 from scripts.testbed.job_under_test import JobOnBrokers
+from sluice.kafka_io.client import connect
 from tests.e2e.plugin_broker import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone, pytest.mark.long]

@@ -14,15 +14,15 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import ThrottlingQuotaExceededError
 
-from configs.settings import load_settings
 from scripts.testbed.background_loop import BackgroundLoop
 from scripts.testbed.broker import Broker, BrokerError
 from scripts.testbed.old_broker_jars import OLD_BROKER_JARS
-from state.quotas.entity import QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from state.quotas.resolution import Quotas
-from streaming.enforce.simulation import Simulation
+from sluice.configs.settings import load_settings
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.enforce.simulation import Simulation
 from tests.broker_plugin import SECRET, plugin_properties
 from tests.e2e.plugin_broker import PluginBroker, consume, produce, published, published_bytes, wait_until
 

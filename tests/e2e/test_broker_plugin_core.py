@@ -14,25 +14,25 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateways.client.decided import applied_waits, enforced_charges, read_decided
-from gateways.client.inline import InlineCharges
-from gateways.client.options import GatewayOptions
-from gateways.client.wait_table import WaitTable
-from gateways.errors import PluginBuildError
-from gateways.kafka.build import JAR_NAME, build_plugin, compile_java
 from scripts.testbed.broker_jars import BROKER_JARS
-from state.arithmetic.charge import Charge
-from state.decisions.charge_plan import plan_charges
-from state.decisions.epochs import Fence, read_epoch
-from state.errors import InvalidQuotaError
-from state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import CLIENT_KINDS, QuotaKind, QuotaSettings, Window
-from state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end
-from state.quotas.resolution import LADDER, Quotas
-from state.shares.alive import MAX_GATEWAYS
-from streaming.enforce.parsing import EventLimits, parse_request
-from streaming.enforce.source import Source
+from sluice.gateways.client.decided import applied_waits, enforced_charges, read_decided
+from sluice.gateways.client.inline import InlineCharges
+from sluice.gateways.client.options import GatewayOptions
+from sluice.gateways.client.wait_table import WaitTable
+from sluice.jvm.errors import PluginBuildError
+from sluice.jvm.plugin_build import JAR_NAME, build_plugin, compile_java
+from sluice.state.arithmetic.charge import Charge
+from sluice.state.decisions.charge_plan import plan_charges
+from sluice.state.decisions.epochs import Fence, read_epoch
+from sluice.state.errors import InvalidQuotaError
+from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind, QuotaSettings, Window
+from sluice.state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end
+from sluice.state.quotas.resolution import LADDER, Quotas
+from sluice.state.shares.alive import MAX_GATEWAYS
+from sluice.streaming.enforce.parsing import EventLimits, parse_request
+from sluice.streaming.enforce.source import Source
 from tests.broker_plugin import JavaCases, plugin_properties
 
 pytestmark = pytest.mark.kafka

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from gateways.client.client import DecisionFields, Gateway
-from gateways.client.options import GatewayOptions
 from scripts.testbed.processes import Child, kill
-from state.decisions.request import HEARTBEAT_API
-from state.quotas.kinds import QuotaKind
-from state.shares.alive import HEARTBEAT_MS, MISSED_MS
+from sluice.gateways.client.client import DecisionFields, Gateway
+from sluice.gateways.client.options import GatewayOptions
+from sluice.state.decisions.request import HEARTBEAT_API
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.shares.alive import HEARTBEAT_MS, MISSED_MS
 from tests.e2e.job_process import JobProcess, wait_until
 from tests.gateway_loop import counter
 

@@ -15,8 +15,8 @@ from scripts.testbed.broker_jars import BROKER_JARS
 from scripts.testbed.cluster import Cluster, create_topic
 from scripts.testbed.jmx import Jvm
 from scripts.testbed.job import wait_until
-from state.quotas.kinds import QuotaKind
-from streaming.cli.doctor import check_broker_plugin
+from sluice.cli.doctor import check_broker_plugin
+from sluice.state.quotas.kinds import QuotaKind
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone, pytest.mark.long]
 

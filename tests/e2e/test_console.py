@@ -21,20 +21,20 @@ import yaml
 from deltalake import write_deltalake
 from kafka import KafkaAdminClient, KafkaProducer
 
-from configs.kafka import TopicSettings
-from configs.settings import load_settings
-from console.live import CounterKey
-from console.pages import Facts
-from console.server import ConsoleOptions, Sources, reading
-from console.tables import Tables, WeekMinutes
 from scripts.testbed.job import wait_until
-from sinks.errors import QueryError
-from sinks.tables.quotas import QuotasTable
-from sinks.topics import ensure_topics
-from state.quotas.entity import QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind, QuotaSettings
-from state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
+from sluice.configs.settings import load_settings
+from sluice.insight.console.pages import Facts
+from sluice.insight.console.server import ConsoleOptions, Sources, reading
+from sluice.insight.console.tables import Tables, WeekMinutes
+from sluice.insight.errors import QueryError
+from sluice.insight.live import CounterKey
+from sluice.kafka_io.client import TopicSettings
+from sluice.kafka_io.topics import ensure_topics
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
+from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
 from tests.e2e.job_process import TOPICS
 from tests.unit.test_console import now_ms
 from tests.unit.test_live_model import decision
@@ -151,7 +151,7 @@ def console(settings: Path, *options: str) -> Iterator[tuple[Callable[[str], str
     command = [
         sys.executable,
         "-m",
-        "streaming.cli.main",
+        "sluice.cli.main",
         "console",
         "--config",
         str(settings),
@@ -240,7 +240,7 @@ def test_the_process_shows_what_topics_and_tables_say_and_ends_by_sigterm(
 def test_without_a_token_the_command_refuses_other_addresses_in_one_line(tmp_path: Path) -> None:
     settings = tmp_path / "settings.yaml"
     settings.write_text("{}")
-    command = [sys.executable, "-m", "streaming.cli.main", "console", "--config", str(settings)]
+    command = [sys.executable, "-m", "sluice.cli.main", "console", "--config", str(settings)]
     done = subprocess.run(
         [*command, "--address", "0.0.0.0"],  # noqa: S104 # refused
         capture_output=True,
@@ -259,7 +259,7 @@ def test_a_port_in_use_is_said_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = subprocess.run(
-            [sys.executable, "-m", "streaming.cli.main", "console", "--config", str(settings), "--port", str(port)],
+            [sys.executable, "-m", "sluice.cli.main", "console", "--config", str(settings), "--port", str(port)],
             capture_output=True,
             text=True,
             check=False,

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from console.pages import Facts
-from console.server import ConsoleOptions, ConsoleServer
-from reports.tenants import read_tenants
 from scripts.testbed.browser import Browser
-from state.quotas.entity import QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
+from sluice.insight.console.pages import Facts
+from sluice.insight.console.server import ConsoleOptions, ConsoleServer
+from sluice.insight.reports.tenants import read_tenants
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
 from tests.unit.test_console import HOSTILE, facts_of
 from tests.unit.test_live_model import decision
 

@@ -9,14 +9,14 @@ import pytest
 from deltalake import DeltaTable
 from kafka import KafkaProducer
 
-from configs.kafka import connect
-from configs.quotas import load_quotas_file
 from scripts.testbed.job_under_test import QUOTAS
 from scripts.testbed.load_generator import DEFAULT_MIX, PRODUCER_OPTIONS, LoadGenerator, publish
 from scripts.testbed.reconciliation import audited, rows
-from sinks.topics import ensure_topics
-from state.quotas.resolution import Quotas
-from streaming.enforce.simulation import Simulation
+from sluice.configs.quotas import load_quotas_file
+from sluice.kafka_io.client import connect
+from sluice.kafka_io.topics import ensure_topics
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.enforce.simulation import Simulation
 from tests.e2e.job_process import AUDITED, JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

@@ -15,7 +15,7 @@ def test_the_executors_are_asked_and_each_finding_is_a_line(kafka_broker: str, t
     job = JobProcess(tmp_path / "job", kafka_broker, [])
 
     done = subprocess.run(
-        [sys.executable, "-m", "streaming.cli.main", "doctor", "--cluster", "--config", str(job.settings_file)],
+        [sys.executable, "-m", "sluice.cli.main", "doctor", "--cluster", "--config", str(job.settings_file)],
         capture_output=True,
         text=True,
         check=False,

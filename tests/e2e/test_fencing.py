@@ -16,24 +16,24 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from configs.settings import Properties, Settings, load_settings
-from gateways.client.topic_reader import Reading, TopicReader
 from scripts.testbed.reconciliation import records
-from sinks.epoch_markers import write_markers
-from sinks.topics import ensure_claims_topic, ensure_topics
-from state.decisions.epochs import Epoch, Fence
-from streaming.audit.epochs_seen import EpochsSeen, with_fenced
-from streaming.checkpoint.epochs import new_epoch
-from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.job_identity import job_identity
-from streaming.checkpoint.quota_snapshots import QuotaSnapshots
-from streaming.enforce.query import EnforceQuery
-from streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
-from streaming.errors import LeadershipError
-from streaming.leadership.leadership import LEASE_S, Leadership
-from streaming.runtime.epochs import epoch_header
-from streaming.runtime.kafka import kafka_since
-from streaming.runtime.shared_files import creator
+from sluice.configs.settings import Properties, Settings, load_settings
+from sluice.kafka_io.topic_reader import Reading, TopicReader
+from sluice.kafka_io.topics import ensure_claims_topic, ensure_topics
+from sluice.state.decisions.epochs import Epoch, Fence
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.job_identity import job_identity
+from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
+from sluice.streaming.enforce.query import EnforceQuery
+from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
+from sluice.streaming.errors import LeadershipError
+from sluice.streaming.leadership.epoch_files import new_epoch
+from sluice.streaming.leadership.epoch_markers import write_markers
+from sluice.streaming.leadership.epochs_seen import EpochsSeen, with_fenced
+from sluice.streaming.leadership.leadership import LEASE_S, Leadership
+from sluice.streaming.leadership.shared_files import creator
+from sluice.streaming.leadership.spark_epochs import epoch_header
+from sluice.streaming.runtime.kafka import kafka_since
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -54,7 +54,7 @@ class Clock:
 
 
 class Driver(NamedTuple):
-    """A driver that has begun to lead, as `streaming.job` does it."""
+    """A driver that has begun to lead, as `sluice.streaming.job` does it."""
 
     leadership: Leadership
     epoch: Epoch

@@ -21,15 +21,7 @@ from urllib.parse import urlsplit
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
-from configs.settings import Settings, load_settings, with_bootstrap_servers
-from gateways.client.clock import now_ms
-from gateways.client.retry import TopicErrors
-from gateways.http.app import create_app
-from gateways.http.backend import KafkaBackend
-from gateways.http.server import HttpServer
 from scripts.testbed.broker import Broker
-from sinks.limits import LimitsPublisher
-from sinks.topics import ensure_topics
 from sluice import (
     Gateway,
     GatewayOptions,
@@ -39,13 +31,21 @@ from sluice import (
     WhenFull,
     retry_topics,
 )
-from state.decisions.request import HEARTBEAT_API
-from state.decisions.wait_records import WaitRecord, wait_key, wait_value
-from state.quotas.entity import QuotaEntity, Tags
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from state.quotas.resolution import Quotas
-from streaming.enforce.simulation import Simulation
+from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
+from sluice.gateways.client.clock import now_ms
+from sluice.gateways.client.retry import TopicErrors
+from sluice.gateways.http.app import create_app
+from sluice.gateways.http.backend import KafkaBackend
+from sluice.gateways.http.server import HttpServer
+from sluice.kafka_io.topics import ensure_topics
+from sluice.sinks.limits import LimitsPublisher
+from sluice.state.decisions.request import HEARTBEAT_API
+from sluice.state.decisions.wait_records import WaitRecord, wait_key, wait_value
+from sluice.state.quotas.entity import QuotaEntity, Tags
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.enforce.simulation import Simulation
 
 pytestmark = pytest.mark.kafka
 

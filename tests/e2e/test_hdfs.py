@@ -12,16 +12,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from scripts.testbed.hdfs import Hdfs
-from sinks.tables.quotas import QuotasTable
-from state.quotas.entity import QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from streaming.checkpoint.batch_log import Batch, BatchLog
-from streaming.checkpoint.epochs import new_epoch
-from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.quota_snapshots import QuotaSnapshots
-from streaming.errors import CheckpointError
-from streaming.runtime.shared_files import creator
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
+from sluice.streaming.errors import CheckpointError
+from sluice.streaming.leadership.epoch_files import new_epoch
+from sluice.streaming.leadership.shared_files import creator
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from configs.quotas import load_quotas_file
-from gateways.client.clock import now_ms
 from scripts.testbed.background_loop import BackgroundLoop
-from sinks.tables.quotas import QuotasTable
-from state.quotas.entity import QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from state.quotas.resolution import Quotas
-from streaming.enforce.simulation import Simulation
+from sluice.configs.quotas import load_quotas_file
+from sluice.gateways.client.clock import now_ms
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.enforce.simulation import Simulation
 from tests.e2e.job_process import GENERATED_CODE, JobProcess, wait_until
 from tests.unit.test_events import BAD
 

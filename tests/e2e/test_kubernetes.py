@@ -14,8 +14,8 @@ import yaml
 
 from scripts.testbed.pods import POLLING, Pods
 from scripts.testbed.processes import Child
-from streaming.java.jars import REPOSITORY
-from streaming.java.java import find_java
+from sluice.jvm.jars import REPOSITORY
+from sluice.jvm.java import find_java
 from tests.e2e.job_process import JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]

@@ -10,7 +10,7 @@ from kafka import KafkaAdminClient, TopicPartition
 
 from scripts.testbed.job import Json, write_settings
 from scripts.testbed.reconciliation import answered, audited
-from sinks.topics import ensure_topics
+from sluice.kafka_io.topics import ensure_topics
 from tests.e2e.faulty_job import Faulty
 from tests.e2e.job_process import AUDITED, JobProcess, wait_until
 

@@ -10,10 +10,10 @@ from threading import Event
 
 import pytest
 
-from configs.settings import load_settings, with_bootstrap_servers
-from sinks.topics import ensure_claims_topic
-from streaming.errors import LeadershipError
-from streaming.leadership.leadership import LEASE_S, Leadership
+from sluice.configs.settings import load_settings, with_bootstrap_servers
+from sluice.kafka_io.topics import ensure_claims_topic
+from sluice.streaming.errors import LeadershipError
+from sluice.streaming.leadership.leadership import LEASE_S, Leadership
 
 pytestmark = pytest.mark.kafka
 

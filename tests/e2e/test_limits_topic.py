@@ -11,15 +11,15 @@ from uuid import uuid4
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
-from configs.kafka import TopicSettings
-from configs.settings import load_settings
-from sinks.limits import LimitsPublisher
-from sinks.tables.quotas import QuotasTable
-from state.errors import InvalidQuotaError
-from state.quotas.entity import QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from state.quotas.limits import LimitsView, limit_key, limit_value
+from sluice.configs.settings import load_settings
+from sluice.kafka_io.client import TopicSettings
+from sluice.sinks.limits import LimitsPublisher
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.errors import InvalidQuotaError
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.limits import LimitsView, limit_key, limit_value
 from tests.e2e.job_process import JobProcess
 
 pytestmark = pytest.mark.kafka

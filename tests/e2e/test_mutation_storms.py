@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient
 
-from configs.kafka import connect
-from configs.settings import load_settings
 from scripts.testbed.broker_jars import BROKER_JARS
 from scripts.testbed.broker_plugin import new_exempt_client_id, plugin_cluster, publish_limits
 from scripts.testbed.cluster import Cluster
 from scripts.testbed.jmx import Jvm
-from sinks.topics import ensure_topics
-from state.quotas.entity import QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
+from sluice.configs.settings import load_settings
+from sluice.kafka_io.client import connect
+from sluice.kafka_io.topics import ensure_topics
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
 from tests.e2e.plugin_broker import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.alone, pytest.mark.long]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from configs.quotas import load_quotas_file
 from scripts.testbed.job import Json
-from sinks.topics import ensure_topics
-from state.quotas.resolution import Quotas
-from streaming.enforce.simulation import Simulation
+from sluice.configs.quotas import load_quotas_file
+from sluice.kafka_io.topics import ensure_topics
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.enforce.simulation import Simulation
 from tests.e2e.job_process import JobProcess
 from tests.e2e.test_job import creates
 from tests.e2e.test_state_commands import QUOTAS, requests_of, state, stop_after_a_micro_batch, untimed

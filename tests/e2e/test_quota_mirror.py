@@ -11,22 +11,22 @@ from uuid import uuid4
 
 import pytest
 
-from configs import kafka
-from configs.errors import KafkaUnavailableError
-from configs.kafka import connect
-from configs.settings import Properties, Settings, load_settings
 from scripts.testbed.broker import Broker, free_ports
 from scripts.testbed.kafka_quotas import AlteringAdmin
-from sinks.tables.quotas import QuotasTable
-from state.quotas.cluster import client_quotas
-from state.quotas.entity import DEFAULT, QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.lock import locked
-from streaming.cli.doctor import check_quotas_source
-from streaming.errors import CheckError
-from streaming.runtime.cluster_quotas import ClusterQuotasReader, read_cluster_quotas
+from sluice.cli.doctor import check_quotas_source
+from sluice.cli.errors import CheckError
+from sluice.configs.settings import Properties, Settings, load_settings
+from sluice.kafka_io import client as kafka_client
+from sluice.kafka_io.client import connect
+from sluice.kafka_io.cluster_quotas import ClusterQuotasReader, read_cluster_quotas
+from sluice.kafka_io.errors import KafkaUnavailableError
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.quotas.cluster import client_quotas
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.lock import locked
 from tests.e2e.job_process import JobProcess, wait_until
 from tests.e2e.test_limits_topic import read
 
@@ -99,7 +99,7 @@ def test_what_kafka_configs_sets_is_a_version_of_the_table_and_in_the_limits_top
 
 def test_a_broker_that_is_away_for_a_time_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the same reader, whose connection was lost."""
-    monkeypatch.setattr(kafka, "CONNECT_TIMEOUT_MS", 2_000)
+    monkeypatch.setattr(kafka_client, "CONNECT_TIMEOUT_MS", 2_000)
     with Broker(tmp_path) as broker, ClusterQuotasReader({"bootstrap.servers": broker.bootstrap_servers}) as reader:
         with connect(AlteringAdmin, {"bootstrap.servers": broker.bootstrap_servers}) as admin:
             admin.alter({"user": "mirror-alice"}, {KIND: 1024.0}, remove=False)

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from configs.errors import KafkaUnavailableError
-from configs.kafka import connect
 from scripts.testbed.kafka_quotas import AlteringAdmin
-from sinks.tables.quotas import QuotasTable
-from state.quotas.entity import DEFAULT, QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from streaming.cli.quotas import app
-from streaming.runtime.cluster_quotas import read_cluster_quotas
+from sluice.cli.quotas import app
+from sluice.kafka_io.client import connect
+from sluice.kafka_io.cluster_quotas import read_cluster_quotas
+from sluice.kafka_io.errors import KafkaUnavailableError
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
 
 pytestmark = pytest.mark.kafka
 

@@ -12,12 +12,12 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import TopicAuthorizationFailedError
 
-from configs.errors import KafkaUnavailableError
-from configs.kafka import connect
-from configs.settings import Properties
 from scripts.testbed.processes import descendants
 from scripts.testbed.reconciliation import reconcile, records, rows
-from streaming.runtime.cluster_quotas import read_cluster_quotas
+from sluice.configs.settings import Properties
+from sluice.kafka_io.client import connect
+from sluice.kafka_io.cluster_quotas import read_cluster_quotas
+from sluice.kafka_io.errors import KafkaUnavailableError
 from tests.e2e.job_process import AUDITED, JobProcess, wait_until
 from tests.e2e.secure_broker import SecureBroker
 
@@ -160,7 +160,7 @@ def test_a_refused_login_is_one_line_without_the_password(
     kafka = Properties(change(login(broker, "job", PASSWORDS["job"])))
     file = tmp_path / "settings.yaml"
     file.write_text(json.dumps({"kafka": kafka, "enforce": {"checkpoint": str(tmp_path / "checkpoint")}}))
-    command = [sys.executable, "-m", "streaming.cli.main", "run", "--config", str(file)]
+    command = [sys.executable, "-m", "sluice.cli.main", "run", "--config", str(file)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=dict(os.environ))
 
     assert ended.returncode == 1

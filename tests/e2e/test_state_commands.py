@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient
 
-from configs.kafka import connect
-from configs.quotas import load_quotas_file
-from configs.settings import Settings
 from scripts.testbed.load_generator import LoadGenerator
-from sinks.topics import ensure_topics
-from state.quotas.resolution import Quotas
-from streaming.balances.file import Balances
-from streaming.balances.imported import store_imported
-from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.origin import Origin
-from streaming.checkpoint.spark_files import check_spark_files
-from streaming.enforce.simulation import Simulation
-from streaming.enforce.starting_offsets import starting_offsets
-from streaming.errors import CheckpointError
+from sluice.configs.quotas import load_quotas_file
+from sluice.configs.settings import Settings
+from sluice.kafka_io.client import connect
+from sluice.kafka_io.topics import ensure_topics
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.balances.file import Balances
+from sluice.streaming.balances.imported import store_imported
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.origin import Origin
+from sluice.streaming.checkpoint.spark_files import check_spark_files
+from sluice.streaming.enforce.simulation import Simulation
+from sluice.streaming.enforce.starting_offsets import starting_offsets
+from sluice.streaming.errors import CheckpointError
 from tests.e2e.job_process import JobProcess, Json, wait_until
 from tests.e2e.test_job import creates
 
@@ -47,7 +47,7 @@ def job_with(folder: Path, broker: str, checkpoint: str, pages: int, shuffle_par
 
 def sluice(job: JobProcess, *arguments: object) -> subprocess.CompletedProcess[str]:
     """`sluice ...` with the settings of the job."""
-    command = [sys.executable, "-m", "streaming.cli.main", *map(str, arguments)]
+    command = [sys.executable, "-m", "sluice.cli.main", *map(str, arguments)]
     return subprocess.run([*command, "--config", str(job.settings_file)], capture_output=True, text=True, check=False)
 
 

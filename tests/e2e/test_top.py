@@ -21,12 +21,12 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import NewTopic
 
-from configs.settings import load_settings
-from state.quotas.entity import DEFAULT, QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from state.quotas.resolution import Quotas
-from streaming.enforce.simulation import Simulation
+from sluice.configs.settings import load_settings
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.enforce.simulation import Simulation
 
 pytestmark = pytest.mark.kafka
 
@@ -70,7 +70,7 @@ BUSY = [("alice", "Produce", 20_000), ("bob", "Produce", 5000), ("\x1b[2Jeve", "
 
 
 def top(settings_file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "streaming.cli.main", "top", "--config", str(settings_file), *arguments]
+    command = [sys.executable, "-m", "sluice.cli.main", "top", "--config", str(settings_file), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, stdin=subprocess.DEVNULL)
 
 
@@ -82,7 +82,7 @@ class Terminal:
         self.output = ""
         self.resize(columns)
         self.before = termios.tcgetattr(self.theirs)
-        command = [sys.executable, "-m", "streaming.cli.main", "top", "--config", str(settings_file)]
+        command = [sys.executable, "-m", "sluice.cli.main", "top", "--config", str(settings_file)]
         streams = {"stdin": self.theirs, "stdout": self.theirs, "stderr": self.theirs}
         self.process: subprocess.Popen[bytes] = subprocess.Popen([*command, "--since", "60"], **streams)  # type: ignore[call-overload] # three descriptors
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming.enforce.warm_up import WARM
+from sluice.streaming.enforce.warm_up import WARM
 from tests.e2e.job_process import TOPICS, JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]

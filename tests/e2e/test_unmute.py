@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gateways.client.clock import now_ms
 from scripts.testbed.broker import free_ports
-from sinks.tables.quotas import QuotasTable
-from state.quotas.entity import QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
+from sluice.gateways.client.clock import now_ms
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
 from tests.e2e.job_process import JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -34,7 +34,7 @@ def test_one_command_ends_a_long_wait(kafka_broker: str, tmp_path: Path) -> None
         job.publish([produce(100_000)])
         job.answered(1)
         wait_until(lambda: job.count(job.settings.topics.waits) == 1, 30)
-        command = [sys.executable, "-m", "streaming.cli.main", "unmute", "--config", str(job.settings_file)]
+        command = [sys.executable, "-m", "sluice.cli.main", "unmute", "--config", str(job.settings_file)]
         ran = subprocess.run(
             [*command, "--user", "alice", "--client-id", "app"], capture_output=True, text=True, check=False
         )
@@ -65,7 +65,7 @@ def test_without_the_topics_it_says_so_at_once(kafka_broker: str, tmp_path: Path
     quota = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 10.0)
     QuotasTable(job.settings.delta.quotas).create([quota], "test", datetime.now(UTC))
 
-    command = [sys.executable, "-m", "streaming.cli.main", "unmute", "--config", str(job.settings_file)]
+    command = [sys.executable, "-m", "sluice.cli.main", "unmute", "--config", str(job.settings_file)]
     ran = subprocess.run([*command, "--user", "alice"], capture_output=True, text=True, check=False, timeout=30)
 
     assert (ran.returncode, ran.stderr.count("\n")) == (1, 1)

@@ -7,8 +7,8 @@ import pytest
 from deltalake import DeltaTable
 from kafka import KafkaProducer
 
-from gateways.client.clock import now_ms
 from scripts.testbed.reconciliation import audited, reconcile, reconcile_counts
+from sluice.gateways.client.clock import now_ms
 from tests.e2e.job_process import AUDITED, JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

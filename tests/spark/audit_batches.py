@@ -11,13 +11,13 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from configs.settings import Settings, load_settings
-from sinks.tables.decisions import parse_decisions
-from sinks.tables.delta import Commit, RequestsTopic
-from sinks.tables.unreadable import TimeBounds
-from streaming.audit.epochs_seen import EpochsSeen
-from streaming.audit.writer import AuditWriter
-from streaming.checkpoint.folder import Checkpoint
+from sluice.configs.settings import Settings, load_settings
+from sluice.sinks.tables.decisions import parse_decisions
+from sluice.sinks.tables.delta import Commit, RequestsTopic
+from sluice.sinks.tables.unreadable import TimeBounds
+from sluice.streaming.audit.writer import AuditWriter
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.leadership.epochs_seen import EpochsSeen
 
 Json = dict[str, Any]
 T0 = 1_700_000_040_000  # a full minute

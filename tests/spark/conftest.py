@@ -6,10 +6,10 @@ from shutil import copytree
 import pytest
 from pyspark.sql import SparkSession
 
-from configs.settings import Settings
-from sinks.tables.delta import create_table
-from sinks.tables.unreadable import unreadable_table
-from streaming.audit.writer import audit_feeds
+from sluice.configs.settings import Settings
+from sluice.sinks.tables.delta import create_table
+from sluice.sinks.tables.unreadable import unreadable_table
+from sluice.streaming.audit.writer import audit_feeds
 from tests.spark.audit_batches import tables_in
 
 

@@ -16,16 +16,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from configs.settings import Settings
-from sinks.tables.decision_rows import DoubtError, read_rows
-from sinks.tables.decisions import decisions_table, parse_decisions
-from sinks.tables.delta_files import DayFiles
-from sinks.tables.measures import add_up, measure, metrics_rows
-from sinks.tables.quota_metrics import measure_decisions
-from state.decisions.epochs import Epoch
-from state.quotas.kinds import QuotaKind
-from streaming.audit.one_pass import OnePass, Plan, TaskResult, write_part
-from streaming.audit.writer import AuditWriter
+from sluice.configs.settings import Settings
+from sluice.sinks.tables.decision_rows import DoubtError, read_rows
+from sluice.sinks.tables.decisions import decisions_table, parse_decisions
+from sluice.sinks.tables.delta_files import DayFiles
+from sluice.sinks.tables.measures import add_up, measure, metrics_rows
+from sluice.sinks.tables.quota_metrics import measure_decisions
+from sluice.state.decisions.epochs import Epoch
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.streaming.audit.one_pass import OnePass, Plan, TaskResult, write_part
+from sluice.streaming.audit.writer import AuditWriter
 from tests.spark.audit_batches import (
     BOUNDS,
     DEFAULTS,
@@ -343,7 +343,7 @@ def test_a_crash_between_metrics_and_decisions_counts_nothing_twice(
         raise OSError("the machine is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr("streaming.audit.one_pass.add_files", crash)
+        patch.setattr("sluice.streaming.audit.one_pass.add_files", crash)
         with pytest.raises(OSError, match="gone"):
             write(tables, batch, batch_id=0)
     assert rows(tables.delta.decisions) == []
@@ -430,8 +430,8 @@ def test_a_task_takes_its_records_in_chunks(
         taken.append(len(values))
         return read_rows(values, *more)
 
-    monkeypatch.setattr("streaming.audit.one_pass._CHUNK_ROWS", 7)
-    monkeypatch.setattr("streaming.audit.one_pass.read_rows", read_and_count)
+    monkeypatch.setattr("sluice.streaming.audit.one_pass._CHUNK_ROWS", 7)
+    monkeypatch.setattr("sluice.streaming.audit.one_pass.read_rows", read_and_count)
 
     result = task(tables, columns, [decision(offset) for offset in range(40)])
 
@@ -451,8 +451,8 @@ def test_a_task_has_few_large_records_in_memory_at_once(
         taken.append(len(values))
         return read_rows(values, *more)
 
-    monkeypatch.setattr("streaming.audit.one_pass._CHUNK_BYTES", 100_000)
-    monkeypatch.setattr("streaming.audit.one_pass.read_rows", read_and_count)
+    monkeypatch.setattr("sluice.streaming.audit.one_pass._CHUNK_BYTES", 100_000)
+    monkeypatch.setattr("sluice.streaming.audit.one_pass.read_rows", read_and_count)
 
     result = task(tables, columns, [decision(offset) | {"new": "x" * 40_000} for offset in range(8)])
 
@@ -480,7 +480,7 @@ def test_a_task_that_cannot_write_leaves_it_to_spark(
             super().write(rows)
             raise OSError("no space left")
 
-    monkeypatch.setattr("streaming.audit.one_pass.DayFiles", FullDisk)
+    monkeypatch.setattr("sluice.streaming.audit.one_pass.DayFiles", FullDisk)
 
     result = task(tables, columns, [decision(1)])
 

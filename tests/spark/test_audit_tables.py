@@ -10,15 +10,15 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from configs.settings import Settings
-from sinks.tables.decisions import decisions_table
-from sinks.tables.delta import Commit, RequestsTopic, append_once, create_table, new_rows, source_spans
-from sinks.tables.quota_metrics import measure_decisions, merge_metrics, quota_metrics_table
-from sinks.tables.unreadable import unreadable_table
-from state.decisions.decision import Decision
-from state.decisions.epochs import Epoch
-from state.decisions.reported import Amounts
-from state.decisions.request import Heartbeat
+from sluice.configs.settings import Settings
+from sluice.sinks.tables.decisions import decisions_table
+from sluice.sinks.tables.delta import Commit, RequestsTopic, append_once, create_table, new_rows, source_spans
+from sluice.sinks.tables.quota_metrics import measure_decisions, merge_metrics, quota_metrics_table
+from sluice.sinks.tables.unreadable import unreadable_table
+from sluice.state.decisions.decision import Decision
+from sluice.state.decisions.epochs import Epoch
+from sluice.state.decisions.reported import Amounts
+from sluice.state.decisions.request import Heartbeat
 from tests.spark.audit_batches import (
     DAY_MS,
     DEFAULTS,
@@ -419,7 +419,7 @@ def test_metrics_of_very_many_counters_are_merged_in_parts(
     spark: SparkSession, tables: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver never holds all of them; a repeated batch adds nothing."""
-    monkeypatch.setattr("sinks.tables.quota_metrics.MAX_MERGED_ROWS", 4)
+    monkeypatch.setattr("sluice.sinks.tables.quota_metrics.MAX_MERGED_ROWS", 4)
     table = quota_metrics_table(tables.delta.quota_metrics, {}, window_s=60)
     batch = parsed(spark, [decision(number, entity={"user": f"user{number}"}) for number in range(10)])
 

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
-from state.arithmetic.token_bucket import TokenBucket, wait_for_tokens_ms
-from state.quotas.kinds import Window
+from sluice.state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
+from sluice.state.arithmetic.token_bucket import TokenBucket, wait_for_tokens_ms
+from sluice.state.quotas.kinds import Window
 
 pytestmark = pytest.mark.spark
 

@@ -11,10 +11,10 @@ from kafka.errors import InvalidTimestampError, MessageSizeTooLargeError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from configs.kafka import TopicSettings
-from configs.settings import load_settings
-from sinks.topics import ensure_topics
-from state.decisions.request import MAX_TIMESTAMP_MS
+from sluice.configs.settings import load_settings
+from sluice.kafka_io.client import TopicSettings
+from sluice.kafka_io.topics import ensure_topics
+from sluice.state.decisions.request import MAX_TIMESTAMP_MS
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from streaming.checkpoint.page_keys import spark_key_of_page
+from sluice.streaming.checkpoint.page_keys import spark_key_of_page
 
 pytestmark = pytest.mark.spark
 

@@ -10,9 +10,9 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from pyspark.sql import SparkSession
 
-from configs.settings import Properties, Settings, load_settings
-from sinks.topics import ensure_topics
-from streaming.enforce.rehearsal import rehearse
+from sluice.configs.settings import Properties, Settings, load_settings
+from sluice.kafka_io.topics import ensure_topics
+from sluice.streaming.enforce.rehearsal import rehearse
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from configs.settings import load_settings
-from streaming.runtime.session import local_properties, session_properties
+from sluice.configs.settings import load_settings
+from sluice.streaming.runtime.session import local_properties, session_properties
 
 pytestmark = pytest.mark.spark
 

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from configs.settings import load_settings
-from reports.tables import Tables
-from sinks.tables.quotas import QuotasTable
-from state.quotas.entry import QuotaEntry
-from state.quotas.resolution import Quotas
-from streaming.enforce.simulation import Simulation
+from sluice.configs.settings import load_settings
+from sluice.insight.reports.tables import Tables
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.enforce.simulation import Simulation
 
 SETTINGS = load_settings(environment={})
 

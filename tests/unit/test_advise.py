@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from configs.quotas import load_quotas_file
-from sinks.tables.quotas import QuotasTable
-from state.decisions.request import Mutation, Request
-from state.quotas.entity import DEFAULT, QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import CLIENT_KINDS, QuotaKind, QuotaSettings, Window
-from streaming.cli.main import app
-from streaming.whatif.advice import DAY_MS, HOUR_MS, Advisor, Confidence, Seen, pooled, proposals
-from streaming.whatif.replay import Recorded, Side
-from streaming.whatif.whose import Whose
+from sluice.cli.main import app
+from sluice.configs.quotas import load_quotas_file
+from sluice.insight.whatif.advice import DAY_MS, HOUR_MS, Advisor, Confidence, Seen, pooled, proposals
+from sluice.insight.whatif.replay import Recorded, Side
+from sluice.insight.whatif.whose import Whose
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.decisions.request import Mutation, Request
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind, QuotaSettings, Window
 from tests.recorded import START_MS, event, simulated, write_decisions
 
 ALICE = QuotaEntity(user="alice")
@@ -44,7 +44,7 @@ def limits(seen: dict[tuple[QuotaEntity, QuotaKind], Seen], headroom: float = 1.
 
 @pytest.mark.parametrize("module", ["advice", "whose"])
 def test_worked_examples_hold(module: str) -> None:
-    results = doctest.testmod(importlib.import_module(f"streaming.whatif.{module}"))
+    results = doctest.testmod(importlib.import_module(f"sluice.insight.whatif.{module}"))
 
     assert results.attempted
     assert not results.failed

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.shares.alive import MAX_GATEWAYS, SETTLE_MS, AliveGateways
+from sluice.state.shares.alive import MAX_GATEWAYS, SETTLE_MS, AliveGateways
 
 
 def heartbeats(alive: AliveGateways, instance: str, *times_ms: int) -> None:

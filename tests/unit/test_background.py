@@ -2,7 +2,7 @@
 
 from threading import Event
 
-from sinks.background import BackgroundThread
+from sluice.kafka_io.background import BackgroundThread
 
 LONG_S = 3600.0
 

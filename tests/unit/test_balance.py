@@ -10,22 +10,22 @@ import yaml
 from hypothesis import given
 from typer.testing import CliRunner
 
-from configs.settings import load_settings
-from state.arithmetic.charge import Charge
-from state.quotas.entity import QuotaEntity, Tags, client_key, client_of_key
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from state.quotas.resolution import SHADOW_KEY_PREFIX, Quotas
-from state.store.balance import Balance, Client, balances
-from state.store.pages import Pages
-from streaming.balances.file import Balances
-from streaming.balances.imported import store_imported
-from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.origin import Origin, write_origin
-from streaming.checkpoint.quota_snapshots import QuotaSnapshots
-from streaming.cli.main import app
-from streaming.cli.options import UsageError
-from streaming.errors import CheckpointError
+from sluice.cli.main import app
+from sluice.cli.options import UsageError
+from sluice.configs.settings import load_settings
+from sluice.state.arithmetic.charge import Charge
+from sluice.state.quotas.entity import QuotaEntity, Tags, client_key, client_of_key
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.resolution import SHADOW_KEY_PREFIX, Quotas
+from sluice.state.store.balance import Balance, Client, balances
+from sluice.state.store.pages import Pages
+from sluice.streaming.balances.file import Balances
+from sluice.streaming.balances.imported import store_imported
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.origin import Origin, write_origin
+from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
+from sluice.streaming.errors import CheckpointError
 from tests.unit.test_pages import SETTINGS, bytes_of, charged, names
 from tests.unit.test_resharding import stored
 

@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs.settings import load_settings
-from state.quotas.entry import QuotaEntry
-from state.quotas.resolution import Quotas
-from state.store.codec import CODEC_VERSION, decode
-from streaming.balances import file as balances_module
-from streaming.balances.file import Balances, read_balances, write_balances
-from streaming.checkpoint.origin import Origin
-from streaming.enforce.pipeline_settings import PipelineSettings
-from streaming.enforce.simulation import Simulation
-from streaming.enforce.source import Source
-from streaming.enforce.wire import OutputRecord
-from streaming.errors import StateFileError
+from sluice.configs.settings import load_settings
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.resolution import Quotas
+from sluice.state.store.codec import CODEC_VERSION, decode
+from sluice.streaming.balances import file as balances_module
+from sluice.streaming.balances.file import Balances, read_balances, write_balances
+from sluice.streaming.checkpoint.origin import Origin
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
+from sluice.streaming.enforce.simulation import Simulation
+from sluice.streaming.enforce.source import Source
+from sluice.streaming.enforce.wire import OutputRecord
+from sluice.streaming.errors import StateFileError
 from tests import strategies
 from tests.micro_batches import MicroBatches
 from tests.unit.test_pages import charges

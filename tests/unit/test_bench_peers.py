@@ -9,7 +9,6 @@ import msgspec
 import pytest
 import typer
 
-from configs.settings import load_settings
 from scripts.benchmarks.events import ONE_CHARGE
 from scripts.benchmarks.main import MEASURES, BenchOptions, _letters
 from scripts.benchmarks.neighbours import measure_neighbours
@@ -19,9 +18,10 @@ from scripts.benchmarks.peers.measure import measure_peers
 from scripts.benchmarks.peers.quix_peer import Enforcer
 from scripts.benchmarks.report import Findings
 from scripts.benchmarks.rig import BenchError, BenchmarkRig
-from state.quotas.kinds import burst
-from state.quotas.resolution import Quotas
-from streaming.enforce.simulation import Simulation
+from sluice.configs.settings import load_settings
+from sluice.state.quotas.kinds import burst
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.enforce.simulation import Simulation
 
 PEERS = Path("scripts/benchmarks/peers")
 ALLOWED = Decided("ALLOW", 0, 0, 54.0)

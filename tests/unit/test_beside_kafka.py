@@ -2,7 +2,7 @@
 
 from scripts.benchmarks.beside_kafka import held_clients
 from scripts.testbed.full_speed_client import Library
-from state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import QuotaKind
 
 
 def test_each_client_is_tried_on_one_and_three_brokers_with_the_plugin_and_with_own_quotas() -> None:

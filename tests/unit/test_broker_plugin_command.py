@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from configs.settings import Settings, load_settings
-from streaming.cli.broker_plugin import property_lines
-from streaming.cli.main import app
+from sluice.cli.broker_plugin import property_lines
+from sluice.cli.main import app
+from sluice.configs.settings import Settings, load_settings
 
 
 def settings_with(tmp_path: Path, kafka: str) -> Settings:

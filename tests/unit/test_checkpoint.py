@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings import Settings, load_settings
-from state.quotas.kinds import QuotaSettings, Window
-from streaming.checkpoint.batch_log import Batch, BatchLog
-from streaming.checkpoint.epochs import keep_epoch, new_epoch
-from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.lock import locked
-from streaming.checkpoint.origin import check_origin
-from streaming.errors import CheckpointError
+from sluice.configs.settings import Settings, load_settings
+from sluice.state.quotas.kinds import QuotaSettings, Window
+from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.lock import locked
+from sluice.streaming.checkpoint.origin import check_origin
+from sluice.streaming.errors import CheckpointError
+from sluice.streaming.leadership.epoch_files import keep_epoch, new_epoch
 
 DEFAULTS = load_settings(environment={})
 
@@ -129,8 +129,8 @@ def test_a_damaged_origin_is_refused(tmp_path: Path) -> None:
 
 _HOLD = """
 import sys, time
-from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.lock import locked
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.lock import locked
 with locked(Checkpoint(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

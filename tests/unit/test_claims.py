@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.leadership.claims import NO_EPOCH, Claim, ClaimLog, Driver, Record, Release, Sign, encode
+from sluice.streaming.leadership.lease import NO_EPOCH, Claim, ClaimLog, Driver, Record, Release, Sign, encode
 
 KEY = b"hdfs://storage/checkpoint"
 ALICE, BOB, CAROL = (Driver(name, f"host-{name}", 7) for name in ("alice", "bob", "carol"))

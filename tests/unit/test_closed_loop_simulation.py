@@ -11,7 +11,7 @@ from scripts.closed_loop.measures import FIRST_MS, Measures, measure
 from scripts.closed_loop.simulation import ClosedLoop, Served
 from scripts.closed_loop.situation import SIMULATED, Counters, Situation, Spread, Waits
 from scripts.command import run_command
-from state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import QuotaKind
 
 LIMIT = 1_000_000.0
 KINDS = [QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.REQUEST_PERCENTAGE]

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.quotas.alteration import RawEntity
-from state.quotas.cluster import ClusterQuota, client_quotas, cluster_changes, is_mirrored, mirrored
-from state.quotas.entity import DEFAULT, QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import CLIENT_KINDS, QuotaKind
-from streaming.cli.changes import differences
+from sluice.cli.changes import differences
+from sluice.state.quotas.alteration import RawEntity
+from sluice.state.quotas.cluster import ClusterQuota, client_quotas, cluster_changes, is_mirrored, mirrored
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind
 from tests.strategies import quota_entries
 
 KIND = QuotaKind.PRODUCER_BYTE_RATE

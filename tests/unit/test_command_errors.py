@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from streaming.cli.main import app, main
+from sluice.cli.main import app, main
 
 
 @pytest.mark.parametrize("name", ["x\x1b[2J\x1b]0;owned\x07", "x\nsluice: all is well", "\u202ex\u2028", "\x9b31m"])
@@ -28,7 +28,7 @@ def test_hostile_text_does_not_reach_the_terminal(
 def test_the_version_is_the_installed_one() -> None:
     result = CliRunner().invoke(app, ["--version"])
 
-    assert (result.exit_code, result.stdout) == (0, f"sluice {version('sluice')}\n")
+    assert (result.exit_code, result.stdout) == (0, f"sluice {version('sluice-kafka')}\n")
 
 
 @pytest.mark.parametrize("group", [[], ["quotas"], ["state"]])

@@ -16,7 +16,7 @@ SHOW = "print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr
 SLUICE = f"""
 import sys
 sys.argv = ["sluice", *sys.argv[1:]]
-from streaming.cli.main import main
+from sluice.cli.main import main
 try:
     main()
 finally:
@@ -37,7 +37,7 @@ def test_the_command_line_itself_imports_nothing_slow() -> None:
 
 
 def test_top_imports_kafkas_client_alone() -> None:
-    assert slow_imports(f"import kafka, sys, streaming.cli.top\n{SHOW}") == {"kafka"}
+    assert slow_imports(f"import kafka, sys, sluice.cli.top\n{SHOW}") == {"kafka"}
 
 
 @pytest.mark.parametrize("command", [["explain", "quota-requests-0-0"], ["usage", "--from", "2026-11-02"], ["slo"]])

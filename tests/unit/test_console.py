@@ -20,23 +20,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.check import rate_wait_ms
-from console.clients import ClientsQuery
-from console.errors import ConsoleError
-from console.feed import TopicFeed
-from console.health import JobHealth
-from console.live import LiveModel
-from console.pages import DeadLetters, Facts
-from console.security import cookie_name
-from console.server import MAX_CONNECTIONS, ConsoleOptions, ConsoleServer, check_address, token_of
-from console.tables import Tables, WeekMinutes
-from console.text import visible
-from reports.tenants import NO_TENANT, read_tenants
-from state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
-from state.quotas.entity import DEFAULT, QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind, QuotaSettings, Window
-from state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end
+from sluice.insight.console.check import rate_wait_ms
+from sluice.insight.console.clients import ClientsQuery
+from sluice.insight.console.health import JobHealth
+from sluice.insight.console.pages import DeadLetters, Facts
+from sluice.insight.console.security import cookie_name
+from sluice.insight.console.server import MAX_CONNECTIONS, ConsoleOptions, ConsoleServer, check_address, token_of
+from sluice.insight.console.tables import Tables, WeekMinutes
+from sluice.insight.console.text import visible
+from sluice.insight.errors import ConsoleError
+from sluice.insight.feed import TopicFeed
+from sluice.insight.live import LiveModel
+from sluice.insight.reports.tenants import NO_TENANT, read_tenants
+from sluice.state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind, QuotaSettings, Window
+from sluice.state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end
 from tests.unit.test_live_model import decision
 
 HOSTILE = [

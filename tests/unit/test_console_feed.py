@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from kafka import TopicPartition
 
-from console import feed
-from console.feed import FAILED_POLLS, TopicFeed
+from sluice.insight import feed
+from sluice.insight.feed import FAILED_POLLS, TopicFeed
 
 TOPIC = "decisions"
 

@@ -7,7 +7,7 @@ from threading import Thread
 
 import pytest
 
-from console.health import JobHealth
+from sluice.insight.console.health import JobHealth
 
 
 @contextmanager

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.arithmetic.charge import Charge
-from state.arithmetic.counter import EntityCounters
-from state.quotas.kinds import QuotaKind, QuotaSettings
-from state.quotas.resolution import Rung
-from state.shares.alive import AliveGateways
-from state.shares.counter_share import CounterShare, DecidedCharge, InlineCharge, Metering
+from sluice.state.arithmetic.charge import Charge
+from sluice.state.arithmetic.counter import EntityCounters
+from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
+from sluice.state.quotas.resolution import Rung
+from sluice.state.shares.alive import AliveGateways
+from sluice.state.shares.counter_share import CounterShare, DecidedCharge, InlineCharge, Metering
 
 SETTINGS = QuotaSettings()
 METERING = Metering.of(SETTINGS)

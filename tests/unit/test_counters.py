@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state.arithmetic.charge import Charge
-from state.arithmetic.columns import columns_of, concatenate, counters_from
-from state.arithmetic.counter import EntityCounters
-from state.arithmetic.sampled_rate import SampledRate
-from state.quotas.kinds import Coexistence, QuotaKind, QuotaSettings
-from state.store.codec import decode
-from state.store.pages import Pages
+from sluice.state.arithmetic.charge import Charge
+from sluice.state.arithmetic.columns import columns_of, concatenate, counters_from
+from sluice.state.arithmetic.counter import EntityCounters
+from sluice.state.arithmetic.sampled_rate import SampledRate
+from sluice.state.quotas.kinds import Coexistence, QuotaKind, QuotaSettings
+from sluice.state.store.codec import decode
+from sluice.state.store.pages import Pages
 from tests import strategies
 from tests.unit.test_pages import contents
 

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs.settings import load_settings
-from state.arithmetic.columns import counters_from
-from state.arithmetic.counter import EntityCounters
-from state.decisions import decision as one_decision
-from state.quotas.entity import DEFAULT, QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import Coexistence, QuotaKind, QuotaSettings, RequestPolicy, Window
-from state.quotas.resolution import Quotas
-from state.store.codec import decode
-from streaming.enforce.pipeline_settings import PipelineSettings
-from streaming.enforce.planning import plan_event
-from streaming.enforce.simulation import Simulation
-from streaming.enforce.source import Source
-from streaming.enforce.wire import ChargeRow
+from sluice.configs.settings import load_settings
+from sluice.state.arithmetic.columns import counters_from
+from sluice.state.arithmetic.counter import EntityCounters
+from sluice.state.decisions import decision as one_decision
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import Coexistence, QuotaKind, QuotaSettings, RequestPolicy, Window
+from sluice.state.quotas.resolution import Quotas
+from sluice.state.store.codec import decode
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
+from sluice.streaming.enforce.planning import plan_event
+from sluice.streaming.enforce.simulation import Simulation
+from sluice.streaming.enforce.source import Source
+from sluice.streaming.enforce.wire import ChargeRow
 from tests.micro_batches import MicroBatches
 from tests.strategies import events, quota_entries, quota_settings
 

@@ -8,8 +8,8 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from sinks.tables.delta import Commit
-from sinks.tables.delta_files import DataFile, DayFiles, add_files
+from sluice.sinks.tables.delta import Commit
+from sluice.sinks.tables.delta_files import DataFile, DayFiles, add_files
 
 COLUMNS = pa.schema([("offset", pa.int64()), ("date", pa.date32())])
 

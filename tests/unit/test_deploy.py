@@ -4,9 +4,7 @@ import os
 import re
 import shutil
 import subprocess
-import tomllib
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatch
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,10 +18,10 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 from typer.main import get_command
 
-from configs.settings import Settings, load_settings
 from scripts.demo import http_gateway
-from streaming.cli.main import app
-from streaming.java.jars import REPOSITORY
+from sluice.cli.main import app
+from sluice.configs.settings import Settings, load_settings
+from sluice.jvm.jars import REPOSITORY
 
 DEPLOY = REPOSITORY / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
@@ -107,12 +105,10 @@ def test_everything_that_the_image_copies_is_there_and_is_sent_to_the_builder() 
 
 
 def test_the_image_has_every_package_of_the_wheel() -> None:
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-    patterns = project["tool"]["setuptools"]["packages"]["find"]["include"]
-    packages = {path.parent.name for path in REPOSITORY.glob("*/__init__.py")}
-    of_the_wheel = {name for name in packages if any(fnmatch(name, pattern) for pattern in patterns)}
+    linked = {path.resolve().name for path in (REPOSITORY / "sluice").iterdir() if path.is_symlink()}
 
-    assert of_the_wheel <= set(_copied())
+    assert {"state", "streaming", "cli"} < linked
+    assert {"sluice", *linked} <= set(_copied())
 
 
 def test_the_image_installs_by_hash_what_the_lock_of_the_project_has() -> None:

@@ -14,7 +14,10 @@ from sluice import Answer, Gateway, GatewayOptions
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")])
-FOLDERS = ("configs", "deploy", "docs", "gateways", "scripts", "sinks", "sluice", "state", "streaming", "tests", ".ci")
+FOLDERS = (
+    *("cli", "configs", "deploy", "docs", "gateways", "insight", "jvm", "kafka_io", "scripts", "sinks", "sluice"),
+    *("state", "streaming", "tests", ".ci"),
+)
 """Top-level folders; a path in a page that begins with one of them is a path in the repository."""
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -10,27 +10,29 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from configs import kafka
-from configs.errors import KafkaUnavailableError
-from configs.settings import Properties, Settings, load_settings
-from sinks.errors import QuotasTableError
-from sinks.tables.quotas import QuotasTable
-from state.store.pages import Evicted
-from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.lock import locked
-from streaming.checkpoint.origin import check_origin
-from streaming.cli import doctor
-from streaming.cli.main import main
-from streaming.errors import CheckError, CheckpointError, JarError
-from streaming.java.plugin import CALLBACK_CLASS, REPORTER_CLASS
-from streaming.runtime.health import HealthServer, JobHealth
+from sluice.cli import doctor
+from sluice.cli.errors import CheckError
+from sluice.cli.main import main
+from sluice.configs.settings import Properties, Settings, load_settings
+from sluice.jvm.errors import JarError
+from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
+from sluice.kafka_io import client as kafka_client
+from sluice.kafka_io.errors import KafkaUnavailableError
+from sluice.sinks.errors import QuotasTableError
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.store.pages import Evicted
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.lock import locked
+from sluice.streaming.checkpoint.origin import check_origin
+from sluice.streaming.errors import CheckpointError
+from sluice.streaming.runtime.health import HealthServer, JobHealth
 from tests.unit.test_console_health import answering
 
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """The defaults, with every folder below tmp_path and a broker address where nobody listens."""
-    monkeypatch.setattr(kafka, "CONNECT_TIMEOUT_MS", 200)
+    monkeypatch.setattr(kafka_client, "CONNECT_TIMEOUT_MS", 200)
     defaults = load_settings(environment={})
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

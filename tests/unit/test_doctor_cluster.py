@@ -4,10 +4,10 @@ import doctest
 
 import pytest
 
-from streaming.cli import doctor_cluster
-from streaming.cli.doctor_cluster import broker_verdict, clock_verdict, python_verdict, storage_verdict
-from streaming.errors import CheckError
-from streaming.runtime.machine_probe import Clock, Probe
+from sluice.cli import doctor_cluster
+from sluice.cli.doctor_cluster import broker_verdict, clock_verdict, python_verdict, storage_verdict
+from sluice.cli.errors import CheckError
+from sluice.streaming.runtime.machine_probe import Clock, Probe
 
 DRIVER = Probe(
     "driver", "3.11.9", {"sluice": "1.0", "pyarrow": "20.0"}, None, {"hdfs://nn/enforce": None}, Clock(2.0, 1.0)

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.decisions.epochs import Epoch, EpochSpan, Fence, FencedFrom, epoch_of, fenced_from, read_epoch
+from sluice.state.decisions.epochs import Epoch, EpochSpan, Fence, FencedFrom, epoch_of, fenced_from, read_epoch
 
 FIRST, SECOND, THIRD = (Epoch("job", number) for number in (1, 2, 3))
 

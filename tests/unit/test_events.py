@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.decisions.request import MAX_TIMESTAMP_MS, AppliedWait, CountedEntity
-from state.errors import InvalidRequestError
-from state.quotas.resolution import Quotas
-from streaming.enforce.parsing import EventLimits, parse_request
-from streaming.enforce.pipeline import plan
-from streaming.enforce.pipeline_settings import PipelineSettings
-from streaming.enforce.simulation import Simulation
-from streaming.enforce.source import Source
-from streaming.enforce.wire import ChargeRow, OutputRecord
+from sluice.state.decisions.request import MAX_TIMESTAMP_MS, AppliedWait, CountedEntity
+from sluice.state.errors import InvalidRequestError
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.enforce.parsing import EventLimits, parse_request
+from sluice.streaming.enforce.pipeline import plan
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
+from sluice.streaming.enforce.simulation import Simulation
+from sluice.streaming.enforce.source import Source
+from sluice.streaming.enforce.wire import ChargeRow, OutputRecord
 from tests.unit.test_decisions import DEFAULTS, Json
 
 NOW_MS = 1_700_000_000_000

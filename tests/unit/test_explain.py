@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from reports.explain import last_throttled
-from reports.tables import Tables
-from sinks.tables.quotas import QuotasTable
-from state.quotas.entity import DEFAULT, QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from state.quotas.resolution import Quotas
-from streaming.cli.main import app
+from sluice.cli.main import app
+from sluice.insight.reports.explain import last_throttled
+from sluice.insight.reports.tables import Tables
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.resolution import Quotas
 from tests.unit.report_tables import event, report_tables, write_decisions, write_tables
 
 T = datetime(2026, 11, 2, 10, tzinfo=UTC)

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scripts.reliability.fuzz import fuzz
-from state.errors import InvalidRequestError, StateError
-from state.quotas.kinds import KINDS_BY_CODE, QuotaSettings
-from state.store.codec import decode
-from state.store.pages import Pages
-from streaming.enforce.parsing import EventLimits, parse_request
-from streaming.enforce.source import Source
+from sluice.state.errors import InvalidRequestError, StateError
+from sluice.state.quotas.kinds import KINDS_BY_CODE, QuotaSettings
+from sluice.state.store.codec import decode
+from sluice.state.store.pages import Pages
+from sluice.streaming.enforce.parsing import EventLimits, parse_request
+from sluice.streaming.enforce.source import Source
 from tests.unit.test_pages import GOLDEN
 
 SOURCE = Source("requests", 0, 0, 1_700_000_000_000)

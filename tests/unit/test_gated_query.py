@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from streaming.errors import JobError
-from streaming.runtime.gated_query import GatedQuery
+from sluice.streaming.errors import JobError
+from sluice.streaming.runtime.gated_query import GatedQuery
 
 
 class Query(GatedQuery):

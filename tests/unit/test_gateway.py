@@ -14,9 +14,6 @@ from kafka import TopicPartition as KafkaPartition
 from kafka.errors import KafkaTimeoutError
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateways.client.event_sender import EventRecord, EventSender
-from gateways.client.events import checked_parts
-from gateways.client.readable_batches import FetchedRecord
 from sluice import (
     BeforeKnown,
     Gateway,
@@ -32,14 +29,17 @@ from sluice import (
     UnsupportedPropertyError,
     WhenFull,
 )
-from state.decisions.decision import ChargeResult, Decision, TopicResult
-from state.decisions.reported import Amounts
-from state.decisions.request import AppliedWait, CountedEntity, Heartbeat, Share
-from state.decisions.wait_records import WaitRecord, wait_key, wait_value
-from state.quotas.entity import QuotaEntity, Tags
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
+from sluice.gateways.client.event_sender import EventRecord, EventSender
+from sluice.gateways.client.events import checked_parts
+from sluice.kafka_io.readable_batches import FetchedRecord
+from sluice.state.decisions.decision import ChargeResult, Decision, TopicResult
+from sluice.state.decisions.reported import Amounts
+from sluice.state.decisions.request import AppliedWait, CountedEntity, Heartbeat, Share
+from sluice.state.decisions.wait_records import WaitRecord, wait_key, wait_value
+from sluice.state.quotas.entity import QuotaEntity, Tags
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
 """An address where no broker answers."""
@@ -554,7 +554,7 @@ def test_events_that_are_given_up_make_one_line_of_the_log(caplog: pytest.LogCap
         return [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR and is_own(record)]
 
     def is_own(record: logging.LogRecord) -> bool:
-        return record.name == "gateways.client.event_sender"
+        return record.name == "sluice.gateways.client.event_sender"
 
     sender = EventSender(NOBODY, "requests", 100, WhenFull.BLOCK)
     for _ in range(5):

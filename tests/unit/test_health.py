@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from state.store.pages import Evicted
-from streaming.errors import HealthError
-from streaming.runtime.health import MAX_CONNECTIONS, HealthServer, JobHealth
-from streaming.runtime.query_state import Place, QueryState, RunState
+from sluice.state.store.pages import Evicted
+from sluice.streaming.errors import HealthError
+from sluice.streaming.runtime.health import MAX_CONNECTIONS, HealthServer, JobHealth
+from sluice.streaming.runtime.query_state import Place, QueryState, RunState
 
 RUNNING = QueryState(RunState.RUNNING)
 BATCH = {"query": "enforce", "batch_ms": 240, "events": 7, "lag": 5}
@@ -118,7 +118,7 @@ def test_a_job_that_takes_long_to_stop_is_alive(
 ) -> None:
     """Nobody must kill it in its last micro-batch."""
     health.heartbeat({"enforce": RUNNING}, 1)
-    monkeypatch.setattr("streaming.runtime.health._MAX_HEARTBEAT_AGE_S", 0.0)
+    monkeypatch.setattr("sluice.streaming.runtime.health._MAX_HEARTBEAT_AGE_S", 0.0)
 
     health.report_phase("stopping")
 
@@ -192,7 +192,7 @@ def test_a_job_without_a_heartbeat_is_dead(
     server: HealthServer, health: JobHealth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     health.heartbeat({"enforce": RUNNING}, 1)
-    monkeypatch.setattr("streaming.runtime.health._MAX_HEARTBEAT_AGE_S", 0.0)
+    monkeypatch.setattr("sluice.streaming.runtime.health._MAX_HEARTBEAT_AGE_S", 0.0)
 
     assert get(server, "/healthz")[0] == 503
     assert get(server, "/readyz")[0] == 503
@@ -291,7 +291,7 @@ def test_a_caller_that_sends_byte_by_byte_is_cut_off(
     health: JobHealth, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Whoever reaches the port can't hold a thread, and doesn't make the job write tracebacks."""
-    monkeypatch.setattr("streaming.runtime.health._LONGEST_REQUEST_S", 0.3)
+    monkeypatch.setattr("sluice.streaming.runtime.health._LONGEST_REQUEST_S", 0.3)
     server = HealthServer(health, 0)
     server.start()
     try:

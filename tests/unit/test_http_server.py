@@ -9,14 +9,14 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from gateways.client.clock import now_ms
-from gateways.client.wait_table import Wait
-from gateways.http import read_deadline
-from gateways.http.app import MAX_BODY_BYTES, create_app
-from gateways.http.backend import KafkaBackend
-from gateways.http.server import HttpServer
 from sluice import Gateway, GatewayOptions
-from state.quotas.entity import Tags
+from sluice.gateways.client.clock import now_ms
+from sluice.gateways.client.wait_table import Wait
+from sluice.gateways.http import read_deadline
+from sluice.gateways.http.app import MAX_BODY_BYTES, create_app
+from sluice.gateways.http.backend import KafkaBackend
+from sluice.gateways.http.server import HttpServer
+from sluice.state.quotas.entity import Tags
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
 """An address where no broker answers."""

@@ -8,11 +8,11 @@ import pytest
 from kafka.errors import KafkaError, MessageSizeTooLargeError, UnknownTopicOrPartitionError
 from starlette.exceptions import HTTPException
 
-from gateways.client.middleware import Caller
-from gateways.http.backend import KafkaBackend, Produced, Record, TopicOutcome
-from gateways.http.service import Call, KafkaService
-from state.quotas.entity import DEFAULT
-from state.quotas.kinds import QuotaKind
+from sluice.gateways.client.middleware import Caller
+from sluice.gateways.http.backend import KafkaBackend, Produced, Record, TopicOutcome
+from sluice.gateways.http.service import Call, KafkaService
+from sluice.state.quotas.entity import DEFAULT
+from sluice.state.quotas.kinds import QuotaKind
 from tests.gateway_loop import GatewayLoop, gateway_loop, quota
 
 QUOTAS = [quota(QuotaKind.PRODUCER_BYTE_RATE, 1_000.0, user=DEFAULT)]

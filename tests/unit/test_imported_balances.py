@@ -6,14 +6,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from configs.settings import Settings, load_settings
-from state.quotas.entity import Tags
-from state.quotas.kinds import QuotaKind
-from streaming.balances.file import Balances
-from streaming.balances.imported import ImportedBalances, read_imported_start, store_imported
-from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.origin import Origin, check_origin
-from streaming.errors import CheckpointError
+from sluice.configs.settings import Settings, load_settings
+from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.streaming.balances.file import Balances
+from sluice.streaming.balances.imported import ImportedBalances, read_imported_start, store_imported
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.origin import Origin, check_origin
+from sluice.streaming.errors import CheckpointError
 from tests.unit.test_resharding import stored
 
 DEFAULTS = load_settings(environment={})

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka import TopicPartition as KafkaPartition
 
-from gateways.client.event_sender import EventRecord
-from gateways.client.readable_batches import FetchedRecord
-from gateways.client.wait_table import Wait
 from sluice import Answer, Gateway, InvalidRequestError, Mutation, Request, StalePolicy, TopicPartition
-from state.quotas.entity import DEFAULT, Tags
-from state.quotas.kinds import QuotaKind
+from sluice.gateways.client.event_sender import EventRecord
+from sluice.gateways.client.wait_table import Wait
+from sluice.kafka_io.readable_batches import FetchedRecord
+from sluice.state.quotas.entity import DEFAULT, Tags
+from sluice.state.quotas.kinds import QuotaKind
 from tests.gateway_loop import NOW_MS, GatewayLoop, counter, gateway_loop, hold, quota, set_limits
 
 PRODUCE = QuotaKind.PRODUCER_BYTE_RATE

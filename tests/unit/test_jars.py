@@ -10,10 +10,10 @@ import pytest
 from scripts.benchmarks.peers.jars import PEER_JARS
 from scripts.testbed.broker_jars import BROKER_JARS
 from scripts.testbed.hdfs_jars import HDFS_JARS
-from streaming.errors import JarError, JavaError
-from streaming.java import jars
-from streaming.java.jars import SPARK_JARS, JarSet, pyspark_jars
-from streaming.java.java import check_java_version, find_java, parse_java_version
+from sluice.jvm import jars
+from sluice.jvm.errors import JarError, JavaError
+from sluice.jvm.jars import SPARK_JARS, JarSet, pyspark_jars
+from sluice.jvm.java import check_java_version, find_java, parse_java_version
 
 
 def _pins() -> dict[str, str]:

@@ -8,18 +8,18 @@ from typing import Any, NoReturn
 
 import pytest
 
-from state.quotas.resolution import Quotas
-from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.job_identity import JobIdentity, job_identity, keep_job_identity
-from streaming.enforce.pipeline_settings import PipelineSettings
-from streaming.enforce.planning import plan_event
-from streaming.enforce.simulation import Simulation
-from streaming.enforce.source import Source
-from streaming.enforce.wire import OutputRecord
-from streaming.errors import CheckpointError
-from streaming.runtime import decisions_watch
-from streaming.runtime.decisions_watch import DecisionsWatch
-from streaming.runtime.foreign_decisions import ForeignDecisions
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.job_identity import JobIdentity, job_identity, keep_job_identity
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
+from sluice.streaming.enforce.planning import plan_event
+from sluice.streaming.enforce.simulation import Simulation
+from sluice.streaming.enforce.source import Source
+from sluice.streaming.enforce.wire import OutputRecord
+from sluice.streaming.errors import CheckpointError
+from sluice.streaming.runtime import decisions_watch
+from sluice.streaming.runtime.decisions_watch import DecisionsWatch
+from sluice.streaming.runtime.foreign_decisions import ForeignDecisions
 from tests.unit.test_decisions import DEFAULTS
 
 OWN = JobIdentity("own", made_at_ms=1_000)

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from configs.errors import InvalidSettingsError
-from configs.settings import HealthSettings
 from scripts.demo.console import commands_to_try
 from scripts.demo.run import absolute_paths
-from sinks.tables.quotas import QuotasTable
-from streaming.cli import job_settings as found
-from streaming.cli.job_settings import announced_run, job_settings, running_settings
-from streaming.cli.quotas import app
+from sluice.cli import job_settings as found
+from sluice.cli.job_settings import announced_run, job_settings, running_settings
+from sluice.cli.quotas import app
+from sluice.configs.errors import InvalidSettingsError
+from sluice.configs.settings import HealthSettings
+from sluice.sinks.tables.quotas import QuotasTable
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,7 @@ def test_a_demo_that_was_killed_counts_no_more(tmp_path: Path, running: Path) ->
     """And the next one may have its name."""
     demo = settings_file(tmp_path, "demo")
     program = (
-        "import os, signal, sys\nfrom pathlib import Path\nfrom streaming.cli import job_settings\n"
+        "import os, signal, sys\nfrom pathlib import Path\nfrom sluice.cli import job_settings\n"
         "job_settings.RUNNING = Path(sys.argv[1])\n"
         "with job_settings.announced_run('run', Path(sys.argv[2])): os.kill(os.getpid(), signal.SIGKILL)\n"
     )

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from configs import kafka
-from configs.errors import KafkaUnavailableError
-from configs.settings import HealthSettings, Properties, Settings, load_settings
 from scripts.testbed.broker import free_ports
-from state.store.pages import Evicted
-from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.lock import locked
-from streaming.enforce.known_entities import Known
-from streaming.errors import CheckpointError
-from streaming.job import Job
+from sluice.configs.settings import HealthSettings, Properties, Settings, load_settings
+from sluice.kafka_io import client as kafka_client
+from sluice.kafka_io.errors import KafkaUnavailableError
+from sluice.state.store.pages import Evicted
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.lock import locked
+from sluice.streaming.enforce.known_entities import Known
+from sluice.streaming.errors import CheckpointError
+from sluice.streaming.job import Job
 
 Json = dict[str, Any]
 
@@ -38,7 +38,7 @@ def silent_broker() -> Iterator[str]:
 
 @pytest.fixture
 def settings(silent_broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    monkeypatch.setattr(kafka, "CONNECT_TIMEOUT_MS", 1_000)
+    monkeypatch.setattr(kafka_client, "CONNECT_TIMEOUT_MS", 1_000)
     defaults = load_settings(environment={})
     return dataclasses.replace(
         defaults,

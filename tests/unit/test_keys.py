@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.store.keys import KeyBlocks, Keys, key_hash
+from sluice.state.store.keys import KeyBlocks, Keys, key_hash
 
 PAGES = 3
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=6)
@@ -25,7 +25,7 @@ def blocks_of(pages: list[list[str]]) -> KeyBlocks:
 def test_a_key_is_found_if_it_is_stored(stored: list[str], others: list[str], scanned_bytes: int) -> None:
     """By its number in the order of the pages; also one that is a part of others, in small pages and large ones."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("state.store.keys._SCANNED_BYTES", scanned_bytes)
+        patch.setattr("sluice.state.store.keys._SCANNED_BYTES", scanned_bytes)
         pages = pages_with(stored)
         in_order = [key for keys in pages for key in keys]
 

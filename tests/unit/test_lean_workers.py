@@ -13,10 +13,10 @@ from pyspark.serializers import SpecialLengths, read_int
 from pyspark.sql.pandas.serializers import ApplyInPandasWithStateSerializer
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from configs.settings import Properties, load_settings
-from streaming import lean_workers
-from streaming.lean_workers import PYSPARK_VERSION, Decided, Group, Groups, use_lean_groups
-from streaming.runtime.session import session_properties
+from sluice.configs.settings import Properties, load_settings
+from sluice.streaming.runtime.session import session_properties
+from sluice.streaming.workers import batched
+from sluice.streaming.workers.batched import PYSPARK_VERSION, Decided, Group, Groups, use_lean_groups
 
 DAEMON = "spark.python.daemon.module"
 RETURN_TYPE = StructType([StructField("n", IntegerType())])
@@ -125,7 +125,7 @@ def test_a_worker_process_that_is_used_again_is_replaced_once(worker: Any) -> No
 
 def test_with_another_release_of_pyspark_nothing_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own path decides the same."""
-    monkeypatch.setattr(lean_workers, "version", lambda _: f"{PYSPARK_VERSION}.1")
+    monkeypatch.setattr(batched, "version", lambda _: f"{PYSPARK_VERSION}.1")
     worker = SimpleNamespace(wrap_grouped_map_pandas_udf_with_state=None)
 
     use_lean_groups(worker)
@@ -136,10 +136,10 @@ def test_with_another_release_of_pyspark_nothing_is_replaced(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("wanted", "installed", "master", "module"),
     [
-        (True, PYSPARK_VERSION, "local[2]", "streaming.runtime.lean_daemon"),
-        (True, PYSPARK_VERSION, "spark://host:7077", "streaming.runtime.lean_daemon"),
-        (False, PYSPARK_VERSION, "local[2]", "streaming.runtime.worker_daemon"),
-        (True, "4.3.0", "local[2]", "streaming.runtime.worker_daemon"),
+        (True, PYSPARK_VERSION, "local[2]", "sluice.streaming.workers.batched_daemon"),
+        (True, PYSPARK_VERSION, "spark://host:7077", "sluice.streaming.workers.batched_daemon"),
+        (False, PYSPARK_VERSION, "local[2]", "sluice.streaming.workers.daemon"),
+        (True, "4.3.0", "local[2]", "sluice.streaming.workers.daemon"),
         (False, PYSPARK_VERSION, "spark://host:7077", None),
     ],
 )
@@ -147,7 +147,7 @@ def test_the_daemon_is_lean_if_that_is_wanted_and_possible(
     monkeypatch: pytest.MonkeyPatch, wanted: bool, installed: str, master: str, module: str | None
 ) -> None:
     settings = load_settings(environment={})
-    monkeypatch.setattr(lean_workers, "version", lambda _: installed)
+    monkeypatch.setattr(batched, "version", lambda _: installed)
     enforce = replace(settings.enforce, lean_workers=wanted)
 
     properties = session_properties(replace(settings, enforce=enforce, spark=Properties({"spark.master": master})))

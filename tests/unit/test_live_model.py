@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.live import HOUR_MINUTES, MINUTE_MS, POINT_MS, POINTS, Bounds, CounterKey, CounterState, LiveModel
-from state.quotas.kinds import QuotaKind, QuotaSettings, Window
+from sluice.insight.live import HOUR_MINUTES, MINUTE_MS, POINT_MS, POINTS, Bounds, CounterKey, CounterState, LiveModel
+from sluice.state.quotas.kinds import QuotaKind, QuotaSettings, Window
 
 AT_MS = 1_800_000_000_000
 ALICE = CounterKey(QuotaKind.PRODUCER_BYTE_RATE, False, "alice", "", None, -1)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from streaming.errors import LogFileError
-from streaming.runtime.log import FILES_KEPT, configure_logging
+from sluice.streaming.errors import LogFileError
+from sluice.streaming.runtime.log import FILES_KEPT, configure_logging
 
 HOSTILE = [
     'x\n{"level": "info", "message": "forged"}',

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from configs.settings import DeltaSettings, Properties
-from sinks.errors import TableMaintenanceError
-from sinks.tables.quotas import QuotasTable
-from streaming.checkpoint.folder import Checkpoint
-from streaming.runtime.maintenance import MaintenanceSchedule, maintain
+from sluice.configs.settings import DeltaSettings, Properties
+from sluice.sinks.errors import TableMaintenanceError
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.runtime.maintenance import MaintenanceSchedule, maintain
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 import pytest
 
-from gateways.client.middleware import (
+from sluice import Answer, AsgiQuotas, Gateway, GatewayOptions, HttpQuotas, Request, StalePolicy, WhenFull, WsgiQuotas
+from sluice.gateways.client.middleware import (
     CALLER,
     Caller,
     InvalidNameError,
@@ -22,9 +23,8 @@ from gateways.client.middleware import (
     clean_name,
     throttle_headers,
 )
-from gateways.client.wait_table import Wait
-from sluice import Answer, AsgiQuotas, Gateway, GatewayOptions, HttpQuotas, Request, StalePolicy, WhenFull, WsgiQuotas
-from state.quotas.entity import Tags
+from sluice.gateways.client.wait_table import Wait
+from sluice.state.quotas.entity import Tags
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
 NOW_MS = 1_760_000_000_000

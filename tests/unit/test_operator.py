@@ -10,21 +10,21 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from configs.settings import load_settings
-from state.arithmetic.charge import Charge
-from state.decisions.decision import RequestHead
-from state.errors import StateError
-from state.quotas.entity import Tags
-from state.quotas.kinds import QuotaKind
-from state.store.pages import Pages, page_of_entity
-from streaming.checkpoint.page_keys import spark_key_of_page
-from streaming.enforce import garbage_collection
-from streaming.enforce.batch_properties import BatchProperties
-from streaming.enforce.known_entities import Known
-from streaming.enforce.pipeline_settings import PipelineSettings
-from streaming.enforce.stages import PageDecider, combiner, stored_pages
-from streaming.enforce.wire import ChargeRow, Parcel, encode_parcel
-from streaming.lean_workers import Decided, Group, Groups
+from sluice.configs.settings import load_settings
+from sluice.state.arithmetic.charge import Charge
+from sluice.state.decisions.decision import RequestHead
+from sluice.state.errors import StateError
+from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.store.pages import Pages, page_of_entity
+from sluice.streaming.checkpoint.page_keys import spark_key_of_page
+from sluice.streaming.enforce import garbage_collection
+from sluice.streaming.enforce.batch_properties import BatchProperties
+from sluice.streaming.enforce.known_entities import Known
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
+from sluice.streaming.enforce.stages import PageDecider, combiner, stored_pages
+from sluice.streaming.enforce.wire import ChargeRow, Parcel, encode_parcel
+from sluice.streaming.workers.batched import Decided, Group, Groups
 
 SETTINGS = PipelineSettings.of(load_settings(environment={}))
 

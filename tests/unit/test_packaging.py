@@ -16,9 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from streaming.java.jars import REPOSITORY
-
-PACKAGES = ("sluice", "state", "streaming", "console", "reports", "sinks", "gateways", "configs")
+from sluice.jvm.jars import REPOSITORY
 
 IMPORT_ALL = """
 import importlib, pkgutil
@@ -42,8 +40,7 @@ def _run(*command: str | Path, folder: Path, exit_code: int = 0) -> subprocess.C
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from a copy, so that the build leaves nothing in the repository."""
     source = tmp_path_factory.mktemp("source")
-    for name in PACKAGES:
-        shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(REPOSITORY / "sluice", source / "sluice", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, source)
     _run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", source / "out", source, folder=source)
@@ -104,21 +101,21 @@ def test_the_wheel_has_its_data_files_and_the_licence_and_nothing_of_the_reposit
         names = set(archive.namelist())
 
     assert {
-        "configs/default.yaml",
-        "configs/jars.xml",
-        "configs/ivysettings.xml",
-        "configs/jars.sha256",
-        "configs/compiler-jars.xml",
-        "configs/compiler-jars.sha256",
-        "gateways/kafka/src/sluice/kafka/SluiceQuotaCallback.java",
+        "sluice/configs/default.yaml",
+        "sluice/configs/jars.xml",
+        "sluice/configs/ivysettings.xml",
+        "sluice/configs/jars.sha256",
+        "sluice/configs/compiler-jars.xml",
+        "sluice/configs/compiler-jars.sha256",
+        "sluice/gateways/kafka/src/sluice/kafka/SluiceQuotaCallback.java",
         "sluice/py.typed",
-        "streaming/runtime/log4j2.properties",
-        "console/assets/console.css",
-        "console/assets/console.js",
-        "console/templates/clients.html",
+        "sluice/streaming/runtime/log4j2.properties",
+        "sluice/insight/console/assets/console.css",
+        "sluice/insight/console/assets/console.js",
+        "sluice/insight/console/templates/clients.html",
     } <= names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == set(PACKAGES)
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"sluice"}
 
 
 def test_a_gateway_needs_three_packages(wheel: Path) -> None:
@@ -132,14 +129,28 @@ def test_a_gateway_has_the_public_names_and_nothing_of_the_job(gateway: Path, tm
     script = f"""
 from importlib.metadata import version
 from importlib.util import find_spec
-import sluice, gateways.client
+import sluice, sluice.gateways.client
 assert all(hasattr(sluice, name) for name in sluice.__all__)
-assert sluice.__version__ == version("sluice")
+assert sluice.__version__ == version("sluice-kafka")
 assert not [name for name in {heavy} if find_spec(name)]
 """
 
     assert _run(gateway / "python", "-c", script, folder=tmp_path).stderr == ""
-    _run(gateway / "python", "-c", IMPORT_ALL.format(packages=["gateways.client"]), folder=tmp_path)
+    _run(gateway / "python", "-c", IMPORT_ALL.format(packages=["sluice.gateways.client"]), folder=tmp_path)
+
+
+def test_an_application_may_have_packages_with_the_names_of_sluices_parts(gateway: Path, tmp_path: Path) -> None:
+    parts = [path.name for path in (REPOSITORY / "sluice").iterdir() if path.is_symlink()]
+    for name in [*parts, "console", "reports"]:
+        (tmp_path / f"{name}.py").write_text("OWN = True\n")
+    script = f"""
+import sluice, {", ".join(parts)}, console, reports
+assert all(hasattr(sluice, name) for name in sluice.__all__)
+assert all(package.OWN for package in ({", ".join(parts)}, console, reports))
+"""
+
+    assert {"configs", "state", "gateways"} < set(parts)
+    _run(gateway / "python", "-c", script, folder=tmp_path)
 
 
 def test_the_command_of_a_gateway_install_says_what_it_needs(gateway: Path, tmp_path: Path) -> None:
@@ -152,7 +163,9 @@ def test_the_command_of_a_gateway_install_says_what_it_needs(gateway: Path, tmp_
 
 
 def test_the_extra_job_has_all_that_the_job_imports(job: Path, tmp_path: Path) -> None:
-    packages = ["sluice", "state", "streaming", "sinks", "configs", "gateways.client"]
+    parts = ["cli", "configs", "gateways.client", "jvm", "kafka_io", "sinks", "state", "streaming"]
+    parts += ["insight.reports", "insight.whatif"]
+    packages = [f"sluice.{part}" for part in parts]
 
     _run(job / "python", "-W", "ignore", "-c", IMPORT_ALL.format(packages=packages), folder=tmp_path)
 
@@ -170,15 +183,15 @@ def test_the_command_of_a_job_install_works_anywhere(job: Path, tmp_path: Path) 
 def test_the_extra_http_has_all_that_the_service_imports(wheel: Path, tmp_path: Path) -> None:
     programs = _install(wheel, tmp_path / "venv", "http")
 
-    _run(programs / "python", "-c", IMPORT_ALL.format(packages=["gateways"]), folder=tmp_path)
+    _run(programs / "python", "-c", IMPORT_ALL.format(packages=["sluice.gateways"]), folder=tmp_path)
 
 
 def test_the_extra_console_has_all_that_the_page_imports_and_shows(wheel: Path, tmp_path: Path) -> None:
     programs = _install(wheel, tmp_path / "venv", "job", "console")
-    load = "from console.app import PAGES, Pages; pages = Pages(None)"
+    load = "from sluice.insight.console.app import PAGES, Pages; pages = Pages(None)"
     load += "; [pages._environment.get_template(f'{name}.html') for name in PAGES]"
 
-    _run(programs / "python", "-c", IMPORT_ALL.format(packages=["console"]), folder=tmp_path)
+    _run(programs / "python", "-c", IMPORT_ALL.format(packages=["sluice.insight.console"]), folder=tmp_path)
     _run(programs / "python", "-c", load, folder=tmp_path)
 
 

@@ -5,8 +5,8 @@ import doctest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.checkpoint import page_keys
-from streaming.checkpoint.page_keys import page_of_spark_key, spark_key_of_page
+from sluice.streaming.checkpoint import page_keys
+from sluice.streaming.checkpoint.page_keys import page_of_spark_key, spark_key_of_page
 
 
 @given(st.integers(0, 2**32 - 1))

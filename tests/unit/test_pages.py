@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.arithmetic.charge import Charge
-from state.arithmetic.columns import columns_of, counters_from
-from state.arithmetic.counter import EntityCounters
-from state.arithmetic.sampled_rate import SampledRate
-from state.errors import StateError
-from state.quotas.entity import Tags
-from state.quotas.kinds import KINDS_BY_CODE, QuotaKind, QuotaSettings
-from state.store.codec import CODEC_VERSION, DECODERS, decode, encode
-from state.store.pages import Pages, page_of_entity
+from sluice.state.arithmetic.charge import Charge
+from sluice.state.arithmetic.columns import columns_of, counters_from
+from sluice.state.arithmetic.counter import EntityCounters
+from sluice.state.arithmetic.sampled_rate import SampledRate
+from sluice.state.errors import StateError
+from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.kinds import KINDS_BY_CODE, QuotaKind, QuotaSettings
+from sluice.state.store.codec import CODEC_VERSION, DECODERS, decode, encode
+from sluice.state.store.pages import Pages, page_of_entity
 
 SETTINGS = QuotaSettings()
 FOREVER_MS = 2**50

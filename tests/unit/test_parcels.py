@@ -2,16 +2,16 @@
 
 import json
 
-from configs.settings import load_settings
-from state.decisions.decision import PartialDecision
-from state.quotas.entity import DEFAULT, QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from state.quotas.resolution import Quotas
-from streaming.enforce.pipeline import plan
-from streaming.enforce.pipeline_settings import PipelineSettings
-from streaming.enforce.source import Source
-from streaming.enforce.wire import DecisionPart, OutputRecord, Parcel, decode_parts, packed
+from sluice.configs.settings import load_settings
+from sluice.state.decisions.decision import PartialDecision
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.enforce.pipeline import plan
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
+from sluice.streaming.enforce.source import Source
+from sluice.streaming.enforce.wire import DecisionPart, OutputRecord, Parcel, decode_parts, packed
 
 SETTINGS = PipelineSettings.of(load_settings(environment={}))._replace(pages=3)
 QUOTAS = Quotas([QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 10.0)])

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gateways.errors import PluginBuildError
-from gateways.kafka.build import build_plugin
+from sluice.jvm.errors import PluginBuildError
+from sluice.jvm.plugin_build import build_plugin
 
 
 def test_a_missing_compiler_is_named(tmp_path: Path) -> None:

@@ -3,10 +3,10 @@
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from state.errors import StateError
-from streaming.errors import CheckpointError, JobError
-from streaming.runtime.query_errors import Cause, reason_of
-from streaming.runtime.query_state import Place
+from sluice.state.errors import StateError
+from sluice.streaming.errors import CheckpointError, JobError
+from sluice.streaming.runtime.query_errors import Cause, reason_of
+from sluice.streaming.runtime.query_state import Place
 
 REPORT = """[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred. Reason: Traceback (most recent call last):
   File "enforce.py", line 76, in _write_batch
@@ -147,7 +147,7 @@ def test_a_java_that_is_gone_is_a_cause() -> None:
             " partition requests-5 could be determined",
             Place("requests", 5),
         ),
-        ("state.errors.StateError: page 12: stored state is cut short", Place(page=12)),
+        ("sluice.state.errors.StateError: page 12: stored state is cut short", Place(page=12)),
         ("java.io.IOException: disk", None),
     ],
 )

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from sinks.tables.delta import Commit
-from sinks.tables.quota_metrics import merge_metrics
+from sluice.sinks.tables.delta import Commit
+from sluice.sinks.tables.quota_metrics import merge_metrics
 
 DAY = date(2026, 11, 21)
 WINDOW_START = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import KafkaUnavailableError
-from sinks.tables.quotas import QuotasTable
-from state.quotas.alteration import RawEntity
-from state.quotas.cluster import ClusterQuota
-from state.quotas.entity import DEFAULT, QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.quota_snapshots import QuotaSnapshots
-from streaming.enforce.quota_mirror import QuotaMirror
-from streaming.enforce.quota_watch import QuotaWatch
-from streaming.runtime.cluster_quotas import ClusterQuotasReader
+from sluice.kafka_io.cluster_quotas import ClusterQuotasReader
+from sluice.kafka_io.errors import KafkaUnavailableError
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.quotas.alteration import RawEntity
+from sluice.state.quotas.cluster import ClusterQuota
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
+from sluice.streaming.enforce.quota_mirror import QuotaMirror
+from sluice.streaming.enforce.quota_watch import QuotaWatch
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 KIND = QuotaKind.PRODUCER_BYTE_RATE

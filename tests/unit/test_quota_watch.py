@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from sinks.tables.quotas import QuotasTable
-from state.errors import SluiceError
-from state.quotas.entity import QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.quota_snapshots import QuotaSnapshots
-from streaming.enforce.quota_watch import QuotaWatch
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.errors import SluiceError
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
+from sluice.streaming.enforce.quota_watch import QuotaWatch
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 KIND = QuotaKind.PRODUCER_BYTE_RATE
@@ -111,7 +111,7 @@ def test_only_the_newest_snapshots_are_kept(tmp_path: Path) -> None:
 
 def test_a_snapshot_keeps_defaults_and_names_apart(tmp_path: Path) -> None:
     """A user named `<default>` is not the default user."""
-    from state.quotas.entity import DEFAULT
+    from sluice.state.quotas.entity import DEFAULT
 
     entries = [
         QuotaEntry(QuotaEntity(user="<default>"), KIND, 1.0),

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from configs.quotas import load_quotas_file
-from configs.settings import DEFAULTS
-from sinks.errors import QuotasTableError
-from sinks.tables.quotas import QuotasTable
-from state.errors import InvalidQuotaError
-from state.quotas.entity import DEFAULT, QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from streaming.cli.quotas import app
-from streaming.cli.text import java_double, read_configs, read_properties
+from sluice.cli.quotas import app
+from sluice.cli.text import java_double, read_configs, read_properties
+from sluice.configs.quotas import load_quotas_file
+from sluice.configs.settings import DEFAULTS
+from sluice.sinks.errors import QuotasTableError
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.errors import InvalidQuotaError
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
 
 EXAMPLE = DEFAULTS.with_name("quotas.yaml")
 
@@ -634,7 +634,7 @@ def test_import_needs_one_place_to_read_from(shell: Shell) -> None:
 # --- the commands as programs ---
 
 
-PROGRAM = "import sys; from streaming.cli.quotas import app; app(sys.argv[1:])"
+PROGRAM = "import sys; from sluice.cli.quotas import app; app(sys.argv[1:])"
 
 
 def alter_program(shell: Shell, user: int) -> subprocess.Popen[bytes]:
@@ -653,7 +653,7 @@ def test_alters_by_several_operators_at_once_all_count(shell: Shell) -> None:
 def test_a_command_loads_neither_spark_nor_pandas_nor_a_kafka_client(example: Shell) -> None:
     """It answers at once for that; `scripts.benchmarks.alter` measures it."""
     program = (
-        "import sys; from streaming.cli.quotas import app\n"
+        "import sys; from sluice.cli.quotas import app\n"
         "app(sys.argv[1:], standalone_mode=False)\n"
         "assert not {'pyspark', 'pandas', 'kafka'} & set(sys.modules), 'heavy'\n"
     )

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import InvalidSettingsError
-from configs.quotas import load_quotas_file
-from configs.settings import DEFAULTS
-from state.errors import InvalidQuotaError
-from state.quotas.entity import DEFAULT, QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import CLIENT_KINDS, QuotaKind
-from state.quotas.validation import check_value, quota_kind
-from streaming.cli.text import quotas_yaml
+from sluice.cli.text import quotas_yaml
+from sluice.configs.errors import InvalidSettingsError
+from sluice.configs.quotas import load_quotas_file
+from sluice.configs.settings import DEFAULTS
+from sluice.state.errors import InvalidQuotaError
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind
+from sluice.state.quotas.validation import check_value, quota_kind
 
 ALICE = QuotaEntity(user="alice")
 

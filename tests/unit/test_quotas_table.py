@@ -9,11 +9,11 @@ import pytest
 from arro3.core import Array, DataType, Table
 from deltalake import DeltaTable, write_deltalake
 
-from sinks.errors import QuotasTableError
-from sinks.tables.quotas import QuotasTable
-from state.quotas.entity import DEFAULT, QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
+from sluice.sinks.errors import QuotasTableError
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
 
 MONDAY = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
 TUESDAY = datetime(2026, 1, 6, 9, 30, tzinfo=UTC)

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs.settings import Settings, load_settings
-from state.quotas.entity import DEFAULT, QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind, QuotaSettings
-from state.quotas.resolution import Quotas
-from streaming.enforce.pipeline_settings import PipelineSettings
-from streaming.enforce.simulation import Simulation
-from streaming.enforce.source import Source
-from streaming.enforce.wire import ChargeRow, OutputRecord
+from sluice.configs.settings import Settings, load_settings
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
+from sluice.streaming.enforce.simulation import Simulation
+from sluice.streaming.enforce.source import Source
+from sluice.streaming.enforce.wire import ChargeRow, OutputRecord
 from tests import strategies
 from tests.micro_batches import MicroBatches
 

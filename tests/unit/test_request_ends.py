@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from streaming.audit.request_ends import RequestEnds
-from streaming.checkpoint.folder import Checkpoint
-from streaming.errors import CheckpointError
+from sluice.streaming.audit.request_ends import RequestEnds
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.errors import CheckpointError
 
 
 def ends_in(folder: Path) -> RequestEnds:

@@ -6,12 +6,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.arithmetic.columns import Columns, take
-from state.quotas.entity import Tags
-from state.quotas.kinds import QuotaKind
-from state.store.codec import decode
-from state.store.pages import page_of_entity
-from state.store.resharding import reshard
+from sluice.state.arithmetic.columns import Columns, take
+from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.store.codec import decode
+from sluice.state.store.pages import page_of_entity
+from sluice.state.store.resharding import reshard
 from tests.unit.test_pages import FOREVER_MS, SETTINGS, charged, charges
 
 ChargeList = list[tuple[Tags, QuotaKind, float, float, int]]

@@ -2,11 +2,11 @@
 
 import pytest
 
-from state.quotas import resolution
-from state.quotas.entity import DEFAULT, QuotaEntity, Tags
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from state.quotas.resolution import Quotas, Rung
+from sluice.state.quotas import resolution
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.resolution import Quotas, Rung
 
 KIND = QuotaKind.PRODUCER_BYTE_RATE
 TOPIC_KIND = QuotaKind.TOPIC_PRODUCER_BYTE_RATE

@@ -11,7 +11,6 @@ from unittest.mock import MagicMock, Mock
 import pytest
 from rich.console import Console
 
-from configs.settings import load_settings
 from scripts.demo import console
 from scripts.demo import run as demo
 from scripts.demo.broker_view import ClientUse, client_lines, summary_lines
@@ -20,7 +19,8 @@ from scripts.demo.run import RunOptions
 from scripts.testbed.job import SluiceJob
 from scripts.testbed.live_counts import Answers
 from scripts.testbed.load_generator import LoadGenerator, Sent, publish
-from streaming.runtime.progress import write_status
+from sluice.configs.settings import load_settings
+from sluice.streaming.runtime.progress import write_status
 from tests.unit.test_live_counts import NOW_MS, dead_letter, decision
 
 

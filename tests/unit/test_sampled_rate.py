@@ -6,8 +6,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.arithmetic.sampled_rate import SampledRate, padded_window_ms, wait_for_rate_ms
-from state.quotas.kinds import Window
+from sluice.state.arithmetic.sampled_rate import SampledRate, padded_window_ms, wait_for_rate_ms
+from sluice.state.quotas.kinds import Window
 
 WINDOW = Window(samples=11, window_ms=1000)
 EVENTS = st.lists(st.tuples(st.integers(0, 30_000), st.floats(0, 1e6)))

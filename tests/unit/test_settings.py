@@ -10,10 +10,10 @@ import pytest
 import yaml
 from msgspec.inspect import type_info
 
-from configs import settings as settings_module
-from configs.errors import InvalidSettingsError
-from configs.settings import DEFAULTS, Properties, load_settings
-from state.quotas.kinds import Coexistence, QuotaSettings, RequestPolicy, Window
+from sluice.configs import settings as settings_module
+from sluice.configs.errors import InvalidSettingsError
+from sluice.configs.settings import DEFAULTS, Properties, load_settings
+from sluice.state.quotas.kinds import Coexistence, QuotaSettings, RequestPolicy, Window
 
 CONFIGS = DEFAULTS.parent
 FREE_SECTIONS = ("kafka", "spark")  # any property of Kafka and Spark

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripts.testbed.job import wait_until
-from streaming.java.jars import REPOSITORY
+from sluice.jvm.jars import REPOSITORY
 
 INSTALL = "-m pip install --require-hashes -r requirements.lock"
 
@@ -105,7 +105,7 @@ def test_a_second_start_only_looks_at_the_jars(project: Path) -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     assert (project / ".venv" / "calls").read_text() == (
-        "-m streaming.java.jars\n-m scripts.testbed.broker_jars\n-m streaming.java.plugin\n"
+        "-m sluice.jvm.jars\n-m scripts.testbed.broker_jars\n-m sluice.jvm.plugin\n"
     )
 
 
@@ -128,7 +128,7 @@ def test_two_starts_at_once_install_once(project: Path) -> None:
     assert [start.wait(timeout=60) for start in starts] == [0, 0]
     calls = (project / ".venv" / "calls").read_text().splitlines()
     assert calls.count(INSTALL) == 1
-    assert calls.count("-m streaming.java.jars") == 2
+    assert calls.count("-m sluice.jvm.jars") == 2
 
 
 def test_packages_that_cannot_be_installed_are_one_clear_line(project: Path) -> None:

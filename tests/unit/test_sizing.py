@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from streaming import sizing
-from streaming.cli.main import app
-from streaming.cli.size import MEASURED_CORES
-from streaming.sizing import BUSY, MOST_GATEWAYS, Load, decide_us, gateway_busy, job_size, size
+from sluice.cli.main import app
+from sluice.cli.size import MEASURED_CORES
+from sluice.streaming import sizing
+from sluice.streaming.sizing import BUSY, MOST_GATEWAYS, Load, decide_us, gateway_busy, job_size, size
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

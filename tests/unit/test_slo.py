@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from reports.errors import SpanError
-from reports.slo import touched_minutes
-from streaming.cli.main import app
+from sluice.cli.main import app
+from sluice.insight.errors import SpanError
+from sluice.insight.reports.slo import touched_minutes
 from tests.unit.report_tables import event, write_tables
 
 T = datetime(2026, 11, 2, 10, tzinfo=UTC)

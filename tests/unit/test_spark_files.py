@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from configs.settings import Settings, load_settings
-from streaming.checkpoint.batch_log import BatchLog
-from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.origin import check_origin
-from streaming.checkpoint.quota_snapshots import QuotaSnapshots
-from streaming.checkpoint.spark_files import SparkBatches, check_enforce_checkpoint, check_spark_files
-from streaming.errors import CheckpointError
+from sluice.configs.settings import Settings, load_settings
+from sluice.streaming.checkpoint.batch_log import BatchLog
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.origin import check_origin
+from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
+from sluice.streaming.checkpoint.spark_files import SparkBatches, check_enforce_checkpoint, check_spark_files
+from sluice.streaming.errors import CheckpointError
 
 DEFAULTS = load_settings(environment={})
 

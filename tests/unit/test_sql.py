@@ -15,15 +15,15 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
-from configs.settings import load_settings
-from sinks.tables.quotas import QuotasTable
-from sinks.tables.sql import last_written
-from state.quotas.entity import QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from state.quotas.resolution import Quotas
-from streaming.cli.main import app, main
-from streaming.enforce.simulation import Simulation
+from sluice.cli.main import app, main
+from sluice.configs.settings import load_settings
+from sluice.insight.sql import last_written
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.enforce.simulation import Simulation
 from tests.unit import report_tables
 from tests.unit.test_quota_metrics import SCHEMA as METRICS
 

@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from configs.settings import Settings, load_settings
-from state.quotas.entity import Tags
-from state.quotas.kinds import QuotaKind
-from state.store.codec import decode
-from streaming.balances.file import Balances, read_balances, write_balances
-from streaming.balances.imported import ImportedBalances, read_imported_start, store_imported
-from streaming.checkpoint.batch_log import BatchLog
-from streaming.checkpoint.folder import Checkpoint
-from streaming.checkpoint.lock import locked
-from streaming.checkpoint.origin import Origin, check_origin
-from streaming.cli.main import main
-from streaming.errors import CheckpointError
+from sluice.cli.main import main
+from sluice.configs.settings import Settings, load_settings
+from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.store.codec import decode
+from sluice.streaming.balances.file import Balances, read_balances, write_balances
+from sluice.streaming.balances.imported import ImportedBalances, read_imported_start, store_imported
+from sluice.streaming.checkpoint.batch_log import BatchLog
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.lock import locked
+from sluice.streaming.checkpoint.origin import Origin, check_origin
+from sluice.streaming.errors import CheckpointError
 from tests.unit.test_resharding import stored
 
 USERS = [Tags(f"user{number}") for number in range(20)]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from configs.settings import RestartSettings
-from streaming.errors import CheckpointError, JobError
-from streaming.job import _check
-from streaming.runtime.supervision import SupervisedQuery, backoff_s
+from sluice.configs.settings import RestartSettings
+from sluice.streaming.errors import CheckpointError, JobError
+from sluice.streaming.job import _check
+from sluice.streaming.runtime.supervision import SupervisedQuery, backoff_s
 
 QUICK = RestartSettings(max_failures=3, backoff_ms=1, max_backoff_ms=1)
 SLOW = RestartSettings(max_failures=3, backoff_ms=3_600_000, max_backoff_ms=3_600_000)

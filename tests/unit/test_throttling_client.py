@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection
 
 import pytest
 
-from gateways.client.retry import TopicErrors
 from sluice import ThrottlingQuotaExceededError, retry_on_quota_violation, retry_topics
+from sluice.gateways.client.retry import TopicErrors
 
 
 class Time:

@@ -9,11 +9,11 @@ import yaml
 from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner, Result
 
-from sinks.tables.quotas import QuotasTable
-from state.quotas.entity import DEFAULT, QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from streaming.cli.quotas import app
+from sluice.cli.quotas import app
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
 
 BYTES = QuotaKind.PRODUCER_BYTE_RATE
 

@@ -5,8 +5,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.arithmetic.token_bucket import TokenBucket, wait_for_tokens_ms
-from state.quotas.kinds import Window, burst
+from sluice.state.arithmetic.token_bucket import TokenBucket, wait_for_tokens_ms
+from sluice.state.quotas.kinds import Window, burst
 
 WINDOW = Window(samples=10, window_ms=1000)
 LIMITS = st.floats(0.001, 1e9)

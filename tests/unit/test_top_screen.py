@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from console.live import LiveModel
-from state.quotas.kinds import QuotaKind
-from streaming.cli import top_screen
-from streaming.cli.top_screen import QUOTAS, SORTS, Row, View, after_key, cell_width, rows_of, table_lines
+from sluice.cli import top_screen
+from sluice.cli.top_screen import QUOTAS, SORTS, Row, View, after_key, cell_width, rows_of, table_lines
+from sluice.insight.live import LiveModel
+from sluice.state.quotas.kinds import QuotaKind
 
 NOW_MS = 1_800_000_000_000
 

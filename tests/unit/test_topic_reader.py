@@ -11,8 +11,8 @@ import pytest
 from kafka import TopicPartition
 from kafka.errors import KafkaConnectionError
 
-from gateways.client import topic_reader
-from gateways.client.topic_reader import Reading, TopicReader
+from sluice.kafka_io import topic_reader
+from sluice.kafka_io.topic_reader import Reading, TopicReader
 
 PARTITION = TopicPartition("decisions", 0)
 NOBODY = {"bootstrap.servers": "127.0.0.1:1"}

@@ -3,9 +3,9 @@
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
-from configs import kafka
-from configs.errors import KafkaUnavailableError, UnsupportedPropertyError
-from configs.kafka import connect, kafka_python_config
+from sluice.kafka_io import client as kafka_client
+from sluice.kafka_io.client import connect, kafka_python_config
+from sluice.kafka_io.errors import KafkaUnavailableError, UnsupportedPropertyError
 
 SERVERS = {"bootstrap.servers": "b1:9092, b2:9092"}
 LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="a=\\"b;c";'
@@ -25,7 +25,7 @@ def test_properties_that_only_java_knows_are_left_out() -> None:
 
 @pytest.mark.parametrize("client", [KafkaAdminClient, KafkaProducer, KafkaConsumer])
 def test_every_argument_is_known_to_every_client(client: type) -> None:
-    arguments = {argument for argument, _ in kafka._ARGUMENTS.values()}
+    arguments = {argument for argument, _ in kafka_client._ARGUMENTS.values()}
     others = {"sasl_plain_username", "sasl_plain_password", "ssl_cafile", "ssl_certfile", "ssl_keyfile"}
 
     assert arguments | others | {"bootstrap_timeout_ms"} <= set(client.DEFAULT_CONFIG)  # type: ignore[attr-defined] # kafka-python has no hints
@@ -114,7 +114,7 @@ def test_what_the_python_client_cannot_do_is_said_with_what_it_can(properties: d
 
 
 def test_an_address_without_a_broker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka, "CONNECT_TIMEOUT_MS", 300)
+    monkeypatch.setattr(kafka_client, "CONNECT_TIMEOUT_MS", 300)
 
     with pytest.raises(KafkaUnavailableError, match=r"no Kafka broker answers at 127\.0\.0\.1:1 .* check") as caught:
         connect(KafkaAdminClient, {"bootstrap.servers": "127.0.0.1:1"})

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from sinks.tables.recent_usage import Usage
-from state.decisions.control import Unmute, UnmutedEntity
-from state.decisions.wait_records import read_wait
-from state.errors import InvalidRequestError
-from state.quotas.entity import DEFAULT, QuotaEntity, Tags
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from state.quotas.resolution import Quotas
-from streaming.cli.unmute import client_ids_apart
-from streaming.enforce.parsing import parse_event
-from streaming.enforce.pipeline_settings import PipelineSettings
-from streaming.enforce.simulation import Simulation
-from streaming.enforce.source import Source
+from sluice.cli.unmute import client_ids_apart
+from sluice.insight.recent_usage import Usage
+from sluice.state.decisions.control import Unmute, UnmutedEntity
+from sluice.state.decisions.wait_records import read_wait
+from sluice.state.errors import InvalidRequestError
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.enforce.parsing import parse_event
+from sluice.streaming.enforce.pipeline_settings import PipelineSettings
+from sluice.streaming.enforce.simulation import Simulation
+from sluice.streaming.enforce.source import Source
 from tests.micro_batches import MicroBatches
 from tests.unit.test_decisions import DEFAULTS
 from tests.unit.test_events import LIMITS, NOW_MS, SOURCE
@@ -237,7 +237,7 @@ def test_client_ids_with_counters_of_their_own_are_named() -> None:
 )
 def test_a_wrong_command_is_one_line_and_exit_2(arguments: list[str], line: str) -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "streaming.cli.main", "unmute", *arguments], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "sluice.cli.main", "unmute", *arguments], capture_output=True, text=True, check=False
     )
 
     assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)

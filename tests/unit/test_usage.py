@@ -13,15 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from reports.errors import TenantsFileError
-from reports.tables import Tables
-from reports.tenants import NO_TENANT, read_tenants
-from state.quotas.entity import QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from streaming.cli.main import app
-from streaming.cli.options import UsageError
-from streaming.cli.tables import csv_safe, write_csv
+from sluice.cli.main import app
+from sluice.cli.options import UsageError
+from sluice.cli.tables import csv_safe, write_csv
+from sluice.insight.errors import TenantsFileError
+from sluice.insight.reports.tables import Tables
+from sluice.insight.reports.tenants import NO_TENANT, read_tenants
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
 from tests.unit.report_tables import event, write_tables
 
 T = datetime(2026, 11, 2, 10, tzinfo=UTC)

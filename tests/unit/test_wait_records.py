@@ -2,8 +2,8 @@
 
 import pytest
 
-from state.decisions.wait_records import InvalidWaitError, WaitRecord, read_wait, wait_key, wait_value
-from state.quotas.entity import Tags
+from sluice.state.decisions.wait_records import InvalidWaitError, WaitRecord, read_wait, wait_key, wait_value
+from sluice.state.quotas.entity import Tags
 
 WAIT = WaitRecord(9_000, 8_000, 1024.0, 2048.5, 1_000, 7)
 ALICE = ("producer_byte_rate", Tags(user="alice"))

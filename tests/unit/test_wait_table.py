@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateways.client.wait_table import Wait, WaitTable
-from state.decisions.waits import counters_of, possible_counters
-from state.quotas.entity import DEFAULT, QuotaEntity, Tags
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind
-from state.quotas.resolution import Quotas
+from sluice.gateways.client.wait_table import Wait, WaitTable
+from sluice.state.decisions.waits import counters_of, possible_counters
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.resolution import Quotas
 
 NOW_MS = 1_760_000_000_000
 BYTES = QuotaKind.PRODUCER_BYTE_RATE

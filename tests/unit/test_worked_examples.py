@@ -6,16 +6,10 @@ import pkgutil
 
 import pytest
 
-import configs
-import console
-import gateways
-import reports
 import scripts
-import sinks
-import state
-import streaming
+import sluice
 
-PACKAGES = (state, configs, gateways, sinks, streaming, reports, console, scripts)
+PACKAGES = (sluice, scripts)
 MODULES = [module.name for each in PACKAGES for module in pkgutil.walk_packages(each.__path__, f"{each.__name__}.")]
 
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from streaming.runtime.worker_daemon import quietly
+from sluice.streaming.workers.daemon import quietly
 
 
 @pytest.fixture
 def daemon() -> Iterator[subprocess.Popen[bytes]]:
     """A daemon that has told its parent the port it listens on."""
-    command = [sys.executable, "-m", "streaming.runtime.worker_daemon", "pyspark.worker"]
+    command = [sys.executable, "-m", "sluice.streaming.workers.daemon", "pyspark.worker"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.read(4)

@@ -9,13 +9,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from gateways.kafka.build import compile_java
 from scripts.benchmarks.peers.jars import PEER_JARS
 from scripts.benchmarks.peers.peer import Application, Peer
 from scripts.benchmarks.rig import BenchError
 from scripts.testbed.processes import last_line
-from streaming.java.java import find_java
-from streaming.java.plugin import java_compiler
+from sluice.jvm.java import find_java
+from sluice.jvm.plugin import java_compiler
+from sluice.jvm.plugin_build import compile_java
 
 _SOURCE = Path(__file__).parent / "KafkaStreamsPeer.java"
 _END_SECONDS = 30

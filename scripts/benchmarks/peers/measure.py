@@ -11,7 +11,6 @@ from pathlib import Path
 
 from kafka import KafkaAdminClient
 
-from gateways.client.clock import now_ms
 from scripts.benchmarks.events import ONE_CHARGE, spread
 from scripts.benchmarks.latency import answered
 from scripts.benchmarks.peers.decided import (
@@ -30,7 +29,8 @@ from scripts.benchmarks.peers.quix import QuixStreams, quix_python
 from scripts.benchmarks.report import Findings
 from scripts.benchmarks.rig import BenchError, BenchmarkRig, Scale, Setup, SparkDriver
 from scripts.benchmarks.state import FIRST_DECISION_S, RESTART_EVENTS, Entities, first_decision, known_job, restart_s
-from state.quotas.kinds import burst
+from sluice.gateways.client.clock import now_ms
+from sluice.state.quotas.kinds import burst
 
 _RATE_PER_S = 1_000
 _WARM_S = 3.0

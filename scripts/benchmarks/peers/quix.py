@@ -18,7 +18,7 @@ from filelock import FileLock
 from scripts.benchmarks.peers.peer import Application, Peer
 from scripts.benchmarks.rig import BenchError
 from scripts.testbed.processes import Child, last_line
-from streaming.java.jars import jars_home
+from sluice.jvm.jars import jars_home
 
 _FOLDER = Path(__file__).parent
 _LOCK = _FOLDER / "quix.lock"

@@ -1,0 +1,130 @@
+"""The command `sluice advise`: limits proposed from what clients did, as a quota file."""
+
+import os
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sluice.cli.changes import merged
+from sluice.cli.job_settings import job_settings
+from sluice.cli.options import ConfigOption, UsageError
+from sluice.cli.span import ToOption, from_option
+from sluice.cli.tables import printable
+from sluice.cli.text import entity_text, quotas_yaml
+from sluice.cli.whatif import report_lines, time_text
+from sluice.configs.settings import Settings
+from sluice.insight.reports.span import Span, read_span
+from sluice.insight.whatif.whose import Whose
+from sluice.sinks.errors import QuotasTableError
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind
+
+if TYPE_CHECKING:
+    from sluice.insight.whatif.advice import Proposal
+    from sluice.insight.whatif.run import Replayed
+
+
+def advise(
+    start: Annotated[str | None, from_option("7 days")] = None,
+    end: ToOption = None,
+    headroom: Annotated[float, typer.Option(help="Limits are the rates seen times this.", min=1, max=1000)] = 1.3,
+    percentile: Annotated[
+        float, typer.Option(help="Percent of the requests that the rate covers.", min=1, max=100)
+    ] = 99.9,
+    quota: Annotated[str | None, typer.Option("--quota", help="Propose this quota only.")] = None,
+    by: Annotated[Whose, typer.Option(help="Whom limits are set on.")] = Whose.USER,
+    defaults: Annotated[bool, typer.Option("--defaults", help="One limit for the default entity instead.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Write the quota file here.")] = None,
+    processes: Annotated[int, typer.Option(help="Most processes.", min=1)] = min(os.cpu_count() or 1, 4),
+    config: ConfigOption = None,
+) -> None:
+    """Propose a limit for each client from recorded decisions, and print a quota file for `sluice quotas apply`.
+
+    A limit is a percentile of the client's rate, in the job's own arithmetic, times the headroom. Comments say how
+    sure each is, and what the limits would have throttled in the span, beside the quotas in force.
+    """
+    settings = job_settings(config)
+    kinds = _kinds(quota)
+    span = read_span(start, end, now=datetime.now(UTC), default=timedelta(days=7))
+    from sluice.insight.whatif.advice import pooled, proposals  # pyarrow takes half a second to import
+    from sluice.insight.whatif.run import Task, rates_seen, replay
+
+    delta = settings.delta
+    idle_expiry_ms = settings.state.idle_expiry_s * 1000
+    task = Task(delta.decisions, delta.storage_options, span, [], settings.quota, idle_expiry_ms)
+    seen = rates_seen(task, by, kinds, processes)
+    proposed = proposals((pooled(seen.items(), by) if defaults else seen).items(), percentile, headroom)
+    entries = [proposal.entry for proposal in proposed]
+    scenario = merged(_in_force(settings), entries, prune=False)
+    task = Task(delta.decisions, delta.storage_options, span, [scenario], settings.quota, idle_expiry_ms)
+    replayed = replay(task, processes)
+    lines = [_heading(span, percentile, headroom), *_evidence(proposed), *_effect(replayed, [scenario])]
+    text = "".join(f"# {line}".rstrip() + "\n" for line in lines) + (quotas_yaml(entries) if entries else "")
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    _write(out, text)
+    typer.echo("\n".join(lines))
+
+
+def _kinds(quota: str | None) -> Sequence[QuotaKind]:
+    """The quota kinds to propose. Raises UsageError."""
+    kinds = [kind for kind in CLIENT_KINDS if quota in (None, kind.value)]
+    if not kinds:
+        raise UsageError(f"--quota is {quota!r}; expected one of {', '.join(CLIENT_KINDS)}")
+    return kinds
+
+
+def _in_force(settings: Settings) -> list[QuotaEntry]:
+    """The quotas in force; none where there is no table yet."""
+    from sluice.sinks.tables.quotas import QuotasTable  # deltalake is slow to import
+
+    try:
+        return QuotasTable(settings.delta.quotas, settings.delta.storage_options).entries()
+    except QuotasTableError as error:
+        typer.echo(f"sluice: the proposal is replayed alone: {error}", err=True)
+        return []
+
+
+def _heading(span: Span, percentile: float, headroom: float) -> str:
+    return (
+        f"Proposed from {time_text(span.start_ms)} to {time_text(span.end_ms)}: the rate that {percentile:g} % of the "
+        f"requests didn't exceed, times {headroom:g}."
+    )
+
+
+def _evidence(proposed: "Sequence[Proposal]") -> Iterator[str]:
+    """A line for each limit: what it was made from, and how sure it is."""
+    if not proposed:
+        yield "No client used anything that these quotas limit."
+    for entry, rate, highest, seen in proposed:
+        clients = f" of {seen.clients} clients" if seen.clients != 1 else ""
+        cut = ""
+        if seen.held.throttled:
+            minutes = seen.held.waited_ms / 60_000
+            cut = f"; {seen.held.throttled} of them waited, {minutes:.1f} minutes: demand was cut, it may need more"
+        yield (
+            f"{printable(entity_text(entry.entity))}: {entry.kind} {entry.value:.15g} from {rate:.15g} "
+            f"(highest {highest:.15g}); {seen.held.requests} requests{clients} in {_counted(len(seen.hours), 'hour')} "
+            f"on {_counted(seen.days, 'day')}{cut}; confidence {seen.confidence}"
+        )
+
+
+def _counted(number: int, unit: str) -> str:
+    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
+
+
+def _effect(replayed: "Replayed", scenarios: Sequence[Sequence[QuotaEntry]]) -> Iterator[str]:
+    yield "What would have been throttled with these limits beside the other quotas in force:"
+    yield from report_lines(replayed, scenarios)
+
+
+def _write(out: Path, text: str) -> None:
+    """Write the quota file. Raises UsageError if it can't be written."""
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--out {out} can't be written: {error.strerror}") from None

@@ -1,0 +1,106 @@
+"""The command `sluice balance`: what a client's counters hold now, read from the checkpoint."""
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from sluice.cli.job_settings import job_settings
+from sluice.cli.options import ConfigOption, UsageError
+from sluice.cli.tables import json_safe, printable, text_table
+from sluice.configs.settings import Settings
+
+if TYPE_CHECKING:
+    from sluice.state.store.balance import Balance, Client
+
+COLUMNS = ("counter", "quota", "rate", "limit", "tokens", "wait ms", "last charged s before")
+
+
+def balance(
+    user: Annotated[str | None, typer.Option("--user", help="The user, as its requests name it.")] = None,
+    client_id: Annotated[str | None, typer.Option("--client-id", "--client", help="The client-id.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    config: ConfigOption = None,
+) -> None:
+    """Show the rates and tokens that a client's counters hold now, as of the job's last committed micro-batch.
+
+    Reads the checkpoint with Spark, so it takes some seconds and needs Java; a running job goes on undisturbed. Either
+    name alone means all counters with that name; both, those that requests of that client may be charged to.
+    """
+    if not user and not client_id:
+        raise UsageError("give --user, --client-id or both")
+    settings = job_settings(config)
+    from sluice.insight.reports.span import from_ms
+    from sluice.state.store.balance import Client
+
+    micro_batch, version, now_ms, found = _read(settings, Client(user or None, client_id or None))
+    if json_output:
+        answer = {"micro_batch": micro_batch, "quota_version": version, "at_ms": now_ms}
+        typer.echo(json_safe(msgspec.json.encode({**answer, "counters": [_mapping(one) for one in found]}).decode()))
+        return
+    where = "imported balances, nothing charged yet" if micro_batch < 0 else f"state after micro-batch {micro_batch}"
+    of_version = "" if version is None else f", version {version} of the quotas"
+    typer.echo(f"{where}, as of {from_ms(now_ms).isoformat(timespec='seconds')}{of_version}")
+    if not found:
+        typer.echo("no counters: nothing was charged lately, so the whole of each limit is left")
+        return
+    for line in text_table(COLUMNS, ([printable(cell) for cell in _row(one, now_ms)] for one in found)):
+        typer.echo(line)
+
+
+def _read(settings: Settings, client: "Client") -> tuple[int, int | None, int, "list[Balance]"]:
+    """The micro-batch, the newest version of the quotas that the job knows, None without one, the time, the balances.
+
+    The time is that before the state is read, which takes many seconds: what the job decides meanwhile isn't in it, and
+    brought forward to the end a busy client would look idle.
+    """
+    from sluice.state.store.balance import balances
+    from sluice.streaming.balances.extract import committed_pages  # Spark takes a second to import
+    from sluice.streaming.checkpoint.folder import Checkpoint
+    from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
+
+    now_ms = time.time_ns() // 1_000_000
+    origin, micro_batch, pages = committed_pages(settings, client.parts_of_keys())
+    snapshots = QuotaSnapshots(Checkpoint(settings.enforce.checkpoint))
+    version = max(snapshots.versions(), default=None)
+    quotas = None if version is None else snapshots.load(version)
+    found = balances(pages.values(), origin.pages, client, quotas, settings.quota, now_ms)
+    return micro_batch, version, now_ms, found
+
+
+def _row(one: "Balance", now_ms: int) -> tuple[str, ...]:
+    return (
+        " ".join(f"{part} '{name}'" for part, name in one.tags.to_mapping().items()),
+        f"{one.kind} (shadow)" if one.shadow else one.kind,
+        _number(one.rate),
+        _number(one.limit),
+        _number(one.tokens),
+        str(one.throttle_ms),
+        f"{(now_ms - one.last_event_ms) / 1000:.1f}",
+    )
+
+
+def _number(value: float | None) -> str:
+    """A figure as a quota has it; nothing where there is none.
+
+    >>> _number(1048576.0), _number(18.66666), _number(None)
+    ('1048576', '18.667', '')
+    """
+    if value is None:
+        return ""
+    return f"{value:.0f}" if float(value).is_integer() else f"{value:.3f}"
+
+
+def _mapping(one: "Balance") -> dict[str, Any]:
+    """Named as in a charge of a decision."""
+    return {
+        "entity": one.tags.to_mapping(),
+        "quota": one.kind,
+        "mode": "shadow" if one.shadow else "enforce",
+        "limit": one.limit,
+        "rate": one.rate,
+        "tokens": one.tokens,
+        "throttle_ms": one.throttle_ms,
+        "last_event_ms": one.last_event_ms,
+    }

@@ -1,0 +1,72 @@
+"""`sluice broker-plugin`: the jar that makes Kafka brokers gateways, and the lines for their configuration."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from sluice.configs.settings import SECRET_NAME, Settings
+from sluice.jvm.errors import JarError
+from sluice.jvm.plugin import plugin_jar, plugin_properties
+
+PROPERTIES_NAME = "sluice.properties"
+"""The file with the lines for `server.properties`."""
+
+_CLIENT_ID = "client.id"
+_BOOTSTRAP_SERVERS = "bootstrap.servers"
+_PRINCIPAL = re.compile(r"\s*[^:;\s][^:;]*:[^;]*[^;\s]\s*")
+
+
+def write_broker_plugin(settings: Settings, folder: Path, principal: str) -> list[str]:
+    """Put the jar and the lines for `server.properties` into a folder; returns what to do with them.
+
+    Raises JarError if the folder can't be written to, and as `plugin_jar` does.
+    """
+    built = plugin_jar()
+    lines = list(property_lines(settings, principal))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        jar = Path(shutil.copy(built, folder))
+        (folder / PROPERTIES_NAME).write_text("\n".join(lines) + "\n")
+    except OSError as error:
+        raise JarError(f"{folder} can't be written to ({error.strerror}); give another folder with --out") from error
+    return [
+        f"# {jar}: put it into the folder libs of Kafka, on every broker and controller",
+        f"# {folder / PROPERTIES_NAME}: add these lines to server.properties of each, and restart one after the other",
+        *lines,
+    ]
+
+
+def property_lines(settings: Settings, principal: str) -> Iterator[str]:
+    """The lines for `server.properties`. Secrets aren't among them.
+
+    Clients of Sluice itself are exempt by their principal, or, where the settings give them a client-id, by that.
+    """
+    for key, value in plugin_properties(settings.kafka, settings.topics).items():
+        yield _line(key, value)
+    if _CLIENT_ID in settings.kafka:
+        yield _line("sluice.exempt.client.id", settings.kafka[_CLIENT_ID])
+    else:
+        yield _line("sluice.exempt.principals", principal)
+    for key, value in settings.kafka.items():
+        if key not in (_BOOTSTRAP_SERVERS, _CLIENT_ID):
+            name = f"sluice.client.{key}"
+            yield f"# {name}=(as in the settings)" if SECRET_NAME.search(key) else _line(name, value)
+
+
+def are_principals(text: str) -> bool:
+    """Whether brokers take this for principals, separated by semicolons.
+
+    >>> are_principals("User:sluice"), are_principals("User:a;User:CN=b,O=c"), are_principals("sluice")
+    (True, True, False)
+    """
+    return all(_PRINCIPAL.fullmatch(principal) for principal in text.split(";"))
+
+
+def _line(name: str, value: str) -> str:
+    """A line of a file of Java properties: read as Latin-1, with backslashes as escapes and without leading spaces."""
+    escaped = value.replace("\\", r"\\").replace("\n", r"\n").replace("\r", r"\r")
+    escaped = re.sub(r"^(?=\s)", r"\\", escaped)
+    units = escaped.encode("utf-16-be", "surrogatepass")
+    codes = [int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2)]
+    return f"{name}=" + "".join(chr(code) if code < 0x80 else f"\\u{code:04x}" for code in codes)

@@ -1,0 +1,64 @@
+"""The command `sluice console`: a web page of who is throttled, how near the limit, and why."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sluice.cli.job_settings import job_settings
+from sluice.cli.options import BootstrapServersOption, ConfigOption, UsageError
+from sluice.configs.settings import Settings, with_bootstrap_servers
+
+if TYPE_CHECKING:
+    from sluice.insight.console.server import Sources
+
+TABLES = ("decisions", "quotas")
+
+
+def console(
+    config: ConfigOption = None,
+    bootstrap_servers: BootstrapServersOption = None,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8089,
+    address: Annotated[str, typer.Option(help="Address to listen on; all but loopback need a token.")] = "127.0.0.1",
+    token: Annotated[
+        str | None, typer.Option(help="Whoever gives it sees the console. --token-file shows it to no process list.")
+    ] = None,
+    token_file: Annotated[Path | None, typer.Option(help="A file whose first line is the token.")] = None,
+    max_clients: Annotated[
+        int, typer.Option(help="Counters kept; the least recently charged go first.", min=1, max=5_000_000)
+    ] = 200_000,
+    tenants: Annotated[
+        Path | None, typer.Option("--tenants", help="YAML: a list of {tenant, users, client_ids}, as of sluice usage.")
+    ] = None,
+) -> None:
+    """Show clients, their limits, usage and waits on a web page, until Ctrl-C or SIGTERM; prints its address.
+
+    Reads the decisions, limits and dead-letter topics and the Delta tables, and changes nothing. The job needn't know.
+    """
+    if find_spec("starlette") is None or find_spec("uvicorn") is None or find_spec("jinja2") is None:
+        raise UsageError("the console needs the extra console; in the checkout run: pip install '.[job,console]'")
+    settings = with_bootstrap_servers(job_settings(config), bootstrap_servers)
+    from sluice.insight.console.server import ConsoleOptions, ConsoleServer, check_address, reading, token_of
+
+    options = ConsoleOptions(address, port, token_of(token, token_file), max_clients)
+    check_address(options)
+    with reading(_sources(settings, tenants), options) as facts:
+        server = ConsoleServer(facts, options)
+        typer.echo(f"Sluice console: {server.url}")
+        server.serve()
+
+
+def _sources(settings: Settings, tenants: Path | None) -> "Sources":
+    from sluice.insight.console.server import Sources
+    from sluice.insight.reports.tenants import read_tenants
+
+    return Sources(
+        dict(settings.kafka),
+        settings.topics,
+        settings.quota,
+        {name: getattr(settings.delta, name) for name in TABLES},
+        dict(settings.delta.storage_options),
+        f"http://{settings.health.place}" if settings.health.port else None,
+        None if tenants is None else read_tenants(tenants),
+    )

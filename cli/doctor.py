@@ -1,0 +1,336 @@
+"""Checks everything the job depends on and prints one line per check, with the fix for each failure."""
+
+import os
+import re
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from http.client import HTTPException
+from pathlib import Path
+from urllib.request import urlopen
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import KafkaError
+from msgspec import structs
+
+from sluice.cli.errors import CheckError
+from sluice.configs.settings import Settings
+from sluice.jvm.jars import SPARK_JARS
+from sluice.jvm.java import find_java
+from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
+from sluice.kafka_io.client import connect
+from sluice.kafka_io.cluster_quotas import read_cluster_quotas
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.errors import SluiceError
+from sluice.state.quotas.cluster import client_quotas, cluster_changes
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.lock import is_locked
+from sluice.streaming.checkpoint.origin import Origin, check_origin, read_origin, with_pages
+from sluice.streaming.checkpoint.page_count import new_pages
+from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
+from sluice.streaming.workers.batched import are_lean
+
+_AUDIT_TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable")
+
+_METRICS_TIMEOUT_S = 5.0
+
+_CALLBACK = "client.quota.callback.class"
+_REPORTERS = "metric.reporters"
+
+
+def run_doctor(settings: Settings, show: Callable[[str], object] = print, cluster: bool = False) -> int:
+    """Shows one line per check, `ok` or `FAIL`. Returns 0 if all pass, else 1. Changes nothing.
+
+    With `cluster` it also asks the executors, for which it starts a session of Spark.
+    """
+
+    def passes(name: str, check: Callable[[], str]) -> bool:
+        try:
+            show(f"ok    {name}: {check()}")
+        except (SluiceError, OSError) as error:
+            show(f"FAIL  {name}: {' '.join(str(error).split())}")
+            return False
+        return True
+
+    topics = settings.topics
+    enforced = settings.enforce.checkpoint, (topics.requests,)
+    audited = settings.audit.checkpoint, (topics.decisions, topics.dead_letters)
+    passed = [
+        passes("python", check_python),
+        passes("java", check_java),
+        passes("jars of Spark", check_jars),
+        # without a broker these would only wait and fail too
+        passes("broker", lambda: check_broker(settings))
+        and all(
+            [
+                passes("topics", lambda: check_topics(settings)),
+                passes("brokers as gateways", lambda: check_broker_plugin(settings)),
+                passes("enforce query", lambda: check_progress(settings, *enforced)),
+                passes("audit query", lambda: check_progress(settings, *audited)),
+                passes("quotas source", lambda: check_quotas_source(settings)),
+            ]
+        ),
+        passes("job", lambda: check_job(settings)),
+        passes("checkpoint", lambda: check_checkpoint(settings)),
+        passes("quotas table", lambda: check_quotas_table(settings)),
+        passes("tables", lambda: check_tables(settings)),
+        passes("health", lambda: check_health(settings)),
+        passes("known entities", lambda: check_known_entities(settings)),
+        passes("sizing", lambda: check_sizing(settings)),
+    ]
+    if cluster:
+        from sluice.cli.doctor_cluster import executors_pass  # Spark takes a second to import
+
+        passed.append(executors_pass(settings, passes))
+    return 0 if all(passed) else 1
+
+
+def check_python() -> str:
+    """Version and path of the running Python; one older than 3.11 can't install Sluice."""
+    return f"{'.'.join(map(str, sys.version_info[:3]))} ({sys.executable})"
+
+
+def check_java() -> str:
+    """Version and path of the Java that Spark will use. Raises JavaError."""
+    executable, version = find_java()
+    return f"{version} ({executable})"
+
+
+def check_jars() -> str:
+    """The number of jars that Spark needs, each with the right checksum. Raises JarError."""
+    return f"{SPARK_JARS.verify()} in {SPARK_JARS.folder}, checksums right"
+
+
+def check_broker(settings: Settings) -> str:
+    """The address that answered. Raises KafkaUnavailableError."""
+    connect(KafkaAdminClient, settings.kafka).close()
+    return f"{settings.kafka['bootstrap.servers']} answers"
+
+
+def check_topics(settings: Settings) -> str:
+    """The topics of the job. Raises CheckError if one is missing or they can't be listed."""
+    topics = settings.topics
+    wanted = [topics.requests, topics.decisions, topics.dead_letters, topics.limits, topics.waits]
+    if not Checkpoint(settings.enforce.checkpoint).is_local:
+        wanted.append(topics.claims)
+    try:
+        with connect(KafkaAdminClient, settings.kafka) as admin:
+            existing = set(admin.list_topics())
+    except KafkaError as error:
+        raise CheckError(f"can't be listed ({error}); check that the user may describe topics") from error
+    missing = [topic for topic in wanted if topic not in existing]
+    if missing:
+        raise CheckError(f"{', '.join(missing)} not there; sluice run creates them, or create them yourself")
+    return f"{', '.join(wanted)} exist"
+
+
+def check_broker_plugin(settings: Settings) -> str:
+    """Which brokers have the plugin. Raises CheckError if some have it and others don't: those hold nobody."""
+    try:
+        with connect(KafkaAdminClient, settings.kafka) as admin:
+            nodes = [node["broker_id"] for node in admin.describe_cluster()["brokers"] if not node.get("is_fenced")]
+            asked = [ConfigResource(ConfigResourceType.BROKER, str(node), [_CALLBACK, _REPORTERS]) for node in nodes]
+            found = admin.describe_configs(asked, config_filter="all")["broker"]
+    except KafkaError as error:
+        return f"unknown; their configuration can't be read ({error})"
+    return plugin_verdict({int(node): _values(configs) for node, configs in found.items()})
+
+
+def plugin_verdict(brokers: Mapping[int, Mapping[str, str | None]]) -> str:
+    """What the configuration of each broker, by node id, says of the plugin. Raises CheckError.
+
+    >>> plugin_verdict({1: {"client.quota.callback.class": None}})
+    'no broker has the plugin'
+    """
+    if not all(_CALLBACK in configs for configs in brokers.values()):
+        return "unknown; check that the user may describe the configuration of brokers"
+    having = [node for node, configs in brokers.items() if configs[_CALLBACK] == CALLBACK_CLASS]
+    if not having:
+        return "no broker has the plugin"
+    missing = sorted(brokers.keys() - having)
+    deaf = sorted(node for node in having if REPORTER_CLASS not in (brokers[node].get(_REPORTERS) or ""))
+    for nodes, line in ((missing, f"{_CALLBACK}={CALLBACK_CLASS}"), (deaf, f"{REPORTER_CLASS} in {_REPORTERS}")):
+        if nodes:
+            names = ", ".join(map(str, nodes))
+            raise CheckError(
+                f"broker {names} of {len(brokers)} is without {line}: what clients send there counts for no quota; run"
+                " sluice broker-plugin and add its lines to server.properties"
+            )
+    return f"all {len(having)} brokers have the plugin"
+
+
+def _values(configs: Mapping[str, Mapping[str, str | None]]) -> dict[str, str | None]:
+    return {name: config["value"] for name, config in configs.items()}
+
+
+def check_checkpoint(settings: Settings) -> str:
+    """The settings of the enforce checkpoint. Raises CheckError or CheckpointError if the job can't use it."""
+    checkpoint = Checkpoint(settings.enforce.checkpoint)
+    if checkpoint.is_local:
+        _check_writable(Path(checkpoint.location))
+    check_enforce_checkpoint(settings)
+    origin = read_origin(checkpoint)
+    if origin is None:
+        return f"{checkpoint.location} is new"
+    check_origin(checkpoint, with_pages(settings))
+    committed = check_spark_files(checkpoint).committed
+    return (
+        f"{checkpoint.location} was made with {_origin_text(origin)}; {committed + 1} micro-batches,"
+        f" {_mebibytes(checkpoint.size_bytes())}"
+    )
+
+
+def _origin_text(origin: Origin) -> str:
+    """The frozen settings, such as `pages 32, requests_topic quota-requests`."""
+    return ", ".join(f"{name} {value}" for name, value in structs.asdict(origin).items())
+
+
+def check_job(settings: Settings) -> str:
+    """Whether a job, or a command that needs it stopped, holds the checkpoint."""
+    checkpoint = Checkpoint(settings.enforce.checkpoint)
+    match is_locked(checkpoint):
+        case True:
+            return f"one runs on {checkpoint.location}"
+        case False:
+            return f"none runs on {checkpoint.location}"
+    return f"nobody can tell whether one runs on {checkpoint.location}, which is no local folder"
+
+
+def check_progress(settings: Settings, location: str, topics: Sequence[str]) -> str:
+    """How far the query of these topics with this checkpoint is behind.
+
+    Raises CheckpointError or CheckError if that can't be read.
+    """
+    checkpoint = Checkpoint(location)
+    committed = check_spark_files(checkpoint).committed
+    done = f"micro-batch {committed} is committed" if committed >= 0 else "no micro-batch is committed yet"
+    read = read_offsets(checkpoint, committed) if committed >= 0 else {topic: {} for topic in topics}
+    unread = [_unread_text(settings, topic, read_to) for topic, read_to in sorted(read.items())]
+    return f"{done}; still to be read: {', '.join(unread)}"
+
+
+def _unread_text(settings: Settings, topic: str, read_to: Mapping[int, int]) -> str:
+    """How many records of a topic are still to be read. That a topic is missing fails the check of the topics alone."""
+    ends = _topic_ends(settings, topic)
+    if not ends:
+        return f"{topic}, which is not there"
+    records = sum(max(end - read_to.get(partition, begin), 0) for partition, (begin, end) in ends.items())
+    return f"{records} records of {topic}"
+
+
+def _topic_ends(settings: Settings, topic: str) -> dict[int, tuple[int, int]]:
+    """Partition -> the first offset that there is, and the one after the last. Raises CheckError."""
+    try:
+        with closing(connect(KafkaConsumer, settings.kafka)) as consumer:
+            partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
+            begins, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+    except KafkaError as error:
+        raise CheckError(f"the end of {topic} can't be read ({error}); check that the user may read it") from error
+    return {partition.partition: (begins[partition], ends[partition]) for partition in partitions}
+
+
+def check_tables(settings: Settings) -> str:
+    """Rows and size of the tables that the job writes. Raises CheckError if one can't be read."""
+    return "; ".join(_table_text(settings, name) for name in _AUDIT_TABLES)
+
+
+def _table_text(settings: Settings, name: str) -> str:
+    path = getattr(settings.delta, name)
+    try:
+        actions = DeltaTable(path, storage_options=dict(settings.delta.storage_options)).get_add_actions(flatten=True)
+    except TableNotFoundError:
+        return f"{name} isn't there yet"
+    except (DeltaError, OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise CheckError(f"{path} can't be read ({reason}); check delta.{name} and delta.storage_options") from error
+    rows, sizes = (actions[column].to_pylist() for column in ("num_records", "size_bytes"))
+    return f"{name} has {sum(count or 0 for count in rows)} rows in {len(sizes)} files, {_mebibytes(sum(sizes))}"
+
+
+def check_health(settings: Settings) -> str:
+    """Where the health checks answer. Raises CheckError if the job couldn't listen there."""
+    health = settings.health
+    if not health.port:
+        return "off; health.port turns /healthz, /readyz and /metrics on"
+    place = f"{health.address}:{health.port}"
+    if is_locked(Checkpoint(settings.enforce.checkpoint)) is False:  # a running job listens there itself
+        try:
+            family, _, _, _, address = socket.getaddrinfo(health.address, health.port, type=socket.SOCK_STREAM)[0]
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+        except OSError as error:
+            raise CheckError(
+                f"nothing can listen at {place} ({error.strerror}); set health.address to an address of this machine"
+                " and health.port to a free port"
+            ) from error
+    return f"{place}; whoever reaches it may read it"
+
+
+def check_known_entities(settings: Settings) -> str:
+    """How many entities the running job knows, as its metrics say; doubt is no failure."""
+    health = settings.health
+    if not health.port:
+        return "unknown; health.port makes them a metric of the running job"
+    try:
+        with urlopen(f"http://{health.place}/metrics", timeout=_METRICS_TIMEOUT_S) as answer:
+            metrics = answer.read().decode()
+    except (OSError, ValueError, HTTPException) as error:  # ValueError: what answers is no text
+        return f"unknown; no job answers at {health.place} ({getattr(error, 'reason', error)})"
+    found = re.search(r"^sluice_known_entities (\S+)$", metrics, re.MULTILINE)
+    if found is None:
+        return f"unknown; what answers at {health.place} is no job of this release"
+    return f"{float(found[1]):.0f} with stored counters, in the pages that were charged since the job's start"
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"
+
+
+def _check_writable(folder: Path) -> None:
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise CheckError(f"{existing} is no folder that can be written to; set enforce.checkpoint to another one")
+
+
+def check_quotas_table(settings: Settings) -> str:
+    """Path, version and size of the quotas table. Raises QuotasTableError."""
+    table = QuotasTable(settings.delta.quotas, settings.delta.storage_options)
+    version = table.version()
+    return f"{table.path} is at version {version} with {len(table.entries(version))} quotas"
+
+
+def check_quotas_source(settings: Settings) -> str:
+    """Who says the quotas of users and client-ids, and whether the table has the cluster's where it mirrors them.
+
+    Raises KafkaUnavailableError, QuotasTableError, and CheckError if a job runs and the table differs.
+    """
+    if settings.quotas.source == "table":
+        return "table; sluice quotas alters them"
+    cluster = client_quotas(read_cluster_quotas(settings.kafka))
+    table = QuotasTable(settings.delta.quotas, settings.delta.storage_options)
+    version = table.version()
+    changes = cluster_changes(table.entries(version), cluster.entries)
+    found = f"kafka, with {len(cluster.entries)} quotas of users and client-ids"
+    if cluster.left_out:
+        found += f" and {len(cluster.left_out)} that Sluice can't take ({cluster.left_out[0]})"
+    if not any(changes):
+        return f"{found}; version {version} of the table has the same"
+    differing = f"{found}; against version {version} of the table: {changes}"
+    if is_locked(Checkpoint(settings.enforce.checkpoint)):
+        raise CheckError(f"{differing}; the job that runs should have mirrored them: look again, or see its log")
+    return f"{differing}; the job mirrors them"
+
+
+def check_sizing(settings: Settings) -> str:
+    """What the settings frozen with the checkpoint mean on this machine; docs/operating.md says how to choose them."""
+    pages, wanted = new_pages(with_pages(settings)), new_pages(settings)
+    partitions, cores = settings.enforce.shuffle_partitions, os.cpu_count() or 1
+    tasks = f"{partitions} tasks" if partitions else f"as many tasks as Spark has cores (here {cores})"
+    workers = "lean" if are_lean(settings.enforce.lean_workers) else "PySpark's own, a millisecond for a page"
+    found = f"{pages} pages; a micro-batch reads and writes those it charges, in {tasks}; the workers are {workers}"
+    return found if pages == wanted else f"{found}; `sluice state reshard` moves the balances to {wanted} pages"

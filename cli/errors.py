@@ -1,0 +1,7 @@
+"""The errors of commands."""
+
+from sluice.state.errors import SluiceError
+
+
+class CheckError(SluiceError):
+    """A check of `sluice doctor` failed."""

@@ -1,0 +1,175 @@
+"""The command `sluice explain`: why a request was answered as it was, from the tables, without Java."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from sluice.cli.job_settings import job_settings
+from sluice.cli.options import ConfigOption, UsageError
+from sluice.cli.sql import no_rows_hint
+from sluice.cli.tables import json_safe, printable
+
+if TYPE_CHECKING:
+    from sluice.insight.reports.explain import Explained, Limit
+
+
+def explain(
+    decision_id: Annotated[
+        str | None, typer.Argument(help="A decision's id: topic-partition-offset of the request.", show_default=False)
+    ] = None,
+    user: Annotated[str | None, typer.Option("--user", help="The user, as its requests name it.")] = None,
+    client_id: Annotated[str | None, typer.Option("--client-id", "--client", help="The client-id.")] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", help="The last throttled requests before this time (ISO 8601, UTC); else now.")
+    ] = None,
+    count: Annotated[int, typer.Option("--count", help="Most requests to explain, the newest first.", min=1)] = 1,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object for each decision.")] = False,
+    config: ConfigOption = None,
+) -> None:
+    """Explain a decision, or a client's last throttled requests: charges, limits, waits, and who set the quotas.
+
+    Reads the Delta tables, which follow the decisions by a micro-batch of the audit query or more. Exit code 1 if there
+    is no such decision.
+    """
+    by_client = user is not None or client_id is not None
+    if (decision_id is None) != by_client:
+        raise UsageError("give either a decision's id, or --user, --client-id or both")
+    if decision_id is not None and at is not None:
+        raise UsageError("--at goes with --user and --client-id; a decision's id names one request")
+    delta = job_settings(config).delta
+    # pyarrow takes half a second to import, and few commands need it
+    from sluice.insight.reports.explain import decision_by_id, last_throttled
+    from sluice.insight.reports.explain import explain as explain_decision
+    from sluice.insight.reports.span import read_time
+    from sluice.insight.reports.tables import Tables
+    from sluice.insight.sql import last_written
+
+    now = datetime.now(UTC)
+    tables = Tables(delta.decisions, delta.quotas, delta.storage_options)
+    before = now if at is None else read_time(at, now)
+    ids = [decision_id] if decision_id is not None else last_throttled(tables, user, client_id, before, count)
+    decisions = [decision for found in ids if (decision := decision_by_id(tables, found)) is not None]
+    if not decisions:
+        hint = no_rows_hint(last_written([delta.decisions], delta.storage_options), now)
+        typer.echo(f"sluice: {hint}", err=True)
+        raise typer.Exit(1)
+    for position, decision in enumerate(decisions):
+        explained = explain_decision(tables, decision)
+        if json_output:
+            typer.echo(json_safe(msgspec.json.encode(_mapping(explained), enc_hook=str).decode()))
+        else:
+            lines = [*([""] if position else []), *explained_lines(explained)]
+            typer.echo("\n".join(printable(line) for line in lines))
+
+
+def explained_lines(explained: "Explained") -> Iterator[str]:
+    """The decision in words; names are as the client gave them."""
+    from sluice.insight.reports.explain import deciding
+
+    decision = explained.decision
+    yield f"{decision['decision_id']}: {decision['verdict']}{_verdict_wait(decision)}"
+    whose = f"user '{decision['user'] or ''}', client-id '{decision['client_id'] or ''}'"
+    yield f"  request: {decision['api']} of {whose} at {_time(decision['timestamp_ms'])}{_through(decision)}"
+    by = f", because of {decision['decided_by']}" if decision["decided_by"] else ""
+    version = f"under version {decision['quota_version']} of the quotas"
+    yield f"  decided: at {_time(decision['decided_at_ms'])} {version}{by}"
+    for wait in decision.get("throttled_by") or []:
+        yield f"  held in line: {wait['ms']} ms for {wait['quota']} of {_counter(wait['entity'])}"
+    charges = decision["charges"] or []
+    if not charges:
+        yield "  charges: none; no quota counts such a request"
+    decided_by = deciding(decision)
+    for charge, limit, decided in zip(charges, explained.limits, decided_by, strict=True):
+        yield from _charge_lines(charge, limit, decided=decided)
+    if explained.trouble:
+        yield f"  the quotas can't be read: {explained.trouble}"
+
+
+def _verdict_wait(decision: dict[str, Any]) -> str:
+    wait_ms = decision["throttle_time_ms"] or 0
+    return f", wait {wait_ms} ms until {_time(decision['mute_until_ms'])}" if wait_ms else ""
+
+
+def _through(decision: dict[str, Any]) -> str:
+    return f", through gateway '{decision['gateway']}'" if decision["gateway"] else ""
+
+
+def _charge_lines(charge: dict[str, Any], limit: "Limit | None", *, decided: bool) -> Iterator[str]:
+    mode = f" ({charge['mode']})" if charge.get("mode") else ""
+    marks = [
+        *(["over the limit"] if charge["violated"] else []),
+        *([f"asks for {charge['throttle_ms']} ms"] if charge["throttle_ms"] else []),
+        *(["decides"] if decided else []),
+    ]
+    quota = f"{charge['quota']}{mode} of {_counter(charge['entity'])}"
+    yield f"  {'*' if decided else '-'} {quota}: {', '.join(marks) or 'no wait'}"
+    level = "" if charge.get("tokens") is None else f", {_number(charge['tokens'])} tokens left"
+    rate = "" if charge["rate"] is None else f", rate {_number(charge['rate'])}"
+    allowed = "no limit" if charge["limit"] is None else f"limit {_number(charge['limit'])} (rung: {charge['matched']})"
+    yield f"      charged {_number(charge['value'])}{rate}, {allowed}{level}"
+    if limit is not None:
+        old = "no quota" if limit.old is None else _number(limit.old.value)
+        version = "" if limit.version is None else f" with version {limit.version}"
+        when = limit.row.changed_at.isoformat(timespec="seconds")
+        was = f"{old} -> " if limit.version is not None else ""
+        yield f"      set by {limit.row.changed_by} at {when}{version}: {was}{_number(limit.row.entry.value)}"
+
+
+def _counter(entity: dict[str, Any] | None) -> str:
+    entity = entity or {}
+    if entity.get("topic") is not None:
+        return f"partition {entity['partition']} of topic '{entity['topic']}'"
+    labels = {"user": "user", "client_id": "client-id"}
+    return " and ".join(f"{labels[part]} '{entity[part]}'" for part in labels if entity.get(part)) or "no name"
+
+
+def _time(at_ms: int | None) -> str:
+    from sluice.insight.reports.span import from_ms
+
+    if at_ms is None:
+        return "an unknown time"
+    try:
+        return from_ms(at_ms).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return f"{at_ms} ms"
+
+
+def _number(value: float | None) -> str:
+    """Whole numbers without a fraction, others with three digits after the point.
+
+    >>> _number(5.0), _number(18.66666)
+    ('5', '18.667')
+    """
+    if value is None:
+        return "unknown"
+    return f"{value:.0f}" if float(value).is_integer() else f"{value:.3f}"
+
+
+def _mapping(explained: "Explained") -> dict[str, Any]:
+    """The decision as in the topic, and with each charge the quota behind it."""
+    from sluice.insight.reports.explain import deciding
+
+    decided_by = deciding(explained.decision)
+    charges = [
+        {**charge, "decides": decided, "quota_set": _limit_mapping(limit)}
+        for charge, limit, decided in zip(
+            explained.decision["charges"] or [], explained.limits, decided_by, strict=True
+        )
+    ]
+    return {**explained.decision, "charges": charges, "quotas_trouble": explained.trouble}
+
+
+def _limit_mapping(limit: "Limit | None") -> dict[str, Any] | None:
+    if limit is None:
+        return None
+    return {
+        "entity": limit.row.entry.entity.to_mapping(),
+        "version": limit.version,
+        "changed_by": limit.row.changed_by,
+        "changed_at": limit.row.changed_at.isoformat(),
+        "old": None if limit.old is None else limit.old.value,
+        "new": limit.row.entry.value,
+    }

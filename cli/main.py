@@ -1,0 +1,283 @@
+"""The command `sluice`: exit 0 ok, 1 failed, 2 bad usage or input; an error is one line."""
+
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer.exceptions import Abort, TyperException
+
+from sluice.cli.advise import advise
+from sluice.cli.balance import balance
+from sluice.cli.console import console
+from sluice.cli.explain_decision import explain
+from sluice.cli.job_settings import job_settings, settings_file
+from sluice.cli.options import BootstrapServersOption, ConfigOption, UsageError, command_group
+from sluice.cli.quotas import app as quotas_app
+from sluice.cli.size import size
+from sluice.cli.slo import slo
+from sluice.cli.sql import sql
+from sluice.cli.state import app as state_app
+from sluice.cli.tables import printable
+from sluice.cli.top import top
+from sluice.cli.usage import usage
+from sluice.cli.whatif import whatif
+from sluice.configs.errors import InvalidSettingsError
+from sluice.configs.quotas import load_quotas_file
+from sluice.configs.settings import load_settings, with_bootstrap_servers
+from sluice.insight.errors import QueryError, SpanError, TenantsFileError
+from sluice.jvm.java import find_java
+from sluice.state.decisions.control import Unmute, UnmutedEntity, check_unmute
+from sluice.state.errors import InvalidQuotaError, InvalidRequestError, SluiceError
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.errors import StateFileError
+from sluice.streaming.runtime.log import configure_logging
+from sluice.streaming.runtime.permissions import OWNER_ONLY
+
+log = logging.getLogger("sluice.job")
+
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+
+MOST_SHOWN = 2000
+"""Characters of an error that are shown; a name in it may be of any length."""
+
+app = command_group()
+app.add_typer(quotas_app, name="quotas")
+app.add_typer(state_app, name="state")
+
+
+@app.callback(invoke_without_command=True)
+def help_without_command(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    """Kafka-style quotas, enforced in real time and cluster-wide on Spark."""
+    if version:
+        from importlib.metadata import version as installed_version  # slow to import, as a mail parser comes with it
+
+        typer.echo(f"sluice {installed_version('sluice-kafka')}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(EXIT_BAD_INPUT)
+
+
+class BadInputError(SluiceError):
+    """A file named on the command line can't be used."""
+
+
+@app.command()
+def run(
+    config: ConfigOption = None,
+    bootstrap_servers: BootstrapServersOption = None,
+    status_file: Annotated[
+        Path | None, typer.Option(help="Keep the job's state and last micro-batches in this JSON file.")
+    ] = None,
+    log_file: Annotated[
+        Path | None, typer.Option(help="Log to this file instead of standard error; rotated by size, 10 files kept.")
+    ] = None,
+    log_file_mib: Annotated[int, typer.Option(help="Size in MiB at which the log file is rotated.", min=1)] = 100,
+    standby: Annotated[
+        bool,
+        typer.Option("--standby", help="Wait while another driver works on the checkpoint, which has to be a URI."),
+    ] = False,
+    warm: Annotated[
+        bool, typer.Option("--warm", help="With --standby: have Java, Spark and executors before it leads.")
+    ] = False,
+) -> None:
+    """Run the job: requests topic in, decisions topic and Delta tables out, until Ctrl-C or SIGTERM.
+
+    A query that ends by itself is started again on its checkpoint. Exit codes: 0 after Ctrl-C or SIGTERM, 1 when the
+    job can't start or the enforce query can't be kept going, 2 for bad usage or settings.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))  # nothing has begun yet that would have to end first
+    os.umask(OWNER_ONLY)
+    path, source = settings_file(config, running=False)  # a running ./scripts/run has a job already
+    settings = with_bootstrap_servers(load_settings(path), bootstrap_servers)
+    if warm and not standby:
+        raise UsageError("--warm is given without --standby; expected both")
+    if standby and "://" not in settings.enforce.checkpoint:
+        raise UsageError(
+            "--standby takes over a checkpoint in shared storage, but enforce.checkpoint is the path"
+            f" {settings.enforce.checkpoint}; expected a URI"
+        )
+    configure_logging(log_file, log_file_mib)
+    log.info("settings: %s", source)
+    find_java()  # before anything waits for a broker
+    from sluice.streaming.job import Job  # Spark takes a second to import, and no other command needs it
+
+    job = Job(settings, status_file, standby, warm)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: job.request_stop())
+    try:
+        job.run()
+    except SluiceError as error:
+        if log_file is not None:  # standard error gets the line that `main` writes
+            log.error("the job ends: %s", error)
+        raise
+
+
+@app.command()
+def simulate(
+    quotas: Annotated[Path, typer.Option(help="Quota YAML: a list of {entity: ..., quotas: ...}.")],
+    events: Annotated[Path, typer.Option(help="Request events, one JSON object a line; - reads standard input.")],
+    config: ConfigOption = None,
+) -> None:
+    """Decide a file of events without Spark or Kafka, in file order, with the arithmetic of the job.
+
+    Prints each decision as a line of JSON; events that can't be decided go to standard error as dead letters.
+    """
+    # standard error has the dead letters alone
+    settings = job_settings(config, running=False, say=False)
+    in_force = Quotas(load_quotas_file(quotas))
+    from sluice.streaming.enforce.simulation import Simulation
+
+    try:
+        stream = sys.stdin.buffer if str(events) == "-" else events.open("rb")
+    except OSError as error:
+        raise BadInputError(f"{events}: can't be read ({error.strerror}); give a file of request events") from error
+    with stream:
+        lines = (line.rstrip(b"\r\n") for line in stream)
+        for record in Simulation(in_force, settings).decide(line for line in lines if line.strip()):
+            target = sys.stdout if record.topic == settings.topics.decisions else sys.stderr
+            target.write(record.value.decode() + "\n")
+
+
+@app.command()
+def doctor(
+    config: ConfigOption = None,
+    bootstrap_servers: BootstrapServersOption = None,
+    cluster: Annotated[bool, typer.Option("--cluster", help="Ask the executors too, in a Spark session.")] = False,
+) -> None:
+    """Check Java, jars, broker, topics, checkpoint and quotas table: a line each."""
+    settings = with_bootstrap_servers(job_settings(config), bootstrap_servers)
+    from sluice.cli.doctor import run_doctor
+
+    raise typer.Exit(run_doctor(settings, cluster=cluster))
+
+
+@app.command()
+def broker_plugin(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the jar and the lines for server.properties.")],
+    principal: Annotated[
+        str, typer.Option("--principal", help="Whom no quota holds: logins of the job, the brokers and gateways.")
+    ] = "User:sluice",
+    config: ConfigOption = None,
+    bootstrap_servers: BootstrapServersOption = None,
+) -> None:
+    """Write the jar that makes Kafka brokers gateways, and print the lines for their server.properties."""
+    settings = with_bootstrap_servers(job_settings(config), bootstrap_servers)
+    from sluice.cli.broker_plugin import are_principals, write_broker_plugin
+
+    if not are_principals(principal):
+        raise typer.BadParameter(
+            f"--principal is {principal!r}; expected principals such as User:sluice or User:a;User:b"
+        )
+    for line in write_broker_plugin(settings, out, principal):
+        typer.echo(line)
+
+
+@app.command()
+def unmute(
+    user: Annotated[str | None, typer.Option("--user", help="The user, as its requests name it.")] = None,
+    client_id: Annotated[str | None, typer.Option("--client", "--client-id", help="The client-id.")] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="A topic, with --partition, in place of a client.")
+    ] = None,
+    partition: Annotated[int | None, typer.Option("--partition", help="The topic's partition.", min=0)] = None,
+    quota: Annotated[str | None, typer.Option("--quota", help="Reset the counter of this quota only.")] = None,
+    config: ConfigOption = None,
+    bootstrap_servers: BootstrapServersOption = None,
+    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for the job's answer.", min=0)] = 60,
+) -> None:
+    """Reset the counters that a client's requests are charged to, and end their waits in every gateway.
+
+    Correct the limit first: under the old one the next request waits again. Publishes a control record to the requests
+    topic and waits until the job has answered it. A counter that several clients share, such as a user's, is reset for
+    all of them; client-ids with counters of their own are named, not reset.
+    """
+    wanted = Unmute("unmute", UnmutedEntity(user, client_id, topic, partition), quota)
+    try:
+        check_unmute(wanted)
+    except InvalidRequestError as error:
+        raise UsageError(str(error)) from None
+    from sluice.cli.unmute import run_unmute  # Kafka's client is slow to import
+
+    for line in run_unmute(with_bootstrap_servers(job_settings(config), bootstrap_servers), wanted, timeout_s):
+        typer.echo(line)
+
+
+@app.command()
+def maintain(
+    config: ConfigOption = None,
+    retention_hours: Annotated[
+        int | None,
+        typer.Option(
+            help="Keep files that older versions of the tables need for this many hours; overrides delta.", min=1
+        ),
+    ] = None,
+) -> None:
+    """Compact the tables that the job writes, and remove files no longer needed; says for each what was done.
+
+    The job does it by itself every delta.maintain_every_hours. May run while the job runs. Needs no Java.
+    """
+    settings = job_settings(config)
+    from sluice.streaming.runtime.maintenance import maintain as maintain_tables
+
+    for done in maintain_tables(settings.delta, retention_hours or settings.delta.retention_hours):
+        typer.echo(str(done))
+
+
+app.command()(balance)
+app.command()(explain)
+app.command()(size)
+app.command()(slo)
+app.command()(sql)
+app.command()(whatif)
+app.command()(advise)
+app.command()(top)
+app.command()(console)
+app.command()(usage)
+
+BAD_INPUT = (
+    InvalidSettingsError,
+    InvalidQuotaError,
+    BadInputError,
+    QueryError,
+    SpanError,
+    StateFileError,
+    TenantsFileError,
+)
+"""Errors that end a command with exit code 2."""
+
+
+def main() -> None:
+    """Run the command line; every error is one line on standard error."""
+    try:
+        sys.exit(app(standalone_mode=False) or 0)
+    except TyperException as error:
+        _fail(error.format_message(), error.exit_code)
+    except BAD_INPUT as error:
+        _fail(str(error), EXIT_BAD_INPUT)
+    except SluiceError as error:
+        _fail(str(error), EXIT_FAILED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has closed the pipe
+        sys.exit(EXIT_FAILED)
+    except (KeyboardInterrupt, Abort):
+        _fail("interrupted", 130)
+
+
+def _fail(message: str, code: int) -> None:
+    logging.shutdown()
+    print(f"sluice: error: {printable(' '.join(message[:MOST_SHOWN].split()))}", file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

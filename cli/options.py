@@ -1,0 +1,209 @@
+"""What the commands share: how a group of commands is made, and options: settings file, entity, table, author."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from getpass import getuser
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from sluice.cli.job_settings import CONFIG_VARIABLE, job_settings
+from sluice.configs.settings import Settings
+from sluice.state.quotas.alteration import FilterComponent as EntityFilter
+from sluice.state.quotas.alteration import RawEntity, check_entity, check_filter
+
+if TYPE_CHECKING:
+    from sluice.sinks.tables.quotas import QuotasTable
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        help=f"Settings YAML; gives only what differs from configs/default.yaml. Else {CONFIG_VARIABLE} names it.",
+    ),
+]
+BootstrapServersOption = Annotated[
+    str | None, typer.Option("--bootstrap-servers", help="Kafka's address; overrides kafka.bootstrap.servers.")
+]
+
+ENTITY_ORDER = "entity_order"
+"""Where the context's `meta` has the order of --entity-name and --entity-default."""
+
+
+class _Group(TyperGroup):
+    """Shows the first sentence of each command's help whole: Typer cuts it at the width of the terminal."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """One entry for each command, wrapped."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, command.get_short_help_str(10_000)) for name, command in commands if command is not None]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def command_group(help_text: str | None = None) -> typer.Typer:
+    """A group of commands that prints plain text, and help without a command."""
+    return typer.Typer(
+        cls=_Group,
+        help=help_text,
+        no_args_is_help=help_text is not None,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+
+
+class UsageError(typer.BadParameter):
+    """Options contradict each other; exit 2."""
+
+    def format_message(self) -> str:
+        """The message alone, without "Invalid value"."""
+        return self.message
+
+
+class EntityType(StrEnum):
+    """The entity types as kafka-configs.sh names them."""
+
+    USERS = "users"
+    CLIENTS = "clients"
+    TOPICS = "topics"
+    IPS = "ips"
+
+
+FILTER_TYPES = {EntityType.USERS: "user", EntityType.CLIENTS: "client-id", EntityType.TOPICS: "topic"}
+"""kafka-configs.sh's entity type -> the protocol's."""
+
+
+class EntityCommand(TyperCommand):
+    """Keeps the order of --entity-name and --entity-default: each belongs to the --entity-type at the same place."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses as every command does."""
+        _, _, in_order = self.make_parser(ctx).parse_args(args=list(args))
+        ctx.meta[ENTITY_ORDER] = [
+            option.name for option in in_order if option.name in ("entity_name", "entity_default")
+        ]
+        return super().parse_args(ctx, args)
+
+
+@dataclass(frozen=True)
+class EntityOptions:
+    """The entity options of kafka-configs.sh, in both of its forms."""
+
+    entity_type: Annotated[
+        list[EntityType] | None, typer.Option("--entity-type", help="Repeatable, for users and clients together.")
+    ] = None
+    entity_name: Annotated[list[str] | None, typer.Option("--entity-name", help="Name for the entity type.")] = None
+    entity_default: Annotated[
+        int, typer.Option("--entity-default", count=True, show_default=False, help="The default entity of the type.")
+    ] = 0
+    user: Annotated[str | None, typer.Option("--user", help="A user's name.")] = None
+    client: Annotated[str | None, typer.Option("--client", "--client-id", help="A client-id.")] = None
+    topic: Annotated[str | None, typer.Option("--topic", help="A topic's name.")] = None
+    user_defaults: Annotated[bool, typer.Option("--user-defaults", help="The default user.")] = False
+    client_defaults: Annotated[bool, typer.Option("--client-defaults", help="The default client-id.")] = False
+    topic_defaults: Annotated[bool, typer.Option("--topic-defaults", help="The default topic.")] = False
+    # kafka-configs.sh has these; Sluice refuses them and says why
+    ip: Annotated[str | None, typer.Option("--ip", hidden=True)] = None
+    ip_defaults: Annotated[bool, typer.Option("--ip-defaults", hidden=True)] = False
+
+    def filters(self, ctx: typer.Context) -> list[EntityFilter]:
+        """The entities given, in kafka-configs.sh's order; a type without a name means any name.
+
+        Raises UsageError, and InvalidQuotaError for a filter that Kafka refuses.
+        """
+        if self.ip is not None or self.ip_defaults or EntityType.IPS in (self.entity_type or []):
+            raise UsageError("ips have no quotas here: Sluice meters requests, not connections; use users or clients")
+        flags = self._flags()
+        if flags and (self.entity_type or self.entity_name or self.entity_default):
+            raise UsageError("--entity-type can't be mixed with --user, --client, --topic and their -defaults")
+        filters = flags or self._typed(ctx)
+        check_filter(filters)
+        return filters
+
+    def entity(self, ctx: typer.Context) -> RawEntity:
+        """The one entity given, in kafka-configs.sh's order. Raises like `filters`, and if a name is missing."""
+        filters = self.filters(ctx)
+        if not filters:
+            raise UsageError("no entity; give --user, --client or --topic, or --entity-type with --entity-name")
+        for component in filters:
+            if component.match == "specified":
+                raise UsageError(f"the {component.entity_type} has no name; give --entity-name or --entity-default")
+        entity = {component.entity_type: component.name for component in filters}
+        check_entity(entity)
+        return entity
+
+    def _flags(self) -> list[EntityFilter]:
+        names = (("user", self.user), ("client-id", self.client), ("topic", self.topic))
+        defaults = (("user", self.user_defaults), ("client-id", self.client_defaults), ("topic", self.topic_defaults))
+        return [
+            *(_named(entity_type, name) for entity_type, name in names if name is not None),
+            *(EntityFilter(entity_type, "default") for entity_type, wanted in defaults if wanted),
+        ]
+
+    def _typed(self, ctx: typer.Context) -> list[EntityFilter]:
+        types, given = self.entity_type or [], iter(self.entity_name or [])
+        names = ["" if option == "entity_default" else next(given) for option in ctx.meta[ENTITY_ORDER]]
+        if len(names) > len(types):
+            raise UsageError("more names than entity types; give --entity-type before each --entity-name")
+        filters = [_named(FILTER_TYPES[kind], name) for kind, name in zip(types, names, strict=False)]
+        return filters + [EntityFilter(FILTER_TYPES[kind], "specified") for kind in types[len(names) :]]
+
+
+def _named(entity_type: str, name: str) -> EntityFilter:
+    """The empty name is the default entity, as in kafka-configs.sh."""
+    return EntityFilter(entity_type, "exact", name) if name else EntityFilter(entity_type, "default")
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """Where the quotas table is."""
+
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            help=f"Settings YAML; its delta.quotas is the table's path. Else {CONFIG_VARIABLE}, else those of the"
+            " running ./scripts/run.",
+        ),
+    ] = None
+    table: Annotated[str | None, typer.Option("--table", help="The table's path; overrides delta.quotas.")] = None
+
+    def settings(self) -> Settings:
+        """The settings of the job that is meant. Raises InvalidSettingsError."""
+        return self._settings
+
+    @cached_property
+    def _settings(self) -> Settings:
+        """Read once, because standard error says which they are."""
+        named = self.table is not None  # then the settings give only the options of the object store
+        return job_settings(self.config, running=not named, say=not named)
+
+    def mirrors_a_cluster(self) -> bool:
+        """Whether the table is that of a job that mirrors a cluster's quotas into it. Raises InvalidSettingsError."""
+        settings = self.settings()
+        return settings.quotas.source == "kafka" and self.table in (None, settings.delta.quotas)
+
+    def quotas_table(self) -> "QuotasTable":
+        """The table, which may not exist: only the job makes it. Raises InvalidSettingsError."""
+        from sluice.sinks.tables.quotas import QuotasTable  # deltalake is slow to import
+
+        delta = self.settings().delta
+        return QuotasTable(self.table or delta.quotas, delta.storage_options)
+
+
+@dataclass(frozen=True)
+class AuthorOption:
+    """Who is recorded as the author of a change."""
+
+    author: Annotated[str | None, typer.Option("--as", help="Author of the change; the login user.")] = None
+
+    def name(self) -> str:
+        """The author's name. Raises UsageError if no name is given and the machine has no login user."""
+        try:
+            return self.author or getuser()
+        except (KeyError, OSError):
+            raise UsageError("no login user; give --as NAME") from None

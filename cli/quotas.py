@@ -1,0 +1,423 @@
+"""The commands `sluice quotas ...`: alter, describe, explain and import quotas. None starts Spark."""
+
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sluice.cli.changes import Difference, altered, differences, merged
+from sluice.cli.explain import explain, reach_lines
+from sluice.cli.kafka_configs import refused_alteration, refused_edit
+from sluice.cli.option_groups import grouped
+from sluice.cli.options import (
+    AuthorOption,
+    EntityCommand,
+    EntityOptions,
+    TableOptions,
+    UsageError,
+    command_group,
+)
+from sluice.cli.tables import json_safe
+from sluice.cli.text import (
+    change_text,
+    describe_lines,
+    entry_json,
+    quotas_yaml,
+    read_configs,
+    read_number,
+    read_properties,
+    read_zookeeper_file,
+)
+from sluice.configs.quotas import load_quotas_file
+from sluice.insight.errors import UsageUnknownError
+from sluice.sinks.errors import QuotasTableError
+from sluice.state.quotas.alteration import FilterComponent, matches
+from sluice.state.quotas.cluster import client_quotas, is_mirrored
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import Mode, QuotaEntry
+from sluice.state.quotas.resolution import Quotas
+
+if TYPE_CHECKING:
+    from sluice.cli.tight import Recent
+    from sluice.sinks.tables.quotas import QuotaChange
+
+EXIT_FAILED = 1
+
+app = command_group("Alter, describe and explain the quotas. A running job reads each new version by itself.")
+
+Change = Callable[[list[QuotaEntry]], list[QuotaEntry]]
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+ModeOption = Annotated[
+    Mode,
+    typer.Option("--mode", help="Which quotas to alter. shadow: metered beside the enforced ones, never delay anyone."),
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
+PruneOption = Annotated[bool, typer.Option("--prune", help="Also remove the quotas that are not there.")]
+
+
+@app.command("alter", cls=EntityCommand)
+@grouped
+def alter_quotas(
+    ctx: typer.Context,
+    entity: EntityOptions,
+    table: TableOptions,
+    author: AuthorOption,
+    add_config: Annotated[str | None, typer.Option("--add-config", help="key=value,key=value")] = None,
+    delete_config: Annotated[str | None, typer.Option("--delete-config", help="key,key")] = None,
+    add_config_file: Annotated[Path | None, typer.Option("--add-config-file", help="Properties file.")] = None,
+    mode: ModeOption = Mode.ENFORCE,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    json_output: JsonOption = False,
+) -> None:
+    """Set or remove quotas of one entity, all or none of them.
+
+    A limit below half of a client's highest minute of the last 15 needs --yes. Compared is what counters were charged:
+    a new quota on a user with a client-id can't be compared before that pair has a counter of its own.
+    """
+    target = entity.entity(ctx)
+    if add_config is not None and add_config_file is not None:
+        raise UsageError("--add-config and --add-config-file are both given; give one")
+    configs = read_properties(add_config_file) if add_config_file else read_configs(add_config) if add_config else {}
+    deleted = [key.strip() for key in delete_config.split(",")] if delete_config else []
+    if not configs and not deleted:
+        raise UsageError("nothing to alter; give --add-config, --add-config-file or --delete-config")
+    added = {key: read_number(key, value) for key, value in configs.items()}
+    change = partial(altered, entity=target, added=added, deleted=deleted, shadow=mode is Mode.SHADOW)
+    if mode is Mode.ENFORCE and "topic" not in target and table.mirrors_a_cluster():
+        raise UsageError(refused_alteration(table.settings().kafka, target, added, deleted))
+    if added and mode is Mode.ENFORCE:
+        _check_not_tight(table, QuotaEntity.from_mapping(target), added, change, ask=not dry_run and not yes)
+    version, before, after = (None, *_preview(table, change)) if dry_run else _commit(table, change, author.name())
+    if json_output:
+        _print_json({"version": version, "changes": [_difference_json(pair) for pair in differences(before, after)]})
+    elif dry_run:
+        _print_dry_run(QuotaEntity.from_mapping(target), before, after)
+    else:
+        typer.echo(_altered_text(*next(iter(target.items()))))
+
+
+@app.command("describe", cls=EntityCommand)
+@grouped
+def describe_quotas(
+    ctx: typer.Context, entity: EntityOptions, table: TableOptions, json_output: JsonOption = False
+) -> None:
+    """Print the quotas of the entities given, as kafka-configs.sh does; without an entity, all quotas."""
+    filters = entity.filters(ctx)
+    quotas_table = table.quotas_table()
+    version = quotas_table.version()
+    rows = quotas_table.rows(version)
+    rows = [row for row in rows if _matches(row.entry.entity, filters)]
+    if not json_output:
+        _print_lines(describe_lines(row.entry for row in rows))
+        return
+    quotas = [
+        {
+            "entity": row.entry.entity.to_mapping(),
+            "key": row.entry.kind,
+            **(entry_json(row.entry) or {}),
+            "changed_by": row.changed_by,
+            "changed_at": _time_text(row.changed_at),
+        }
+        for row in rows
+    ]
+    _print_json({"version": version, "quotas": quotas})
+
+
+@app.command("resolve")
+@grouped
+def resolve_quotas(
+    table: TableOptions,
+    user: Annotated[str, typer.Option("--user", help="The request's user.")] = "",
+    client: Annotated[str, typer.Option("--client-id", "--client", help="The request's client-id.")] = "",
+    topic: Annotated[str | None, typer.Option("--topic", help="A topic that the request touches.")] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Explain which limits apply to a request: from which entity, on which counter, and which were passed over."""
+    if not user and not client and topic is None:
+        raise UsageError("no request; give --user, --client-id, --topic or several of them")
+    quotas_table = table.quotas_table()
+    version = quotas_table.version()
+    explanations = list(explain(Quotas(quotas_table.entries(version), version), user, client, topic))
+    if json_output:
+        _print_json({"version": version, "quotas": [explanation.to_mapping() for explanation in explanations]})
+    else:
+        _print_lines(line for explanation in explanations for line in explanation.lines())
+
+
+@app.command("history", cls=EntityCommand)
+@grouped
+def quotas_history(
+    ctx: typer.Context,
+    entity: EntityOptions,
+    table: TableOptions,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Most changes to print.")] = 20,
+    json_output: JsonOption = False,
+) -> None:
+    """Print who changed which quota when, the newest change first."""
+    filters = entity.filters(ctx)
+    changes = (change for change in table.quotas_table().history() if _matches(change.entity, filters))
+    newest = itertools.islice(changes, limit)
+    if json_output:
+        _print_json({"changes": [_change_json(change) for change in newest]})
+    else:
+        _print_lines(_change_line(change) for change in newest)
+
+
+@app.command("revert")
+@grouped
+def revert_quotas(
+    table: TableOptions,
+    author: AuthorOption,
+    to_version: Annotated[int, typer.Option("--to-version", help="The version to restore, see `history`.")],
+    dry_run: DryRunOption = False,
+) -> None:
+    """Restore the quotas of an earlier version, as a new version."""
+    restored = table.quotas_table().entries(to_version)
+    _edit(table, lambda _: restored, author, dry_run=dry_run, yes=True)
+
+
+@app.command("apply")
+@grouped
+def apply_quotas(
+    table: TableOptions,
+    author: AuthorOption,
+    file: Annotated[Path, typer.Argument(help="Quota YAML, as `export` prints it.", show_default=False)],
+    prune: PruneOption = False,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Set the quotas to those of a quota file in one commit, after showing the changes and asking."""
+    wanted = load_quotas_file(file)
+    _edit(table, _merging(table, wanted, prune=prune), author, dry_run=dry_run, yes=yes)
+
+
+@app.command("export")
+@grouped
+def export_quotas(table: TableOptions) -> None:
+    """Print all quotas as a quota file."""
+    typer.echo(quotas_yaml(table.quotas_table().entries()), nl=False)
+
+
+@app.command("import", cls=EntityCommand)
+@grouped
+def import_quotas(
+    ctx: typer.Context,
+    entity: EntityOptions,
+    table: TableOptions,
+    author: AuthorOption,
+    bootstrap_servers: Annotated[
+        str | None, typer.Option("--bootstrap-servers", "--bootstrap-server", help="The Kafka cluster to read.")
+    ] = None,
+    command_config: Annotated[
+        Path | None, typer.Option("--command-config", help="Properties file for reaching the cluster.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="A ZooKeeper config node (JSON) of the entity given.")
+    ] = None,
+    prune: PruneOption = False,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Import the client quotas of a Kafka cluster, or those of one entity from a ZooKeeper node's file."""
+    if (bootstrap_servers is None) == (file is None):
+        raise UsageError("give either --bootstrap-servers or --file, for where the quotas come from")
+    if file is not None:
+        configs = read_zookeeper_file(file)
+        added = {key: read_number(key, value) for key, value in configs.items()}
+        wanted, refused = altered([], entity.entity(ctx), added), False
+    elif entity.filters(ctx):
+        raise UsageError("--bootstrap-servers takes over all entities; leave out the entity options")
+    else:
+        wanted, refused = _cluster_quotas(str(bootstrap_servers), command_config)
+    _edit(table, _merging(table, wanted, prune=prune), author, dry_run=dry_run, yes=yes)
+    if refused:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _cluster_quotas(bootstrap_servers: str, command_config: Path | None) -> tuple[list[QuotaEntry], bool]:
+    """The cluster's quotas, and whether one was refused; standard error says which are left out."""
+    from sluice.kafka_io.cluster_quotas import read_cluster_quotas  # Kafka's client is slow to import
+
+    properties = read_properties(command_config) if command_config else {}
+    kafka = properties | {
+        "bootstrap.servers": bootstrap_servers
+    }  # another cluster: no login of the settings goes there
+    cluster = read_cluster_quotas(kafka)
+    for entity in [quota.entity for quota in cluster if "ip" in quota.entity]:
+        typer.echo(f"left out {entity}: Sluice meters requests, not connections", err=True)
+    entries, refused = client_quotas(cluster)
+    for line in refused:
+        typer.echo(f"refused {line}", err=True)
+    return entries, bool(refused)
+
+
+def _merging(table: TableOptions, wanted: Sequence[QuotaEntry], *, prune: bool) -> Change:
+    """The change to the quotas wanted; of a mirrored cluster's quotas none is pruned, they are not the table's."""
+    if prune and table.mirrors_a_cluster():
+        return lambda entries: merged(filter(is_mirrored, entries), wanted, prune=False)
+    return partial(merged, wanted=wanted, prune=prune)
+
+
+def _preview(table: TableOptions, change: Change) -> tuple[list[QuotaEntry], list[QuotaEntry]]:
+    """The quotas now and after the change; writes nothing."""
+    quotas_table = table.quotas_table()
+    before = quotas_table.entries()
+    return before, change(before)
+
+
+def _commit(table: TableOptions, change: Change, author: str) -> tuple[int, list[QuotaEntry], list[QuotaEntry]]:
+    """Commits the change; returns the version, and the quotas before and after."""
+    quotas_table, at = table.quotas_table(), datetime.now(UTC)
+    attempts: list[tuple[list[QuotaEntry], list[QuotaEntry]]] = []
+
+    def recorded(before: list[QuotaEntry]) -> list[QuotaEntry]:
+        after = change(before)
+        attempts.append((before, after))
+        return after
+
+    version = quotas_table.alter(recorded, author, at)
+    return version, *attempts[-1]
+
+
+def _check_not_tight(
+    table: TableOptions, target: QuotaEntity, added: Mapping[str, float], change: Change, *, ask: bool
+) -> None:
+    """Warns of limits far below what clients used lately; asks for a yes if `ask`. Raises UsageError without one."""
+    try:
+        recent = _recent_usage(table, target, added)
+    except UsageUnknownError as error:
+        typer.echo(f"sluice: the limit is not compared with recent usage: {error}", err=True)
+        return
+    if not recent:
+        return
+    from sluice.cli.tight import tight_limits  # deltalake is slow to import
+
+    before, after = _preview(table, change)
+    tight = list(tight_limits([new for _, new in differences(before, after) if new], after, recent))
+    if not tight:
+        return
+    if ask and not sys.stdin.isatty():
+        raise UsageError(f"{'; '.join(tight)}; give --yes if that is meant")
+    for line in tight:
+        typer.echo(f"sluice: warning: {line}", err=True)
+    if ask:
+        typer.confirm("Set it all the same?", abort=True, err=True)
+
+
+def _recent_usage(table: TableOptions, target: QuotaEntity, added: Mapping[str, float]) -> "Recent":
+    """What limits are compared with; standard error says if that isn't up to date. Raises UsageUnknownError."""
+    delta, now = table.settings().delta, datetime.now(UTC)
+    if table.table is not None and table.table != delta.quotas:
+        raise UsageUnknownError("--table names no table of metrics")
+    from sluice.cli.tight import freshness_note, recent_of
+    from sluice.insight.recent_usage import RecentUsage
+
+    usage = RecentUsage(delta.quota_metrics, delta.storage_options, now)
+    if note := freshness_note(usage.recorded_until(), now):
+        typer.echo(f"sluice: {note}", err=True)
+    return recent_of(target, added, usage)
+
+
+def _edit(table: TableOptions, change: Change, author: AuthorOption, *, dry_run: bool, yes: bool) -> None:
+    """Shows what changes, asks unless `yes`, and commits it; refuses changes of quotas that the cluster has."""
+    if table.mirrors_a_cluster():
+        change = partial(_changed_here, table.settings().kafka, change)
+    before, after = _preview(table, change)
+    changed = differences(before, after)
+    if not changed:
+        typer.echo("Nothing changes.")
+        return
+    _print_lines(change_text(old, new) for old, new in changed)
+    if dry_run:
+        return
+
+    def confirmed(entries: list[QuotaEntry]) -> list[QuotaEntry]:
+        if not yes and differences(before, entries):
+            raise QuotasTableError("the quotas changed while you were asked; run the command again")
+        return change(entries)
+
+    if not yes:
+        typer.confirm(f"Apply {len(changed)} change(s)?", abort=True)
+    version, _, _ = _commit(table, confirmed, author.name())
+    typer.echo(f"Quotas are now at version {version}.")
+
+
+def _changed_here(kafka: Mapping[str, str], change: Change, entries: list[QuotaEntry]) -> list[QuotaEntry]:
+    """`change(entries)`. Raises UsageError if it changes quotas that are mirrored from the cluster."""
+    after = change(entries)
+    if reason := refused_edit(kafka, differences(entries, after)):
+        raise UsageError(reason)
+    return after
+
+
+def _matches(entity: QuotaEntity, filters: Sequence[FilterComponent]) -> bool:
+    """Whether Kafka's controller answers a strict describe with this entity; without filters all match."""
+    raw = {part.replace("_", "-"): name for part, name in entity.to_mapping().items()}
+    return matches(raw, filters, strict=bool(filters))
+
+
+def _altered_text(entity_type: str, name: str | None) -> str:
+    """What kafka-configs.sh prints: of two entity types only the first."""
+    singular = "client" if entity_type == "client-id" else entity_type
+    if name is None:
+        return f"Completed updating default config for {singular}s in the cluster."
+    return f"Completed updating config for {singular} {name}."
+
+
+def _print_dry_run(entity: QuotaEntity, before: Sequence[QuotaEntry], after: Sequence[QuotaEntry]) -> None:
+    changed = differences(before, after)
+    if not changed:
+        typer.echo("Nothing changes.")
+        return
+    _print_lines(change_text(old, new) for old, new in changed)
+    kinds = [new.kind for _, new in changed if new] or [old.kind for old, _ in changed if old]
+    mode = next(known.mode for pair in changed for known in pair if known)
+    _print_lines(reach_lines(entity, kinds, [entry for entry in after if entry.mode is mode]))
+
+
+def _change_line(change: "QuotaChange") -> str:
+    what = change_text(change.old, change.new)
+    return f"version {change.version}  {_time_text(change.changed_at)}  {change.changed_by}  {what}"
+
+
+def _change_json(change: "QuotaChange") -> dict[str, Any]:
+    return {
+        "version": change.version,
+        "changed_by": change.changed_by,
+        "changed_at": _time_text(change.changed_at),
+        **_difference_json((change.old, change.new)),
+    }
+
+
+def _difference_json(pair: Difference) -> dict[str, Any]:
+    old, new = pair
+    known = new or old
+    assert known is not None  # noqa: S101 - for mypy: a change has an old or a new quota
+    return {
+        "entity": known.entity.to_mapping(),
+        "key": known.kind,
+        "old": entry_json(old),
+        "new": entry_json(new),
+    }
+
+
+def _time_text(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _print_json(content: object) -> None:
+    typer.echo(json_safe(json.dumps(content, ensure_ascii=False, indent=2)))
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        typer.echo(line)

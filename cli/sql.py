@@ -1,0 +1,118 @@
+"""The command `sluice sql`: a query over the Delta tables, without Java."""
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, date, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, TextIO
+
+import msgspec
+import typer
+
+from sluice.cli.job_settings import job_settings
+from sluice.cli.options import ConfigOption
+from sluice.cli.tables import csv_safe, json_safe, printable, write_csv
+
+if TYPE_CHECKING:
+    from sluice.insight.sql import Rows
+
+TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable", "quotas")
+"""Settings in section `delta` with a table's path; queries know the table by the same name."""
+
+
+class OutputFormat(StrEnum):
+    """How rows are printed; json is one object a line."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+
+
+def sql(
+    query: Annotated[str, typer.Argument(help="A query: SELECT verdict, count(*) FROM decisions GROUP BY 1")],
+    config: ConfigOption = None,
+    output_format: Annotated[OutputFormat, typer.Option("--format", help="How to print rows.")] = OutputFormat.TABLE,
+) -> None:
+    """Query the Delta tables in SQL (DataFusion's), without Java: decisions, quota_metrics, dead_letters, quotas.
+
+    Also `unreadable`, and `usage`: a row for each decision with bytes_in, bytes_out, request_points and mutations.
+    Nothing can be changed. Double quotes are for names ("limit"), single ones for text ('alice').
+    """
+    delta = job_settings(config).delta
+    # pyarrow takes half a second to import, and few commands need it
+    from sluice.insight.sql import last_written, run_query, tables_of
+
+    paths = {name: getattr(delta, name) for name in TABLES}
+    rows = run_query(query, paths, delta.storage_options)
+    _PRINTERS[output_format](rows, sys.stdout)
+    audited = {name: path for name, path in paths.items() if name != "quotas"}
+    if not rows.count and tables_of(query, audited):
+        hint = no_rows_hint(last_written(audited.values(), delta.storage_options), datetime.now(UTC))
+        typer.echo(f"sluice: {hint}", err=True)
+
+
+def no_rows_hint(written_at: datetime | None, now: datetime) -> str:
+    """What a query without rows may have missed: the tables follow the decisions by an audit batch or more.
+
+    >>> no_rows_hint(datetime(2026, 1, 1, 11, 59, 30), datetime(2026, 1, 1, 12))
+    'no rows; the audit query last wrote 30 s ago, at 2026-01-01T11:59:30: newer decisions are not in the tables yet'
+    """
+    if written_at is None:
+        return "no rows; the audit query has written nothing yet"
+    ago_s = (now - written_at).total_seconds()
+    at = written_at.isoformat(timespec="seconds")
+    return f"no rows; the audit query last wrote {ago_s:.0f} s ago, at {at}: newer decisions are not in the tables yet"
+
+
+def _json_lines(rows: "Rows", out: TextIO) -> None:
+    for row in rows:
+        out.write(_json(dict(zip(rows.columns, row, strict=True))) + "\n")
+
+
+def _csv(rows: "Rows", out: TextIO) -> None:
+    write_csv(rows.columns, ([_cell(value) for value in row] for row in rows), out)
+
+
+def _cell(value: object) -> str:
+    return csv_safe(value) if isinstance(value, str) else _text(value)
+
+
+def _table(rows: "Rows", out: TextIO) -> None:
+    """Columns as wide as their widest value; numbers to the right."""
+    values = list(rows)
+    texts = [[printable(_text(value)) for value in row] for row in values]
+    widths = [max(map(len, column)) for column in zip(rows.columns, *texts, strict=True)]
+    out.write(_line(rows.columns, widths, [False] * len(widths)))
+    out.write(_line(["-" * width for width in widths], widths, [False] * len(widths)))
+    for row, text in zip(values, texts, strict=True):
+        out.write(_line(text, widths, [isinstance(value, int | float) for value in row]))
+    out.write(f"{len(values)} {'row' if len(values) == 1 else 'rows'}\n")
+
+
+def _line(texts: Sequence[str], widths: Iterable[int], to_right: Iterable[bool]) -> str:
+    cells = (
+        text.rjust(width) if right else text.ljust(width)
+        for text, width, right in zip(texts, widths, to_right, strict=True)
+    )
+    return "  ".join(cells).rstrip() + "\n"
+
+
+def _text(value: object) -> str:
+    """A value as text: nothing for null, JSON for lists and structs, base64 for bytes."""
+    if value is None:
+        return ""
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    return value if isinstance(value, str) else _json(value).strip('"')
+
+
+def _json(value: object) -> str:
+    """NaN and the infinities, which JSON doesn't have, become null."""
+    return json_safe(msgspec.json.encode(value, enc_hook=str).decode())
+
+
+_PRINTERS: dict[OutputFormat, Callable[["Rows", TextIO], None]] = {
+    OutputFormat.TABLE: _table,
+    OutputFormat.CSV: _csv,
+    OutputFormat.JSON: _json_lines,
+}

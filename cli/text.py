@@ -1,0 +1,165 @@
+"""Quotas as text: the formats of kafka-configs.sh, and quota files."""
+
+import json
+import re
+from collections.abc import Iterable
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sluice.cli.changes import entity_order
+from sluice.state.errors import InvalidQuotaError
+from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity
+from sluice.state.quotas.entry import Mode, QuotaEntry
+
+SCRAM_KEYS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+"""Credentials, which ZooKeeper stores with the quotas of a user."""
+
+
+def java_double(value: float) -> str:
+    """A positive finite number as Java's Double.toString prints it.
+
+    >>> [java_double(value) for value in (1024.0, 1e7, 0.001, 1.5e-5, 2e23, 5e-324)]
+    ['1024.0', '1.0E7', '0.001', '1.5E-5', '2.0E23', '4.9E-324']
+    """
+    shortest = repr(value)
+    if 1e-3 <= value < 1e7:
+        return shortest
+    # the fewest digits that identify the number, but at least two
+    digits = shortest.split("e")[0].replace(".", "").strip("0")
+    mantissa, exponent = f"{value:.{max(2, len(digits)) - 1}e}".split("e")
+    return f"{mantissa}E{int(exponent)}"
+
+
+def entity_text(entity: QuotaEntity) -> str:
+    """The entity as kafka-configs.sh prints it.
+
+    >>> entity_text(QuotaEntity(user=DEFAULT, client_id="app"))
+    "the default user-principal, client-id 'app'"
+    """
+    parts = (("user-principal", entity.user), ("client-id", entity.client_id), ("topic", entity.topic))
+    return ", ".join(_part_text(label, name) for label, name in parts if name is not None)
+
+
+def _part_text(label: str, name: EntityName) -> str:
+    return f"the default {label}" if name is DEFAULT else f"{label} '{name}'"
+
+
+def value_text(entry: QuotaEntry) -> str:
+    """The value as Java prints it; a quota that is only metered is marked."""
+    return java_double(entry.value) + (" (shadow)" if entry.shadow else "")
+
+
+def describe_lines(entries: Iterable[QuotaEntry]) -> list[str]:
+    """One line for each entity, as `kafka-configs.sh --describe` prints them, keys sorted, a shadow quota last."""
+    values_by_entity: dict[QuotaEntity, list[str]] = {}
+    for entry in sorted(entries, key=lambda entry: (entity_order(entry.entity), entry.kind, entry.mode)):
+        values_by_entity.setdefault(entry.entity, []).append(f"{entry.kind}={value_text(entry)}")
+    return [
+        f"Quota configs for {entity_text(entity)} are {', '.join(values)}"
+        for entity, values in values_by_entity.items()
+    ]
+
+
+def change_text(old: QuotaEntry | None, new: QuotaEntry | None) -> str:
+    """One changed quota: `+` set, `-` removed, `~` replaced."""
+    known = new or old
+    assert known is not None  # noqa: S101 - for mypy: a change has an old or a new quota
+    whom = f"{entity_text(known.entity)}: {known.kind}"
+    if old is None:
+        return f"+ {whom} {value_text(known)}"
+    if new is None:
+        return f"- {whom} {value_text(known)}"
+    return f"~ {whom} {value_text(old)} -> {value_text(new)}"
+
+
+def entry_json(entry: QuotaEntry | None) -> dict[str, Any] | None:
+    """A quota's value and mode, for machines."""
+    return None if entry is None else {"value": entry.value, "mode": entry.mode}
+
+
+def quotas_yaml(entries: Iterable[QuotaEntry]) -> str:
+    """A quota file with these quotas. Raises InvalidQuotaError for a name that a quota file can't express."""
+    content = []
+    by_entity_and_mode = sorted(entries, key=lambda entry: (entity_order(entry.entity), entry.mode, entry.kind))
+    for (entity, mode), group in groupby(by_entity_and_mode, key=lambda entry: (entry.entity, entry.mode)):
+        if DEFAULT.value in entity.to_mapping().values():
+            raise InvalidQuotaError(
+                "bad_name", f"{entity_text(entity)}: a quota file takes the name <default> for the default entity"
+            )
+        values = {quota.kind.value: plain_number(quota.value) for quota in group}
+        written_mode = {"mode": mode.value} if mode is Mode.SHADOW else {}
+        content.append({"entity": entity.to_mapping(), **written_mode, "quotas": values})
+    if not content:
+        return "[]\n"
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    # A mark of direction in a name would turn what a terminal shows: then all but ASCII is escaped.
+    return text if text.replace("\n", "").isprintable() else yaml.safe_dump(content, sort_keys=False)
+
+
+def plain_number(value: float) -> float | int:
+    """Whole numbers without a fraction, as people write them."""
+    return int(value) if value.is_integer() and value < 2**53 else value
+
+
+def read_configs(text: str) -> dict[str, str]:
+    """The pairs of `k=v,k=v`; commas inside [] are part of a value, and the brackets are not.
+
+    Raises InvalidQuotaError where a pair has no `=` or no key, or a key comes twice.
+    """
+    configs: dict[str, str] = {}
+    for pair in re.split(r",(?=[^\]]*(?:\[|$))", text):
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals or not key:
+            raise InvalidQuotaError("bad_config", f"{pair!r} is no config; expected key=value,key=value")
+        if key in configs:
+            raise InvalidQuotaError("duplicate_key", f"{key} is given twice; expected it once")
+        configs[key] = value.removeprefix("[").removesuffix("]")
+    return configs
+
+
+def read_number(key: str, text: str) -> float:
+    """The value of a quota from text such as 1024, 10.5 or 1E7. Raises InvalidQuotaError."""
+    try:
+        if "_" in text:  # Python takes 1_000, Java doesn't
+            raise ValueError
+        return float(text)
+    except ValueError:
+        raise InvalidQuotaError("not_a_number", f"{key} is {text!r}; expected a number > 0") from None
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """A Java properties file: `key=value` or `key: value` lines, # and ! comments, \\ continues a line.
+
+    Raises InvalidQuotaError if the file can't be read.
+    """
+    joined = re.sub(r"\\\r?\n\s*", "", _read_text(path))
+    lines = (line.strip() for line in joined.splitlines())
+    pairs = (re.split(r"\s*[=:]\s*|\s+", line, maxsplit=1) for line in lines if line and line[0] not in "#!")
+    return {pair[0]: pair[1] if len(pair) > 1 else "" for pair in pairs}
+
+
+def read_zookeeper_file(path: Path) -> dict[str, str]:
+    """The configs of a ZooKeeper node `/config/users/...`: `{"version":1,"config":{"producer_byte_rate":"1024"}}`.
+
+    SCRAM credentials among the quotas are left out. Raises InvalidQuotaError for any other content.
+    """
+    expected = 'expected {"version":1,"config":{"producer_byte_rate":"1024"}}'
+    try:
+        node = json.loads(_read_text(path))
+    except ValueError:
+        raise InvalidQuotaError("bad_file", f"{path} is no JSON; {expected}") from None
+    config = node.get("config") if isinstance(node, dict) else None
+    if not isinstance(config, dict) or node.get("version") != 1:
+        raise InvalidQuotaError("bad_file", f"{path} is no ZooKeeper config node of version 1; {expected}")
+    return {str(key): str(value) for key, value in config.items() if key not in SCRAM_KEYS}
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise InvalidQuotaError("bad_file", f"{path} can't be read: {reason}") from None

@@ -1,0 +1,108 @@
+"""Compares new limits with what clients used lately, before a slip of the hand silences somebody."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from sluice.cli.explain import rung_of
+from sluice.insight.recent_usage import SPAN, RecentUsage, Usage
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import KEY_ALIASES, QuotaKind
+from sluice.state.quotas.resolution import Quotas, Resolution
+
+_KINDS = {kind.value: kind for kind in QuotaKind}
+
+LEAST_SHARE = 0.5
+"""A limit below this share of a client's highest minute is taken for a slip."""
+
+_FRESH = timedelta(minutes=2)
+"""The audit query writes every few seconds; usage that ends longer ago is worth a note."""
+
+Recent = Mapping[QuotaKind, Sequence[Usage]]
+"""Kind -> what each counter was charged lately whose names a quota may limit."""
+
+
+def freshness_note(recorded_until: datetime | None, now: datetime) -> str | None:
+    """What the operator has to know of the usage that a limit is compared with; None if it is up to date.
+
+    >>> noon = datetime(2026, 1, 1, 12)
+    >>> freshness_note(noon - timedelta(minutes=7), noon)
+    'the limit is compared with usage until 7 minutes ago; nothing newer is recorded yet'
+    """
+    if recorded_until is None:
+        return "the limit is not compared with recent usage: no usage is recorded yet"
+    age = now - recorded_until
+    minutes = int(age.total_seconds() // 60)
+    if age > SPAN:
+        return f"the limit is not compared with recent usage: what is recorded ends {minutes} minutes ago"
+    if age > _FRESH:
+        return f"the limit is compared with usage until {minutes} minutes ago; nothing newer is recorded yet"
+    return None
+
+
+def recent_of(entity: QuotaEntity, added: Mapping[str, float], usage: RecentUsage) -> Recent:
+    """The usage that limits on the entity may limit, of the kinds that they could be too low for; others are left out.
+
+    `added`: key -> limit. Raises UsageUnknownError.
+    """
+    recent: dict[QuotaKind, list[Usage]] = {}
+    for key, limit in added.items():
+        kind = _KINDS.get(KEY_ALIASES.get(key, key))
+        if kind is None:
+            continue  # it will be refused
+        usages = [used for used in usage.of(kind) if _names_match(entity, used)]
+        totals = Counter[tuple[datetime, str | None]]()
+        for used in usages:
+            totals[used.start, used.mode] += used.rate  # type: ignore[assignment] # a Counter counts floats too
+        if limit < LEAST_SHARE * max(totals.values(), default=0.0):
+            recent[kind] = usages
+    return recent
+
+
+def tight_limits(changed: Iterable[QuotaEntry], after: Iterable[QuotaEntry], recent: Recent) -> Iterator[str]:
+    """A line for each enforced quota of `changed` that lies far below what a client used whom it limits.
+
+    `after`: all quotas with the change.
+    """
+    quotas = Quotas([entry for entry in after if not entry.shadow])
+    for entry in changed:
+        peaks = _peaks(recent.get(entry.kind, ()), quotas, entry)
+        if not peaks or entry.shadow:
+            continue
+        counter, rate = max(peaks.items(), key=lambda peak: peak[1])
+        if entry.value < LEAST_SHARE * rate:
+            yield (
+                f"{entry.kind} {entry.value:.15g} is less than half of {rate:.15g}, the highest minute of the last 15"
+                f" of {_counter_text(counter)}"
+            )
+
+
+def _peaks(usages: Iterable[Usage], quotas: Quotas, entry: QuotaEntry) -> dict[Tags, float]:
+    """The highest minute of each counter that the quota limits."""
+    minutes: dict[tuple[Tags, datetime, str | None], float] = {}
+    for usage in usages:
+        resolution = _resolution(quotas, entry.kind, usage)
+        if resolution.rung == rung_of(entry.entity) and _names_match(entry.entity, usage):
+            key = (resolution.tags, usage.start, usage.mode)
+            minutes[key] = minutes.get(key, 0.0) + usage.rate
+    peaks: dict[Tags, float] = {}
+    for (tags, _, _), rate in minutes.items():
+        peaks[tags] = max(rate, peaks.get(tags, 0.0))
+    return peaks
+
+
+def _resolution(quotas: Quotas, kind: QuotaKind, usage: Usage) -> Resolution:
+    if usage.topic is not None:
+        return quotas.resolve_topic(kind, usage.topic, usage.partition)
+    return quotas.resolve(kind, usage.user, usage.client_id)
+
+
+def _names_match(entity: QuotaEntity, usage: Usage) -> bool:
+    """Whether a quota on the entity could be the one for this usage."""
+    names = ((entity.user, usage.user), (entity.client_id, usage.client_id), (entity.topic, usage.topic))
+    return all(own in (None, DEFAULT, used) for own, used in names)
+
+
+def _counter_text(counter: Tags) -> str:
+    return " and ".join(f"{part} {name!r:.80}" for part, name in counter.to_mapping().items())

@@ -1,0 +1,199 @@
+"""`sluice unmute`: publishes a control record, waits for the decision on it, and shows what was reset."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from functools import partial
+
+import msgspec
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaError
+
+from sluice.configs.settings import Settings
+from sluice.insight.errors import UsageUnknownError
+from sluice.insight.recent_usage import RecentUsage, Usage
+from sluice.kafka_io.client import connect, error_line
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.decisions.control import Unmute
+from sluice.state.decisions.epochs import Fence
+from sluice.state.errors import SluiceError
+from sluice.state.quotas.entity import Tags, client_key
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.resolution import Quotas
+
+_POLL_MS = 200
+_SEND_TIMEOUT_S = 30.0
+_OFFSETS_TIMEOUT_MS = 10_000
+
+_MOST_NAMES = 5
+
+_NOBODYS_CLIENT_ID = "\0"
+"""Stands for every client-id that no quota names."""
+
+_ENCODER = msgspec.json.Encoder()
+
+
+class UnmuteError(SluiceError):
+    """The control record couldn't be published, or nothing answers it."""
+
+
+class _ResetCharge(msgspec.Struct):
+    quota: str
+    entity: dict[str, str | int]
+
+
+class _Answer(msgspec.Struct):
+    """What is read of the decision that answers the control record."""
+
+    decision_id: str
+    charges: list[_ResetCharge] = []
+
+
+class _Letter(msgspec.Struct):
+    """What is read of a dead letter."""
+
+    source: dict[str, str | int]
+    error: dict[str, str]
+
+
+_ANSWER = msgspec.json.Decoder(_Answer)
+_LETTER = msgspec.json.Decoder(_Letter)
+
+
+def counters_of(unmute: Unmute, quotas: Quotas) -> Iterator[tuple[QuotaKind, Tags]]:
+    """The counters that requests of this entity are charged to under these quotas."""
+    entity = unmute.entity
+    for kind in unmute.kinds():
+        if not quotas.enabled(kind):
+            continue
+        if entity.topic is None:
+            yield kind, quotas.resolve(kind, entity.user or "", entity.client_id or "").tags
+        else:
+            yield kind, Tags(topic=entity.topic, partition=entity.partition or 0)
+
+
+def client_ids_apart(
+    unmute: Unmute, entries: Iterable[QuotaEntry], recent: Callable[[QuotaKind], Iterable[Usage]]
+) -> Iterator[str]:
+    """A line for each quota under which client-ids of the user have counters of their own, which are not reset.
+
+    `recent`: what was charged lately, which has the client-ids that no quota names.
+    """
+    user, client_id = unmute.entity.user, unmute.entity.client_id
+    if user is None or client_id is not None:
+        return
+    entries = list(entries)
+    quotas = Quotas(entries)
+    named = {entry.entity.client_id for entry in entries if isinstance(entry.entity.client_id, str)}
+    for kind in filter(quotas.enabled, unmute.kinds()):
+        shared = quotas.resolve(kind, user, "").tags
+        used = {usage.client_id for usage in recent(kind) if usage.user == user and usage.client_id}
+        apart = sorted(name for name in named | used if quotas.resolve(kind, user, name).tags != shared)
+        if quotas.resolve(kind, user, _NOBODYS_CLIENT_ID).tags != shared:
+            whose = "every client-id" + (f", such as {_names(apart)}," if apart else "")
+        elif apart:
+            whose = f"client-id {_names(apart)}"
+        else:
+            continue
+        yield f"{kind}: {whose} of this user has a counter of its own, not reset; name it with --client-id"
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(f"{name!r:.80}" for name in names[:_MOST_NAMES])
+    return shown if len(names) <= _MOST_NAMES else f"{shown} and {len(names) - _MOST_NAMES} more"
+
+
+def run_unmute(settings: Settings, unmute: Unmute, timeout_s: float) -> Iterator[str]:
+    """Lines for the operator: the counters that were reset.
+
+    Raises UnmuteError, QuotasTableError, KafkaUnavailableError.
+    """
+    table = QuotasTable(settings.delta.quotas, settings.delta.storage_options)
+    version = table.version()
+    entries = table.entries(version)
+    if not list(counters_of(unmute, Quotas(entries, version))):
+        yield "no quota of this kind is set, so nothing counts this entity's requests; nothing to reset"
+        return
+    try:
+        answer = _answered(settings, unmute, timeout_s)
+    except KafkaError as error:
+        raise UnmuteError(
+            f"Kafka refuses: {error_line(error)}; check that this user may write requests, and read decisions and dead"
+            " letters"
+        ) from error
+    for charge in answer.charges:
+        entity = " ".join(f"{part} {name}" for part, name in charge.entity.items())
+        yield f"{charge.quota}: the counter of {entity} is reset"
+    yield from client_ids_apart(unmute, entries, partial(_recent, settings))
+
+
+def _recent(settings: Settings, kind: QuotaKind) -> list[Usage]:
+    """What was charged lately; nothing if that isn't known."""
+    try:
+        return RecentUsage(settings.delta.quota_metrics, settings.delta.storage_options, datetime.now(UTC)).of(kind)
+    except UsageUnknownError:
+        return []
+
+
+def _answered(settings: Settings, unmute: Unmute, timeout_s: float) -> _Answer:
+    """Publish the control record, and wait for what the job answers. Raises UnmuteError, KafkaError."""
+    topics = settings.topics
+    with closing(connect(KafkaConsumer, settings.kafka, enable_auto_commit=False)) as consumer:
+        numbers = {
+            topic: sorted(consumer.partitions_for_topic(topic) or ())
+            for topic in (topics.requests, topics.decisions, topics.dead_letters)
+        }
+        if missing := [topic for topic, found in numbers.items() if not found]:
+            raise UnmuteError(
+                f"no topic {', '.join(missing)} at {settings.kafka['bootstrap.servers']}; the job makes its topics when"
+                " it starts (`sluice run`): start it, or name the settings (--config) of the one you mean"
+            )
+        partitions = [
+            TopicPartition(topic, number)
+            for topic in (topics.decisions, topics.dead_letters)
+            for number in numbers[topic]
+        ]
+        consumer.assign(partitions)
+        for partition, end in consumer.end_offsets(partitions, _OFFSETS_TIMEOUT_MS).items():
+            consumer.seek(partition, end)  # before the record is sent: its answer comes after this
+        return _wait_for_answer(consumer, topics.decisions, _publish(settings, unmute), timeout_s)
+
+
+def _publish(settings: Settings, unmute: Unmute) -> tuple[str, int, int]:
+    """Publish the control record where the client's events go; returns topic, partition and offset."""
+    entity, topic = unmute.entity, settings.topics.requests
+    key = client_key(entity.user or "", entity.client_id or "").encode()
+    with closing(connect(KafkaProducer, settings.kafka, acks="all")) as producer:
+        sent = producer.send(topic, _ENCODER.encode(unmute), key).get(_SEND_TIMEOUT_S)
+    return topic, sent.partition, sent.offset
+
+
+def _wait_for_answer(
+    consumer: KafkaConsumer, decisions_topic: str, source: tuple[str, int, int], timeout_s: float
+) -> _Answer:
+    topic, partition, offset = source
+    decision_id = f"{topic}-{partition}-{offset}"
+    deadline_s = time.monotonic() + timeout_s
+    fence = Fence()
+    while time.monotonic() < deadline_s:
+        for records in consumer.poll(timeout_ms=_POLL_MS).values():
+            for record in records:
+                if record.topic == decisions_topic and not fence.passes_record(record):
+                    continue
+                try:
+                    if record.topic == decisions_topic:
+                        answer = _ANSWER.decode(record.value or b"")
+                        if answer.decision_id == decision_id:
+                            return answer
+                    else:
+                        letter = _LETTER.decode(record.value or b"")
+                        if letter.source == {"topic": topic, "partition": partition, "offset": offset}:
+                            raise UnmuteError(f"the job refused the control record: {letter.error}")
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    continue  # a record that somebody else wrote
+    raise UnmuteError(
+        f"no decision on {decision_id} after {timeout_s:g} s; it takes effect when the job reads it: check that the job"
+        " runs and isn't behind"
+    )

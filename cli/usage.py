@@ -1,0 +1,153 @@
+"""The command `sluice usage`: what clients, tenants or topics used in each hour or day, for chargeback."""
+
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from sluice.cli.job_settings import job_settings
+from sluice.cli.options import ConfigOption, UsageError
+from sluice.cli.span import ToOption, from_option
+from sluice.cli.sql import no_rows_hint
+from sluice.cli.tables import csv_safe, json_safe, printable, write_csv
+from sluice.insight.reports.grouping import By, Per
+
+if TYPE_CHECKING:
+    from sluice.insight.reports.usage import Used
+
+
+class UsageFormat(StrEnum):
+    """How usage is printed; json is one object a line."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+    PARQUET = "parquet"
+
+
+_PARQUET_ROWS = 100_000
+
+
+def usage(
+    by: Annotated[By, typer.Option("--by", help="Whose usage a row has.")] = By.USER,
+    per: Annotated[Per, typer.Option("--per", help="The length of a period, in UTC.")] = Per.DAY,
+    start: Annotated[str | None, from_option("a day")] = None,
+    end: ToOption = None,
+    tenants: Annotated[
+        Path | None, typer.Option("--tenants", help="YAML: a list of {tenant, users, client_ids}, with globs.")
+    ] = None,
+    output_format: Annotated[UsageFormat, typer.Option("--format", help="How to print rows.")] = UsageFormat.TABLE,
+    config: ConfigOption = None,
+) -> None:
+    """Sum up what was used in each hour or day: requests, bytes, request time, mutations, and what was throttled.
+
+    Clients without any quota count too. Reads the Delta tables, without Java. Times are those of the events. In CSV a
+    name that a spreadsheet would take for a formula begins with a single quote.
+    """
+    if (by is By.TENANT) != (tenants is not None):
+        raise UsageError("--by tenant and --tenants FILE go together")
+    if output_format is UsageFormat.PARQUET and sys.stdout.isatty():
+        raise UsageError("parquet is no text; send it to a file: sluice usage --format parquet > usage.parquet")
+    delta = job_settings(config).delta
+    # pyarrow takes half a second to import, and few commands need it
+    from sluice.insight.reports import usage as report
+    from sluice.insight.reports.span import read_span
+    from sluice.insight.reports.tables import Tables
+    from sluice.insight.reports.tenants import Tenants, read_tenants
+    from sluice.insight.sql import last_written
+
+    now = datetime.now(UTC)
+    span = read_span(start, end, now=now, default=timedelta(days=1))
+    known = read_tenants(tenants) if tenants is not None else Tenants()
+    tables = Tables(delta.decisions, delta.quotas, delta.storage_options)
+    rows = report.usage(tables, span, by, per, known)
+    amounts = report.TOPIC_AMOUNTS if by is By.TOPIC else report.Amounts._fields
+    columns = ("start", *report.NAMES[by], *amounts)
+    first = next(rows, None)
+    found = itertools.chain([first], rows) if first is not None else ()
+    _PRINTERS[output_format](columns, map(_row, found))
+    if first is None:
+        hint = no_rows_hint(last_written([delta.decisions], delta.storage_options), now)
+        typer.echo(f"sluice: {hint}", err=True)
+
+
+def _row(used: "Used") -> tuple[Any, ...]:
+    from sluice.insight.reports.span import from_ms
+
+    return (from_ms(used.start_ms), *used.names, *used.amounts)
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return csv_safe(value) if isinstance(value, str) else value
+
+
+def _csv(columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
+    write_csv(columns, ([_cell(value) for value in row] for row in rows), sys.stdout)
+
+
+def _json(columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
+    for row in rows:
+        sys.stdout.write(json_safe(msgspec.json.encode(dict(zip(columns, row, strict=True))).decode()) + "\n")
+
+
+def _table(columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
+    """Columns as wide as their widest value; numbers to the right."""
+    found = list(rows)
+    texts = [[_shown(value) for value in row] for row in found]
+    widths = [max(map(len, column)) for column in zip(columns, *texts, strict=True)]
+    right = [not column_is_text(name) for name in columns]
+    for line in [list(columns), *texts]:
+        cells = (
+            text.rjust(width) if number else text.ljust(width)
+            for text, width, number in zip(line, widths, right, strict=True)
+        )
+        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+
+
+def column_is_text(name: str) -> bool:
+    """Whether the column has times or names, not amounts."""
+    return name in ("start", "user", "client_id", "tenant", "topic")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M")
+    if isinstance(value, float):
+        return f"{value:.0f}"
+    return printable(str(value))
+
+
+def _parquet(columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    types: dict[str, pa.DataType] = {name: pa.string() if column_is_text(name) else pa.int64() for name in columns}
+    types |= {"start": pa.timestamp("ms", "UTC")}
+    if "request_time_ms" in types:
+        types["request_time_ms"] = pa.float64()
+    schema = pa.schema(types)
+    with pq.ParquetWriter(sys.stdout.buffer, schema) as writer:
+        for batch in _batches(rows):
+            values = [dict(zip(columns, row, strict=True)) for row in batch]
+            writer.write_table(pa.Table.from_pylist(values, schema=schema))
+
+
+def _batches(rows: Iterable[tuple[Any, ...]]) -> Iterable[list[tuple[Any, ...]]]:
+    iterator = iter(rows)
+    return iter(lambda: list(itertools.islice(iterator, _PARQUET_ROWS)), [])
+
+
+_PRINTERS: dict[UsageFormat, Callable[[Sequence[str], Iterable[tuple[Any, ...]]], None]] = {
+    UsageFormat.TABLE: _table,
+    UsageFormat.CSV: _csv,
+    UsageFormat.JSON: _json,
+    UsageFormat.PARQUET: _parquet,
+}

@@ -1,0 +1,200 @@
+"""The command `sluice whatif`: what recorded clients would do under other quotas."""
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sluice.cli.job_settings import job_settings
+from sluice.cli.options import ConfigOption, UsageError
+from sluice.cli.span import ToOption, from_option
+from sluice.cli.tables import json_safe, printable, text_table
+from sluice.cli.text import entity_text, value_text
+from sluice.configs.quotas import load_quotas_file
+from sluice.configs.settings import Settings
+from sluice.insight.reports.span import read_span
+from sluice.state.quotas.entry import QuotaEntry
+
+if TYPE_CHECKING:
+    from sluice.insight.whatif.replay import ClientName, ClientReplay
+    from sluice.insight.whatif.run import Replayed
+
+SHOWN_CLIENTS = 20
+COLUMNS = ("client", "requests", "throttled then", "now", "minutes waited then", "now", "not sent", "held by")
+
+Json = dict[str, Any]
+
+
+def whatif(
+    quotas: Annotated[Path, typer.Option(help="All quotas that would be in force, as `sluice quotas export` prints.")],
+    start: Annotated[str | None, from_option("a day")] = None,
+    end: ToOption = None,
+    client: Annotated[
+        list[str] | None, typer.Option("--client", help="Show this user, or user/client-id, alone. Repeatable.")
+    ] = None,
+    steps: Annotated[
+        int, typer.Option(help="Go from the limits in force to those of the file in so many steps.", min=1, max=20)
+    ] = 1,
+    processes: Annotated[int, typer.Option(help="Most processes.", min=1)] = min(os.cpu_count() or 1, 4),
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON, with all clients.")] = False,
+    config: ConfigOption = None,
+) -> None:
+    """Replay recorded decisions under the quotas of a file: who would be throttled, and how long, now against then.
+
+    A client that is made to wait sends later, as far behind the recording as it waited longer than then. Reads the
+    table of decisions, and needs neither the job nor Java.
+    """
+    settings = job_settings(config)
+    wanted = load_quotas_file(quotas)
+    span = read_span(start, end, now=datetime.now(UTC), default=timedelta(days=1))
+    scenarios = [wanted]
+    if steps > 1:
+        scenarios = _stepped(settings, wanted, steps)
+    from sluice.insight.whatif.run import Task, replay  # pyarrow takes half a second to import
+
+    only = None if not client else [_client(text) for text in client]
+    idle_expiry_ms = settings.state.idle_expiry_s * 1000
+    delta = settings.delta
+    task = Task(delta.decisions, delta.storage_options, span, scenarios, settings.quota, idle_expiry_ms, only)
+    replayed = replay(task, processes)
+    if json_output:
+        heading = {"from_ms": span.start_ms, "to_ms": span.end_ms, "decisions": replayed.rows}
+        typer.echo(json_safe(json.dumps(heading | _report_json(replayed, scenarios), ensure_ascii=False, indent=2)))
+        return
+    typer.echo(f"{time_text(span.start_ms)} to {time_text(span.end_ms)}: {replayed.rows} decisions")
+    for line in report_lines(replayed, scenarios):
+        typer.echo(line)
+
+
+def report_lines(replayed: "Replayed", scenarios: Sequence[Sequence[QuotaEntry]]) -> Iterable[str]:
+    """A table of the clients under the last scenario, and of all scenarios if there are several."""
+    *_, clients = replayed.clients
+    ordered = by_change(clients)
+    waiting = [(name, client) for name, client in ordered if client.now.throttled or client.then.throttled]
+    rows = [_row(_client_text(name), client) for name, client in waiting[:SHOWN_CLIENTS]]
+    if more := len(waiting) - len(rows):
+        rows.append([f"and {more} more that wait", *[""] * (len(COLUMNS) - 1)])
+    yield from text_table(COLUMNS, [*rows, _cells(f"all {len(ordered)} clients", total_json(clients), "")])
+    if len(scenarios) > 1:
+        yield ""
+        steps = zip(scenarios, replayed.clients, strict=True)
+        cells = [_step_cells(number, *step) for number, step in enumerate(steps, start=1)]
+        yield from text_table(("step", "limits", "throttled", "minutes waited", "clients throttled"), cells)
+    if replayed.without_amounts:
+        yield f"{replayed.without_amounts} of {replayed.rows} decisions say no amounts, and were free"
+    if any(replayed.given_up):
+        yield f"{max(replayed.given_up)} requests were given up, because too many others waited to be sent"
+
+
+def by_change(clients: "dict[ClientName, ClientReplay]") -> "list[tuple[ClientName, ClientReplay]]":
+    """The clients, those first whose waits change most."""
+
+    def change(client: "tuple[ClientName, ClientReplay]") -> tuple[int, int, "ClientName"]:
+        name, of_client = client
+        return -abs(of_client.now.waited_ms - of_client.then.waited_ms), -of_client.now.waited_ms, name
+
+    return sorted(clients.items(), key=change)
+
+
+def total_json(clients: "dict[ClientName, ClientReplay]") -> Json:
+    """The sums over all clients; `clients_throttled` counts those with a wait."""
+    parts = [client_json(name, client) for name, client in clients.items()]
+    names = ("requests", "throttled_then", "throttled_now", "refused_then", "refused_now")
+    sums: Json = {name: sum(part[name] for part in parts) for name in (*names, "not_sent")}
+    for side in ("then", "now"):
+        waited_ms = sum(getattr(client, side).waited_ms for client in clients.values())
+        sums[f"minutes_waited_{side}"] = _minutes(waited_ms)
+        sums[f"clients_throttled_{side}"] = sum(getattr(client, side).throttled > 0 for client in clients.values())
+    return sums
+
+
+def client_json(name: "ClientName", client: "ClientReplay") -> Json:
+    """What one client did then and would do now."""
+    user, client_id = name
+    return {
+        "user": user,
+        "client_id": client_id,
+        "requests": client.then.requests,
+        "throttled_then": client.then.throttled,
+        "throttled_now": client.now.throttled,
+        "refused_then": client.then.refused,
+        "refused_now": client.now.refused,
+        "minutes_waited_then": _minutes(client.then.waited_ms),
+        "minutes_waited_now": _minutes(client.now.waited_ms),
+        "not_sent": client.unsent,
+        "held_by": dict(sorted(client.waits.items())),
+    }
+
+
+def time_text(time_ms: int) -> str:
+    """The time in UTC, to the second."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _report_json(replayed: "Replayed", scenarios: Sequence[Sequence[QuotaEntry]]) -> Json:
+    *_, clients = replayed.clients
+    steps = [
+        {"limits": _limits_text(entries), "total": total_json(of_step)}
+        for entries, of_step in zip(scenarios, replayed.clients, strict=True)
+    ]
+    return {
+        "without_amounts": replayed.without_amounts,
+        "given_up": max(replayed.given_up),
+        "total": total_json(clients),
+        "steps": steps if len(steps) > 1 else [],
+        "clients": [client_json(name, client) for name, client in by_change(clients)],
+    }
+
+
+def _stepped(settings: Settings, wanted: Sequence[QuotaEntry], steps: int) -> list[list[QuotaEntry]]:
+    """The quotas of each step, beginning with those in force."""
+    from sluice.insight.whatif.steps import stepped
+    from sluice.sinks.tables.quotas import QuotasTable  # deltalake is slow to import
+
+    present = QuotasTable(settings.delta.quotas, settings.delta.storage_options).entries()
+    return stepped(present, wanted, steps)
+
+
+def _client(text: str) -> tuple[str, str | None]:
+    """User and client-id of --client; a user alone means all its client-ids.
+
+    >>> _client("alice"), _client("alice/app"), _client("/app")
+    (('alice', None), ('alice', 'app'), ('', 'app'))
+    """
+    user, slash, client_id = text.partition("/")
+    if not text:
+        raise UsageError("--client is empty; expected a user such as alice, or a user and a client-id, alice/app")
+    return user, client_id if slash else None
+
+
+def _client_text(name: "ClientName") -> str:
+    return " | ".join(printable(part) or "-" for part in name)
+
+
+def _row(name: str, client: "ClientReplay") -> list[str]:
+    held_by = sorted(client.waits, key=lambda quota: (-client.waits[quota], quota))
+    return _cells(name, client_json(("", ""), client), ", ".join(held_by))
+
+
+def _cells(name: str, figures: Json, held_by: str) -> list[str]:
+    counts = [str(figures[key]) for key in ("requests", "throttled_then", "throttled_now")]
+    minutes = [f"{figures[key]:.1f}" for key in ("minutes_waited_then", "minutes_waited_now")]
+    return [name, *counts, *minutes, str(figures["not_sent"]), held_by]
+
+
+def _step_cells(number: int, entries: Sequence[QuotaEntry], clients: "dict[ClientName, ClientReplay]") -> list[str]:
+    total = total_json(clients)
+    minutes, throttled = f"{total['minutes_waited_now']:.1f}", str(total["clients_throttled_now"])
+    return [str(number), "; ".join(_limits_text(entries)), str(total["throttled_now"]), minutes, throttled]
+
+
+def _limits_text(entries: Sequence[QuotaEntry]) -> list[str]:
+    return [f"{printable(entity_text(entry.entity))}: {entry.kind} {value_text(entry)}" for entry in entries]
+
+
+def _minutes(waited_ms: int) -> float:
+    return round(waited_ms / 60_000, 3)

@@ -1,0 +1,199 @@
+"""The console as an ASGI application: pages that the server renders, and server-sent events that renew them."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from threading import Event, Lock
+from typing import Any
+from urllib.parse import parse_qsl
+
+import anyio.to_thread
+import msgspec
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from sluice.insight.console.pages import PAGES, Facts
+from sluice.insight.console.security import LOOPBACK_HOSTS, Guard, cookie_name, cookie_of, is_token
+from sluice.insight.console.text import amount, percent, short, visible
+
+EVENT_S = 1.0
+"""The least time between two events of a page."""
+
+BUSY = 4
+"""A page is renewed after so many times of what it takes to make, for each viewer: all take a fifth of a core."""
+
+CLOSE_S = 0.2
+"""How long a stream may take to notice that the console ends."""
+
+MAX_STREAMS = 32
+MAX_THREADS = 2
+MAX_FORM_BYTES = 4096
+
+_FOLDER = Path(__file__).parent
+_ASSETS = {"console.css": "text/css", "console.js": "text/javascript"}
+
+NowMs = Callable[[], int]
+Given = dict[str, str]
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Pages:
+    """Renders pages. `part` is what server-sent events renew."""
+
+    def __init__(self, facts: Facts, now_ms: NowMs = _wall_ms) -> None:
+        self._facts = facts
+        self._now_ms = now_ms
+        self._lock = Lock()
+        self._environment = Environment(
+            loader=FileSystemLoader(_FOLDER / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.filters |= {"amount": amount, "percent": percent, "short": short, "visible": visible}
+        self._environment.globals["parts"] = self._environment.get_template("parts.html").module
+        self._environment.globals["navigation"] = [
+            (path, title) for path, title, _ in PAGES.values() if path != "/client"
+        ]
+
+    def page(self, name: str, given: Mapping[str, str], address: str) -> str:
+        """The whole page."""
+        return self._environment.get_template(f"{name}.html").render(self._values(name, given) | {"address": address})
+
+    def part(self, name: str, given: Mapping[str, str]) -> str:
+        """The part of the page that changes by itself."""
+        template = self._environment.get_template(f"{name}.html")
+        context = template.new_context(self._values(name, given) | {"address": ""})
+        return "".join(template.blocks["live"](context))
+
+    def login(self, wrong: bool) -> str:
+        """The page that asks for the token."""
+        return self._environment.get_template("login.html").render(
+            title="Token", path="/login", wrong=wrong, address="", troubles=[]
+        )
+
+    def _values(self, name: str, given: Mapping[str, str]) -> dict[str, Any]:
+        path, title, values = PAGES[name]
+        troubles = [f"topic {feed.topic}: {feed.trouble.line}" for feed in self._facts.feeds if feed.trouble.line]
+        with self._lock:  # one page at a time: two would only take turns at the interpreter
+            made = values(self._facts, given, self._now_ms())
+        return {"title": title, "path": path, "troubles": troubles} | made
+
+
+class Endpoints:
+    """What answers at each address. When `closing` is set, the streams of events end."""
+
+    def __init__(self, pages: Pages, token: str | None, closing: Event) -> None:
+        self._pages = pages
+        self._token = token
+        self._closing = closing
+        self._threads = anyio.CapacityLimiter(MAX_THREADS)
+        self._streams = 0
+
+    def page(self, name: str) -> Callable[[Request], Awaitable[Response]]:
+        """The endpoint of a page."""
+
+        async def endpoint(request: Request) -> Response:
+            address = f"/events?of={name}&{request.url.query}"
+            return HTMLResponse(await self._in_thread(self._pages.page, name, _given(request), address))
+
+        return endpoint
+
+    async def events(self, request: Request) -> Response:
+        """The changes of a page, as server-sent events."""
+        given = _given(request)
+        name = given.pop("of", "")
+        if name not in PAGES:
+            return PlainTextResponse("no such page\n", 404)
+        if self._streams >= MAX_STREAMS:
+            return PlainTextResponse("too many live pages are open\n", 503, {"Retry-After": "30"})
+        return StreamingResponse(self._counted(name, given), media_type="text/event-stream")
+
+    async def login(self, request: Request) -> Response:
+        """Asks for the token, and gives a cookie for it."""
+        if self._token is None:
+            return RedirectResponse("/", 303)
+        if request.method != "POST":
+            return HTMLResponse(self._pages.login(wrong=False))
+        length = request.headers.get("content-length", "")
+        if not length.isdigit() or int(length) > MAX_FORM_BYTES:
+            return PlainTextResponse("the form is too large, or of unknown length\n", 413)
+        if not is_token(_field(await request.body(), "token"), self._token):
+            return HTMLResponse(self._pages.login(wrong=True), 403)
+        answer = RedirectResponse("/", 303)
+        answer.set_cookie(cookie_name(self._token), cookie_of(self._token), httponly=True, samesite="strict")
+        return answer
+
+    async def asset(self, request: Request) -> Response:
+        """The style sheet or the script."""
+        name = request.path_params["name"]
+        if name not in _ASSETS:
+            return PlainTextResponse("no such file\n", 404)
+        return Response((_FOLDER / "assets" / name).read_bytes(), media_type=_ASSETS[name])
+
+    async def _counted(self, name: str, given: Given) -> AsyncIterator[bytes]:
+        self._streams += 1
+        try:
+            async for event in self._stream(name, given):
+                yield event
+        finally:
+            self._streams -= 1
+
+    async def _stream(self, name: str, given: Given) -> AsyncIterator[bytes]:
+        """An event whenever the page has changed; a comment otherwise, so that a viewer who is gone is noticed."""
+        yield b"retry: 2000\n\n"
+        before = ""
+        while not self._closing.is_set():
+            started_s = time.monotonic()
+            part = await self._in_thread(self._pages.part, name, given)
+            took_s = time.monotonic() - started_s
+            yield b": nothing new\n\n" if part == before else b"data: " + msgspec.json.encode(part) + b"\n\n"
+            before = part
+            await self._pause(max(EVENT_S - took_s, BUSY * self._streams * took_s))
+
+    async def _pause(self, wait_s: float) -> None:
+        while wait_s > 0 and not self._closing.is_set():
+            await asyncio.sleep(min(wait_s, CLOSE_S))
+            wait_s -= CLOSE_S
+
+    async def _in_thread(self, work: Callable[..., str], *arguments: Any) -> str:
+        return await anyio.to_thread.run_sync(work, *arguments, limiter=self._threads)
+
+
+def create_app(
+    facts: Facts,
+    token: str | None = None,
+    closing: Event | None = None,
+    hosts: Sequence[str] = LOOPBACK_HOSTS,
+    now_ms: NowMs = _wall_ms,
+) -> Starlette:
+    """The application; without a token it answers requests to `hosts` alone."""
+    endpoints = Endpoints(Pages(facts, now_ms), token, closing or Event())
+    return Starlette(
+        routes=[
+            *(Route(path, endpoints.page(name)) for name, (path, _, _) in PAGES.items()),
+            Route("/events", endpoints.events),
+            Route("/login", endpoints.login, methods=["GET", "POST"]),
+            Route("/assets/{name}", endpoints.asset),
+        ],
+        middleware=[Middleware(Guard, token=token, hosts=hosts)],
+    )
+
+
+def _given(request: Request) -> Given:
+    """The parameters of the address; of one that is given twice the last counts."""
+    return dict(request.query_params)
+
+
+def _field(body: bytes, name: str) -> str:
+    """A field of a form that isn't multipart."""
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True)).get(name, "")

@@ -1,0 +1,158 @@
+"""Would this be limited? The quotas in force for a request that nobody sends, and its wait; charges nothing."""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, Self
+
+from sluice.insight.live import CounterKey, LiveModel
+from sluice.state.arithmetic.rounding import divide, round_half_up
+from sluice.state.arithmetic.token_bucket import wait_for_tokens_ms
+from sluice.state.quotas.kinds import (
+    CLIENT_KINDS,
+    MAX_THROTTLE_MS,
+    TOPIC_KINDS,
+    Family,
+    QuotaKind,
+    QuotaSettings,
+    Window,
+)
+from sluice.state.quotas.limits import LimitsInForce
+from sluice.state.quotas.resolution import QuotaLadder, Resolution, Rung
+
+APIS = ("Produce", "Fetch", "CreateTopics", "CreatePartitions", "DeleteTopics", "Metadata")
+MAX_SIZE = 1e15
+MAX_NAME = 32_767
+
+
+class Asked(NamedTuple):
+    """The request of the form. `size` is bytes of a Produce or Fetch, partitions of a mutation."""
+
+    user: str = ""
+    client_id: str = ""
+    api: str = "Produce"
+    topic: str = ""
+    partition: int = 0
+    size: float = 0.0
+    request_ms: float = 0.0
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> Self:
+        """The request that a form gives; what makes no sense is left out."""
+        return cls(
+            given.get("user", "")[:MAX_NAME],
+            given.get("client_id", "")[:MAX_NAME],
+            given["api"] if given.get("api") in APIS else "Produce",
+            given.get("topic", "")[:MAX_NAME],
+            int(_number(given.get("partition", ""), 2_147_483_647)),
+            _number(given.get("size", ""), MAX_SIZE),
+            _number(given.get("request_ms", ""), MAX_SIZE),
+        )
+
+
+class Answer(NamedTuple):
+    """What one quota would do. `known` says whether a decision has told of its counter; waits in milliseconds.
+
+    The wait lies between `least_ms` and `most_ms`: a decision has the rate, not the windows that it comes from.
+    """
+
+    kind: QuotaKind
+    shadow: bool
+    rung: Rung
+    counter: CounterKey
+    limit: float | None
+    amount: float
+    known: bool
+    rate: float | None
+    tokens: float | None
+    waits_now_ms: int
+    least_ms: int
+    most_ms: int
+    refused: bool
+
+
+def answers(
+    asked: Asked, limits: LimitsInForce, model: LiveModel, settings: QuotaSettings, now_ms: int
+) -> list[Answer]:
+    """What each quota that the request would be charged to would do, enforced ones first."""
+    return [
+        _answer(ladder.resolve(kind, asked.user, asked.client_id), kind, amount, model, settings, now_ms)
+        if kind in CLIENT_KINDS
+        else _answer(ladder.resolve_topic(kind, asked.topic, asked.partition), kind, amount, model, settings, now_ms)
+        for ladder in (limits.enforced, limits.shadow)
+        for kind, amount in _charges(asked, ladder)
+    ]
+
+
+def rate_wait_ms(rate: float, amount: float, limit: float, window: Window) -> tuple[int, int]:
+    """The least and the greatest wait after `amount` more on a sampled rate of which only the rate is known.
+
+    The rate is a sum over E seconds, where E lies between (S - 1) W and (S + 1) W. With the amount the sum is
+    rate * E + amount, and the wait (sum / E - limit) / limit * E = ((rate - limit) * E + amount) / limit (KIP-13).
+
+    >>> rate_wait_ms(900.0, 2000.0, 1000.0, Window(samples=11, window_ms=1000))
+    (800, 1000)
+    >>> rate_wait_ms(0.0, 2000.0, 1000.0, Window(samples=11, window_ms=1000))
+    (0, 0)
+    """
+    spans_s = ((window.samples - 1) * window.window_ms / 1000, (window.samples + 1) * window.window_ms / 1000)
+    waits_ms = sorted(_possible_ms(divide((rate - limit) * span_s + amount, limit) * 1000) for span_s in spans_s)
+    return waits_ms[0], waits_ms[1]
+
+
+def _possible_ms(wait_ms: float) -> int:
+    """A wait as the job would decide it, however small the limit."""
+    return min(max(0, round_half_up(wait_ms)), MAX_THROTTLE_MS)
+
+
+def _charges(asked: Asked, ladder: QuotaLadder) -> Iterator[tuple[QuotaKind, float]]:
+    """The quota kinds that are set and what the request would add to each."""
+    mutates = asked.api in ("CreateTopics", "CreatePartitions", "DeleteTopics")
+    for kind in (*CLIENT_KINDS, *TOPIC_KINDS):
+        if not ladder.enabled(kind) or (kind in TOPIC_KINDS and not asked.topic):
+            continue
+        if kind.family is Family.BYTES and asked.api == ("Fetch" if kind.consumer else "Produce"):
+            yield kind, asked.size
+        elif kind.family is Family.REQUEST_TIME:
+            yield kind, asked.request_ms / 10  # a point is 10 ms of a thread
+        elif kind.family is Family.MUTATIONS and mutates:
+            yield kind, asked.size
+
+
+def _answer(
+    found: Resolution, kind: QuotaKind, amount: float, model: LiveModel, settings: QuotaSettings, now_ms: int
+) -> Answer:
+    tags = found.tags
+    key = CounterKey(kind, found.shadow, tags.user, tags.client_id, tags.topic, tags.partition)
+    with model.lock:
+        counter = model.counter(key)
+        rate = model.usage.rate(counter, now_ms) if counter else None
+        tokens = model.usage.tokens(counter, now_ms) if counter else None
+        waits_now_ms = counter.wait_ms(now_ms) if counter else 0
+    least_ms, most_ms, refused = 0, 0, False
+    if found.limit is not None and kind.family is Family.MUTATIONS:
+        if tokens is not None:
+            refused = tokens < 0
+            least_ms = most_ms = _possible_ms(wait_for_tokens_ms(tokens - (0 if refused else amount), found.limit))
+    elif found.limit is not None:
+        least_ms, most_ms = rate_wait_ms(rate or 0.0, amount, found.limit, settings.client_window)
+    return Answer(
+        kind,
+        found.shadow,
+        found.rung,
+        key,
+        found.limit,
+        amount,
+        counter is not None,
+        rate,
+        tokens,
+        waits_now_ms,
+        least_ms,
+        most_ms,
+        refused,
+    )
+
+
+def _number(text: str, most: float) -> float:
+    """A number from 0 to `most` in decimal digits; 0 for anything else."""
+    if len(text) > 20 or not text.replace(".", "", 1).isdigit() or not text.isascii():
+        return 0.0
+    return min(float(text), most)

@@ -1,0 +1,256 @@
+"""The page of clients: which counters it shows, in which order, and the state of the page in its address."""
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, NamedTuple, Self
+from urllib.parse import urlencode
+
+import numpy as np
+
+from sluice.insight.live import CounterKey, CounterState, LiveModel
+from sluice.insight.reports.tenants import NO_TENANT, Tenants
+from sluice.state.quotas.kinds import QuotaKind
+
+PAGE_SIZE = 50
+MAX_PAGE = 100_000
+MAX_SEARCH = 200
+BANDS = (1.0, 0.9, 0.8, 0.5, 0.0)
+"""Shares of the limit at which a band begins, as Confluent's notices and its dashboards have them."""
+
+
+class Sort(StrEnum):
+    """What the rows are ordered by."""
+
+    USAGE = "usage"
+    NAME = "name"
+    QUOTA = "quota"
+    RATE = "rate"
+    LIMIT = "limit"
+    REMAINING = "remaining"
+    WAIT = "wait"
+    HOUR = "hour"
+    WEEK = "week"
+    SEEN = "seen"
+
+
+ASCENDING_FIRST = (Sort.NAME, Sort.QUOTA, Sort.REMAINING)
+
+_KINDS = {kind.value: kind for kind in QuotaKind}
+
+WeekMinutes = Mapping[CounterKey, int]
+"""Minutes throttled in the last seven days, from the tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientsQuery:
+    """The state of the page. Whatever an address says, the result is one of these."""
+
+    sort: Sort = Sort.USAGE
+    descending: bool = True
+    search: str = ""
+    quota: QuotaKind | None = None
+    mode: str = ""
+    """"" for both, or `enforce` or `shadow`."""
+    band: float | None = None
+    """The least share of the limit."""
+    tenant: str = ""
+    """"" for all."""
+    page: int = 1
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> Self:
+        """The state that the parameters of an address say; what makes no sense is left out."""
+        sort = given["sort"] if given.get("sort") in list(Sort) else Sort.USAGE
+        descending = given.get("order", "asc" if sort in ASCENDING_FIRST else "desc") != "asc"
+        page = given.get("page", "")
+        return cls(
+            Sort(sort),
+            descending,
+            given.get("search", "")[:MAX_SEARCH],
+            _KINDS.get(given.get("quota", "")),
+            given["mode"] if given.get("mode") in ("enforce", "shadow") else "",
+            next((band for band in BANDS if given.get("band") == f"{band * 100:.0f}"), None),
+            given.get("tenant", ""),
+            min(int(page), MAX_PAGE) if page.isascii() and page.isdigit() and len(page) < 8 and int(page) else 1,
+        )
+
+    def address(self, **changes: Any) -> str:
+        """The parameters of the page with these changes; a change begins at the first page."""
+        return self._address(replace(self, **({"page": 1} | changes)))
+
+    def sorted_by(self, sort: Sort) -> str:
+        """The parameters of the page sorted by this column: the other way round if it is already."""
+        first = sort not in ASCENDING_FIRST
+        return self.address(sort=sort, descending=not self.descending if sort is self.sort else first)
+
+    @staticmethod
+    def _address(query: "ClientsQuery") -> str:
+        parts = {
+            "sort": query.sort.value,
+            "order": "desc" if query.descending else "asc",
+            "search": query.search,
+            "quota": query.quota.value if query.quota else "",
+            "mode": query.mode,
+            "band": "" if query.band is None else f"{query.band * 100:.0f}",
+            "tenant": query.tenant,
+            "page": str(query.page) if query.page > 1 else "",
+        }
+        return "?" + urlencode({name: value for name, value in parts.items() if value}, errors="replace")
+
+
+class Row(NamedTuple):
+    """One counter on the page. Rates and limits per second, in the unit of the quota."""
+
+    key: CounterKey
+    matched: str
+    rate: float | None
+    limit: float | None
+    share: float | None
+    remaining: float | None
+    tokens: float | None
+    wait_ms: int
+    hour_minutes: int
+    week_minutes: int | None
+    seen_ms: int
+    points: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientsPage:
+    """The rows of a page, how many counters it selects, and how many of all use at least so much of their limit."""
+
+    rows: list[Row] = field(default_factory=list)
+    found: int = 0
+    known: int = 0
+    bands: dict[float, int] = field(default_factory=dict)
+    waiting: int = 0
+
+
+def select(
+    model: LiveModel, query: ClientsQuery, now_ms: int, week: WeekMinutes, tenants: Tenants | None = None
+) -> ClientsPage:
+    """The page that the query asks for, by what the model knows now. Without `tenants` its tenant doesn't count."""
+    with model.lock:
+        counters = model.counters()
+        shares = np.array(model.usage.shares(counters, now_ms), dtype=float)
+        bands = {band: int(np.count_nonzero(shares >= band)) for band in BANDS}
+        waiting = sum(counter.until_ms > now_ms for counter in counters)
+        chosen = _chosen(counters, shares, query, tenants)
+        found = counters if chosen is None else [counters[index] for index in chosen]
+        known_shares = shares if chosen is None else shares[chosen]
+        rows = [
+            row_of(model, counter, now_ms, week)
+            for counter in _ordered(model, query, found, known_shares, now_ms, week)
+        ]
+    return ClientsPage(rows, len(found), len(counters), bands, waiting)
+
+
+def row_of(model: LiveModel, counter: CounterState, now_ms: int, week: WeekMinutes) -> Row:
+    """The figures of one counter."""
+    usage = model.usage
+    return Row(
+        counter.key,
+        counter.matched,
+        usage.rate(counter, now_ms),
+        counter.limit,
+        usage.share(counter, now_ms),
+        usage.remaining(counter, now_ms),
+        usage.tokens(counter, now_ms),
+        counter.wait_ms(now_ms),
+        counter.throttled_minutes(now_ms),
+        week.get(counter.key),
+        counter.at_ms,
+        counter.points(now_ms),
+    )
+
+
+def band_of(share: float | None) -> str:
+    """The name of the band of a share of the limit.
+
+    >>> band_of(0.5), band_of(0.95), band_of(3.0), band_of(None), band_of(0.1)
+    ('50', '90', '100', '', '0')
+    """
+    return "" if share is None else f"{next((band for band in BANDS if share >= band), 0.0) * 100:.0f}"
+
+
+def tenant_of(key: CounterKey, tenants: Tenants) -> str:
+    """The tenant of a counter by the names that it has: what it isn't kept for is an empty name. Topics have none."""
+    return NO_TENANT if key.topic is not None else tenants.of(key.user, key.client_id)
+
+
+def _chosen(
+    counters: Sequence[CounterState], shares: "np.ndarray[Any, Any]", query: ClientsQuery, tenants: Tenants | None
+) -> list[int] | None:
+    """The places of the counters that search and filters leave; None for all of them."""
+    search, quota, mode, band = query.search.casefold(), query.quota, query.mode, query.band
+    if not search and quota is None and not mode and band is None and not (tenants and query.tenant):
+        return None
+    places: Iterable[int] = range(len(counters)) if band is None else np.flatnonzero(shares >= band).tolist()
+    shadow = mode == "shadow"
+
+    def is_wanted(key: CounterKey) -> bool:
+        if (quota is not None and key.kind is not quota) or (mode and key.shadow is not shadow):
+            return False
+        if tenants is not None and query.tenant and tenant_of(key, tenants) != query.tenant:
+            return False
+        return not search or any(search in name.casefold() for name in (key.user, key.client_id, key.topic or ""))
+
+    return [place for place in places if is_wanted(counters[place].key)]
+
+
+def _ordered(
+    model: LiveModel,
+    query: ClientsQuery,
+    found: Sequence[CounterState],
+    shares: "np.ndarray[Any, Any]",
+    now_ms: int,
+    week: WeekMinutes,
+) -> list[CounterState]:
+    """The counters of the page. Of equal ones a counter that waits comes first, then the one that was charged last."""
+    end = query.page * PAGE_SIZE
+    values: Sequence[Any]
+    places: Sequence[int]
+    if query.sort in (Sort.NAME, Sort.QUOTA):
+        values, places = [_words(query.sort, counter.key) for counter in found], range(len(found))
+    else:
+        missing = float("-inf") if query.descending else float("inf")
+        numbers = shares if query.sort is Sort.USAGE else _numbers(model, query.sort, found, now_ms, week)
+        known = np.where(np.isnan(numbers), missing, numbers)
+        values, places = known.tolist(), _candidates(known, end, query.descending)
+    pick = heapq.nlargest if query.descending else heapq.nsmallest
+    first = pick(end, places, key=lambda place: (values[place], found[place].until_ms, found[place].at_ms))
+    return [found[place] for place in first[end - PAGE_SIZE :]]
+
+
+def _candidates(values: "np.ndarray[Any, Any]", count: int, descending: bool) -> Sequence[int]:
+    """The places of the `count` greatest, or least, values, and of those that equal the last of them."""
+    if count >= len(values):
+        return range(len(values))
+    if descending:
+        places = np.flatnonzero(values >= np.partition(values, -count)[-count])
+    else:
+        places = np.flatnonzero(values <= np.partition(values, count - 1)[count - 1])
+    return list(map(int, places))
+
+
+def _words(sort: Sort, key: CounterKey) -> tuple[str, ...]:
+    return (key.kind.value,) if sort is Sort.QUOTA else (key.user, key.client_id, key.topic or "")
+
+
+def _numbers(
+    model: LiveModel, sort: Sort, found: Sequence[CounterState], now_ms: int, week: WeekMinutes
+) -> "np.ndarray[Any, Any]":
+    """What to sort by; NaN where a counter has no such figure."""
+    usage = model.usage
+    value: dict[Sort, Callable[[CounterState], float | None]] = {
+        Sort.RATE: lambda counter: usage.rate(counter, now_ms),
+        Sort.LIMIT: lambda counter: counter.limit,
+        Sort.REMAINING: lambda counter: usage.remaining(counter, now_ms),
+        Sort.WAIT: lambda counter: counter.wait_ms(now_ms),
+        Sort.HOUR: lambda counter: counter.throttled_minutes(now_ms),
+        Sort.WEEK: lambda counter: week.get(counter.key),
+        Sort.SEEN: lambda counter: counter.at_ms,
+    }
+    return np.array(list(map(value[sort], found)), dtype=float)

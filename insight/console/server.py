@@ -1,0 +1,225 @@
+"""The console as a process: its readers, and the application on a port."""
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import uvicorn
+
+from sluice.gateways.http.read_deadline import ReadDeadline
+from sluice.insight.console.app import create_app
+from sluice.insight.console.health import JobHealth
+from sluice.insight.console.pages import DeadLetters, Facts
+from sluice.insight.console.security import LOOPBACK_HOSTS
+from sluice.insight.console.tables import Tables, WeekMinutes
+from sluice.insight.errors import ConsoleError
+from sluice.insight.feed import TopicFeed
+from sluice.insight.live import Bounds, LiveModel
+from sluice.insight.reports.tenants import Tenants
+from sluice.kafka_io.client import TopicSettings
+from sluice.state.errors import InvalidQuotaError
+from sluice.state.quotas.kinds import QuotaSettings
+from sluice.state.quotas.limits import LimitsView
+
+LOOKBACK_MS = 600_000
+"""How far back the decisions topic is read at the start: as far as a sparkline goes."""
+
+DEAD_LETTERS_MS = 24 * 3_600_000
+MIN_TOKEN = 16
+SHUTDOWN_S = 2
+
+MAX_CONNECTIONS = 200
+"""Open connections: one more closes the one that has waited longest for its client. A live page is no such one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleOptions:
+    """Where the console listens, who may see it, and how much it keeps."""
+
+    address: str = "127.0.0.1"
+    port: int = 8089
+    token: str | None = None
+    max_clients: int = 200_000
+    lookback_ms: int = LOOKBACK_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the console reads: topics, tables by name, the job's health port, if it has one, and whose clients are."""
+
+    kafka: dict[str, str]
+    topics: TopicSettings
+    quota: QuotaSettings
+    tables: dict[str, str]
+    storage_options: dict[str, str]
+    health: str | None
+    tenants: Tenants | None = None
+
+
+def token_of(token: str | None, file: Path | None) -> str | None:
+    """The token given, or the first line of the file. Raises ConsoleError if it is none that protects anything."""
+    if token is not None and file is not None:
+        raise ConsoleError("--token and --token-file are both given; expected one of them")
+    if file is not None:
+        try:
+            token = file.read_text(encoding="utf-8").partition("\n")[0].strip()
+        except (OSError, ValueError) as error:
+            raise ConsoleError(
+                f"the token file {file} can't be read ({error}); expected a file with the token"
+            ) from None
+    if token is not None and len(token) < MIN_TOKEN:
+        raise ConsoleError(
+            f"the token has {len(token)} characters; expected at least {MIN_TOKEN}, such as {secrets.token_urlsafe(24)}"
+        )
+    return token
+
+
+def check_address(options: ConsoleOptions) -> None:
+    """Raises ConsoleError if others than this machine could see the console without a token."""
+    if options.token is None and not is_loopback(options.address):
+        raise ConsoleError(
+            f"the console at {options.address} would be open to everybody; give --token or --token-file, or listen on"
+            " 127.0.0.1"
+        )
+
+
+def is_loopback(address: str) -> bool:
+    """Whether the address is of this machine alone.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0")
+    (True, True, True, False)
+    """
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+@contextmanager
+def reading(sources: Sources, options: ConsoleOptions) -> Iterator[Facts]:
+    """The facts of the console, kept up to date in the background while the block runs."""
+    model = LiveModel(sources.quota, Bounds(counters=options.max_clients))
+    limits, dead_letters = LimitsView(), DeadLetters()
+    tables = Tables(sources.tables, sources.storage_options)
+    week, health = WeekMinutes(tables), JobHealth(sources.health)
+    now_ms = _now_ms()
+    topics = sources.topics
+
+    def take_limits(records: Any) -> None:
+        for key, value in records:
+            try:
+                limits.take(key, value)
+            except InvalidQuotaError:
+                continue  # counted by the view
+
+    def take_dead_letters(records: Any) -> None:
+        for _, value in records:
+            dead_letters.take(value)
+
+    feeds = [
+        TopicFeed(
+            sources.kafka,
+            topics.decisions,
+            lambda records: model.take_all((value for _, value in records), _now_ms()),
+            now_ms - options.lookback_ms,
+            model.forget,
+        ),
+        TopicFeed(sources.kafka, topics.limits, take_limits, on_restart=limits.begin_again),
+        TopicFeed(sources.kafka, topics.dead_letters, take_dead_letters, now_ms - DEAD_LETTERS_MS),
+    ]
+    background: list[Any] = [*feeds, week, health]
+    for each in background:
+        each.start()
+    try:
+        yield Facts(
+            model,
+            limits,
+            dead_letters,
+            week,
+            tables,
+            health,
+            sources.quota,
+            topics.decisions,
+            feeds,
+            sources.tenants,
+        )
+    finally:
+        for each in background:
+            each.stop()
+
+
+class ConsoleServer:
+    """The application on a port; `url` is where it answers. Port 0 takes a free one. Raises ConsoleError."""
+
+    def __init__(self, facts: Facts, options: ConsoleOptions) -> None:
+        check_address(options)
+        family = socket.AF_INET6 if ":" in options.address else socket.AF_INET
+        try:
+            self._socket = socket.create_server((options.address, options.port), family=family)
+        except OSError as error:
+            raise ConsoleError(
+                f"can't listen on {options.address}:{options.port} ({_reason(error)}); --port 0 takes a free one"
+            ) from None
+        host = f"[{options.address}]" if ":" in options.address else options.address
+        self.url = f"http://{host}:{self._socket.getsockname()[1]}/"
+        self._closing = Event()
+        hosts = (*LOOPBACK_HOSTS, host)
+        settings: dict[str, Any] = {"loop": "asyncio", "ws": "none", "lifespan": "off", "proxy_headers": False}
+        self._server = _Server(
+            uvicorn.Config(
+                create_app(facts, options.token, closing=self._closing, hosts=hosts),
+                http=ReadDeadline,
+                timeout_keep_alive=30,
+                timeout_graceful_shutdown=SHUTDOWN_S,
+                limit_concurrency=MAX_CONNECTIONS,
+                server_header=False,
+                headers=[("Server", "sluice")],
+                log_config=None,
+                log_level="error",
+                access_log=False,
+                **settings,
+            ),
+            self._closing,
+        )
+
+    def serve(self) -> None:
+        """Serve until `stop`, or until SIGINT or SIGTERM."""
+        self._server.run(sockets=[self._socket])
+
+    def stop(self) -> None:
+        """End `serve`; open streams end at once."""
+        self._closing.set()
+        self._server.should_exit = True
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which ends the streams of events when a signal ends it, and then the process ends in peace."""
+
+    def __init__(self, config: uvicorn.Config, closing: Event) -> None:
+        super().__init__(config)
+        self._closing = closing
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Called for SIGINT and SIGTERM. uvicorn would raise the signal again at the end; a clean end is exit 0."""
+        self._closing.set()
+        super().handle_exit(sig, frame)
+        self._captured_signals.clear()
+
+
+def _reason(error: OSError) -> str:
+    """The system's words alone; socket.create_server adds the address in Python's notation to its own errors."""
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

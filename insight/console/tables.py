@@ -1,0 +1,147 @@
+"""What the console asks of the Delta tables: minutes throttled in seven days, one decision, quota changes."""
+
+import logging
+from collections import Counter as Tally
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from time import monotonic
+from typing import Any
+
+from sluice.insight.errors import QueryError
+from sluice.insight.live import CounterKey
+from sluice.insight.reports.explain import decision_by_id
+from sluice.insight.reports.tables import Tables as ReportTables
+from sluice.insight.sql import run_query
+from sluice.kafka_io.background import BackgroundThread
+from sluice.sinks.errors import QuotasTableError
+from sluice.sinks.tables.quotas import QuotaChange, QuotasTable
+from sluice.state.quotas.kinds import QuotaKind
+
+log = logging.getLogger("sluice.console")
+
+DAYS = 7
+REFRESH_S = 60.0
+SETTLED = timedelta(hours=1)
+"""The audit query may write decisions of a day for a while after its end."""
+
+MOST_COUNTERS = 100_000
+MOST_CHANGES = 200
+STOP_S = 1.0
+
+_MOST_MINUTES = 24 * 60
+"""A longer wait counts as this one, in minutes."""
+
+_KINDS = {kind.value: kind for kind in QuotaKind}
+
+_MINUTES = """
+SELECT quota, user, client_id, topic, partition, count(DISTINCT minute) AS minutes
+FROM (
+  SELECT quota, user, client_id, topic, partition,
+    unnest(range(at_ms / 60000, least((at_ms + ms - 1) / 60000, at_ms / 60000 + {most}) + 1)) AS minute
+  FROM (
+    SELECT timestamp_ms AS at_ms, w['ms'] AS ms, w['quota'] AS quota, w['entity']['user'] AS user,
+      w['entity']['client_id'] AS client_id, w['entity']['topic'] AS topic, w['entity']['partition'] AS partition
+    FROM (SELECT timestamp_ms, unnest(throttled_by) AS w FROM decisions
+          WHERE date = DATE '{day}' AND array_length(throttled_by) > 0)
+    UNION ALL
+    SELECT at_ms, CASE WHEN c['quota'] = decided_by THEN longest_ms ELSE least(c['throttle_ms'], longest_ms) END AS ms,
+      c['quota'] AS quota, c['entity']['user'] AS user, c['entity']['client_id'] AS client_id,
+      c['entity']['topic'] AS topic, c['entity']['partition'] AS partition
+    FROM (SELECT timestamp_ms AS at_ms, mute_until_ms - timestamp_ms AS longest_ms, decided_by, unnest(charges) AS c
+          FROM decisions WHERE date = DATE '{day}' AND mute_until_ms > timestamp_ms AND throttled_by IS NULL)
+    WHERE c['throttle_ms'] > 0 AND c['mode'] IS NULL
+  )
+  WHERE ms > 0
+)
+GROUP BY quota, user, client_id, topic, partition ORDER BY minutes DESC LIMIT {most_counters}
+"""
+
+
+class Tables:
+    """Queries over the tables at these paths. Calls block; each raises QueryError if a table can't be read."""
+
+    def __init__(self, paths: Mapping[str, str], storage_options: Mapping[str, str]) -> None:
+        self._paths = paths
+        self._options = storage_options
+
+    def minutes_of(self, day: date) -> dict[CounterKey, int]:
+        """Minutes that are touched by the union of a counter's waits, by the decisions of one day."""
+        query = _MINUTES.format(day=day.isoformat(), most=_MOST_MINUTES, most_counters=MOST_COUNTERS)
+        found = {}
+        for quota, user, client_id, topic, partition, minutes in self._rows(query):
+            if (kind := _KINDS.get(quota)) is not None:
+                number = -1 if partition is None else partition
+                found[CounterKey(kind, False, user or "", client_id or "", topic, number)] = minutes
+        return found
+
+    def decision(self, decision_id: str) -> dict[str, Any] | None:
+        """The row of one decision; None if the table doesn't have it (yet)."""
+        tables = ReportTables(self._paths["decisions"], self._paths["quotas"], self._options)
+        return decision_by_id(tables, decision_id)
+
+    def quota_changes(self) -> list[QuotaChange]:
+        """The last changes of quotas, the newest first; at most MOST_CHANGES."""
+        changes = []
+        try:
+            for change in QuotasTable(self._paths["quotas"], self._options).history():
+                changes.append(change)
+                if len(changes) >= MOST_CHANGES:
+                    break
+        except QuotasTableError as error:
+            raise QueryError(str(error)) from error
+        return changes
+
+    def _rows(self, query: str) -> list[tuple[Any, ...]]:
+        return list(run_query(query, {"decisions": self._paths["decisions"]}, self._options))
+
+
+class WeekMinutes:
+    """Minutes throttled in the last DAYS days by counter, renewed in the background: today's every minute.
+
+    A day that is over for SETTLED is asked for once more, and then no more. A renewal takes at most a tenth of the time
+    between two. `trouble` says why there are no figures.
+    """
+
+    def __init__(self, tables: Tables) -> None:
+        self.minutes: Mapping[CounterKey, int] = {}
+        self.changes: list[QuotaChange] = []
+        self.trouble: str | None = "not read yet"
+        self._tables = tables
+        self._days: dict[date, dict[CounterKey, int]] = {}
+        self._settled: set[date] = set()
+        self._thread = BackgroundThread("console-tables", self._renew, REFRESH_S)
+
+    def start(self) -> None:
+        """Begin with the first renewal."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and wait a moment for it."""
+        self._thread.stop(STOP_S)
+
+    def _renew(self) -> None:
+        started_s = monotonic()
+        try:
+            self.changes = self._tables.quota_changes()
+        except QueryError as error:
+            log.info("no history of quotas: %s", error)
+        try:
+            self.renew(datetime.now(UTC))
+        except QueryError as error:
+            self.trouble = str(error)
+        self._thread.stopped.wait(9 * (monotonic() - started_s))
+
+    def renew(self, now: datetime) -> None:
+        """Read the days that are not settled, today among them; `now` is in UTC. Raises QueryError."""
+        wanted = [now.date() - timedelta(days=ago) for ago in range(DAYS)]
+        for day in wanted:
+            if day not in self._settled:
+                self._days[day] = self._tables.minutes_of(day)
+                if now - datetime.combine(day, time.min, UTC) >= timedelta(days=1) + SETTLED:
+                    self._settled.add(day)
+        self._days = {day: self._days[day] for day in wanted}
+        self._settled &= self._days.keys()
+        total: Tally[CounterKey] = Tally()
+        for minutes in self._days.values():
+            total.update(minutes)
+        self.minutes, self.trouble = dict(total.most_common(MOST_COUNTERS)), None

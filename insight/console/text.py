@@ -1,0 +1,89 @@
+"""Names and figures as people read them. Names come from events, so nothing in them may act on the page."""
+
+import math
+from datetime import UTC, datetime
+
+from sluice.state.quotas.kinds import Family, QuotaKind
+
+MOST_SHOWN = 120
+"""Characters of a name that a table shows."""
+
+NOTHING = "—"
+
+_PREFIXES = ("", "k", "M", "G", "T", "P")
+
+
+def visible(text: str) -> str:
+    r"""The text with escapes for what is not shown, or turns what is shown: controls, marks, surrogates.
+
+    >>> visible("al\u202eice\n"), visible("\ud800"), visible("straße 東京")
+    ('al\\u202eice\\n', '\\ud800', 'straße 東京')
+    """
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+
+
+def short(text: str, most: int = MOST_SHOWN) -> str:
+    """The visible text, cut in the middle if it is long.
+
+    >>> short("abcdefghij", most=5)
+    'ab…ij'
+    """
+    if len(text) <= most:
+        return visible(text)
+    return f"{visible(text[: most // 2])}…{visible(text[-(most // 2) :])}"
+
+
+def amount(kind: QuotaKind, value: float | None, *, per_s: bool = True) -> str:
+    """A rate in the unit of the quota, or an amount if not `per_s`.
+
+    >>> amount(QuotaKind.PRODUCER_BYTE_RATE, 1048576), amount(QuotaKind.REQUEST_PERCENTAGE, 12.34)
+    ('1.05 MB/s', '12.3 %')
+    >>> amount(QuotaKind.CONTROLLER_MUTATION_RATE, -60.0, per_s=False), amount(QuotaKind.CONSUMER_BYTE_RATE, None)
+    ('-60', '—')
+    """
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    slash = "/s" if per_s else ""
+    if kind.family is Family.REQUEST_TIME:
+        return f"{value:.3g} %" if abs(value) < 1000 else f"{value:.0f} %"
+    power = min(max(0, math.floor(math.log10(max(abs(value), 1.0)) / 3 + 0.0002)), len(_PREFIXES) - 1)
+    scaled, prefix = value / 1000.0**power, _PREFIXES[power]
+    unit = "" if kind.family is Family.MUTATIONS else "B"
+    number = f"{scaled:.3g}" if prefix or abs(scaled) < 100 else f"{scaled:.0f}"
+    return f"{number} {prefix}{unit}{slash}" if prefix or unit else f"{number}{slash}"
+
+
+def percent(share: float | None) -> str:
+    """A share of a limit.
+
+    >>> percent(0.8), percent(None), percent(12.0)
+    ('80 %', '—', '1200 %')
+    """
+    return NOTHING if share is None else f"{share * 100:.0f} %"
+
+
+def duration(ms: float) -> str:
+    """A time span in the unit that suits it.
+
+    >>> duration(0), duration(730), duration(12_000), duration(90_000), duration(7_300_000)
+    ('0 ms', '730 ms', '12.0 s', '1 min 30 s', '2 h 1 min')
+    """
+    if ms < 1000:
+        return f"{ms:.0f} ms"
+    seconds = ms / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, seconds = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds} s" if seconds else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"
+
+
+def moment(at_ms: int) -> str:
+    """A time in UTC, to the second.
+
+    >>> moment(1_767_225_612_345)
+    '2026-01-01 00:00:12'
+    """
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,27 @@
+"""The errors of console, reports, SQL and what-if."""
+
+from sluice.state.errors import SluiceError
+
+
+class QueryError(SluiceError):
+    """An SQL query over the Delta tables is wrong, or a table that it names can't be read."""
+
+
+class UsageUnknownError(SluiceError):
+    """There is no table of metrics yet, or it can't be read, so nobody knows what clients used."""
+
+
+class ConsoleError(SluiceError):
+    """The console can't start."""
+
+
+class TenantsFileError(SluiceError):
+    """The file that maps clients to tenants can't be used."""
+
+
+class SpanError(SluiceError):
+    """A time on the command line is none, or a span is empty."""
+
+
+class RecordingError(SluiceError):
+    """The recorded decisions can't be read, or don't say what a replay needs."""

@@ -1,0 +1,531 @@
+"""What clients do now, from the records of the decisions topic: a model of bounded size, with time as an argument.
+
+It keeps what the decisions say, and computes only what Kafka's own arithmetic makes of it while time passes: a rate
+whose samples have all left the windows is 0, and tokens come back at the limit.
+"""
+
+import math
+from array import array
+from collections import Counter as Tally
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from sluice.state.arithmetic.token_bucket import TokenBucket
+from sluice.state.decisions.request import MAX_APPLIED_WAITS, MAX_SHARES, MAX_TIMESTAMP_MS, Heartbeat
+from sluice.state.quotas.kinds import MAX_THROTTLE_MS, Family, QuotaKind, QuotaSettings, Window
+from sluice.state.shares.alive import is_late
+
+MINUTE_MS = 60_000
+HOUR_MINUTES = 60
+MAX_MINUTES_AHEAD = 24 * 60
+"""How much of a long wait is known ahead: the minutes of the last hour need no more."""
+
+POINTS = 60
+POINT_MS = 10_000
+"""A sparkline is the highest decided rate of each POINT_MS of the last POINTS of them."""
+
+SECONDS = 300
+"""How many of the last seconds are counted one by one."""
+
+FUTURE_MS = 60_000
+"""How far ahead of the present the time of an event counts; one that is further ahead counts as that."""
+
+_SHOWN = 300
+"""Characters that are kept of an id, a rung, an API and a gateway's name: pages show no more, and a forged record may
+have a megabyte of each."""
+
+_KINDS: dict[str, QuotaKind] = {kind.value: kind for kind in QuotaKind}
+_NAN = math.nan
+
+
+class Entity(msgspec.Struct, gc=False):
+    """The tags of a counter in a record."""
+
+    user: str = ""
+    client_id: str = ""
+    topic: str | None = None
+    partition: int = -1
+
+
+class Charge(msgspec.Struct, gc=False):
+    """A charge of a decision, in the units of its quota (docs/contracts.md)."""
+
+    quota: str
+    entity: Entity = msgspec.field(default_factory=Entity)
+    matched: str = "none"
+    limit: Annotated[float, Meta(gt=0)] | None = None
+    value: float = 0.0
+    rate: float | None = None
+    tokens: float | None = None
+    throttle_ms: int = 0
+    violated: bool = False
+    mode: str | None = None
+
+
+class AppliedWait(msgspec.Struct, gc=False):
+    """A wait that the gateway applied in line: what was left of it at the time of the event."""
+
+    quota: str
+    entity: Entity
+    ms: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class Decision(msgspec.Struct, gc=False):
+    """The fields of a decision that the console shows."""
+
+    decision_id: str
+    timestamp_ms: Annotated[int, Meta(ge=0, le=MAX_TIMESTAMP_MS)]
+    verdict: Literal["ALLOW", "THROTTLE", "REJECT"]
+    request_id: str = ""
+    user: str | None = None
+    client_id: str | None = None
+    api: str = ""
+    gateway: str | None = None
+    instance: str | None = None
+    throttle_time_ms: int = 0
+    mute_until_ms: int | None = None
+    decided_by: str | None = None
+    charges: list[Charge] = []
+    quota_version: int = 0
+    decided_at_ms: int = 0
+    throttled_by: Annotated[list[AppliedWait], Meta(max_length=MAX_APPLIED_WAITS)] | None = None
+    heartbeat: Heartbeat | None = None
+
+
+_DECISION = msgspec.json.Decoder(Decision)
+
+
+def read_decision(value: bytes | None) -> Decision:
+    """The decision in a record. Raises what msgspec does, and RecursionError, for a record that holds none."""
+    return _DECISION.decode(value or b"")
+
+
+class CounterKey(NamedTuple):
+    """A counter: its quota kind, its mode, and its tags, as a decision names them."""
+
+    kind: QuotaKind
+    shadow: bool
+    user: str
+    client_id: str
+    topic: str | None
+    partition: int
+
+    @property
+    def name_length(self) -> int:
+        """Characters of all names."""
+        return len(self.user) + len(self.client_id) + len(self.topic or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much the model keeps. Of counters the least recently charged go first."""
+
+    counters: int = 200_000
+    name_characters: int = 20_000_000
+    """Of all counters together: a name may have tens of thousands of characters."""
+    waits: int = 5_000
+    """Of the last waits, over all counters."""
+    recent: int = 2_000
+    """Of the last decisions with a wait or a refusal, as they were read."""
+    recent_bytes: int = 16 * 1024 * 1024
+    gateways: int = 500
+
+
+class Wait(NamedTuple):
+    """A wait as it was decided, or applied in line by a gateway."""
+
+    key: CounterKey
+    timestamp_ms: int
+    wait_ms: int
+    in_line: bool
+    decision_id: str
+    api: str
+    gateway: str | None
+    rate: float | None
+    limit: float | None
+
+
+class CounterState:
+    """What the decisions said last about one counter. Times are epoch milliseconds, by the events' clocks."""
+
+    __slots__ = (
+        "_base",
+        "_minutes",
+        "_point",
+        "_points",
+        "at_ms",
+        "decision_id",
+        "key",
+        "limit",
+        "matched",
+        "rate",
+        "tokens",
+        "until_ms",
+    )
+
+    def __init__(self, key: CounterKey) -> None:
+        self.key = key
+        self.at_ms = 0
+        self.matched = "none"
+        self.limit: float | None = None
+        self.rate: float | None = None
+        self.tokens: float | None = None
+        self.until_ms = 0
+        self.decision_id = ""
+        self._minutes = 0  # bit i: minute _base + i has a part of a wait
+        self._base = 0
+        self._point = -1  # the number of the newest point
+        self._points: array[float] | None = None
+
+    def charge(self, charge: Charge, at_ms: int, decision_id: str) -> None:
+        """Take over what a decision says. One that is older than the last adds only to the sparkline."""
+        rate = charge.rate
+        if rate is not None:
+            self._draw(rate, at_ms)
+        if at_ms < self.at_ms:
+            return
+        self.at_ms = at_ms
+        self.matched, self.limit, self.rate, self.tokens = charge.matched[:_SHOWN], charge.limit, rate, charge.tokens
+        self.decision_id = decision_id[:_SHOWN]
+
+    def wait(self, at_ms: int, wait_ms: int) -> None:
+        """Count a wait from `at_ms` on."""
+        first, last = at_ms // MINUTE_MS, (at_ms + wait_ms - 1) // MINUTE_MS
+        last = min(last, first + MAX_MINUTES_AHEAD)
+        if not self._minutes:
+            self._base = first
+        elif first < self._base:
+            if first < self._base - HOUR_MINUTES:
+                return  # longer ago than anybody asks
+            self._minutes <<= self._base - first
+            self._base = first
+        elif first - self._base > 2 * HOUR_MINUTES:
+            self._minutes >>= first - HOUR_MINUTES - self._base
+            self._base = first - HOUR_MINUTES
+        self._minutes |= ((1 << (last - first + 1)) - 1) << (first - self._base)
+
+    def throttled_minutes(self, now_ms: int) -> int:
+        """How many of the last 60 minutes, the one that runs included, have a part of a wait."""
+        if not self._minutes:
+            return 0
+        newest = now_ms // MINUTE_MS - self._base
+        if newest < 0:
+            return 0
+        oldest = max(0, newest - HOUR_MINUTES + 1)
+        return ((self._minutes >> oldest) & ((1 << (newest - oldest + 1)) - 1)).bit_count()
+
+    def wait_ms(self, now_ms: int) -> int:
+        """What is left of the last wait."""
+        return max(0, self.until_ms - now_ms)
+
+    def points(self, now_ms: int) -> list[float]:
+        """The highest decided rate of each POINT_MS, the oldest first; NaN where nothing was decided."""
+        if self._points is None:
+            return [_NAN] * POINTS
+        newest = max(now_ms // POINT_MS, self._point)
+        wanted = range(newest - POINTS + 1, newest + 1)
+        oldest = self._point - POINTS
+        return [self._points[number % POINTS] if oldest < number <= self._point else _NAN for number in wanted]
+
+    def _draw(self, rate: float, at_ms: int) -> None:
+        number = at_ms // POINT_MS
+        points = self._points
+        if points is None:
+            points = self._points = array("f", [_NAN]) * POINTS
+            self._point = number
+        ahead = number - self._point
+        if ahead > 0:
+            for skipped in range(self._point + 1, number + 1) if ahead < POINTS else range(POINTS):
+                points[skipped % POINTS] = _NAN
+            self._point = number
+        elif ahead <= -POINTS:
+            return
+        index = number % POINTS
+        if not points[index] >= rate:  # NaN is neither
+            points[index] = rate
+
+
+class Usage:
+    """What is left of the decided figures when time has passed, in Kafka's arithmetic."""
+
+    def __init__(self, settings: QuotaSettings) -> None:
+        self._client_span_ms = _span_ms(settings.client_window)
+        self._controller_span_ms = _span_ms(settings.controller_window)
+        self._controller_window = settings.controller_window
+
+    def rate(self, counter: CounterState, now_ms: int) -> float | None:
+        """The rate as last decided; 0 when all windows that were open then are over; None if decisions had none.
+
+        In between the true rate is lower than this one, by as much as only the job knows.
+        """
+        mutations = counter.key.kind.family is Family.MUTATIONS
+        span_ms = self._controller_span_ms if mutations else self._client_span_ms
+        return 0.0 if counter.rate is not None and now_ms - counter.at_ms >= span_ms else counter.rate
+
+    def tokens(self, counter: CounterState, now_ms: int) -> float | None:
+        """The tokens now: they come back at the limit, up to the burst (KIP-599). None for other quotas."""
+        if counter.tokens is None or counter.limit is None:
+            return counter.tokens
+        bucket = TokenBucket(counter.tokens, counter.at_ms)
+        return bucket.measure(counter.limit, self._controller_window, max(now_ms, counter.at_ms))
+
+    def share(self, counter: CounterState, now_ms: int) -> float | None:
+        """The rate as a share of the limit; None without a limit or a rate."""
+        rate = self.rate(counter, now_ms)
+        return None if rate is None or counter.limit is None else rate / counter.limit
+
+    def shares(self, counters: Sequence[CounterState], now_ms: int) -> list[float]:
+        """The share of each of many counters; NaN where `share` gives None."""
+        all_open_ms = now_ms - min(self._client_span_ms, self._controller_span_ms)
+        return [
+            rate / limit
+            if counter.at_ms > all_open_ms
+            and (limit := counter.limit) is not None
+            and (rate := counter.rate) is not None
+            else _NAN
+            if (share := self.share(counter, now_ms)) is None
+            else share
+            for counter in counters
+        ]
+
+    def remaining(self, counter: CounterState, now_ms: int) -> float | None:
+        """What is left of the limit: tokens, or what the rate may still grow by. None without a limit or a rate."""
+        if counter.limit is None:
+            return None
+        if counter.tokens is not None:
+            return self.tokens(counter, now_ms)
+        rate = self.rate(counter, now_ms)
+        return None if rate is None else max(0.0, counter.limit - rate)
+
+
+def _span_ms(window: Window) -> int:
+    return window.samples * window.window_ms
+
+
+class Second(msgspec.Struct):
+    """What was read in one second."""
+
+    at_s: int
+    verdicts: dict[str, int] = {}
+    heartbeats: int = 0
+    lag_ms: int = 0
+    """The greatest age of an event when its decision was read."""
+
+    @property
+    def decisions(self) -> int:
+        """All decisions but those of heartbeats."""
+        return sum(self.verdicts.values())
+
+
+class GatewaySeen(NamedTuple):
+    """The newest heartbeat of a gateway's process."""
+
+    name: str
+    instance: str
+    at_ms: int
+    read_ms: int
+    heartbeat: Heartbeat
+
+
+@dataclass
+class _Recent:
+    """The last decisions with a wait or a refusal, by id, within bounds of number and bytes."""
+
+    count: int
+    limit_bytes: int
+    records: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
+    size: int = 0
+
+    def add(self, decision_id: str, value: bytes) -> None:
+        self.size += len(value) - len(self.records.pop(decision_id, b""))
+        self.records[decision_id] = value
+        while len(self.records) > self.count or self.size > self.limit_bytes:
+            _, removed = self.records.popitem(last=False)
+            self.size -= len(removed)
+
+
+class LiveModel:
+    """Feed it every record of the decisions topic. Thread-safe.
+
+    `evicted` counts counters that were forgotten because there were more than `bounds` allows, `unreadable` records
+    that hold no decision. `total` counts decisions by verdict.
+    """
+
+    def __init__(self, settings: QuotaSettings | None = None, bounds: Bounds | None = None) -> None:
+        self.usage = Usage(settings or QuotaSettings())
+        self.bounds = bounds or Bounds()
+        self.evicted = 0
+        self.unreadable = 0
+        self.total: Tally[str] = Tally()
+        self.changes = 0
+        """Grows with every record that was read."""
+        self.lock = RLock()
+        self._characters = 0
+        self._counters: OrderedDict[CounterKey, CounterState] = OrderedDict()
+        self._waits: deque[Wait] = deque(maxlen=self.bounds.waits)
+        self._recent = _Recent(self.bounds.recent, self.bounds.recent_bytes)
+        self._seconds: deque[Second] = deque(maxlen=SECONDS)
+        self._gateways: OrderedDict[tuple[str, str], GatewaySeen] = OrderedDict()
+
+    @property
+    def known(self) -> int:
+        """The number of counters."""
+        return len(self._counters)
+
+    def take(self, value: bytes | None, now_ms: int) -> None:
+        """Take over a record that is read at `now_ms`. One that holds no decision is counted, and changes nothing."""
+        self.take_all((value,), now_ms)
+
+    def take_all(self, values: Iterable[bytes | None], now_ms: int) -> None:
+        """Take over records that are read at `now_ms`."""
+        with self.lock:
+            for value in values:
+                self.changes += 1
+                try:
+                    decision = read_decision(value)
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    self.unreadable += 1
+                    continue
+                self._take(decision, value or b"", now_ms)
+
+    def counters(self) -> list[CounterState]:
+        """All counters, the least recently charged first. Read them while you hold `lock`."""
+        return list(self._counters.values())
+
+    def counter(self, key: CounterKey) -> CounterState | None:
+        """One counter."""
+        return self._counters.get(key)
+
+    def waits(self, keys: Iterable[CounterKey] | None = None) -> Iterator[Wait]:
+        """The last waits, of these counters or of all, the newest first."""
+        wanted = None if keys is None else set(keys)
+        with self.lock:
+            found = list(self._waits)
+        return (wait for wait in reversed(found) if wanted is None or wait.key in wanted)
+
+    def recent(self, decision_id: str) -> bytes | None:
+        """The record of one of the last decisions with a wait or a refusal; None if it isn't kept."""
+        with self.lock:
+            return self._recent.records.get(decision_id)
+
+    def seconds(self, now_ms: int) -> list[Second]:
+        """The last SECONDS seconds before the one that runs, the oldest first; those without decisions included."""
+        with self.lock:
+            known = {second.at_s: second for second in self._seconds}
+        now_s = now_ms // 1000
+        return [known.get(at_s) or Second(at_s) for at_s in range(now_s - SECONDS, now_s)]
+
+    def gateways(self) -> list[GatewaySeen]:
+        """The newest heartbeat of each process of a gateway, by name."""
+        with self.lock:
+            return sorted(self._gateways.values(), key=lambda seen: (seen.name, seen.instance))
+
+    def forget(self) -> None:
+        """Begin anew, as after the topic was deleted and made again."""
+        with self.lock:
+            self._counters.clear()
+            self._characters = 0
+            self._waits.clear()
+            self._gateways.clear()
+
+    def _take(self, decision: Decision, value: bytes, now_ms: int) -> None:
+        at_ms = min(decision.timestamp_ms, now_ms + FUTURE_MS)
+        second = self._second(now_ms // 1000)
+        second.lag_ms = max(second.lag_ms, now_ms - at_ms)
+        if decision.heartbeat is not None:
+            second.heartbeats += 1
+            self._take_heartbeat(decision, decision.heartbeat, at_ms, now_ms)
+            return
+        self.total[decision.verdict] += 1
+        second.verdicts[decision.verdict] = second.verdicts.get(decision.verdict, 0) + 1
+        in_line = decision.throttled_by is not None
+        for charge in decision.charges:
+            counter = self._charged(charge, at_ms, decision)
+            if counter is not None and not in_line and not counter.key.shadow:
+                self._wait(counter, at_ms, _decided_wait_ms(decision, charge), decision, in_line=False)
+        for wait in decision.throttled_by or ():
+            counter = self._of(wait.quota, wait.entity, shadow=False)
+            if counter is not None:
+                self._wait(counter, at_ms, min(wait.ms, MAX_THROTTLE_MS), decision, in_line=True)
+        if decision.throttled_by or decision.throttle_time_ms or decision.verdict != "ALLOW":
+            self._recent.add(decision.decision_id, value)
+
+    def _charged(self, charge: Charge, at_ms: int, decision: Decision) -> CounterState | None:
+        counter = self._of(charge.quota, charge.entity, shadow=charge.mode == "shadow")
+        if counter is not None:
+            counter.charge(charge, at_ms, decision.decision_id)
+        return counter
+
+    def _of(self, quota: str, entity: Entity, *, shadow: bool) -> CounterState | None:
+        """The counter, new if need be, which is now the most recently charged. None for a quota that nobody knows."""
+        kind = _KINDS.get(quota)
+        if kind is None:
+            return None
+        key = CounterKey(kind, shadow, entity.user, entity.client_id, entity.topic, entity.partition)
+        counter = self._counters.get(key)
+        if counter is not None:
+            self._counters.move_to_end(key)
+            return counter
+        counter = self._counters[key] = CounterState(key)
+        self._characters += key.name_length
+        while len(self._counters) > self.bounds.counters or (
+            self._characters > self.bounds.name_characters and len(self._counters) > 1
+        ):
+            oldest, _ = self._counters.popitem(last=False)
+            self._characters -= oldest.name_length
+            self.evicted += 1
+        return counter
+
+    def _wait(self, counter: CounterState, at_ms: int, wait_ms: int, decision: Decision, *, in_line: bool) -> None:
+        """A later decided wait replaces one before; of those applied in line the one that ends last counts."""
+        if wait_ms <= 0:
+            if not in_line and at_ms >= counter.at_ms:
+                counter.until_ms = 0
+            return
+        until_ms = at_ms + wait_ms
+        counter.until_ms = max(counter.until_ms, until_ms) if in_line else until_ms
+        counter.wait(at_ms, wait_ms)
+        self._waits.append(
+            Wait(
+                counter.key,
+                at_ms,
+                wait_ms,
+                in_line,
+                decision.decision_id[:_SHOWN],
+                decision.api[:_SHOWN],
+                decision.gateway and decision.gateway[:_SHOWN],
+                counter.rate,
+                counter.limit,
+            )
+        )
+
+    def _take_heartbeat(self, decision: Decision, heartbeat: Heartbeat, at_ms: int, now_ms: int) -> None:
+        key = (decision.gateway or "", decision.instance or "")
+        known = self._gateways.get(key)
+        if known is not None and is_late(at_ms, known.at_ms):
+            return
+        del heartbeat.shares[MAX_SHARES:]  # an event may have no more; a forged record might
+        self._gateways[key] = GatewaySeen(*key, at_ms, now_ms, heartbeat)
+        self._gateways.move_to_end(key)
+        while len(self._gateways) > self.bounds.gateways:
+            self._gateways.popitem(last=False)
+
+    def _second(self, now_s: int) -> Second:
+        if not self._seconds or self._seconds[-1].at_s < now_s:
+            self._seconds.append(Second(now_s))
+        return self._seconds[-1]
+
+
+def _decided_wait_ms(decision: Decision, charge: Charge) -> int:
+    """How long the counter waits from the event on: that of the quota that decided may differ from its charge's."""
+    longest_ms = 0 if decision.mute_until_ms is None else decision.mute_until_ms - decision.timestamp_ms
+    longest_ms = max(0, min(longest_ms, MAX_THROTTLE_MS))
+    if charge.quota == decision.decided_by and charge.throttle_ms:
+        return longest_ms
+    return max(0, min(charge.throttle_ms, longest_ms))

@@ -1,0 +1,86 @@
+"""What each counter was charged minute by minute in the last quarter of an hour, from the table `quota_metrics`."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from sluice.insight.errors import UsageUnknownError
+from sluice.state.quotas.kinds import QuotaKind
+
+SPAN = timedelta(minutes=15)
+_MINUTE_S = 60
+_NEWEST = "max.last_timestamp_ms"
+"""What the table's log calls the greatest value of that column in a file."""
+
+
+class Usage(NamedTuple):
+    """What a counter was charged in one minute, or in one window of the table if that is longer."""
+
+    user: str
+    """"" where the counter has no user, like `client_id`."""
+    client_id: str
+    topic: str | None
+    partition: int
+    start: datetime
+    mode: str | None
+    """None for enforced quotas; a shadow quota counts the same requests once more."""
+    rate: float
+    """bytes/s, percent or mutations/s, over the whole minute."""
+
+
+class RecentUsage:
+    """The usage of the last SPAN before `now` by event time; needs no Java."""
+
+    def __init__(self, path: str, storage_options: Mapping[str, str], now: datetime) -> None:
+        """Open the table of metrics. Raises UsageUnknownError if there is none, or it can't be read."""
+        self._path = path
+        self._since = now - SPAN
+        try:
+            self._table = DeltaTable(path, storage_options=dict(storage_options))
+        except TableNotFoundError:
+            raise UsageUnknownError(f"no usage is recorded yet in {path}") from None
+        except Exception as error:  # deltalake raises no narrower class than this one
+            raise self._unreadable(error) from error
+
+    def recorded_until(self) -> datetime | None:
+        """The event time of the newest charge in the table, from its log alone; None while the table is empty.
+
+        Raises UsageUnknownError.
+        """
+        try:
+            files = self._table.get_add_actions(flatten=True)
+            newest = list(files[_NEWEST].to_pylist()) if _NEWEST in files.schema.names else []
+        except Exception as error:  # as above
+            raise self._unreadable(error) from error
+        newest_ms = max((value for value in newest if value is not None), default=None)
+        return None if newest_ms is None else datetime.fromtimestamp(newest_ms / 1000, UTC)
+
+    def of(self, kind: QuotaKind) -> list[Usage]:
+        """What each counter of this kind was charged. Raises UsageUnknownError."""
+        try:
+            names = {field.name for field in self._table.schema().fields}
+            columns = ["user", "client_id", "topic", "partition", "window_start", "window_s", "value"]
+            columns += ["mode"] if "mode" in names else []
+            found = self._table.scan(
+                columns=columns,
+                predicate=f"quota = '{kind.value}' AND date >= DATE '{self._since:%Y-%m-%d}'"
+                f" AND window_start >= TIMESTAMP '{self._since:%Y-%m-%dT%H:%M:%S}Z'",
+            ).read_all()
+            values = [found[name].to_pylist() for name in columns]
+            rows = list(zip(*values, *([] if "mode" in names else [[None] * found.num_rows]), strict=True))
+        except Exception as error:  # arro3 raises no narrower class either
+            raise self._unreadable(error) from error
+        totals: dict[tuple[str, str, str | None, int, datetime, str | None], float] = {}
+        for user, client_id, topic, partition, window_start, window_s, value, mode in rows:
+            length_s = max(window_s, _MINUTE_S)
+            start = datetime.fromtimestamp(window_start.timestamp() // length_s * length_s, UTC)
+            key = (user or "", client_id or "", topic, -1 if partition is None else partition, start, mode)
+            totals[key] = totals.get(key, 0.0) + (value or 0.0) / length_s
+        return [Usage(*key, rate) for key, rate in totals.items()]
+
+    def _unreadable(self, error: Exception) -> UsageUnknownError:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return UsageUnknownError(f"the table {self._path} can't be read ({reason:.200})")

@@ -1,0 +1,140 @@
+"""Why a request was answered as it was: its decision, every charge, and the quota change behind each limit."""
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from sluice.insight.reports.span import to_ms
+from sluice.insight.reports.tables import Tables, literal
+from sluice.sinks.errors import QuotasTableError
+from sluice.sinks.tables.quotas import QuotaRow, QuotasTable
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import Mode, QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.resolution import Rung, ladder, topic_ladder
+
+_DECISION_ID = re.compile(r"(.+)-(\d{1,10})-(\d{1,18})", re.DOTALL)
+"""`topic-partition-offset` of the request; the topic may have dashes and digits of its own."""
+
+_KINDS = {kind.value: kind for kind in QuotaKind}
+
+_LOOK_BACK_MS = (0, 3_600_000, 86_400_000, 604_800_000, 315_360_000_000)
+"""How far back a search for the newest rows goes, step by step: it ends with the first step that has enough."""
+
+
+class Limit(NamedTuple):
+    """The quota behind a charge: who set it and when, and what it was before; `old` is None if there was none.
+
+    `version` is the version of the quotas table that set it, None if the table's history doesn't say.
+    """
+
+    row: QuotaRow
+    version: int | None
+    old: QuotaEntry | None
+
+
+class Explained(NamedTuple):
+    """A decision as its row in the table, and for each of its charges the limit; None where there is none."""
+
+    decision: dict[str, Any]
+    limits: Sequence[Limit | None]
+    trouble: str | None
+    """Why the limits are not known, if the quotas can't be read."""
+
+
+def decision_by_id(tables: Tables, decision_id: str) -> dict[str, Any] | None:
+    """The row of a decision; None if the table has none. Raises QueryError.
+
+    The id names the record of the request, by which the files of the table can be skipped.
+    """
+    match = _DECISION_ID.fullmatch(decision_id)
+    if match is None:
+        return None
+    topic, partition, offset = match.groups()
+    source = (
+        f"source_topic = {literal(topic)} AND source_partition = {int(partition)} AND source_offset = {int(offset)}"
+    )
+    # The source of another spelling, such as one with leading zeros, is the same and the id is not.
+    found = tables.mappings(f"SELECT * FROM decisions WHERE {source} AND decision_id = {literal(decision_id)}")  # noqa: S608 - numbers and a quoted text
+    return found[0] if found else None
+
+
+def last_throttled(tables: Tables, user: str | None, client_id: str | None, at: datetime, count: int) -> list[str]:
+    """The ids of a client's last decisions before `at` that throttled it, newest first. Raises QueryError.
+
+    A decision throttles if it asks for a wait or refuses, or if its gateway applied a wait in line. None for the user
+    or the client-id means any.
+    """
+    names = {"user": user, "client_id": client_id}
+    whose = [f"{column} = {literal(name)}" for column, name in names.items() if name is not None]
+    waited = "(verdict <> 'ALLOW' OR throttle_time_ms > 0 OR cardinality(throttled_by) > 0)"
+    found: list[str] = []
+    at_ms = to_ms(at)
+    for newer_ms, older_ms in pairwise(_LOOK_BACK_MS):
+        span = f"timestamp_ms > {at_ms - older_ms} AND timestamp_ms <= {at_ms - newer_ms}"
+        conditions = " AND ".join([*whose, span, waited])
+        rows = tables.rows(
+            f"SELECT decision_id FROM decisions WHERE {conditions}"  # noqa: S608 - numbers and quoted texts
+            f" ORDER BY timestamp_ms DESC, source_offset DESC LIMIT {count - len(found)}"
+        )
+        found.extend(decision_id for (decision_id,) in rows)
+        if len(found) >= count:
+            break
+    return found
+
+
+def explain(tables: Tables, decision: dict[str, Any]) -> Explained:
+    """The decision with the limits of its charges, from the version of the quotas table that was in force."""
+    charges = decision["charges"] or []
+    try:
+        limits = _limits(QuotasTable(tables.quotas, tables.storage_options), decision, charges)
+    except QuotasTableError as error:
+        return Explained(decision, [None] * len(charges), str(error))
+    return Explained(decision, limits, None)
+
+
+def deciding(decision: dict[str, Any]) -> list[bool]:
+    """For each charge, whether its wait is the decision's: that of `decided_by` which asks for the longest."""
+    charges = decision["charges"] or []
+    of_quota = [
+        charge["throttle_ms"] or 0 if charge["quota"] == decision["decided_by"] and charge.get("mode") is None else -1
+        for charge in charges
+    ]
+    longest = max(of_quota, default=-1)
+    return [wait == longest and wait >= 0 for wait in of_quota]
+
+
+def _limits(table: QuotasTable, decision: dict[str, Any], charges: Iterable[dict[str, Any]]) -> list[Limit | None]:
+    version = decision["quota_version"]
+    if version is None:
+        return [None for _ in charges]
+    rows = {(row.entry.entity, row.entry.kind, row.entry.mode): row for row in table.rows(version)}
+    found = [rows.get(key) if (key := _quota_key(decision, charge)) else None for charge in charges]
+    changes = {id(row): _limit(table, row, version) for row in found if row is not None}
+    return [None if row is None else changes[id(row)] for row in found]
+
+
+def _quota_key(decision: dict[str, Any], charge: dict[str, Any]) -> tuple[QuotaEntity, QuotaKind, Mode] | None:
+    """The entity, kind and mode of the quota that gave the charge its limit; None without a limit."""
+    kind = _KINDS.get(charge["quota"])
+    if kind is None or charge["matched"] in (None, Rung.NONE):
+        return None
+    mode = Mode(charge.get("mode") or Mode.ENFORCE)
+    topic = (charge["entity"] or {}).get("topic")
+    if topic is not None:
+        names = dict(topic_ladder(topic))
+        return QuotaEntity(topic=names[charge["matched"]]), kind, mode
+    user, client_id = dict(ladder(decision["user"] or "", decision["client_id"] or ""))[charge["matched"]]
+    return QuotaEntity(user=user, client_id=client_id), kind, mode
+
+
+def _limit(table: QuotasTable, row: QuotaRow, in_force: int) -> Limit:
+    """The change that set the quota: the newest one in the table's log at the time that the row has."""
+    version = table.version_at(row.changed_at, in_force)
+    if version is None or version == 0:
+        return Limit(row, version, None)
+    key = (row.entry.entity, row.entry.kind, row.entry.mode)
+    before = {(entry.entity, entry.kind, entry.mode): entry for entry in table.entries(version - 1)}
+    return Limit(row, version, before.get(key))

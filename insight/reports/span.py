@@ -1,0 +1,88 @@
+"""Spans of event time, and times as people write them."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from sluice.insight.errors import SpanError
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_AGO = re.compile(r"(\d{1,6})([mhd])")
+_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+
+
+class Span(NamedTuple):
+    """Event times from `start_ms` to before `end_ms`, epoch milliseconds."""
+
+    start_ms: int
+    end_ms: int
+
+    @property
+    def length_ms(self) -> int:
+        """How long it is."""
+        return self.end_ms - self.start_ms
+
+    def condition(self) -> str:
+        """SQL for the events of this span. Files of other times are skipped by the statistics in the table's log.
+
+        There is no condition on `date`, which is the day of the decision: after an outage that may be any later day.
+        """
+        return f"timestamp_ms >= {self.start_ms} AND timestamp_ms < {self.end_ms}"
+
+
+def to_ms(at: datetime) -> int:
+    """Milliseconds since 1970.
+
+    >>> to_ms(datetime(1970, 1, 2, tzinfo=UTC))
+    86400000
+    """
+    return (at - _EPOCH) // timedelta(milliseconds=1)
+
+
+def from_ms(at_ms: int) -> datetime:
+    """The time in UTC.
+
+    >>> from_ms(86_400_000).isoformat()
+    '1970-01-02T00:00:00+00:00'
+    """
+    return _EPOCH + timedelta(milliseconds=at_ms)
+
+
+def read_time(text: str, now: datetime) -> datetime:
+    """A time in ISO 8601, a day, which begins at midnight, or as long before now; UTC unless it says otherwise.
+
+    Raises SpanError.
+
+    >>> noon = datetime(2026, 11, 22, 12, tzinfo=UTC)
+    >>> [read_time(text, noon).isoformat() for text in ("2026-11-02", "90m")]
+    ['2026-11-02T00:00:00+00:00', '2026-11-22T10:30:00+00:00']
+    """
+    try:
+        if ago := _AGO.fullmatch(text):
+            return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        at = datetime.fromisoformat(text)
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise SpanError(
+            f"{text!r} is no time; expected one such as 2026-11-02 or 2026-11-02T10:15Z, or 90m, 24h, 7d before now"
+        ) from None
+
+
+def read_span(start: str | None, end: str | None, *, now: datetime, default: timedelta) -> Span:
+    """The span between two texts; without an end until now, without a start `default` before the end.
+
+    Raises SpanError.
+
+    >>> noon = datetime(2026, 11, 22, 12, tzinfo=UTC)
+    >>> read_span("2026-11-22", "2026-11-22T13:00+01:00", now=noon, default=timedelta(days=1)).length_ms
+    43200000
+    """
+    until = now if end is None else read_time(end, now)
+    try:
+        since = until - default if start is None else read_time(start, now)
+    except OverflowError:
+        raise SpanError(f"--to {end} has no time {default.days} days before it; give --from too") from None
+    if since >= until:
+        raise SpanError(f"the span from {since.isoformat()} to {until.isoformat()} is empty; give --from before --to")
+    return Span(to_ms(since), to_ms(until))

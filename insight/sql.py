@@ -1,0 +1,179 @@
+"""Queries over the Delta tables in SQL, by DataFusion, which delta-rs has: no Java, and nothing can be changed."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.schema import StructType
+
+from sluice.insight.errors import QueryError
+
+_SAID = {
+    "requests": "1",
+    "withheld": "false",
+    "bytes": "NULL",
+    "request_time_ns": "NULL",
+    "network_time_ns": "0",
+    "mutations_charged": "NULL",
+}
+"""What the view needs of the events' `amounts`, and what stands for it where an event, or an older table, has none."""
+
+
+def usage_query(columns: Collection[str]) -> str:
+    """The view `usage`: a row for each event of clients, with what it was charged, each amount once.
+
+    Several counters may be charged for the same amount, so that of a quota the greatest counts: for topic quotas in
+    each topic-partition, whose sum is the request's bytes also for clients without any quota. Bytes that were withheld
+    were delivered to nobody. Request time and mutations of a client without any quota aren't charged: what the event
+    said stands for them. `columns` are those of the decisions table, and `amounts.` with those of its amounts.
+    """
+    said = {
+        name: f"coalesce(d.amounts['{name}'], {default})" if f"amounts.{name}" in columns else default
+        for name, default in _SAID.items()
+    }
+    checked = "AND NOT coalesce(amounts['validate_only'], false)" if "amounts.validate_only" in columns else ""
+    said["said_mutations"] = _SAID_MUTATIONS.format(not_validated=checked) if "amounts.mutations" in columns else ""
+    return _USAGE.format(**said)
+
+
+_USAGE = """
+SELECT to_timestamp_millis(d.timestamp_ms) AS time, d.date, d.user, d.client_id, d.api, d.gateway, d.verdict,
+  d.throttle_time_ms, {requests} AS requests,
+  coalesce(a.bytes_in, CASE WHEN d.api = 'Produce' THEN {bytes} END) AS bytes_in,
+  CASE WHEN NOT {withheld} THEN coalesce(a.bytes_out, CASE WHEN d.api = 'Fetch' THEN {bytes} END)
+       WHEN d.api = 'Fetch' THEN 0 END AS bytes_out,
+  coalesce(a.request_points, ({request_time_ns} + {network_time_ns}) / CAST(1e7 AS DOUBLE)) AS request_points,
+  coalesce(a.mutations, {mutations_charged}) AS mutations
+FROM decisions d LEFT JOIN (
+  SELECT date, decision_id,
+    sum(value) FILTER (WHERE quota = 'producer.byte.rate') AS bytes_in,
+    sum(value) FILTER (WHERE quota = 'consumer.byte.rate') AS bytes_out,
+    sum(value) FILTER (WHERE quota IN ('request_percentage', 'exempt-request-time')) AS request_points,
+    coalesce(
+      sum(value) FILTER (WHERE quota = 'controller_mutation_rate'), sum(value) FILTER (WHERE quota = 'said')
+    ) AS mutations
+  FROM (
+    SELECT date, decision_id, charge['quota'] AS quota, max(charge['value']) AS value
+    FROM (SELECT date, decision_id, unnest(charges) AS charge FROM decisions)
+    GROUP BY date, decision_id, charge['quota'], charge['entity']['topic'], charge['entity']['partition']
+    {said_mutations}
+  )
+  GROUP BY date, decision_id
+) a ON a.date = d.date AND a.decision_id = d.decision_id
+WHERE d.api IS DISTINCT FROM 'GatewayHeartbeat'
+"""
+
+_SAID_MUTATIONS = """
+    UNION ALL
+    SELECT date, decision_id, 'said' AS quota, CAST(said['partitions'] AS DOUBLE) AS value
+    FROM (
+      SELECT date, decision_id, unnest(amounts['mutations']) AS said FROM decisions
+      WHERE amounts['mutations'] IS NOT NULL {not_validated}
+    )
+"""
+
+_VIEWS = {"usage": ("decisions", usage_query)}
+"""View -> the table it reads, and its query for the columns of that."""
+
+_ADDS_ROWS = {"WRITE", "MERGE", "STREAMING UPDATE"}
+"""Delta's names of the operations that add rows; maintenance has others."""
+
+_NEWEST_COMMITS = 100
+
+
+class Rows:
+    """The rows of an answer, batch by batch, the names of their columns, and how many were given so far."""
+
+    def __init__(self, reader: pa.RecordBatchReader, failed: Callable[[Exception], QueryError]) -> None:
+        self.columns: list[str] = reader.schema.names
+        self.count = 0
+        self._reader = reader
+        self._failed = failed
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        """Each row in Python's types. Raises QueryError."""
+        try:
+            for batch in self._reader:
+                self.count += batch.num_rows
+                yield from zip(*(_in_microseconds(column).to_pylist() for column in batch.columns), strict=True)
+        except (pa.ArrowException, DeltaError, OSError, ValueError, OverflowError) as error:
+            raise self._failed(error) from error
+
+
+def run_query(query: str, paths: Mapping[str, str], storage_options: Mapping[str, str]) -> Rows:
+    """The answer to a query over the tables at these paths, by name. Raises QueryError for all else than a query."""
+    query = query.strip().rstrip(";")
+    engine, missing = _engine(query, paths, storage_options)
+
+    def failed(error: Exception) -> QueryError:
+        hint = f"; there is no table yet for {', '.join(missing)}" if missing else ""
+        return QueryError(f"the query fails: {' '.join(str(error).split()) or type(error).__name__}{hint}")
+
+    try:
+        if not query.lower().startswith("describe "):
+            # Only a query can be part of one: whatever would change a table, or write a file, is refused here.
+            engine.execute(f"SELECT 1 FROM (\n{query}\n) LIMIT 0")  # noqa: S608 - the query is the user's own
+        return Rows(pa.RecordBatchReader.from_stream(engine.execute(query)), failed)
+    except Exception as error:  # deltalake and arro3 raise no narrower class
+        raise failed(error) from error
+
+
+def tables_of(query: str, paths: Mapping[str, str]) -> set[str]:
+    """The tables among `paths` that the query may read: those whose name, or that of a view of theirs, is in it."""
+    said = query.lower()
+    return {table for table in paths if table in said} | {table for name, (table, _) in _VIEWS.items() if name in said}
+
+
+def last_written(paths: Iterable[str], storage_options: Mapping[str, str]) -> datetime | None:
+    """When rows were last added to any of these tables; None if never. Tables that can't be read don't count."""
+    times = [
+        commit["timestamp"]
+        for path in paths
+        for commit in _newest_commits(path, storage_options)
+        if commit.get("operation") in _ADDS_ROWS
+    ]
+    return datetime.fromtimestamp(max(times) / 1000, UTC) if times else None
+
+
+def _newest_commits(path: str, storage_options: Mapping[str, str]) -> list[dict[str, Any]]:
+    try:
+        return DeltaTable(path, storage_options=dict(storage_options)).history(_NEWEST_COMMITS)
+    except (DeltaError, OSError, ValueError):  # TableNotFoundError among them
+        return []
+
+
+def _engine(query: str, paths: Mapping[str, str], storage_options: Mapping[str, str]) -> tuple[QueryBuilder, list[str]]:
+    """The engine with the tables that the query may mean, and those of them that don't exist yet, with their paths."""
+    engine, missing, said = QueryBuilder(), [], query.lower()
+    columns: dict[str, list[str]] = {}
+    for name in sorted(tables_of(query, paths)):
+        path = paths[name]
+        try:
+            table = DeltaTable(path, storage_options=dict(storage_options))
+            engine.register(name, table)
+            columns[name] = _columns(table)
+        except TableNotFoundError:
+            missing.append(f"{name} ({path})")
+        except (DeltaError, OSError, ValueError) as error:
+            raise QueryError(f"the table {path} can't be read: {' '.join(str(error).split())}") from error
+    for name, (source, view) in _VIEWS.items():
+        if name in said and source in columns:
+            engine.execute(f"CREATE VIEW {name} AS {view(columns[source])}").read_all()
+    return engine, missing
+
+
+def _columns(table: DeltaTable) -> list[str]:
+    """The names of a table's columns, and those of a struct's fields after its name and a dot."""
+    fields = table.schema().fields
+    structs = [(field.name, field.type) for field in fields if isinstance(field.type, StructType)]
+    return [field.name for field in fields] + [f"{name}.{part.name}" for name, kind in structs for part in kind.fields]
+
+
+def _in_microseconds(column: pa.Array) -> pa.Array:
+    """Python's times have no nanoseconds."""
+    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+        return column.cast(pa.timestamp("us", column.type.tz), safe=False)
+    return column

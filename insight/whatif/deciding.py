@@ -1,0 +1,104 @@
+"""Deciding recorded requests: the functions of `plan`, `decide` and `combine` for one request at a time.
+
+Unlimited charges, shadow quotas and what is only reported are left out: they make nobody wait.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from sluice.state.arithmetic.charge import Charge, Outcome
+from sluice.state.arithmetic.columns import columns_of
+from sluice.state.arithmetic.counter import EntityCounters
+from sluice.state.decisions.charge_plan import MUTATION_APIS, plan_limited
+from sluice.state.decisions.decision import Decision, RequestHead, Verdict, combine, partial_decision
+from sluice.state.decisions.request import Request
+from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.kinds import QuotaSettings
+from sluice.state.quotas.resolution import Quotas
+from sluice.state.store.pages import at_rest
+
+FORGET_EVERY_MS = 600_000
+"""Counters at rest are looked for so often, in the time of the requests."""
+
+
+class Answer(NamedTuple):
+    """What a decision asks of a client: the verdict, the wait in ms, and the quota whose wait it is."""
+
+    verdict: Verdict
+    throttle_ms: int
+    decided_by: str | None
+
+
+ALLOWED = Answer(Verdict.ALLOW, 0, None)
+
+Outcomes = dict[Tags, list[Outcome]]
+"""What came of the charges of a request, by the tags of their counters."""
+
+
+class Decider:
+    """The counters of all requests decided so far, under one set of quotas."""
+
+    def __init__(self, quotas: Quotas, settings: QuotaSettings, idle_expiry_ms: int) -> None:
+        self._quotas = quotas
+        self._settings = settings
+        self._idle_expiry_ms = idle_expiry_ms
+        self._counters: dict[Tags, EntityCounters] = {}
+        self._forget_at_ms = 0
+
+    def decide(self, request: Request, now_ms: int) -> Answer:
+        """Charge the request at `now_ms`, epoch milliseconds, which need not be the time it was recorded at."""
+        outcomes = self.charge(request, now_ms)
+        for charged in outcomes.values():
+            for outcome in charged:
+                if outcome.wait_ms or any(outcome.refused):
+                    decision = self.decision(request, now_ms, outcomes)
+                    return Answer(decision.verdict, decision.throttle_time_ms, decision.decided_by)
+        return ALLOWED
+
+    def charge(self, request: Request, now_ms: int) -> Outcomes:
+        """Make the charges of the request that have a limit."""
+        if now_ms >= self._forget_at_ms:
+            self._forget(now_ms)
+        charges = plan_limited(request, self._quotas, self._settings)
+        return {
+            tags: self._counter(tags).charge_request(of_counter, now_ms, self._settings)
+            for tags, of_counter in _by_counter(charges).items()
+        }
+
+    def decision(self, request: Request, now_ms: int, outcomes: Outcomes) -> Decision:
+        """The decision that these outcomes lead to, without what it would only repeat or report."""
+        topics = [mutation.topic for mutation in request.mutations] if request.api in MUTATION_APIS else []
+        client = (request.user, request.client_id, request.api)
+        head = RequestHead("", "", *client, None, topics, request.purgatory_ms, [], self._quotas.version, now_ms)
+        partials = [partial_decision(charged, tags) for tags, charged in outcomes.items()]
+        return combine(head, now_ms, partials, self._settings)
+
+    def _counter(self, tags: Tags) -> EntityCounters:
+        counter = self._counters.get(tags)
+        if counter is None:
+            counter = self._counters[tags] = EntityCounters()
+        return counter
+
+    def _forget(self, now_ms: int) -> None:
+        """Forget the counters at rest, so that memory depends on the clients that are active, not on the span."""
+        self._forget_at_ms = now_ms + FORGET_EVERY_MS
+        if not self._counters:
+            return
+        columns = columns_of(self._counters.values())
+        times_ms = np.full(len(self._counters), now_ms)
+        resting = at_rest(columns, times_ms, self._idle_expiry_ms, self._settings).tolist()
+        for tags in [tags for tags, rests in zip(self._counters, resting, strict=True) if rests]:
+            del self._counters[tags]
+
+
+def _by_counter(charges: Sequence[tuple[Tags, Charge]]) -> dict[Tags, list[Charge]]:
+    """The charges grouped by their counter, in the order of `plan_charges`."""
+    if len(charges) == 1:
+        [(tags, charge)] = charges
+        return {tags: [charge]}
+    grouped: dict[Tags, list[Charge]] = {}
+    for tags, charge in charges:
+        grouped.setdefault(tags, []).append(charge)
+    return grouped

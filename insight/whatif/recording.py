@@ -1,0 +1,232 @@
+"""The recorded decisions of a span, out of the Delta table `decisions`, in the order in which they were decided."""
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from numpy.typing import NDArray
+
+from sluice.insight.errors import RecordingError
+from sluice.insight.reports.span import Span
+from sluice.insight.whatif.replay import Recorded
+from sluice.state.decisions.control import UNMUTE_API
+from sluice.state.decisions.decision import Verdict
+from sluice.state.decisions.request import HEARTBEAT_API, Mutation, Request, TopicPartition
+
+ORDER = ("decided_at_ms", "source_partition", "source_offset", "timestamp_ms")
+COLUMNS = (*ORDER, "user", "client_id", "api", "verdict", "throttle_time_ms", "throttled_by", "amounts")
+
+_MAX_ROWS = 200_000
+"""Rows of a file from which its row groups are read one by one."""
+
+_BATCH_ROWS = 20_000
+"""Rows that are made requests at once."""
+
+_NO_REQUESTS = (HEARTBEAT_API, UNMUTE_API)
+
+_FIRST = f"min.{ORDER[0]}"
+"""What the table's log calls the least value of that column in a file."""
+
+Integers = NDArray[np.int64]
+Chosen = Callable[[pa.Table], pa.Array]
+"""Which rows of a table are wanted: flags."""
+
+
+class Recording:
+    """The decisions of a span. The row groups that overlap in time are in memory together, and no others."""
+
+    def __init__(self, path: str, storage_options: Mapping[str, str], span: Span, chosen: Chosen | None = None) -> None:
+        """Open the table at `path`; of its rows only those that `chosen` flags. Raises RecordingError."""
+        self.rows = 0
+        self.without_amounts = 0
+        self._path, self._span, self._chosen = path, span, chosen
+        try:
+            table = DeltaTable(path, storage_options=dict(storage_options))
+            self._dataset: Any = table.to_pyarrow_dataset()
+            files = pa.table(table.get_add_actions(flatten=True)).select(["path", "num_records", _FIRST])
+        except TableNotFoundError:
+            raise RecordingError(f"no decisions are recorded yet in {path}") from None
+        except (DeltaError, OSError, ValueError, KeyError) as error:
+            raise self._unreadable(error) from error
+        if missing := [name for name in COLUMNS if name not in self._dataset.schema.names]:
+            raise RecordingError(
+                f"the table {path} has no column {missing[0]}: no release has written to it that can be replayed"
+            )
+        self._files = {row["path"]: row for row in files.to_pylist()}
+
+    def __iter__(self) -> Iterator[Recorded]:
+        """Each request, in the order in which the job decided it. Raises RecordingError."""
+        try:
+            for table in self._in_order():
+                for start in range(0, table.num_rows, _BATCH_ROWS):
+                    batch = table.slice(start, _BATCH_ROWS)
+                    self.rows += batch.num_rows
+                    self.without_amounts += batch["amounts"].null_count
+                    yield from _requests(batch)
+        except (pa.ArrowException, DeltaError, OSError) as error:
+            raise self._unreadable(error) from error
+
+    def _in_order(self) -> Iterator[pa.Table]:
+        """Tables of rows, in order, all of a micro-batch in one: what comes before every row that isn't read yet."""
+        held: pa.Table | None = None
+        for fragment, next_ms in self._fragments():
+            read = self._read(fragment)
+            ready, held = _divided(read if held is None else pa.concat_tables([held, read]), next_ms)
+            del read  # row groups are large: none is kept while its rows are replayed
+            if ready.num_rows:
+                yield _in_decided_order(ready)
+
+    def _fragments(self) -> Iterator[tuple[Any, int | None]]:
+        """Files and row groups by their first micro-batch, each with that of the next one."""
+        due: list[tuple[int, int, Any, bool]] = []
+        numbers = iter(range(2**62))
+
+        def add(first_ms: int | None, fragment: Any, whole: bool) -> None:
+            heapq.heappush(due, (first_ms or 0, next(numbers), fragment, whole))
+
+        for fragment in self._dataset.get_fragments(filter=_within(self._span)):
+            known = self._files.get(fragment.path, {})
+            add(known.get(_FIRST), fragment, (known.get("num_records") or _MAX_ROWS) < _MAX_ROWS)
+        while due:
+            first_ms, _, fragment, whole = heapq.heappop(due)
+            if not whole:
+                for group in fragment.split_by_row_group(filter=_within(self._span), schema=self._dataset.schema):
+                    statistics = group.row_groups[0].statistics or {}
+                    add(statistics.get(ORDER[0], {}).get("min", first_ms), group, True)
+                continue
+            yield fragment, due[0][0] if due else None
+
+    def _read(self, fragment: Any) -> pa.Table:
+        table = fragment.to_table(schema=self._dataset.schema, columns=list(COLUMNS), filter=_within(self._span))
+        return table if self._chosen is None or not table.num_rows else table.filter(self._chosen(table))
+
+    def _unreadable(self, error: Exception) -> RecordingError:
+        return RecordingError(f"the table {self._path} can't be read: {' '.join(str(error).split())[:300]}")
+
+
+def _divided(table: pa.Table, next_ms: int | None) -> tuple[pa.Table, pa.Table | None]:
+    """The rows before a micro-batch, and the others; None stands for the end of all."""
+    if next_ms is None:
+        return table, None
+    before = pc.less(table[ORDER[0]], next_ms)
+    rest = table.filter(pc.invert(before))
+    return table.filter(before), rest if rest.num_rows else None
+
+
+def _in_decided_order(table: pa.Table) -> pa.Table:
+    order = decided_order(*(table[name].to_numpy() for name in ORDER))
+    return table if (order[1:] > order[:-1]).all() else table.take(pa.array(order))
+
+
+def decided_order(decided_at_ms: Integers, partitions: Integers, offsets: Integers, times_ms: Integers) -> Integers:
+    """The positions of n rows in the order in which the job charged them: (n,) each -> (n,).
+
+    Micro-batch by micro-batch, which `decided_at_ms` names; within one as `pipeline.in_charge_order` has it: a
+    partition keeps its order, and partitions are merged by the newest event time seen in each.
+
+    >>> decided_order(*(np.array(rows) for rows in ([9, 9, 5], [1, 0, 0], [3, 8, 7], [40, 50, 90]))).tolist()
+    [2, 0, 1]
+    """
+    order: Integers = np.lexsort((offsets, partitions, decided_at_ms))
+    ordered_ms, decided_ms, of_partition = times_ms[order], decided_at_ms[order], partitions[order]
+    begins = np.ones(len(order), np.bool_)
+    begins[1:] = (decided_ms[1:] != decided_ms[:-1]) | (of_partition[1:] != of_partition[:-1])
+    groups = np.cumsum(begins)
+    # The running maximum of each group: the groups are lifted above each other, so that one pass finds it in all.
+    lift = groups * (int(times_ms.max()) - int(times_ms.min()) + 1)
+    newest_ms = np.maximum.accumulate(ordered_ms + lift) - lift
+    merged: Integers = order[np.lexsort((newest_ms, decided_ms))]
+    return merged
+
+
+def _within(span: Span) -> Any:
+    time_ms, api = ds.field("timestamp_ms"), ds.field("api")
+    return (time_ms >= span.start_ms) & (time_ms < span.end_ms) & ~api.isin(_NO_REQUESTS)
+
+
+def _requests(table: pa.Table) -> Iterator[Recorded]:
+    """The requests of a few rows."""
+    batch = table.combine_chunks().to_batches()[0]
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    amounts = columns["amounts"]
+    said = {field.name: part for field, part in zip(amounts.type, amounts.flatten(), strict=True)}
+    times_ms = columns["timestamp_ms"].to_pylist()
+    values: dict[str, list[Any]] = {name: _names(columns[name]) for name in ("api", "user", "client_id")}
+    values |= {name: _plain(said[name], default) for name, default in _PLAIN.items() if _has_any(said, name)}
+    for name, made in (("topic_partitions", TopicPartition), ("mutations", Mutation)):
+        if _has_any(said, name):
+            values[name] = _entries(said[name], made)
+    waits_ms = _waits_ms(columns["throttled_by"], columns["throttle_time_ms"])
+    refused = pc.equal(columns["verdict"], str(Verdict.REJECT)).to_pylist()
+    names = tuple(values)
+    for time_ms, wait_ms, was_refused, row in zip(
+        times_ms, waits_ms, refused, zip(*values.values(), strict=True), strict=True
+    ):
+        yield Recorded(time_ms, Request(**dict(zip(names, row, strict=True))), wait_ms, was_refused)
+
+
+_PLAIN: dict[str, Any] = {
+    "bytes": None,
+    "request_time_ns": None,
+    "network_time_ns": None,
+    "mutations_charged": None,
+    "api_version": None,
+    "validate_only": False,
+    "cluster_action": False,
+    "authenticating": False,
+    "purgatory_ms": 0,
+    "withheld": False,
+    "requests": 1,
+}
+"""The single values of `amounts`, with what stands for one that is absent."""
+
+
+def _has_any(said: Mapping[str, pa.Array], name: str) -> bool:
+    return name in said and said[name].null_count < len(said[name])
+
+
+def _names(column: pa.Array) -> list[str | None]:
+    """The names of a column, each made once: clients have many rows."""
+    encoded = column.dictionary_encode()
+    names = [*encoded.dictionary.to_pylist(), None]
+    return [names[index] for index in encoded.indices.fill_null(len(names) - 1).to_pylist()]
+
+
+def _plain(column: pa.Array, default: Any) -> list[Any]:
+    values: list[Any] = (column if default is None else column.fill_null(default)).to_pylist()
+    return values
+
+
+def _entries(column: pa.Array, made: type) -> list[list[Any]]:
+    """The structs of each row; none where the event said none."""
+    parts = dict(zip((field.name for field in column.type.value_type), column.flatten().flatten(), strict=True))
+    names = made.__struct_fields__  # type: ignore[attr-defined] # of msgspec's structs
+    values = [_names(parts[name]) if name == "topic" else _plain(parts[name], 0) for name in names]
+    entries = [made(*row) for row in zip(*values, strict=True)]
+    lengths = pc.list_value_length(column).fill_null(0).to_pylist()
+    found, start = [], 0
+    for length in lengths:
+        found.append(entries[start : start + length])
+        start += length
+    return found
+
+
+def _waits_ms(applied: pa.Array, decided: pa.Array) -> list[int]:
+    """The wait that each client was held by: the longest applied in line if its gateway does that, else the decided."""
+    waits_ms: list[int] = decided.fill_null(0).to_pylist()
+    if applied.null_count == len(applied):
+        return waits_ms
+    longest_ms = np.zeros(len(applied), np.int64)
+    waits = applied.flatten()
+    parts = dict(zip((field.name for field in applied.type.value_type), waits.flatten(), strict=True))
+    rows = pc.list_parent_indices(applied).to_numpy(zero_copy_only=False)
+    np.maximum.at(longest_ms, rows, parts["ms"].fill_null(0).to_numpy(zero_copy_only=False))
+    in_line = applied.is_valid().to_pylist()
+    pairs = zip(in_line, longest_ms.tolist(), waits_ms, strict=True)
+    return [applied_ms if charges_in_line else decided_ms for charges_in_line, applied_ms, decided_ms in pairs]

@@ -1,0 +1,174 @@
+"""The closed loop: recorded requests are decided again, and a client that is made to wait sends later.
+
+A request that was recorded at r is sent at
+
+    s = r + max(0, free now - free then)
+
+where a client is *free* when it has sent its last request and no wait of its holds it: *then* by what was recorded,
+*now* by what the replay decided. It keeps the time that it let pass by itself, and is never ahead of the recording.
+Where nobody waits, s = r.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from sluice.insight.whatif.deciding import Answer
+from sluice.state.decisions.decision import Verdict
+from sluice.state.decisions.request import MAX_APPLIED_MS, Request
+
+MAX_BACKLOG = 300_000
+"""Most requests that wait to be sent, of all clients together: it bounds the memory of a replay."""
+
+ClientName = tuple[str, str]
+"""User and client-id; "" where the event has none."""
+
+
+class Recorded(msgspec.Struct, gc=False):
+    """A recorded request, its time in epoch milliseconds, and how it was answered then.
+
+    `wait_ms` is the wait that its client was held by: the one that its gateway applied in line, else the decision's.
+    """
+
+    timestamp_ms: int
+    request: Request
+    wait_ms: int = 0
+    refused: bool = False
+
+    def client(self) -> ClientName:
+        """Whose request it is."""
+        return self.request.user or "", self.request.client_id or ""
+
+
+class Side(msgspec.Struct, gc=False):
+    """The requests of one client as they were sent, then or now: how many, and how they were answered.
+
+    `waited_ms` is the length of the union of its waits within the span. `throttled` counts requests with a wait,
+    refused ones among them.
+    """
+
+    requests: int = 0
+    throttled: int = 0
+    refused: int = 0
+    waited_ms: int = 0
+    muted_until_ms: int = 0
+    free_ms: int = 0
+
+    def add(self, requests: int, at_ms: int, wait_ms: int, refused: bool, end_ms: int) -> None:
+        """Count an event of this many requests that was answered with a wait of at most an hour.
+
+        >>> side = Side()
+        >>> for at_ms in (0, 500):  # two waits of a second each that overlap by half
+        ...     side.add(1, at_ms, 1000, False, end_ms=10_000)
+        >>> side.throttled, side.waited_ms, side.free_ms
+        (2, 1500, 1500)
+        """
+        self.requests += requests
+        self.free_ms = max(self.free_ms, at_ms)
+        if refused:
+            self.refused += requests
+        if wait_ms:
+            self.throttled += requests
+            until_ms = at_ms + min(wait_ms, MAX_APPLIED_MS)
+            self.waited_ms += max(0, min(until_ms, end_ms) - max(at_ms, self.muted_until_ms))
+            self.muted_until_ms = max(self.muted_until_ms, until_ms)
+            self.free_ms = max(self.free_ms, until_ms)
+
+
+class ClientReplay(msgspec.Struct, gc=False):
+    """What a client did then and would do now; `waits` counts the requests now throttled by the quota that did it."""
+
+    then: Side
+    now: Side
+    waits: dict[str, int]
+
+    @property
+    def unsent(self) -> int:
+        """Requests that were sent then and would not be now: they wait for their turn at the end of the span."""
+        return self.then.requests - self.now.requests
+
+
+class _Waiting(msgspec.Struct, gc=False):
+    """A recorded request that can't be sent yet, and when its client was free for it then."""
+
+    recorded: Recorded
+    free_then_ms: int
+
+
+class Replay:
+    """Decides recorded requests, taken in the order in which they were decided, at the times at which they come now."""
+
+    def __init__(self, decide: Callable[[Request, int], Answer], end_ms: int) -> None:
+        """`decide` answers a request at a time. Nothing is sent at or after `end_ms`.
+
+        `given_up` counts the requests that found MAX_BACKLOG others waiting, and are never sent.
+        """
+        self.clients: dict[ClientName, ClientReplay] = {}
+        self.given_up = 0
+        self._decide = decide
+        self._end_ms = end_ms
+        self._clock_ms = 0
+        self._backlogs: dict[ClientName, deque[_Waiting]] = {}
+        self._due: list[tuple[int, int, ClientName]] = []
+        self._taken = 0
+        self._waiting = 0
+
+    def take(self, recorded: Recorded) -> None:
+        """The next recorded request. Those whose turn comes before it are sent first."""
+        self._taken += 1
+        self._clock_ms = max(self._clock_ms, recorded.timestamp_ms)
+        if self._due and self._due[0][0] <= self._clock_ms:
+            self._send_due(self._clock_ms)
+        name = recorded.client()
+        client = self.clients.get(name)
+        if client is None:
+            client = self.clients[name] = ClientReplay(Side(), Side(), {})
+        free_then_ms = client.then.free_ms
+        requests, wait_ms = recorded.request.requests, recorded.wait_ms
+        client.then.add(requests, recorded.timestamp_ms, wait_ms, recorded.refused, self._end_ms)
+        backlog = self._backlogs.get(name)
+        if backlog is None and client.now.free_ms <= free_then_ms:
+            self._send(client, recorded, recorded.timestamp_ms)
+        elif self._waiting < MAX_BACKLOG:
+            self._waiting += 1
+            waiting = _Waiting(recorded, free_then_ms)
+            if backlog is None:
+                self._backlogs[name] = deque([waiting])
+                self._plan(name, client, waiting)
+            else:
+                backlog.append(waiting)
+        else:
+            self.given_up += requests
+
+    def finish(self) -> dict[ClientName, ClientReplay]:
+        """Send what comes before the end; what each client did then and would do now."""
+        self._send_due(self._end_ms - 1)
+        return self.clients
+
+    def _send_due(self, until_ms: int) -> None:
+        """Send the waiting requests whose turn has come, each client's in their order."""
+        while self._due and self._due[0][0] <= until_ms:
+            at_ms, _, name = heapq.heappop(self._due)
+            client, backlog = self.clients[name], self._backlogs[name]
+            self._waiting -= 1
+            self._send(client, backlog.popleft().recorded, at_ms)
+            if backlog:
+                self._plan(name, client, backlog[0], after_ms=at_ms)
+            else:
+                del self._backlogs[name]
+
+    def _plan(self, name: ClientName, client: ClientReplay, waiting: _Waiting, after_ms: int = 0) -> None:
+        """Find when the first request of a backlog is sent: as far behind the recording as its client is."""
+        behind_ms = max(0, client.now.free_ms - waiting.free_then_ms)
+        at_ms = max(waiting.recorded.timestamp_ms + behind_ms, after_ms)
+        heapq.heappush(self._due, (at_ms, self._taken, name))
+
+    def _send(self, client: ClientReplay, recorded: Recorded, at_ms: int) -> None:
+        request = recorded.request
+        answer = self._decide(request, at_ms)
+        client.now.add(request.requests, at_ms, answer.throttle_ms, answer.verdict is Verdict.REJECT, self._end_ms)
+        if answer.throttle_ms:
+            quota = answer.decided_by or ""
+            client.waits[quota] = client.waits.get(quota, 0) + request.requests

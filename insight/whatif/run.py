@@ -1,0 +1,146 @@
+"""Replays a span of the decisions table under several sets of quotas at once, in one process or several."""
+
+import multiprocessing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
+
+from sluice.insight.reports.span import Span
+from sluice.insight.whatif.advice import Advisor, Seen
+from sluice.insight.whatif.deciding import Decider
+from sluice.insight.whatif.independence import independent_by, rows_of
+from sluice.insight.whatif.recording import Recording
+from sluice.insight.whatif.replay import ClientName, ClientReplay, Replay
+from sluice.insight.whatif.whose import Part, Whose
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
+from sluice.state.quotas.resolution import Quotas
+
+MAX_PROCESSES = 8
+
+ResultT = TypeVar("ResultT")
+
+SeenByQuota = dict[tuple[QuotaEntity, QuotaKind], Seen]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to replay: the decisions of a span, once under each scenario, which is a list of quotas.
+
+    `only` names the clients that are asked for; None stands for all. A client-id of None stands for all of the user.
+    """
+
+    path: str
+    storage_options: Mapping[str, str]
+    span: Span
+    scenarios: Sequence[Sequence[QuotaEntry]]
+    quota: QuotaSettings
+    idle_expiry_ms: int
+    only: Collection[tuple[str, str | None]] | None = None
+    share: int = 0
+    shares: int = 1
+
+
+@dataclass
+class Replayed:
+    """What came of it: for each scenario, what every client did then and would do now.
+
+    `rows` is the number of decisions. Those `without_amounts` were free. `given_up` counts requests that were never
+    sent because too many others waited, for each scenario.
+    """
+
+    clients: list[dict[ClientName, ClientReplay]]
+    rows: int = 0
+    without_amounts: int = 0
+    given_up: list[int] = field(default_factory=list)
+
+
+def replay(task: Task, processes: int) -> Replayed:
+    """Replay in up to this many processes, if charges of different clients are independent. Raises RecordingError."""
+    part = independent_by(entry for entries in task.scenarios for entry in entries)
+    return _joined(in_shares(replay_share, task, part, processes))
+
+
+def in_shares(
+    work: Callable[[Task, Part | None], ResultT], task: Task, part: Part | None, processes: int
+) -> list[ResultT]:
+    """The results of `work` on each share of the requests, told apart by `part`, each in a process of its own."""
+    shares = min(processes, MAX_PROCESSES) if part is not None else 1
+    if shares == 1:
+        return [work(task, part)]
+    with ProcessPoolExecutor(shares, multiprocessing.get_context("spawn")) as pool:
+        tasks = [replace(task, share=share, shares=shares) for share in range(shares)]
+        return list(pool.map(work, tasks, [part] * shares))
+
+
+def replay_share(task: Task, part: Part | None) -> Replayed:
+    """Replay one share of the requests. Raises RecordingError."""
+    recording = recording_of(task, part)
+    replays = [
+        Replay(Decider(Quotas(entries), task.quota, task.idle_expiry_ms).decide, task.span.end_ms)
+        for entries in task.scenarios
+    ]
+    for recorded in recording:
+        for each in replays:
+            each.take(recorded)
+    clients = [_asked(each.finish(), task.only) for each in replays]
+    return Replayed(clients, recording.rows, recording.without_amounts, [each.given_up for each in replays])
+
+
+def rates_seen(task: Task, whose: Whose, kinds: Collection[QuotaKind], processes: int) -> SeenByQuota:
+    """What each entity's rates were in the span of the task, whatever its scenarios. Raises RecordingError."""
+    work = partial(_rates_of_share, whose, kinds)
+    return {key: seen for share in in_shares(work, task, whose.part, processes) for key, seen in share.items()}
+
+
+def _rates_of_share(whose: Whose, kinds: Collection[QuotaKind], task: Task, part: Part | None) -> SeenByQuota:
+    advisor = Advisor(whose, kinds, task.quota, task.idle_expiry_ms)
+    for recorded in recording_of(task, part):
+        advisor.take(recorded)
+    return advisor.seen
+
+
+def recording_of(task: Task, part: Part | None) -> Recording:
+    """The requests of a share. Raises RecordingError."""
+    chosen = None
+    if part is not None and (task.shares > 1 or task.only is not None):
+        chosen = rows_of(part, task.share, task.shares, _names(task.only, part))
+    return Recording(task.path, task.storage_options, task.span, chosen)
+
+
+def _names(only: Collection[tuple[str, str | None]] | None, part: Part) -> Collection[str] | None:
+    """The users, or client-ids, of the clients asked for; None if they can be any."""
+    if only is None:
+        return None
+    names = {user if part is Part.USER else client_id for user, client_id in only}
+    return None if None in names else {str(name) for name in names}
+
+
+def _asked(
+    clients: dict[ClientName, ClientReplay], only: Collection[tuple[str, str | None]] | None
+) -> dict[ClientName, ClientReplay]:
+    """The clients asked for among those whose requests were replayed because they share counters with them."""
+    if only is None:
+        return clients
+    return {
+        (user, client_id): client
+        for (user, client_id), client in clients.items()
+        if (user, client_id) in only or (user, None) in only
+    }
+
+
+def _joined(parts: Sequence[Replayed]) -> Replayed:
+    """The shares as one; no client is in two of them."""
+    clients: list[dict[ClientName, ClientReplay]] = [{} for _ in parts[0].clients]
+    for part in parts:
+        for joined, of_share in zip(clients, part.clients, strict=True):
+            joined.update(of_share)
+    return Replayed(
+        clients,
+        sum(part.rows for part in parts),
+        sum(part.without_amounts for part in parts),
+        [sum(each) for each in zip(*(part.given_up for part in parts), strict=True)],
+    )

@@ -1,0 +1,15 @@
+"""The errors of Java and its jars. Each message is one line: what is wrong, where, and what is expected."""
+
+from sluice.state.errors import SluiceError
+
+
+class PluginBuildError(SluiceError):
+    """The broker plugin, or other Java code of the project, can't be compiled."""
+
+
+class JavaError(SluiceError):
+    """No Java was found that Spark and Kafka run on."""
+
+
+class JarError(SluiceError):
+    """A jar can't be downloaded, or its checksum isn't the expected one."""

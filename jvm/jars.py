@@ -1,0 +1,252 @@
+"""Jars from a Maven registry: resolved by the Ivy inside pyspark, checked, and kept in one folder for each set.
+
+`python -m sluice.jvm.jars` downloads those that Spark needs in addition to pyspark's own.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from filelock import FileLock
+
+from sluice.jvm.errors import JarError
+from sluice.jvm.java import find_java
+from sluice.state.errors import SluiceError
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+"""The checkout, or where the packages are installed."""
+
+_CONFIGS = REPOSITORY / "configs"
+_STAMP = "stamp.json"
+_ATTEMPTS = 2  # one failed request to a registry should not fail a first start; Ivy keeps what it has downloaded
+
+
+@dataclass(frozen=True, slots=True)
+class JarSet:
+    """Jars for one classpath.
+
+    `versions` is an Ivy module file with a configuration `name`; `checksums` has a line `<SHA-256>  <name>/<jar>` for
+    every jar. A set that is `added_to_pyspark` leaves out what pyspark has. `command` downloads the set.
+    """
+
+    name: str
+    versions: Path
+    checksums: Path
+    command: str
+    added_to_pyspark: bool
+
+    @property
+    def folder(self) -> Path:
+        """Where the jars are."""
+        return jars_home() / self.name
+
+    def paths(self) -> list[Path]:
+        """The jars, sorted by name; downloaded and checked at the first call.
+
+        Raises JarError (can't be downloaded, or not the right one) and JavaError.
+        """
+        if not self._complete():
+            with _lock():
+                if not self._complete():  # another process may have downloaded them meanwhile
+                    self._make_complete()
+        return self._jars()
+
+    def verify(self) -> int:
+        """Checks every jar in full, without a download; returns how many there are.
+
+        Raises JarError naming the first jar that is missing, unknown or differs.
+        """
+        jars = self._jars()
+        fix = "run ./scripts/setup" if in_checkout() else f"run {sys.executable} -m {self.command}"
+        check_jars(jars, self.expected(), f"remove {self.folder} and {fix}", self._listed_in)
+        return len(jars)
+
+    def expected(self) -> dict[str, str]:
+        """Jar name to SHA-256 (hex)."""
+        lines = (line.split() for line in self.checksums.read_text().splitlines())
+        return {path.removeprefix(f"{self.name}/"): digest for digest, path in lines}
+
+    def accept(self) -> None:
+        """Resolves the versions again and records the checksums of the jars as the expected ones."""
+        with _lock():
+            fresh = self._resolved()
+            lines = [f"{_sha256(jar)}  {self.name}/{jar.name}\n" for jar in sorted(fresh.glob("*.jar"))]
+        self.checksums.write_text("".join(lines))
+
+    @property
+    def _listed_in(self) -> str:
+        return str(self.checksums.relative_to(REPOSITORY))
+
+    def _jars(self) -> list[Path]:
+        return sorted(self.folder.glob("*.jar"))
+
+    def _complete(self) -> bool:
+        """Whether the jars are those that were checked; compares sizes only, so that a start stays fast."""
+        try:
+            stamp = json.loads((self.folder / _STAMP).read_text())
+        except (OSError, ValueError):
+            return False
+        return bool(stamp == self._stamp(self.folder))
+
+    def _stamp(self, folder: Path) -> dict[str, object]:
+        wanted = hashlib.sha256(self.versions.read_bytes() + self.checksums.read_bytes()).hexdigest()
+        return {"wanted": wanted, "bytes": {jar.name: jar.stat().st_size for jar in sorted(folder.glob("*.jar"))}}
+
+    def _make_complete(self) -> None:
+        """Downloads the jars, unless the right ones are there; the folder changes in one step."""
+        try:
+            check_jars(self._jars(), self.expected(), "", self._listed_in)
+        except JarError:
+            fresh = self._resolved()
+            fix = f"if {self.versions.name} was changed on purpose, run: python -m {self.command} --accept; else try"
+            check_jars(sorted(fresh.glob("*.jar")), self.expected(), f"{fix} again later", self._listed_in)
+            shutil.rmtree(self.folder, ignore_errors=True)
+            fresh.rename(self.folder)
+        (self.folder / _STAMP).write_text(json.dumps(self._stamp(self.folder)))
+
+    def _resolved(self) -> Path:
+        """A new folder with the jars that Ivy finds, without those that pyspark has."""
+        fresh, retrieved = (self.folder.with_name(f"{self.name}.{suffix}") for suffix in ("fresh", "retrieved"))
+        for old in (fresh, retrieved):
+            shutil.rmtree(old, ignore_errors=True)
+        self._run_ivy(retrieved)
+        fresh.mkdir()
+        present = [jar.name for jar in pyspark_jars().glob("*.jar")] if self.added_to_pyspark else []
+        for jar in retrieved.glob("*/*.jar"):
+            if not has_artifact(jar.parent.name, present):
+                jar.rename(fresh / jar.name)
+        shutil.rmtree(retrieved)
+        return fresh
+
+    def _run_ivy(self, retrieved: Path) -> None:
+        java, _ = find_java()
+        home = jars_home()
+        command = [
+            *(java, "-cp", str(pyspark_jars() / "*"), "org.apache.ivy.Main"),
+            *("-settings", str(_CONFIGS / "ivysettings.xml"), "-ivy", str(self.versions)),
+            *("-cache", str(home / "ivy-cache"), "-confs", self.name),
+            *("-retrieve", f"{retrieved}/[artifact]/[artifact]-[revision].[ext]", "-types", "jar", "bundle"),
+        ]
+        log = home / f"ivy-{self.name}.log"
+        for _ in range(_ATTEMPTS):
+            with log.open("w") as output:
+                ended = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
+            if ended.returncode == 0:
+                return
+        raise JarError(
+            f"the jars of conf {self.name} can't be downloaded: {_reason(log.read_text())}; check the network (proxy"
+            f" and mirror settings reach Ivy through JAVA_TOOL_OPTIONS), then try again; all of it: {log}"
+        )
+
+
+SPARK_JARS = JarSet("spark", _CONFIGS / "jars.xml", _CONFIGS / "jars.sha256", "sluice.jvm.jars", added_to_pyspark=True)
+"""What Spark's classpath needs in addition to the jars of pyspark."""
+
+
+def in_checkout() -> bool:
+    """Whether Sluice runs from its repository rather than from an installed distribution."""
+    return (REPOSITORY / "scripts" / "setup").is_file()
+
+
+def jars_home() -> Path:
+    """The folder of all downloaded jars: `$SLUICE_HOME/jars`; else `.jars` in a checkout, or in the user's cache."""
+    home = os.environ.get("SLUICE_HOME")
+    if home:
+        return Path(home).absolute() / "jars"
+    if in_checkout():
+        return REPOSITORY / ".jars"
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "sluice" / "jars"
+
+
+def check_jars(jars: list[Path], checksums: Mapping[str, str], fix: str, listed_in: str) -> None:
+    """Raises JarError, ending in `fix`, unless `jars` are exactly those of `checksums` (name to SHA-256)."""
+    for jar in jars:
+        expected = checksums.get(jar.name)
+        if expected is None:
+            raise JarError(f"{jar} is a jar that {listed_in} doesn't know; {fix}")
+        actual = _sha256(jar)
+        if actual != expected:
+            raise JarError(f"{jar} has SHA-256 {actual}, expected {expected} ({listed_in}); {fix}")
+    missing = sorted(checksums.keys() - {jar.name for jar in jars})
+    if missing:
+        raise JarError(f"{missing[0]} of {listed_in} is missing; {fix}")
+
+
+def has_artifact(artifact: str, names: list[str]) -> bool:
+    """Whether `names` (of jar files) hold `artifact` in any version."""
+    pattern = re.compile(re.escape(artifact) + r"-\d.*\.jar")
+    return any(pattern.fullmatch(name) for name in names)
+
+
+def run_download_command(jars: JarSet) -> None:
+    """The command line that downloads a set; exit 1 with one line if that fails."""
+
+    def download(
+        accept: Annotated[
+            bool, typer.Option("--accept", help="Record the checksums of what the registry has.")
+        ] = False,
+    ) -> None:
+        """Download the jars that are missing, and check them."""
+        try:
+            if accept:
+                jars.accept()
+            jars.paths()
+        except SluiceError as error:
+            sys.exit(f"jars: {error}")
+
+    typer.run(download)
+
+
+@contextmanager
+def _lock() -> Iterator[None]:
+    """One download at a time for all processes; the lock goes with the process, however it ends."""
+    home = jars_home()
+    lock = FileLock(home / "lock", fallback_to_soft=False)  # a soft lock would outlive a killed process
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:
+        raise JarError(f"the jars can't be kept in {home} ({error}); set SLUICE_HOME to a writable folder") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _reason(log: str) -> str:
+    """The most telling line of an Ivy log: a failed connection before a module that doesn't exist."""
+    lines = [line.strip() for line in log.splitlines()]
+    for sign in (r"HttpClientHandler: ", r"Exception: ", r":: .*: not found"):
+        for line in lines:
+            if re.search(sign, line):
+                return line.removeprefix("HttpClientHandler: ").strip(": ")
+    return next((line for line in reversed(lines) if line), "Ivy printed nothing")
+
+
+def pyspark_jars() -> Path:
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        fix = "run ./scripts/setup and use .venv/bin/python" if in_checkout() else "install the extra job"
+        raise JarError(f"pyspark is not installed in this Python; {fix}")
+    return Path(spec.origin).parent / "jars"
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+if __name__ == "__main__":
+    run_download_command(SPARK_JARS)

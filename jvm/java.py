@@ -1,0 +1,58 @@
+"""Finds the Java virtual machine that Spark and Ivy run on."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from sluice.jvm.errors import JavaError
+
+OLDEST = 17
+_FIX = "install Java 17 or 21, and set JAVA_HOME if it is not the first java on PATH"
+
+
+def parse_java_version(banner: str) -> int:
+    """Major version out of what `java -version` prints: 17 of `version "17.0.15"`, 8 of `version "1.8.0_412"`.
+
+    Raises JavaError when the text holds no version.
+    """
+    found = re.search(r'version "(?:1\.)?(\d+)', banner)
+    if found is None:
+        last_line = (banner.strip().splitlines() or ["nothing"])[-1]
+        raise JavaError(f"java -version answers with no version ({last_line}); {_FIX}")
+    return int(found.group(1))
+
+
+def check_java_version(version: int, executable: str) -> None:
+    """Raises JavaError when `version` is older than Spark needs."""
+    if version < OLDEST:
+        raise JavaError(f"{executable} is Java {version}, which is too old; {_FIX}")
+
+
+def find_java() -> tuple[str, int]:
+    """(executable, major version) of the Java that Spark will use: JAVA_HOME first, then PATH.
+
+    Raises JavaError when there is none, it doesn't run or it is older than 17.
+    """
+    executable = _executable()
+    try:
+        shown = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise JavaError(f"{executable} can't be run ({error}); {_FIX}") from error
+    version = parse_java_version(shown.stderr + shown.stdout)
+    check_java_version(version, executable)
+    return executable, version
+
+
+def _executable() -> str:
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        executable = Path(home) / "bin" / "java"
+        if not executable.is_file():
+            raise JavaError(f"JAVA_HOME is {home}, but there is no bin/java in it; {_FIX}")
+        return str(executable)
+    found = shutil.which("java")
+    if found is None:
+        raise JavaError(f"no java on PATH and JAVA_HOME is not set; {_FIX}")
+    return found

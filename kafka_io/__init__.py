@@ -1,0 +1,1 @@
+"""Kafka for every part of Sluice: clients, topic readers, topics and cluster quotas."""

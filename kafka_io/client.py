@@ -1,0 +1,214 @@
+"""Kafka: topic settings, and the Python client's arguments for Kafka's own property names. Imports no YAML."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from msgspec import Meta
+
+from sluice.kafka_io.errors import KafkaUnavailableError, UnsupportedPropertyError
+
+ClientT = TypeVar("ClientT")
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+CONNECT_TIMEOUT_MS = 10_000
+"""How long to look for a broker before giving up."""
+
+RetentionMillis = Annotated[int, Meta(ge=-1, le=9_007_199_254_740_991)]
+TopicName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """Section `topics`: names, and how a missing topic is created."""
+
+    requests: TopicName
+    decisions: TopicName
+    dead_letters: TopicName
+    limits: TopicName
+    waits: TopicName
+    claims: TopicName
+    partitions: Annotated[int, Meta(ge=1, le=100_000)]
+    replication_factor: Annotated[int, Meta(ge=1, le=32_767)]
+    requests_retention_ms: RetentionMillis
+    decisions_retention_ms: RetentionMillis
+    dead_letters_retention_ms: RetentionMillis
+    max_message_bytes: Annotated[int, Meta(ge=1, le=2_147_483_647)]
+
+
+def connect(client: Callable[..., ClientT], kafka: Mapping[str, str], **options: object) -> ClientT:
+    """A kafka-python client, such as KafkaProducer, that has reached a broker; `options` are its further arguments.
+
+    Raises KafkaUnavailableError, naming the address, if no broker answers or it refuses the login.
+    """
+    from kafka.errors import KafkaError  # Kafka's client is slow to import; commands that read settings don't need it
+
+    config = kafka_python_config(kafka)
+    for argument in ("ssl_cafile", "ssl_certfile", "ssl_keyfile"):  # kafka-python would only say that it timed out
+        if argument in config and not Path(str(config[argument])).is_file():
+            raise KafkaUnavailableError(
+                f"no file {config[argument]}, which kafka.ssl.* names; expected a PEM file there"
+            )
+    try:
+        return client(**config, bootstrap_timeout_ms=CONNECT_TIMEOUT_MS, **options)
+    except (KafkaError, OSError, ValueError) as error:
+        raise KafkaUnavailableError(
+            f"no Kafka broker answers at {kafka['bootstrap.servers']} ({error_line(error)}); check that it runs there,"
+            " and kafka.bootstrap.servers, security.protocol and login in the settings"
+        ) from error
+
+
+def kafka_python_config(kafka: Mapping[str, str]) -> dict[str, object]:
+    """The arguments of kafka-python's clients for Kafka's own property names; what only Java knows is left out.
+
+    Certificates have to be PEM files: `ssl.truststore.location` and `ssl.keystore.location` with their types PEM, or,
+    in addition to a JKS store for the job, `ssl.ca.location`, `ssl.certificate.location` and `ssl.key.location`.
+    Raises UnsupportedPropertyError for a login or a certificate store that the Python client can't use, and without
+    `bootstrap.servers`.
+    """
+    if not kafka.get("bootstrap.servers", "").strip():
+        raise UnsupportedPropertyError(
+            "kafka.bootstrap.servers is missing or empty; expected host:port, or several with commas between them"
+        )
+    config: dict[str, object] = {}
+    for name, (argument, convert) in _ARGUMENTS.items():
+        if name in kafka:
+            config[argument] = _converted(name, kafka[name], convert)
+    return config | _login(kafka) | _certificates(kafka)
+
+
+def error_line(error: BaseException) -> str:
+    """The error in one short line; never the arguments, they may hold a password."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+class Trouble:
+    """What keeps a thread from its work, so that the log has it once: until it changes or is over.
+
+    >>> trouble = Trouble()
+    >>> trouble.is_new(OSError("gone")), trouble.is_new(OSError("gone")), trouble.ends(), trouble.ends()
+    (True, False, True, False)
+    """
+
+    def __init__(self) -> None:
+        self.line: str | None = None
+        """The error in one line; None while there is none."""
+
+    def is_new(self, error: BaseException) -> bool:
+        """Note an error. Says whether it differs from the one before."""
+        before, self.line = self.line, error_line(error)
+        return self.line != before
+
+    def ends(self) -> bool:
+        """Note that there is none. Says whether there was one."""
+        before, self.line = self.line, None
+        return before is not None
+
+
+def _converted(name: str, value: str, convert: Callable[[str], object]) -> object:
+    try:
+        return convert(value)
+    except ValueError:
+        raise UnsupportedPropertyError(f"kafka.{name} is {value!r}; expected a whole number") from None
+
+
+def _servers(value: str) -> list[str]:
+    return [server.strip() for server in value.split(",") if server.strip()]
+
+
+def _protocol(value: str) -> str:
+    """The protocol in capitals; kafka-python would take any unknown word for PLAINTEXT."""
+    if value.upper() not in PROTOCOLS:
+        raise UnsupportedPropertyError(f"kafka.security.protocol is {value!r}; expected one of {', '.join(PROTOCOLS)}")
+    return value.upper()
+
+
+_ARGUMENTS: dict[str, tuple[str, Callable[[str], object]]] = {
+    "bootstrap.servers": ("bootstrap_servers", _servers),
+    "client.id": ("client_id", str),
+    "client.dns.lookup": ("client_dns_lookup", str),
+    "connections.max.idle.ms": ("connections_max_idle_ms", int),
+    "metadata.max.age.ms": ("metadata_max_age_ms", int),
+    "reconnect.backoff.ms": ("reconnect_backoff_ms", int),
+    "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", int),
+    "request.timeout.ms": ("request_timeout_ms", int),
+    "retry.backoff.ms": ("retry_backoff_ms", int),
+    "security.protocol": ("security_protocol", _protocol),
+    "sasl.mechanism": ("sasl_mechanism", str),
+    "sasl.kerberos.service.name": ("sasl_kerberos_service_name", str),
+    "ssl.key.password": ("ssl_password", str),
+    "ssl.endpoint.identification.algorithm": ("ssl_check_hostname", bool),  # "" turns the check off
+}
+"""Kafka's name -> kafka-python's argument, common to its admin client, producer and consumer."""
+
+
+def _uses(kafka: Mapping[str, str], layer: str) -> bool:
+    """Whether `security.protocol` has the layer SASL or SSL; stores and logins of another one don't matter."""
+    return layer in kafka.get("security.protocol", "PLAINTEXT").upper()
+
+
+def _login(kafka: Mapping[str, str]) -> dict[str, object]:
+    """User name and password out of `sasl.jaas.config`."""
+    if not _uses(kafka, "SASL"):
+        return {}
+    mechanism = kafka.get("sasl.mechanism", "GSSAPI")
+    if mechanism == "OAUTHBEARER":
+        raise UnsupportedPropertyError(
+            "kafka.sasl.mechanism OAUTHBEARER is not supported by Sluice's Python client;"
+            " expected PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or GSSAPI"
+        )
+    if mechanism not in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
+        return {}
+    options = _jaas_options(kafka.get("sasl.jaas.config", ""))
+    if "username" not in options or "password" not in options:
+        raise UnsupportedPropertyError(
+            f'kafka.sasl.jaas.config has no username="..." and password="..."; expected both with {mechanism}'
+        )
+    return {"sasl_plain_username": options["username"], "sasl_plain_password": options["password"]}
+
+
+def _jaas_options(jaas: str) -> dict[str, str]:
+    """The options of a JAAS line.
+
+    >>> _jaas_options('org.x.PlainLoginModule required username="al\\\\"ice" password=secret;')
+    {'username': 'al"ice', 'password': 'secret'}
+    """
+    options = {}
+    for match in re.finditer(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;]+))""", jaas):
+        name, *values = match.groups()
+        quoted = next((value for value in values[:2] if value is not None), None)
+        options[name] = values[2] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+    return options
+
+
+def _certificates(kafka: Mapping[str, str]) -> dict[str, object]:
+    """The PEM files of the certificate authority and of the client."""
+    if not _uses(kafka, "SSL"):
+        return {}
+    files = {
+        "ssl_cafile": kafka.get("ssl.ca.location") or _pem_store(kafka, "truststore", "ssl.ca.location"),
+        "ssl_certfile": kafka.get("ssl.certificate.location")
+        or _pem_store(kafka, "keystore", "ssl.certificate.location"),
+        "ssl_keyfile": kafka.get("ssl.key.location"),
+    }
+    return {argument: file for argument, file in files.items() if file}
+
+
+def _pem_store(kafka: Mapping[str, str], store: str, instead: str) -> str | None:
+    """The PEM file that is the trust store or key store; None without a store."""
+    inline = {"truststore": "ssl.truststore.certificates", "keystore": "ssl.keystore.certificate.chain"}[store]
+    if inline in kafka:
+        raise UnsupportedPropertyError(
+            f"kafka.{inline} is not supported by the Python client; expected a PEM file in kafka.{instead} beside it"
+        )
+    location = kafka.get(f"ssl.{store}.location")
+    kind = kafka.get(f"ssl.{store}.type", "JKS").upper()
+    if location and kind != "PEM":
+        raise UnsupportedPropertyError(
+            f"kafka.ssl.{store}.location is a {kind} store, which the Python client can't read;"
+            f" expected kafka.ssl.{store}.type PEM, or a PEM file in kafka.{instead} beside it"
+        )
+    return location

@@ -1,0 +1,91 @@
+"""Reads the client quotas of a Kafka cluster: for `sluice quotas import`, for the mirror and for the doctor."""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError, for_code
+from kafka.protocol.admin import DescribeClientQuotasRequest, DescribeClientQuotasResponse
+
+from sluice.kafka_io.client import connect, error_line
+from sluice.kafka_io.errors import KafkaUnavailableError
+from sluice.state.quotas.cluster import ClusterQuota
+
+
+class ClientQuotasAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python ships no type hints
+    """kafka-python's admin client with the one request it lacks: DescribeClientQuotas (KIP-546)."""
+
+    def describe_client_quotas(self) -> list[ClusterQuota]:
+        """The quotas of every entity. Raises KafkaError."""
+        response = self._manager.run(self._describe)
+        if response.error_code:
+            raise for_code(response.error_code)(response.error_message)
+        return [
+            ClusterQuota(
+                {part.entity_type: part.entity_name for part in entry.entity},
+                {value.key: value.value for value in entry.values},
+            )
+            for entry in response.entries or []
+        ]
+
+    async def _describe(self) -> DescribeClientQuotasResponse:
+        # no condition and not strict: everything
+        return await self._manager.send(DescribeClientQuotasRequest(components=[], strict=False))
+
+
+class ClusterQuotasReader:
+    """Reads the client quotas of the cluster that the Kafka client properties lead to, again and again.
+
+    It keeps its connection, and so reads from one broker while that answers: two brokers may know a change at different
+    times. One reader must not be used by two threads at a time.
+    """
+
+    def __init__(self, kafka: Mapping[str, str]) -> None:
+        self._kafka = kafka
+        self._admin: ClientQuotasAdmin | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def read(self) -> list[ClusterQuota]:
+        """The quotas now; on a connection that was lost since the last reading it tries a new one.
+
+        Raises KafkaUnavailableError if the cluster can't be reached or refuses (Kafka asks for DescribeConfigs on it).
+        """
+        if self._admin is not None:
+            try:
+                return self._describe(self._admin)
+            except KafkaUnavailableError:
+                self.close()
+        self._admin = connect(ClientQuotasAdmin, self._kafka)
+        try:
+            return self._describe(self._admin)
+        except KafkaUnavailableError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the connection; the next reading makes a new one."""
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
+
+    def _describe(self, admin: ClientQuotasAdmin) -> list[ClusterQuota]:
+        try:
+            quotas: list[ClusterQuota] = admin.describe_client_quotas()
+        except (KafkaError, OSError) as error:
+            raise KafkaUnavailableError(
+                f"the client quotas at {self._kafka['bootstrap.servers']} can't be read ({error_line(error)}); check"
+                " that a broker answers there and that the login has DescribeConfigs on the cluster"
+            ) from error
+        return quotas
+
+
+def read_cluster_quotas(kafka: Mapping[str, str]) -> list[ClusterQuota]:
+    """The client quotas of the cluster, read once. Raises KafkaUnavailableError as `ClusterQuotasReader.read` does."""
+    with ClusterQuotasReader(kafka) as reader:
+        return reader.read()

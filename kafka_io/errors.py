@@ -1,0 +1,15 @@
+"""The errors of Kafka: clients, properties and topics."""
+
+from sluice.state.errors import SluiceError
+
+
+class KafkaUnavailableError(SluiceError):
+    """No broker answers at `bootstrap.servers`, or it refuses the connection."""
+
+
+class UnsupportedPropertyError(SluiceError):
+    """A Kafka property means something that the Python client can't do; the message names a way that works."""
+
+
+class TopicCreationError(SluiceError):
+    """The cluster refuses to create a topic."""

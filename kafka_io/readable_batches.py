@@ -1,0 +1,127 @@
+"""Lets a kafka-python consumer go on after a batch that it can't decode, such as one compressed with zstd.
+
+By itself such a consumer fails at the same offset for ever, so that one forged record would keep a gateway from all
+records that come after it. Its records are also decoded here, without what no gateway needs: a third of the
+time.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from typing import Any
+
+import msgspec
+from kafka import KafkaConsumer
+from kafka.consumer.fetcher import Fetcher
+from kafka.errors import CorruptRecordError
+
+from sluice.state.decisions.epochs import Epoch, epoch_of
+
+OnUnreadable = Callable[[int, int, int, Exception], None]
+"""Called with partition, first offset, number of records and error of a batch that is passed over."""
+
+
+class FetchedRecord(msgspec.Struct, gc=False):
+    """What a gateway needs of a record; its headers as the broker stores them, empty without any."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    stored_headers: bytes = b""
+
+
+@lru_cache(maxsize=64)
+def epoch_in(stored_headers: bytes) -> Epoch | None:
+    """The epoch in the headers of a FetchedRecord. Nearly all records have the same, so each is decoded once.
+
+    Raises IndexError, and UnicodeDecodeError, where they are damaged.
+    """
+    headers = []
+    count, position = _varint(stored_headers, 0)
+    for _ in range(count):
+        name, position = _bytes(stored_headers, position)
+        value, position = _bytes(stored_headers, position)
+        headers.append(((name or b"").decode(), value))
+    return epoch_of(headers)
+
+
+def pass_over_unreadable_batches(consumer: KafkaConsumer, on_unreadable: OnUnreadable) -> None:
+    """Makes the consumer return FetchedRecords and pass over what it can't decode.
+
+    kafka-python has no public way for that.
+    """
+    consumer._fetcher.PartitionRecords = partial(_PartitionRecords, on_unreadable)  # noqa: SLF001
+
+
+class _PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc] # kafka-python has no types
+    """What was fetched of one partition."""
+
+    def __init__(self, on_unreadable: OnUnreadable, *args: Any, **options: Any) -> None:
+        self._on_unreadable = on_unreadable
+        super().__init__(*args, **options)
+
+    def _unpack_records(self, partition: Any, records: Any, *_deserializers: Any) -> Iterator[FetchedRecord]:
+        while (batch := records.next_batch()) is not None:
+            for record in self._decode(partition.partition, batch):
+                self.next_fetch_offset = record.offset + 1
+                yield record
+            if batch.magic == 2:  # where compaction has removed the last records, none comes before the batch's end
+                self.next_fetch_offset = batch.next_offset
+        self.drain()
+
+    def _decode(self, partition: int, batch: Any) -> list[FetchedRecord]:
+        """The records of a batch; none if it can't be decoded, so that the consumer moves on to its end."""
+        if batch.magic < 2:
+            return [FetchedRecord(record.offset, record.key, record.value) for record in batch]
+        if batch.is_control_batch:
+            return []
+        try:
+            return _records(batch)
+        except Exception as error:  # whatever a producer has put there
+            self._on_unreadable(partition, batch.base_offset, batch.last_offset_delta + 1, error)
+            return []
+
+
+def _records(batch: Any) -> list[FetchedRecord]:
+    """The records of a batch in Kafka's format 2: varints, key, value and headers.
+
+    Raises what kafka-python does, CorruptRecordError, and IndexError where a batch ends too early.
+    """
+    iter(batch)  # decompresses it
+    content, base_offset = bytes(batch._buffer), batch.base_offset  # noqa: SLF001 # bytes: the fastest to index
+    end, records = batch._pos, []  # noqa: SLF001
+    for _ in range(batch.records_count):
+        length, position = _varint(content, end)
+        end = position + length
+        position += 1  # the attributes
+        while content[position] & 0x80:
+            position += 1  # the time, which no gateway needs
+        delta, position = _varint(content, position + 1)
+        key, position = _bytes(content, position)
+        value, position = _bytes(content, position)
+        if not position < end <= len(content):
+            raise CorruptRecordError(f"a record ends at {end} of {len(content)} bytes, its value at {position}")
+        headers = content[position:end] if content[position] else b""
+        records.append(FetchedRecord(base_offset + delta, key, value, headers))
+    return records
+
+
+def _bytes(content: bytes, position: int) -> tuple[bytes | None, int]:
+    """Bytes after their length, of which -1 is null, and where they end."""
+    length, position = _varint(content, position)
+    if length < 0:
+        return None, position
+    return content[position : position + length], position + length
+
+
+def _varint(content: bytes, position: int) -> tuple[int, int]:
+    """A number in zigzag encoding, seven bits a byte, and where it ends."""
+    byte = content[position]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
+    number, shift = byte & 0x7F, 7
+    while byte & 0x80:
+        position += 1
+        byte = content[position]
+        number |= (byte & 0x7F) << shift
+        shift += 7
+    return (number >> 1) ^ -(number & 1), position + 1

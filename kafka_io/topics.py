@@ -1,0 +1,103 @@
+"""Creates the Kafka topics that the job reads and writes."""
+
+from collections.abc import Mapping
+
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError, TopicAlreadyExistsError
+
+from sluice.kafka_io.client import TopicSettings, connect, error_line
+from sluice.kafka_io.errors import TopicCreationError
+from sluice.state.decisions.request import MAX_TIMESTAMP_MS
+
+_Spec = tuple[int, Mapping[str, str]]
+"""Partitions and configs of a topic."""
+
+TOPIC_READY_TIMEOUT_MS = 30_000
+"""Longest wait until all partitions of a new topic have leaders."""
+
+
+_TIMES = {
+    # A producer sets the time of its records. Spark's Kafka source fails at one whose microseconds are no 64-bit
+    # integer, at every attempt, so the broker must refuse it. Kafka's own bound for the past is none.
+    "message.timestamp.before.max.ms": str(MAX_TIMESTAMP_MS),
+    "message.timestamp.after.max.ms": "3600000",  # Kafka's own since 4.0
+}
+
+_EVENTS = {
+    # A compressed record of 1 MiB may be one of a GiB, and Spark would read it whole, until Java has no memory. The
+    # broker compares what it stores with the topic's max.message.bytes, so it has to store what gateways mean.
+    "compression.type": "uncompressed",
+}
+
+_CLAIMS = {"cleanup.policy": "compact", "segment.ms": "3600000"}  # a driver reads all of it when it starts
+
+_WAITS = {
+    "cleanup.policy": "compact",
+    # A new gateway reads this topic from its beginning, so it is kept short: segments are closed and compacted early.
+    "segment.ms": "60000",
+    "min.cleanable.dirty.ratio": "0.1",
+    "delete.retention.ms": "60000",
+}
+
+
+def ensure_topics(topics: TopicSettings, kafka: Mapping[str, str]) -> list[str]:
+    """Creates the topics of the job that are missing; returns the names created.
+
+    Existing topics are left as they are. Raises KafkaUnavailableError if no broker can be reached,
+    TopicCreationError if one refuses, UnsupportedPropertyError as kafka_python_config does.
+    """
+    return _ensure(_topic_specs(topics), topics, kafka)
+
+
+def ensure_claims_topic(topics: TopicSettings, kafka: Mapping[str, str]) -> list[str]:
+    """As `ensure_topics` for the topic of claims, which only a job with its checkpoint in shared storage needs."""
+    return _ensure({topics.claims: (1, _CLAIMS)}, topics, kafka)  # one partition: its offsets order the claims
+
+
+def _ensure(specs: Mapping[str, _Spec], topics: TopicSettings, kafka: Mapping[str, str]) -> list[str]:
+    wanted = {
+        name: {"num_partitions": partitions, "replication_factor": topics.replication_factor, "configs": configs}
+        for name, (partitions, configs) in specs.items()
+    }
+    with connect(KafkaAdminClient, kafka) as admin:
+        try:
+            existing = set(admin.list_topics())
+            missing = {name: spec for name, spec in wanted.items() if name not in existing}
+            if not missing:
+                return []
+            answers = admin.create_topics(missing, raise_errors=False)["topics"]
+            created = [answer["name"] for answer in answers if _is_created(answer)]
+            admin.wait_for_topics(list(missing), timeout_ms=TOPIC_READY_TIMEOUT_MS)
+        except (KafkaError, OSError) as error:
+            raise TopicCreationError(
+                f"topics at {kafka['bootstrap.servers']} can't be listed or created: {error_line(error)}"
+            ) from error
+    return created
+
+
+def _topic_specs(topics: TopicSettings) -> dict[str, _Spec]:
+    large = {"max.message.bytes": str(topics.max_message_bytes)}
+    return {
+        topics.requests: (topics.partitions, _read_by_spark(topics.requests_retention_ms) | _EVENTS),
+        topics.decisions: (topics.partitions, _read_by_spark(topics.decisions_retention_ms) | large),
+        topics.dead_letters: (topics.partitions, _read_by_spark(topics.dead_letters_retention_ms) | large),
+        topics.limits: (1, {"cleanup.policy": "compact"}),  # one partition: a version ends after all its records
+        topics.waits: (topics.partitions, _WAITS),
+    }
+
+
+def _read_by_spark(retention_ms: int) -> dict[str, str]:
+    return {"retention.ms": str(retention_ms), **_TIMES}
+
+
+def _is_created(answer: Mapping[str, object]) -> bool:
+    """True for a topic created now, False if another process created it first. Raises TopicCreationError."""
+    code = answer["error_code"]
+    if code == TopicAlreadyExistsError.errno:
+        return False
+    if code != 0:
+        reason = answer.get("error_message") or f"error code {code}"
+        raise TopicCreationError(
+            f"topic {answer['name']} can't be created: {reason}; see section topics of the settings"
+        )
+    return True
