@@ -18,7 +18,8 @@ from scripts.testbed.broker import Broker
 from sluice.cli import job_settings
 from sluice.configs.settings import Properties, load_settings
 from sluice.jvm.jars import SPARK_JARS
-from tests.e2e.job_process import QUICK_JAVA
+from tests.broker_plugin import plugin_classes
+from tests.integration.job_process import QUICK_JAVA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,12 +28,15 @@ if TYPE_CHECKING:
 hypothesis_settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("busy machine")
 
+LONG = Path(__file__).parent / "long"
+"""The tests of ./scripts/test-long; a test elsewhere joins them by the mark `long`."""
+
 LONGEST_FILES = (
-    "tests/e2e/test_faults.py",
-    "tests/e2e/test_lasting_faults.py",
-    "tests/e2e/test_signals.py",
-    "tests/e2e/test_state_commands.py",
-    "tests/spark/test_audit_tables.py",
+    "tests/long/test_faults.py",
+    "tests/long/test_lasting_faults.py",
+    "tests/long/test_signals.py",
+    "tests/long/test_state_commands.py",
+    "tests/integration/test_audit_tables.py",
 )
 """They begin first, so that no process is left with one of them at the end."""
 
@@ -50,8 +54,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     to end, no process has a test to begin.
     """
     wanted = config.getoption("--long")
-    config.hook.pytest_deselected(items=[item for item in items if _is_marked(item, "long") != wanted])
-    items[:] = [item for item in items if _is_marked(item, "long") == wanted]
+    config.hook.pytest_deselected(items=[item for item in items if _is_long(item) != wanted])
+    items[:] = [item for item in items if _is_long(item) == wanted]
     with_alone = {item.path for item in items if _is_marked(item, "alone")}
 
     def turn(item: pytest.Item) -> tuple[bool, int]:
@@ -66,6 +70,10 @@ def _no_other_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command without --config means no ./scripts/run that happens to run beside the tests."""
     monkeypatch.setattr(job_settings, "RUNNING", Path(gettempdir()) / "sluice-tests-know-of-no-run")
     monkeypatch.delenv(job_settings.CONFIG_VARIABLE, raising=False)
+
+
+def _is_long(item: pytest.Item) -> bool:
+    return _is_marked(item, "long") or item.path.parent == LONG
 
 
 def _is_marked(item: pytest.Item, name: str) -> bool:
@@ -144,3 +152,9 @@ def spark() -> "Iterator[SparkSession]":
     session = start_session(replace(settings, spark=Properties(settings.spark | QUICK_JAVA)))
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """What a broker with the plugin needs on its class path."""
+    return plugin_classes(tmp_path_factory.mktemp("classes"))

@@ -24,7 +24,7 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.simulation import Simulation
 from tests.broker_plugin import SECRET, plugin_properties
-from tests.e2e.plugin_broker import PluginBroker, consume, produce, published, published_bytes, wait_until
+from tests.integration.plugin_broker import PluginBroker, consume, produce, published, published_bytes, wait_until
 
 pytestmark = pytest.mark.kafka
 

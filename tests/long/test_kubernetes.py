@@ -16,7 +16,7 @@ from scripts.testbed.pods import POLLING, Pods
 from scripts.testbed.processes import Child
 from sluice.jvm.jars import REPOSITORY
 from sluice.jvm.java import find_java
-from tests.e2e.job_process import JobProcess, wait_until
+from tests.integration.job_process import JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
 

@@ -35,7 +35,7 @@ from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
-from tests.e2e.job_process import TOPICS
+from tests.integration.job_process import TOPICS
 from tests.unit.test_console import now_ms
 from tests.unit.test_live_model import decision
 

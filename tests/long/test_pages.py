@@ -13,9 +13,9 @@ from sluice.configs.quotas import load_quotas_file
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.simulation import Simulation
-from tests.e2e.job_process import JobProcess
-from tests.e2e.test_job import creates
-from tests.e2e.test_state_commands import QUOTAS, requests_of, state, stop_after_a_micro_batch, untimed
+from tests.integration.job_process import JobProcess
+from tests.integration.test_job import creates
+from tests.long.test_state_commands import QUOTAS, requests_of, state, stop_after_a_micro_batch, untimed
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.job_process import JobProcess
+from tests.integration.job_process import JobProcess
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
 

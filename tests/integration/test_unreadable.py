@@ -9,7 +9,7 @@ from kafka import KafkaProducer
 
 from scripts.testbed.reconciliation import audited, reconcile, reconcile_counts
 from sluice.gateways.client.clock import now_ms
-from tests.e2e.job_process import AUDITED, JobProcess, wait_until
+from tests.integration.job_process import AUDITED, JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

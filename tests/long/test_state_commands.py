@@ -23,8 +23,8 @@ from sluice.streaming.checkpoint.spark_files import check_spark_files
 from sluice.streaming.enforce.simulation import Simulation
 from sluice.streaming.enforce.starting_offsets import starting_offsets
 from sluice.streaming.errors import CheckpointError
-from tests.e2e.job_process import JobProcess, Json, wait_until
-from tests.e2e.test_job import creates
+from tests.integration.job_process import JobProcess, Json, wait_until
+from tests.integration.test_job import creates
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

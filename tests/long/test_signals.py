@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from scripts.testbed.processes import Child, descendants, python_workers
-from tests.e2e.job_process import JobProcess, wait_until
+from tests.integration.job_process import JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

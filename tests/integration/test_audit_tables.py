@@ -19,7 +19,7 @@ from sluice.state.decisions.decision import Decision
 from sluice.state.decisions.epochs import Epoch
 from sluice.state.decisions.reported import Amounts
 from sluice.state.decisions.request import Heartbeat
-from tests.spark.audit_batches import (
+from tests.integration.audit_batches import (
     DAY_MS,
     DEFAULTS,
     HOSTILE,

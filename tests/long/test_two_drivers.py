@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sluice.streaming.enforce.warm_up import WARM
-from tests.e2e.job_process import TOPICS, JobProcess, wait_until
+from tests.integration.job_process import TOPICS, JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
 

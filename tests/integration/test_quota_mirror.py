@@ -27,8 +27,8 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.lock import locked
-from tests.e2e.job_process import JobProcess, wait_until
-from tests.e2e.test_limits_topic import read
+from tests.integration.job_process import JobProcess, wait_until
+from tests.integration.test_limits_topic import read
 
 pytestmark = pytest.mark.kafka
 

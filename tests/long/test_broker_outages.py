@@ -16,7 +16,7 @@ from scripts.testbed.full_speed_client import FullSpeedClient, Library, Role
 from scripts.testbed.job import Sections
 from scripts.testbed.job_under_test import JobOnBrokers
 from sluice.kafka_io.client import connect
-from tests.e2e.plugin_broker import wait_until
+from tests.integration.plugin_broker import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone, pytest.mark.long]
 

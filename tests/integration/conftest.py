@@ -10,7 +10,7 @@ from sluice.configs.settings import Settings
 from sluice.sinks.tables.delta import create_table
 from sluice.sinks.tables.unreadable import unreadable_table
 from sluice.streaming.audit.writer import audit_feeds
-from tests.spark.audit_batches import tables_in
+from tests.integration.audit_batches import tables_in
 
 
 @pytest.fixture(scope="session")

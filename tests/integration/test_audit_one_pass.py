@@ -26,7 +26,7 @@ from sluice.state.decisions.epochs import Epoch
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.streaming.audit.one_pass import OnePass, Plan, TaskResult, write_part
 from sluice.streaming.audit.writer import AuditWriter
-from tests.spark.audit_batches import (
+from tests.integration.audit_batches import (
     BOUNDS,
     DEFAULTS,
     HOSTILE_DECISIONS,

@@ -16,7 +16,7 @@ from scripts.testbed.job import Json, write_settings
 from scripts.testbed.job_under_test import QUOTAS
 from scripts.testbed.load_generator import DEFAULT_MIX, LoadGenerator
 from scripts.testbed.reconciliation import Reconciliation, audited, reconcile
-from tests.e2e.job_process import JobProcess, wait_until
+from tests.integration.job_process import JobProcess, wait_until
 
 _RESTART = {"max_failures": 4, "backoff_ms": 200, "max_backoff_ms": 1000}
 _EVENTS = LoadGenerator(seed=8, users=50, clients=10, zipf_skew=1.1, api_mix=DEFAULT_MIX, bad_share=0.01)

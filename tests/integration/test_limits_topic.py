@@ -20,7 +20,7 @@ from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import LimitsView, limit_key, limit_value
-from tests.e2e.job_process import JobProcess
+from tests.integration.job_process import JobProcess
 
 pytestmark = pytest.mark.kafka
 

@@ -11,8 +11,8 @@ from kafka import KafkaAdminClient, TopicPartition
 from scripts.testbed.job import Json, write_settings
 from scripts.testbed.reconciliation import answered, audited
 from sluice.kafka_io.topics import ensure_topics
-from tests.e2e.faulty_job import Faulty
-from tests.e2e.job_process import AUDITED, JobProcess, wait_until
+from tests.integration.faulty_job import Faulty
+from tests.integration.job_process import AUDITED, JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
 

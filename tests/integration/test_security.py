@@ -18,8 +18,8 @@ from sluice.configs.settings import Properties
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
 from sluice.kafka_io.errors import KafkaUnavailableError
-from tests.e2e.job_process import AUDITED, JobProcess, wait_until
-from tests.e2e.secure_broker import SecureBroker
+from tests.integration.job_process import AUDITED, JobProcess, wait_until
+from tests.integration.secure_broker import SecureBroker
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -17,7 +17,7 @@ from kafka.admin import (
 from scripts.testbed.broker import Broker, free_ports
 from sluice.jvm.java import find_java
 from sluice.kafka_io.client import TopicSettings
-from tests.e2e.job_process import TOPICS
+from tests.integration.job_process import TOPICS
 
 _STORE_PASSWORD = "only-for-this-test"  # noqa: S105 # of a key store that only exists during the test
 

@@ -18,7 +18,7 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.simulation import Simulation
-from tests.e2e.job_process import GENERATED_CODE, JobProcess, wait_until
+from tests.integration.job_process import GENERATED_CODE, JobProcess, wait_until
 from tests.unit.test_events import BAD
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

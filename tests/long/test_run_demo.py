@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scripts.testbed.processes import descendants
-from tests.e2e.job_process import wait_until
+from tests.integration.job_process import wait_until
 from tests.unit.test_web_console import answers
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]

@@ -17,8 +17,8 @@ from sluice.gateways.client.options import GatewayOptions
 from sluice.state.decisions.request import HEARTBEAT_API
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.shares.alive import HEARTBEAT_MS, MISSED_MS
-from tests.e2e.job_process import JobProcess, wait_until
 from tests.gateway_loop import counter
+from tests.integration.job_process import JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -17,7 +17,7 @@ from sluice.kafka_io.client import connect
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.simulation import Simulation
-from tests.e2e.job_process import AUDITED, JobProcess, wait_until
+from tests.integration.job_process import AUDITED, JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

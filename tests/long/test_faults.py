@@ -19,8 +19,8 @@ from scripts.testbed.broker import free_ports
 from scripts.testbed.job import Json
 from scripts.testbed.processes import descendants, kill, python_workers
 from scripts.testbed.reconciliation import answered, reconcile_counts
-from tests.e2e.faulty_job import Faulty
-from tests.e2e.job_process import AUDITED, wait_until
+from tests.integration.faulty_job import Faulty
+from tests.integration.job_process import AUDITED, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

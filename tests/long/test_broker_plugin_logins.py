@@ -11,7 +11,7 @@ from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, R
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from tests.e2e.plugin_broker import Login, PluginBroker, produce, published_bytes, wait_until
+from tests.integration.plugin_broker import Login, PluginBroker, produce, published_bytes, wait_until
 
 pytestmark = pytest.mark.kafka
 

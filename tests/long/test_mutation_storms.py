@@ -19,7 +19,7 @@ from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from tests.e2e.plugin_broker import wait_until
+from tests.integration.plugin_broker import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.alone, pytest.mark.long]
 
