@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from sluice.insight.console.pages import PAGES, Facts
 from sluice.insight.console.security import LOOPBACK_HOSTS, Guard, cookie_name, cookie_of, is_token
-from sluice.insight.console.text import amount, percent, short, visible
+from sluice.insight.format import amount, percent, printable, short
 
 EVENT_S = 1.0
 """The least time between two events of a page."""
@@ -59,7 +59,7 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._environment.filters |= {"amount": amount, "percent": percent, "short": short, "visible": visible}
+        self._environment.filters |= {"amount": amount, "percent": percent, "short": short, "printable": printable}
         self._environment.globals["parts"] = self._environment.get_template("parts.html").module
         self._environment.globals["navigation"] = [
             (path, title) for path, title, _ in PAGES.values() if path != "/client"

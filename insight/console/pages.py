@@ -16,9 +16,9 @@ from sluice.insight.console.check import APIS, Answer, Asked, answers
 from sluice.insight.console.clients import BANDS, PAGE_SIZE, ClientsQuery, Row, Sort, band_of, row_of, select, tenant_of
 from sluice.insight.console.health import JobHealth
 from sluice.insight.console.tables import Tables, WeekMinutes
-from sluice.insight.console.text import NOTHING, amount, duration, moment, percent, short, visible
 from sluice.insight.errors import QueryError
 from sluice.insight.feed import TopicFeed
+from sluice.insight.format import NOTHING, amount, duration, moment, percent, printable, short
 from sluice.insight.live import POINT_MS, POINTS, CounterKey, CounterState, LiveModel, Wait
 from sluice.insight.reports.tenants import Tenants
 from sluice.state.quotas.entity import DEFAULT, EntityName
@@ -201,7 +201,7 @@ def overview(facts: Facts, _given: Mapping[str, str], now_ms: int) -> Values:
                 "shares": [
                     {
                         "who": _tags_text(share.entity.user, share.entity.client_id, share.entity.topic),
-                        "quota": visible(share.quota)[:60],
+                        "quota": printable(share.quota)[:60],
                         "share": percent(share.share / share.limit) if share.limit else NOTHING,
                         "charged": _plain(share.quota, share.charged),
                         "wait": duration(share.throttle_ms) if share.throttle_ms else NOTHING,
@@ -253,7 +253,7 @@ def request(facts: Facts, given: Mapping[str, str], _now_ms: int) -> Values:
         "applied": [
             {
                 "who": _tags_text(*(wait["entity"].get(part) for part in ("user", "client_id", "topic"))),
-                "quota": visible(wait["quota"]),
+                "quota": printable(wait["quota"]),
                 "wait": duration(wait["ms"]),
             }
             for wait in (decision or {}).get("throttled_by") or ()
@@ -349,7 +349,7 @@ def _shown(row: Row, now_ms: int) -> Values:
         "rate": amount(kind, row.rate),
         "limit": amount(kind, row.limit),
         "remaining": amount(kind, row.remaining, per_s=not is_tokens) + (" tokens" if is_tokens and row.limit else ""),
-        "rung": visible(row.matched)[:60],
+        "rung": printable(row.matched)[:60],
         "wait": waits,
         "hour": row.hour_minutes,
         "week": NOTHING if row.week_minutes is None else row.week_minutes,
@@ -370,7 +370,7 @@ def _shown_wait(wait: Wait) -> Values:
         "who": _tags_text(wait.key.user, wait.key.client_id, wait.key.topic, wait.key.partition),
         "address": address_of(wait.key),
         "id": wait.decision_id[:MOST_ID],
-        "api": visible(wait.api)[:60],
+        "api": printable(wait.api)[:60],
         "gateway": short(wait.gateway or "", 40),
         "reason": (
             f"{kind.value}: {amount(kind, wait.rate)} of {amount(kind, wait.limit)}"
@@ -475,10 +475,10 @@ def _changes_of(facts: Facts, user: str, client_id: str, topic: str | None) -> l
 def _charge_of(charge: Mapping[str, Any], decision: Mapping[str, Any] | None) -> Values:
     quota, entity = str(charge.get("quota")), charge.get("entity") or {}
     return {
-        "quota": visible(quota),
+        "quota": printable(quota),
         "shadow": charge.get("mode") == "shadow",
         "who": _tags_text(*(entity.get(part) for part in ("user", "client_id", "topic", "partition"))),
-        "rung": visible(str(charge.get("matched"))),
+        "rung": printable(str(charge.get("matched"))),
         "limit": _plain(quota, charge.get("limit")),
         "value": _plain(quota, charge.get("value"), per_s=False),
         "rate": _plain(quota, charge.get("rate")),
@@ -494,17 +494,17 @@ def _why(decision: Mapping[str, Any]) -> str:
     decided_by, ms = decision.get("decided_by"), decision.get("throttle_time_ms") or 0
     applied = decision.get("throttled_by")
     if decision.get("verdict") == "REJECT":
-        return f"Refused: the tokens of {visible(str(decided_by))} are spent; they are back in {duration(ms)}."
+        return f"Refused: the tokens of {printable(str(decided_by))} are spent; they are back in {duration(ms)}."
     if applied:
         longest = max(applied, key=lambda wait: wait["ms"])
-        return f"The gateway made it wait {duration(longest['ms'])} in line, for {visible(longest['quota'])}."
+        return f"The gateway made it wait {duration(longest['ms'])} in line, for {printable(longest['quota'])}."
     if ms and applied is not None:
         return (
-            f"By {visible(str(decided_by))} it would wait {duration(ms)}; its gateway charges in line and held it by"
+            f"By {printable(str(decided_by))} it would wait {duration(ms)}; its gateway charges in line and held it by"
             " its own share, not by this decision."
         )
     if ms:
-        return f"It waits {duration(ms)} because its rate is over the limit of {visible(str(decided_by))}."
+        return f"It waits {duration(ms)} because its rate is over the limit of {printable(str(decided_by))}."
     return "It did not wait."
 
 

@@ -27,9 +27,9 @@ from sluice.insight.console.pages import DeadLetters, Facts
 from sluice.insight.console.security import cookie_name
 from sluice.insight.console.server import MAX_CONNECTIONS, ConsoleOptions, ConsoleServer, check_address, token_of
 from sluice.insight.console.tables import Tables, WeekMinutes
-from sluice.insight.console.text import visible
 from sluice.insight.errors import ConsoleError
 from sluice.insight.feed import TopicFeed
+from sluice.insight.format import printable
 from sluice.insight.live import LiveModel
 from sluice.insight.reports.tenants import NO_TENANT, read_tenants
 from sluice.state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
@@ -386,7 +386,7 @@ def test_hostile_names_are_shown_and_do_nothing(name: str) -> None:
             assert len(page.text) < 300_000, path
             assert "Set-Cookie" not in page.headers
         if len(name) < 100:
-            assert visible(name) in "".join(Structure(get(address).text).texts)
+            assert printable(name) in "".join(Structure(get(address).text).texts)
 
 
 def test_a_client_with_a_long_name_has_a_page_too() -> None:

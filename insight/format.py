@@ -1,40 +1,46 @@
-"""Names and figures as people read them. Names come from events, so nothing in them may act on the page."""
+"""Names and figures as text, the same on pages, in commands and in `top`: amounts, shares, durations, times.
+
+Names come from events, so no character of a name may act on a page or a terminal.
+"""
 
 import math
 from datetime import UTC, datetime
 
 from sluice.state.quotas.kinds import Family, QuotaKind
 
-MOST_SHOWN = 120
-"""Characters of a name that a table shows."""
+MAX_NAME = 120
+"""Characters of a name in a table."""
 
 NOTHING = "—"
+"""Text for a missing figure."""
 
 _PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
-def visible(text: str) -> str:
-    r"""The text with escapes for what is not shown, or turns what is shown: controls, marks, surrogates.
+def printable(text: str) -> str:
+    r"""Escape the characters that are invisible or change how text is shown: controls, direction marks, surrogates.
 
-    >>> visible("al\u202eice\n"), visible("\ud800"), visible("straße 東京")
+    >>> printable("al\u202eice\n"), printable("\ud800"), printable("straße 東京")
     ('al\\u202eice\\n', '\\ud800', 'straße 東京')
     """
+    if text.isprintable():
+        return text
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
-def short(text: str, most: int = MOST_SHOWN) -> str:
-    """The visible text, cut in the middle if it is long.
+def short(text: str, most: int = MAX_NAME) -> str:
+    """Printable text, with the middle of a long one left out.
 
     >>> short("abcdefghij", most=5)
     'ab…ij'
     """
     if len(text) <= most:
-        return visible(text)
-    return f"{visible(text[: most // 2])}…{visible(text[-(most // 2) :])}"
+        return printable(text)
+    return f"{printable(text[: most // 2])}…{printable(text[-(most // 2) :])}"
 
 
 def amount(kind: QuotaKind, value: float | None, *, per_s: bool = True) -> str:
-    """A rate in the unit of the quota, or an amount if not `per_s`.
+    """A rate in the unit of the quota; an amount if `per_s` is false.
 
     >>> amount(QuotaKind.PRODUCER_BYTE_RATE, 1048576), amount(QuotaKind.REQUEST_PERCENTAGE, 12.34)
     ('1.05 MB/s', '12.3 %')
@@ -63,7 +69,7 @@ def percent(share: float | None) -> str:
 
 
 def duration(ms: float) -> str:
-    """A time span in the unit that suits it.
+    """A duration in the unit that suits its length.
 
     >>> duration(0), duration(730), duration(12_000), duration(90_000), duration(7_300_000)
     ('0 ms', '730 ms', '12.0 s', '1 min 30 s', '2 h 1 min')
