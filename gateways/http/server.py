@@ -6,7 +6,7 @@ from typing import Any
 import uvicorn
 
 from sluice.gateways.client.middleware import AsgiApp
-from sluice.gateways.http.read_deadline import ReadDeadline
+from sluice.insight.read_deadline import ReadDeadline
 
 KEEP_ALIVE_S = 30
 """How long a connection may be idle between two requests."""

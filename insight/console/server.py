@@ -14,7 +14,6 @@ from typing import Any
 
 import uvicorn
 
-from sluice.gateways.http.read_deadline import ReadDeadline
 from sluice.insight.console.app import create_app
 from sluice.insight.console.health import JobHealth
 from sluice.insight.console.pages import DeadLetters, Facts
@@ -23,6 +22,7 @@ from sluice.insight.console.tables import Tables, WeekMinutes
 from sluice.insight.errors import ConsoleError
 from sluice.insight.feed import TopicFeed
 from sluice.insight.live import Bounds, LiveModel
+from sluice.insight.read_deadline import ReadDeadline
 from sluice.insight.reports.tenants import Tenants
 from sluice.kafka_io.client import TopicSettings
 from sluice.state.errors import InvalidQuotaError

@@ -1,18 +1,16 @@
 """The HTTP service without Kafka: what it refuses on the wire, and what a slow client can hold."""
 
-import resource
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 
 import pytest
 
 from sluice import Gateway, GatewayOptions
 from sluice.gateways.client.clock import now_ms
 from sluice.gateways.client.wait_table import Wait
-from sluice.gateways.http import read_deadline
 from sluice.gateways.http.app import MAX_BODY_BYTES, create_app
 from sluice.gateways.http.backend import KafkaBackend
 from sluice.gateways.http.server import HttpServer
@@ -20,8 +18,6 @@ from sluice.state.quotas.entity import Tags
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
 """An address where no broker answers."""
-
-READ_TIMEOUT_S = 0.5
 
 
 class BrokenBackend(KafkaBackend):
@@ -50,15 +46,13 @@ def backend() -> BrokenBackend:
 
 @pytest.fixture(scope="module")
 def port(gateway: Gateway, backend: BrokenBackend) -> Iterator[int]:
-    """The port of a running service with a short read deadline."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read_deadline, "READ_TIMEOUT_S", READ_TIMEOUT_S)
-        server = HttpServer(create_app(gateway, backend))
-        thread = threading.Thread(target=server.serve)
-        thread.start()
-        yield int(server.address.rpartition(":")[2])
-        server.stop()
-        thread.join()
+    """The port of a running service."""
+    server = HttpServer(create_app(gateway, backend))
+    thread = threading.Thread(target=server.serve)
+    thread.start()
+    yield int(server.address.rpartition(":")[2])
+    server.stop()
+    thread.join()
 
 
 def exchange(port: int, request: bytes) -> bytes:
@@ -180,50 +174,3 @@ def test_a_muted_client_never_reaches_kafka(port: int, gateway: Gateway, backend
 
     assert answer.startswith(b"HTTP/1.1 429 ")
     assert "muted" not in backend.asked
-
-
-@pytest.mark.parametrize("start", [b"", b"POST /topics HT", post(b"/topics", b"Content-Length: 500")])
-def test_a_request_that_never_ends_loses_its_connection(port: int, start: bytes) -> None:
-    """A byte now and then doesn't move the deadline."""
-    start_s = time.monotonic()
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection, suppress(OSError):
-        connection.sendall(start)
-        while time.monotonic() - start_s < 20:
-            time.sleep(READ_TIMEOUT_S / 5)
-            connection.sendall(b" " if start else b"G")  # fails when the service has closed the connection
-
-    assert READ_TIMEOUT_S <= time.monotonic() - start_s < 10
-
-
-def test_an_idle_connection_outlives_the_read_deadline(port: int) -> None:
-    get = b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
-        for _ in range(2):
-            connection.sendall(get)
-            answer = b""
-            while b'quantile="0.99"' not in answer:
-                answer += connection.recv(65_536)
-            time.sleep(READ_TIMEOUT_S * 1.5)
-
-    assert exchange(port, get * 3).count(b"HTTP/1.1 200 OK") == 3
-
-
-def test_two_thousand_idle_connections_keep_nobody_out(port: int) -> None:
-    """The one that has been quiet for longest makes room for the next; a request under way never does."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < 4096:
-        pytest.skip("this user may not open so many files")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
-    starts = [b"", b"G", b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n", post(b"/topics", b"Content-Length: 500")]
-    try:
-        with ExitStack() as stack:
-            for number in range(2000):
-                idle = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
-                with suppress(OSError):  # it may have been closed already
-                    idle.sendall(starts[number % len(starts)])
-
-            answer = exchange(port, b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")
-
-        assert answer.startswith(b"HTTP/1.1 200 ")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

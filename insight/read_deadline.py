@@ -1,4 +1,4 @@
-"""What a client of a web server may hold, and for how long: a part of uvicorn, for all of Sluice's servers."""
+"""Limits on the time and the connections of a web server's clients: uvicorn's protocol for Sluice's servers."""
 
 import asyncio
 from collections.abc import Iterable
@@ -12,14 +12,14 @@ READ_TIMEOUT_S = 10.0
 
 
 class ReadDeadline(H11Protocol):
-    """uvicorn's protocol, which by itself waits for ever for the rest of a request.
+    """uvicorn's protocol with a deadline for the rest of a request, for which uvicorn itself waits for ever.
 
-    `limit_concurrency` of uvicorn's configuration is how many connections may be open.
+    At most `limit_concurrency` connections of uvicorn's configuration are open.
     """
 
     _deadline: asyncio.TimerHandle | None = None
     waiting_since_s = 0.0
-    """When the connection was made, or its last request was complete."""
+    """The time when the connection was made, or when its last request was complete."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Starts the deadline of the first request, and makes room for it."""
@@ -40,7 +40,7 @@ class ReadDeadline(H11Protocol):
         super().data_received(data)
 
     def handle_events(self) -> None:
-        """Ends the deadline when the request is complete and nothing of a next one has come."""
+        """Ends the deadline when the request is complete and nothing of a next one has arrived."""
         super().handle_events()
         reading = self.conn.their_state is h11.SEND_BODY
         if not reading and not (self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]):
@@ -48,7 +48,7 @@ class ReadDeadline(H11Protocol):
             self.waiting_since_s = self.loop.time()
 
     def _make_room(self) -> None:
-        """Abort the connection that has waited longest: whoever keeps hundreds open idly must not keep others out."""
+        """Abort the connection that has waited longest: a client with hundreds of idle ones keeps nobody out."""
         others: Iterable[ReadDeadline] = self.connections - {self}  # type: ignore[assignment] # all are of this class
         waiting = [other for other in others if other.waits_for_its_client()]
         if waiting:
@@ -57,7 +57,7 @@ class ReadDeadline(H11Protocol):
             oldest.transport.abort()
 
     def waits_for_its_client(self) -> bool:
-        """Whether no request is under way, or its body has not come yet."""
+        """True if no request is under way, or its body has not arrived yet."""
         return self.cycle is None or self.cycle.response_complete or self.conn.their_state is h11.SEND_BODY
 
     def _start_deadline(self) -> None:
