@@ -8,10 +8,8 @@ from sluice.cli.explain import rung_of
 from sluice.insight.recent_usage import SPAN, RecentUsage, Usage
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import KEY_ALIASES, QuotaKind
+from sluice.state.quotas.kinds import KEY_ALIASES, KINDS_BY_NAME, QuotaKind
 from sluice.state.quotas.resolution import Quotas, Resolution
-
-_KINDS = {kind.value: kind for kind in QuotaKind}
 
 LEAST_SHARE = 0.5
 """A limit below this share of a client's highest minute is taken for a slip."""
@@ -48,7 +46,7 @@ def recent_of(entity: QuotaEntity, added: Mapping[str, float], usage: RecentUsag
     """
     recent: dict[QuotaKind, list[Usage]] = {}
     for key, limit in added.items():
-        kind = _KINDS.get(KEY_ALIASES.get(key, key))
+        kind = KINDS_BY_NAME.get(KEY_ALIASES.get(key, key))
         if kind is None:
             continue  # it will be refused
         usages = [used for used in usage.of(kind) if _names_match(entity, used)]

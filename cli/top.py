@@ -24,7 +24,7 @@ from sluice.insight.live import LiveModel
 from sluice.kafka_io.client import connect, error_line
 from sluice.state.decisions.epochs import Fence
 from sluice.state.errors import SluiceError
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import KINDS_BY_NAME
 
 if TYPE_CHECKING:
     from kafka import TopicPartition
@@ -187,10 +187,9 @@ def _view(sort: str, quota: str | None, text: str) -> View:
     """The view that the options ask for. Raises UsageError."""
     if sort not in SORTS:
         raise UsageError(f"--sort is {sort!r}; expected one of {', '.join(SORTS)}")
-    kinds = {kind.value: kind for kind in QuotaKind}
-    if quota is not None and quota not in kinds:
-        raise UsageError(f"--quota is {quota!r}; expected one of {', '.join(kinds)}")
-    return View(sort, kinds.get(quota or ""), text)
+    if quota is not None and quota not in KINDS_BY_NAME:
+        raise UsageError(f"--quota is {quota!r}; expected one of {', '.join(KINDS_BY_NAME)}")
+    return View(sort, KINDS_BY_NAME.get(quota or ""), text)
 
 
 def _snapshot(reader: DecisionsReader, view: View) -> dict[str, object]:

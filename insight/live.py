@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from sluice.state.arithmetic.token_bucket import TokenBucket
 from sluice.state.decisions.request import MAX_APPLIED_WAITS, MAX_SHARES, MAX_TIMESTAMP_MS, Heartbeat
-from sluice.state.quotas.kinds import MAX_THROTTLE_MS, Family, QuotaKind, QuotaSettings, Window
+from sluice.state.quotas.kinds import KINDS_BY_NAME, MAX_THROTTLE_MS, Family, QuotaKind, QuotaSettings, Window
 from sluice.state.shares.alive import is_late
 
 MINUTE_MS = 60_000
@@ -40,7 +40,6 @@ _SHOWN = 300
 """Characters that are kept of an id, a rung, an API and a gateway's name: pages show no more, and a forged record may
 have a megabyte of each."""
 
-_KINDS: dict[str, QuotaKind] = {kind.value: kind for kind in QuotaKind}
 _NAN = math.nan
 
 
@@ -464,7 +463,7 @@ class LiveModel:
 
     def _of(self, quota: str, entity: Entity, *, shadow: bool) -> CounterState | None:
         """The counter, new if need be, which is now the most recently charged. None for a quota that nobody knows."""
-        kind = _KINDS.get(quota)
+        kind = KINDS_BY_NAME.get(quota)
         if kind is None:
             return None
         key = CounterKey(kind, shadow, entity.user, entity.client_id, entity.topic, entity.partition)

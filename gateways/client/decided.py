@@ -11,9 +11,7 @@ from sluice.gateways.client.wait_table import Order, Wait
 from sluice.state.decisions.request import MAX_APPLIED_WAITS, MAX_TIMESTAMP_MS
 from sluice.state.decisions.waits import CounterKey
 from sluice.state.quotas.entity import Tags
-from sluice.state.quotas.kinds import MAX_THROTTLE_MS, Family, QuotaKind
-
-_KINDS: dict[str, QuotaKind] = {kind.value: kind for kind in QuotaKind}
+from sluice.state.quotas.kinds import KINDS_BY_NAME, MAX_THROTTLE_MS, Family, QuotaKind
 
 _TOKEN_QUOTAS = frozenset(kind for kind in QuotaKind if kind.family is Family.MUTATIONS)
 """The quotas whose waits don't come from a rate: tokens come back at the limit, so the wait follows the limit alone."""
@@ -99,7 +97,7 @@ def enforced_charges(decided: Decided) -> Charges:
     """The charges of known kinds that count: shadow quotas never make anyone wait."""
     charges = []
     for charge in decided.charges:
-        kind = _KINDS.get(charge.quota)
+        kind = KINDS_BY_NAME.get(charge.quota)
         if kind is not None and charge.mode != "shadow":
             entity = charge.entity
             charges.append(((kind, Tags(entity.user, entity.client_id, entity.topic, entity.partition)), charge))

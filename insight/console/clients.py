@@ -11,7 +11,7 @@ import numpy as np
 
 from sluice.insight.live import CounterKey, CounterState, LiveModel
 from sluice.insight.reports.tenants import NO_TENANT, Tenants
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import KINDS_BY_NAME, QuotaKind
 
 PAGE_SIZE = 50
 MAX_PAGE = 100_000
@@ -37,7 +37,6 @@ class Sort(StrEnum):
 
 ASCENDING_FIRST = (Sort.NAME, Sort.QUOTA, Sort.REMAINING)
 
-_KINDS = {kind.value: kind for kind in QuotaKind}
 
 WeekMinutes = Mapping[CounterKey, int]
 """Minutes throttled in the last seven days, from the tables."""
@@ -69,7 +68,7 @@ class ClientsQuery:
             Sort(sort),
             descending,
             given.get("search", "")[:MAX_SEARCH],
-            _KINDS.get(given.get("quota", "")),
+            KINDS_BY_NAME.get(given.get("quota", "")),
             given["mode"] if given.get("mode") in ("enforce", "shadow") else "",
             next((band for band in BANDS if given.get("band") == f"{band * 100:.0f}"), None),
             given.get("tenant", ""),

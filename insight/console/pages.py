@@ -23,7 +23,7 @@ from sluice.insight.live import POINT_MS, POINTS, CounterKey, CounterState, Live
 from sluice.insight.reports.tenants import Tenants
 from sluice.state.quotas.entity import DEFAULT, EntityName
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, Family, QuotaKind, QuotaSettings
+from sluice.state.quotas.kinds import CLIENT_KINDS, KINDS_BY_NAME, TOPIC_KINDS, Family, QuotaKind, QuotaSettings
 from sluice.state.quotas.limits import LimitsView
 from sluice.state.quotas.resolution import LADDER, Part, Rung
 
@@ -35,7 +35,6 @@ MOST_COUNTERS = 20
 MOST_DEAD_LETTERS = 200
 MOST_ID = 300
 
-_KINDS = {kind.value: kind for kind in QuotaKind}
 
 Values = dict[str, Any]
 
@@ -512,7 +511,7 @@ def _plain(quota: str, value: float | None, *, per_s: bool = True) -> str:
     """A figure in the unit of its quota, also of a quota that nobody knows."""
     if value is None:
         return NOTHING
-    kind = _KINDS.get(quota)
+    kind = KINDS_BY_NAME.get(quota)
     return f"{value:.6g}" if kind is None else amount(kind, value, per_s=per_s)
 
 

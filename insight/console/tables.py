@@ -15,7 +15,7 @@ from sluice.insight.sql import run_query
 from sluice.kafka_io.background import BackgroundThread
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotaChange, QuotasTable
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import KINDS_BY_NAME
 
 log = logging.getLogger("sluice.console")
 
@@ -31,7 +31,6 @@ STOP_S = 1.0
 _MOST_MINUTES = 24 * 60
 """A longer wait counts as this one, in minutes."""
 
-_KINDS = {kind.value: kind for kind in QuotaKind}
 
 _MINUTES = """
 SELECT quota, user, client_id, topic, partition, count(DISTINCT minute) AS minutes
@@ -69,7 +68,7 @@ class Tables:
         query = _MINUTES.format(day=day.isoformat(), most=_MOST_MINUTES, most_counters=MOST_COUNTERS)
         found = {}
         for quota, user, client_id, topic, partition, minutes in self._rows(query):
-            if (kind := _KINDS.get(quota)) is not None:
+            if (kind := KINDS_BY_NAME.get(quota)) is not None:
                 number = -1 if partition is None else partition
                 found[CounterKey(kind, False, user or "", client_id or "", topic, number)] = minutes
         return found

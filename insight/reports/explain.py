@@ -12,13 +12,12 @@ from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotaRow, QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import KINDS_BY_NAME, QuotaKind
 from sluice.state.quotas.resolution import Rung, ladder, topic_ladder
 
 _DECISION_ID = re.compile(r"(.+)-(\d{1,10})-(\d{1,18})", re.DOTALL)
 """`topic-partition-offset` of the request; the topic may have dashes and digits of its own."""
 
-_KINDS = {kind.value: kind for kind in QuotaKind}
 
 _LOOK_BACK_MS = (0, 3_600_000, 86_400_000, 604_800_000, 315_360_000_000)
 """How far back a search for the newest rows goes, step by step: it ends with the first step that has enough."""
@@ -118,7 +117,7 @@ def _limits(table: QuotasTable, decision: dict[str, Any], charges: Iterable[dict
 
 def _quota_key(decision: dict[str, Any], charge: dict[str, Any]) -> tuple[QuotaEntity, QuotaKind, Mode] | None:
     """The entity, kind and mode of the quota that gave the charge its limit; None without a limit."""
-    kind = _KINDS.get(charge["quota"])
+    kind = KINDS_BY_NAME.get(charge["quota"])
     if kind is None or charge["matched"] in (None, Rung.NONE):
         return None
     mode = Mode(charge.get("mode") or Mode.ENFORCE)

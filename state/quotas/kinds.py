@@ -77,6 +77,9 @@ class QuotaKind(StrEnum):
     __hash__ = str.__hash__  # Enum's own __hash__ is slow, and kinds are looked up several times per request
 
 
+KINDS_BY_NAME = {kind.value: kind for kind in QuotaKind}
+"""The kind of each key. A record may name a key of a later release, which `get` answers with None."""
+
 KINDS_BY_CODE = {kind.code: kind for kind in QuotaKind}
 """The kind of each stored rate."""
 

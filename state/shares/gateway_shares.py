@@ -14,7 +14,7 @@ from sluice.state.decisions.charge_plan import plan_limited
 from sluice.state.decisions.request import MAX_APPLIED_WAITS, MAX_SHARES, AppliedWait, CountedEntity, Request, Share
 from sluice.state.decisions.waits import CounterKey
 from sluice.state.quotas.entity import Tags
-from sluice.state.quotas.kinds import MAX_THROTTLE_MS, Family, QuotaKind, QuotaSettings
+from sluice.state.quotas.kinds import KINDS_BY_NAME, MAX_THROTTLE_MS, Family, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.alive import AliveGateways
 from sluice.state.shares.counter_share import CounterShare, DecidedCharge, InlineCharge, Metering
@@ -29,8 +29,6 @@ MAX_DOUBLE = float_info.max
 
 HELD_LOOKED_AT = 10
 """Most counters that are passed over, because they wait, when one has to be forgotten."""
-
-_KINDS: dict[str, QuotaKind] = {kind.value: kind for kind in QuotaKind}
 
 
 class HeldCounter(msgspec.Struct, frozen=True, gc=False):
@@ -128,7 +126,7 @@ class GatewayShares:
 
         A value below 0 takes back what was charged in line too much.
         """
-        kind = _KINDS[counter[0]]
+        kind = KINDS_BY_NAME[counter[0]]
         amounts = [value, 0.0] if kind.family is Family.REQUEST_TIME else [value]
         self._charge(counter, Charge(kind, "", limit, False, amounts), now_ms)
 
