@@ -1,6 +1,5 @@
 """The command `sluice balance`: what a client's counters hold now, read from the checkpoint."""
 
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -10,6 +9,7 @@ from sluice.cli.job_settings import job_settings
 from sluice.cli.options import ConfigOption, UsageError
 from sluice.cli.tables import json_safe, printable, text_table
 from sluice.configs.settings import Settings
+from sluice.kafka_io.clock import now_ms
 
 if TYPE_CHECKING:
     from sluice.state.store.balance import Balance, Client
@@ -60,13 +60,13 @@ def _read(settings: Settings, client: "Client") -> tuple[int, int | None, int, "
     from sluice.streaming.checkpoint.folder import Checkpoint
     from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 
-    now_ms = time.time_ns() // 1_000_000
+    at_ms = now_ms()
     origin, micro_batch, pages = committed_pages(settings, client.parts_of_keys())
     snapshots = QuotaSnapshots(Checkpoint(settings.enforce.checkpoint))
     version = max(snapshots.versions(), default=None)
     quotas = None if version is None else snapshots.load(version)
-    found = balances(pages.values(), origin.pages, client, quotas, settings.quota, now_ms)
-    return micro_batch, version, now_ms, found
+    found = balances(pages.values(), origin.pages, client, quotas, settings.quota, at_ms)
+    return micro_batch, version, at_ms, found
 
 
 def _row(one: "Balance", now_ms: int) -> tuple[str, ...]:

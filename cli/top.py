@@ -22,6 +22,7 @@ from sluice.cli.top_screen import SORTS, View, after_key, cut, rows_of, table_li
 from sluice.configs.settings import Settings, with_bootstrap_servers
 from sluice.insight.live import LiveModel
 from sluice.kafka_io.client import connect, error_line
+from sluice.kafka_io.clock import now_ms
 from sluice.state.decisions.epochs import Fence
 from sluice.state.errors import SluiceError
 from sluice.state.quotas.kinds import KINDS_BY_NAME
@@ -176,11 +177,6 @@ class DecisionsReader:
 
     def _unreadable(self, error: Exception) -> TopError:
         return TopError(f"the decisions can't be read ({error_line(error)}); check that this user may read the topic")
-
-
-def now_ms() -> int:
-    """The time in epoch milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 def _view(sort: str, quota: str | None, text: str) -> View:

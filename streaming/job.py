@@ -1,7 +1,6 @@
 """The job: prepares topics, tables and session, then runs both queries until it is asked to stop."""
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from pyspark.accumulators import Accumulator
 from pyspark.sql import SparkSession
 
 from sluice.configs.settings import HealthSettings, Settings
+from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.cluster_quotas import ClusterQuotasReader
 from sluice.kafka_io.topics import ensure_claims_topic, ensure_topics
 from sluice.sinks.limits import LimitsPublisher
@@ -310,7 +310,7 @@ class Job:
         self._health.report_phase(f"waiting for {words}")
 
     def _publish_status(self, **changes: Any) -> None:
-        self._status |= {**changes, "at_ms": time.time_ns() // 1_000_000}
+        self._status |= {**changes, "at_ms": now_ms()}
         if self._status_file is None:
             return
         try:

@@ -21,7 +21,6 @@ from typing import Any, Self
 import msgspec
 
 from sluice.gateways.client.answer import Answer, correction, decided_answer
-from sluice.gateways.client.clock import now_ms
 from sluice.gateways.client.decided import Decided, enforced_charges, read_decided
 from sluice.gateways.client.event_sender import EventRecord, EventSender
 from sluice.gateways.client.events import as_executed, as_request, asks_for_mutations, checked_parts
@@ -33,6 +32,7 @@ from sluice.gateways.client.stats import GatewayStats
 from sluice.gateways.client.wait_table import Wait
 from sluice.gateways.errors import GatewayClosedError
 from sluice.kafka_io.client import kafka_python_config
+from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_reader import CLOSE_S, Reading, TopicReader
 from sluice.state.decisions.charge_plan import is_validation
 from sluice.state.decisions.request import HEARTBEAT_API, Heartbeat, Request, Share

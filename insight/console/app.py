@@ -20,6 +20,7 @@ from starlette.routing import Route
 from sluice.insight.console.pages import PAGES, Facts
 from sluice.insight.console.security import LOOPBACK_HOSTS, Guard, cookie_name, cookie_of, is_token
 from sluice.insight.format import amount, percent, printable, short
+from sluice.kafka_io.clock import now_ms
 
 EVENT_S = 1.0
 """The least time between two events of a page."""
@@ -41,14 +42,10 @@ NowMs = Callable[[], int]
 Given = dict[str, str]
 
 
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class Pages:
     """Renders pages. `part` is what server-sent events renew."""
 
-    def __init__(self, facts: Facts, now_ms: NowMs = _wall_ms) -> None:
+    def __init__(self, facts: Facts, now_ms: NowMs = now_ms) -> None:
         self._facts = facts
         self._now_ms = now_ms
         self._lock = Lock()
@@ -174,7 +171,7 @@ def create_app(
     token: str | None = None,
     closing: Event | None = None,
     hosts: Sequence[str] = LOOPBACK_HOSTS,
-    now_ms: NowMs = _wall_ms,
+    now_ms: NowMs = now_ms,
 ) -> Starlette:
     """The application; without a token it answers requests to `hosts` alone."""
     endpoints = Endpoints(Pages(facts, now_ms), token, closing or Event())

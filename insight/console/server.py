@@ -3,7 +3,6 @@
 import os
 import secrets
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from sluice.insight.live import Bounds, LiveModel
 from sluice.insight.read_deadline import ReadDeadline
 from sluice.insight.reports.tenants import Tenants
 from sluice.kafka_io.client import TopicSettings
+from sluice.kafka_io.clock import now_ms
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.quotas.limits import LimitsView
@@ -110,7 +110,7 @@ def reading(sources: Sources, options: ConsoleOptions) -> Iterator[Facts]:
     limits, dead_letters = LimitsView(), DeadLetters()
     tables = Tables(sources.tables, sources.storage_options)
     week, health = WeekMinutes(tables), JobHealth(sources.health)
-    now_ms = _now_ms()
+    began_ms = now_ms()
     topics = sources.topics
 
     def take_limits(records: Any) -> None:
@@ -128,12 +128,12 @@ def reading(sources: Sources, options: ConsoleOptions) -> Iterator[Facts]:
         TopicFeed(
             sources.kafka,
             topics.decisions,
-            lambda records: model.take_all((value for _, value in records), _now_ms()),
-            now_ms - options.lookback_ms,
+            lambda records: model.take_all((value for _, value in records), now_ms()),
+            began_ms - options.lookback_ms,
             model.forget,
         ),
         TopicFeed(sources.kafka, topics.limits, take_limits, on_restart=limits.begin_again),
-        TopicFeed(sources.kafka, topics.dead_letters, take_dead_letters, now_ms - DEAD_LETTERS_MS),
+        TopicFeed(sources.kafka, topics.dead_letters, take_dead_letters, began_ms - DEAD_LETTERS_MS),
     ]
     background: list[Any] = [*feeds, week, health]
     for each in background:
@@ -219,7 +219,3 @@ def _reason(error: OSError) -> str:
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

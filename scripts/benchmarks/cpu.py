@@ -13,7 +13,7 @@ from scripts.benchmarks.events import TWO_CHARGES, Load, configured, spread
 from scripts.benchmarks.report import Findings, at_most
 from scripts.benchmarks.rig import BenchmarkRig, Scale, SparkDriver
 from scripts.testbed.job import Json
-from sluice.gateways.client.clock import now_ms
+from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.entry import QuotaEntry
 
 _SAMPLED: dict[str, Any] = {"spark.python.daemon.module": "scripts.benchmarks.daemon"}

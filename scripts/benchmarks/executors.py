@@ -9,7 +9,7 @@ from scripts.benchmarks.rig import BenchmarkRig, Scale, Setup
 from scripts.spark_cluster.environment import EnvironmentFolder
 from scripts.spark_cluster.spark import SparkCluster
 from scripts.testbed.job import Json, storage_in
-from sluice.gateways.client.clock import now_ms
+from sluice.kafka_io.clock import now_ms
 
 _EXECUTORS = 3
 _WORKER_MEMORY = "2g"

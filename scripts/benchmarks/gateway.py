@@ -28,11 +28,11 @@ from scripts.testbed.broker import Broker
 from scripts.testbed.reconciliation import ends
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
 from sluice.gateways.client.client import Gateway
-from sluice.gateways.client.clock import now_ms
 from sluice.gateways.client.event_sender import WhenFull
 from sluice.gateways.client.options import GatewayOptions, StalePolicy
 from sluice.gateways.client.wait_table import Wait
 from sluice.kafka_io.client import connect
+from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.decisions.request import Request, TopicPartition
 from sluice.state.decisions.wait_records import WaitRecord, wait_key, wait_value

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer
 from scripts.benchmarks.neighbours import others_answered
 from scripts.benchmarks.report import Findings, at_most
 from scripts.benchmarks.rig import BenchmarkRig, Record, Scale, Setup, SparkDriver
-from sluice.gateways.client.clock import now_ms
+from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind

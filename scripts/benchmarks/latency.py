@@ -13,7 +13,7 @@ from scripts.benchmarks.events import ONE_CHARGE, spread
 from scripts.benchmarks.report import Figure, Findings, at_most
 from scripts.benchmarks.rig import BenchError, BenchmarkRig, Drivers, Scale, Setup, SparkDriver
 from scripts.benchmarks.throughput import copy_padding
-from sluice.gateways.client.clock import now_ms
+from sluice.kafka_io.clock import now_ms
 
 _PERCENTILES = (50, 95, 99)
 _BAR = 2.0

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, Producer
 from scripts.benchmarks.events import FOUR_CHARGES, ONE_CHARGE, Load, spread
 from scripts.benchmarks.report import Findings, at_most
 from scripts.benchmarks.rig import BenchError, BenchmarkRig, Record, Scale, Setup, SparkDriver
-from sluice.gateways.client.clock import now_ms
+from sluice.kafka_io.clock import now_ms
 
 PARTITIONS = 1_000
 """Topic-partitions of a wide request: the default of enforce.max_charges_per_event."""

@@ -3,7 +3,7 @@
 from scripts.benchmarks.events import ONE_CHARGE, spread
 from scripts.benchmarks.report import Figure, Findings
 from scripts.benchmarks.rig import BenchmarkRig, Scale
-from sluice.gateways.client.clock import now_ms
+from sluice.kafka_io.clock import now_ms
 
 _PAGES = (32, 1_024, 4_096, 16_384)
 _NOT_OF_REQUESTS = ("JIT compiler", "garbage collection", "threads that ended")

@@ -12,7 +12,7 @@ from scripts.benchmarks.report import Figure, Findings, at_most
 from scripts.benchmarks.rig import BenchError, BenchmarkRig, Scale, Setup, SparkDriver
 from scripts.testbed.job import Json
 from scripts.testbed.work_folder import folder_bytes
-from sluice.gateways.client.clock import now_ms
+from sluice.kafka_io.clock import now_ms
 from sluice.state.arithmetic.charge import Charge
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 from sluice.state.store.pages import Pages

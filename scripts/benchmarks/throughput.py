@@ -8,7 +8,7 @@ from scripts.benchmarks.events import ONE_CHARGE, Load, spread
 from scripts.benchmarks.loops import CLIENTS
 from scripts.benchmarks.report import Figure, Findings, at_least
 from scripts.benchmarks.rig import BenchmarkRig, Drivers, Scale, Setup
-from sluice.gateways.client.clock import now_ms
+from sluice.kafka_io.clock import now_ms
 
 _BARS = {"1 charge": 0.90, "2 charges": 0.75, "4 charges": 0.50}
 _LOOP_BAR = 3.0

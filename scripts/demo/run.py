@@ -40,8 +40,8 @@ from scripts.testbed.reconciliation import audited, rows
 from scripts.testbed.work_folder import work_folder
 from sluice.cli.job_settings import announced_run
 from sluice.configs.settings import Settings, load_settings
-from sluice.gateways.client.clock import now_ms
 from sluice.kafka_io.client import connect
+from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
 
 _EMBEDDED = Path("configs/embedded.yaml")

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from kafka import KafkaConsumer, TopicPartition
 
 from sluice.configs.settings import Settings
-from sluice.gateways.client.clock import now_ms
 from sluice.kafka_io.client import connect
+from sluice.kafka_io.clock import now_ms
 from sluice.state.decisions.epochs import Fence
 
 _SHOWN_DECISIONS = 5

@@ -22,8 +22,8 @@ from kafka.producer.future import RecordMetadata
 
 from scripts.command import EXIT_FAILED, run_command, stop_on_signals
 from sluice.configs.settings import load_settings, with_bootstrap_servers
-from sluice.gateways.client.clock import now_ms
 from sluice.kafka_io.client import connect
+from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entity import client_key
 

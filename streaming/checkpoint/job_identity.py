@@ -1,10 +1,10 @@
 """Which job a decision is from: an id that is made with the checkpoint, and stays through restarts and resharding."""
 
 import secrets
-import time
 
 import msgspec
 
+from sluice.kafka_io.clock import now_ms
 from sluice.streaming.checkpoint.folder import Checkpoint
 
 _FILE = "job.json"
@@ -21,7 +21,7 @@ def job_identity(checkpoint: Checkpoint) -> JobIdentity:
     """The identity of the job on this checkpoint; the first call makes it. Raises CheckpointError."""
     identity = _read(checkpoint)
     if identity is None:
-        identity = JobIdentity(secrets.token_hex(8), time.time_ns() // 1_000_000)
+        identity = JobIdentity(secrets.token_hex(8), now_ms())
         _write(checkpoint, identity)
     return identity
 

@@ -5,7 +5,6 @@ group of parts -> combiner; last, the Kafka sink.
 """
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,6 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.configs.settings import Settings
+from sluice.kafka_io.clock import now_ms
 from sluice.state.decisions.epochs import HEADER, Epoch
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
@@ -110,7 +110,7 @@ class EnforceQuery(GatedQuery):
         5. Write.
         """
         quotas = self._watch.quotas
-        batch, repeated = self._log.begin(batch_id, quotas.version, now_ms=time.time_ns() // 1_000_000)
+        batch, repeated = self._log.begin(batch_id, quotas.version, now_ms=now_ms())
         combined = repeated or not quotas.charges_one_counter()
         BatchProperties(batch.quota_version, batch.decided_at_ms, combined).announce(self._spark.sparkContext)
         if combined:

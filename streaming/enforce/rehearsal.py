@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.configs.settings import Settings
+from sluice.kafka_io.clock import now_ms
 from sluice.state.decisions.epochs import Epoch
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
@@ -74,7 +75,7 @@ class _Rehearsal(EnforceQuery):
         self._name = "rehearsal"
 
     def _write_batch(self, rows: DataFrame, batch_id: int) -> None:
-        batch = Batch(batch_id, _QUOTA_VERSION, time.time_ns() // 1_000_000)
+        batch = Batch(batch_id, _QUOTA_VERSION, now_ms())
         BatchProperties(batch.quota_version, batch.decided_at_ms, combined=True).announce(self._spark.sparkContext)
         self._unwritten(self._combined(rows), batch).write.format("noop").mode("append").save()
 

@@ -1,7 +1,6 @@
 """A job of Spark's that loads what a first micro-batch would wait for: on a driver that stands by."""
 
 import logging
-import time
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -10,6 +9,7 @@ from pyspark.sql import SparkSession
 from sluice.configs.settings import Settings
 from sluice.kafka_io.background import BackgroundThread
 from sluice.kafka_io.client import error_line
+from sluice.kafka_io.clock import now_ms
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.enforce import stages
 from sluice.streaming.enforce.rehearsal import rehearse
@@ -53,7 +53,7 @@ class WarmUp:
             if self._thread.stopped.wait(_POLL_S):
                 return
         partitions = int(self._spark.conf.get("spark.sql.shuffle.partitions") or 1)
-        since_ms = time.time_ns() // 1_000_000 - _SINCE_MS
+        since_ms = now_ms() - _SINCE_MS
         requests = kafka_since(self._spark, self._settings, [self._settings.topics.requests], since_ms).select("value")
         requests.repartition(partitions).mapInArrow(_loaded, stages.PLANNED_SCHEMA).collect()
         if not self._rehearsed:

@@ -1,7 +1,6 @@
 """Metrics of single clients for Prometheus: a bounded number of series, for the counters nearest to their limits."""
 
 import hashlib
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from heapq import nlargest
@@ -11,6 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from sluice.insight.live import Bounds, CounterKey, CounterState, LiveModel
+from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.kinds import QuotaSettings
 
 LABELS = ("quota", "user", "client_id", "topic", "partition", "mode")
@@ -34,27 +34,25 @@ class ClientMetrics(Collector):
     """Gauges `sluice_client_*` of the `top` counters nearest to their limits, and sums of all counters by quota.
 
     Feed it records of the decisions topic with `take`. Thread-safe. A counter whose rate has come down to 0, and that
-    waits for nothing, is none of the nearest. `now_ms` is the clock, in epoch milliseconds.
+    waits for nothing, is none of the nearest. `clock_ms` is the clock, in epoch milliseconds.
     """
 
-    def __init__(
-        self, settings: QuotaSettings, top: int, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-    ) -> None:
+    def __init__(self, settings: QuotaSettings, top: int, clock_ms: Callable[[], int] = now_ms) -> None:
         self._model = LiveModel(settings, _BOUNDS)
         self._top = top
-        self._now_ms = now_ms
+        self._clock_ms = clock_ms
         self._lock = Lock()
         self._collected: list[Metric] = []
         self._collected_ms: int | None = None
 
     def take(self, value: bytes | None) -> None:
         """Take over one record; what is no decision changes nothing."""
-        self._model.take(value, self._now_ms())
+        self._model.take(value, self._clock_ms())
 
     def collect(self) -> Iterator[Metric]:
         """The metrics now, or those of a moment ago."""
         with self._lock:
-            now_ms = self._now_ms()
+            now_ms = self._clock_ms()
             if self._collected_ms is None or not 0 <= now_ms - self._collected_ms < _COLLECT_MS:
                 self._collected, self._collected_ms = self._measure(now_ms), now_ms
             return iter(self._collected)

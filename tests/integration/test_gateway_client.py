@@ -32,11 +32,11 @@ from sluice import (
     retry_topics,
 )
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
-from sluice.gateways.client.clock import now_ms
 from sluice.gateways.client.retry import TopicErrors
 from sluice.gateways.http.app import create_app
 from sluice.gateways.http.backend import KafkaBackend
 from sluice.gateways.http.server import HttpServer
+from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.limits import LimitsPublisher
 from sluice.state.decisions.request import HEARTBEAT_API

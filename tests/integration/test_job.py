@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from scripts.testbed.background_loop import BackgroundLoop
 from sluice.configs.quotas import load_quotas_file
-from sluice.gateways.client.clock import now_ms
+from sluice.kafka_io.clock import now_ms
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry

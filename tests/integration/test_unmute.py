@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripts.testbed.broker import free_ports
-from sluice.gateways.client.clock import now_ms
+from sluice.kafka_io.clock import now_ms
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry

@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 from kafka import KafkaProducer
 
 from scripts.testbed.reconciliation import audited, reconcile, reconcile_counts
-from sluice.gateways.client.clock import now_ms
+from sluice.kafka_io.clock import now_ms
 from tests.integration.job_process import AUDITED, JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

@@ -9,11 +9,11 @@ from contextlib import suppress
 import pytest
 
 from sluice import Gateway, GatewayOptions
-from sluice.gateways.client.clock import now_ms
 from sluice.gateways.client.wait_table import Wait
 from sluice.gateways.http.app import MAX_BODY_BYTES, create_app
 from sluice.gateways.http.backend import KafkaBackend
 from sluice.gateways.http.server import HttpServer
+from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.entity import Tags
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1"}

@@ -29,7 +29,7 @@ from scripts.benchmarks.peers.quix import QuixStreams, quix_python
 from scripts.benchmarks.report import Findings
 from scripts.benchmarks.rig import BenchError, BenchmarkRig, Scale, Setup, SparkDriver
 from scripts.benchmarks.state import FIRST_DECISION_S, RESTART_EVENTS, Entities, first_decision, known_job, restart_s
-from sluice.gateways.client.clock import now_ms
+from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.kinds import burst
 
 _RATE_PER_S = 1_000
