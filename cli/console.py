@@ -36,15 +36,15 @@ def console(
 
     Reads the decisions, limits and dead-letter topics and the Delta tables, and changes nothing. The job needn't know.
     """
-    if find_spec("starlette") is None or find_spec("uvicorn") is None or find_spec("jinja2") is None:
+    if find_spec("jinja2") is None:
         raise UsageError("the console needs the extra console; in the checkout run: pip install '.[job,console]'")
     settings = with_bootstrap_servers(job_settings(config), bootstrap_servers)
-    from sluice.insight.console.server import ConsoleOptions, ConsoleServer, check_address, reading, token_of
+    from sluice.insight.console.server import ConsoleOptions, check_address, console_server, reading, token_of
 
     options = ConsoleOptions(address, port, token_of(token, token_file), max_clients)
     check_address(options)
     with reading(_sources(settings, tenants), options) as facts:
-        server = ConsoleServer(facts, options)
+        server = console_server(facts, options)
         typer.echo(f"Sluice console: {server.url}")
         server.serve()
 

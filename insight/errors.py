@@ -1,4 +1,4 @@
-"""The errors of console, reports, SQL and what-if."""
+"""The errors of HTTP servers, console, reports, SQL and what-if."""
 
 from sluice.state.errors import SluiceError
 
@@ -11,8 +11,12 @@ class UsageUnknownError(SluiceError):
     """There is no table of metrics yet, or it can't be read, so nobody knows what clients used."""
 
 
+class ListenError(SluiceError):
+    """An HTTP server can't listen on its address and port."""
+
+
 class ConsoleError(SluiceError):
-    """The console can't start."""
+    """The console's token or its address protects nothing."""
 
 
 class TenantsFileError(SluiceError):

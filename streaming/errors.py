@@ -19,9 +19,5 @@ class JobError(SluiceError):
     """A streaming query of the job ended and can't be restarted."""
 
 
-class HealthError(SluiceError):
-    """The health server can't listen on the port of the settings."""
-
-
 class LogFileError(SluiceError):
     """The log file of the command line can't be written."""

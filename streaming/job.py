@@ -42,7 +42,7 @@ from sluice.streaming.runtime.client_metrics import NEWEST_DECISIONS, ClientMetr
 from sluice.streaming.runtime.dead_letters_watch import DeadLettersWatch
 from sluice.streaming.runtime.decisions_watch import DecisionsWatch
 from sluice.streaming.runtime.foreign_decisions import ForeignDecisions
-from sluice.streaming.runtime.health import HealthServer, JobHealth
+from sluice.streaming.runtime.health import JobHealth, health_server
 from sluice.streaming.runtime.maintenance import MaintenanceSchedule
 from sluice.streaming.runtime.progress import write_status
 from sluice.streaming.runtime.query_state import QueryState, RunState
@@ -361,7 +361,7 @@ def _health_server(health: JobHealth, settings: HealthSettings) -> Iterator[None
     if not settings.port:
         yield
         return
-    server = HealthServer(health, settings.port, settings.address)
+    server = health_server(health, settings.port, settings.address)
     server.start()
     try:
         yield

@@ -1,8 +1,6 @@
 """The console as a process: its readers, and the application on a port."""
 
-import os
 import secrets
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,8 +9,6 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-import uvicorn
-
 from sluice.insight.console.app import create_app
 from sluice.insight.console.health import JobHealth
 from sluice.insight.console.pages import DeadLetters, Facts
@@ -20,8 +16,8 @@ from sluice.insight.console.security import LOOPBACK_HOSTS
 from sluice.insight.console.tables import Tables, WeekMinutes
 from sluice.insight.errors import ConsoleError
 from sluice.insight.feed import TopicFeed
+from sluice.insight.http_server import HttpServer, host_of
 from sluice.insight.live import Bounds, LiveModel
-from sluice.insight.read_deadline import ReadDeadline
 from sluice.insight.reports.tenants import Tenants
 from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.clock import now_ms
@@ -34,7 +30,6 @@ LOOKBACK_MS = 600_000
 
 DEAD_LETTERS_MS = 24 * 3_600_000
 MIN_TOKEN = 16
-SHUTDOWN_S = 2
 
 MAX_CONNECTIONS = 200
 """Open connections: one more closes the one that has waited longest for its client. A live page is no such one."""
@@ -110,7 +105,6 @@ def reading(sources: Sources, options: ConsoleOptions) -> Iterator[Facts]:
     limits, dead_letters = LimitsView(), DeadLetters()
     tables = Tables(sources.tables, sources.storage_options)
     week, health = WeekMinutes(tables), JobHealth(sources.health)
-    began_ms = now_ms()
     topics = sources.topics
 
     def take_limits(records: Any) -> None:
@@ -129,11 +123,11 @@ def reading(sources: Sources, options: ConsoleOptions) -> Iterator[Facts]:
             sources.kafka,
             topics.decisions,
             lambda records: model.take_all((value for _, value in records), now_ms()),
-            began_ms - options.lookback_ms,
+            now_ms() - options.lookback_ms,
             model.forget,
         ),
         TopicFeed(sources.kafka, topics.limits, take_limits, on_restart=limits.begin_again),
-        TopicFeed(sources.kafka, topics.dead_letters, take_dead_letters, began_ms - DEAD_LETTERS_MS),
+        TopicFeed(sources.kafka, topics.dead_letters, take_dead_letters, now_ms() - DEAD_LETTERS_MS),
     ]
     background: list[Any] = [*feeds, week, health]
     for each in background:
@@ -156,66 +150,10 @@ def reading(sources: Sources, options: ConsoleOptions) -> Iterator[Facts]:
             each.stop()
 
 
-class ConsoleServer:
-    """The application on a port; `url` is where it answers. Port 0 takes a free one. Raises ConsoleError."""
-
-    def __init__(self, facts: Facts, options: ConsoleOptions) -> None:
-        check_address(options)
-        family = socket.AF_INET6 if ":" in options.address else socket.AF_INET
-        try:
-            self._socket = socket.create_server((options.address, options.port), family=family)
-        except OSError as error:
-            raise ConsoleError(
-                f"can't listen on {options.address}:{options.port} ({_reason(error)}); --port 0 takes a free one"
-            ) from None
-        host = f"[{options.address}]" if ":" in options.address else options.address
-        self.url = f"http://{host}:{self._socket.getsockname()[1]}/"
-        self._closing = Event()
-        hosts = (*LOOPBACK_HOSTS, host)
-        settings: dict[str, Any] = {"loop": "asyncio", "ws": "none", "lifespan": "off", "proxy_headers": False}
-        self._server = _Server(
-            uvicorn.Config(
-                create_app(facts, options.token, closing=self._closing, hosts=hosts),
-                http=ReadDeadline,
-                timeout_keep_alive=30,
-                timeout_graceful_shutdown=SHUTDOWN_S,
-                limit_concurrency=MAX_CONNECTIONS,
-                server_header=False,
-                headers=[("Server", "sluice")],
-                log_config=None,
-                log_level="error",
-                access_log=False,
-                **settings,
-            ),
-            self._closing,
-        )
-
-    def serve(self) -> None:
-        """Serve until `stop`, or until SIGINT or SIGTERM."""
-        self._server.run(sockets=[self._socket])
-
-    def stop(self) -> None:
-        """End `serve`; open streams end at once."""
-        self._closing.set()
-        self._server.should_exit = True
-
-
-class _Server(uvicorn.Server):
-    """uvicorn's server, which ends the streams of events when a signal ends it, and then the process ends in peace."""
-
-    def __init__(self, config: uvicorn.Config, closing: Event) -> None:
-        super().__init__(config)
-        self._closing = closing
-
-    def handle_exit(self, sig: int, frame: Any) -> None:
-        """Called for SIGINT and SIGTERM. uvicorn would raise the signal again at the end; a clean end is exit 0."""
-        self._closing.set()
-        super().handle_exit(sig, frame)
-        self._captured_signals.clear()
-
-
-def _reason(error: OSError) -> str:
-    """The system's words alone; socket.create_server adds the address in Python's notation to its own errors."""
-    if error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno)
-    return error.strerror or str(error)
+def console_server(facts: Facts, options: ConsoleOptions) -> HttpServer:
+    """The console on the port of the options. Raises ConsoleError and ListenError."""
+    check_address(options)
+    closing = Event()
+    app = create_app(facts, options.token, closing, (*LOOPBACK_HOSTS, host_of(options.address)))
+    cure = "--port 0 takes a free one"
+    return HttpServer(app, options.address, options.port, max_connections=MAX_CONNECTIONS, cure=cure, closing=closing)

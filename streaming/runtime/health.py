@@ -1,35 +1,36 @@
 """Health checks and metrics of the job for monitoring systems, over HTTP; on loopback unless another address is set."""
 
-import json
-import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import TCPServer
-from threading import BoundedSemaphore, Thread, Timer
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
 
+from sluice.insight.http_server import HttpServer
 from sluice.state.store.pages import Evicted
-from sluice.streaming.errors import HealthError
 from sluice.streaming.runtime.query_state import QueryState, RunState
 
 MAX_CONNECTIONS = 32
-"""Callers at a time; a further one is turned away."""
+"""Callers at a time; a further one closes the connection that has been idle for longest."""
 
-_LONGEST_REQUEST_S = 10.0
 _MAX_HEARTBEAT_AGE_S = 30.0
 _BATCH_BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
+_CURE = (
+    "set health.port to a free port, or 0 for none, and health.address to an address of this machine: 127.0.0.1 for"
+    " this machine alone, 0.0.0.0 for all"
+)
+
 
 class JobHealth:
-    """The last known state of the job's queries, and its metrics since the process started."""
+    """The last known state of the job's queries, and the job's metrics since the process started."""
 
     def __init__(self, required_query: str, stalled_after_s: float) -> None:
-        """The job is ready while `required_query` runs, which is stuck when quiet for `stalled_after_s`; 0 is never."""
+        """The job is ready while `required_query` runs. Quiet for `stalled_after_s` it is stuck; 0 is never."""
         self.registry = CollectorRegistry()
         self._required_query = required_query
         self._stalled_after_s = stalled_after_s
@@ -112,35 +113,35 @@ class JobHealth:
         self._dead_letters.inc(count)
 
     def report_known(self, entities: int, evicted: Evicted) -> None:
-        """Report how many entities have stored counters, and how many were evicted."""
+        """Report the number of entities with stored counters, and of those that were evicted."""
         self._known_entities.set(entities)
         for kind, count in evicted._asdict().items():
             self._evicted_entities.labels(kind).set(count)
 
-    def report_mirror(self, trouble: str | None, left_out: int) -> None:
-        """Report why the cluster's quotas are not mirrored now, None if they are, and how many are left out."""
-        self._mirror = {"ok": trouble is None, "reason": trouble, "left_out": left_out}
-        self._mirror_up.labels("kafka").set(trouble is None)
+    def report_mirror(self, reason: str | None, left_out: int) -> None:
+        """Report the reason why the cluster's quotas are not mirrored, None if they are, and the number left out."""
+        self._mirror = {"ok": reason is None, "reason": reason, "left_out": left_out}
+        self._mirror_up.labels("kafka").set(reason is None)
         self._left_out.labels("kafka").set(left_out)
 
     def mirror(self) -> dict[str, Any] | None:
-        """Whether the cluster's quotas are mirrored, if not why, and how many are left out; None for source table."""
+        """The state of the mirror of the cluster's quotas as last reported; None without a mirror."""
         return self._mirror
 
     def foreign_decisions(self) -> dict[str, Any]:
-        """How many decisions of other jobs were seen, and whose."""
+        """The number of decisions of other jobs, and the ids of those jobs."""
         return self._foreign
 
     def report_phase(self, phase: str | None) -> None:
-        """Report what the job does before its queries run and after, in words; None while they run."""
+        """Report the phase before the queries run and after, in words; None while they run."""
         self._phase = phase
 
     def alive(self) -> bool:
-        """Whether the process does its work; true while it starts and stops, and while it waits to start a query."""
+        """True while the process works, and while it starts, stops, or waits to start a query again."""
         return self._dead_reason() is None
 
     def unready_reason(self) -> str | None:
-        """Why requests are not decided now; None if they are, which takes the required query alone."""
+        """The reason why requests are not decided now; None if they are, for which the required query is enough."""
         if self._phase is not None:
             return self._phase
         if dead := self._dead_reason():
@@ -182,121 +183,32 @@ class JobHealth:
         return Gauge(name, meaning, ["query"], registry=self.registry)
 
 
-class HealthServer:
-    """Answers `/healthz`, `/readyz` (200 or 503, with the queries' states) and `/metrics`."""
+def health_server(health: JobHealth, port: int, address: str = "127.0.0.1") -> HttpServer:
+    """The server of `/healthz`, `/readyz` (200 or 503, with the queries' states) and `/metrics`. Raises ListenError."""
 
-    def __init__(self, health: JobHealth, port: int, address: str = "127.0.0.1") -> None:
-        """Listen on `port` of `address`; port 0 takes any free one. Raises HealthError when it can't."""
-        try:
-            self._server = _Server(address, port, partial(_Handler, health))
-        except (OSError, UnicodeError) as error:  # a name that is too long is a UnicodeError
-            raise HealthError(
-                f"can't listen on {address}:{port} ({getattr(error, 'strerror', None) or error}); set health.port to a"
-                " free port, or 0 for none, and health.address to an address of this machine: 127.0.0.1 for this"
-                " machine alone, 0.0.0.0 for all"
-            ) from error
-        self._thread = Thread(target=self._server.serve_forever, name="health", daemon=True)
+    async def healthz(_: Request) -> Response:
+        return _state(health, ok=health.alive())
 
-    @property
-    def port(self) -> int:
-        """The port that the server listens on."""
-        return self._server.server_port
+    async def readyz(_: Request) -> Response:
+        return _state(health, ok=health.unready_reason() is None)
 
-    def start(self) -> None:
-        """Start answering."""
-        self._thread.start()
+    def metrics(_: Request) -> Response:  # in a thread of its own: ranking clients takes tens of milliseconds
+        return Response(generate_latest(health.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    def stop(self) -> None:
-        """Stop answering, and free the port."""
-        self._server.shutdown()
-        self._server.server_close()
+    async def other(_: Request, _error: Exception) -> Response:
+        return PlainTextResponse("/healthz, /readyz or /metrics\n", 404)
+
+    routes = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
+    app = Starlette(routes=routes, exception_handlers={404: other})
+    return HttpServer(app, address, port, max_connections=MAX_CONNECTIONS, cure=_CURE)
 
 
-class _Server(ThreadingHTTPServer):
-    """A thread for each connection, for a bounded time: the address may be open to anybody."""
-
-    daemon_threads = True
-    request_queue_size = 128  # Python's 5 make a caller wait for a second when others connect at the same time
-
-    def __init__(self, address: str, port: int, handler: Callable[..., BaseHTTPRequestHandler]) -> None:
-        if not address:
-            raise OSError("there is no address")  # to Python an empty one is every address
-        # The first one: a name may have several addresses.
-        self.address_family, *_, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-        self._free = BoundedSemaphore(MAX_CONNECTIONS)
-        super().__init__((str(where[0]), port), handler)
-
-    def server_bind(self) -> None:
-        """Bind without a look-up of the address's name, which may wait for a name server."""
-        TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread; a connection too many is closed."""
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer one request: HTTP/1.0 has no second one."""
-        deadline = Timer(_LONGEST_REQUEST_S, _cut, [request])
-        deadline.start()
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            deadline.cancel()
-            self._free.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Write nothing: a caller that hangs up is no fault of the job."""
-
-
-def _cut(connection: socket.socket) -> None:
-    with suppress(OSError):  # it has ended by itself
-        connection.shutdown(socket.SHUT_RDWR)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    """Answers from what the job has reported."""
-
-    def __init__(self, health: JobHealth, *connection: Any) -> None:
-        self._health = health
-        super().__init__(*connection)
-
-    def do_GET(self) -> None:
-        if self.path == "/healthz":
-            self._answer_state(self._health.alive())
-        elif self.path == "/readyz":
-            self._answer_state(self._health.unready_reason() is None)
-        elif self.path == "/metrics":
-            self._answer(200, CONTENT_TYPE_LATEST, generate_latest(self._health.registry))
-        else:
-            self._answer(404, "text/plain", b"/healthz, /readyz or /metrics\n")
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def version_string(self) -> str:
-        return "sluice"
-
-    def log_message(self, format: str, *_: object) -> None:
-        """Log nothing: probes come every few seconds."""
-
-    def _answer_state(self, good: bool) -> None:
-        answer = {
-            "ok": good,
-            "reason": None if good else self._health.unready_reason(),
-            "queries": self._health.queries(),
-            "foreign_decisions": self._health.foreign_decisions(),
-            "quota_mirror": self._health.mirror(),
-        }
-        self._answer(200 if good else 503, "application/json", json.dumps(answer).encode())
-
-    def _answer(self, status: int, content_type: str, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+def _state(health: JobHealth, *, ok: bool) -> Response:
+    answer = {
+        "ok": ok,
+        "reason": None if ok else health.unready_reason(),
+        "queries": health.queries(),
+        "foreign_decisions": health.foreign_decisions(),
+        "quota_mirror": health.mirror(),
+    }
+    return JSONResponse(answer, 200 if ok else 503)

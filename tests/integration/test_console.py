@@ -29,6 +29,7 @@ from sluice.insight.console.tables import Tables, WeekMinutes
 from sluice.insight.errors import QueryError
 from sluice.insight.live import CounterKey
 from sluice.kafka_io.client import TopicSettings
+from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
@@ -36,7 +37,6 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
 from tests.integration.job_process import TOPICS
-from tests.unit.test_console import now_ms
 from tests.unit.test_live_model import decision
 
 ENTITY = pa.struct(

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 
 from scripts.testbed.browser import Browser
 from sluice.insight.console.pages import Facts
-from sluice.insight.console.server import ConsoleOptions, ConsoleServer
+from sluice.insight.console.server import ConsoleOptions, console_server
 from sluice.insight.reports.tenants import read_tenants
+from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -22,10 +22,6 @@ from tests.unit.test_console import HOSTILE, facts_of
 from tests.unit.test_live_model import decision
 
 USERS = ("alice", "bob", "carol")
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def take(facts: Facts, *decisions: dict[str, Any]) -> None:
@@ -45,9 +41,8 @@ def facts() -> Facts:
 @contextmanager
 def opened(facts: Facts, path: str = "", **options: Any) -> Iterator[tuple[Browser, str]]:
     """The page in a browser. At the end nothing was asked of any other host, and the page reported no fault."""
-    server = ConsoleServer(facts, ConsoleOptions(port=0))
-    thread = Thread(target=server.serve, daemon=True)
-    thread.start()
+    server = console_server(facts, ConsoleOptions(port=0))
+    server.start()
     try:
         with Browser(**options) as browser:
             browser.open(server.url + path)
@@ -57,8 +52,6 @@ def opened(facts: Facts, path: str = "", **options: Any) -> Iterator[tuple[Brows
             assert browser.messages == []
     finally:
         server.stop()
-        thread.join(20)
-        assert not thread.is_alive()
 
 
 NAMES = "Array.from(document.querySelectorAll('#clients tbody th bdi'), cell => cell.textContent)"

@@ -4,7 +4,6 @@ import http.client
 import json
 import re
 import socket
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -12,7 +11,6 @@ from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
-from threading import Thread
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -25,13 +23,14 @@ from sluice.insight.console.clients import ClientsQuery
 from sluice.insight.console.health import JobHealth
 from sluice.insight.console.pages import DeadLetters, Facts
 from sluice.insight.console.security import cookie_name
-from sluice.insight.console.server import MAX_CONNECTIONS, ConsoleOptions, ConsoleServer, check_address, token_of
+from sluice.insight.console.server import MAX_CONNECTIONS, ConsoleOptions, check_address, console_server, token_of
 from sluice.insight.console.tables import Tables, WeekMinutes
-from sluice.insight.errors import ConsoleError
+from sluice.insight.errors import ConsoleError, ListenError
 from sluice.insight.feed import TopicFeed
 from sluice.insight.format import printable
 from sluice.insight.live import LiveModel
 from sluice.insight.reports.tenants import NO_TENANT, read_tenants
+from sluice.kafka_io.clock import now_ms
 from sluice.state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
@@ -57,9 +56,8 @@ TOKEN = "0123456789abcdef-token"  # noqa: S105 # of this test alone
 
 
 def facts_of(*decisions: dict[str, Any], entries: tuple[QuotaEntry, ...] = ()) -> Facts:
-    now_ms = time.time_ns() // 1_000_000
     model, limits = LiveModel(), LimitsView()
-    model.take_all([json.dumps(each).encode() for each in decisions], now_ms)
+    model.take_all([json.dumps(each).encode() for each in decisions], now_ms())
     for entry in entries:
         limits.take(limit_key(entry), limit_value(entry, 4))
     limits.take(VERSION_KEY, version_end(4, len(entries)))
@@ -85,9 +83,8 @@ Get = Callable[..., Answered]
 
 @contextmanager
 def serving(facts: Facts, token: str | None = None) -> Iterator[Get]:
-    server = ConsoleServer(facts, ConsoleOptions(port=0, token=token))
-    thread = Thread(target=server.serve, daemon=True)
-    thread.start()
+    server = console_server(facts, ConsoleOptions(port=0, token=token))
+    server.start()
     address = server.url.removeprefix("http://").rstrip("/")
 
     def get(path: str, method: str = "GET", body: str | None = None, **headers: str) -> Answered:
@@ -100,12 +97,6 @@ def serving(facts: Facts, token: str | None = None) -> Iterator[Get]:
         yield get
     finally:
         server.stop()
-        thread.join(20)
-        assert not thread.is_alive()
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class Structure(HTMLParser):
@@ -418,9 +409,8 @@ def test_every_table_has_a_caption_and_every_field_a_label() -> None:
 
 def test_events_renew_the_page_when_a_decision_comes() -> None:
     facts = facts_of(decision(now_ms()))
-    server = ConsoleServer(facts, ConsoleOptions(port=0))
-    thread = Thread(target=server.serve, daemon=True)
-    thread.start()
+    server = console_server(facts, ConsoleOptions(port=0))
+    server.start()
     connection = http.client.HTTPConnection(server.url[7:-1], timeout=30)
     connection.request("GET", "/events?of=clients&sort=name")
     stream = connection.getresponse()
@@ -429,8 +419,6 @@ def test_events_renew_the_page_when_a_decision_comes() -> None:
     facts.model.take(json.dumps(decision(now_ms(), user="bob")).encode(), now_ms())
     fresh = next(line for line in stream if line.startswith(b"data: ") and b"bob" in line)
     server.stop()
-    thread.join(20)
-    assert not thread.is_alive()
     assert b"bob" not in first
     assert "<bdi>bob</bdi>" in json.loads(fresh[6:])
 
@@ -445,10 +433,9 @@ def test_a_request_to_another_host_name_is_refused() -> None:
 
 
 def test_connections_that_say_nothing_shut_nobody_out() -> None:
-    server = ConsoleServer(facts_of(decision(now_ms())), ConsoleOptions(port=0))
-    thread = Thread(target=server.serve, daemon=True)
-    thread.start()
-    port = int(server.url.rpartition(":")[2].rstrip("/"))
+    server = console_server(facts_of(decision(now_ms())), ConsoleOptions(port=0))
+    server.start()
+    port = server.port
     try:
         with ExitStack() as stack:
             for number in range(MAX_CONNECTIONS + 50):
@@ -461,7 +448,6 @@ def test_connections_that_say_nothing_shut_nobody_out() -> None:
             assert (answer.status, b"alice" in answer.read()) == (200, True)
     finally:
         server.stop()
-        thread.join(20)
 
 
 def test_pages_may_load_and_run_nothing_from_outside() -> None:
@@ -529,7 +515,6 @@ def test_a_token_comes_from_a_file_and_is_long_enough(tmp_path: Path) -> None:
 
 
 def test_a_port_that_is_taken_is_one_line() -> None:
-    first = ConsoleServer(facts_of(), ConsoleOptions(port=0))
-    port = int(first.url.rpartition(":")[2].rstrip("/"))
-    with pytest.raises(ConsoleError, match="--port 0 takes a free one"):
-        ConsoleServer(facts_of(), ConsoleOptions(port=port))
+    first = console_server(facts_of(), ConsoleOptions(port=0))
+    with pytest.raises(ListenError, match="--port 0 takes a free one"):
+        console_server(facts_of(), ConsoleOptions(port=first.port))

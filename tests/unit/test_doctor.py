@@ -25,7 +25,7 @@ from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.lock import locked
 from sluice.streaming.checkpoint.origin import check_origin
 from sluice.streaming.errors import CheckpointError
-from sluice.streaming.runtime.health import HealthServer, JobHealth
+from sluice.streaming.runtime.health import JobHealth, health_server
 from tests.unit.test_console_health import answering
 
 
@@ -204,7 +204,7 @@ def test_a_query_that_has_done_nothing_says_how_many_records_wait(
 def test_the_known_entities_of_a_running_job_are_told(settings: Settings, address: str) -> None:
     running = JobHealth("enforce", stalled_after_s=600)
     running.report_known(12, Evicted())
-    server = HealthServer(running, 0, address)
+    server = health_server(running, 0, address)
     server.start()
     try:
         health = dataclasses.replace(settings.health, address=address, port=server.port)
