@@ -1,6 +1,7 @@
 """Which quotas limit which requests.
 
-`explain` starts from a request: the rung that applies, the counter that is charged, the rungs passed over.
+`explain` starts from a request: the precedence level that applies, the counter that is charged, the levels passed
+over.
 `reach_lines` starts from a quota: whose requests it limits.
 """
 
@@ -12,39 +13,39 @@ from sluice.cli.text import entity_text, entry_json, value_text
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, QuotaKind
-from sluice.state.quotas.resolution import QuotaLadder, Quotas, Rung, ladder, topic_ladder
+from sluice.state.quotas.resolution import ModeQuotas, PrecedenceLevel, Quotas, client_levels, topic_levels
 
 REACH = {
-    Rung.USER_CLIENT: "client-id {client_id} of user {user}",
-    Rung.USER_DEFAULT_CLIENT: "every client-id of user {user}, each counted on its own",
-    Rung.USER: "all clients of user {user}, counted together",
-    Rung.DEFAULT_USER_CLIENT: "client-id {client_id} of every user, each user counted on its own",
-    Rung.DEFAULT_USER_DEFAULT_CLIENT: "every client-id of every user, each pair counted on its own",
-    Rung.DEFAULT_USER: "every user, all clients of a user counted together",
-    Rung.CLIENT: "client-id {client_id}, all users counted together",
-    Rung.DEFAULT_CLIENT: "every client-id, all users of a client-id counted together",
-    Rung.TOPIC: "every partition of topic {topic}, each counted on its own",
-    Rung.DEFAULT_TOPIC: "every partition of every topic, each counted on its own",
+    PrecedenceLevel.USER_CLIENT: "client-id {client_id} of user {user}",
+    PrecedenceLevel.USER_DEFAULT_CLIENT: "every client-id of user {user}, each counted on its own",
+    PrecedenceLevel.USER: "all clients of user {user}, counted together",
+    PrecedenceLevel.DEFAULT_USER_CLIENT: "client-id {client_id} of every user, each user counted on its own",
+    PrecedenceLevel.DEFAULT_USER_DEFAULT_CLIENT: "every client-id of every user, each pair counted on its own",
+    PrecedenceLevel.DEFAULT_USER: "every user, all clients of a user counted together",
+    PrecedenceLevel.CLIENT: "client-id {client_id}, all users counted together",
+    PrecedenceLevel.DEFAULT_CLIENT: "every client-id, all users of a client-id counted together",
+    PrecedenceLevel.TOPIC: "every partition of topic {topic}, each counted on its own",
+    PrecedenceLevel.DEFAULT_TOPIC: "every partition of every topic, each counted on its own",
 }
-"""Whose requests a quota on each rung limits, and which requests share its counter."""
+"""Whose requests a quota on each level limits, and which requests share its counter."""
 
 MOST_SHOWN = 5
 """Entities named in one line."""
 
 PRECEDENCE = tuple(REACH)
-"""The rungs, the most specific first."""
+"""The levels, the most specific first."""
 
 
 class Explanation(NamedTuple):
     """How the quotas of one kind and mode apply to a request.
 
-    `configured` are the matching rungs that have a quota, the one that applies first. `counter` is None while no quota
+    `configured` are the matching levels that have a quota, the one that applies first. `counter` is None while no quota
     of the kind is set anywhere, because then nothing is counted.
     """
 
     kind: QuotaKind
     mode: Mode
-    configured: list[tuple[Rung, QuotaEntry]]
+    configured: list[tuple[PrecedenceLevel, QuotaEntry]]
     counter: Tags | None
 
     def lines(self) -> list[str]:
@@ -60,10 +61,10 @@ class Explanation(NamedTuple):
         ]
 
     def to_mapping(self) -> dict[str, Any]:
-        """JSON for machines: the same, with the names of the rungs as in decisions (`matched`)."""
+        """JSON for machines: the same, with the names of the levels as in decisions (`matched`)."""
         quotas = [
-            {"matched": rung, "entity": entry.entity.to_mapping(), **(entry_json(entry) or {})}
-            for rung, entry in self.configured
+            {"matched": level, "entity": entry.entity.to_mapping(), **(entry_json(entry) or {})}
+            for level, entry in self.configured
         ]
         return {
             "quota": self.kind,
@@ -87,22 +88,22 @@ def explain(quotas: Quotas, user: str, client_id: str, topic: str | None) -> Ite
                 yield shadow
 
 
-def _explained(quotas: QuotaLadder, kind: QuotaKind, user: str, client_id: str, topic: str | None) -> Explanation:
-    found: list[tuple[Rung, QuotaEntry | None]]
+def _explained(quotas: ModeQuotas, kind: QuotaKind, user: str, client_id: str, topic: str | None) -> Explanation:
+    found: list[tuple[PrecedenceLevel, QuotaEntry | None]]
     if kind in TOPIC_KINDS:
-        found = [(rung, quotas.topic_entry(kind, name)) for rung, name in topic_ladder(str(topic))]
+        found = [(level, quotas.topic_entry(kind, name)) for level, name in topic_levels(str(topic))]
         counter = quotas.resolve_topic(kind, str(topic), -1).tags
     else:
-        found = [(rung, quotas.client_limits(kind).entry(key)) for rung, key in ladder(user, client_id)]
+        found = [(level, quotas.client_limits(kind).entry(key)) for level, key in client_levels(user, client_id)]
         counter = quotas.resolve(kind, user, client_id).tags
-    configured = [(rung, entry) for rung, entry in found if entry]
+    configured = [(level, entry) for level, entry in found if entry]
     return Explanation(kind, quotas.mode, configured, counter if quotas.enabled(kind) else None)
 
 
 def reach_lines(entity: QuotaEntity, kinds: Iterable[QuotaKind], entries: Iterable[QuotaEntry]) -> list[str]:
     """Whose requests quotas of these kinds on `entity` limit, and which entities override them."""
     names = {part: f"'{name}'" for part, name in entity.to_mapping().items()}
-    lines = [f"applies to {REACH[rung_of(entity)].format(**names)}"]
+    lines = [f"applies to {REACH[level_of(entity)].format(**names)}"]
     for kind in sorted(kinds):
         overriding = [entry.entity for entry in entries if entry.kind == kind and _overrides(entry.entity, entity)]
         own = [entity_text(other) for other in sorted(overriding, key=entity_order)]
@@ -112,17 +113,17 @@ def reach_lines(entity: QuotaEntity, kinds: Iterable[QuotaKind], entries: Iterab
     return lines
 
 
-def rung_of(entity: QuotaEntity) -> Rung:
-    """The rung on which a request finds quotas of this entity."""
+def level_of(entity: QuotaEntity) -> PrecedenceLevel:
+    """The level on which a request finds quotas of this entity."""
     if entity.topic is not None:
-        return next(rung for rung, name in topic_ladder(str(entity.topic)) if name == entity.topic)
+        return next(level for level, name in topic_levels(str(entity.topic)) if name == entity.topic)
     key = (entity.user, entity.client_id)
-    return next(rung for rung, names in ladder(str(entity.user), str(entity.client_id)) if names == key)
+    return next(level for level, names in client_levels(str(entity.user), str(entity.client_id)) if names == key)
 
 
 def _overrides(other: QuotaEntity, entity: QuotaEntity) -> bool:
     """Whether some request that `entity` would limit is limited by `other` instead."""
-    return PRECEDENCE.index(rung_of(other)) < PRECEDENCE.index(rung_of(entity)) and all(
+    return PRECEDENCE.index(level_of(other)) < PRECEDENCE.index(level_of(entity)) and all(
         _overlap(name, other_name)
         for name, other_name in (
             (entity.user, other.user),

@@ -108,7 +108,9 @@ def _charge_lines(charge: dict[str, Any], limit: "Limit | None", *, decided: boo
     yield f"  {'*' if decided else '-'} {quota}: {', '.join(marks) or 'no wait'}"
     level = "" if charge.get("tokens") is None else f", {_number(charge['tokens'])} tokens left"
     rate = "" if charge["rate"] is None else f", rate {_number(charge['rate'])}"
-    allowed = "no limit" if charge["limit"] is None else f"limit {_number(charge['limit'])} (rung: {charge['matched']})"
+    allowed = (
+        "no limit" if charge["limit"] is None else f"limit {_number(charge['limit'])} (level: {charge['matched']})"
+    )
     yield f"      charged {_number(charge['value'])}{rate}, {allowed}{level}"
     if limit is not None:
         old = "no quota" if limit.old is None else _number(limit.old.value)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from sluice.cli.explain import rung_of
+from sluice.cli.explain import level_of
 from sluice.insight.recent_usage import SPAN, RecentUsage, Usage
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
@@ -81,7 +81,7 @@ def _peaks(usages: Iterable[Usage], quotas: Quotas, entry: QuotaEntry) -> dict[T
     minutes: dict[tuple[Tags, datetime, str | None], float] = {}
     for usage in usages:
         resolution = _resolution(quotas, entry.kind, usage)
-        if resolution.rung == rung_of(entry.entity) and _names_match(entry.entity, usage):
+        if resolution.level == level_of(entry.entity) and _names_match(entry.entity, usage):
             key = (resolution.tags, usage.start, usage.mode)
             minutes[key] = minutes.get(key, 0.0) + usage.rate
     peaks: dict[Tags, float] = {}

@@ -71,7 +71,7 @@ def top(
     config: ConfigOption = None,
     bootstrap_servers: BootstrapServersOption = None,
 ) -> None:
-    """Show the clients nearest to their limits: usage, limit, rate, what is left, rung and wait, from the decisions.
+    """Show the clients nearest to their limits: usage, limit, rate, what is left, level and wait, from the decisions.
 
     Live on a terminal, until q; elsewhere, and with --once or --json, one look.
     """

@@ -157,7 +157,7 @@ def verdicts_per_s(model: LiveModel, now_ms: int, since_ms: int) -> dict[str, fl
     return counted
 
 
-COLUMNS = ("CLIENT", "QUOTA", "USED", "LIMIT", "RATE", "LEFT", "RUNG", "WAIT", "MIN/H", "LAST 3 MINUTES")
+COLUMNS = ("CLIENT", "QUOTA", "USED", "LIMIT", "RATE", "LEFT", "LEVEL", "WAIT", "MIN/H", "LAST 3 MINUTES")
 
 
 def table_lines(rows: Sequence[Row], width: int | None = None, *, colour: bool = False) -> Iterator[str]:

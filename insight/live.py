@@ -37,7 +37,7 @@ FUTURE_MS = 60_000
 """How far ahead of the present the time of an event counts; one that is further ahead counts as that."""
 
 _SHOWN = 300
-"""Characters that are kept of an id, a rung, an API and a gateway's name: pages show no more, and a forged record may
+"""Characters that are kept of an id, a level, an API and a gateway's name: pages show no more, and a forged record may
 have a megabyte of each."""
 
 _NAN = math.nan

@@ -30,7 +30,7 @@ from sluice.state.quotas.alteration import (
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, sanitize
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import UNLIMITED, Family, QuotaKind, QuotaSettings, Window
-from sluice.state.quotas.resolution import Quotas, Resolution, Rung
+from sluice.state.quotas.resolution import PrecedenceLevel, Quotas, Resolution
 from sluice.state.store.codec import decode
 from sluice.state.store.pages import Pages
 
@@ -281,7 +281,7 @@ class BucketReplay(MeterReplay):
             self.counters.take(self.key, amount, self.limit, now_ms)
             return self._measure(now_ms)
         strict = operation == "strict"
-        charge = Charge(QuotaKind.CONTROLLER_MUTATION_RATE, Rung.USER, self.limit, False, [amount], strict)
+        charge = Charge(QuotaKind.CONTROLLER_MUTATION_RATE, PrecedenceLevel.USER, self.limit, False, [amount], strict)
         outcome = self.counters.charge(self.key, charge, now_ms)
         return {
             "tokens": outcome.tokens,
@@ -399,7 +399,7 @@ class ManagerReplay:
         return {
             "bound": UNLIMITED if resolution.limit is None else resolution.limit,
             "tags": {"user": sanitize(resolution.tags.user), "client-id": resolution.tags.client_id},
-            "level": str(resolution.rung),
+            "level": str(resolution.level),
         }
 
     def _set_quota(self, quota: Mapping[str, Any]) -> None:
@@ -415,7 +415,7 @@ class ManagerReplay:
 
     def _charge(self, resolution: Resolution, amount: float, *, strict: bool, now_ms: int) -> Outcome:
         amounts = [amount, 0.0] if self.kind is QuotaKind.REQUEST_PERCENTAGE else [amount]
-        charge = Charge(self.kind, resolution.rung, resolution.limit, resolution.shadow, amounts, strict)
+        charge = Charge(self.kind, resolution.level, resolution.limit, resolution.shadow, amounts, strict)
         return self.counters.charge(resolution.key, charge, now_ms)
 
     def _record(self, resolution: Resolution, amount: float, now_ms: int) -> Json:

@@ -16,7 +16,7 @@ from sluice.state.quotas.kinds import (
     Window,
 )
 from sluice.state.quotas.limits import LimitsInForce
-from sluice.state.quotas.resolution import QuotaLadder, Resolution, Rung
+from sluice.state.quotas.resolution import ModeQuotas, PrecedenceLevel, Resolution
 
 APIS = ("Produce", "Fetch", "CreateTopics", "CreatePartitions", "DeleteTopics", "Metadata")
 MAX_SIZE = 1e15
@@ -56,7 +56,7 @@ class Answer(NamedTuple):
 
     kind: QuotaKind
     shadow: bool
-    rung: Rung
+    level: PrecedenceLevel
     counter: CounterKey
     limit: float | None
     amount: float
@@ -74,11 +74,11 @@ def answers(
 ) -> list[Answer]:
     """What each quota that the request would be charged to would do, enforced ones first."""
     return [
-        _answer(ladder.resolve(kind, asked.user, asked.client_id), kind, amount, model, settings, now_ms)
+        _answer(quotas.resolve(kind, asked.user, asked.client_id), kind, amount, model, settings, now_ms)
         if kind in CLIENT_KINDS
-        else _answer(ladder.resolve_topic(kind, asked.topic, asked.partition), kind, amount, model, settings, now_ms)
-        for ladder in (limits.enforced, limits.shadow)
-        for kind, amount in _charges(asked, ladder)
+        else _answer(quotas.resolve_topic(kind, asked.topic, asked.partition), kind, amount, model, settings, now_ms)
+        for quotas in (limits.enforced, limits.shadow)
+        for kind, amount in _charges(asked, quotas)
     ]
 
 
@@ -103,11 +103,11 @@ def _possible_ms(wait_ms: float) -> int:
     return min(max(0, round_half_up(wait_ms)), MAX_THROTTLE_MS)
 
 
-def _charges(asked: Asked, ladder: QuotaLadder) -> Iterator[tuple[QuotaKind, float]]:
+def _charges(asked: Asked, quotas: ModeQuotas) -> Iterator[tuple[QuotaKind, float]]:
     """The quota kinds that are set and what the request would add to each."""
     mutates = asked.api in ("CreateTopics", "CreatePartitions", "DeleteTopics")
     for kind in (*CLIENT_KINDS, *TOPIC_KINDS):
-        if not ladder.enabled(kind) or (kind in TOPIC_KINDS and not asked.topic):
+        if not quotas.enabled(kind) or (kind in TOPIC_KINDS and not asked.topic):
             continue
         if kind.family is Family.BYTES and asked.api == ("Fetch" if kind.consumer else "Produce"):
             yield kind, asked.size
@@ -137,7 +137,7 @@ def _answer(
     return Answer(
         kind,
         found.shadow,
-        found.rung,
+        found.level,
         key,
         found.limit,
         amount,

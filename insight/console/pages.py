@@ -25,7 +25,7 @@ from sluice.state.quotas.entity import DEFAULT, EntityName
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, KINDS_BY_NAME, TOPIC_KINDS, Family, QuotaKind, QuotaSettings
 from sluice.state.quotas.limits import LimitsView
-from sluice.state.quotas.resolution import LADDER, Part, Rung
+from sluice.state.quotas.resolution import PRECEDENCE_LEVELS, Part, PrecedenceLevel
 
 LONGEST_IN_ADDRESS = 1_000
 """Characters of names in an address; a counter with longer ones is addressed by its digest."""
@@ -295,9 +295,9 @@ def _quota_entity(counter: CounterState) -> str | None:
     """The entity of the quota that gave the counter's limit, in the words of `entity_text`."""
     key = counter.key
     if key.topic is not None:
-        own = counter.matched == Rung.TOPIC
+        own = counter.matched == PrecedenceLevel.TOPIC
         return _entity_words(None, None, key.topic if own else DEFAULT) if counter.limit is not None else None
-    parts = LADDER.get(counter.matched)  # type: ignore[call-overload] # a Rung is the string that decisions have
+    parts = PRECEDENCE_LEVELS.get(counter.matched)  # type: ignore[call-overload] # a PrecedenceLevel is the string that decisions have
     if parts is None:
         return None
     if Part.OWN not in parts:
@@ -348,7 +348,7 @@ def _shown(row: Row, now_ms: int) -> Values:
         "rate": amount(kind, row.rate),
         "limit": amount(kind, row.limit),
         "remaining": amount(kind, row.remaining, per_s=not is_tokens) + (" tokens" if is_tokens and row.limit else ""),
-        "rung": printable(row.matched)[:60],
+        "level": printable(row.matched)[:60],
         "wait": waits,
         "hour": row.hour_minutes,
         "week": NOTHING if row.week_minutes is None else row.week_minutes,
@@ -431,17 +431,17 @@ def _quotas_of(facts: Facts, user: str, client_id: str, topic: str | None) -> li
     if in_force is None:
         return []
     rows = []
-    for ladder in (in_force.enforced, in_force.shadow):
+    for quotas in (in_force.enforced, in_force.shadow):
         for kind in CLIENT_KINDS if topic is None else TOPIC_KINDS:
-            if not ladder.enabled(kind):
+            if not quotas.enabled(kind):
                 continue
-            found = ladder.resolve(kind, user, client_id) if topic is None else ladder.resolve_topic(kind, topic, -1)
+            found = quotas.resolve(kind, user, client_id) if topic is None else quotas.resolve_topic(kind, topic, -1)
             rows.append(
                 {
                     "quota": kind.value,
                     "shadow": found.shadow,
                     "limit": amount(kind, found.limit),
-                    "rung": found.rung.value,
+                    "level": found.level.value,
                     "counted": _tags_text(found.tags.user, found.tags.client_id, found.tags.topic),
                 }
             )
@@ -477,7 +477,7 @@ def _charge_of(charge: Mapping[str, Any], decision: Mapping[str, Any] | None) ->
         "quota": printable(quota),
         "shadow": charge.get("mode") == "shadow",
         "who": _tags_text(*(entity.get(part) for part in ("user", "client_id", "topic", "partition"))),
-        "rung": printable(str(charge.get("matched"))),
+        "level": printable(str(charge.get("matched"))),
         "limit": _plain(quota, charge.get("limit")),
         "value": _plain(quota, charge.get("value"), per_s=False),
         "rate": _plain(quota, charge.get("rate")),

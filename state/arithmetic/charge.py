@@ -18,7 +18,7 @@ class Charge(msgspec.Struct, array_like=True, gc=False):
     """
 
     kind: QuotaKind
-    rung: str
+    level: str
     limit: float | None
     shadow: bool
     amounts: list[float]
@@ -30,7 +30,7 @@ class Unmetered(msgspec.Struct, array_like=True, gc=False):
     """An amount that is reported without a counter: exempt request time, or bytes while no topic has a quota."""
 
     quota: str
-    rung: str
+    level: str
     tags: Tags | None
     value: float
 

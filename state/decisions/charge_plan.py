@@ -11,7 +11,7 @@ from sluice.state.decisions.request import HEARTBEAT_API, Request
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import Mode
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings, RequestPolicy
-from sluice.state.quotas.resolution import QuotaLadder, Quotas, Resolution, Rung
+from sluice.state.quotas.resolution import ModeQuotas, PrecedenceLevel, Quotas, Resolution
 
 MUTATION_APIS = {"CreateTopics": 6, "DeleteTopics": 5, "CreatePartitions": 3}
 """The APIs of KIP-599, each with its first version that understands a refusal (strict). Older versions only wait."""
@@ -63,7 +63,7 @@ class _Plan(msgspec.Struct, gc=False):
         limit = resolution.limit
         if limit is None and (self.limited_only or resolution.shadow):
             return  # a trial counts whom it limits; enforced quotas count everybody, as Kafka does
-        self._put(resolution, Charge(kind, resolution.rung, limit, resolution.shadow, amounts, strict, withheld))
+        self._put(resolution, Charge(kind, resolution.level, limit, resolution.shadow, amounts, strict, withheld))
 
     def report(self, unmetered: Unmetered) -> None:
         """Add an amount that has no counter."""
@@ -122,7 +122,7 @@ def plan_charges(request: Request, quotas: Quotas, settings: QuotaSettings) -> C
     return plan
 
 
-def plan_limited(request: Request, quotas: QuotaLadder, settings: QuotaSettings) -> Sequence[tuple[Tags, Charge]]:
+def plan_limited(request: Request, quotas: ModeQuotas, settings: QuotaSettings) -> Sequence[tuple[Tags, Charge]]:
     """The charges of this request that have a limit among these quotas, each with its counter's tags."""
     plan = LimitedCharges()
     if request.api != HEARTBEAT_API:
@@ -130,7 +130,7 @@ def plan_limited(request: Request, quotas: QuotaLadder, settings: QuotaSettings)
     return plan.charges
 
 
-def _plan(plan: _Plan, request: Request, quotas: QuotaLadder, settings: QuotaSettings) -> None:
+def _plan(plan: _Plan, request: Request, quotas: ModeQuotas, settings: QuotaSettings) -> None:
     """Add the charges under the quotas of one mode."""
     if request.api in MUTATION_APIS:
         _plan_mutations(plan, request, quotas, settings)
@@ -200,7 +200,7 @@ def is_validation(request: Request, settings: QuotaSettings) -> bool:
     return request.validate_only and settings.validate_only_exempt and request.api in VALIDATE_ONLY_APIS
 
 
-def _plan_mutations(plan: _Plan, request: Request, quotas: QuotaLadder, settings: QuotaSettings) -> None:
+def _plan_mutations(plan: _Plan, request: Request, quotas: ModeQuotas, settings: QuotaSettings) -> None:
     kind = QuotaKind.CONTROLLER_MUTATION_RATE
     if not request.mutations or not quotas.enabled(kind):
         return
@@ -211,7 +211,7 @@ def _plan_mutations(plan: _Plan, request: Request, quotas: QuotaLadder, settings
     plan.add(kind, resolution, amounts, strict=is_strict(request))
 
 
-def _plan_executed(plan: _Plan, request: Request, partitions: int, quotas: QuotaLadder) -> None:
+def _plan_executed(plan: _Plan, request: Request, partitions: int, quotas: ModeQuotas) -> None:
     """Mutations that were executed elsewhere are charged as a permissive request's: nobody can refuse them any more."""
     kind = QuotaKind.CONTROLLER_MUTATION_RATE
     if quotas.enabled(kind):
@@ -219,7 +219,7 @@ def _plan_executed(plan: _Plan, request: Request, partitions: int, quotas: Quota
 
 
 def _plan_bytes(
-    plan: _Plan, request: Request, quotas: QuotaLadder, client_kind: QuotaKind, topic_kind: QuotaKind
+    plan: _Plan, request: Request, quotas: ModeQuotas, client_kind: QuotaKind, topic_kind: QuotaKind
 ) -> None:
     withheld = request.withheld and client_kind.consumer
     if quotas.enabled(client_kind):
@@ -237,10 +237,10 @@ def _plan_bytes(
             plan.add(topic_kind, resolution, [moved], withheld=withheld)
         else:
             tags = Tags(topic=topic, partition=partition)
-            plan.report(Unmetered(topic_kind, Rung.NONE, tags, moved))
+            plan.report(Unmetered(topic_kind, PrecedenceLevel.NONE, tags, moved))
 
 
-def _plan_request_time(plan: _Plan, request: Request, quotas: QuotaLadder, settings: QuotaSettings) -> None:
+def _plan_request_time(plan: _Plan, request: Request, quotas: ModeQuotas, settings: QuotaSettings) -> None:
     kind = _REQUEST_PERCENTAGE
     if not quotas.enabled(kind):
         return

@@ -252,7 +252,7 @@ def _charge_result(outcome: Outcome, entity: dict[str, str | int]) -> ChargeResu
     result = ChargeResult(
         charge.kind,
         entity,
-        charge.rung,
+        charge.level,
         charge.limit,
         outcome.value,
         outcome.rate,
@@ -275,7 +275,7 @@ def _unmetered_result(amount: Unmetered) -> ChargeResult:
     return ChargeResult(
         quota=amount.quota,
         entity=amount.tags.to_mapping() if amount.tags else {},
-        matched=amount.rung,
+        matched=amount.level,
         limit=None,
         value=amount.value,
         rate=None,

@@ -14,7 +14,7 @@ from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode as EntryMode
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.resolution import QuotaLadder, Quotas
+from sluice.state.quotas.resolution import ModeQuotas, Quotas
 from sluice.state.quotas.validation import check_value, quota_kind
 
 VERSION_KEY = b'"version"'
@@ -44,11 +44,11 @@ class VersionEnd(msgspec.Struct, frozen=True):
 
 
 class LimitsInForce(msgspec.Struct, frozen=True):
-    """The quotas of one version as two ladders: shadow quotas have counters of their own."""
+    """The quotas of one version, by mode: shadow quotas have counters of their own."""
 
     version: int
     enforced: Quotas
-    shadow: QuotaLadder
+    shadow: ModeQuotas
 
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
@@ -148,7 +148,7 @@ class LimitsView:
         if end.count != len(self._entries):
             return  # compaction has removed records of this version: a later one replaced them, and ends further on
         quotas = Quotas(self._entries.values(), end.version)
-        shadow = QuotaLadder(mode=EntryMode.SHADOW) if quotas.shadow is None else quotas.shadow
+        shadow = ModeQuotas(mode=EntryMode.SHADOW) if quotas.shadow is None else quotas.shadow
         self.in_force = LimitsInForce(end.version, quotas, shadow)
 
 

@@ -1,4 +1,4 @@
-"""Finds the quota that applies to a request: the eight precedence levels ("rungs") of KIP-124 and KIP-1010's two.
+"""Find the quota that applies to a request: the eight precedence levels of KIP-124 and KIP-1010's two.
 
 Source: KIP-124, "Quota entity"; KIP-1010, "Default Quota Configuration".
 """
@@ -14,8 +14,8 @@ from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, QuotaKind
 
 
-class Rung(StrEnum):
-    """The rung that gave a limit, most specific first."""
+class PrecedenceLevel(StrEnum):
+    """Precedence level of the quota that gave a limit, most specific first."""
 
     USER_CLIENT = "user+client-id"
     USER_DEFAULT_CLIENT = "user+default client-id"
@@ -29,11 +29,11 @@ class Rung(StrEnum):
     DEFAULT_TOPIC = "default topic"
     NONE = "none"
 
-    __hash__ = str.__hash__  # Enum's own __hash__ is slow, and rungs are looked up for every request
+    __hash__ = str.__hash__  # Enum's own __hash__ is slow, and levels are looked up for every request
 
 
 class Part(Enum):
-    """What a rung requires of the user, or the client-id, of an entity."""
+    """Requirement of a level for the user, or the client-id, of an entity."""
 
     OWN = "the name in the request"
     DEFAULT = "the default entity"
@@ -42,19 +42,19 @@ class Part(Enum):
     __hash__ = object.__hash__  # Enum's own __hash__ is slow
 
 
-LADDER = {
-    Rung.USER_CLIENT: (Part.OWN, Part.OWN),
-    Rung.USER_DEFAULT_CLIENT: (Part.OWN, Part.DEFAULT),
-    Rung.USER: (Part.OWN, Part.ABSENT),
-    Rung.DEFAULT_USER_CLIENT: (Part.DEFAULT, Part.OWN),
-    Rung.DEFAULT_USER_DEFAULT_CLIENT: (Part.DEFAULT, Part.DEFAULT),
-    Rung.DEFAULT_USER: (Part.DEFAULT, Part.ABSENT),
-    Rung.CLIENT: (Part.ABSENT, Part.OWN),
-    Rung.DEFAULT_CLIENT: (Part.ABSENT, Part.DEFAULT),
+PRECEDENCE_LEVELS = {
+    PrecedenceLevel.USER_CLIENT: (Part.OWN, Part.OWN),
+    PrecedenceLevel.USER_DEFAULT_CLIENT: (Part.OWN, Part.DEFAULT),
+    PrecedenceLevel.USER: (Part.OWN, Part.ABSENT),
+    PrecedenceLevel.DEFAULT_USER_CLIENT: (Part.DEFAULT, Part.OWN),
+    PrecedenceLevel.DEFAULT_USER_DEFAULT_CLIENT: (Part.DEFAULT, Part.DEFAULT),
+    PrecedenceLevel.DEFAULT_USER: (Part.DEFAULT, Part.ABSENT),
+    PrecedenceLevel.CLIENT: (Part.ABSENT, Part.OWN),
+    PrecedenceLevel.DEFAULT_CLIENT: (Part.ABSENT, Part.DEFAULT),
 }
-"""The eight rungs, most specific first, with what each requires of the user and of the client-id."""
+"""The eight precedence levels, most specific first, with what each requires of the user and of the client-id."""
 
-_RUNG_OF = {parts: rung for rung, parts in LADDER.items()}
+_LEVEL_OF = {parts: level for level, parts in PRECEDENCE_LEVELS.items()}
 
 MAX_CACHED = 1 << 17
 """Most resolutions cached per kind, which bounds the memory of a worker."""
@@ -76,12 +76,12 @@ _ClientName = tuple[EntityName, EntityName]
 class Resolution(msgspec.Struct, frozen=True, gc=False):
     """The limit that applies to a request, and the counter that is charged. Limit None is unlimited.
 
-    `key` is `tags.key()`, after `SHADOW_KEY_PREFIX` for a shadow quota. `rung` is the rung that gave the limit.
+    `key` is `tags.key()`, after `SHADOW_KEY_PREFIX` for a shadow quota. `level` is the level that gave the limit.
     """
 
     tags: Tags
     key: str
-    rung: Rung
+    level: PrecedenceLevel
     limit: float | None
     shadow: bool
 
@@ -93,19 +93,19 @@ class ClientLimits:
         """Of several entries for one entity the last one counts. All of them have the mode `mode`."""
         self._mode = mode
         self._entries = {(entry.entity.user, entry.entity.client_id): entry for entry in entries}
-        used = {_RUNG_OF[_part(user), _part(client_id)] for user, client_id in self._entries}
-        self._rungs = [(rung, *LADDER[rung]) for rung in LADDER if rung in used]
-        shapes = {(user is Part.ABSENT, client_id is Part.ABSENT) for _, user, client_id in self._rungs}
+        used = {_LEVEL_OF[_part(user), _part(client_id)] for user, client_id in self._entries}
+        self._levels = [(level, *PRECEDENCE_LEVELS[level]) for level in PRECEDENCE_LEVELS if level in used]
+        shapes = {(user is Part.ABSENT, client_id is Part.ABSENT) for _, user, client_id in self._levels}
         # With entities of several shapes, or none, unmatched requests are counted by their client-id.
         self._no_user, self._no_client_id = shapes.pop() if len(shapes) == 1 else (True, False)
         self._resolved: dict[tuple[str, str], Resolution] = {}
 
     def __bool__(self) -> bool:
-        """Whether any quota of this kind is set."""
+        """True if any quota of this kind is set."""
         return bool(self._entries)
 
     def resolve(self, user: str, client_id: str) -> Resolution:
-        """The first configured rung of the eight, and the tags of the counter.
+        """The first configured level of the eight, and the tags of the counter.
 
         If nothing matches, the tags depend on the entities of the kind: if all of them have the same parts (user,
         client-id or both), the counter has these too, else the client-id (Kafka's metric tags).
@@ -116,16 +116,16 @@ class ClientLimits:
         return resolution
 
     def _resolve(self, user: str, client_id: str) -> Resolution:
-        for rung, user_part, client_part in self._rungs:
+        for level, user_part, client_part in self._levels:
             entry = self._entries.get((_name(user_part, user), _name(client_part, client_id)))
             if entry is not None:
                 tags = Tags("" if user_part is Part.ABSENT else user, "" if client_part is Part.ABSENT else client_id)
-                return _resolution(tags, rung, entry, self._mode)
+                return _resolution(tags, level, entry, self._mode)
         tags = Tags("" if self._no_user else user, "" if self._no_client_id else client_id)
-        return _resolution(tags, Rung.NONE, None, self._mode)
+        return _resolution(tags, PrecedenceLevel.NONE, None, self._mode)
 
     def entry(self, key: _ClientName) -> QuotaEntry | None:
-        """The entry set on exactly this (user, client-id), for showing which rungs were passed over."""
+        """The entry set on exactly this (user, client-id), for showing which levels were passed over."""
         return self._entries.get(key)
 
     def entities(self) -> frozenset[_ClientName]:
@@ -133,7 +133,7 @@ class ClientLimits:
         return frozenset(self._entries)
 
 
-class QuotaLadder:
+class ModeQuotas:
     """The quotas of one mode: each request finds its limit among them, whatever quotas the other mode has."""
 
     def __init__(self, entries: Iterable[QuotaEntry] = (), mode: Mode = Mode.ENFORCE) -> None:
@@ -149,7 +149,7 @@ class QuotaLadder:
         self._enabled = frozenset(kind for kind in QuotaKind if by_kind[kind])  # asked several times per request
 
     def enabled(self, kind: QuotaKind) -> bool:
-        """Whether any quota of this kind is set. Without one Kafka counts nothing."""
+        """True if any quota of this kind is set. Without one Kafka counts nothing."""
         return kind in self._enabled
 
     def client_limits(self, kind: QuotaKind) -> ClientLimits:
@@ -171,40 +171,40 @@ class QuotaLadder:
     def _resolve_topic(self, kind: QuotaKind, topic: str, partition: int) -> Resolution:
         tags = Tags(topic=topic, partition=partition)
         entries = self._topic_entries[kind]
-        for rung, name in topic_ladder(topic):
+        for level, name in topic_levels(topic):
             entry = entries.get(name)
             if entry is not None:
-                return _resolution(tags, rung, entry, self.mode)
-        return _resolution(tags, Rung.NONE, None, self.mode)
+                return _resolution(tags, level, entry, self.mode)
+        return _resolution(tags, PrecedenceLevel.NONE, None, self.mode)
 
     def limit_of(self, kind: QuotaKind, tags: Tags) -> float | None:
         """The limit of a counter, found from its tags as Kafka does; None is unlimited.
 
-        Tags with a user and a client-id meet the rungs of that level only, and so on (ClientQuotaManager, "quota").
+        Tags with a user and a client-id match only entities with both parts, and so on (ClientQuotaManager, "quota").
         """
         if tags.topic is not None:
             return self.resolve_topic(kind, tags.topic, tags.partition).limit
         absent = (not tags.user, bool(tags.user) and not tags.client_id)
         limits = self._client_limits[kind]
-        for rung, key in ladder(tags.user, tags.client_id):
-            user_part, client_part = LADDER[rung]
+        for level, key in client_levels(tags.user, tags.client_id):
+            user_part, client_part = PRECEDENCE_LEVELS[level]
             entry = limits.entry(key)
             if entry is not None and (user_part is Part.ABSENT, client_part is Part.ABSENT) == absent:
                 return entry.value
         return None
 
     def topic_entry(self, kind: QuotaKind, name: EntityName) -> QuotaEntry | None:
-        """The entry set on exactly this topic, for showing which rungs were passed over."""
+        """The entry set on exactly this topic, for showing which levels were passed over."""
         return self._topic_entries[kind].get(name)
 
     def is_empty(self) -> bool:
-        """Whether there is no quota of any kind."""
+        """True if there is no quota of any kind."""
         return not any(self._client_limits.values()) and not any(self._topic_entries.values())
 
     def charges_one_counter(self) -> bool:
-        """Whether every request is certain to charge at most one counter, so that no decisions need combining.
+        """True if every request charges at most one counter, so that no decisions need combining.
 
-        True if no topic has a quota, and all client kinds in use are set on the same entities: then each of them
+        So it is if no topic has a quota, and all client kinds in use are set on the same entities: then each of them
         resolves a request to the same tags.
         """
         if any(self._topic_entries.values()):
@@ -212,11 +212,11 @@ class QuotaLadder:
         return len({limits.entities() for limits in self._client_limits.values() if limits}) <= 1
 
 
-class Quotas(QuotaLadder):
+class Quotas(ModeQuotas):
     """All quotas in force at one version of the quotas table; a changed table is another `Quotas`.
 
-    It is itself the ladder of the enforced quotas. `shadow` is the ladder of the shadow quotas, None if there are none,
-    so that requests cost nothing more then.
+    It is itself the enforced quotas. `shadow` are the shadow quotas, None if there are none, so that requests cost
+    nothing more then.
     """
 
     def __init__(self, entries: Iterable[QuotaEntry] = (), version: int = 0) -> None:
@@ -224,27 +224,27 @@ class Quotas(QuotaLadder):
         entries = list(entries)
         super().__init__(entries)
         self.version = version
-        shadow = QuotaLadder(entries, Mode.SHADOW)
+        shadow = ModeQuotas(entries, Mode.SHADOW)
         self.shadow = None if shadow.is_empty() else shadow
 
     def charges_one_counter(self) -> bool:
-        """As for one ladder. Enforced and shadow quotas have counters of their own, so only one may have any."""
+        """As for one mode. Enforced and shadow quotas have counters of their own, so only one may have any."""
         if self.shadow is None:
             return super().charges_one_counter()
         return self.is_empty() and self.shadow.charges_one_counter()
 
 
-def ladder(user: str, client_id: str) -> list[tuple[Rung, _ClientName]]:
-    """The eight rungs for a user and client-id, most specific first, each with the entity it matches."""
+def client_levels(user: str, client_id: str) -> list[tuple[PrecedenceLevel, _ClientName]]:
+    """The eight levels for a user and client-id, most specific first, each with the entity it matches."""
     return [
-        (rung, (_name(user_part, user), _name(client_part, client_id)))
-        for rung, (user_part, client_part) in LADDER.items()
+        (level, (_name(user_part, user), _name(client_part, client_id)))
+        for level, (user_part, client_part) in PRECEDENCE_LEVELS.items()
     ]
 
 
-def topic_ladder(topic: str) -> tuple[tuple[Rung, EntityName], ...]:
-    """The two rungs for a topic (KIP-1010, "Default Quota Configuration")."""
-    return ((Rung.TOPIC, topic), (Rung.DEFAULT_TOPIC, DEFAULT))
+def topic_levels(topic: str) -> tuple[tuple[PrecedenceLevel, EntityName], ...]:
+    """The two levels for a topic (KIP-1010, "Default Quota Configuration")."""
+    return ((PrecedenceLevel.TOPIC, topic), (PrecedenceLevel.DEFAULT_TOPIC, DEFAULT))
 
 
 def _part(name: EntityName) -> Part:
@@ -255,17 +255,17 @@ def _part(name: EntityName) -> Part:
 
 
 def _name(part: Part, own: str) -> EntityName:
-    """The entity name on this rung for a request named `own`."""
+    """The entity name at this level for a request named `own`."""
     if part is Part.OWN:
         return own
     return DEFAULT if part is Part.DEFAULT else None
 
 
-def _resolution(tags: Tags, rung: Rung, entry: QuotaEntry | None, mode: Mode) -> Resolution:
+def _resolution(tags: Tags, level: PrecedenceLevel, entry: QuotaEntry | None, mode: Mode) -> Resolution:
     limit = None if entry is None else entry.value
     if mode is Mode.SHADOW:
-        return Resolution(tags, SHADOW_KEY_PREFIX + tags.key(), rung, limit, shadow=True)
-    return Resolution(tags, tags.key(), rung, limit, shadow=False)
+        return Resolution(tags, SHADOW_KEY_PREFIX + tags.key(), level, limit, shadow=True)
+    return Resolution(tags, tags.key(), level, limit, shadow=False)
 
 
 def _cached(resolved: dict[_Whom, Resolution], whom: _Whom, resolution: Resolution) -> Resolution:

@@ -350,7 +350,7 @@ class CounterShare(msgspec.Struct, gc=False):
         """Value, wait and refusals of the charge as a broker has them whose limit is this share."""
         if self._mutations is None:
             self._mutations = EntityCounters()
-        whole = Charge(charge.kind, charge.rung, share, False, charge.amounts, charge.strict)
+        whole = Charge(charge.kind, charge.level, share, False, charge.amounts, charge.strict)
         outcome = self._mutations.charge(whole, now_ms, metering.settings)
         return outcome.value, outcome.wait_ms, outcome.refused
 

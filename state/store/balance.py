@@ -99,8 +99,8 @@ def _tags(key: str) -> tuple[Tags, bool]:
 
 
 def _limit(quotas: Quotas, kind: QuotaKind, tags: Tags, shadow: bool) -> float | None:
-    ladder = quotas.shadow if shadow else quotas
-    return None if ladder is None else ladder.limit_of(kind, tags)
+    of_mode = quotas.shadow if shadow else quotas
+    return None if of_mode is None else of_mode.limit_of(kind, tags)
 
 
 def _last_limit(kind: QuotaKind, counters: EntityCounters) -> float | None:

@@ -29,7 +29,7 @@ from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind, QuotaSettings, Window
 from sluice.state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end
-from sluice.state.quotas.resolution import LADDER, Quotas
+from sluice.state.quotas.resolution import PRECEDENCE_LEVELS, Quotas
 from sluice.state.shares.alive import MAX_GATEWAYS
 from sluice.streaming.enforce.parsing import EventLimits, parse_request
 from sluice.streaming.enforce.source import Source
@@ -45,7 +45,7 @@ USER_NAMES: list[EntityName] = [*filter(None, USERS), DEFAULT]
 CLIENT_NAMES: list[EntityName] = [*filter(None, CLIENTS), DEFAULT]
 TOPIC_NAMES: list[EntityName] = ["orders", DEFAULT]
 KINDS = {kind.value: kind for kind in CLIENT_KINDS}
-RUNGS = {rung: number for number, rung in enumerate(LADDER, 1)}
+LEVELS = {level: number for number, level in enumerate(PRECEDENCE_LEVELS, 1)}
 
 
 @pytest.fixture(scope="module")
@@ -161,9 +161,9 @@ def found_by_the_job(view: LimitsView, clients: Sequence[tuple[str, str, str, bo
     if view.in_force is not None:
         answer |= {"version": view.in_force.version, "found": []}
         for quota, user, client_id, shadow in clients:
-            ladder = view.in_force.shadow if shadow else view.in_force.enforced
-            found = ladder.resolve(KINDS[quota], user, client_id)
-            answer["found"].append([found.tags.user, found.tags.client_id, RUNGS.get(found.rung, 0), found.limit])
+            quotas = view.in_force.shadow if shadow else view.in_force.enforced
+            found = quotas.resolve(KINDS[quota], user, client_id)
+            answer["found"].append([found.tags.user, found.tags.client_id, LEVELS.get(found.level, 0), found.limit])
     return answer
 
 

@@ -55,8 +55,8 @@ def test_the_changes_are_counted_as_history_shows_them(table: list[QuotaEntry], 
     )
 
 
-def test_all_eight_rungs_are_mirrored() -> None:
-    rungs: list[RawEntity] = [
+def test_all_eight_levels_are_mirrored() -> None:
+    levels: list[RawEntity] = [
         {"user": "alice", "client-id": "app"},
         {"user": "alice", "client-id": None},
         {"user": "alice"},
@@ -67,7 +67,7 @@ def test_all_eight_rungs_are_mirrored() -> None:
         {"client-id": None},
     ]
 
-    found = client_quotas(ClusterQuota(entity, {"producer_byte_rate": 1024.0}) for entity in rungs)
+    found = client_quotas(ClusterQuota(entity, {"producer_byte_rate": 1024.0}) for entity in levels)
 
     assert [(entry.entity.user, entry.entity.client_id) for entry in found.entries] == [
         ("alice", "app"),

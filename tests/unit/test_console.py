@@ -119,7 +119,7 @@ class Structure(HTMLParser):
         self.texts.append(data)
 
 
-def test_the_page_of_clients_shows_usage_limit_remaining_rung_and_wait() -> None:
+def test_the_page_of_clients_shows_usage_limit_remaining_level_and_wait() -> None:
     with serving(facts_of(decision(now_ms(), wait_ms=90_000))) as get:
         page = get("/")
     assert page.status == 200

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sluice.state.arithmetic.charge import Charge
 from sluice.state.arithmetic.counter import EntityCounters
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
-from sluice.state.quotas.resolution import Rung
+from sluice.state.quotas.resolution import PrecedenceLevel
 from sluice.state.shares.alive import AliveGateways
 from sluice.state.shares.counter_share import CounterShare, DecidedCharge, InlineCharge, Metering
 
@@ -25,7 +25,7 @@ TIME, MUTATIONS = QuotaKind.REQUEST_PERCENTAGE, QuotaKind.CONTROLLER_MUTATION_RA
 
 
 def charge(kind: QuotaKind, amount: float, limit: float = LIMIT, strict: bool = False) -> Charge:
-    return Charge(kind, Rung.USER, limit, False, [amount, 0.0] if kind is TIME else [amount], strict)
+    return Charge(kind, PrecedenceLevel.USER, limit, False, [amount, 0.0] if kind is TIME else [amount], strict)
 
 
 class OneGateway:

@@ -479,7 +479,7 @@ def test_a_lower_limit_is_tried_in_shadow_beside_the_live_one() -> None:
 
 
 def test_a_more_specific_shadow_quota_leaves_the_enforced_one_and_its_counter() -> None:
-    """Each ladder is resolved on its own: the trial counts alice's app, the live quota all of alice."""
+    """Each mode is resolved on its own: the trial counts alice's app, the live quota all of alice."""
     trial = quota(BYTES, 500, QuotaEntity(user="alice", client_id="app"), shadow=True)
     other, own = decide([quota(BYTES, 1000), trial], moves("Produce", 5000, client_id="other"), moves("Produce", 6000))
 

@@ -58,7 +58,7 @@ def test_a_decision_is_explained_with_its_charge_and_the_change_behind_its_limit
         "  decided: at 2026-11-02T10:00:01.000+00:00 under version 1 of the quotas,"
         " because of controller_mutation_rate\n"
         "  * controller_mutation_rate of user 'alice': over the limit, asks for 108000 ms, decides\n"
-        "      charged 0, rate 19.355, limit 5 (rung: user), -540 tokens left\n"
+        "      charged 0, rate 19.355, limit 5 (level: user), -540 tokens left\n"
         "      set by bob at 2026-11-01T10:00:00+00:00 with version 1: 10 -> 5\n"
     )
 
@@ -79,10 +79,10 @@ def test_as_json_it_has_the_decision_and_the_quota_behind_each_charge() -> None:
 
 
 @pytest.mark.usefixtures("tables")
-def test_a_default_quota_is_named_by_its_rung_and_a_first_quota_has_none_before() -> None:
+def test_a_default_quota_is_named_by_its_level_and_a_first_quota_has_none_before() -> None:
     answer = explain("quota-requests-0-3")
 
-    assert "limit 50 (rung: default user)" in answer
+    assert "limit 50 (level: default user)" in answer
     assert "set by bob at 2026-11-01T10:00:00+00:00 with version 1: no quota -> 50" in answer
 
 

@@ -72,7 +72,7 @@ def test_the_topic_counts_as_unread_until_a_version_ends() -> None:
     assert in_force.enforced.resolve(QuotaKind.PRODUCER_BYTE_RATE, "alice", "app").limit == 1024.0
 
 
-def test_enforced_and_shadow_quotas_are_two_ladders() -> None:
+def test_enforced_and_shadow_quotas_are_resolved_apart() -> None:
     in_force = read(published([[ALICE, ALICE_SHADOW]])).in_force
 
     assert in_force is not None

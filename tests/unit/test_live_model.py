@@ -55,7 +55,7 @@ def counter_of(model: LiveModel, key: CounterKey = ALICE) -> CounterState:
     return counter
 
 
-def test_rate_limit_and_rung_are_those_of_the_decision() -> None:
+def test_rate_limit_and_level_are_those_of_the_decision() -> None:
     model = fed(decision())
     alice = counter_of(model)
     assert (alice.rate, alice.limit, alice.matched) == (800.0, 1000.0, "user")

@@ -447,7 +447,7 @@ def test_properties_files_continue_lines_and_keep_equals_signs_in_values(tmp_pat
 # --- resolve ---
 
 
-def test_resolve_shows_the_rung_the_counter_and_what_was_passed_over(example: Shell) -> None:
+def test_resolve_shows_the_level_the_counter_and_what_was_passed_over(example: Shell) -> None:
     assert example.lines("resolve", "--user", "alice", "--client-id", "reporting", "--topic", "orders") == [
         "producer_byte_rate: 1048576.0 from user-principal 'alice', client-id 'reporting',"
         " counted for user 'alice' and client-id 'reporting'",

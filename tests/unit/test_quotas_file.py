@@ -70,7 +70,7 @@ def test_an_empty_file_has_no_quotas(tmp_path: Path, text: str) -> None:
     assert load_quotas_file(quotas_file(tmp_path, text)) == []
 
 
-def test_the_sample_shows_every_kind_of_quota_and_of_client_rung() -> None:
+def test_the_sample_shows_every_kind_of_quota_and_of_client_level() -> None:
     quotas = load_quotas_file(DEFAULTS.parent / "quotas.yaml")
     entities = {tuple(sorted(quota.entity.to_mapping())) for quota in quotas}
 

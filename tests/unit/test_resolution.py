@@ -6,7 +6,7 @@ from sluice.state.quotas import resolution
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.state.quotas.resolution import Quotas, Rung
+from sluice.state.quotas.resolution import PrecedenceLevel, Quotas
 
 KIND = QuotaKind.PRODUCER_BYTE_RATE
 TOPIC_KIND = QuotaKind.TOPIC_PRODUCER_BYTE_RATE
@@ -19,7 +19,10 @@ def test_a_client_resolved_before_gets_the_changed_limit() -> None:
     assert Quotas(by_default).resolve(KIND, "alice", "app").limit == 1.0
 
     quotas = Quotas([*by_default, QuotaEntry(ALICE, KIND, 2.0)])
-    assert (quotas.resolve(KIND, "alice", "app").rung, quotas.resolve(KIND, "alice", "app").limit) == (Rung.USER, 2.0)
+    assert (quotas.resolve(KIND, "alice", "app").level, quotas.resolve(KIND, "alice", "app").limit) == (
+        PrecedenceLevel.USER,
+        2.0,
+    )
 
     assert Quotas(by_default).resolve(KIND, "alice", "app").limit == 1.0
 
@@ -66,14 +69,19 @@ def test_each_mode_is_resolved_on_its_own() -> None:
     assert quotas.shadow is not None
     shadow = quotas.shadow.resolve(KIND, "alice", "app")
 
-    assert (enforced.limit, enforced.rung, enforced.key, enforced.shadow) == (2.0, Rung.USER, "alice|", False)
-    assert (shadow.limit, shadow.rung, shadow.shadow) == (1.0, Rung.USER_CLIENT, True)
+    assert (enforced.limit, enforced.level, enforced.key, enforced.shadow) == (
+        2.0,
+        PrecedenceLevel.USER,
+        "alice|",
+        False,
+    )
+    assert (shadow.limit, shadow.level, shadow.shadow) == (1.0, PrecedenceLevel.USER_CLIENT, True)
     assert (shadow.tags, shadow.key) == (Tags("alice", "app"), "shadow:alice|app")
     assert quotas.limit_of(KIND, Tags("alice")) == 2.0
     assert quotas.limit_of(KIND, Tags("alice", "app")) is None
 
 
-def test_topics_have_two_ladders_too() -> None:
+def test_topics_are_resolved_by_mode_too() -> None:
     quotas = Quotas([QuotaEntry(ORDERS, TOPIC_KIND, 2.0), QuotaEntry(ORDERS, TOPIC_KIND, 1.0, shadow=True)])
 
     assert quotas.resolve_topic(TOPIC_KIND, "orders", 3).limit == 2.0

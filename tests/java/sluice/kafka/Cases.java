@@ -98,12 +98,12 @@ public final class Cases {
         ArrayNode found = answer.put("version", quotas.version).putArray("found");
         for (JsonNode client : asked.get("clients")) {
             Kind kind = Kind.ofKey(client.get(0).textValue());
-            Ladder ladder = client.get(3).booleanValue() ? quotas.shadow(kind) : quotas.enforced(kind);
-            Resolution resolution = ladder.resolve(client.get(1).textValue(), client.get(2).textValue());
+            PrecedenceLevels levels = client.get(3).booleanValue() ? quotas.shadow(kind) : quotas.enforced(kind);
+            Resolution resolution = levels.resolve(client.get(1).textValue(), client.get(2).textValue());
             found.addArray()
                     .add(resolution.tags.user)
                     .add(resolution.tags.clientId)
-                    .add(resolution.rung)
+                    .add(resolution.level)
                     .add(resolution.limit);
         }
         return answer;

@@ -8,22 +8,22 @@ final class Quotas {
     /** Of the quotas table; -1 for quotas that Kafka itself keeps. */
     final long version;
 
-    private final Map<Kind, Ladder> enforced = new EnumMap<>(Kind.class);
-    private final Map<Kind, Ladder> shadow = new EnumMap<>(Kind.class);
+    private final Map<Kind, PrecedenceLevels> enforced = new EnumMap<>(Kind.class);
+    private final Map<Kind, PrecedenceLevels> shadow = new EnumMap<>(Kind.class);
 
     Quotas(long version) {
         this.version = version;
         for (Kind kind : Kind.values()) {
-            enforced.put(kind, new Ladder());
-            shadow.put(kind, new Ladder());
+            enforced.put(kind, new PrecedenceLevels());
+            shadow.put(kind, new PrecedenceLevels());
         }
     }
 
-    Ladder enforced(Kind kind) {
+    PrecedenceLevels enforced(Kind kind) {
         return enforced.get(kind);
     }
 
-    Ladder shadow(Kind kind) {
+    PrecedenceLevels shadow(Kind kind) {
         return shadow.get(kind);
     }
 

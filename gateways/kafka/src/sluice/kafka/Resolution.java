@@ -4,15 +4,15 @@ package sluice.kafka;
 final class Resolution {
     final Tags tags;
 
-    /** The rung that gave the limit, 1 to 8; 0 if none did. */
-    final int rung;
+    /** The level that gave the limit, 1 to 8; 0 if none did. */
+    final int level;
 
     /** In units of the quota per second; null is unlimited. */
     final Double limit;
 
-    Resolution(Tags tags, int rung, Double limit) {
+    Resolution(Tags tags, int level, Double limit) {
         this.tags = tags;
-        this.rung = rung;
+        this.level = level;
         this.limit = limit;
     }
 }

@@ -5,32 +5,32 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicIntegerArray;
 
 /**
- * The limits of one quota: each client finds its own among the eight rungs of KIP-124, most specific first.
+ * The limits of one quota: each client finds its own among the eight levels of KIP-124, most specific first.
  *
  * <p>Safe for any thread. A client that looks its limit up while one is being changed finds the old or the new one.
  * The same rules as `state/quotas/resolution.py`.
  *
  * <p>The tags of a counter resolve to that counter again, so an event that names them as user and client-id is charged to
- * the same counter. That is so because no entity has an empty name: with an empty part, only rungs match that have the
+ * the same counter. That is so because no entity has an empty name: with an empty part, only levels match that have the
  * default entity there or no such part, and those would have matched the client itself, whatever its name.
  */
-final class Ladder {
-    private static final int RUNGS = 8;
+final class PrecedenceLevels {
+    private static final int LEVELS = 8;
 
     private final Map<Entity, Double> limits = new ConcurrentHashMap<>();
-    private final AtomicIntegerArray limitsOnRung = new AtomicIntegerArray(RUNGS + 1);
+    private final AtomicIntegerArray limitsAtLevel = new AtomicIntegerArray(LEVELS + 1);
 
     /** Sets a limit, in units of the quota per second. */
     void put(Entity entity, double limit) {
         if (limits.put(entity, limit) == null) {
-            limitsOnRung.incrementAndGet(rungOf(entity));
+            limitsAtLevel.incrementAndGet(levelOf(entity));
         }
     }
 
     /** Removes a limit, if there is one. */
     void remove(Entity entity) {
         if (limits.remove(entity) != null) {
-            limitsOnRung.decrementAndGet(rungOf(entity));
+            limitsAtLevel.decrementAndGet(levelOf(entity));
         }
     }
 
@@ -38,14 +38,14 @@ final class Ladder {
         return limits.isEmpty();
     }
 
-    /** The first configured rung, and the tags of the counter. */
+    /** The first configured level, and the tags of the counter. */
     Resolution resolve(String user, String clientId) {
-        for (int rung = 1; rung <= RUNGS; rung++) {
-            Double limit = limitsOnRung.get(rung) == 0 ? null : limits.get(entityOn(rung, user, clientId));
+        for (int level = 1; level <= LEVELS; level++) {
+            Double limit = limitsAtLevel.get(level) == 0 ? null : limits.get(entityAt(level, user, clientId));
             if (limit != null) {
-                boolean noUser = rung >= 7;
-                boolean noClientId = rung == 3 || rung == 6;
-                return new Resolution(new Tags(noUser ? "" : user, noClientId ? "" : clientId), rung, limit);
+                boolean noUser = level >= 7;
+                boolean noClientId = level == 3 || level == 6;
+                return new Resolution(new Tags(noUser ? "" : user, noClientId ? "" : clientId), level, limit);
             }
         }
         return new Resolution(unmatched(user, clientId), 0, null);
@@ -62,12 +62,12 @@ final class Ladder {
         return users && !pairs && !clientIds ? new Tags(user, "") : new Tags("", clientId);
     }
 
-    private boolean isUsed(int rung) {
-        return limitsOnRung.get(rung) > 0;
+    private boolean isUsed(int level) {
+        return limitsAtLevel.get(level) > 0;
     }
 
-    private static Entity entityOn(int rung, String user, String clientId) {
-        switch (rung) {
+    private static Entity entityAt(int level, String user, String clientId) {
+        switch (level) {
             case 1:
                 return new Entity(user, clientId);
             case 2:
@@ -87,7 +87,7 @@ final class Ladder {
         }
     }
 
-    private static int rungOf(Entity entity) {
+    private static int levelOf(Entity entity) {
         boolean defaultUser = entity.user == Entity.DEFAULT;
         if (entity.user == null) {
             return entity.clientId == Entity.DEFAULT ? 8 : 7;
