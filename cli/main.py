@@ -17,7 +17,6 @@ from sluice.cli.explain_decision import explain
 from sluice.cli.job_settings import job_settings, settings_file
 from sluice.cli.options import BootstrapServersOption, ConfigOption, UsageError, command_group
 from sluice.cli.quotas import app as quotas_app
-from sluice.cli.size import size
 from sluice.cli.slo import slo
 from sluice.cli.sql import sql
 from sluice.cli.state import app as state_app
@@ -235,7 +234,6 @@ def maintain(
 
 app.command()(balance)
 app.command()(explain)
-app.command()(size)
 app.command()(slo)
 app.command()(sql)
 app.command()(whatif)
