@@ -1,11 +1,10 @@
 """Reads quota files: quotas that people write as YAML."""
 
-import itertools
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
-from sluice.configs.yaml_file import read_yaml, shown
+from sluice.configs.yaml_file import read_yaml
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry
@@ -23,25 +22,20 @@ def load_quotas_file(path: Path) -> list[QuotaEntry]:
     file can't be read as YAML, and InvalidQuotaError, naming the file and the list index, if an entry is not one that
     Kafka would take.
     """
+    content = read_yaml(path)
+    if content is not None and not isinstance(content, list):
+        raise InvalidQuotaError("bad_file", f"{path}: not a list; expected entries such as - entity: {{user: alice}}")
     quotas: list[QuotaEntry] = []
-    entry_of: dict[tuple[QuotaEntity, Mode], int] = {}
-    indexes = itertools.count()
-
-    def add(entry: object) -> None:
-        """Add the quotas of the next entry of the list."""
-        index = next(indexes)
+    first: dict[tuple[QuotaEntity, Mode], int] = {}
+    for index, entry in enumerate(content or ()):
         try:
             entry_quotas = _entry_quotas(entry)
             key = (entry_quotas[0].entity, entry_quotas[0].mode)
-            _check_new(entry_quotas[0], path, entry_of.get(key))
+            _check_new(entry_quotas[0], path, first.get(key))
         except InvalidQuotaError as error:
             raise InvalidQuotaError(error.reason, f"{path}[{index}]: {error!s:.500}") from None
-        entry_of[key] = index
+        first[key] = index
         quotas.extend(entry_quotas)
-
-    content = read_yaml(path, add)  # entry by entry: a file may have many
-    if content is not None and not isinstance(content, list):
-        raise InvalidQuotaError("bad_file", f"{path}: not a list; expected entries such as - entity: {{user: alice}}")
     return quotas
 
 
@@ -56,22 +50,22 @@ def _check_new(quota: QuotaEntry, path: Path, first: int | None) -> None:
 def _entry_quotas(entry: object) -> list[QuotaEntry]:
     """The quotas of one entry, at least one. Raises InvalidQuotaError."""
     if not isinstance(entry, dict):
-        raise InvalidQuotaError("bad_entry", f"{shown(entry)} is not an entry; expected entity: and quotas:")
+        raise InvalidQuotaError("bad_entry", f"{entry!r:.80} is not an entry; expected entity: and quotas:")
     for key in entry:
         if key not in ENTRY_KEYS:
             nearest = get_close_matches(str(key)[:80], ENTRY_KEYS, n=1, cutoff=0.0)[0]
-            raise InvalidQuotaError("bad_entry", f"unknown key {shown(key)}; did you mean {nearest}?")
+            raise InvalidQuotaError("bad_entry", f"unknown key {key!r:.80}; did you mean {nearest}?")
     parts = _part(entry, "entity", "{user: alice}")
     for part, name in parts.items():
         if isinstance(name, dict | list):
             raise InvalidQuotaError(
-                "bad_name", f"{part:.80} is {shown(name)}; expected a string or null for the default"
+                "bad_name", f"{part:.80} is {name!r:.80}; expected a string or null for the default"
             )
     entity = QuotaEntity.from_mapping(parts, literal_default=True)
     values = _part(entry, "quotas", "{request_percentage: 50}")
     mode = entry.get("mode", Mode.ENFORCE)
     if mode not in tuple(Mode):
-        raise InvalidQuotaError("bad_mode", f"mode is {shown(mode)}; expected one of {', '.join(Mode)}")
+        raise InvalidQuotaError("bad_mode", f"mode is {mode!r:.80}; expected one of {', '.join(Mode)}")
     written: dict[QuotaKind, str] = {}
     for key in values:
         kind = quota_kind(entity, key)
@@ -85,7 +79,7 @@ def _part(entry: Mapping[object, object], name: str, example: str) -> Mapping[st
     """The mapping `name` of an entry, not empty. Raises InvalidQuotaError."""
     part = entry.get(name)
     if not isinstance(part, dict) or not part or not all(isinstance(key, str) for key in part):
-        found = f"{name} is {shown(part)}" if name in entry else f"{name} is missing"
+        found = f"{name} is {part!r:.80}" if name in entry else f"{name} is missing"
         raise InvalidQuotaError(f"bad_{name}", f"{found}; expected a mapping such as {example}")
     return part
 
@@ -93,7 +87,7 @@ def _part(entry: Mapping[object, object], name: str, example: str) -> Mapping[st
 def _number(kind: QuotaKind, value: object) -> float:
     """`value` as a number that Kafka would take for `kind`. Raises InvalidQuotaError."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidQuotaError("not_a_number", f"{kind} is {shown(value)}; expected a number > 0")
+        raise InvalidQuotaError("not_a_number", f"{kind} is {value!r:.80}; expected a number > 0")
     try:
         number = float(value)
     except OverflowError:

@@ -382,13 +382,7 @@ def _check_distinct(values: Mapping[str, str]) -> None:
 
 def _shown(value: object) -> str:
     """`value` as YAML has it, short enough for one line."""
-    text = ""
-    # in pieces: aliases make giants of a few lines
-    for piece in json.JSONEncoder(ensure_ascii=False, default=str).iterencode(value):
-        text += piece[:80]
-        if len(text) >= 80:
-            break
-    return text[:80]
+    return json.dumps(value, ensure_ascii=False, default=str)[:80]
 
 
 def _expected(kind: Type) -> str:

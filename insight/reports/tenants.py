@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sluice.configs.errors import InvalidSettingsError
-from sluice.configs.yaml_file import read_yaml, shown
+from sluice.configs.yaml_file import read_yaml
 from sluice.insight.errors import TenantsFileError
 
 NO_TENANT = "(none)"
@@ -66,12 +66,12 @@ def read_tenants(path: Path) -> Tenants:
 
 def _tenant(entry: object, where: str) -> Tenant:
     if not isinstance(entry, dict):
-        raise TenantsFileError(f"{where} is {shown(entry)}; expected tenant, users and client_ids")
+        raise TenantsFileError(f"{where} is {entry!r:.80}; expected tenant, users and client_ids")
     if unknown := [key for key in entry if key not in _KEYS]:
-        raise TenantsFileError(f"{where} has {shown(unknown[0])}; expected tenant, users and client_ids")
+        raise TenantsFileError(f"{where} has {unknown[0]!r:.80}; expected tenant, users and client_ids")
     name = entry.get("tenant")
     if not isinstance(name, str) or not name:
-        raise TenantsFileError(f"{where} has tenant {shown(name)}; expected a name")
+        raise TenantsFileError(f"{where} has tenant {name!r:.80}; expected a name")
     if not entry.get("users") and not entry.get("client_ids"):
         raise TenantsFileError(f"{where} has neither users nor client_ids; expected a list of globs")
     return Tenant(name, *(_pattern(entry.get(key), f"{where} has {key}") for key in ("users", "client_ids")))
@@ -86,5 +86,5 @@ def _globs(value: object, where: str) -> list[str]:
     if value is None:
         return ["*"]
     if not isinstance(value, list) or not value or not all(isinstance(glob, str) for glob in value):
-        raise TenantsFileError(f"{where} {shown(value)}; expected a list of globs such as [team-a-*]")
+        raise TenantsFileError(f"{where} {value!r:.80}; expected a list of globs such as [team-a-*]")
     return value
