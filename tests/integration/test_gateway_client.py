@@ -1,41 +1,18 @@
-"""The gateway client and the HTTP gateway against a real broker; the deciding side is the job's arithmetic alone."""
+"""The gateway client against a real broker; the deciding side is the job's arithmetic alone."""
 
-import http.client
 import json
-import re
-import shlex
-import shutil
-import signal
-import subprocess
-import sys
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaAdminClient, KafkaProducer
 
 from scripts.testbed.broker import Broker
-from sluice import (
-    Gateway,
-    GatewayOptions,
-    Request,
-    StalePolicy,
-    ThrottlingQuotaExceededError,
-    WhenFull,
-    retry_topics,
-)
+from sluice import Gateway, Request, StalePolicy, WhenFull
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
-from sluice.gateways.client.retry import TopicErrors
-from sluice.gateways.http.app import create_app
-from sluice.gateways.http.backend import KafkaBackend
-from sluice.gateways.http.server import HttpServer
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.limits import LimitsPublisher
@@ -44,53 +21,13 @@ from sluice.state.decisions.wait_records import WaitRecord, wait_key, wait_value
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.simulation import Simulation
+from tests.deciding_side import deciding_side, eventually, options, own_settings, read_events, read_records
 
 pytestmark = pytest.mark.kafka
 
 QUOTAS = (
     QuotaEntry(QuotaEntity(user="alice"), QuotaKind.CONTROLLER_MUTATION_RATE, 1.0, False),  # burst: 11 partitions
-    QuotaEntry(QuotaEntity(user="old"), QuotaKind.CONTROLLER_MUTATION_RATE, 1.0, False),
-    QuotaEntry(QuotaEntity(user="quick"), QuotaKind.CONTROLLER_MUTATION_RATE, 50.0, False),  # burst: 550
-    QuotaEntry(QuotaEntity(user="carol"), QuotaKind.PRODUCER_BYTE_RATE, 100.0, False),
 )
-
-
-def eventually(holds: Callable[[], bool], seconds: float = 30) -> None:
-    """Fails unless the condition comes true in time."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)
-
-
-def own_settings(bootstrap_servers: str) -> Settings:
-    """Settings with topics that no other test uses; they exist."""
-    settings = with_bootstrap_servers(load_settings(), bootstrap_servers)
-    stem = uuid.uuid4().hex[:8]
-    topics = replace(
-        settings.topics,
-        requests=f"requests-{stem}",
-        decisions=f"decisions-{stem}",
-        dead_letters=f"dead-letters-{stem}",
-        limits=f"limits-{stem}",
-        waits=f"waits-{stem}",
-    )
-    settings = replace(settings, topics=topics)
-    ensure_topics(settings.topics, settings.kafka)
-    return settings
-
-
-def options(settings: Settings, **changes: Any) -> GatewayOptions:
-    topics = settings.topics
-    return GatewayOptions(
-        requests_topic=topics.requests,
-        decisions_topic=topics.decisions,
-        limits_topic=topics.limits,
-        waits_topic=topics.waits,
-        **changes,
-    )
 
 
 def decision(user: str, mute_until_ms: int | None, request_id: str = "r", timestamp_ms: int | None = None) -> bytes:
@@ -121,62 +58,6 @@ def write_to(settings: Settings, topic: str, *records: tuple[bytes, bytes | None
         producer.send(topic, value, key=key)
     producer.flush(60)
     producer.close()
-
-
-def read_events(settings: Settings) -> list[dict[str, Any]]:
-    """Every event in the requests topic, heartbeats left out."""
-    return [event for event in read_records(settings) if event["api"] != HEARTBEAT_API]
-
-
-def read_records(settings: Settings) -> list[dict[str, Any]]:
-    """Every record in the requests topic."""
-    with KafkaConsumer(bootstrap_servers=settings.kafka["bootstrap.servers"], auto_offset_reset="earliest") as consumer:
-        topic = settings.topics.requests
-        partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic)]
-        consumer.assign(partitions)
-        ends = consumer.end_offsets(partitions)
-        events: list[dict[str, Any]] = []
-        while any(consumer.position(partition) < end for partition, end in ends.items()):
-            for records in consumer.poll(timeout_ms=200).values():
-                events += [json.loads(record.value) for record in records]
-        return events
-
-
-@contextmanager
-def deciding_side(settings: Settings) -> Iterator[None]:
-    """Decides every event of the requests topic in a thread, as the job would, from the beginning of the topic.
-
-    The quotas in force are published, too.
-    """
-    stop = threading.Event()
-    publisher = LimitsPublisher(settings.topics, settings.kafka, lambda: (1, QUOTAS))
-    simulation = Simulation(Quotas(QUOTAS), settings)
-    servers, topic = settings.kafka["bootstrap.servers"], settings.topics.requests
-
-    def events() -> Iterator[bytes]:
-        with KafkaConsumer(bootstrap_servers=servers) as consumer:
-            partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic)]
-            consumer.assign(partitions)
-            consumer.seek_to_beginning(*partitions)
-            while not stop.is_set():
-                for records in consumer.poll(timeout_ms=50).values():
-                    yield from (record.value for record in records)
-
-    def decide() -> None:
-        producer = KafkaProducer(bootstrap_servers=servers)
-        for decided in simulation.decide(events()):
-            producer.send(decided.topic, decided.value, decided.key)
-        producer.close()
-
-    thread = threading.Thread(target=decide)
-    thread.start()
-    publisher.start()
-    try:
-        yield
-    finally:
-        publisher.stop()
-        stop.set()
-        thread.join()
 
 
 def test_a_decision_mutes_its_client_until_the_time_it_names(kafka_broker: str) -> None:
@@ -350,7 +231,7 @@ def test_a_published_event_has_id_time_and_gateway_filled_in(kafka_broker: str) 
 
 def test_an_awaited_decision_comes_to_the_one_who_waits(kafka_broker: str) -> None:
     settings = own_settings(kafka_broker)
-    with deciding_side(settings), Gateway(settings.kafka, options(settings)) as gateway:
+    with deciding_side(settings, QUOTAS), Gateway(settings.kafka, options(settings)) as gateway:
         topics = [{"topic": name, "partitions": 8} for name in ("a", "b", "c")]
         decided = gateway.decide({"api": "CreateTopics", "user": "alice", "mutations": topics}, timeout_s=30)
 
@@ -417,7 +298,7 @@ def test_fail_closed_refuses_everybody_while_nothing_is_decided(kafka_broker: st
         assert gateway.check("alice", "app") == 0
         eventually(lambda: gateway.check("alice", "app") >= 1_000)
         assert gateway.refuses_all()
-        with deciding_side(settings):
+        with deciding_side(settings, QUOTAS):
             eventually(lambda: gateway.check("alice", "app") == 0)  # by the heartbeats, for nobody may publish
 
     assert {record["api"] for record in read_records(settings)} == {HEARTBEAT_API}
@@ -468,279 +349,3 @@ def test_many_threads_publish_and_check_at_once(kafka_broker: str) -> None:
         mine = [event["request_id"] for event in events if event["user"] == f"user-{thread_number}"]
         assert mine == [f"{thread_number}-{number}" for number in range(300)]
     assert len(events) == 2_400
-
-
-class HttpClient:
-    """A client of the HTTP gateway over a real connection."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self._address = urlsplit(address).netloc
-
-    def call(
-        self, method: str, path: str, user: str, body: object = None, headers: Mapping[str, str] | None = None
-    ) -> tuple[int, http.client.HTTPMessage, Any]:
-        """Status, headers and the JSON body."""
-        connection = http.client.HTTPConnection(self._address, timeout=60)
-        try:
-            payload = None if body is None else json.dumps(body)
-            connection.request(method, path, payload, {"X-User": user, "X-Client-Id": "app", **(headers or {})})
-            response = connection.getresponse()
-            content = response.read()
-            is_json = "json" in (response.getheader("Content-Type") or "")
-            return response.status, response.headers, json.loads(content) if is_json else content.decode()
-        finally:
-            connection.close()
-
-
-@pytest.fixture
-def settings(kafka_broker: str) -> Settings:
-    return own_settings(kafka_broker)
-
-
-@pytest.fixture
-def client(settings: Settings) -> Iterator[HttpClient]:
-    """A running HTTP gateway and deciding side; the client of that gateway."""
-    backend = KafkaBackend(settings.kafka)
-    with (
-        deciding_side(settings),
-        Gateway(settings.kafka, options(settings, name="http")) as gateway,
-    ):
-        eventually(lambda: gateway.stats().limits_version == 1)
-        server = HttpServer(create_app(gateway, backend))
-        thread = threading.Thread(target=server.serve)
-        thread.start()
-        try:
-            yield HttpClient(server.address)
-        finally:
-            server.stop()
-            thread.join()
-            backend.close()
-
-
-def partition_counts(settings: Settings, names: Sequence[str]) -> list[int]:
-    """How many partitions each topic has; 0 for one that doesn't exist."""
-    with KafkaAdminClient(bootstrap_servers=settings.kafka["bootstrap.servers"]) as admin:
-        described = {topic["name"]: topic for topic in admin.describe_topics(list(names))}
-        return [0 if described[name]["error_code"] else len(described[name]["partitions"]) for name in names]
-
-
-def own_topics(count: int) -> list[str]:
-    return [f"topic-{uuid.uuid4().hex[:8]}" for _ in range(count)]
-
-
-def eight_partitions(names: Sequence[str]) -> dict[str, object]:
-    return {"topics": [{"name": name, "partitions": 8} for name in names]}
-
-
-def test_one_request_has_its_first_topics_created_and_the_rest_refused(client: HttpClient, settings: Settings) -> None:
-    """Burst 11: 8 of 11 leave 3, 8 more leave -5, and the third topic is refused until 5 s have passed."""
-    names = own_topics(3)
-
-    status, _, answer = client.call("POST", "/topics", "alice", eight_partitions(names))
-
-    assert status == 200
-    assert {topic["name"]: topic["error_code"] for topic in answer["topics"]} == dict(
-        zip(names, (0, 0, 89), strict=True)
-    )
-    assert answer["throttle_time_ms"] == 5_000
-    assert partition_counts(settings, names) == [8, 8, 0]
-
-    status, headers, answer = client.call("DELETE", f"/topics/{names[0]}", "alice")
-    assert status == 429
-    assert 1 <= int(headers["Retry-After"]) <= 5
-    assert headers["RateLimit"] == f'"controller_mutation_rate";r=0;t={headers["Retry-After"]}'
-    assert headers["RateLimit-Policy"] == '"controller_mutation_rate";q=1;qu="sluice-partitions";w=1'
-    assert answer["violated-policies"] == ["controller_mutation_rate"]
-    assert partition_counts(settings, names[:1]) == [8]
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-def test_the_calls_of_the_page_can_be_pasted(client: HttpClient) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "gateways.md").read_text()
-    lines = re.findall(r"^curl .*$", page, re.MULTILINE)
-
-    commands = [shlex.split(line.replace("http://127.0.0.1:8080", client.address)) for line in lines]
-    answers = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for command in commands]
-
-    assert len(answers) == 5
-    for answer in answers[:4]:
-        assert answer.startswith("HTTP/1.1 200 OK")
-        assert '"throttle_time_ms":0' in answer
-    assert '"offset":0' in answers[2]
-    assert 'sluice_gateway_decisions_total{gateway="http"}' in answers[4]
-
-
-def test_an_old_client_is_never_refused_and_muted_afterwards(client: HttpClient, settings: Settings) -> None:
-    names = own_topics(3)
-
-    status, _, answer = client.call("POST", "/topics?api_version=5", "old", eight_partitions(names))
-
-    assert status == 200
-    assert {topic["error_code"] for topic in answer["topics"]} == {0}
-    assert answer["throttle_time_ms"] == 13_000
-    assert partition_counts(settings, names) == [8, 8, 8]
-    assert client.call("DELETE", f"/topics/{names[0]}?api_version=4", "old")[0] == 429
-
-
-@pytest.mark.alone
-def test_a_client_that_retries_gets_all_its_topics(client: HttpClient, settings: Settings) -> None:
-    """550 of 1 100 partitions at 50 a second: KIP-599's client waits and asks for the refused topics alone."""
-    names = own_topics(3)
-    sizes = dict(zip(names, (500, 60, 1), strict=True))
-    waited: list[int] = []
-
-    def create(topics: Any) -> TopicErrors:
-        body = {"topics": [{"name": name, "partitions": sizes[name]} for name in topics]}
-        status, headers, answer = client.call("POST", "/topics", "quick", body)
-        if status == 429 and "topics" not in answer:
-            return dict.fromkeys(topics, ThrottlingQuotaExceededError(int(headers["Retry-After"]) * 1000))
-        assert "topics" in answer, (status, answer)
-        refused = ThrottlingQuotaExceededError(answer["throttle_time_ms"])
-        return {topic["name"]: refused if topic["error_code"] == 89 else None for topic in answer["topics"]}
-
-    def sleep(wait_ms: int) -> None:
-        waited.append(wait_ms)
-        time.sleep(wait_ms / 1000)  # the client's own waiting is what is tested
-
-    results = retry_topics(create, names, sleep=sleep)
-
-    assert results == dict.fromkeys(names)
-    assert waited
-    assert partition_counts(settings, names) == [500, 60, 1]
-
-
-def test_records_are_charged_with_the_bytes_that_were_written(client: HttpClient, settings: Settings) -> None:
-    [topic] = own_topics(1)
-    assert client.call("POST", "/topics", "dave", {"topics": [{"name": topic, "partitions": 2}]})[0] == 200
-    records = [{"value": "v" * 2_000, "key": "key", "partition": 0}, {"value": "é" * 500, "partition": 1}]
-
-    status, _, answer = client.call("POST", f"/topics/{topic}/records", "carol", {"records": records})
-
-    assert (status, [offset["offset"] for offset in answer["offsets"]]) == (200, [0, 0])
-    eventually(lambda: client.call("POST", f"/topics/{topic}/records", "carol", {"records": records[1:]})[0] == 429)
-    produced = next(event for event in read_events(settings) if event["api"] == "Produce")
-    sizes = {touched["partition"]: touched["bytes"] for touched in produced["topic_partitions"]}
-    assert sizes == {0: 2_003, 1: 1_000}
-    assert produced["request_time_ns"] > 0
-    assert produced["gateway"] == "http"
-
-
-def test_a_record_for_a_partition_that_is_not_there_is_refused(client: HttpClient) -> None:
-    [topic] = own_topics(1)
-    client.call("POST", "/topics", "dave", {"topics": [{"name": topic, "partitions": 2}]})
-
-    status, _, problem = client.call(
-        "POST", f"/topics/{topic}/records", "dave", {"records": [{"value": "v", "partition": 2}]}
-    )
-
-    assert (status, problem["title"]) == (400, "a record is for a partition that the topic doesn't have; it has 2")
-
-
-def test_partitions_are_charged_by_how_many_are_added(client: HttpClient, settings: Settings) -> None:
-    [topic] = own_topics(1)
-    client.call("POST", "/topics", "dave", {"topics": [{"name": topic, "partitions": 2}]})
-
-    status, _, answer = client.call("POST", f"/topics/{topic}/partitions", "dave", {"count": 5})
-
-    assert (status, answer["topics"][0]["error_code"]) == (200, 0)
-    assert partition_counts(settings, [topic]) == [5]
-    assert client.call("DELETE", f"/topics/{topic}", "dave")[0] == 200
-    charged = {event["api"]: event["mutations"] for event in read_events(settings) if "mutations" in event}
-    assert charged == {
-        "CreateTopics": [{"topic": topic, "partitions": 2}],
-        "CreatePartitions": [{"topic": topic, "partitions": 3}],
-        "DeleteTopics": [{"topic": topic, "partitions": 5}],
-    }
-
-
-def test_validating_changes_nothing(client: HttpClient, settings: Settings) -> None:
-    [topic] = own_topics(1)
-    body = {"topics": [{"name": topic, "partitions": 50}], "validate_only": True}
-
-    assert client.call("POST", "/topics", "alice", body)[0] == 200
-    assert partition_counts(settings, [topic]) == [0]
-    assert client.call("POST", "/topics", "alice", eight_partitions([topic]))[0] == 200
-
-
-def test_a_topic_that_exists_is_reported_and_not_charged(client: HttpClient, settings: Settings) -> None:
-    [topic] = own_topics(1)
-    client.call("POST", "/topics", "dave", eight_partitions([topic]))
-
-    status, _, answer = client.call("POST", "/topics", "alice", eight_partitions([topic]))
-
-    assert (status, answer["topics"][0]["error_code"]) == (200, 36)
-    assert not [event for event in read_events(settings) if event["user"] == "alice" and "mutations" in event]
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status"),
-    [
-        ("POST", "/topics", {"topics": []}, 400),
-        ("POST", "/topics", [1], 400),
-        ("POST", "/topics", {"topics": [{"name": "a/b"}]}, 400),
-        ("POST", "/topics", {"topics": [{"name": "a"}, {"name": "a"}]}, 400),
-        ("POST", "/topics?api_version=x", {"topics": [{"name": "a"}]}, 400),
-        ("POST", "/topics/no-such-topic/records", {"records": [{"value": "v"}]}, 404),
-        ("DELETE", "/topics/no-such-topic", None, 404),
-        ("DELETE", "/topics/a%2F..%2Fb", None, 400),
-        ("GET", "/", None, 404),
-    ],
-)
-def test_a_bad_request_is_answered_with_what_is_wrong(
-    client: HttpClient, method: str, path: str, body: object, status: int
-) -> None:
-    answered, headers, problem = client.call(method, path, "dave", body)
-
-    assert answered == status
-    assert headers["Content-Type"] == "application/problem+json"
-    assert problem["status"] == status
-
-
-def test_headers_of_strangers_are_never_echoed(client: HttpClient) -> None:
-    for name in ("x" * 1_000, "a%0d%0aSet-Cookie:%20b"):
-        status, headers, problem = client.call("POST", "/topics", name, {})
-        assert status == 400
-        assert name[:20] not in json.dumps(problem)
-        assert "Set-Cookie" not in headers
-
-
-def test_too_large_a_body_is_refused_unread(client: HttpClient) -> None:
-    status, _, _ = client.call("POST", "/topics", "dave", headers={"Content-Length": "99999999"})
-
-    assert status == 413
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_command_serves_until_a_signal_and_answers_what_is_under_way(kafka_broker: str, number: int) -> None:
-    """Nothing decides, so a mutation is held: it is answered before the command ends."""
-    arguments = ["--bootstrap-servers", kafka_broker, "--name", "by-hand"]
-    command = [sys.executable, "-m", "scripts.demo.http_gateway", *arguments]
-    settings = with_bootstrap_servers(load_settings(), kafka_broker)
-    ensure_topics(settings.topics, settings.kafka)
-    before = len(read_events(settings))
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as service:
-        assert service.stdout is not None
-        client = HttpClient(service.stdout.readline().strip())
-        body = {"topics": [{"name": own_topics(1)[0]}]}
-        answers: list[int] = []
-        held = threading.Thread(target=lambda: answers.append(client.call("POST", "/topics", "dave", body)[0]))
-        held.start()
-        eventually(lambda: len(read_events(settings)) > before)
-
-        service.send_signal(number)
-        held.join()
-        output, errors = service.communicate(timeout=60)
-
-    assert answers == [200]
-    assert (service.returncode, output, errors) == (0, "", "")
-
-
-def test_prometheus_can_read_the_gateway(client: HttpClient) -> None:
-    client.call("POST", "/topics", "dave", eight_partitions(own_topics(1)))
-
-    status, _, text = client.call("GET", "/metrics", "")
-
-    assert status == 200
-    assert 'sluice_gateway_dropped_events_total{gateway="http"} 0.0' in text
-    assert 'sluice_gateway_decision_age_seconds{gateway="http",quantile="0.99"}' in text

@@ -18,7 +18,6 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 from typer.main import get_command
 
-from scripts.demo import http_gateway
 from sluice.cli.main import app
 from sluice.configs.settings import Settings, load_settings
 from sluice.jvm.jars import REPOSITORY
@@ -290,10 +289,7 @@ OF_APPLICATIONS = [list(each["spec"].get("arguments") or each["spec"]["driverArg
 
 @pytest.mark.parametrize("arguments", [*OF_CONTAINERS, *OF_APPLICATIONS], ids=lambda arguments: " ".join(arguments[:2]))
 def test_the_command_line_takes_the_arguments_of_every_container(arguments: list[str]) -> None:
-    if arguments[:2] == ["python", "/opt/sluice/http_gateway.py"]:
-        _parse(get_command(http_gateway.command), arguments[2:])
-    else:
-        _parse(get_command(app), arguments)
+    _parse(get_command(app), arguments)
 
 
 @pytest.mark.parametrize("arguments", [["run", "--standy"], ["state", "exprt", "file"], ["stae"]])
@@ -315,7 +311,6 @@ def test_the_settings_load_with_the_variables_of_each_container(monkeypatch: pyt
     files = {
         "driver": KUBERNETES / "base" / "settings.yaml",
         "console": KUBERNETES / "base" / "console.yaml",
-        "gateway": KUBERNETES / "http-gateway" / "settings.yaml",
     }
     loaded = set()
     for _, pod, container in CONTAINERS:
@@ -356,7 +351,7 @@ def test_the_drivers_of_all_three_forms_are_alike() -> None:
         assert pod["metadata"] == first["metadata"]
 
 
-def test_one_image_is_used_everywhere_but_for_the_proxy() -> None:
+def test_one_image_is_used_everywhere() -> None:
     images = {container["image"] for _, _, container in CONTAINERS if "image" in container}
     variables = {
         each["value"] for _, _, container in CONTAINERS for each in container.get("env", ()) if "value" in each
@@ -366,12 +361,7 @@ def test_one_image_is_used_everywhere_but_for_the_proxy() -> None:
         for each in APPLICATIONS
     }
 
-    assert (
-        {image for image in images if not image.startswith("nginxinc/")}
-        == variables
-        == of_operators
-        == {"sluice:0.1.0"}
-    )
+    assert images == variables == of_operators == {"sluice:0.1.0"}
 
 
 def test_the_image_has_the_spark_that_the_applications_name() -> None:
@@ -459,7 +449,7 @@ def test_every_file_that_a_kustomization_names_is_there() -> None:
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="this machine has no kubectl")
-@pytest.mark.parametrize("form", ["deployment", "apache-operator", "kubeflow-operator", "http-gateway"])
+@pytest.mark.parametrize("form", ["deployment", "apache-operator", "kubeflow-operator"])
 def test_kustomize_builds_each_folder(form: str) -> None:
     command = [shutil.which("kubectl") or "kubectl", "kustomize", str(KUBERNETES / form)]
     built = subprocess.run(command, capture_output=True, text=True, check=True)

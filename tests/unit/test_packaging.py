@@ -136,7 +136,7 @@ assert not [name for name in {heavy} if find_spec(name)]
 """
 
     assert _run(gateway / "python", "-c", script, folder=tmp_path).stderr == ""
-    _run(gateway / "python", "-c", IMPORT_ALL.format(packages=["sluice.gateways.client"]), folder=tmp_path)
+    _run(gateway / "python", "-c", IMPORT_ALL.format(packages=["sluice.gateways"]), folder=tmp_path)
 
 
 def test_an_application_may_have_packages_with_the_names_of_sluices_parts(gateway: Path, tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_the_command_of_a_gateway_install_says_what_it_needs(gateway: Path, tmp_
 
 
 def test_the_extra_job_has_all_that_the_job_imports(job: Path, tmp_path: Path) -> None:
-    parts = ["cli", "configs", "gateways.client", "jvm", "kafka_io", "sinks", "state", "streaming"]
+    parts = ["cli", "configs", "gateways", "jvm", "kafka_io", "sinks", "state", "streaming"]
     parts += ["insight.reports", "insight.whatif"]
     packages = [f"sluice.{part}" for part in parts]
 
@@ -178,12 +178,6 @@ def test_the_command_of_a_job_install_works_anywhere(job: Path, tmp_path: Path) 
     assert "Commands:" in _run(job / "sluice", "--help", folder=tmp_path).stdout
     decisions = _run(job / "sluice", "simulate", *options, folder=tmp_path).stdout.splitlines()
     assert [re.findall(r'"verdict":"(\w+)"', line) for line in decisions] == [["ALLOW"], ["REJECT"], ["ALLOW"]]
-
-
-def test_the_extra_http_has_all_that_the_service_imports(wheel: Path, tmp_path: Path) -> None:
-    programs = _install(wheel, tmp_path / "venv", "http")
-
-    _run(programs / "python", "-c", IMPORT_ALL.format(packages=["sluice.gateways"]), folder=tmp_path)
 
 
 def test_the_extra_console_has_all_that_the_page_imports_and_shows(wheel: Path, tmp_path: Path) -> None:

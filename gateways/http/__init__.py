@@ -1,1 +1,0 @@
-"""A small HTTP service in front of Kafka's admin and produce calls, behind Sluice's own middleware. Extra: http."""

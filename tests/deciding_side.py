@@ -1,0 +1,113 @@
+"""A broker's topics for one test, and the job's arithmetic on them in a thread: the deciding side without the job."""
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from sluice import GatewayOptions
+from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
+from sluice.kafka_io.topics import ensure_topics
+from sluice.sinks.limits import LimitsPublisher
+from sluice.state.decisions.request import HEARTBEAT_API
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.enforce.simulation import Simulation
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 30) -> None:
+    """Fails unless the condition comes true in time."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
+
+
+def own_settings(bootstrap_servers: str) -> Settings:
+    """Settings with topics that no other test uses; they exist."""
+    settings = with_bootstrap_servers(load_settings(), bootstrap_servers)
+    stem = uuid.uuid4().hex[:8]
+    topics = replace(
+        settings.topics,
+        requests=f"requests-{stem}",
+        decisions=f"decisions-{stem}",
+        dead_letters=f"dead-letters-{stem}",
+        limits=f"limits-{stem}",
+        waits=f"waits-{stem}",
+    )
+    settings = replace(settings, topics=topics)
+    ensure_topics(settings.topics, settings.kafka)
+    return settings
+
+
+def options(settings: Settings, **changes: Any) -> GatewayOptions:
+    topics = settings.topics
+    return GatewayOptions(
+        requests_topic=topics.requests,
+        decisions_topic=topics.decisions,
+        limits_topic=topics.limits,
+        waits_topic=topics.waits,
+        **changes,
+    )
+
+
+def read_events(settings: Settings) -> list[dict[str, Any]]:
+    """Every event in the requests topic, heartbeats left out."""
+    return [event for event in read_records(settings) if event["api"] != HEARTBEAT_API]
+
+
+def read_records(settings: Settings) -> list[dict[str, Any]]:
+    """Every record in the requests topic."""
+    with KafkaConsumer(bootstrap_servers=settings.kafka["bootstrap.servers"], auto_offset_reset="earliest") as consumer:
+        topic = settings.topics.requests
+        partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic)]
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        events: list[dict[str, Any]] = []
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            for records in consumer.poll(timeout_ms=200).values():
+                events += [json.loads(record.value) for record in records]
+        return events
+
+
+@contextmanager
+def deciding_side(settings: Settings, quotas: Sequence[QuotaEntry]) -> Iterator[None]:
+    """Decides every event of the requests topic in a thread, as the job would, from the beginning of the topic.
+
+    The quotas in force are published, too.
+    """
+    stop = threading.Event()
+    publisher = LimitsPublisher(settings.topics, settings.kafka, lambda: (1, tuple(quotas)))
+    simulation = Simulation(Quotas(quotas), settings)
+    servers, topic = settings.kafka["bootstrap.servers"], settings.topics.requests
+
+    def events() -> Iterator[bytes]:
+        with KafkaConsumer(bootstrap_servers=servers) as consumer:
+            partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic)]
+            consumer.assign(partitions)
+            consumer.seek_to_beginning(*partitions)
+            while not stop.is_set():
+                for records in consumer.poll(timeout_ms=50).values():
+                    yield from (record.value for record in records)
+
+    def decide() -> None:
+        producer = KafkaProducer(bootstrap_servers=servers)
+        for decided in simulation.decide(events()):
+            producer.send(decided.topic, decided.value, decided.key)
+        producer.close()
+
+    thread = threading.Thread(target=decide)
+    thread.start()
+    publisher.start()
+    try:
+        yield
+    finally:
+        publisher.stop()
+        stop.set()
+        thread.join()
