@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sluice.cli.changes import merged
+from sluice.cli.format import time_text
 from sluice.cli.job_settings import job_settings
-from sluice.cli.options import ConfigOption, UsageError
-from sluice.cli.span import ToOption, from_option
-from sluice.cli.tables import printable
-from sluice.cli.text import entity_text, quotas_yaml
-from sluice.cli.whatif import report_lines, time_text
+from sluice.cli.options import ConfigOption, ToOption, UsageError, from_option
+from sluice.cli.quota_text import entity_text, quotas_yaml
+from sluice.cli.whatif import report_lines
 from sluice.configs.settings import Settings
-from sluice.insight.reports.span import Span, read_span
+from sluice.insight.format import printable
+from sluice.insight.reports.span import Span, from_ms, read_span
 from sluice.insight.whatif.whose import Whose
 from sluice.sinks.errors import QuotasTableError
 from sluice.state.quotas.entry import QuotaEntry
@@ -91,8 +91,8 @@ def _in_force(settings: Settings) -> list[QuotaEntry]:
 
 def _heading(span: Span, percentile: float, headroom: float) -> str:
     return (
-        f"Proposed from {time_text(span.start_ms)} to {time_text(span.end_ms)}: the rate that {percentile:g} % of the "
-        f"requests didn't exceed, times {headroom:g}."
+        f"Proposed from {time_text(from_ms(span.start_ms))} to {time_text(from_ms(span.end_ms))}:"
+        f" the rate that {percentile:g} % of the requests didn't exceed, times {headroom:g}."
     )
 
 

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
+from sluice.cli.format import MAX_NAME, print_json, print_lines, table_lines
 from sluice.cli.job_settings import job_settings
 from sluice.cli.options import ConfigOption, UsageError
-from sluice.cli.tables import json_safe, printable, text_table
 from sluice.configs.settings import Settings
+from sluice.insight.format import figure, short
 from sluice.kafka_io.clock import now_ms
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def balance(
     micro_batch, version, now_ms, found = _read(settings, Client(user or None, client_id or None))
     if json_output:
         answer = {"micro_batch": micro_batch, "quota_version": version, "at_ms": now_ms}
-        typer.echo(json_safe(msgspec.json.encode({**answer, "counters": [_mapping(one) for one in found]}).decode()))
+        print_json({**answer, "counters": [_mapping(one) for one in found]})
         return
     where = "imported balances, nothing charged yet" if micro_batch < 0 else f"state after micro-batch {micro_batch}"
     of_version = "" if version is None else f", version {version} of the quotas"
@@ -45,8 +45,7 @@ def balance(
     if not found:
         typer.echo("no counters: nothing was charged lately, so the whole of each limit is left")
         return
-    for line in text_table(COLUMNS, ([printable(cell) for cell in _row(one, now_ms)] for one in found)):
-        typer.echo(line)
+    print_lines(table_lines(COLUMNS, (_row(one, now_ms) for one in found)))
 
 
 def _read(settings: Settings, client: "Client") -> tuple[int, int | None, int, "list[Balance]"]:
@@ -71,25 +70,14 @@ def _read(settings: Settings, client: "Client") -> tuple[int, int | None, int, "
 
 def _row(one: "Balance", now_ms: int) -> tuple[str, ...]:
     return (
-        " ".join(f"{part} '{name}'" for part, name in one.tags.to_mapping().items()),
+        " ".join(f"{part} '{short(str(name), MAX_NAME)}'" for part, name in one.tags.to_mapping().items()),
         f"{one.kind} (shadow)" if one.shadow else one.kind,
-        _number(one.rate),
-        _number(one.limit),
-        _number(one.tokens),
+        figure(one.rate),
+        figure(one.limit),
+        figure(one.tokens),
         str(one.throttle_ms),
         f"{(now_ms - one.last_event_ms) / 1000:.1f}",
     )
-
-
-def _number(value: float | None) -> str:
-    """A figure as a quota has it; nothing where there is none.
-
-    >>> _number(1048576.0), _number(18.66666), _number(None)
-    ('1048576', '18.667', '')
-    """
-    if value is None:
-        return ""
-    return f"{value:.0f}" if float(value).is_integer() else f"{value:.3f}"
 
 
 def _mapping(one: "Balance") -> dict[str, Any]:

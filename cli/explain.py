@@ -1,149 +1,164 @@
-"""Which quotas limit which requests.
+"""The command `sluice explain`: why a request was answered as it was, from the tables, without Java."""
 
-`explain` starts from a request: the precedence level that applies, the counter that is charged, the levels passed
-over.
-`reach_lines` starts from a quota: whose requests it limits.
-"""
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
 
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+import typer
 
-from sluice.cli.changes import entity_order
-from sluice.cli.text import entity_text, entry_json, value_text
-from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
-from sluice.state.quotas.entry import Mode, QuotaEntry
-from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, QuotaKind
-from sluice.state.quotas.resolution import ModeQuotas, PrecedenceLevel, Quotas, client_levels, topic_levels
+from sluice.cli.format import print_json
+from sluice.cli.job_settings import job_settings
+from sluice.cli.options import ConfigOption, UsageError
+from sluice.cli.sql import no_rows_hint
+from sluice.insight.format import figure, printable
 
-REACH = {
-    PrecedenceLevel.USER_CLIENT: "client-id {client_id} of user {user}",
-    PrecedenceLevel.USER_DEFAULT_CLIENT: "every client-id of user {user}, each counted on its own",
-    PrecedenceLevel.USER: "all clients of user {user}, counted together",
-    PrecedenceLevel.DEFAULT_USER_CLIENT: "client-id {client_id} of every user, each user counted on its own",
-    PrecedenceLevel.DEFAULT_USER_DEFAULT_CLIENT: "every client-id of every user, each pair counted on its own",
-    PrecedenceLevel.DEFAULT_USER: "every user, all clients of a user counted together",
-    PrecedenceLevel.CLIENT: "client-id {client_id}, all users counted together",
-    PrecedenceLevel.DEFAULT_CLIENT: "every client-id, all users of a client-id counted together",
-    PrecedenceLevel.TOPIC: "every partition of topic {topic}, each counted on its own",
-    PrecedenceLevel.DEFAULT_TOPIC: "every partition of every topic, each counted on its own",
-}
-"""Whose requests a quota on each level limits, and which requests share its counter."""
-
-MOST_SHOWN = 5
-"""Entities named in one line."""
-
-PRECEDENCE = tuple(REACH)
-"""The levels, the most specific first."""
+if TYPE_CHECKING:
+    from sluice.insight.reports.explain import Explained, Limit
 
 
-class Explanation(NamedTuple):
-    """How the quotas of one kind and mode apply to a request.
+def explain(
+    decision_id: Annotated[
+        str | None, typer.Argument(help="A decision's id: topic-partition-offset of the request.", show_default=False)
+    ] = None,
+    user: Annotated[str | None, typer.Option("--user", help="The user, as its requests name it.")] = None,
+    client_id: Annotated[str | None, typer.Option("--client-id", "--client", help="The client-id.")] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", help="The last throttled requests before this time (ISO 8601, UTC); else now.")
+    ] = None,
+    count: Annotated[int, typer.Option("--count", help="Most requests to explain, the newest first.", min=1)] = 1,
+    json_output: Annotated[bool, typer.Option("--json", help="One JSON object for each decision.")] = False,
+    config: ConfigOption = None,
+) -> None:
+    """Explain a decision, or a client's last throttled requests: charges, limits, waits, and who set the quotas.
 
-    `configured` are the matching levels that have a quota, the one that applies first. `counter` is None while no quota
-    of the kind is set anywhere, because then nothing is counted.
+    Reads the Delta tables, which follow the decisions by a micro-batch of the audit query or more. Exit code 1 if there
+    is no such decision.
     """
+    by_client = user is not None or client_id is not None
+    if (decision_id is None) != by_client:
+        raise UsageError("give either a decision's id, or --user, --client-id or both")
+    if decision_id is not None and at is not None:
+        raise UsageError("--at goes with --user and --client-id; a decision's id names one request")
+    delta = job_settings(config).delta
+    # pyarrow takes half a second to import, and few commands need it
+    from sluice.insight.reports.explain import decision_by_id, last_throttled
+    from sluice.insight.reports.explain import explain as explain_decision
+    from sluice.insight.reports.span import read_time
+    from sluice.insight.reports.tables import Tables
+    from sluice.insight.sql import last_written
 
-    kind: QuotaKind
-    mode: Mode
-    configured: list[tuple[PrecedenceLevel, QuotaEntry]]
-    counter: Tags | None
-
-    def lines(self) -> list[str]:
-        """Text for people: what applies, then what was passed over."""
-        apart = "apart " if self.mode is Mode.SHADOW else ""
-        counted = f"counted {apart}for {_counter_text(self.counter)}" if self.counter else "not counted"
-        if not self.configured:
-            return [f"{self.kind}: unlimited, {counted}"]
-        (_, applied), *passed_over = self.configured
-        return [
-            f"{self.kind}: {value_text(applied)} from {entity_text(applied.entity)}, {counted}",
-            *(f"  passed over {entity_text(entry.entity)}: {value_text(entry)}" for _, entry in passed_over),
-        ]
-
-    def to_mapping(self) -> dict[str, Any]:
-        """JSON for machines: the same, with the names of the levels as in decisions (`matched`)."""
-        quotas = [
-            {"matched": level, "entity": entry.entity.to_mapping(), **(entry_json(entry) or {})}
-            for level, entry in self.configured
-        ]
-        return {
-            "quota": self.kind,
-            "mode": self.mode,
-            "applies": quotas[0] if quotas else None,
-            "counter": _counter_mapping(self.counter) if self.counter else None,
-            "passed_over": quotas[1:],
-        }
+    now = datetime.now(UTC)
+    tables = Tables(delta.decisions, delta.quotas, delta.storage_options)
+    before = now if at is None else read_time(at, now)
+    ids = [decision_id] if decision_id is not None else last_throttled(tables, user, client_id, before, count)
+    decisions = [decision for found in ids if (decision := decision_by_id(tables, found)) is not None]
+    if not decisions:
+        hint = no_rows_hint(last_written([delta.decisions], delta.storage_options), now)
+        typer.echo(f"sluice: {hint}", err=True)
+        raise typer.Exit(1)
+    for position, decision in enumerate(decisions):
+        explained = explain_decision(tables, decision)
+        if json_output:
+            print_json(_mapping(explained))
+        else:
+            lines = [*([""] if position else []), *explained_lines(explained)]
+            typer.echo("\n".join(printable(line) for line in lines))
 
 
-def explain(quotas: Quotas, user: str, client_id: str, topic: str | None) -> Iterator[Explanation]:
-    """How each client quota applies to this user and client-id, and each topic quota to `topic` if given.
+def explained_lines(explained: "Explained") -> Iterator[str]:
+    """The decision in words; names are as the client gave them."""
+    from sluice.insight.reports.explain import deciding
 
-    After a kind's enforced quotas come its shadow quotas, if one applies.
-    """
-    for kind in (*CLIENT_KINDS, *(TOPIC_KINDS if topic is not None else ())):
-        yield _explained(quotas, kind, user, client_id, topic)
-        if quotas.shadow is not None:
-            shadow = _explained(quotas.shadow, kind, user, client_id, topic)
-            if shadow.configured:
-                yield shadow
-
-
-def _explained(quotas: ModeQuotas, kind: QuotaKind, user: str, client_id: str, topic: str | None) -> Explanation:
-    found: list[tuple[PrecedenceLevel, QuotaEntry | None]]
-    if kind in TOPIC_KINDS:
-        found = [(level, quotas.topic_entry(kind, name)) for level, name in topic_levels(str(topic))]
-        counter = quotas.resolve_topic(kind, str(topic), -1).tags
-    else:
-        found = [(level, quotas.client_limits(kind).entry(key)) for level, key in client_levels(user, client_id)]
-        counter = quotas.resolve(kind, user, client_id).tags
-    configured = [(level, entry) for level, entry in found if entry]
-    return Explanation(kind, quotas.mode, configured, counter if quotas.enabled(kind) else None)
+    decision = explained.decision
+    yield f"{decision['decision_id']}: {decision['verdict']}{_verdict_wait(decision)}"
+    whose = f"user '{decision['user'] or ''}', client-id '{decision['client_id'] or ''}'"
+    yield f"  request: {decision['api']} of {whose} at {_time(decision['timestamp_ms'])}{_through(decision)}"
+    by = f", because of {decision['decided_by']}" if decision["decided_by"] else ""
+    version = f"under version {decision['quota_version']} of the quotas"
+    yield f"  decided: at {_time(decision['decided_at_ms'])} {version}{by}"
+    for wait in decision.get("throttled_by") or []:
+        yield f"  held in line: {wait['ms']} ms for {wait['quota']} of {_counter(wait['entity'])}"
+    charges = decision["charges"] or []
+    if not charges:
+        yield "  charges: none; no quota counts such a request"
+    decided_by = deciding(decision)
+    for charge, limit, decided in zip(charges, explained.limits, decided_by, strict=True):
+        yield from _charge_lines(charge, limit, decided=decided)
+    if explained.trouble:
+        yield f"  the quotas can't be read: {explained.trouble}"
 
 
-def reach_lines(entity: QuotaEntity, kinds: Iterable[QuotaKind], entries: Iterable[QuotaEntry]) -> list[str]:
-    """Whose requests quotas of these kinds on `entity` limit, and which entities override them."""
-    names = {part: f"'{name}'" for part, name in entity.to_mapping().items()}
-    lines = [f"applies to {REACH[level_of(entity)].format(**names)}"]
-    for kind in sorted(kinds):
-        overriding = [entry.entity for entry in entries if entry.kind == kind and _overrides(entry.entity, entity)]
-        own = [entity_text(other) for other in sorted(overriding, key=entity_order)]
-        if own:
-            more = f" and {len(own) - MOST_SHOWN} more" if len(own) > MOST_SHOWN else ""
-            lines.append(f"{kind} is set more specifically for {'; '.join(own[:MOST_SHOWN])}{more}")
-    return lines
+def _verdict_wait(decision: dict[str, Any]) -> str:
+    wait_ms = decision["throttle_time_ms"] or 0
+    return f", wait {wait_ms} ms until {_time(decision['mute_until_ms'])}" if wait_ms else ""
 
 
-def level_of(entity: QuotaEntity) -> PrecedenceLevel:
-    """The level on which a request finds quotas of this entity."""
-    if entity.topic is not None:
-        return next(level for level, name in topic_levels(str(entity.topic)) if name == entity.topic)
-    key = (entity.user, entity.client_id)
-    return next(level for level, names in client_levels(str(entity.user), str(entity.client_id)) if names == key)
+def _through(decision: dict[str, Any]) -> str:
+    return f", through gateway '{decision['gateway']}'" if decision["gateway"] else ""
 
 
-def _overrides(other: QuotaEntity, entity: QuotaEntity) -> bool:
-    """Whether some request that `entity` would limit is limited by `other` instead."""
-    return PRECEDENCE.index(level_of(other)) < PRECEDENCE.index(level_of(entity)) and all(
-        _overlap(name, other_name)
-        for name, other_name in (
-            (entity.user, other.user),
-            (entity.client_id, other.client_id),
-            (entity.topic, other.topic),
+def _charge_lines(charge: dict[str, Any], limit: "Limit | None", *, decided: bool) -> Iterator[str]:
+    mode = f" ({charge['mode']})" if charge.get("mode") else ""
+    marks = [
+        *(["over the limit"] if charge["violated"] else []),
+        *([f"asks for {charge['throttle_ms']} ms"] if charge["throttle_ms"] else []),
+        *(["decides"] if decided else []),
+    ]
+    quota = f"{charge['quota']}{mode} of {_counter(charge['entity'])}"
+    yield f"  {'*' if decided else '-'} {quota}: {', '.join(marks) or 'no wait'}"
+    level = "" if charge.get("tokens") is None else f", {figure(charge['tokens'])} tokens left"
+    rate = "" if charge["rate"] is None else f", rate {figure(charge['rate'])}"
+    allowed = "no limit" if charge["limit"] is None else f"limit {figure(charge['limit'])} (level: {charge['matched']})"
+    yield f"      charged {figure(charge['value'])}{rate}, {allowed}{level}"
+    if limit is not None:
+        old = "no quota" if limit.old is None else figure(limit.old.value)
+        version = "" if limit.version is None else f" with version {limit.version}"
+        when = limit.row.changed_at.isoformat(timespec="seconds")
+        was = f"{old} -> " if limit.version is not None else ""
+        yield f"      set by {limit.row.changed_by} at {when}{version}: {was}{figure(limit.row.entry.value)}"
+
+
+def _counter(entity: dict[str, Any] | None) -> str:
+    entity = entity or {}
+    if entity.get("topic") is not None:
+        return f"partition {entity['partition']} of topic '{entity['topic']}'"
+    labels = {"user": "user", "client_id": "client-id"}
+    return " and ".join(f"{labels[part]} '{entity[part]}'" for part in labels if entity.get(part)) or "no name"
+
+
+def _time(at_ms: int | None) -> str:
+    from sluice.insight.reports.span import from_ms
+
+    if at_ms is None:
+        return "an unknown time"
+    try:
+        return from_ms(at_ms).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return f"{at_ms} ms"
+
+
+def _mapping(explained: "Explained") -> dict[str, Any]:
+    """The decision as in the topic, and with each charge the quota behind it."""
+    from sluice.insight.reports.explain import deciding
+
+    decided_by = deciding(explained.decision)
+    charges = [
+        {**charge, "decides": decided, "quota_set": _limit_mapping(limit)}
+        for charge, limit, decided in zip(
+            explained.decision["charges"] or [], explained.limits, decided_by, strict=True
         )
-    )
+    ]
+    return {**explained.decision, "charges": charges, "quotas_trouble": explained.trouble}
 
 
-def _overlap(name: EntityName, other: EntityName) -> bool:
-    return name is None or other is None or DEFAULT in (name, other) or name == other
-
-
-def _counter_text(counter: Tags) -> str:
-    if counter.topic is not None:
-        return f"each partition of topic '{counter.topic}'"
-    if not counter.user:
-        return f"client-id '{counter.client_id}' of all users"
-    return f"user '{counter.user}'" + (f" and client-id '{counter.client_id}'" if counter.client_id else "")
-
-
-def _counter_mapping(counter: Tags) -> dict[str, str | int]:
-    return {"topic": counter.topic} if counter.topic is not None else counter.to_mapping()
+def _limit_mapping(limit: "Limit | None") -> dict[str, Any] | None:
+    if limit is None:
+        return None
+    return {
+        "entity": limit.row.entry.entity.to_mapping(),
+        "version": limit.version,
+        "changed_by": limit.row.changed_by,
+        "changed_at": limit.row.changed_at.isoformat(),
+        "old": None if limit.old is None else limit.old.value,
+        "new": limit.row.entry.value,
+    }

@@ -13,14 +13,13 @@ from typer.exceptions import Abort, TyperException
 from sluice.cli.advise import advise
 from sluice.cli.balance import balance
 from sluice.cli.console import console
-from sluice.cli.explain_decision import explain
+from sluice.cli.explain import explain
 from sluice.cli.job_settings import job_settings, settings_file
 from sluice.cli.options import BootstrapServersOption, ConfigOption, UsageError, command_group
 from sluice.cli.quotas import app as quotas_app
 from sluice.cli.slo import slo
 from sluice.cli.sql import sql
 from sluice.cli.state import app as state_app
-from sluice.cli.tables import printable
 from sluice.cli.top import top
 from sluice.cli.usage import usage
 from sluice.cli.whatif import whatif
@@ -28,6 +27,7 @@ from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.insight.errors import QueryError, SpanError, TenantsFileError
+from sluice.insight.format import printable
 from sluice.jvm.java import find_java
 from sluice.state.decisions.control import Unmute, UnmutedEntity, check_unmute
 from sluice.state.errors import InvalidQuotaError, InvalidRequestError, SluiceError

@@ -1,11 +1,13 @@
 """What the commands share: how a group of commands is made, and options: settings file, entity, table, author."""
 
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import cached_property
 from getpass import getuser
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -28,6 +30,15 @@ ConfigOption = Annotated[
 BootstrapServersOption = Annotated[
     str | None, typer.Option("--bootstrap-servers", help="Kafka's address; overrides kafka.bootstrap.servers.")
 ]
+
+ToOption = Annotated[str | None, typer.Option("--to", help="End, written as --from.", show_default="now")]
+
+
+def from_option(default: str) -> Any:
+    """Make the option --from; `default` names in words the time without it."""
+    form = "2026-11-22T14:00Z, or 90m, 24h, 7d before now; UTC where no zone is given"
+    return typer.Option("--from", help=f"Begin: {form}.", show_default=f"{default} before --to")
+
 
 ENTITY_ORDER = "entity_order"
 """Where the context's `meta` has the order of --entity-name and --entity-default."""
@@ -54,6 +65,42 @@ def command_group(help_text: str | None = None) -> typer.Typer:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """A Typer command whose parameters of a dataclass type are replaced by that dataclass's fields.
+
+    The fields are annotated as Typer's parameters are, and have defaults.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, type] = {}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        kind = hints[name]
+        if not is_dataclass(kind):
+            parameters.append(parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        assert isinstance(kind, type)  # noqa: S101 - for mypy: is_dataclass is true for instances too
+        groups[name] = kind
+        field_hints = get_type_hints(kind, include_extras=True)
+        parameters += [
+            inspect.Parameter(
+                field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field_hints[field.name]
+            )
+            for field in fields(kind)
+        ]
+
+    def run(**values: Any) -> None:
+        arguments = {
+            name: kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+            for name, kind in groups.items()
+        }
+        command(**arguments, **values)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # how inspect finds it
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
 
 
 class UsageError(typer.BadParameter):

@@ -1,9 +1,8 @@
 """The commands `sluice quotas ...`: alter, describe, explain and import quotas. None starts Spark."""
 
 import itertools
-import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -12,9 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sluice.cli.changes import Difference, altered, differences, merged
-from sluice.cli.explain import explain, reach_lines
-from sluice.cli.kafka_configs import refused_alteration, refused_edit
-from sluice.cli.option_groups import grouped
+from sluice.cli.format import print_json, print_lines, time_text
 from sluice.cli.options import (
     AuthorOption,
     EntityCommand,
@@ -22,9 +19,9 @@ from sluice.cli.options import (
     TableOptions,
     UsageError,
     command_group,
+    grouped,
 )
-from sluice.cli.tables import json_safe
-from sluice.cli.text import (
+from sluice.cli.quota_text import (
     change_text,
     describe_lines,
     entry_json,
@@ -33,7 +30,10 @@ from sluice.cli.text import (
     read_number,
     read_properties,
     read_zookeeper_file,
+    refused_alteration,
+    refused_edit,
 )
+from sluice.cli.resolve import explain, reach_lines
 from sluice.configs.quotas import load_quotas_file
 from sluice.insight.errors import UsageUnknownError
 from sluice.sinks.errors import QuotasTableError
@@ -44,7 +44,7 @@ from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.resolution import Quotas
 
 if TYPE_CHECKING:
-    from sluice.cli.tight import Recent
+    from sluice.insight.reports.tight_limits import Recent
     from sluice.sinks.tables.quotas import QuotaChange
 
 EXIT_FAILED = 1
@@ -98,7 +98,10 @@ def alter_quotas(
         _check_not_tight(table, QuotaEntity.from_mapping(target), added, change, ask=not dry_run and not yes)
     version, before, after = (None, *_preview(table, change)) if dry_run else _commit(table, change, author.name())
     if json_output:
-        _print_json({"version": version, "changes": [_difference_json(pair) for pair in differences(before, after)]})
+        print_json(
+            {"version": version, "changes": [_difference_json(pair) for pair in differences(before, after)]},
+            indent=True,
+        )
     elif dry_run:
         _print_dry_run(QuotaEntity.from_mapping(target), before, after)
     else:
@@ -117,7 +120,7 @@ def describe_quotas(
     rows = quotas_table.rows(version)
     rows = [row for row in rows if _matches(row.entry.entity, filters)]
     if not json_output:
-        _print_lines(describe_lines(row.entry for row in rows))
+        print_lines(describe_lines(row.entry for row in rows))
         return
     quotas = [
         {
@@ -125,11 +128,11 @@ def describe_quotas(
             "key": row.entry.kind,
             **(entry_json(row.entry) or {}),
             "changed_by": row.changed_by,
-            "changed_at": _time_text(row.changed_at),
+            "changed_at": time_text(row.changed_at),
         }
         for row in rows
     ]
-    _print_json({"version": version, "quotas": quotas})
+    print_json({"version": version, "quotas": quotas}, indent=True)
 
 
 @app.command("resolve")
@@ -148,9 +151,11 @@ def resolve_quotas(
     version = quotas_table.version()
     explanations = list(explain(Quotas(quotas_table.entries(version), version), user, client, topic))
     if json_output:
-        _print_json({"version": version, "quotas": [explanation.to_mapping() for explanation in explanations]})
+        print_json(
+            {"version": version, "quotas": [explanation.to_mapping() for explanation in explanations]}, indent=True
+        )
     else:
-        _print_lines(line for explanation in explanations for line in explanation.lines())
+        print_lines(line for explanation in explanations for line in explanation.lines())
 
 
 @app.command("history", cls=EntityCommand)
@@ -167,9 +172,9 @@ def quotas_history(
     changes = (change for change in table.quotas_table().history() if _matches(change.entity, filters))
     newest = itertools.islice(changes, limit)
     if json_output:
-        _print_json({"changes": [_change_json(change) for change in newest]})
+        print_json({"changes": [_change_json(change) for change in newest]}, indent=True)
     else:
-        _print_lines(_change_line(change) for change in newest)
+        print_lines(_change_line(change) for change in newest)
 
 
 @app.command("revert")
@@ -299,7 +304,7 @@ def _check_not_tight(
         return
     if not recent:
         return
-    from sluice.cli.tight import tight_limits  # deltalake is slow to import
+    from sluice.insight.reports.tight_limits import tight_limits  # deltalake is slow to import
 
     before, after = _preview(table, change)
     tight = list(tight_limits([new for _, new in differences(before, after) if new], after, recent))
@@ -318,8 +323,8 @@ def _recent_usage(table: TableOptions, target: QuotaEntity, added: Mapping[str, 
     delta, now = table.settings().delta, datetime.now(UTC)
     if table.table is not None and table.table != delta.quotas:
         raise UsageUnknownError("--table names no table of metrics")
-    from sluice.cli.tight import freshness_note, recent_of
     from sluice.insight.recent_usage import RecentUsage
+    from sluice.insight.reports.tight_limits import freshness_note, recent_of
 
     usage = RecentUsage(delta.quota_metrics, delta.storage_options, now)
     if note := freshness_note(usage.recorded_until(), now):
@@ -336,7 +341,7 @@ def _edit(table: TableOptions, change: Change, author: AuthorOption, *, dry_run:
     if not changed:
         typer.echo("Nothing changes.")
         return
-    _print_lines(change_text(old, new) for old, new in changed)
+    print_lines(change_text(old, new) for old, new in changed)
     if dry_run:
         return
 
@@ -378,22 +383,22 @@ def _print_dry_run(entity: QuotaEntity, before: Sequence[QuotaEntry], after: Seq
     if not changed:
         typer.echo("Nothing changes.")
         return
-    _print_lines(change_text(old, new) for old, new in changed)
+    print_lines(change_text(old, new) for old, new in changed)
     kinds = [new.kind for _, new in changed if new] or [old.kind for old, _ in changed if old]
     mode = next(known.mode for pair in changed for known in pair if known)
-    _print_lines(reach_lines(entity, kinds, [entry for entry in after if entry.mode is mode]))
+    print_lines(reach_lines(entity, kinds, [entry for entry in after if entry.mode is mode]))
 
 
 def _change_line(change: "QuotaChange") -> str:
     what = change_text(change.old, change.new)
-    return f"version {change.version}  {_time_text(change.changed_at)}  {change.changed_by}  {what}"
+    return f"version {change.version}  {time_text(change.changed_at)}  {change.changed_by}  {what}"
 
 
 def _change_json(change: "QuotaChange") -> dict[str, Any]:
     return {
         "version": change.version,
         "changed_by": change.changed_by,
-        "changed_at": _time_text(change.changed_at),
+        "changed_at": time_text(change.changed_at),
         **_difference_json((change.old, change.new)),
     }
 
@@ -408,16 +413,3 @@ def _difference_json(pair: Difference) -> dict[str, Any]:
         "old": entry_json(old),
         "new": entry_json(new),
     }
-
-
-def _time_text(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _print_json(content: object) -> None:
-    typer.echo(json_safe(json.dumps(content, ensure_ascii=False, indent=2)))
-
-
-def _print_lines(lines: Iterable[str]) -> None:
-    for line in lines:
-        typer.echo(line)

@@ -3,14 +3,13 @@
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
-import msgspec
 import typer
 
+from sluice.cli.format import print_json
 from sluice.cli.job_settings import job_settings
-from sluice.cli.options import ConfigOption
-from sluice.cli.span import ToOption, from_option
+from sluice.cli.options import ConfigOption, ToOption, from_option
 from sluice.cli.sql import no_rows_hint
-from sluice.cli.tables import json_safe, printable
+from sluice.insight.format import printable
 
 
 def slo(
@@ -50,7 +49,7 @@ def slo(
             "share": found.share,
             "worst": [client._asdict() for client in found.worst],
         }
-        typer.echo(json_safe(msgspec.json.encode(answer).decode()))
+        print_json(answer)
         return
     share = "" if found.share is None else f" ({100 * found.share:.2f} %)"
     within = f"{found.within} of {found.clients} clients{share}"

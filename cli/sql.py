@@ -1,17 +1,16 @@
 """The command `sluice sql`: a query over the Delta tables, without Java."""
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, TextIO
 
-import msgspec
 import typer
 
+from sluice.cli.format import csv_safe, json_text, table_lines, write_csv
 from sluice.cli.job_settings import job_settings
 from sluice.cli.options import ConfigOption
-from sluice.cli.tables import csv_safe, json_safe, printable, write_csv
 
 if TYPE_CHECKING:
     from sluice.insight.sql import Rows
@@ -66,7 +65,7 @@ def no_rows_hint(written_at: datetime | None, now: datetime) -> str:
 
 def _json_lines(rows: "Rows", out: TextIO) -> None:
     for row in rows:
-        out.write(_json(dict(zip(rows.columns, row, strict=True))) + "\n")
+        out.write(json_text(dict(zip(rows.columns, row, strict=True))) + "\n")
 
 
 def _csv(rows: "Rows", out: TextIO) -> None:
@@ -78,23 +77,9 @@ def _cell(value: object) -> str:
 
 
 def _table(rows: "Rows", out: TextIO) -> None:
-    """Columns as wide as their widest value; numbers to the right."""
-    values = list(rows)
-    texts = [[printable(_text(value)) for value in row] for row in values]
-    widths = [max(map(len, column)) for column in zip(rows.columns, *texts, strict=True)]
-    out.write(_line(rows.columns, widths, [False] * len(widths)))
-    out.write(_line(["-" * width for width in widths], widths, [False] * len(widths)))
-    for row, text in zip(values, texts, strict=True):
-        out.write(_line(text, widths, [isinstance(value, int | float) for value in row]))
-    out.write(f"{len(values)} {'row' if len(values) == 1 else 'rows'}\n")
-
-
-def _line(texts: Sequence[str], widths: Iterable[int], to_right: Iterable[bool]) -> str:
-    cells = (
-        text.rjust(width) if right else text.ljust(width)
-        for text, width, right in zip(texts, widths, to_right, strict=True)
-    )
-    return "  ".join(cells).rstrip() + "\n"
+    for line in table_lines(rows.columns, ([_text(value) for value in row] for row in rows)):
+        out.write(line + "\n")
+    out.write(f"{rows.count} {'row' if rows.count == 1 else 'rows'}\n")
 
 
 def _text(value: object) -> str:
@@ -103,12 +88,7 @@ def _text(value: object) -> str:
         return ""
     if isinstance(value, datetime | date):
         return value.isoformat()
-    return value if isinstance(value, str) else _json(value).strip('"')
-
-
-def _json(value: object) -> str:
-    """NaN and the infinities, which JSON doesn't have, become null."""
-    return json_safe(msgspec.json.encode(value, enc_hook=str).decode())
+    return value if isinstance(value, str) else json_text(value).strip('"')
 
 
 _PRINTERS: dict[OutputFormat, Callable[["Rows", TextIO], None]] = {

@@ -17,9 +17,9 @@ import typer
 
 from sluice.cli.job_settings import job_settings
 from sluice.cli.options import BootstrapServersOption, ConfigOption, UsageError
-from sluice.cli.tables import printable
 from sluice.cli.top_screen import SORTS, View, after_key, cut, rows_of, table_lines, verdicts_per_s
 from sluice.configs.settings import Settings, with_bootstrap_servers
+from sluice.insight.format import printable
 from sluice.insight.live import LiveModel
 from sluice.kafka_io.client import connect, error_line
 from sluice.kafka_io.clock import now_ms

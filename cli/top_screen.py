@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from heapq import nsmallest
 from typing import Any, NamedTuple
 
-from sluice.cli.tables import printable
+from sluice.insight.format import printable
 from sluice.insight.live import CounterState, LiveModel
 from sluice.state.quotas.kinds import Family, QuotaKind
 

@@ -8,14 +8,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
+from sluice.cli.format import MAX_NAME, csv_safe, json_text, print_lines, table_lines, write_csv
 from sluice.cli.job_settings import job_settings
-from sluice.cli.options import ConfigOption, UsageError
-from sluice.cli.span import ToOption, from_option
+from sluice.cli.options import ConfigOption, ToOption, UsageError, from_option
 from sluice.cli.sql import no_rows_hint
-from sluice.cli.tables import csv_safe, json_safe, printable, write_csv
+from sluice.insight.format import short
 from sluice.insight.reports.grouping import By, Per
 
 if TYPE_CHECKING:
@@ -95,21 +94,11 @@ def _csv(columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
 
 def _json(columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
     for row in rows:
-        sys.stdout.write(json_safe(msgspec.json.encode(dict(zip(columns, row, strict=True))).decode()) + "\n")
+        sys.stdout.write(json_text(dict(zip(columns, row, strict=True))) + "\n")
 
 
 def _table(columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
-    """Columns as wide as their widest value; numbers to the right."""
-    found = list(rows)
-    texts = [[_shown(value) for value in row] for row in found]
-    widths = [max(map(len, column)) for column in zip(columns, *texts, strict=True)]
-    right = [not column_is_text(name) for name in columns]
-    for line in [list(columns), *texts]:
-        cells = (
-            text.rjust(width) if number else text.ljust(width)
-            for text, width, number in zip(line, widths, right, strict=True)
-        )
-        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+    print_lines(table_lines(columns, ([_shown(value) for value in row] for row in rows)))
 
 
 def column_is_text(name: str) -> bool:
@@ -122,7 +111,7 @@ def _shown(value: object) -> str:
         return value.strftime("%Y-%m-%d %H:%M")
     if isinstance(value, float):
         return f"{value:.0f}"
-    return printable(str(value))
+    return short(str(value), MAX_NAME)
 
 
 def _parquet(columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:

@@ -1,6 +1,5 @@
 """The command `sluice whatif`: what recorded clients would do under other quotas."""
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -9,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sluice.cli.format import MAX_NAME, print_json, print_lines, table_lines, time_text
 from sluice.cli.job_settings import job_settings
-from sluice.cli.options import ConfigOption, UsageError
-from sluice.cli.span import ToOption, from_option
-from sluice.cli.tables import json_safe, printable, text_table
-from sluice.cli.text import entity_text, value_text
+from sluice.cli.options import ConfigOption, ToOption, UsageError, from_option
+from sluice.cli.quota_text import entity_text, value_text
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import Settings
-from sluice.insight.reports.span import read_span
+from sluice.insight.format import printable, short
+from sluice.insight.reports.span import from_ms, read_span
 from sluice.state.quotas.entry import QuotaEntry
 
 if TYPE_CHECKING:
@@ -63,11 +62,10 @@ def whatif(
     replayed = replay(task, processes)
     if json_output:
         heading = {"from_ms": span.start_ms, "to_ms": span.end_ms, "decisions": replayed.rows}
-        typer.echo(json_safe(json.dumps(heading | _report_json(replayed, scenarios), ensure_ascii=False, indent=2)))
+        print_json(heading | _report_json(replayed, scenarios), indent=True)
         return
-    typer.echo(f"{time_text(span.start_ms)} to {time_text(span.end_ms)}: {replayed.rows} decisions")
-    for line in report_lines(replayed, scenarios):
-        typer.echo(line)
+    typer.echo(f"{time_text(from_ms(span.start_ms))} to {time_text(from_ms(span.end_ms))}: {replayed.rows} decisions")
+    print_lines(report_lines(replayed, scenarios))
 
 
 def report_lines(replayed: "Replayed", scenarios: Sequence[Sequence[QuotaEntry]]) -> Iterable[str]:
@@ -78,12 +76,12 @@ def report_lines(replayed: "Replayed", scenarios: Sequence[Sequence[QuotaEntry]]
     rows = [_row(_client_text(name), client) for name, client in waiting[:SHOWN_CLIENTS]]
     if more := len(waiting) - len(rows):
         rows.append([f"and {more} more that wait", *[""] * (len(COLUMNS) - 1)])
-    yield from text_table(COLUMNS, [*rows, _cells(f"all {len(ordered)} clients", total_json(clients), "")])
+    yield from table_lines(COLUMNS, [*rows, _cells(f"all {len(ordered)} clients", total_json(clients), "")])
     if len(scenarios) > 1:
         yield ""
         steps = zip(scenarios, replayed.clients, strict=True)
         cells = [_step_cells(number, *step) for number, step in enumerate(steps, start=1)]
-        yield from text_table(("step", "limits", "throttled", "minutes waited", "clients throttled"), cells)
+        yield from table_lines(("step", "limits", "throttled", "minutes waited", "clients throttled"), cells)
     if replayed.without_amounts:
         yield f"{replayed.without_amounts} of {replayed.rows} decisions say no amounts, and were free"
     if any(replayed.given_up):
@@ -130,11 +128,6 @@ def client_json(name: "ClientName", client: "ClientReplay") -> Json:
     }
 
 
-def time_text(time_ms: int) -> str:
-    """The time in UTC, to the second."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def _report_json(replayed: "Replayed", scenarios: Sequence[Sequence[QuotaEntry]]) -> Json:
     *_, clients = replayed.clients
     steps = [
@@ -172,7 +165,7 @@ def _client(text: str) -> tuple[str, str | None]:
 
 
 def _client_text(name: "ClientName") -> str:
-    return " | ".join(printable(part) or "-" for part in name)
+    return " | ".join(short(part, MAX_NAME) or "-" for part in name)
 
 
 def _row(name: str, client: "ClientReplay") -> list[str]:

@@ -59,6 +59,17 @@ def amount(kind: QuotaKind, value: float | None, *, per_s: bool = True) -> str:
     return f"{number} {prefix}{unit}{slash}" if prefix or unit else f"{number}{slash}"
 
 
+def figure(value: float | None) -> str:
+    """A figure in the unit of its quota, as people write limits: whole, or with three digits after the point.
+
+    >>> figure(1048576.0), figure(18.66666), figure(None)
+    ('1048576', '18.667', '—')
+    """
+    if value is None:
+        return NOTHING
+    return f"{value:.0f}" if float(value).is_integer() else f"{value:.3f}"
+
+
 def percent(share: float | None) -> str:
     """A share of a limit.
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from sluice.state.quotas.entity import DEFAULT, EntityName, Tags
+from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, QuotaKind
 
@@ -245,6 +245,14 @@ def client_levels(user: str, client_id: str) -> list[tuple[PrecedenceLevel, _Cli
 def topic_levels(topic: str) -> tuple[tuple[PrecedenceLevel, EntityName], ...]:
     """The two levels for a topic (KIP-1010, "Default Quota Configuration")."""
     return ((PrecedenceLevel.TOPIC, topic), (PrecedenceLevel.DEFAULT_TOPIC, DEFAULT))
+
+
+def level_of(entity: QuotaEntity) -> PrecedenceLevel:
+    """The level on which a request finds quotas of this entity."""
+    if entity.topic is not None:
+        return next(level for level, name in topic_levels(str(entity.topic)) if name == entity.topic)
+    key = (entity.user, entity.client_id)
+    return next(level for level, names in client_levels(str(entity.user), str(entity.client_id)) if names == key)
 
 
 def _part(name: EntityName) -> Part:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from sluice.cli.quota_text import java_double, read_configs, read_properties
 from sluice.cli.quotas import app
-from sluice.cli.text import java_double, read_configs, read_properties
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import DEFAULTS
 from sluice.sinks.errors import QuotasTableError

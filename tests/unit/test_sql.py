@@ -260,7 +260,7 @@ def test_in_csv_a_name_can_not_be_a_formula() -> None:
 def test_rows_are_printed_as_a_table_csv_or_json() -> None:
     query = "SELECT user, 1.5 AS n, null AS none, [1, 2] AS list FROM decisions WHERE user = 'alice'"
 
-    assert sql(query) == "user   n    none  list\n-----  ---  ----  -----\nalice  1.5        [1,2]\n1 row\n"
+    assert sql(query) == "user     n  none  list\nalice  1.5        [1,2]\n1 row\n"
     assert list(csv.reader(io.StringIO(sql(query, "--format", "csv")))) == [
         ["user", "n", "none", "list"],
         ["alice", "1.5", "", "[1,2]"],

@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from sluice.cli.explain import level_of
 from sluice.insight.recent_usage import SPAN, RecentUsage, Usage
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import KEY_ALIASES, KINDS_BY_NAME, QuotaKind
-from sluice.state.quotas.resolution import Quotas, Resolution
+from sluice.state.quotas.resolution import Quotas, Resolution, level_of
 
 LEAST_SHARE = 0.5
 """A limit below this share of a client's highest minute is taken for a slip."""

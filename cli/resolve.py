@@ -1,0 +1,141 @@
+"""Which quotas limit which requests.
+
+`explain` starts from a request: the precedence level that applies, the counter that is charged, the levels passed
+over.
+`reach_lines` starts from a quota: whose requests it limits.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from sluice.cli.changes import entity_order
+from sluice.cli.quota_text import entity_text, entry_json, value_text
+from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
+from sluice.state.quotas.entry import Mode, QuotaEntry
+from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, QuotaKind
+from sluice.state.quotas.resolution import ModeQuotas, PrecedenceLevel, Quotas, client_levels, level_of, topic_levels
+
+REACH = {
+    PrecedenceLevel.USER_CLIENT: "client-id {client_id} of user {user}",
+    PrecedenceLevel.USER_DEFAULT_CLIENT: "every client-id of user {user}, each counted on its own",
+    PrecedenceLevel.USER: "all clients of user {user}, counted together",
+    PrecedenceLevel.DEFAULT_USER_CLIENT: "client-id {client_id} of every user, each user counted on its own",
+    PrecedenceLevel.DEFAULT_USER_DEFAULT_CLIENT: "every client-id of every user, each pair counted on its own",
+    PrecedenceLevel.DEFAULT_USER: "every user, all clients of a user counted together",
+    PrecedenceLevel.CLIENT: "client-id {client_id}, all users counted together",
+    PrecedenceLevel.DEFAULT_CLIENT: "every client-id, all users of a client-id counted together",
+    PrecedenceLevel.TOPIC: "every partition of topic {topic}, each counted on its own",
+    PrecedenceLevel.DEFAULT_TOPIC: "every partition of every topic, each counted on its own",
+}
+"""Whose requests a quota on each level limits, and which requests share its counter."""
+
+MOST_SHOWN = 5
+"""Entities named in one line."""
+
+PRECEDENCE = tuple(REACH)
+"""The levels, the most specific first."""
+
+
+class Explanation(NamedTuple):
+    """How the quotas of one kind and mode apply to a request.
+
+    `configured` are the matching levels that have a quota, the one that applies first. `counter` is None while no quota
+    of the kind is set anywhere, because then nothing is counted.
+    """
+
+    kind: QuotaKind
+    mode: Mode
+    configured: list[tuple[PrecedenceLevel, QuotaEntry]]
+    counter: Tags | None
+
+    def lines(self) -> list[str]:
+        """Text for people: what applies, then what was passed over."""
+        apart = "apart " if self.mode is Mode.SHADOW else ""
+        counted = f"counted {apart}for {_counter_text(self.counter)}" if self.counter else "not counted"
+        if not self.configured:
+            return [f"{self.kind}: unlimited, {counted}"]
+        (_, applied), *passed_over = self.configured
+        return [
+            f"{self.kind}: {value_text(applied)} from {entity_text(applied.entity)}, {counted}",
+            *(f"  passed over {entity_text(entry.entity)}: {value_text(entry)}" for _, entry in passed_over),
+        ]
+
+    def to_mapping(self) -> dict[str, Any]:
+        """JSON for machines: the same, with the names of the levels as in decisions (`matched`)."""
+        quotas = [
+            {"matched": level, "entity": entry.entity.to_mapping(), **(entry_json(entry) or {})}
+            for level, entry in self.configured
+        ]
+        return {
+            "quota": self.kind,
+            "mode": self.mode,
+            "applies": quotas[0] if quotas else None,
+            "counter": _counter_mapping(self.counter) if self.counter else None,
+            "passed_over": quotas[1:],
+        }
+
+
+def explain(quotas: Quotas, user: str, client_id: str, topic: str | None) -> Iterator[Explanation]:
+    """How each client quota applies to this user and client-id, and each topic quota to `topic` if given.
+
+    After a kind's enforced quotas come its shadow quotas, if one applies.
+    """
+    for kind in (*CLIENT_KINDS, *(TOPIC_KINDS if topic is not None else ())):
+        yield _explained(quotas, kind, user, client_id, topic)
+        if quotas.shadow is not None:
+            shadow = _explained(quotas.shadow, kind, user, client_id, topic)
+            if shadow.configured:
+                yield shadow
+
+
+def _explained(quotas: ModeQuotas, kind: QuotaKind, user: str, client_id: str, topic: str | None) -> Explanation:
+    found: list[tuple[PrecedenceLevel, QuotaEntry | None]]
+    if kind in TOPIC_KINDS:
+        found = [(level, quotas.topic_entry(kind, name)) for level, name in topic_levels(str(topic))]
+        counter = quotas.resolve_topic(kind, str(topic), -1).tags
+    else:
+        found = [(level, quotas.client_limits(kind).entry(key)) for level, key in client_levels(user, client_id)]
+        counter = quotas.resolve(kind, user, client_id).tags
+    configured = [(level, entry) for level, entry in found if entry]
+    return Explanation(kind, quotas.mode, configured, counter if quotas.enabled(kind) else None)
+
+
+def reach_lines(entity: QuotaEntity, kinds: Iterable[QuotaKind], entries: Iterable[QuotaEntry]) -> list[str]:
+    """Whose requests quotas of these kinds on `entity` limit, and which entities override them."""
+    names = {part: f"'{name}'" for part, name in entity.to_mapping().items()}
+    lines = [f"applies to {REACH[level_of(entity)].format(**names)}"]
+    for kind in sorted(kinds):
+        overriding = [entry.entity for entry in entries if entry.kind == kind and _overrides(entry.entity, entity)]
+        own = [entity_text(other) for other in sorted(overriding, key=entity_order)]
+        if own:
+            more = f" and {len(own) - MOST_SHOWN} more" if len(own) > MOST_SHOWN else ""
+            lines.append(f"{kind} is set more specifically for {'; '.join(own[:MOST_SHOWN])}{more}")
+    return lines
+
+
+def _overrides(other: QuotaEntity, entity: QuotaEntity) -> bool:
+    """Whether some request that `entity` would limit is limited by `other` instead."""
+    return PRECEDENCE.index(level_of(other)) < PRECEDENCE.index(level_of(entity)) and all(
+        _overlap(name, other_name)
+        for name, other_name in (
+            (entity.user, other.user),
+            (entity.client_id, other.client_id),
+            (entity.topic, other.topic),
+        )
+    )
+
+
+def _overlap(name: EntityName, other: EntityName) -> bool:
+    return name is None or other is None or DEFAULT in (name, other) or name == other
+
+
+def _counter_text(counter: Tags) -> str:
+    if counter.topic is not None:
+        return f"each partition of topic '{counter.topic}'"
+    if not counter.user:
+        return f"client-id '{counter.client_id}' of all users"
+    return f"user '{counter.user}'" + (f" and client-id '{counter.client_id}'" if counter.client_id else "")
+
+
+def _counter_mapping(counter: Tags) -> dict[str, str | int]:
+    return {"topic": counter.topic} if counter.topic is not None else counter.to_mapping()
