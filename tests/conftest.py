@@ -4,13 +4,13 @@ import fcntl
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
 import pytest
+from filelock import FileLock
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
@@ -31,14 +31,11 @@ hypothesis_settings.load_profile("busy machine")
 LONG = Path(__file__).parent / "long"
 """The tests of ./scripts/test-long; a test elsewhere joins them by the mark `long`."""
 
-LONGEST_FILES = (
-    "tests/long/test_faults.py",
-    "tests/long/test_lasting_faults.py",
-    "tests/long/test_signals.py",
-    "tests/long/test_state_commands.py",
-    "tests/integration/test_audit_tables.py",
-)
-"""They begin first, so that no process is left with one of them at the end."""
+SHARED = ("shared_job", "spark", "plugin")
+"""Fixtures that are expensive to make: the tests with one of them are a group, so that one process makes it once.
+
+These groups begin first, because they take the longest.
+"""
 
 
 def pytest_configure() -> None:
@@ -48,21 +45,29 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the long tests, or with `--long` all others; and order files so that few processes wait for others.
+    """Leave out the long tests, or with `--long` all others; and give each test its group, the longest groups first.
 
-    Long files come first. Files with a test that runs alone come last: while it waits for the test of another process
-    to end, no process has a test to begin.
+    A group runs in one process (`--dist loadgroup`): all tests with one of the SHARED fixtures, or those of one file.
     """
     wanted = config.getoption("--long")
     config.hook.pytest_deselected(items=[item for item in items if _is_long(item) != wanted])
     items[:] = [item for item in items if _is_long(item) == wanted]
-    with_alone = {item.path for item in items if _is_marked(item, "alone")}
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    items.sort(key=_turn)
 
-    def turn(item: pytest.Item) -> tuple[bool, int]:
-        file = item.nodeid.partition("::")[0]
-        return item.path in with_alone, LONGEST_FILES.index(file) if file in LONGEST_FILES else len(LONGEST_FILES)
 
-    items.sort(key=turn)
+def _group(item: pytest.Item) -> str:
+    marked = item.get_closest_marker("group")
+    if marked is not None:
+        return str(marked.args[0])
+    fixtures = getattr(item, "fixturenames", ())
+    return next((fixture for fixture in SHARED if fixture in fixtures), item.nodeid.partition("::")[0])
+
+
+def _turn(item: pytest.Item) -> int:
+    group = _group(item)
+    return SHARED.index(group) if group in SHARED else len(SHARED) + ("/unit/" in group)
 
 
 @pytest.fixture(autouse=True)
@@ -80,48 +85,6 @@ def _is_marked(item: pytest.Item, name: str) -> bool:
     return item.get_closest_marker(name) is not None
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Tests run side by side; a test that depends on the clock (`alone`) runs only while no other does."""
-    run_id = _run_id(item.config)
-    if run_id is None:
-        return (yield)
-    with _turn(run_id, alone=_is_marked(item, "alone")):
-        return (yield)
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Remove the locks."""
-    run_id = _run_id(session.config)
-    for lock in _locks(run_id) if run_id else ():
-        lock.unlink(missing_ok=True)
-
-
-def _run_id(config: pytest.Config) -> str | None:
-    """The id of the test run, if it has several processes."""
-    run_id: str | None = getattr(config, "workerinput", {}).get("testrunuid")
-    return run_id
-
-
-@contextmanager
-def _turn(run_id: str, *, alone: bool) -> Iterator[None]:
-    """Share the machine with other tests, or have it alone; a test that waits for that keeps others from starting.
-
-    This is `fcntl.flock` because filelock's FileLock has no shared mode. Its ReadWriteLock has one, but is a SQLite
-    transaction that is polled for: the kernel's lock wakes the next test immediately and ends with its process.
-    """
-    gate, machine = _locks(run_id)
-    with machine.open("w") as machine_file:
-        with gate.open("w") as gate_file:
-            fcntl.flock(gate_file, fcntl.LOCK_EX)
-            fcntl.flock(machine_file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        yield
-
-
-def _locks(run_id: str) -> list[Path]:
-    return [Path(gettempdir()) / f"sluice-tests-{run_id}-{name}" for name in ("gate", "machine")]
-
-
 @pytest.fixture
 def usual_umask() -> Iterator[None]:
     """The umask of most machines, under which others may read new files."""
@@ -132,9 +95,32 @@ def usual_umask() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Bootstrap servers of an embedded broker, which creates no topics; each test creates and uses its own."""
-    with Broker(tmp_path_factory.mktemp("broker")) as broker:
-        yield broker.bootstrap_servers
+    """Bootstrap servers of an embedded broker, which creates no topics; each test creates and uses its own.
+
+    All processes of a test run share one broker. The process that starts it ends it after the others have ended.
+    """
+    shared = _shared_folder(tmp_path_factory)
+    with (shared / "users").open("w") as users:
+        with FileLock(shared / "lock"):
+            address = shared / "address"
+            starts = not address.exists()
+            broker = Broker(shared / "broker") if starts else None
+            if broker is not None:
+                broker.start()
+                address.write_text(broker.bootstrap_servers)
+            fcntl.flock(users, fcntl.LOCK_SH)
+        yield address.read_text()
+        if broker is not None:
+            fcntl.flock(users, fcntl.LOCK_EX)
+            broker.stop()
+
+
+def _shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of this test run have in common."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if os.environ.get("PYTEST_XDIST_WORKER") else own) / "shared"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session")

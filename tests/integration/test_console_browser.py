@@ -106,7 +106,6 @@ def test_a_tenant_is_chosen_and_stays_in_the_address(facts: Facts, opened: Opene
     expect(page.locator("select[name=tenant]")).to_have_value("shop")
 
 
-@pytest.mark.alone
 def test_a_decision_is_on_the_page_within_two_seconds_without_a_reload_and_the_focus_stays(
     facts: Facts, opened: Opened
 ) -> None:

@@ -247,7 +247,6 @@ def test_nobody_waits_longer_than_asked(kafka_broker: str) -> None:
         assert gateway.wait_for("never published", timeout_s=60) is None
 
 
-@pytest.mark.alone
 def test_a_broker_that_dies_and_returns_loses_no_event_and_holds_up_no_request(tmp_path: Path) -> None:
     with Broker(tmp_path / "broker") as broker:
         settings = own_settings(broker.bootstrap_servers)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -133,21 +132,18 @@ def test_a_topic_that_was_deleted_is_whole_again(topics: TopicSettings, kafka_br
 
 
 @pytest.mark.spark
-def test_a_running_job_publishes_each_change_within_a_second(kafka_broker: str, tmp_path: Path) -> None:
+def test_a_running_job_publishes_each_change_within_a_second(shared_job: JobProcess, kafka_broker: str) -> None:
     """1 s from taking it over; it looks for a new version every `quotas.poll_ms`."""
-    job = JobProcess(tmp_path / uuid4().hex[:8], kafka_broker, [])
-    table = QuotasTable(job.settings.delta.quotas)
-    job.start()
-    try:
-        wait_for(job.settings.topics, kafka_broker, has(0))
-        altered_s = time.monotonic()
-        table.alter(lambda _: [ALICE], "test", datetime.now(UTC))
-        wait_for(job.settings.topics, kafka_broker, has(1, ALICE))
-        elapsed_s = time.monotonic() - altered_s
-    finally:
-        job.stop()
+    settings = shared_job.settings
+    table = QuotasTable(settings.delta.quotas)
+    before = table.entries()
+    wait_for(settings.topics, kafka_broker, has(table.version(), *before))
+    altered_s = time.monotonic()
+    version = table.alter(lambda entries: [*entries, ALICE], "test", datetime.now(UTC))
+    wait_for(settings.topics, kafka_broker, has(version, *before, ALICE))
+    elapsed_s = time.monotonic() - altered_s
 
-    assert elapsed_s < job.settings.quotas.poll_ms / 1000 + 1.0 + 0.5  # the last: reading it as a new gateway
+    assert elapsed_s < settings.quotas.poll_ms / 1000 + 1.0 + 0.5  # the last: reading it as a new gateway
 
 
 def test_what_others_write_is_put_right(topics: TopicSettings, kafka_broker: str) -> None:

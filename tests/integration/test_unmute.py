@@ -1,6 +1,7 @@
 """`sluice unmute` against a running job: one command ends a wait, in the state and in the waits topic."""
 
 import json
+import re
 import subprocess
 import sys
 import urllib.request
@@ -9,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from scripts.testbed.broker import free_ports
 from sluice.kafka_io.clock import now_ms
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
@@ -20,42 +20,54 @@ from tests.integration.job_process import JobProcess, wait_until
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 
+USER = "long-wait"
+WAIT = b'{"entity":{"user":"long-wait"},"quota":"producer_byte_rate"}'
+
+
 def produce(size: int) -> bytes:
     partitions = [{"topic": "t", "partition": 0, "bytes": size}]
-    event = {"api": "Produce", "user": "alice", "client_id": "app", "topic_partitions": partitions}
+    event = {"api": "Produce", "user": USER, "client_id": "app", "topic_partitions": partitions}
     return json.dumps({**event, "timestamp_ms": now_ms()}).encode()
 
 
-def test_one_command_ends_a_long_wait(kafka_broker: str, tmp_path: Path) -> None:
-    quotas = [{"entity": {"user": "alice"}, "quotas": {"producer_byte_rate": 10}}]
-    job = JobProcess(tmp_path / "unmute", kafka_broker, quotas, health={"port": free_ports(1)[0]})
-    job.start()
-    try:
-        job.publish([produce(100_000)])
-        job.answered(1)
-        wait_until(lambda: job.count(job.settings.topics.waits) == 1, 30)
-        command = [sys.executable, "-m", "sluice.cli.main", "unmute", "--config", str(job.settings_file)]
-        ran = subprocess.run(
-            [*command, "--user", "alice", "--client-id", "app"], capture_output=True, text=True, check=False
-        )
-        job.publish([produce(100)])
-        job.answered(3)
-        decisions = job.decisions()
-        metrics = urllib.request.urlopen(f"http://127.0.0.1:{job.settings.health.port}/metrics", timeout=5).read()
-        waits = [(record.key, record.value) for record in job.topic(job.settings.topics.waits)]
-    finally:
-        job.stop()
+def tracked_entities(job: JobProcess) -> float:
+    metrics = urllib.request.urlopen(f"http://127.0.0.1:{job.settings.health.port}/metrics", timeout=5).read()
+    (line,) = re.findall(rb"^sluice_known_entities (\S+)$", metrics, re.MULTILINE)
+    return float(line)
 
-    assert b"\nsluice_known_entities 1.0\n" in metrics
+
+def test_one_command_ends_a_long_wait(shared_job: JobProcess) -> None:
+    job = shared_job
+
+    def waits() -> list[tuple[bytes, bytes | None]]:
+        return [(wait.key, wait.value) for wait in job.topic(job.settings.topics.waits) if wait.key == WAIT]
+
+    answered = job.count(job.settings.topics.requests)
+    tracked = tracked_entities(job)
+    job.publish([produce(100_000)])
+    job.answered(answered + 1)
+    wait_until(lambda: len(waits()) == 1, 30)
+    command = [sys.executable, "-m", "sluice.cli.main", "unmute", "--config", str(job.settings_file)]
+    ran = subprocess.run([*command, "--user", USER, "--client-id", "app"], capture_output=True, text=True, check=False)
+    job.publish([produce(100)])
+    job.answered(answered + 3)
+    decisions = [decision for decision in job.decisions() if decision["user"] == USER]
+
+    wait_until(lambda: tracked_entities(job) >= tracked + 1, 30)
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert ran.stdout == "producer_byte_rate: the counter of user alice is reset\n"
+    assert ran.stdout.splitlines() == [
+        "producer_byte_rate: the counter of user long-wait is reset",
+        "request_percentage: the counter of user long-wait is reset",
+        "controller_mutation_rate: the counter of user long-wait is reset",
+        "consumer_byte_rate: the counter of client_id app is reset",
+    ]
     assert [(decision["api"], decision["verdict"]) for decision in decisions] == [
         ("Produce", "THROTTLE"),
         ("Unmute", "ALLOW"),
         ("Produce", "ALLOW"),
     ]
-    (muted, wait), (ended, nothing) = waits
-    assert muted == ended == b'{"entity":{"user":"alice"},"quota":"producer_byte_rate"}'
+    (_, wait), (_, nothing) = waits()
+    assert wait is not None
     assert json.loads(wait)["until_ms"] == decisions[0]["mute_until_ms"]
     assert nothing is None
 

@@ -649,7 +649,6 @@ def test_alters_by_several_operators_at_once_all_count(shell: Shell) -> None:
     assert {entry.entity.user for entry in shell.table.entries()} == {f"user-{user}" for user in range(8)}
 
 
-@pytest.mark.alone
 def test_a_command_loads_neither_spark_nor_pandas_nor_a_kafka_client(example: Shell) -> None:
     """It answers at once for that; `scripts.benchmarks.alter` measures it."""
     program = (
