@@ -12,6 +12,7 @@ from sluice.state.quotas.kinds import QuotaKind
 
 SPAN = timedelta(minutes=15)
 _MINUTE_S = 60
+_COLUMNS = ["user", "client_id", "topic", "partition", "window_start", "window_s", "value", "mode"]
 _NEWEST = "max.last_timestamp_ms"
 """What the table's log calls the greatest value of that column in a file."""
 
@@ -61,16 +62,12 @@ class RecentUsage:
     def of(self, kind: QuotaKind) -> list[Usage]:
         """What each counter of this kind was charged. Raises UsageUnknownError."""
         try:
-            names = {field.name for field in self._table.schema().fields}
-            columns = ["user", "client_id", "topic", "partition", "window_start", "window_s", "value"]
-            columns += ["mode"] if "mode" in names else []
             found = self._table.scan(
-                columns=columns,
+                columns=_COLUMNS,
                 predicate=f"quota = '{kind.value}' AND date >= DATE '{self._since:%Y-%m-%d}'"
                 f" AND window_start >= TIMESTAMP '{self._since:%Y-%m-%dT%H:%M:%S}Z'",
             ).read_all()
-            values = [found[name].to_pylist() for name in columns]
-            rows = list(zip(*values, *([] if "mode" in names else [[None] * found.num_rows]), strict=True))
+            rows = list(zip(*(found[name].to_pylist() for name in _COLUMNS), strict=True))
         except Exception as error:  # arro3 raises no narrower class either
             raise self._unreadable(error) from error
         totals: dict[tuple[str, str, str | None, int, datetime, str | None], float] = {}

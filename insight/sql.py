@@ -1,52 +1,27 @@
 """Queries over the Delta tables in SQL, by DataFusion, which delta-rs has: no Java, and nothing can be changed."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from deltalake.schema import StructType
 
 from sluice.insight.errors import QueryError
 
-_SAID = {
-    "requests": "1",
-    "withheld": "false",
-    "bytes": "NULL",
-    "request_time_ns": "NULL",
-    "network_time_ns": "0",
-    "mutations_charged": "NULL",
-}
-"""What the view needs of the events' `amounts`, and what stands for it where an event, or an older table, has none."""
-
-
-def usage_query(columns: Collection[str]) -> str:
-    """The view `usage`: a row for each event of clients, with what it was charged, each amount once.
-
-    Several counters may be charged for the same amount, so that of a quota the greatest counts: for topic quotas in
-    each topic-partition, whose sum is the request's bytes also for clients without any quota. Bytes that were withheld
-    were delivered to nobody. Request time and mutations of a client without any quota aren't charged: what the event
-    said stands for them. `columns` are those of the decisions table, and `amounts.` with those of its amounts.
-    """
-    said = {
-        name: f"coalesce(d.amounts['{name}'], {default})" if f"amounts.{name}" in columns else default
-        for name, default in _SAID.items()
-    }
-    checked = "AND NOT coalesce(amounts['validate_only'], false)" if "amounts.validate_only" in columns else ""
-    said["said_mutations"] = _SAID_MUTATIONS.format(not_validated=checked) if "amounts.mutations" in columns else ""
-    return _USAGE.format(**said)
-
-
 _USAGE = """
 SELECT to_timestamp_millis(d.timestamp_ms) AS time, d.date, d.user, d.client_id, d.api, d.gateway, d.verdict,
-  d.throttle_time_ms, {requests} AS requests,
-  coalesce(a.bytes_in, CASE WHEN d.api = 'Produce' THEN {bytes} END) AS bytes_in,
-  CASE WHEN NOT {withheld} THEN coalesce(a.bytes_out, CASE WHEN d.api = 'Fetch' THEN {bytes} END)
+  d.throttle_time_ms, coalesce(d.amounts['requests'], 1) AS requests,
+  coalesce(a.bytes_in, CASE WHEN d.api = 'Produce' THEN d.amounts['bytes'] END) AS bytes_in,
+  CASE WHEN NOT coalesce(d.amounts['withheld'], false)
+       THEN coalesce(a.bytes_out, CASE WHEN d.api = 'Fetch' THEN d.amounts['bytes'] END)
        WHEN d.api = 'Fetch' THEN 0 END AS bytes_out,
-  coalesce(a.request_points, ({request_time_ns} + {network_time_ns}) / CAST(1e7 AS DOUBLE)) AS request_points,
-  coalesce(a.mutations, {mutations_charged}) AS mutations
+  coalesce(
+    a.request_points,
+    (d.amounts['request_time_ns'] + coalesce(d.amounts['network_time_ns'], 0)) / CAST(1e7 AS DOUBLE)
+  ) AS request_points,
+  coalesce(a.mutations, d.amounts['mutations_charged']) AS mutations
 FROM decisions d LEFT JOIN (
   SELECT date, decision_id,
     sum(value) FILTER (WHERE quota = 'producer.byte.rate') AS bytes_in,
@@ -59,24 +34,23 @@ FROM decisions d LEFT JOIN (
     SELECT date, decision_id, charge['quota'] AS quota, max(charge['value']) AS value
     FROM (SELECT date, decision_id, unnest(charges) AS charge FROM decisions)
     GROUP BY date, decision_id, charge['quota'], charge['entity']['topic'], charge['entity']['partition']
-    {said_mutations}
+    UNION ALL
+    SELECT date, decision_id, 'said' AS quota, CAST(said['partitions'] AS DOUBLE) AS value
+    FROM (
+      SELECT date, decision_id, unnest(amounts['mutations']) AS said FROM decisions
+      WHERE amounts['mutations'] IS NOT NULL AND NOT coalesce(amounts['validate_only'], false)
+    )
   )
   GROUP BY date, decision_id
 ) a ON a.date = d.date AND a.decision_id = d.decision_id
 WHERE d.api IS DISTINCT FROM 'GatewayHeartbeat'
 """
+"""The view `usage`: a row for each event of clients, with the amounts charged to it, each amount once.
 
-_SAID_MUTATIONS = """
-    UNION ALL
-    SELECT date, decision_id, 'said' AS quota, CAST(said['partitions'] AS DOUBLE) AS value
-    FROM (
-      SELECT date, decision_id, unnest(amounts['mutations']) AS said FROM decisions
-      WHERE amounts['mutations'] IS NOT NULL {not_validated}
-    )
+Several counters may be charged for the same amount, so the greatest of a quota counts: for topic quotas in each
+topic-partition, whose sum is the request's bytes also for clients without any quota. Withheld bytes were delivered to
+nobody. Request time and mutations of a client without any quota aren't charged: the event's amounts stand for them.
 """
-
-_VIEWS = {"usage": ("decisions", usage_query)}
-"""View -> the table it reads, and its query for the columns of that."""
 
 _ADDS_ROWS = {"WRITE", "MERGE", "STREAMING UPDATE"}
 """Delta's names of the operations that add rows; maintenance has others."""
@@ -124,7 +98,7 @@ def run_query(query: str, paths: Mapping[str, str], storage_options: Mapping[str
 def tables_of(query: str, paths: Mapping[str, str]) -> set[str]:
     """The tables among `paths` that the query may read: those whose name, or that of a view of theirs, is in it."""
     said = query.lower()
-    return {table for table in paths if table in said} | {table for name, (table, _) in _VIEWS.items() if name in said}
+    return {table for table in paths if table in said or (table == "decisions" and "usage" in said)}
 
 
 def last_written(paths: Iterable[str], storage_options: Mapping[str, str]) -> datetime | None:
@@ -147,29 +121,19 @@ def _newest_commits(path: str, storage_options: Mapping[str, str]) -> list[dict[
 
 def _engine(query: str, paths: Mapping[str, str], storage_options: Mapping[str, str]) -> tuple[QueryBuilder, list[str]]:
     """The engine with the tables that the query may mean, and those of them that don't exist yet, with their paths."""
-    engine, missing, said = QueryBuilder(), [], query.lower()
-    columns: dict[str, list[str]] = {}
+    engine, registered, missing, said = QueryBuilder(), set(), [], query.lower()
     for name in sorted(tables_of(query, paths)):
         path = paths[name]
         try:
-            table = DeltaTable(path, storage_options=dict(storage_options))
-            engine.register(name, table)
-            columns[name] = _columns(table)
+            engine.register(name, DeltaTable(path, storage_options=dict(storage_options)))
+            registered.add(name)
         except TableNotFoundError:
             missing.append(f"{name} ({path})")
         except (DeltaError, OSError, ValueError) as error:
             raise QueryError(f"the table {path} can't be read: {' '.join(str(error).split())}") from error
-    for name, (source, view) in _VIEWS.items():
-        if name in said and source in columns:
-            engine.execute(f"CREATE VIEW {name} AS {view(columns[source])}").read_all()
+    if "usage" in said and "decisions" in registered:
+        engine.execute(f"CREATE VIEW usage AS {_USAGE}").read_all()
     return engine, missing
-
-
-def _columns(table: DeltaTable) -> list[str]:
-    """The names of a table's columns, and those of a struct's fields after its name and a dot."""
-    fields = table.schema().fields
-    structs = [(field.name, field.type) for field in fields if isinstance(field.type, StructType)]
-    return [field.name for field in fields] + [f"{name}.{part.name}" for name, kind in structs for part in kind.fields]
 
 
 def _in_microseconds(column: pa.Array) -> pa.Array:

@@ -54,10 +54,6 @@ class Recording:
             raise RecordingError(f"no decisions are recorded yet in {path}") from None
         except (DeltaError, OSError, ValueError, KeyError) as error:
             raise self._unreadable(error) from error
-        if missing := [name for name in COLUMNS if name not in self._dataset.schema.names]:
-            raise RecordingError(
-                f"the table {path} has no column {missing[0]}: no release has written to it that can be replayed"
-            )
         self._files = {row["path"]: row for row in files.to_pylist()}
 
     def __iter__(self) -> Iterator[Recorded]:

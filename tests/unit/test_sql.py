@@ -23,42 +23,12 @@ from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.simulation import Simulation
-from tests.unit import report_tables
+from tests.unit.report_tables import SCHEMA, event, write_decisions
 from tests.unit.test_quota_metrics import SCHEMA as METRICS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SETTINGS = load_settings(environment={})
 
-ENTITY = pa.struct(
-    [("user", pa.string()), ("client_id", pa.string()), ("topic", pa.string()), ("partition", pa.int32())]
-)
-CHARGE = pa.struct(
-    [
-        ("quota", pa.string()),
-        ("entity", ENTITY),
-        ("limit", pa.float64()),
-        ("value", pa.float64()),
-        ("rate", pa.float64()),
-    ]
-)
-DECISIONS = pa.schema(
-    [
-        ("decision_id", pa.string()),
-        ("timestamp_ms", pa.int64()),
-        ("user", pa.string()),
-        ("client_id", pa.string()),
-        ("api", pa.string()),
-        ("gateway", pa.string()),
-        ("verdict", pa.string()),
-        ("throttle_time_ms", pa.int64()),
-        ("decided_by", pa.string()),
-        ("throttled_by", pa.list_(pa.struct([("quota", pa.string()), ("entity", ENTITY), ("ms", pa.int64())]))),
-        ("charges", pa.list_(CHARGE)),
-        ("amounts", pa.struct([("bytes", pa.int64()), ("withheld", pa.bool_()), ("requests", pa.int32())])),
-        ("date", pa.date32()),
-    ]
-)
 QUOTAS = [
     QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1000.0),
     QuotaEntry(QuotaEntity(user="alice"), QuotaKind.REQUEST_PERCENTAGE, 50.0),
@@ -67,11 +37,6 @@ QUOTAS = [
 ]
 HELD = [{"quota": "request_percentage", "entity": {"user": "greedy"}, "ms": 800}]
 PARTITIONS = [{"topic": "orders", "partition": 0, "bytes": 100}, {"topic": "clicks", "partition": 1, "bytes": 50}]
-
-
-def event(at: datetime, user: str, api: str, **more: Any) -> bytes:
-    at_ms = int(at.timestamp() * 1000)
-    return json.dumps({"user": user, "client_id": "app", "api": api, "timestamp_ms": at_ms} | more).encode()
 
 
 @pytest.fixture
@@ -91,7 +56,7 @@ def tables(now: datetime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
         event(now, "bob", "Metadata"),
         event(now, "greedy", "Metadata", request_time_ns=1_000_000_000, throttled_by=HELD),
     ]
-    write_deltalake(SETTINGS.delta.decisions, decisions(events, now), partition_by=["date"])
+    write_decisions(SETTINGS.delta.decisions, Quotas(QUOTAS), events)
     metrics: Json = {"quota": "producer_byte_rate", "window_start": now, "window_s": 60, "date": now.date()}
     metrics |= {"user": "alice", "rate": 500.0, "limit": 1000.0, "value": 100.0, "throttled_count": 2}
     by_topic = metrics | {"quota": "producer.byte.rate", "user": None, "topic": "orders", "partition": 0, "limit": None}
@@ -103,13 +68,6 @@ def tables(now: datetime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 Json = dict[str, Any]
-
-
-def decisions(events: list[bytes], now: datetime) -> pa.Table:
-    """The rows of the decisions on these events."""
-    answers = [json.loads(record.value) for record in Simulation(Quotas(QUOTAS), SETTINGS).decide(events)]
-    rows = [{name: answer.get(name) for name in DECISIONS.names} | {"date": now.date()} for answer in answers]
-    return pa.Table.from_pylist(rows, schema=DECISIONS)
 
 
 def sql(*arguments: str) -> str:
@@ -193,7 +151,7 @@ def test_maintenance_adds_no_rows(tmp_path: Path) -> None:
 
 def test_an_empty_table_was_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    DeltaTable.create(SETTINGS.delta.decisions, DECISIONS)
+    DeltaTable.create(SETTINGS.delta.decisions, SCHEMA)
 
     result = CliRunner().invoke(app, ["sql", "SELECT * FROM decisions"])
 
@@ -202,21 +160,18 @@ def test_an_empty_table_was_never_written(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.usefixtures("tables")
 def test_usage_counts_what_was_delivered_and_every_request_of_a_sum(now: datetime) -> None:
-    """Also in a table of an older release, before and after its first decision with the new column."""
-    old = decisions([event(now, "carol", "Fetch", topic_partitions=PARTITIONS)], now).drop(["amounts"])
-    write_deltalake(SETTINGS.delta.decisions, old, mode="overwrite", schema_mode="overwrite", partition_by=["date"])
+    shutil.rmtree(SETTINGS.delta.decisions)
     query = "SELECT api, requests, bytes_in, bytes_out FROM usage ORDER BY requests, bytes_out, bytes_in"
-    before = rows(query)
     events = [
+        event(now, "carol", "Fetch", topic_partitions=PARTITIONS),
         event(now, "carol", "Fetch", topic_partitions=PARTITIONS, withheld=True),
         event(now, "carol", "Fetch", bytes=70, requests=2),
         event(now, "carol", "Fetch", bytes=80, requests=3, withheld=True),
         event(now, "carol", "Produce", bytes=90, requests=4),
         event(now, "", "GatewayHeartbeat", heartbeat={"staleness_ms": 1, "counters": 1}),
     ]
-    write_deltalake(SETTINGS.delta.decisions, decisions(events, now), mode="append", schema_mode="merge")
+    write_decisions(SETTINGS.delta.decisions, Quotas(QUOTAS), events)
 
-    assert before == [dict(api="Fetch", requests=1, bytes_in=None, bytes_out=150)]
     assert rows(query) == [
         dict(api="Fetch", requests=1, bytes_in=None, bytes_out=0),
         dict(api="Fetch", requests=1, bytes_in=None, bytes_out=150),
@@ -229,7 +184,7 @@ def test_usage_counts_what_was_delivered_and_every_request_of_a_sum(now: datetim
 @pytest.mark.usefixtures("tables")
 def test_usage_has_the_request_time_and_mutations_of_clients_without_any_quota(now: datetime) -> None:
     """Nothing is charged for them then: what the event said counts, but not what was only validated."""
-    create = {"mutations": [{"topic": "t", "partitions": 3}, {"topic": "u", "partitions": 2}], "api_version": 7}
+    create: Json = {"mutations": [{"topic": "t", "partitions": 3}, {"topic": "u", "partitions": 2}], "api_version": 7}
     events = [
         event(now, "dave", "Metadata", request_time_ns=10_000_000, network_time_ns=5_000_000),
         event(now, "dave", "CreateTopics", **create),
@@ -237,7 +192,7 @@ def test_usage_has_the_request_time_and_mutations_of_clients_without_any_quota(n
         event(now, "dave", "DeleteTopics", mutations_charged=4),
     ]
     shutil.rmtree(SETTINGS.delta.decisions)
-    report_tables.write_decisions(SETTINGS.delta.decisions, Quotas(), events)
+    write_decisions(SETTINGS.delta.decisions, Quotas(), events)
 
     assert rows(
         "SELECT api, request_points AS points, mutations FROM usage ORDER BY api, mutations DESC NULLS LAST"
