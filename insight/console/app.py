@@ -17,10 +17,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from sluice.insight.console.filters import FILTERS
 from sluice.insight.console.pages import PAGES, Facts
 from sluice.insight.console.security import LOOPBACK_HOSTS, Guard, cookie_name, cookie_of, is_token
-from sluice.insight.format import amount, percent, printable, short
 from sluice.kafka_io.clock import now_ms
+from sluice.state.quotas.kinds import QuotaKind
 
 EVENT_S = 1.0
 """The least time between two events of a page."""
@@ -56,10 +57,11 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._environment.filters |= {"amount": amount, "percent": percent, "short": short, "printable": printable}
+        self._environment.filters |= FILTERS
         self._environment.globals["parts"] = self._environment.get_template("parts.html").module
+        self._environment.globals["quota_kinds"] = list(QuotaKind)
         self._environment.globals["navigation"] = [
-            (path, title) for path, title, _ in PAGES.values() if path != "/client"
+            (path, title) for name, (path, title, _) in PAGES.items() if name != "client"
         ]
 
     def page(self, name: str, given: Mapping[str, str], address: str) -> str:
@@ -79,11 +81,12 @@ class Pages:
         )
 
     def _values(self, name: str, given: Mapping[str, str]) -> dict[str, Any]:
-        path, title, values = PAGES[name]
-        troubles = [f"topic {feed.topic}: {feed.trouble.line}" for feed in self._facts.feeds if feed.trouble.line]
+        path, title, context = PAGES[name]
+        facts, now_ms = self._facts, self._now_ms()
         with self._lock:  # one page at a time: two would only take turns at the interpreter
-            made = values(self._facts, given, self._now_ms())
-        return {"title": title, "path": path, "troubles": troubles} | made
+            made = context(facts, given, now_ms)
+        troubles = [f"topic {feed.topic}: {feed.trouble.line}" for feed in facts.feeds if feed.trouble.line]
+        return made | {"facts": facts, "now_ms": now_ms, "title": title, "path": path, "troubles": troubles}
 
 
 class Endpoints:

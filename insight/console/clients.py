@@ -1,8 +1,8 @@
-"""The page of clients: which counters it shows, in which order, and the state of the page in its address."""
+"""The page of clients: selection and order of its counters, and the state of the page in its address."""
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlencode
@@ -17,11 +17,11 @@ PAGE_SIZE = 50
 MAX_PAGE = 100_000
 MAX_SEARCH = 200
 BANDS = (1.0, 0.9, 0.8, 0.5, 0.0)
-"""Shares of the limit at which a band begins, as Confluent's notices and its dashboards have them."""
+"""Shares of the limit at which a band begins, as in Confluent's notices and dashboards."""
 
 
 class Sort(StrEnum):
-    """What the rows are ordered by."""
+    """The column that the rows are ordered by."""
 
     USAGE = "usage"
     NAME = "name"
@@ -44,7 +44,7 @@ WeekMinutes = Mapping[CounterKey, int]
 
 @dataclass(frozen=True, slots=True)
 class ClientsQuery:
-    """The state of the page. Whatever an address says, the result is one of these."""
+    """The state of the page. Any address, also a meaningless one, gives a valid state."""
 
     sort: Sort = Sort.USAGE
     descending: bool = True
@@ -60,7 +60,7 @@ class ClientsQuery:
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> Self:
-        """The state that the parameters of an address say; what makes no sense is left out."""
+        """The state in the parameters of an address, without those that make no sense."""
         sort = given["sort"] if given.get("sort") in list(Sort) else Sort.USAGE
         descending = given.get("order", "asc" if sort in ASCENDING_FIRST else "desc") != "asc"
         page = given.get("page", "")
@@ -79,10 +79,11 @@ class ClientsQuery:
         """The parameters of the page with these changes; a change begins at the first page."""
         return self._address(replace(self, **({"page": 1} | changes)))
 
-    def sorted_by(self, sort: Sort) -> str:
-        """The parameters of the page sorted by this column: the other way round if it is already."""
-        first = sort not in ASCENDING_FIRST
-        return self.address(sort=sort, descending=not self.descending if sort is self.sort else first)
+    def sorted_by(self, column: str) -> str:
+        """The parameters of the page sorted by a column: in the other direction if it is already."""
+        sort = Sort(column)
+        descending = not self.descending if sort is self.sort else sort not in ASCENDING_FIRST
+        return self.address(sort=sort, descending=descending)
 
     @staticmethod
     def _address(query: "ClientsQuery") -> str:
@@ -108,7 +109,6 @@ class Row(NamedTuple):
     limit: float | None
     share: float | None
     remaining: float | None
-    tokens: float | None
     wait_ms: int
     hour_minutes: int
     week_minutes: int | None
@@ -118,24 +118,30 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClientsPage:
-    """The rows of a page, how many counters it selects, and how many of all use at least so much of their limit."""
+    """The rows of a page. `found` counters are selected, of `known`; of all, `bands` and `throttled` count some."""
 
-    rows: list[Row] = field(default_factory=list)
-    found: int = 0
-    known: int = 0
-    bands: dict[float, int] = field(default_factory=dict)
-    waiting: int = 0
+    rows: list[Row]
+    found: int
+    known: int
+    bands: dict[float, int]
+    """Counters by the least share of the limit that they use."""
+    throttled: int
+
+    @property
+    def pages(self) -> int:
+        """The number of pages of the selected counters."""
+        return max(1, -(-self.found // PAGE_SIZE))
 
 
 def select(
     model: LiveModel, query: ClientsQuery, now_ms: int, week: WeekMinutes, tenants: Tenants | None = None
 ) -> ClientsPage:
-    """The page that the query asks for, by what the model knows now. Without `tenants` its tenant doesn't count."""
+    """The page of the query, by the model's present figures. Without `tenants` its tenant is ignored."""
     with model.lock:
         counters = model.counters()
         shares = np.array(model.usage.shares(counters, now_ms), dtype=float)
-        bands = {band: int(np.count_nonzero(shares >= band)) for band in BANDS}
-        waiting = sum(counter.until_ms > now_ms for counter in counters)
+        bands = {band: int(np.count_nonzero(shares >= band)) for band in reversed(BANDS) if band}
+        throttled = sum(counter.until_ms > now_ms for counter in counters)
         chosen = _chosen(counters, shares, query, tenants)
         found = counters if chosen is None else [counters[index] for index in chosen]
         known_shares = shares if chosen is None else shares[chosen]
@@ -143,7 +149,7 @@ def select(
             row_of(model, counter, now_ms, week)
             for counter in _ordered(model, query, found, known_shares, now_ms, week)
         ]
-    return ClientsPage(rows, len(found), len(counters), bands, waiting)
+    return ClientsPage(rows, len(found), len(counters), bands, throttled)
 
 
 def row_of(model: LiveModel, counter: CounterState, now_ms: int, week: WeekMinutes) -> Row:
@@ -156,7 +162,6 @@ def row_of(model: LiveModel, counter: CounterState, now_ms: int, week: WeekMinut
         counter.limit,
         usage.share(counter, now_ms),
         usage.remaining(counter, now_ms),
-        usage.tokens(counter, now_ms),
         counter.wait_ms(now_ms),
         counter.throttled_minutes(now_ms),
         week.get(counter.key),
@@ -175,7 +180,7 @@ def band_of(share: float | None) -> str:
 
 
 def tenant_of(key: CounterKey, tenants: Tenants) -> str:
-    """The tenant of a counter by the names that it has: what it isn't kept for is an empty name. Topics have none."""
+    """The tenant of a counter, by its names; a name that the counter isn't kept for is empty. Topics have no tenant."""
     return NO_TENANT if key.topic is not None else tenants.of(key.user, key.client_id)
 
 
@@ -207,7 +212,7 @@ def _ordered(
     now_ms: int,
     week: WeekMinutes,
 ) -> list[CounterState]:
-    """The counters of the page. Of equal ones a counter that waits comes first, then the one that was charged last."""
+    """The counters of the page. Of equal ones a throttled counter comes first, then the one that was charged last."""
     end = query.page * PAGE_SIZE
     values: Sequence[Any]
     places: Sequence[int]
@@ -241,7 +246,7 @@ def _words(sort: Sort, key: CounterKey) -> tuple[str, ...]:
 def _numbers(
     model: LiveModel, sort: Sort, found: Sequence[CounterState], now_ms: int, week: WeekMinutes
 ) -> "np.ndarray[Any, Any]":
-    """What to sort by; NaN where a counter has no such figure."""
+    """The figures to sort by; NaN where a counter has no such figure."""
     usage = model.usage
     value: dict[Sort, Callable[[CounterState], float | None]] = {
         Sort.RATE: lambda counter: usage.rate(counter, now_ms),

@@ -228,9 +228,9 @@ def test_the_process_shows_what_topics_and_tables_say_and_ends_by_sigterm(
         eventually(get, "/client?user=alice", "the-author", "1 in 7 days", "by the decision")
         eventually(get, "/quotas", "1 quotas of version 0", "user alice")
         eventually(get, "/overview", "is missing", "1 records of the decisions topic hold no decision.")
-        eventually(get, "/check?user=alice&size=60000", "Yes: it would wait.")
-        eventually(get, f"/request?id={topics.requests}-0-9", "It waits 2 min")
-        eventually(get, "/request?id=requests-0-41", "It waits 1.0 s")
+        eventually(get, "/check?user=alice&size=60000", "Yes: it would be throttled.")
+        eventually(get, f"/request?id={topics.requests}-0-9", "Throttled for 2 min")
+        eventually(get, "/request?id=requests-0-41", "Throttled for 1.0 s")
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
         assert process.stderr is not None

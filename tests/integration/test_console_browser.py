@@ -117,7 +117,7 @@ def test_a_decision_is_on_the_page_within_two_seconds_without_a_reload_and_the_f
     expect(names(page).filter(has_text="dave")).to_be_visible(timeout=2_000)
     assert page.evaluate("window.sameDocument")
     expect(page.locator(":focus")).to_have_text("bob")
-    expect(page.locator("td.wait").first).to_have_text(re.compile(" s$"))
+    expect(page.locator("td.throttled").first).to_have_text(re.compile(" s$"))
 
 
 def test_live_news_can_be_paused(facts: Facts, opened: Opened) -> None:
@@ -136,7 +136,7 @@ def test_the_form_says_whether_a_request_would_be_limited(facts: Facts, opened: 
     for name, text in (("user", "alice"), ("size", "60000")):
         page.locator(f"input[name={name}]").fill(text)
     page.keyboard.press("Enter")
-    expect(page.locator("#answer")).to_have_text("Yes: it would wait.")
+    expect(page.locator("#answer")).to_have_text("Yes: it would be throttled.")
 
 
 def test_the_keyboard_leads_from_a_client_to_the_reason_of_its_wait(facts: Facts, opened: Opened) -> None:
@@ -150,7 +150,7 @@ def test_the_keyboard_leads_from_a_client_to_the_reason_of_its_wait(facts: Facts
     expect(page.locator("h1")).to_contain_text("alice")
     expect(page.locator("svg.chart").first).to_be_visible()
     page.locator('a[href^="/request?id="]').first.click()
-    expect(page.locator("#answer")).to_have_text(re.compile(r"^It waits 12\.0 s"))
+    expect(page.locator("#answer")).to_have_text(re.compile(r"^Throttled for 12\.0 s"))
 
 
 @pytest.mark.parametrize(("scheme", "colour"), [("dark", "rgb(13, 17, 23)"), ("light", "rgb(255, 255, 255)")])

@@ -235,7 +235,7 @@ def test_a_client_has_its_charts_waits_with_reasons_and_quotas() -> None:
 def test_a_request_is_explained_by_its_charges_limits_and_version() -> None:
     with serving(facts_of(decision(now_ms(), wait_ms=12_000))) as get:
         page = get("/request?id=requests-0-1")
-    assert "It waits 12.0 s because its rate is over the limit of producer_byte_rate." in page.text
+    assert "Throttled for 12.0 s, because its rate is over the limit of producer_byte_rate." in page.text
     assert "under version 3" in page.text
 
 
@@ -283,7 +283,7 @@ def test_what_a_request_would_wait_is_asked_without_a_charge() -> None:
         large = get("/check?user=alice&api=Produce&size=60000")
         other = get("/check?user=bob&api=Produce&size=60000")
     assert "No, by the last decisions." in small.text
-    assert "Yes: it would wait." in large.text
+    assert "Yes: it would be throttled." in large.text
     assert "no limit" in other.text
     assert facts.model.known == 1
 

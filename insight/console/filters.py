@@ -1,0 +1,174 @@
+"""Filters of the templates: names, addresses, figures and charts of counters, throttle times and answers."""
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from urllib.parse import urlencode
+
+from markupsafe import Markup
+
+from sluice.insight.console import svg
+from sluice.insight.console.check import Answer
+from sluice.insight.console.clients import Row, band_of, tenant_of
+from sluice.insight.format import NOTHING, amount, duration, moment, percent, printable, short
+from sluice.insight.live import POINT_MS, POINTS, CounterKey, Decision, Entity, Second, Wait
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
+from sluice.state.quotas.kinds import KINDS_BY_NAME, Family
+
+LONGEST_IN_ADDRESS = 1_000
+"""Characters of names in an address; a counter with longer ones is addressed by its digest."""
+
+_SPAN = f"the last {POINTS * POINT_MS // 60_000} minutes"
+
+
+def who(tags: CounterKey | Tags | Entity) -> str:
+    """The client, or the topic-partition, that a counter is kept for."""
+    if tags.topic is not None:
+        return f"topic {short(tags.topic)}" + (f", partition {tags.partition}" if tags.partition >= 0 else "")
+    parts = [short(tags.user), f"client-id {short(tags.client_id)}" if tags.client_id else ""]
+    return " / ".join(part for part in parts if part) or "(no name)"
+
+
+def entity_text(entity: QuotaEntity) -> str:
+    """The entity of a quota in words."""
+    parts = (("user", entity.user), ("client-id", entity.client_id), ("topic", entity.topic))
+    return ", ".join(
+        f"default {part}" if name is DEFAULT else f"{part} {short(str(name))}"
+        for part, name in parts
+        if name is not None
+    )
+
+
+def address(key: CounterKey) -> str:
+    """The address of the page of a counter's client."""
+    if key.name_length > LONGEST_IN_ADDRESS:
+        return "/client?" + urlencode({"digest": digest_of(key)})
+    parts = {"user": key.user, "client_id": key.client_id}
+    if key.topic is not None:
+        parts = {"topic": key.topic, "partition": str(key.partition)}
+    return "/client?" + urlencode({name: value for name, value in parts.items() if value}, errors="replace")
+
+
+def digest_of(key: CounterKey) -> str:
+    """The digest of the tags of a counter whose names are too long for an address."""
+    tags = "\0".join((key.user, key.client_id, key.topic or "", str(key.partition)))
+    return hashlib.sha256(tags.encode("utf-8", "replace")).hexdigest()[:32]
+
+
+def element_id(key: CounterKey) -> str:
+    """The id of a counter's element, by which the script finds it again."""
+    return "c" + hashlib.sha256(repr(key).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def figure(quota: str, value: float | None, *, per_s: bool = True) -> str:
+    """A figure in the unit of its quota; a plain number for a quota of a later release."""
+    kind = KINDS_BY_NAME.get(quota)
+    if kind is None:
+        return NOTHING if value is None else f"{value:.6g}"
+    return amount(kind, value, per_s=per_s)
+
+
+def age(ms: float) -> str:
+    """The time since an event; an event of the future is new."""
+    return duration(max(0, ms))
+
+
+def throttle_time(ms: int) -> str:
+    """A throttle time; a dash for none."""
+    return duration(ms) if ms else NOTHING
+
+
+def remaining(row: Row) -> str:
+    """The rest of the limit: a rate, or tokens."""
+    if row.key.kind.family is not Family.MUTATIONS:
+        return amount(row.key.kind, row.remaining)
+    return amount(row.key.kind, row.remaining, per_s=False) + (" tokens" if row.limit else "")
+
+
+def used(answer: Answer) -> str:
+    """The usage that an answer was computed with."""
+    if answer.tokens is not None:
+        return f"{answer.tokens:.4g} tokens left"
+    return amount(answer.kind, answer.rate) if answer.known else NOTHING
+
+
+def would_wait(answer: Answer) -> str:
+    """The throttle time of the request that was asked for, or its bounds."""
+    if answer.limit is None:
+        return "no limit"
+    if answer.tokens is None and answer.kind.family is Family.MUTATIONS:
+        return "unknown: no decision of its counter"
+    most = duration(answer.most_ms)
+    if answer.refused:
+        return f"refused, {most}"
+    return most if answer.least_ms == answer.most_ms else f"{duration(answer.least_ms)} to {most}"
+
+
+def sentence(decision: Decision) -> str:
+    """The meaning of a decision for its client."""
+    decided_by, throttle = printable(str(decision.decided_by)), duration(decision.throttle_time_ms)
+    if decision.verdict == "REJECT":
+        return f"Refused: the tokens of {decided_by} are spent; they are back in {throttle}."
+    if decision.throttled_by:
+        longest = max(decision.throttled_by, key=lambda wait: wait.ms)
+        return f"The gateway throttled it for {duration(longest.ms)} inline, by {printable(longest.quota)}."
+    if decision.throttle_time_ms and decision.throttled_by is not None:
+        return (
+            f"By {decided_by} it would be throttled for {throttle}; its gateway charges inline and goes by its own"
+            " share of the limit, not by this decision."
+        )
+    if decision.throttle_time_ms:
+        return f"Throttled for {throttle}, because its rate is over the limit of {decided_by}."
+    return "It was not throttled."
+
+
+def sparkline(row: Row) -> Markup:
+    """The rates of the last minutes beside the other figures of a counter."""
+    return svg.sparkline(row.points, row.limit, f"highest rate each {POINT_MS // 1000} seconds of {_SPAN}")
+
+
+def rate_chart(row: Row) -> Markup:
+    """The rates of the last minutes under the limit."""
+    kind = row.key.kind
+    span = f"{_SPAN}, {POINT_MS // 1000} s each"
+    highest = f"highest {amount(kind, svg.highest(row.points))}"
+    limit = f"limit {amount(kind, row.limit)}"
+    return svg.chart(row.points, row.limit, f"{kind}: {highest} over {span}, {limit}", (limit, highest), span)
+
+
+def throttling_chart(waits: Sequence[Wait], now_ms: int) -> Markup:
+    """The longest throttle time that began in each POINT_MS."""
+    newest = now_ms // POINT_MS
+    points = [math.nan] * POINTS
+    for wait in waits:
+        index = POINTS - 1 - (newest - wait.timestamp_ms // POINT_MS)
+        if 0 <= index < POINTS and not points[index] >= wait.wait_ms / 1000:
+            points[index] = wait.wait_ms / 1000
+    longest = f"longest {duration(svg.highest(points) * 1000)}"
+    return svg.chart(points, None, f"throttle times over {_SPAN}: {longest}", ("", longest), _SPAN)
+
+
+def decisions_chart(seconds: Sequence[Second], per_s: float) -> Markup:
+    """The decisions of each second."""
+    span, counts = _seconds_text(seconds), [float(second.decisions) for second in seconds]
+    text = f"decisions per second over {span}; now {per_s:.0f}"
+    return svg.chart(counts, None, text, ("", f"{max(counts):.0f}/s"), span)
+
+
+def lag_chart(seconds: Sequence[Second], lag_ms: int) -> Markup:
+    """The greatest age of an event in each second."""
+    span, lags = _seconds_text(seconds), [second.lag_ms / 1000 if second.lag_ms else math.nan for second in seconds]
+    text = f"age of an event when its decision was read, over {span}; now {duration(lag_ms)}"
+    return svg.chart(lags, None, text, ("", duration(svg.highest(lags) * 1000)), span)
+
+
+def _seconds_text(seconds: Sequence[Second]) -> str:
+    return f"the last {len(seconds) // 60} minutes, second by second"
+
+
+_FUNCTIONS: tuple[Callable[..., str], ...] = (
+    *(who, entity_text, address, element_id, figure, age, throttle_time, remaining, used, would_wait, sentence),
+    *(sparkline, rate_chart, throttling_chart, decisions_chart, lag_chart),
+    *(band_of, tenant_of, duration, moment, percent, printable, short),
+)
+FILTERS = {function.__name__: function for function in _FUNCTIONS}
