@@ -1,4 +1,4 @@
-"""The command `sluice advise`: limits proposed from what clients did, as a quota file."""
+"""The command `sluice advise`: limits proposed from recorded usage, as a quota file."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -30,12 +30,10 @@ if TYPE_CHECKING:
 def advise(
     start: Annotated[str | None, from_option("7 days")] = None,
     end: ToOption = None,
-    headroom: Annotated[float, typer.Option(help="Limits are the rates seen times this.", min=1, max=1000)] = 1.3,
-    percentile: Annotated[
-        float, typer.Option(help="Percent of the requests that the rate covers.", min=1, max=100)
-    ] = 99.9,
+    headroom: Annotated[float, typer.Option(help="Factor between the rate and the limit.", min=1, max=1000)] = 1.3,
+    percentile: Annotated[float, typer.Option(help="Percent of the requests within the rate.", min=1, max=100)] = 99.9,
     quota: Annotated[str | None, typer.Option("--quota", help="Propose this quota only.")] = None,
-    by: Annotated[Whose, typer.Option(help="Whom limits are set on.")] = Whose.USER,
+    by: Annotated[Whose, typer.Option(help="Entity of the limits.")] = Whose.USER,
     defaults: Annotated[bool, typer.Option("--defaults", help="One limit for the default entity instead.")] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Write the quota file here.")] = None,
     processes: Annotated[int, typer.Option(help="Most processes.", min=1)] = min(os.cpu_count() or 1, 4),
@@ -43,8 +41,8 @@ def advise(
 ) -> None:
     """Propose a limit for each client from recorded decisions, and print a quota file for `sluice quotas apply`.
 
-    A limit is a percentile of the client's rate, in the job's own arithmetic, times the headroom. Comments say how
-    sure each is, and what the limits would have throttled in the span, beside the quotas in force.
+    A limit is a percentile of the client's rate, in the job's own arithmetic, times the headroom. Comments have the
+    confidence of each, and the requests that the limits would have throttled, beside the quotas in force.
     """
     settings = job_settings(config)
     kinds = _kinds(quota)
@@ -97,7 +95,7 @@ def _heading(span: Span, percentile: float, headroom: float) -> str:
 
 
 def _evidence(proposed: "Sequence[Proposal]") -> Iterator[str]:
-    """A line for each limit: what it was made from, and how sure it is."""
+    """A line for each limit: its rate, requests and confidence."""
     if not proposed:
         yield "No client used anything that these quotas limit."
     for entry, rate, highest, seen in proposed:

@@ -18,7 +18,7 @@ _PRINCIPAL = re.compile(r"\s*[^:;\s][^:;]*:[^;]*[^;\s]\s*")
 
 
 def write_broker_plugin(settings: Settings, folder: Path, principal: str) -> list[str]:
-    """Put the jar and the lines for `server.properties` into a folder; returns what to do with them.
+    """Put the jar and the lines for `server.properties` into a folder; returns instructions.
 
     Raises JarError if the folder can't be written to, and as `plugin_jar` does.
     """
@@ -55,7 +55,7 @@ def property_lines(settings: Settings, principal: str) -> Iterator[str]:
 
 
 def are_principals(text: str) -> bool:
-    """Whether brokers take this for principals, separated by semicolons.
+    """True if brokers read this as principals, separated by semicolons.
 
     >>> are_principals("User:sluice"), are_principals("User:a;User:CN=b,O=c"), are_principals("sluice")
     (True, True, False)

@@ -54,7 +54,7 @@ def altered(
 
 
 def _other_mode_hint(keys: Sequence[str], target: QuotaEntity, others: Iterable[QuotaEntry]) -> str:
-    """Says in which mode keys are set that aren't set in the mode asked for."""
+    """A hint for keys that are set in the other mode."""
     modes: dict[str, Mode] = {entry.kind: entry.mode for entry in others if entry.entity == target}
     found = ((key, modes.get(KEY_ALIASES.get(key, key))) for key in keys)
     return "".join(f"; {key} is set in mode {mode}: add --mode {mode}" for key, mode in found if mode)
@@ -67,7 +67,7 @@ def merged(entries: Iterable[QuotaEntry], wanted: Iterable[QuotaEntry], *, prune
 
 
 def differences(before: Iterable[QuotaEntry], after: Iterable[QuotaEntry]) -> list[Difference]:
-    """What changed, sorted by entity, key and mode."""
+    """Changed quotas, sorted by entity, key and mode."""
     old, new = _by_key(before), _by_key(after)
     changed = [key for key in old.keys() | new.keys() if old.get(key) != new.get(key)]
     return [(old.get(key), new.get(key)) for key in sorted(changed, key=lambda key: (entity_order(key[0]), *key[1:]))]

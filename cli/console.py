@@ -1,4 +1,4 @@
-"""The command `sluice console`: a web page of who is throttled, how near the limit, and why."""
+"""The command `sluice console`: a web page of clients, their limits, usage and waits."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,9 +22,9 @@ def console(
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8089,
     address: Annotated[str, typer.Option(help="Address to listen on; all but loopback need a token.")] = "127.0.0.1",
     token: Annotated[
-        str | None, typer.Option(help="Whoever gives it sees the console. --token-file shows it to no process list.")
+        str | None, typer.Option(help="Access token. Prefer --token-file, which keeps it out of the process list.")
     ] = None,
-    token_file: Annotated[Path | None, typer.Option(help="A file whose first line is the token.")] = None,
+    token_file: Annotated[Path | None, typer.Option(help="File with the token in its first line.")] = None,
     max_clients: Annotated[
         int, typer.Option(help="Counters kept; the least recently charged go first.", min=1, max=5_000_000)
     ] = 200_000,
@@ -34,7 +34,7 @@ def console(
 ) -> None:
     """Show clients, their limits, usage and waits on a web page, until Ctrl-C or SIGTERM; prints its address.
 
-    Reads the decisions, limits and dead-letter topics and the Delta tables, and changes nothing. The job needn't know.
+    Reads the topics of decisions, limits and dead letters and the Delta tables, and changes nothing.
     """
     if find_spec("jinja2") is None:
         raise UsageError("the console needs the extra console; in the checkout run: pip install '.[job,console]'")

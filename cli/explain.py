@@ -1,4 +1,4 @@
-"""The command `sluice explain`: why a request was answered as it was, from the tables, without Java."""
+"""The command `sluice explain`: the reasons of a decision, from the tables, without Java."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -66,7 +66,7 @@ def explain(
 
 
 def explained_lines(explained: "Explained") -> Iterator[str]:
-    """The decision in words; names are as the client gave them."""
+    """The decision in words; names are those of the client."""
     from sluice.insight.reports.explain import deciding
 
     decision = explained.decision
@@ -77,7 +77,7 @@ def explained_lines(explained: "Explained") -> Iterator[str]:
     version = f"under version {decision['quota_version']} of the quotas"
     yield f"  decided: at {_time(decision['decided_at_ms'])} {version}{by}"
     for wait in decision.get("throttled_by") or []:
-        yield f"  held in line: {wait['ms']} ms for {wait['quota']} of {_counter(wait['entity'])}"
+        yield f"  applied inline: {wait['ms']} ms for {wait['quota']} of {_counter(wait['entity'])}"
     charges = decision["charges"] or []
     if not charges:
         yield "  charges: none; no quota counts such a request"

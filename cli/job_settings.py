@@ -1,4 +1,4 @@
-"""Which job a command is meant for: --config, else $SLUICE_CONFIG, else a running ./scripts/run, else the defaults."""
+"""Settings that a command takes: --config, else $SLUICE_CONFIG, else a running ./scripts/run, else the defaults."""
 
 import fcntl
 import os
@@ -22,9 +22,9 @@ A lock ends with its process, so the file of a run that was killed counts no mor
 
 
 def job_settings(config: Path | None, *, running: bool = True, say: bool = True) -> Settings:
-    """The settings of the job that a command is meant for; unless `config` names them, standard error says which.
+    """Load the settings of the job; unless `config` names them, standard error says which they are.
 
-    `running`, `say`: whether a running ./scripts/run counts, and whether anything is said. Raises InvalidSettingsError.
+    Without `running` a running ./scripts/run doesn't count, without `say` nothing is said. Raises InvalidSettingsError.
     """
     path, source = settings_file(config, running=running)
     settings = load_settings(path)
@@ -34,7 +34,7 @@ def job_settings(config: Path | None, *, running: bool = True, say: bool = True)
 
 
 def settings_file(config: Path | None, *, running: bool) -> tuple[Path | None, str]:
-    """The settings file of the job that is meant, None for the defaults, and in words which it is.
+    """The settings file, None for the defaults, and its source in words.
 
     Raises InvalidSettingsError if several ./scripts/run are running and nothing says which one is meant.
     """
@@ -55,7 +55,7 @@ def settings_file(config: Path | None, *, running: bool) -> tuple[Path | None, s
 
 @contextmanager
 def announced_run(name: str, settings_file: Path) -> Iterator[None]:
-    """Let commands find the settings of this process while the block runs; `name` is that of no other running one."""
+    """Let commands find the settings of this process while the block runs, under a `name` of its own."""
     RUNNING.mkdir(parents=True, exist_ok=True)
     path = RUNNING / name
     with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
@@ -83,7 +83,7 @@ def running_settings() -> list[Path]:
 
 
 def _is_locked(file: int) -> bool:
-    """Whether another process holds the file's lock."""
+    """True if another process holds the file's lock."""
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two commands that look at once don't see each other
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""What the commands share: how a group of commands is made, and options: settings file, entity, table, author."""
+"""Command groups, and options that several commands have: settings file, span, entity, table, author."""
 
 import inspect
 from collections.abc import Callable
@@ -24,7 +24,7 @@ ConfigOption = Annotated[
     Path | None,
     typer.Option(
         "--config",
-        help=f"Settings YAML; gives only what differs from configs/default.yaml. Else {CONFIG_VARIABLE} names it.",
+        help=f"Settings YAML, over configs/default.yaml. Default: ${CONFIG_VARIABLE}.",
     ),
 ]
 BootstrapServersOption = Annotated[
@@ -41,11 +41,11 @@ def from_option(default: str) -> Any:
 
 
 ENTITY_ORDER = "entity_order"
-"""Where the context's `meta` has the order of --entity-name and --entity-default."""
+"""Key of the order of --entity-name and --entity-default in the context's `meta`."""
 
 
 class _Group(TyperGroup):
-    """Shows the first sentence of each command's help whole: Typer cuts it at the width of the terminal."""
+    """A group whose help has each command's first sentence whole: Typer cuts it at the width of the terminal."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """One entry for each command, wrapped."""
@@ -128,7 +128,7 @@ class EntityCommand(TyperCommand):
     """Keeps the order of --entity-name and --entity-default: each belongs to the --entity-type at the same place."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses as every command does."""
+        """Parse the arguments, and note the order."""
         _, _, in_order = self.make_parser(ctx).parse_args(args=list(args))
         ctx.meta[ENTITY_ORDER] = [
             option.name for option in in_order if option.name in ("entity_name", "entity_default")
@@ -141,7 +141,7 @@ class EntityOptions:
     """The entity options of kafka-configs.sh, in both of its forms."""
 
     entity_type: Annotated[
-        list[EntityType] | None, typer.Option("--entity-type", help="Repeatable, for users and clients together.")
+        list[EntityType] | None, typer.Option("--entity-type", help="Repeatable, for a user with a client-id.")
     ] = None
     entity_name: Annotated[list[str] | None, typer.Option("--entity-name", help="Name for the entity type.")] = None
     entity_default: Annotated[
@@ -207,14 +207,14 @@ def _named(entity_type: str, name: str) -> EntityFilter:
 
 @dataclass(frozen=True)
 class TableOptions:
-    """Where the quotas table is."""
+    """Options that locate the quotas table."""
 
     config: Annotated[
         Path | None,
         typer.Option(
             "--config",
-            help=f"Settings YAML; its delta.quotas is the table's path. Else {CONFIG_VARIABLE}, else those of the"
-            " running ./scripts/run.",
+            help=f"Settings YAML, whose delta.quotas is the table's path. Default: ${CONFIG_VARIABLE}, or the running"
+            " ./scripts/run.",
         ),
     ] = None
     table: Annotated[str | None, typer.Option("--table", help="The table's path; overrides delta.quotas.")] = None
@@ -230,7 +230,7 @@ class TableOptions:
         return job_settings(self.config, running=not named, say=not named)
 
     def mirrors_a_cluster(self) -> bool:
-        """Whether the table is that of a job that mirrors a cluster's quotas into it. Raises InvalidSettingsError."""
+        """True if the job mirrors a cluster's quotas into this table. Raises InvalidSettingsError."""
         settings = self.settings()
         return settings.quotas.source == "kafka" and self.table in (None, settings.delta.quotas)
 
@@ -244,7 +244,7 @@ class TableOptions:
 
 @dataclass(frozen=True)
 class AuthorOption:
-    """Who is recorded as the author of a change."""
+    """The option for the author of a change."""
 
     author: Annotated[str | None, typer.Option("--as", help="Author of the change; the login user.")] = None
 

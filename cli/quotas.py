@@ -56,11 +56,11 @@ Change = Callable[[list[QuotaEntry]], list[QuotaEntry]]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 ModeOption = Annotated[
     Mode,
-    typer.Option("--mode", help="Which quotas to alter. shadow: metered beside the enforced ones, never delay anyone."),
+    typer.Option("--mode", help="Mode of the quotas. Shadow quotas are metered, and throttle nobody."),
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the changes only.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
-PruneOption = Annotated[bool, typer.Option("--prune", help="Also remove the quotas that are not there.")]
+PruneOption = Annotated[bool, typer.Option("--prune", help="Remove all other quotas.")]
 
 
 @app.command("alter", cls=EntityCommand)
@@ -80,8 +80,8 @@ def alter_quotas(
 ) -> None:
     """Set or remove quotas of one entity, all or none of them.
 
-    A limit below half of a client's highest minute of the last 15 needs --yes. Compared is what counters were charged:
-    a new quota on a user with a client-id can't be compared before that pair has a counter of its own.
+    A limit below half of a client's highest minute of the last 15 needs --yes. Charges of counters are
+    compared, so a new quota on a user with a client-id can't be before that pair has a counter of its own.
     """
     target = entity.entity(ctx)
     if add_config is not None and add_config_file is not None:
@@ -144,7 +144,7 @@ def resolve_quotas(
     topic: Annotated[str | None, typer.Option("--topic", help="A topic that the request touches.")] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Explain which limits apply to a request: from which entity, on which counter, and which were passed over."""
+    """Show the limits of a request: the entity and counter of each, and the quotas passed over."""
     if not user and not client and topic is None:
         raise UsageError("no request; give --user, --client-id, --topic or several of them")
     quotas_table = table.quotas_table()
@@ -167,7 +167,7 @@ def quotas_history(
     limit: Annotated[int, typer.Option("--limit", min=1, help="Most changes to print.")] = 20,
     json_output: JsonOption = False,
 ) -> None:
-    """Print who changed which quota when, the newest change first."""
+    """Print the changes of quotas with author and time, the newest first."""
     filters = entity.filters(ctx)
     changes = (change for change in table.quotas_table().history() if _matches(change.entity, filters))
     newest = itertools.islice(changes, limit)
@@ -200,7 +200,7 @@ def apply_quotas(
     yes: YesOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Set the quotas to those of a quota file in one commit, after showing the changes and asking."""
+    """Set the quotas of a file in one commit, after showing the changes and asking."""
     wanted = load_quotas_file(file)
     _edit(table, _merging(table, wanted, prune=prune), author, dry_run=dry_run, yes=yes)
 
@@ -266,7 +266,7 @@ def _cluster_quotas(bootstrap_servers: str, command_config: Path | None) -> tupl
 
 
 def _merging(table: TableOptions, wanted: Sequence[QuotaEntry], *, prune: bool) -> Change:
-    """The change to the quotas wanted; of a mirrored cluster's quotas none is pruned, they are not the table's."""
+    """The change to the quotas wanted. Quotas mirrored from a cluster are never pruned."""
     if prune and table.mirrors_a_cluster():
         return lambda entries: merged(filter(is_mirrored, entries), wanted, prune=False)
     return partial(merged, wanted=wanted, prune=prune)
@@ -280,7 +280,7 @@ def _preview(table: TableOptions, change: Change) -> tuple[list[QuotaEntry], lis
 
 
 def _commit(table: TableOptions, change: Change, author: str) -> tuple[int, list[QuotaEntry], list[QuotaEntry]]:
-    """Commits the change; returns the version, and the quotas before and after."""
+    """Commit the change; returns the version, and the quotas before and after."""
     quotas_table, at = table.quotas_table(), datetime.now(UTC)
     attempts: list[tuple[list[QuotaEntry], list[QuotaEntry]]] = []
 
@@ -296,7 +296,7 @@ def _commit(table: TableOptions, change: Change, author: str) -> tuple[int, list
 def _check_not_tight(
     table: TableOptions, target: QuotaEntity, added: Mapping[str, float], change: Change, *, ask: bool
 ) -> None:
-    """Warns of limits far below what clients used lately; asks for a yes if `ask`. Raises UsageError without one."""
+    """Warn of limits far below recent usage; asks for a yes if `ask`. Raises UsageError without one."""
     try:
         recent = _recent_usage(table, target, added)
     except UsageUnknownError as error:
@@ -319,7 +319,7 @@ def _check_not_tight(
 
 
 def _recent_usage(table: TableOptions, target: QuotaEntity, added: Mapping[str, float]) -> "Recent":
-    """What limits are compared with; standard error says if that isn't up to date. Raises UsageUnknownError."""
+    """The usage that limits are compared with; standard error says if it is old. Raises UsageUnknownError."""
     delta, now = table.settings().delta, datetime.now(UTC)
     if table.table is not None and table.table != delta.quotas:
         raise UsageUnknownError("--table names no table of metrics")
@@ -333,7 +333,7 @@ def _recent_usage(table: TableOptions, target: QuotaEntity, added: Mapping[str, 
 
 
 def _edit(table: TableOptions, change: Change, author: AuthorOption, *, dry_run: bool, yes: bool) -> None:
-    """Shows what changes, asks unless `yes`, and commits it; refuses changes of quotas that the cluster has."""
+    """Show the changes, ask unless `yes`, and commit them. Raises UsageError for quotas mirrored from the cluster."""
     if table.mirrors_a_cluster():
         change = partial(_changed_here, table.settings().kafka, change)
     before, after = _preview(table, change)
@@ -365,13 +365,13 @@ def _changed_here(kafka: Mapping[str, str], change: Change, entries: list[QuotaE
 
 
 def _matches(entity: QuotaEntity, filters: Sequence[FilterComponent]) -> bool:
-    """Whether Kafka's controller answers a strict describe with this entity; without filters all match."""
+    """True if Kafka's controller answers a strict describe with this entity; without filters all match."""
     raw = {part.replace("_", "-"): name for part, name in entity.to_mapping().items()}
     return matches(raw, filters, strict=bool(filters))
 
 
 def _altered_text(entity_type: str, name: str | None) -> str:
-    """What kafka-configs.sh prints: of two entity types only the first."""
+    """The line of kafka-configs.sh, which names the first of two entity types only."""
     singular = "client" if entity_type == "client-id" else entity_type
     if name is None:
         return f"Completed updating default config for {singular}s in the cluster."

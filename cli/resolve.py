@@ -1,4 +1,4 @@
-"""Which quotas limit which requests.
+"""Resolution of quotas, in words.
 
 `explain` starts from a request: the precedence level that applies, the counter that is charged, the levels passed
 over.
@@ -27,7 +27,7 @@ REACH = {
     PrecedenceLevel.TOPIC: "every partition of topic {topic}, each counted on its own",
     PrecedenceLevel.DEFAULT_TOPIC: "every partition of every topic, each counted on its own",
 }
-"""Whose requests a quota on each level limits, and which requests share its counter."""
+"""Requests that a quota on each level limits, and the requests that share its counter."""
 
 MOST_SHOWN = 5
 """Entities named in one line."""
@@ -37,7 +37,7 @@ PRECEDENCE = tuple(REACH)
 
 
 class Explanation(NamedTuple):
-    """How the quotas of one kind and mode apply to a request.
+    """The quotas of one kind and mode that match a request.
 
     `configured` are the matching levels that have a quota, the one that applies first. `counter` is None while no quota
     of the kind is set anywhere, because then nothing is counted.
@@ -76,7 +76,7 @@ class Explanation(NamedTuple):
 
 
 def explain(quotas: Quotas, user: str, client_id: str, topic: str | None) -> Iterator[Explanation]:
-    """How each client quota applies to this user and client-id, and each topic quota to `topic` if given.
+    """Resolve each client quota for this user and client-id, and each topic quota for `topic` if given.
 
     After a kind's enforced quotas come its shadow quotas, if one applies.
     """
@@ -101,7 +101,7 @@ def _explained(quotas: ModeQuotas, kind: QuotaKind, user: str, client_id: str, t
 
 
 def reach_lines(entity: QuotaEntity, kinds: Iterable[QuotaKind], entries: Iterable[QuotaEntry]) -> list[str]:
-    """Whose requests quotas of these kinds on `entity` limit, and which entities override them."""
+    """Lines that name the requests limited by quotas on `entity`, and the entities that override them."""
     names = {part: f"'{name}'" for part, name in entity.to_mapping().items()}
     lines = [f"applies to {REACH[level_of(entity)].format(**names)}"]
     for kind in sorted(kinds):
@@ -114,7 +114,7 @@ def reach_lines(entity: QuotaEntity, kinds: Iterable[QuotaKind], entries: Iterab
 
 
 def _overrides(other: QuotaEntity, entity: QuotaEntity) -> bool:
-    """Whether some request that `entity` would limit is limited by `other` instead."""
+    """True if some request that `entity` would limit is limited by `other` instead."""
     return PRECEDENCE.index(level_of(other)) < PRECEDENCE.index(level_of(entity)) and all(
         _overlap(name, other_name)
         for name, other_name in (

@@ -1,4 +1,4 @@
-"""The command `sluice slo`: how many minutes a week clients were throttled."""
+"""The command `sluice slo`: throttled minutes a week by client."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
@@ -22,9 +22,9 @@ def slo(
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     config: ConfigOption = None,
 ) -> None:
-    """Count the minutes in which each client was throttled, a week, and the share of clients within an objective.
+    """Count throttled minutes a week by client, and the share of clients within an objective.
 
-    A minute counts once, however many waits touch it. A span of another length is scaled to a week.
+    A minute with several waits counts once. A span of another length is scaled to a week.
     """
     delta = job_settings(config).delta
     # pyarrow takes half a second to import, and few commands need it

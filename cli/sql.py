@@ -20,7 +20,7 @@ TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable", "quotas")
 
 
 class OutputFormat(StrEnum):
-    """How rows are printed; json is one object a line."""
+    """Forms of output; json is one object a line."""
 
     TABLE = "table"
     CSV = "csv"
@@ -30,7 +30,7 @@ class OutputFormat(StrEnum):
 def sql(
     query: Annotated[str, typer.Argument(help="A query: SELECT verdict, count(*) FROM decisions GROUP BY 1")],
     config: ConfigOption = None,
-    output_format: Annotated[OutputFormat, typer.Option("--format", help="How to print rows.")] = OutputFormat.TABLE,
+    output_format: Annotated[OutputFormat, typer.Option("--format", help="Form of the output.")] = OutputFormat.TABLE,
 ) -> None:
     """Query the Delta tables in SQL (DataFusion's), without Java: decisions, quota_metrics, dead_letters, quotas.
 
@@ -51,7 +51,7 @@ def sql(
 
 
 def no_rows_hint(written_at: datetime | None, now: datetime) -> str:
-    """What a query without rows may have missed: the tables follow the decisions by an audit batch or more.
+    """A hint for a query without rows: the tables follow the decisions by an audit batch or more.
 
     >>> no_rows_hint(datetime(2026, 1, 1, 11, 59, 30), datetime(2026, 1, 1, 12))
     'no rows; the audit query last wrote 30 s ago, at 2026-01-01T11:59:30: newer decisions are not in the tables yet'

@@ -1,6 +1,6 @@
 """The commands `sluice state ...`: moving balances from one checkpoint to another, while no job runs.
 
-The commands import what reads checkpoints when they run: numpy and pyarrow would double the start of every command.
+Modules that read checkpoints are imported in the commands: numpy and pyarrow would double the start of every command.
 """
 
 import os
@@ -23,7 +23,7 @@ app = command_group("Export, import and reshard the balances, while no job runs.
 
 @app.callback()
 def owner_only() -> None:
-    """What these commands write is for its owner alone: checkpoints hold users' names."""
+    """Let only the owner read the files that these commands write: they hold users' names."""
     os.umask(OWNER_ONLY)
 
 
@@ -59,9 +59,9 @@ def import_state(
 ) -> None:
     """Initialise a new checkpoint with the balances of FILE.
 
-    The next sluice run continues with the first request that was not charged at the export, so nothing is lost or
-    charged twice. The folder enforce.checkpoint must be new; the quota windows and topics.requests must be those of the
-    export; state.pages may differ. Needs no Java.
+    The next sluice run continues with the first request that was not charged at the export, so no request is lost
+    or charged twice. The folder enforce.checkpoint must be new. The quota windows and topics.requests must be those of
+    the export; state.pages may differ. Needs no Java.
     """
     from sluice.streaming.balances.file import read_balances
     from sluice.streaming.balances.imported import store_imported

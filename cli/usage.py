@@ -1,4 +1,4 @@
-"""The command `sluice usage`: what clients, tenants or topics used in each hour or day, for chargeback."""
+"""The command `sluice usage`: usage by client, tenant or topic in each hour or day, for chargeback."""
 
 import itertools
 import sys
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class UsageFormat(StrEnum):
-    """How usage is printed; json is one object a line."""
+    """Forms of output; json is one object a line."""
 
     TABLE = "table"
     CSV = "csv"
@@ -34,20 +34,20 @@ _PARQUET_ROWS = 100_000
 
 
 def usage(
-    by: Annotated[By, typer.Option("--by", help="Whose usage a row has.")] = By.USER,
-    per: Annotated[Per, typer.Option("--per", help="The length of a period, in UTC.")] = Per.DAY,
+    by: Annotated[By, typer.Option("--by", help="Sum up by this.")] = By.USER,
+    per: Annotated[Per, typer.Option("--per", help="Length of a period, in UTC.")] = Per.DAY,
     start: Annotated[str | None, from_option("a day")] = None,
     end: ToOption = None,
     tenants: Annotated[
-        Path | None, typer.Option("--tenants", help="YAML: a list of {tenant, users, client_ids}, with globs.")
+        Path | None, typer.Option("--tenants", help="YAML: a list of {tenant, users, client_ids}, globs.")
     ] = None,
-    output_format: Annotated[UsageFormat, typer.Option("--format", help="How to print rows.")] = UsageFormat.TABLE,
+    output_format: Annotated[UsageFormat, typer.Option("--format", help="Form of the output.")] = UsageFormat.TABLE,
     config: ConfigOption = None,
 ) -> None:
-    """Sum up what was used in each hour or day: requests, bytes, request time, mutations, and what was throttled.
+    """Sum up usage by hour or day: requests, bytes, request time, mutations, throttled requests and their waits.
 
-    Clients without any quota count too. Reads the Delta tables, without Java. Times are those of the events. In CSV a
-    name that a spreadsheet would take for a formula begins with a single quote.
+    Clients without any quota count too. Needs the Delta tables and no Java. Times are those of the events. In CSV a
+    single quote stands before a name that a spreadsheet would take for a formula.
     """
     if (by is By.TENANT) != (tenants is not None):
         raise UsageError("--by tenant and --tenants FILE go together")
@@ -102,7 +102,7 @@ def _table(columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
 
 
 def column_is_text(name: str) -> bool:
-    """Whether the column has times or names, not amounts."""
+    """True for a column of times or names, false for one of amounts."""
     return name in ("start", "user", "client_id", "tenant", "topic")
 
 

@@ -1,4 +1,4 @@
-"""The command `sluice whatif`: what recorded clients would do under other quotas."""
+"""The command `sluice whatif`: recorded clients under other quotas."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sluice.insight.whatif.run import Replayed
 
 SHOWN_CLIENTS = 20
-COLUMNS = ("client", "requests", "throttled then", "now", "minutes waited then", "now", "not sent", "held by")
+COLUMNS = ("client", "requests", "throttled then", "now", "minutes waited then", "now", "not sent", "throttled by")
 
 Json = dict[str, Any]
 
@@ -35,17 +35,15 @@ def whatif(
     client: Annotated[
         list[str] | None, typer.Option("--client", help="Show this user, or user/client-id, alone. Repeatable.")
     ] = None,
-    steps: Annotated[
-        int, typer.Option(help="Go from the limits in force to those of the file in so many steps.", min=1, max=20)
-    ] = 1,
+    steps: Annotated[int, typer.Option(help="Steps from the limits in force to those of the file.", min=1, max=20)] = 1,
     processes: Annotated[int, typer.Option(help="Most processes.", min=1)] = min(os.cpu_count() or 1, 4),
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON, with all clients.")] = False,
     config: ConfigOption = None,
 ) -> None:
-    """Replay recorded decisions under the quotas of a file: who would be throttled, and how long, now against then.
+    """Replay recorded decisions under the quotas of a file, and compare throttled requests and waits, now and then.
 
-    A client that is made to wait sends later, as far behind the recording as it waited longer than then. Reads the
-    table of decisions, and needs neither the job nor Java.
+    A throttled client sends later: it falls behind the recording by the wait it did not have then. Needs the table of
+    decisions, and neither the job nor Java.
     """
     settings = job_settings(config)
     wanted = load_quotas_file(quotas)
@@ -111,7 +109,7 @@ def total_json(clients: "dict[ClientName, ClientReplay]") -> Json:
 
 
 def client_json(name: "ClientName", client: "ClientReplay") -> Json:
-    """What one client did then and would do now."""
+    """One client then and now."""
     user, client_id = name
     return {
         "user": user,
@@ -169,14 +167,14 @@ def _client_text(name: "ClientName") -> str:
 
 
 def _row(name: str, client: "ClientReplay") -> list[str]:
-    held_by = sorted(client.waits, key=lambda quota: (-client.waits[quota], quota))
-    return _cells(name, client_json(("", ""), client), ", ".join(held_by))
+    throttled_by = sorted(client.waits, key=lambda quota: (-client.waits[quota], quota))
+    return _cells(name, client_json(("", ""), client), ", ".join(throttled_by))
 
 
-def _cells(name: str, figures: Json, held_by: str) -> list[str]:
+def _cells(name: str, figures: Json, throttled_by: str) -> list[str]:
     counts = [str(figures[key]) for key in ("requests", "throttled_then", "throttled_now")]
     minutes = [f"{figures[key]:.1f}" for key in ("minutes_waited_then", "minutes_waited_now")]
-    return [name, *counts, *minutes, str(figures["not_sent"]), held_by]
+    return [name, *counts, *minutes, str(figures["not_sent"]), throttled_by]
 
 
 def _step_cells(number: int, entries: Sequence[QuotaEntry], clients: "dict[ClientName, ClientReplay]") -> list[str]:

@@ -1,4 +1,4 @@
-"""Reads quota files: quotas that people write as YAML."""
+"""Quota files: quotas that people write as YAML."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -40,7 +40,7 @@ def load_quotas_file(path: Path) -> list[QuotaEntry]:
 
 
 def _check_new(quota: QuotaEntry, path: Path, first: int | None) -> None:
-    """Raises InvalidQuotaError if there is a `first` entry with the quota's entity and mode."""
+    """Raise InvalidQuotaError if there is a `first` entry with the quota's entity and mode."""
     if first is not None:
         entity = quota.entity.to_mapping()
         problem = f"the entity {entity} is already in {path}[{first}] in mode {quota.mode}; expected it once"

@@ -242,7 +242,7 @@ def with_bootstrap_servers(settings: Settings, bootstrap_servers: str | None) ->
 
 
 class _SettingError(InvalidSettingsError):
-    """What is wrong in a settings file, without the file's name."""
+    """A fault in a settings file, without the file's name."""
 
 
 def _sections(content: object) -> dict[str, dict[str, object]]:
@@ -269,7 +269,7 @@ def _name(key: object, prefix: str = "") -> str:
 
 
 def _check_known(given: Mapping[str, Any], known: Mapping[str, Any], prefix: str = "") -> None:
-    """Raises InvalidSettingsError for the first key that the defaults don't have, with the nearest one they have."""
+    """Raise InvalidSettingsError for the first key that the defaults don't have, with the nearest one they have."""
     for key, values in given.items():
         if key not in known:
             nearest = get_close_matches(key, known, n=1, cutoff=0.0)
@@ -372,7 +372,7 @@ def _check_shared(values: Mapping[str, str]) -> None:
 
 
 def _check_distinct(values: Mapping[str, str]) -> None:
-    """Raises InvalidSettingsError if two settings name the same topic or folder: one would overwrite the other."""
+    """Raise InvalidSettingsError if two settings name the same topic or folder: one would overwrite the other."""
     first: dict[str, str] = {}
     for key, value in values.items():
         if value in first:

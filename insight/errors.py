@@ -8,7 +8,7 @@ class QueryError(SluiceError):
 
 
 class UsageUnknownError(SluiceError):
-    """There is no table of metrics yet, or it can't be read, so nobody knows what clients used."""
+    """There is no table of metrics yet, or it can't be read, so recent usage is unknown."""
 
 
 class ListenError(SluiceError):
@@ -24,7 +24,7 @@ class TenantsFileError(SluiceError):
 
 
 class SpanError(SluiceError):
-    """A time on the command line is none, or a span is empty."""
+    """A time on the command line can't be read, or a span is empty."""
 
 
 class RecordingError(SluiceError):

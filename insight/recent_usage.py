@@ -1,4 +1,4 @@
-"""What each counter was charged minute by minute in the last quarter of an hour, from the table `quota_metrics`."""
+"""Charges of each counter, minute by minute, in the last quarter of an hour, from the table `quota_metrics`."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -14,11 +14,11 @@ SPAN = timedelta(minutes=15)
 _MINUTE_S = 60
 _COLUMNS = ["user", "client_id", "topic", "partition", "window_start", "window_s", "value", "mode"]
 _NEWEST = "max.last_timestamp_ms"
-"""What the table's log calls the greatest value of that column in a file."""
+"""Name of that column's greatest value in a file, in the table's log."""
 
 
 class Usage(NamedTuple):
-    """What a counter was charged in one minute, or in one window of the table if that is longer."""
+    """Charges of a counter in one minute, or in one window of the table if that is longer."""
 
     user: str
     """"" where the counter has no user, like `client_id`."""
@@ -60,7 +60,7 @@ class RecentUsage:
         return None if newest_ms is None else datetime.fromtimestamp(newest_ms / 1000, UTC)
 
     def of(self, kind: QuotaKind) -> list[Usage]:
-        """What each counter of this kind was charged. Raises UsageUnknownError."""
+        """Charges of each counter of this kind. Raises UsageUnknownError."""
         try:
             found = self._table.scan(
                 columns=_COLUMNS,

@@ -1,4 +1,4 @@
-"""Queries over the Delta tables in SQL, by DataFusion, which delta-rs has: no Java, and nothing can be changed."""
+"""Read-only SQL over the Delta tables, by DataFusion, which delta-rs has; no Java."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -102,7 +102,7 @@ def tables_of(query: str, paths: Mapping[str, str]) -> set[str]:
 
 
 def last_written(paths: Iterable[str], storage_options: Mapping[str, str]) -> datetime | None:
-    """When rows were last added to any of these tables; None if never. Tables that can't be read don't count."""
+    """The time of the newest rows in any of these tables; None if there are none. Unreadable tables don't count."""
     times = [
         commit["timestamp"]
         for path in paths

@@ -1,1 +1,1 @@
-"""Answers from the Delta tables: who was throttled, why, what was used, and which limit would fit."""
+"""Answers from the Delta tables: throttled requests and their reasons, usage, and limits compared with it."""

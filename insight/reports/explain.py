@@ -1,4 +1,4 @@
-"""Why a request was answered as it was: its decision, every charge, and the quota change behind each limit."""
+"""The reasons of a decision: every charge, and the quota change behind each limit."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -20,11 +20,11 @@ _DECISION_ID = re.compile(r"(.+)-(\d{1,10})-(\d{1,18})", re.DOTALL)
 
 
 _LOOK_BACK_MS = (0, 3_600_000, 86_400_000, 604_800_000, 315_360_000_000)
-"""How far back a search for the newest rows goes, step by step: it ends with the first step that has enough."""
+"""Steps back of a search for the newest rows: it ends with the first step that has enough."""
 
 
 class Limit(NamedTuple):
-    """The quota behind a charge: who set it and when, and what it was before; `old` is None if there was none.
+    """The quota behind a charge, with author and time, and the one before it; `old` is None if there was none.
 
     `version` is the version of the quotas table that set it, None if the table's history doesn't say.
     """
@@ -40,7 +40,7 @@ class Explained(NamedTuple):
     decision: dict[str, Any]
     limits: Sequence[Limit | None]
     trouble: str | None
-    """Why the limits are not known, if the quotas can't be read."""
+    """The reason if the quotas can't be read."""
 
 
 def decision_by_id(tables: Tables, decision_id: str) -> dict[str, Any] | None:
@@ -63,7 +63,7 @@ def decision_by_id(tables: Tables, decision_id: str) -> dict[str, Any] | None:
 def last_throttled(tables: Tables, user: str | None, client_id: str | None, at: datetime, count: int) -> list[str]:
     """The ids of a client's last decisions before `at` that throttled it, newest first. Raises QueryError.
 
-    A decision throttles if it asks for a wait or refuses, or if its gateway applied a wait in line. None for the user
+    A decision throttles if it asks for a wait or refuses, or if its gateway applied a wait inline. None for the user
     or the client-id means any.
     """
     names = {"user": user, "client_id": client_id}
@@ -95,7 +95,7 @@ def explain(tables: Tables, decision: dict[str, Any]) -> Explained:
 
 
 def deciding(decision: dict[str, Any]) -> list[bool]:
-    """For each charge, whether its wait is the decision's: that of `decided_by` which asks for the longest."""
+    """A flag for each charge, true if its wait is the decision's: the longest of the quota `decided_by`."""
     charges = decision["charges"] or []
     of_quota = [
         charge["throttle_ms"] or 0 if charge["quota"] == decision["decided_by"] and charge.get("mode") is None else -1

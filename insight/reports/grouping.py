@@ -1,10 +1,10 @@
-"""How usage is grouped: whose it is, and by which period."""
+"""Groupings of usage: by name and by period."""
 
 from enum import StrEnum
 
 
 class By(StrEnum):
-    """Whose usage a row has."""
+    """The name of a row."""
 
     USER = "user"
     CLIENT = "client"

@@ -1,4 +1,4 @@
-"""How many minutes a week each client was throttled: the objective that Kora published is 5 minutes.
+"""Throttled minutes a week by client. Kora published an objective of 5 minutes.
 
 Source: Povzner et al., "Kora: A Cloud-Native Event Streaming Platform for Kafka", VLDB 2023.
 """
@@ -58,7 +58,7 @@ def slo(tables: Tables, span: Span, objective_minutes: float, most: int) -> Slo:
 
 
 def touched_minutes(waits: Iterable[tuple[int, int]], start: int, end: int) -> int:
-    """How many minutes from `start` to `end`, both counted, some wait touches.
+    """Count the minutes from `start` to `end`, both included, that some wait touches.
 
     Waits are their first and last minute, in the order of the first. They may overlap, and each minute counts once.
 

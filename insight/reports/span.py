@@ -20,7 +20,7 @@ class Span(NamedTuple):
 
     @property
     def length_ms(self) -> int:
-        """How long it is."""
+        """The length in ms."""
         return self.end_ms - self.start_ms
 
     def condition(self) -> str:

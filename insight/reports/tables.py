@@ -1,4 +1,4 @@
-"""What every report needs of the tables: their paths, and SQL literals."""
+"""Paths of the tables, and SQL literals, for every report."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ from sluice.insight.sql import Rows, run_query
 
 
 class Tables(NamedTuple):
-    """Where the decisions and the quotas are: folders or URIs, and the options of delta-rs for them."""
+    """The tables of decisions and quotas: folders or URIs, and the options of delta-rs for them."""
 
     decisions: str
     quotas: str

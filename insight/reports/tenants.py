@@ -1,4 +1,4 @@
-"""Which tenant a client belongs to, by a file of globs."""
+"""Tenants of clients, by a file of globs."""
 
 import re
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ NO_TENANT = "(none)"
 
 _MAX_CACHED = 1 << 18
 _MAX_CACHED_CHARACTERS = 256
-"""Of a client's names. Clients choose their client-ids: with longer ones in it the cache could grow to gigabytes."""
+"""Longest names in the cache. Clients choose their client-ids: with longer ones it could grow to gigabytes."""
 
 _KEYS = {"tenant", "users", "client_ids"}
 
@@ -78,7 +78,7 @@ def _tenant(entry: object, where: str) -> Tenant:
 
 
 def _pattern(value: object, where: str) -> re.Pattern[str]:
-    """What a name has to match that any of the globs matches."""
+    """A pattern that matches a name if any of the globs does."""
     return re.compile("|".join(map(translate, _globs(value, where))))
 
 

@@ -1,4 +1,4 @@
-"""Compares new limits with what clients used lately, before a slip of the hand silences somebody."""
+"""New limits compared with recent usage, before a slip of the hand silences a client."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,17 +11,17 @@ from sluice.state.quotas.kinds import KEY_ALIASES, KINDS_BY_NAME, QuotaKind
 from sluice.state.quotas.resolution import Quotas, Resolution, level_of
 
 LEAST_SHARE = 0.5
-"""A limit below this share of a client's highest minute is taken for a slip."""
+"""A limit below this share of a client's highest minute counts as a slip."""
 
 _FRESH = timedelta(minutes=2)
 """The audit query writes every few seconds; usage that ends longer ago is worth a note."""
 
 Recent = Mapping[QuotaKind, Sequence[Usage]]
-"""Kind -> what each counter was charged lately whose names a quota may limit."""
+"""Kind -> recent charges of the counters that a quota may limit."""
 
 
 def freshness_note(recorded_until: datetime | None, now: datetime) -> str | None:
-    """What the operator has to know of the usage that a limit is compared with; None if it is up to date.
+    """A note for the operator on the age of the usage that a limit is compared with; None if it is up to date.
 
     >>> noon = datetime(2026, 1, 1, 12)
     >>> freshness_note(noon - timedelta(minutes=7), noon)
@@ -58,7 +58,7 @@ def recent_of(entity: QuotaEntity, added: Mapping[str, float], usage: RecentUsag
 
 
 def tight_limits(changed: Iterable[QuotaEntry], after: Iterable[QuotaEntry], recent: Recent) -> Iterator[str]:
-    """A line for each enforced quota of `changed` that lies far below what a client used whom it limits.
+    """A line for each enforced quota of `changed` that lies far below the usage of a client that it limits.
 
     `after`: all quotas with the change.
     """
@@ -96,7 +96,7 @@ def _resolution(quotas: Quotas, kind: QuotaKind, usage: Usage) -> Resolution:
 
 
 def _names_match(entity: QuotaEntity, usage: Usage) -> bool:
-    """Whether a quota on the entity could be the one for this usage."""
+    """True if a quota on the entity could be the one for this usage."""
     names = ((entity.user, usage.user), (entity.client_id, usage.client_id), (entity.topic, usage.topic))
     return all(own in (None, DEFAULT, used) for own, used in names)
 

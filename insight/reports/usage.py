@@ -1,4 +1,4 @@
-"""What clients used in each hour or day, from the amounts that decisions repeat of their events.
+"""Usage in each hour or day, from the amounts that decisions repeat of their events.
 
 Amounts, not charges: a client that no quota counts has them too.
 """
@@ -15,11 +15,11 @@ from sluice.insight.reports.tenants import Tenants
 PERIODS = {Per.HOUR: timedelta(hours=1), Per.DAY: timedelta(days=1)}
 
 NAMES = {By.USER: ("user",), By.CLIENT: ("user", "client_id"), By.TENANT: ("tenant",), By.TOPIC: ("topic",)}
-"""The columns that name whose usage a row has."""
+"""The columns that name the user, client, tenant or topic of a row."""
 
 
 class Amounts(NamedTuple):
-    """What was used: bytes, milliseconds of request time and of waits, partitions created, added or deleted."""
+    """Usage: bytes, milliseconds of request time and of waits, partitions created, added or deleted."""
 
     requests: int
     bytes_in: int
@@ -35,7 +35,7 @@ TOPIC_AMOUNTS = ("bytes_in", "bytes_out", "mutations")
 
 
 class Used(NamedTuple):
-    """The usage of one period, which begins at `start_ms`: whose it is, as NAMES says, and the amounts."""
+    """The usage of one period, which begins at `start_ms`: the names, as NAMES says, and the amounts."""
 
     start_ms: int
     names: tuple[str, ...]

@@ -1,1 +1,1 @@
-"""What if: recorded decisions, decided again under other quotas, and limits proposed from what was recorded."""
+"""Recorded decisions under other quotas, and limits proposed from recorded usage."""

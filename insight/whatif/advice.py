@@ -24,14 +24,14 @@ DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 
 SURE_DAYS = 7
-"""Days with requests from which on a week's rhythm was seen."""
+"""Least days with requests that show a week's rhythm."""
 
 SURE_HOURS = 24
-"""Hours with requests from which on a day's rhythm was seen."""
+"""Least hours with requests that show a day's rhythm."""
 
 
 class Confidence(StrEnum):
-    """How sure a proposal is."""
+    """Confidence of a proposal."""
 
     HIGH = "high"
     MEDIUM = "medium"
@@ -77,7 +77,7 @@ class Seen(msgspec.Struct, gc=False):
 
     @property
     def confidence(self) -> Confidence:
-        """How well the demand is known."""
+        """Confidence in the demand that was seen."""
         if self.held.throttled or len(self.hours) < SURE_HOURS:
             return Confidence.LOW
         return Confidence.HIGH if self.days >= SURE_DAYS else Confidence.MEDIUM
@@ -105,8 +105,8 @@ class Advisor:
         self._mutations: dict[Tags, SampledRate] = {}
         self.seen: dict[tuple[QuotaEntity, QuotaKind], Seen] = {}
 
-    def take(self, recorded: Recorded) -> None:
-        """The next recorded request."""
+    def apply(self, recorded: Recorded) -> None:
+        """Meter the next recorded request."""
         for tags, outcomes in self._decider.charge(recorded.request, recorded.timestamp_ms).items():
             entity = self._whose.entity(tags)
             if entity is None:
@@ -132,7 +132,7 @@ class Advisor:
 def proposals(
     seen: Iterable[tuple[tuple[QuotaEntity, QuotaKind], Seen]], percent: float, headroom: float
 ) -> list[Proposal]:
-    """A limit for each of these, sorted by kind and entity. Who had no rate above 0 gets none."""
+    """A limit for each of these, sorted by kind and entity; none for an entity without a rate above 0."""
     found = []
     for (entity, kind), of_entity in seen:
         rate = of_entity.percentile(percent)
@@ -146,7 +146,7 @@ def proposals(
 def pooled(
     seen: Iterable[tuple[tuple[QuotaEntity, QuotaKind], Seen]], whose: Whose
 ) -> dict[tuple[QuotaEntity, QuotaKind], Seen]:
-    """What all entities together had, for the default entity: each request counts once, whosever it is."""
+    """The rates of all entities together, for the default entity: each request counts once."""
     rates: dict[QuotaKind, Counter[float]] = {}
     together: dict[tuple[QuotaEntity, QuotaKind], Seen] = {}
     for (_, kind), of_entity in seen:

@@ -1,6 +1,6 @@
 """Deciding recorded requests: the functions of `plan`, `decide` and `combine` for one request at a time.
 
-Unlimited charges, shadow quotas and what is only reported are left out: they make nobody wait.
+Unlimited charges, shadow quotas and reported amounts are left out: they throttle nobody.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.state.store.pages import at_rest
 
 FORGET_EVERY_MS = 600_000
-"""Counters at rest are looked for so often, in the time of the requests."""
+"""Interval between two searches for counters at rest, in the time of the requests."""
 
 
 class Answer(NamedTuple):
-    """What a decision asks of a client: the verdict, the wait in ms, and the quota whose wait it is."""
+    """The answer to a client: the verdict, the wait in ms, and the quota that decided it."""
 
     verdict: Verdict
     throttle_ms: int
@@ -34,7 +34,7 @@ class Answer(NamedTuple):
 ALLOWED = Answer(Verdict.ALLOW, 0, None)
 
 Outcomes = dict[Tags, list[Outcome]]
-"""What came of the charges of a request, by the tags of their counters."""
+"""Outcomes of the charges of a request, by the tags of their counters."""
 
 
 class Decider:
@@ -68,7 +68,7 @@ class Decider:
         }
 
     def decision(self, request: Request, now_ms: int, outcomes: Outcomes) -> Decision:
-        """The decision that these outcomes lead to, without what it would only repeat or report."""
+        """The decision on these outcomes, without fields that repeat or report."""
         topics = [mutation.topic for mutation in request.mutations] if request.api in MUTATION_APIS else []
         client = (request.user, request.client_id, request.api)
         head = RequestHead("", "", *client, None, topics, request.purgatory_ms, [], self._quotas.version, now_ms)

@@ -1,4 +1,4 @@
-"""Whose charges never meet on one counter: their requests can be replayed apart, in several processes."""
+"""Clients whose charges never meet on one counter: their requests can be replayed apart, in several processes."""
 
 import zlib
 from collections.abc import Collection, Iterable

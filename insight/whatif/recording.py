@@ -31,11 +31,11 @@ _BATCH_ROWS = 20_000
 _NO_REQUESTS = (HEARTBEAT_API, UNMUTE_API)
 
 _FIRST = f"min.{ORDER[0]}"
-"""What the table's log calls the least value of that column in a file."""
+"""Name of that column's least value in a file, in the table's log."""
 
 Integers = NDArray[np.int64]
 Chosen = Callable[[pa.Table], pa.Array]
-"""Which rows of a table are wanted: flags."""
+"""Flags for the wanted rows of a table."""
 
 
 class Recording:
@@ -69,7 +69,7 @@ class Recording:
             raise self._unreadable(error) from error
 
     def _in_order(self) -> Iterator[pa.Table]:
-        """Tables of rows, in order, all of a micro-batch in one: what comes before every row that isn't read yet."""
+        """Tables of rows, in order, each micro-batch whole: the rows before every row that isn't read yet."""
         held: pa.Table | None = None
         for fragment, next_ms in self._fragments():
             read = self._read(fragment)
@@ -214,7 +214,7 @@ def _entries(column: pa.Array, made: type) -> list[list[Any]]:
 
 
 def _waits_ms(applied: pa.Array, decided: pa.Array) -> list[int]:
-    """The wait that each client was held by: the longest applied in line if its gateway does that, else the decided."""
+    """The wait of each client: the longest applied inline if its gateway does that, else the decided one."""
     waits_ms: list[int] = decided.fill_null(0).to_pylist()
     if applied.null_count == len(applied):
         return waits_ms
@@ -223,6 +223,6 @@ def _waits_ms(applied: pa.Array, decided: pa.Array) -> list[int]:
     parts = dict(zip((field.name for field in applied.type.value_type), waits.flatten(), strict=True))
     rows = pc.list_parent_indices(applied).to_numpy(zero_copy_only=False)
     np.maximum.at(longest_ms, rows, parts["ms"].fill_null(0).to_numpy(zero_copy_only=False))
-    in_line = applied.is_valid().to_pylist()
-    pairs = zip(in_line, longest_ms.tolist(), waits_ms, strict=True)
-    return [applied_ms if charges_in_line else decided_ms for charges_in_line, applied_ms, decided_ms in pairs]
+    inline = applied.is_valid().to_pylist()
+    pairs = zip(inline, longest_ms.tolist(), waits_ms, strict=True)
+    return [applied_ms if is_inline else decided_ms for is_inline, applied_ms, decided_ms in pairs]

@@ -1,4 +1,4 @@
-"""The closed loop: recorded requests are decided again, and a client that is made to wait sends later.
+"""The closed loop: recorded requests are decided again, and a throttled client sends later.
 
 A request that was recorded at r is sent at
 
@@ -29,7 +29,7 @@ ClientName = tuple[str, str]
 class Recorded(msgspec.Struct, gc=False):
     """A recorded request, its time in epoch milliseconds, and how it was answered then.
 
-    `wait_ms` is the wait that its client was held by: the one that its gateway applied in line, else the decision's.
+    `wait_ms` is the wait that its client was held by: the one that its gateway applied inline, else the decision's.
     """
 
     timestamp_ms: int
@@ -38,7 +38,7 @@ class Recorded(msgspec.Struct, gc=False):
     refused: bool = False
 
     def client(self) -> ClientName:
-        """Whose request it is."""
+        """User and client-id."""
         return self.request.user or "", self.request.client_id or ""
 
 
@@ -78,7 +78,7 @@ class Side(msgspec.Struct, gc=False):
 
 
 class ClientReplay(msgspec.Struct, gc=False):
-    """What a client did then and would do now; `waits` counts the requests now throttled by the quota that did it."""
+    """One client then and now; `waits` counts its requests throttled now, by quota."""
 
     then: Side
     now: Side
@@ -115,8 +115,8 @@ class Replay:
         self._taken = 0
         self._waiting = 0
 
-    def take(self, recorded: Recorded) -> None:
-        """The next recorded request. Those whose turn comes before it are sent first."""
+    def apply(self, recorded: Recorded) -> None:
+        """Decide the next recorded request, after those whose turn comes before it."""
         self._taken += 1
         self._clock_ms = max(self._clock_ms, recorded.timestamp_ms)
         if self._due and self._due[0][0] <= self._clock_ms:
@@ -143,7 +143,7 @@ class Replay:
             self.given_up += requests
 
     def finish(self) -> dict[ClientName, ClientReplay]:
-        """Send what comes before the end; what each client did then and would do now."""
+        """Send what comes before the end; returns each client then and now."""
         self._send_due(self._end_ms - 1)
         return self.clients
 

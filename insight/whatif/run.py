@@ -1,4 +1,4 @@
-"""Replays a span of the decisions table under several sets of quotas at once, in one process or several."""
+"""Replay of a span of the decisions table under several sets of quotas at once, in one process or several."""
 
 import multiprocessing
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -28,7 +28,7 @@ SeenByQuota = dict[tuple[QuotaEntity, QuotaKind], Seen]
 
 @dataclass(frozen=True)
 class Task:
-    """What to replay: the decisions of a span, once under each scenario, which is a list of quotas.
+    """A replay to do: the decisions of a span, once under each scenario, which is a list of quotas.
 
     `only` names the clients that are asked for; None stands for all. A client-id of None stands for all of the user.
     """
@@ -46,7 +46,7 @@ class Task:
 
 @dataclass
 class Replayed:
-    """What came of it: for each scenario, what every client did then and would do now.
+    """The result of a replay: for each scenario every client then and now.
 
     `rows` is the number of decisions. Those `without_amounts` were free. `given_up` counts requests that were never
     sent because too many others waited, for each scenario.
@@ -85,13 +85,13 @@ def replay_share(task: Task, part: Part | None) -> Replayed:
     ]
     for recorded in recording:
         for each in replays:
-            each.take(recorded)
+            each.apply(recorded)
     clients = [_asked(each.finish(), task.only) for each in replays]
     return Replayed(clients, recording.rows, recording.without_amounts, [each.given_up for each in replays])
 
 
 def rates_seen(task: Task, whose: Whose, kinds: Collection[QuotaKind], processes: int) -> SeenByQuota:
-    """What each entity's rates were in the span of the task, whatever its scenarios. Raises RecordingError."""
+    """The rates of each entity in the span of the task; its scenarios don't count. Raises RecordingError."""
     work = partial(_rates_of_share, whose, kinds)
     return {key: seen for share in in_shares(work, task, whose.part, processes) for key, seen in share.items()}
 
@@ -99,7 +99,7 @@ def rates_seen(task: Task, whose: Whose, kinds: Collection[QuotaKind], processes
 def _rates_of_share(whose: Whose, kinds: Collection[QuotaKind], task: Task, part: Part | None) -> SeenByQuota:
     advisor = Advisor(whose, kinds, task.quota, task.idle_expiry_ms)
     for recorded in recording_of(task, part):
-        advisor.take(recorded)
+        advisor.apply(recorded)
     return advisor.seen
 
 

@@ -1,4 +1,4 @@
-"""Parts of a client: whom counters are kept for, and limits are set on."""
+"""Parts of a client that counters are kept for and limits are set on."""
 
 from enum import StrEnum
 
@@ -13,7 +13,7 @@ class Part(StrEnum):
 
 
 class Whose(StrEnum):
-    """Whom a limit is proposed for."""
+    """The entity of a proposed limit."""
 
     USER = "user"
     CLIENT_ID = "client-id"
@@ -25,7 +25,7 @@ class Whose(StrEnum):
         return Part.CLIENT_ID if self is Whose.CLIENT_ID else Part.USER
 
     def entity(self, tags: Tags) -> QuotaEntity | None:
-        """Whom a limit of the counter with these tags is set on; None if a quota file can't name it.
+        """The entity of a limit for the counter with these tags; None if a quota file can't name it.
 
         That is so for an empty name and for one that a file takes for the default entity.
 

@@ -29,7 +29,7 @@ def seen_by(requests: list[Recorded], whose: Whose = Whose.USER) -> dict[tuple[Q
     settings = QuotaSettings(controller_window=Window(samples=10, window_ms=1000))
     advisor = Advisor(whose, CLIENT_KINDS, settings, 3_600_000)
     for each in requests:
-        advisor.take(each)
+        advisor.apply(each)
     return advisor.seen
 
 
