@@ -22,7 +22,7 @@ class ReadDeadline(H11Protocol):
     """The time when the connection was made, or when its last request was complete."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Starts the deadline of the first request, and makes room for it."""
+        """Start the deadline of the first request, and make room for it."""
         super().connection_made(transport)  # type: ignore[arg-type] # uvicorn narrows the transport
         self.waiting_since_s = self.loop.time()
         self._start_deadline()
@@ -30,17 +30,17 @@ class ReadDeadline(H11Protocol):
             self._make_room()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Ends the deadline."""
+        """End the deadline."""
         self._end_deadline()
         super().connection_lost(error)
 
     def data_received(self, data: bytes) -> None:
-        """Starts the deadline of a request with its first byte."""
+        """Start the deadline of a request with its first byte."""
         self._start_deadline()
         super().data_received(data)
 
     def handle_events(self) -> None:
-        """Ends the deadline when the request is complete and nothing of a next one has arrived."""
+        """End the deadline when the request is complete and nothing of a next one has arrived."""
         super().handle_events()
         reading = self.conn.their_state is h11.SEND_BODY
         if not reading and not (self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]):

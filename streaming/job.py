@@ -266,7 +266,7 @@ class Job:
             return DecisionsWatch(topic, kafka, [foreign.take])
         clients = ClientMetrics(settings.quota, top)
         self._health.registry.register(clients)
-        return DecisionsWatch(topic, kafka, [foreign.take, clients.take], NEWEST_DECISIONS)
+        return DecisionsWatch(topic, kafka, [foreign.take, clients.on_record], NEWEST_DECISIONS)
 
     def _follow(
         self,

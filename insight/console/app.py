@@ -1,4 +1,4 @@
-"""The console as an ASGI application: pages that the server renders, and server-sent events that renew them."""
+"""The console as an ASGI application: pages rendered by the server, and server-sent events that renew them."""
 
 import asyncio
 import time
@@ -24,13 +24,13 @@ from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.kinds import QuotaKind
 
 EVENT_S = 1.0
-"""The least time between two events of a page."""
+"""Least time between two events of a page."""
 
 BUSY = 4
-"""A page is renewed after so many times of what it takes to make, for each viewer: all take a fifth of a core."""
+"""Pause between two events of a page, in times of its rendering and viewers: all together take a fifth of a core."""
 
 CLOSE_S = 0.2
-"""How long a stream may take to notice that the console ends."""
+"""Longest time until a stream notices that the console ends."""
 
 MAX_STREAMS = 32
 MAX_THREADS = 2
@@ -44,7 +44,7 @@ Given = dict[str, str]
 
 
 class Pages:
-    """Renders pages. `part` is what server-sent events renew."""
+    """Renders whole pages, and the parts of them that server-sent events renew."""
 
     def __init__(self, facts: Facts, now_ms: NowMs = now_ms) -> None:
         self._facts = facts
@@ -83,14 +83,14 @@ class Pages:
     def _values(self, name: str, given: Mapping[str, str]) -> dict[str, Any]:
         path, title, context = PAGES[name]
         facts, now_ms = self._facts, self._now_ms()
-        with self._lock:  # one page at a time: two would only take turns at the interpreter
+        with self._lock:  # one page at a time: two would only share the interpreter
             made = context(facts, given, now_ms)
         troubles = [f"topic {feed.topic}: {feed.trouble.line}" for feed in facts.feeds if feed.trouble.line]
         return made | {"facts": facts, "now_ms": now_ms, "title": title, "path": path, "troubles": troubles}
 
 
 class Endpoints:
-    """What answers at each address. When `closing` is set, the streams of events end."""
+    """The endpoints. When `closing` is set, the streams of events end."""
 
     def __init__(self, pages: Pages, token: str | None, closing: Event) -> None:
         self._pages = pages
@@ -119,7 +119,7 @@ class Endpoints:
         return StreamingResponse(self._counted(name, given), media_type="text/event-stream")
 
     async def login(self, request: Request) -> Response:
-        """Asks for the token, and gives a cookie for it."""
+        """The form for the token, and a cookie in return for the token."""
         if self._token is None:
             return RedirectResponse("/", 303)
         if request.method != "POST":
@@ -149,7 +149,7 @@ class Endpoints:
             self._streams -= 1
 
     async def _stream(self, name: str, given: Given) -> AsyncIterator[bytes]:
-        """An event whenever the page has changed; a comment otherwise, so that a viewer who is gone is noticed."""
+        """An event when the page has changed; else a comment, by which a closed connection is noticed."""
         yield b"retry: 2000\n\n"
         before = ""
         while not self._closing.is_set():
@@ -176,7 +176,7 @@ def create_app(
     hosts: Sequence[str] = LOOPBACK_HOSTS,
     now_ms: NowMs = now_ms,
 ) -> Starlette:
-    """The application; without a token it answers requests to `hosts` alone."""
+    """The application. Without a token it only answers requests to `hosts`."""
     endpoints = Endpoints(Pages(facts, now_ms), token, closing or Event())
     return Starlette(
         routes=[

@@ -1,4 +1,4 @@
-"""Would this be limited? The quotas in force for a request that nobody sends, and its wait; charges nothing."""
+"""The page "would this be limited?": quotas and throttle time of a request that is not sent. Nothing is charged."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Self
@@ -24,7 +24,7 @@ MAX_NAME = 32_767
 
 
 class Asked(NamedTuple):
-    """The request of the form. `size` is bytes of a Produce or Fetch, partitions of a mutation."""
+    """The request in the form. `size` is bytes of a Produce or Fetch, partitions of a mutation."""
 
     user: str = ""
     client_id: str = ""
@@ -36,7 +36,7 @@ class Asked(NamedTuple):
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> Self:
-        """The request that a form gives; what makes no sense is left out."""
+        """Read the form; fields that make no sense count as empty."""
         return cls(
             given.get("user", "")[:MAX_NAME],
             given.get("client_id", "")[:MAX_NAME],
@@ -49,9 +49,9 @@ class Asked(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What one quota would do. `known` says whether a decision has told of its counter; waits in milliseconds.
+    """The effect of one quota. `known` is true if a decision had its counter.
 
-    The wait lies between `least_ms` and `most_ms`: a decision has the rate, not the windows that it comes from.
+    The throttle time lies between `least_ms` and `most_ms`: a decision has the rate, not the windows it comes from.
     """
 
     kind: QuotaKind
@@ -72,7 +72,7 @@ class Answer(NamedTuple):
 def answers(
     asked: Asked, limits: LimitsInForce, model: LiveModel, settings: QuotaSettings, now_ms: int
 ) -> list[Answer]:
-    """What each quota that the request would be charged to would do, enforced ones first."""
+    """The effect of each quota that the request would be charged to, enforced ones first."""
     return [
         _answer(quotas.resolve(kind, asked.user, asked.client_id), kind, amount, model, settings, now_ms)
         if kind in CLIENT_KINDS
@@ -83,10 +83,10 @@ def answers(
 
 
 def rate_wait_ms(rate: float, amount: float, limit: float, window: Window) -> tuple[int, int]:
-    """The least and the greatest wait after `amount` more on a sampled rate of which only the rate is known.
+    """The least and the greatest throttle time after `amount` more, from the rate alone.
 
-    The rate is a sum over E seconds, where E lies between (S - 1) W and (S + 1) W. With the amount the sum is
-    rate * E + amount, and the wait (sum / E - limit) / limit * E = ((rate - limit) * E + amount) / limit (KIP-13).
+    A sampled rate is a sum over E seconds, where E lies between (S - 1) W and (S + 1) W. With the amount the sum is
+    rate * E + amount. KIP-13's throttle time is (sum / E - limit) / limit * E = ((rate - limit) * E + amount) / limit.
 
     >>> rate_wait_ms(900.0, 2000.0, 1000.0, Window(samples=11, window_ms=1000))
     (800, 1000)
@@ -99,12 +99,12 @@ def rate_wait_ms(rate: float, amount: float, limit: float, window: Window) -> tu
 
 
 def _possible_ms(wait_ms: float) -> int:
-    """A wait as the job would decide it, however small the limit."""
+    """The throttle time as the job would decide it, however small the limit."""
     return min(max(0, round_half_up(wait_ms)), MAX_THROTTLE_MS)
 
 
 def _charges(asked: Asked, quotas: ModeQuotas) -> Iterator[tuple[QuotaKind, float]]:
-    """The quota kinds that are set and what the request would add to each."""
+    """The quota kinds that are set, and the amount of the request for each."""
     mutates = asked.api in ("CreateTopics", "CreatePartitions", "DeleteTopics")
     for kind in (*CLIENT_KINDS, *TOPIC_KINDS):
         if not quotas.enabled(kind) or (kind in TOPIC_KINDS and not asked.topic):

@@ -60,8 +60,8 @@ def element_id(key: CounterKey) -> str:
     return "c" + hashlib.sha256(repr(key).encode("utf-8", "replace")).hexdigest()[:16]
 
 
-def figure(quota: str, value: float | None, *, per_s: bool = True) -> str:
-    """A figure in the unit of its quota; a plain number for a quota of a later release."""
+def quota_amount(quota: str, value: float | None, *, per_s: bool = True) -> str:
+    """A quota_amount in the unit of its quota; a plain number for a quota of a later release."""
     kind = KINDS_BY_NAME.get(quota)
     if kind is None:
         return NOTHING if value is None else f"{value:.6g}"
@@ -167,7 +167,7 @@ def _seconds_text(seconds: Sequence[Second]) -> str:
 
 
 _FUNCTIONS: tuple[Callable[..., str], ...] = (
-    *(who, entity_text, address, element_id, figure, age, throttle_time, remaining, used, would_wait, sentence),
+    *(who, entity_text, address, element_id, quota_amount, age, throttle_time, remaining, used, would_wait, sentence),
     *(sparkline, rate_chart, throttling_chart, decisions_chart, lag_chart),
     *(band_of, tenant_of, duration, moment, percent, printable, short),
 )

@@ -1,4 +1,4 @@
-"""How the job is: asks its health port in the background."""
+"""The health of the job, asked for in the background at its health port."""
 
 import json
 import urllib.request
@@ -14,7 +14,7 @@ STOP_S = 0.5
 
 
 class JobHealth:
-    """The last answer of the job's `/readyz`; `trouble` says why there is none. Without an address nothing is asked."""
+    """The last answer of the job's `/readyz`, or the `trouble` with it. Without an address nothing is asked."""
 
     def __init__(self, address: str | None) -> None:
         self.answer: dict[str, Any] | None = None

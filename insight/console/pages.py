@@ -53,7 +53,7 @@ _DEAD_LETTER = msgspec.json.Decoder(_DeadLetter)
 
 @dataclass
 class DeadLetters:
-    """Dead letters by field and problem; further ones than MOST_DEAD_LETTERS count as others."""
+    """Dead letters by field and problem; beyond MOST_DEAD_LETTERS reasons they count as others."""
 
     reasons: Tally[tuple[str, str]] = field(default_factory=Tally)
 
@@ -71,7 +71,7 @@ class DeadLetters:
 
 @dataclass
 class Facts:
-    """All that pages are made of."""
+    """The sources of all pages."""
 
     model: LiveModel
     limits: LimitsView

@@ -1,4 +1,4 @@
-"""Who may see the console: the Host header, the token, and headers that keep a page to itself."""
+"""Access to the console: the Host header, the token, and headers that isolate a page from other sites."""
 
 import hashlib
 import hmac
@@ -31,8 +31,8 @@ HEADERS = {
 class Guard:
     """ASGI middleware in front of all pages. Without a token, only requests to `hosts` are answered.
 
-    A page elsewhere whose name was made to lead here (DNS rebinding) has its own name in Host. With a token that is no
-    danger: such a page has no cookie of ours.
+    A page of another site whose name resolves to this machine (DNS rebinding) has its own name in Host. With a token
+    that is no danger: such a page has no cookie of ours.
     """
 
     def __init__(self, app: ASGIApp, token: str | None, hosts: Collection[str] = LOOPBACK_HOSTS) -> None:
@@ -41,7 +41,7 @@ class Guard:
         self._hosts = {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse."""
+        """Answer or refuse a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -69,7 +69,7 @@ class Guard:
 
 
 def is_allowed(request: Request, token: str) -> bool:
-    """Whether the request has the token, as a bearer or in the cookie. Takes the same time for any wrong one."""
+    """True if the request has the token, as a bearer or in the cookie. Takes the same time for any wrong token."""
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     bearer = is_token(given, token) if scheme.lower() == "bearer" else False
     cookie = hmac.compare_digest(request.cookies.get(cookie_name(token), "").encode(), cookie_of(token).encode())
@@ -77,19 +77,19 @@ def is_allowed(request: Request, token: str) -> bool:
 
 
 def is_token(given: str, token: str) -> bool:
-    """Whether it is the token; digests are compared, so that the time says nothing about length or content."""
+    """True for the token. Digests are compared, so that the time depends on neither length nor content."""
     digests = [hashlib.sha256(each.encode("utf-8", "surrogateescape")).digest() for each in (given, token)]
     return secrets.compare_digest(*digests)
 
 
 def cookie_name(token: str) -> str:
-    """The cookie's name: browsers send the cookies of a host to all its ports, and each console there has a token."""
+    """The cookie's name, one for each token: browsers send the cookies of a host to all its ports."""
     digest = hmac.new(token.encode(), b"sluice console cookie's name", "sha256").hexdigest()
     return f"{_COOKIE}_{digest[:12]}"
 
 
 def cookie_of(token: str) -> str:
-    """What the cookie holds: made from the token, which can't be found from it."""
+    """The cookie's value: derived from the token, which can't be derived from it."""
     return hmac.new(token.encode(), b"sluice console cookie", "sha256").hexdigest()
 
 

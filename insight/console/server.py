@@ -26,18 +26,18 @@ from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.quotas.limits import LimitsView
 
 LOOKBACK_MS = 600_000
-"""How far back the decisions topic is read at the start: as far as a sparkline goes."""
+"""The part of the decisions topic that is read at the start: the time of a sparkline."""
 
 DEAD_LETTERS_MS = 24 * 3_600_000
 MIN_TOKEN = 16
 
 MAX_CONNECTIONS = 200
-"""Open connections: one more closes the one that has waited longest for its client. A live page is no such one."""
+"""Open connections. One more closes the one that has been idle for longest; a live page is never idle."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsoleOptions:
-    """Where the console listens, who may see it, and how much it keeps."""
+    """The console's address, its token, and the bounds of its model."""
 
     address: str = "127.0.0.1"
     port: int = 8089
@@ -48,7 +48,7 @@ class ConsoleOptions:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What the console reads: topics, tables by name, the job's health port, if it has one, and whose clients are."""
+    """The inputs of the console: topics, tables by name, the address of the job's health port, tenants."""
 
     kafka: dict[str, str]
     topics: TopicSettings
@@ -60,7 +60,7 @@ class Sources:
 
 
 def token_of(token: str | None, file: Path | None) -> str | None:
-    """The token given, or the first line of the file. Raises ConsoleError if it is none that protects anything."""
+    """The token given, or the first line of the file. Raises ConsoleError if it protects nothing."""
     if token is not None and file is not None:
         raise ConsoleError("--token and --token-file are both given; expected one of them")
     if file is not None:
@@ -78,7 +78,7 @@ def token_of(token: str | None, file: Path | None) -> str | None:
 
 
 def check_address(options: ConsoleOptions) -> None:
-    """Raises ConsoleError if others than this machine could see the console without a token."""
+    """Raise ConsoleError if other machines could see the console without a token."""
     if options.token is None and not is_loopback(options.address):
         raise ConsoleError(
             f"the console at {options.address} would be open to everybody; give --token or --token-file, or listen on"
@@ -87,7 +87,7 @@ def check_address(options: ConsoleOptions) -> None:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether the address is of this machine alone.
+    """True for an address that only this machine can reach.
 
     >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0")
     (True, True, True, False)

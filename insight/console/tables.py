@@ -1,4 +1,4 @@
-"""What the console asks of the Delta tables: minutes throttled in seven days, one decision, quota changes."""
+"""The console's queries on the Delta tables: minutes throttled in seven days, one decision, quota changes."""
 
 import logging
 from collections import Counter as Tally
@@ -22,14 +22,14 @@ log = logging.getLogger("sluice.console")
 DAYS = 7
 REFRESH_S = 60.0
 SETTLED = timedelta(hours=1)
-"""The audit query may write decisions of a day for a while after its end."""
+"""Time after the end of a day in which the audit query may still write decisions of that day."""
 
 MOST_COUNTERS = 100_000
 MOST_CHANGES = 200
 STOP_S = 1.0
 
 _MOST_MINUTES = 24 * 60
-"""A longer wait counts as this one, in minutes."""
+"""A longer throttle time counts as this one, in minutes."""
 
 
 _MINUTES = """
@@ -64,7 +64,7 @@ class Tables:
         self._options = storage_options
 
     def minutes_of(self, day: date) -> dict[CounterKey, int]:
-        """Minutes that are touched by the union of a counter's waits, by the decisions of one day."""
+        """Minutes that the throttle times of a counter touch, by the decisions of one day."""
         query = _MINUTES.format(day=day.isoformat(), most=_MOST_MINUTES, most_counters=MOST_COUNTERS)
         found = {}
         for quota, user, client_id, topic, partition, minutes in self._rows(query):
@@ -97,8 +97,8 @@ class Tables:
 class WeekMinutes:
     """Minutes throttled in the last DAYS days by counter, renewed in the background: today's every minute.
 
-    A day that is over for SETTLED is asked for once more, and then no more. A renewal takes at most a tenth of the time
-    between two. `trouble` says why there are no figures.
+    A day that has been over for SETTLED is read once more, then never again. Renewals take at most a tenth of the time.
+    `trouble` is the reason why there are no figures.
     """
 
     def __init__(self, tables: Tables) -> None:
@@ -131,7 +131,7 @@ class WeekMinutes:
         self._thread.stopped.wait(9 * (monotonic() - started_s))
 
     def renew(self, now: datetime) -> None:
-        """Read the days that are not settled, today among them; `now` is in UTC. Raises QueryError."""
+        """Read today and the other days that are not settled; `now` is in UTC. Raises QueryError."""
         wanted = [now.date() - timedelta(days=ago) for ago in range(DAYS)]
         for day in wanted:
             if day not in self._settled:

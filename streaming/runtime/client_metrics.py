@@ -19,10 +19,10 @@ MAX_LABEL_LENGTH = 100
 """Characters of a name in a label."""
 
 NEWEST_DECISIONS = 2_000
-"""Decisions to read at each look, if there are so many: a client that sends much is among them, at little cost."""
+"""Most decisions that are read at a time. A client that sends much is among the newest, and reading all costs more."""
 
 _BOUNDS = Bounds(counters=20_000, name_characters=2_000_000, waits=0, recent=0, recent_bytes=0, gateways=0)
-"""Counters that are watched. Of more, those that were charged last."""
+"""Bounds of the watched counters: of more, those that were charged last are kept."""
 
 _COLLECT_MS = 1_000
 """Scrapes within this time get the same answer: ranking all counters takes tens of milliseconds."""
@@ -33,8 +33,8 @@ _DIGEST_DIGITS = 8
 class ClientMetrics(Collector):
     """Gauges `sluice_client_*` of the `top` counters nearest to their limits, and sums of all counters by quota.
 
-    Feed it records of the decisions topic with `take`. Thread-safe. A counter whose rate has come down to 0, and that
-    waits for nothing, is none of the nearest. `clock_ms` is the clock, in epoch milliseconds.
+    `on_record` gets the records of the decisions topic. Thread-safe. A counter with rate 0 that is not throttled is
+    never among the nearest. `clock_ms` is the clock, in epoch milliseconds.
     """
 
     def __init__(self, settings: QuotaSettings, top: int, clock_ms: Callable[[], int] = now_ms) -> None:
@@ -45,12 +45,12 @@ class ClientMetrics(Collector):
         self._collected: list[Metric] = []
         self._collected_ms: int | None = None
 
-    def take(self, value: bytes | None) -> None:
-        """Take over one record; what is no decision changes nothing."""
+    def on_record(self, value: bytes | None) -> None:
+        """Apply a record. One that holds no decision changes nothing."""
         self._model.take(value, self._clock_ms())
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics now, or those of a moment ago."""
+        """The present metrics, or those of less than _COLLECT_MS ago."""
         with self._lock:
             now_ms = self._clock_ms()
             if self._collected_ms is None or not 0 <= now_ms - self._collected_ms < _COLLECT_MS:
@@ -73,7 +73,7 @@ class ClientMetrics(Collector):
         return gauges.families
 
     def _nearness(self, counter: CounterState, now_ms: int) -> tuple[bool, float]:
-        """Those that wait come first, then by share of the limit; nothing for a counter without limit."""
+        """The order: throttled counters first, then by share of the limit; a counter without limit is last."""
         share = self._model.usage.share(counter, now_ms)
         return (False, 0.0) if share is None else (counter.wait_ms(now_ms) > 0, share)
 
@@ -90,14 +90,14 @@ class ClientMetrics(Collector):
 
     def _add_sums(self, gauges: "_Gauges", counters: list[CounterState], now_ms: int) -> None:
         rates: dict[tuple[str, str], float] = defaultdict(float)
-        waiting: dict[tuple[str, str], int] = defaultdict(int)
+        throttled: dict[tuple[str, str], int] = defaultdict(int)
         for counter in counters:
             labels = counter.key.kind.value, _mode(counter.key)
             rates[labels] += self._model.usage.rate(counter, now_ms) or 0.0
-            waiting[labels] += counter.wait_ms(now_ms) > 0
+            throttled[labels] += counter.wait_ms(now_ms) > 0
         for labels, rate in rates.items():
             gauges.quota_rate.add_metric(labels, rate)
-            gauges.waiting.add_metric(labels, waiting[labels])
+            gauges.throttled.add_metric(labels, throttled[labels])
 
 
 class _Gauges:
@@ -109,33 +109,35 @@ class _Gauges:
         )
         self.rate = GaugeMetricFamily("sluice_client_rate", "Rate of the counter, in its quota's unit", labels=LABELS)
         self.remaining = GaugeMetricFamily(
-            "sluice_client_remaining", "What is left of the limit; of a controller quota, its tokens", labels=LABELS
+            "sluice_client_remaining", "Rest of the limit; of a controller quota, its tokens", labels=LABELS
         )
-        self.wait = GaugeMetricFamily("sluice_client_wait_seconds", "What is left of the counter's wait", labels=LABELS)
+        self.wait = GaugeMetricFamily(
+            "sluice_client_wait_seconds", "Rest of the counter's throttle time", labels=LABELS
+        )
         self.quota_rate = GaugeMetricFamily(
             "sluice_quota_rate", "Sum of the rates of a quota's counters", labels=("quota", "mode")
         )
-        self.waiting = GaugeMetricFamily(
-            "sluice_quota_waiting_counters", "Counters of a quota whose clients wait", labels=("quota", "mode")
+        self.throttled = GaugeMetricFamily(
+            "sluice_quota_waiting_counters", "Counters of a quota whose clients are throttled", labels=("quota", "mode")
         )
         self.seen: set[tuple[str, ...]] = set()
 
     @property
     def families(self) -> list[Metric]:
-        return [self.limit, self.rate, self.remaining, self.wait, self.quota_rate, self.waiting]
+        return [self.limit, self.rate, self.remaining, self.wait, self.quota_rate, self.throttled]
 
 
 def client_labels(key: CounterKey) -> tuple[str, ...]:
-    """The values of LABELS; empty where the counter has no such tag, as Prometheus writes a label that isn't there."""
+    """The values of LABELS; empty where the counter has no such tag: to Prometheus an empty label is a missing one."""
     partition = "" if key.partition < 0 else str(key.partition)
     names = (key.user, key.client_id, key.topic or "")
     return (key.kind.value, *map(label_of, names), partition, _mode(key))
 
 
 def label_of(name: str) -> str:
-    """The name as a label: what can't be printed is replaced, and a long name cut.
+    """The name as a label: unprintable characters are replaced, and a long name is cut.
 
-    A digest of the name then follows, so that two names remain two.
+    A digest of the name follows a changed label, so that two names remain two.
 
     >>> label_of("alice"), label_of("al\\nice")
     ('alice', 'al\ufffdice…8570c32e')

@@ -18,7 +18,7 @@ MAX_CONNECTIONS = 32
 """Callers at a time; a further one closes the connection that has been idle for longest."""
 
 _MAX_HEARTBEAT_AGE_S = 30.0
-_BATCH_BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 _CURE = (
     "set health.port to a free port, or 0 for none, and health.address to an address of this machine: 127.0.0.1 for"
@@ -38,49 +38,43 @@ class JobHealth:
         self._queries: dict[str, QueryState] = {}
         self._heartbeat_at_s: float | None = None
         self._phase: str | None = None
-        self._batches = Histogram(
-            "sluice_batch_seconds",
-            "Duration of a micro-batch",
-            ["query"],
-            registry=self.registry,
-            buckets=_BATCH_BUCKETS_S,
-        )
-        self._events = self._counter("sluice_events", "Records read: requests by enforce, their answers by audit")
-        self._lag = self._gauge("sluice_lag_events", "Records not yet read")
-        self._up = self._gauge("sluice_query_up", "1 while the query runs")
-        self._restarts = self._gauge("sluice_query_restarts", "Restarts of the query since the process started")
         self._foreign: dict[str, Any] = {"count": 0, "jobs": []}
-        self._foreign_decisions = Gauge(
-            "sluice_foreign_decisions",
-            "Decisions of other jobs seen on the decisions topic since the process started",
+        self._mirror: dict[str, Any] | None = None
+        self._batches = Histogram(
+            "sluice_batch_seconds", "Duration of a micro-batch", ["query"], registry=self.registry, buckets=_BUCKETS_S
+        )
+        self._events = Counter(
+            "sluice_events",
+            "Records read: requests by enforce, their answers by audit",
+            ["query"],
             registry=self.registry,
         )
         self._dead_letters = Counter(
             "sluice_dead_letters", "Dead letters written since the process started", registry=self.registry
         )
-        self._known_entities = Gauge(
+        self._lag = self._gauge("sluice_lag_events", "Records not yet read", "query")
+        self._up = self._gauge("sluice_query_up", "1 while the query runs", "query")
+        self._restarts = self._gauge(
+            "sluice_query_restarts", "Restarts of the query since the process started", "query"
+        )
+        self._foreign_decisions = self._gauge(
+            "sluice_foreign_decisions", "Decisions of other jobs seen on the decisions topic since the process started"
+        )
+        self._known_entities = self._gauge(
             "sluice_known_entities",
             "Entities with stored counters, in the pages that were charged since the process started",
-            registry=self.registry,
         )
-        self._evicted_entities = Gauge(
+        self._evicted_entities = self._gauge(
             "sluice_evicted_entities",
             "Entities forgotten since the process started because there were more than state.max_entities",
-            ["kind"],
-            registry=self.registry,
+            "kind",
         )
-        self._mirror: dict[str, Any] | None = None
         # with a label, a job that mirrors nothing has no value: an alert on 0 must not see it
-        self._mirror_up = Gauge(
-            "sluice_quota_mirror_up",
-            "1 while the quotas of the source are mirrored",
-            ["source"],
-            registry=self.registry,
+        self._mirror_up = self._gauge(
+            "sluice_quota_mirror_up", "1 while the quotas of the source are mirrored", "source"
         )
-        self._left_out = Gauge(
-            "sluice_quotas_left_out", "Quotas of the source that Sluice can't take", ["source"], registry=self.registry
-        )
-        self._quota_version = Gauge("sluice_quota_version", "Quotas version in force", registry=self.registry)
+        self._left_out = self._gauge("sluice_quotas_left_out", "Quotas of the source that Sluice can't take", "source")
+        self._quota_version = self._gauge("sluice_quota_version", "Quotas version in force")
         self._up.labels(required_query).set(0)  # an alert on 0 must see a job that can't start too
 
     def count_batch(self, batch: Mapping[str, Any]) -> None:
@@ -123,14 +117,6 @@ class JobHealth:
         self._mirror = {"ok": reason is None, "reason": reason, "left_out": left_out}
         self._mirror_up.labels("kafka").set(reason is None)
         self._left_out.labels("kafka").set(left_out)
-
-    def mirror(self) -> dict[str, Any] | None:
-        """The state of the mirror of the cluster's quotas as last reported; None without a mirror."""
-        return self._mirror
-
-    def foreign_decisions(self) -> dict[str, Any]:
-        """The number of decisions of other jobs, and the ids of those jobs."""
-        return self._foreign
 
     def report_phase(self, phase: str | None) -> None:
         """Report the phase before the queries run and after, in words; None while they run."""
@@ -176,21 +162,31 @@ class JobHealth:
             for name, query in self._queries.items()
         }
 
-    def _counter(self, name: str, meaning: str) -> Counter:
-        return Counter(name, meaning, ["query"], registry=self.registry)
+    def state(self, *, ok: bool) -> dict[str, Any]:
+        """The answer to a probe."""
+        return {
+            "ok": ok,
+            "reason": None if ok else self.unready_reason(),
+            "queries": self.queries(),
+            "foreign_decisions": self._foreign,
+            "quota_mirror": self._mirror,
+        }
 
-    def _gauge(self, name: str, meaning: str) -> Gauge:
-        return Gauge(name, meaning, ["query"], registry=self.registry)
+    def _gauge(self, name: str, meaning: str, *labels: str) -> Gauge:
+        return Gauge(name, meaning, labels, registry=self.registry)
 
 
 def health_server(health: JobHealth, port: int, address: str = "127.0.0.1") -> HttpServer:
     """The server of `/healthz`, `/readyz` (200 or 503, with the queries' states) and `/metrics`. Raises ListenError."""
 
     async def healthz(_: Request) -> Response:
-        return _state(health, ok=health.alive())
+        return answer(ok=health.alive())
 
     async def readyz(_: Request) -> Response:
-        return _state(health, ok=health.unready_reason() is None)
+        return answer(ok=health.unready_reason() is None)
+
+    def answer(*, ok: bool) -> Response:
+        return JSONResponse(health.state(ok=ok), 200 if ok else 503)
 
     def metrics(_: Request) -> Response:  # in a thread of its own: ranking clients takes tens of milliseconds
         return Response(generate_latest(health.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -201,14 +197,3 @@ def health_server(health: JobHealth, port: int, address: str = "127.0.0.1") -> H
     routes = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
     app = Starlette(routes=routes, exception_handlers={404: other})
     return HttpServer(app, address, port, max_connections=MAX_CONNECTIONS, cure=_CURE)
-
-
-def _state(health: JobHealth, *, ok: bool) -> Response:
-    answer = {
-        "ok": ok,
-        "reason": None if ok else health.unready_reason(),
-        "queries": health.queries(),
-        "foreign_decisions": health.foreign_decisions(),
-        "quota_mirror": health.mirror(),
-    }
-    return JSONResponse(answer, 200 if ok else 503)

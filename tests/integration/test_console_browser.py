@@ -1,4 +1,4 @@
-"""What the user of the console sees, in a real browser: search, sort, live news, the form, dark and light."""
+"""The console in a real browser: search, sort, live updates, the form, dark and light."""
 
 import json
 import re

@@ -17,7 +17,7 @@ Series = dict[tuple[str, ...], float]
 
 
 class Scraped:
-    """ClientMetrics with a clock of its own, and what Prometheus reads from it."""
+    """ClientMetrics with a clock of its own, read as Prometheus reads it."""
 
     def __init__(self, top: int = 20) -> None:
         self.now_ms = AT_MS
@@ -28,7 +28,7 @@ class Scraped:
     def charge(self, user: str = "alice", rate: float = 800.0, wait_ms: int = 0, **charge: Any) -> None:
         entity = {"user": user} | charge.pop("entity", {})
         decided = decision(self.now_ms, charge={"entity": entity, "rate": rate} | charge, wait_ms=wait_ms)
-        self.metrics.take(json.dumps(decided).encode())
+        self.metrics.on_record(json.dumps(decided).encode())
 
     def series(self, name: str, labels: tuple[str, ...] = ("user",)) -> Series:
         families = text_string_to_metric_families(generate_latest(self.registry).decode())
@@ -58,7 +58,7 @@ def test_a_quota_on_trial_and_one_of_a_partition_are_told_apart_by_labels() -> N
     }
 
 
-def test_only_the_nearest_to_their_limits_have_series_and_those_that_wait_come_first() -> None:
+def test_only_the_nearest_to_their_limits_have_series_and_throttled_ones_come_first() -> None:
     scraped = Scraped(top=3)
     for number in range(10):
         scraped.charge(f"user-{number}", rate=number * 100.0)
@@ -90,7 +90,7 @@ def test_a_client_that_sends_no_more_has_no_series_once_its_windows_are_over() -
     assert scraped.series("sluice_client_rate") == {}
 
 
-def test_a_wait_runs_down_from_scrape_to_scrape() -> None:
+def test_a_throttle_time_runs_down_from_scrape_to_scrape() -> None:
     scraped = Scraped()
     scraped.charge(rate=2_000.0, wait_ms=5_000)
     scraped.now_ms += 3_000
@@ -107,7 +107,7 @@ def test_a_client_without_a_limit_has_no_series_and_counts_in_the_sum() -> None:
     assert scraped.series("sluice_quota_rate", ("quota", "mode")) == {("producer_byte_rate", ""): 750.0}
 
 
-def test_clients_that_wait_are_counted_also_beyond_the_top() -> None:
+def test_throttled_clients_are_counted_also_beyond_the_top() -> None:
     scraped = Scraped(top=1)
     for user in ("alice", "bob", "carol"):
         scraped.charge(user, rate=2_000.0, wait_ms=1_000)
@@ -116,7 +116,7 @@ def test_clients_that_wait_are_counted_also_beyond_the_top() -> None:
 
 
 def test_scrapes_within_a_second_have_the_same_answer() -> None:
-    """Whoever may ask can ask often: the ranking of all counters is not made anew each time."""
+    """Frequent scrapes cost little: the counters are ranked once a second."""
     scraped = Scraped()
     scraped.charge(rate=500.0)
     first = scraped.series("sluice_client_rate")
@@ -170,7 +170,7 @@ def test_any_name_gives_a_label_that_can_be_written(name: str) -> None:
 def test_what_is_no_decision_changes_nothing() -> None:
     scraped = Scraped()
     for value in (None, b"", b"\xff", b"[]", b'{"user": "\\ud800"}', b'{"x": ' + b"[" * 100_000):
-        scraped.metrics.take(value)
+        scraped.metrics.on_record(value)
 
     assert scraped.series("sluice_client_rate") == {}
 

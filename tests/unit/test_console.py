@@ -1,4 +1,4 @@
-"""The console's pages over HTTP: what they show, who may see them, and that no name of an event can act on them."""
+"""The console's pages over HTTP: contents, access, and hostile names."""
 
 import http.client
 import json
@@ -119,7 +119,7 @@ class Structure(HTMLParser):
         self.texts.append(data)
 
 
-def test_the_page_of_clients_shows_usage_limit_remaining_level_and_wait() -> None:
+def test_the_page_of_clients_shows_usage_limit_remaining_level_and_throttle_time() -> None:
     with serving(facts_of(decision(now_ms(), wait_ms=90_000))) as get:
         page = get("/")
     assert page.status == 200
@@ -187,7 +187,7 @@ def test_without_tenants_an_address_with_one_shows_all_clients() -> None:
     assert "Tenant" not in page
 
 
-def test_records_that_were_passed_over_are_shown() -> None:
+def test_skipped_records_are_shown() -> None:
     facts = facts_of(decision(now_ms()))
     with serving(facts) as get:
         assert "passed over" not in get("/overview").text
@@ -223,7 +223,7 @@ def test_the_state_of_the_page_survives_its_own_address(parameters: dict[str, st
     assert again.address(page=again.page) == query.address(page=query.page)
 
 
-def test_a_client_has_its_charts_waits_with_reasons_and_quotas() -> None:
+def test_a_client_has_its_charts_throttled_requests_with_reasons_and_quotas() -> None:
     entry = QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 1000.0)
     with serving(facts_of(decision(now_ms(), wait_ms=5_000), entries=(entry,))) as get:
         page = get("/client?user=alice")
@@ -239,7 +239,7 @@ def test_a_request_is_explained_by_its_charges_limits_and_version() -> None:
     assert "under version 3" in page.text
 
 
-def test_a_request_that_nobody_knows_is_said_to_be_unknown() -> None:
+def test_an_unknown_request_is_named() -> None:
     with serving(facts_of()) as get:
         page = get("/request?id=requests-0-99")
     assert page.status == 200
@@ -275,7 +275,7 @@ def test_the_overview_counts_decisions_dead_letters_and_gateways() -> None:
         assert shown in page.text
 
 
-def test_what_a_request_would_wait_is_asked_without_a_charge() -> None:
+def test_the_throttle_time_of_a_request_is_asked_without_a_charge() -> None:
     entry = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1000.0)
     facts = facts_of(decision(now_ms()), entries=(entry,))
     with serving(facts) as get:
@@ -289,7 +289,7 @@ def test_what_a_request_would_wait_is_asked_without_a_charge() -> None:
 
 
 @pytest.mark.parametrize("kind", [QuotaKind.REQUEST_PERCENTAGE, QuotaKind.CONTROLLER_MUTATION_RATE])
-def test_under_the_smallest_limit_the_longest_wait_is_shown(kind: QuotaKind) -> None:
+def test_under_the_smallest_limit_the_longest_throttle_time_is_shown(kind: QuotaKind) -> None:
     entry = QuotaEntry(QuotaEntity(user="alice"), kind, 5e-324)
     charge = {"quota": kind, "entity": {"user": "alice"}, "limit": 5e-324, "rate": 1.0, "tokens": 1.0}
     with serving(facts_of(decision(now_ms(), charges=[charge]), entries=(entry,))) as get:
@@ -303,7 +303,7 @@ def test_under_the_smallest_limit_the_longest_wait_is_shown(kind: QuotaKind) -> 
     st.integers(0, 50_000),
     st.integers(1, 5_000),
 )
-def test_the_wait_that_kafka_computes_lies_within_the_bounds(
+def test_the_throttle_time_that_kafka_computes_lies_within_the_bounds(
     steps: list[tuple[int, int]], amount: int, limit: int
 ) -> None:
     window, rate, now = Window(samples=11, window_ms=1000), SampledRate(), 1_000_000
@@ -432,7 +432,7 @@ def test_a_request_to_another_host_name_is_refused() -> None:
         assert get("/", Host="[::1]:8089").status == 200
 
 
-def test_connections_that_say_nothing_shut_nobody_out() -> None:
+def test_idle_connections_keep_no_request_out() -> None:
     server = console_server(facts_of(decision(now_ms())), ConsoleOptions(port=0))
     server.start()
     port = server.port

@@ -1,4 +1,4 @@
-"""What the console makes of the answers at the job's health port."""
+"""Answers at the job's health port, as the console takes them."""
 
 import socket
 from collections.abc import Iterator

@@ -93,7 +93,7 @@ def test_a_job_is_ready_while_requests_are_decided(server: HttpServer, health: J
 
 
 def test_readyz_says_why_the_job_isnt_ready(server: HttpServer, health: JobHealth) -> None:
-    """What it waits for at the start, that it stops, or what is the matter with the query it needs."""
+    """The reason is the phase of the start or stop, or the state of the required query."""
     reasons = []
     for phase, queries in (
         ("waiting for the broker", {}),
@@ -117,7 +117,7 @@ def test_readyz_says_why_the_job_isnt_ready(server: HttpServer, health: JobHealt
 def test_a_job_that_takes_long_to_stop_is_alive(
     server: HttpServer, health: JobHealth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody must kill it in its last micro-batch."""
+    """It must not be killed in its last micro-batch."""
     health.heartbeat({"enforce": RUNNING}, 1)
     monkeypatch.setattr("sluice.streaming.runtime.health._MAX_HEARTBEAT_AGE_S", 0.0)
 
@@ -289,7 +289,7 @@ def test_an_ipv6_address_is_an_address(health: JobHealth) -> None:
 def test_a_caller_that_sends_byte_by_byte_is_cut_off(
     health: JobHealth, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever reaches the port can't hold a thread, and doesn't make the job write tracebacks."""
+    """A slow caller can't hold a connection, and doesn't make the job write tracebacks."""
     monkeypatch.setattr("sluice.insight.read_deadline.READ_TIMEOUT_S", 0.3)
     server = health_server(health, 0)
     server.start()

@@ -169,7 +169,7 @@ def test_records_that_hold_no_decision_are_counted_and_change_nothing() -> None:
 
 
 def test_a_forged_verdict_is_no_decision() -> None:
-    """Whoever may write to the topic could fill the memory with verdicts otherwise."""
+    """Otherwise a writer to the topic could fill the memory with verdicts."""
     model = LiveModel()
     model.take(json.dumps(decision() | {"verdict": "x" * 1_000}).encode(), AT_MS)
 

@@ -70,7 +70,7 @@ def published() -> dict[str, set[str]]:
     health.heartbeat({"enforce": QueryState(RunState.RUNNING)}, 1)
     health.report_mirror(None, 0)
     clients = ClientMetrics(QuotaSettings(), 20, lambda: AT_MS)
-    clients.take(json.dumps(decision()).encode())
+    clients.on_record(json.dumps(decision()).encode())
     health.registry.register(clients)
     of_gateway = CollectorRegistry()
     with BusyGateway({"bootstrap.servers": "127.0.0.1:1"}, GatewayOptions(name="g", close_timeout_s=0)) as gateway:

@@ -12,7 +12,7 @@ from scripts.testbed.job import wait_until
 
 
 def answers(url: str) -> bool:
-    """Whether the page of clients is there."""
+    """True if the page of clients is there."""
     address = urlsplit(url)
     connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=10)
     try:
