@@ -15,11 +15,12 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from sluice.insight.console.filters import FILTERS
 from sluice.insight.console.pages import PAGES, Facts
-from sluice.insight.console.security import LOOPBACK_HOSTS, Guard, cookie_name, cookie_of, is_token
+from sluice.insight.console.security import Guard, cookie_name, cookie_of, is_token
 from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.kinds import QuotaKind
 
@@ -37,18 +38,15 @@ MAX_THREADS = 2
 MAX_FORM_BYTES = 4096
 
 _FOLDER = Path(__file__).parent
-_ASSETS = {"console.css": "text/css", "console.js": "text/javascript"}
 
-NowMs = Callable[[], int]
 Given = dict[str, str]
 
 
 class Pages:
     """Renders whole pages, and the parts of them that server-sent events renew."""
 
-    def __init__(self, facts: Facts, now_ms: NowMs = now_ms) -> None:
+    def __init__(self, facts: Facts) -> None:
         self._facts = facts
-        self._now_ms = now_ms
         self._lock = Lock()
         self._environment = Environment(
             loader=FileSystemLoader(_FOLDER / "templates"),
@@ -82,11 +80,11 @@ class Pages:
 
     def _values(self, name: str, given: Mapping[str, str]) -> dict[str, Any]:
         path, title, context = PAGES[name]
-        facts, now_ms = self._facts, self._now_ms()
+        facts, at_ms = self._facts, now_ms()
         with self._lock:  # one page at a time: two would only share the interpreter
-            made = context(facts, given, now_ms)
+            made = context(facts, given, at_ms)
         troubles = [f"topic {feed.topic}: {feed.trouble.line}" for feed in facts.feeds if feed.trouble.line]
-        return made | {"facts": facts, "now_ms": now_ms, "title": title, "path": path, "troubles": troubles}
+        return made | {"facts": facts, "now_ms": at_ms, "title": title, "path": path, "troubles": troubles}
 
 
 class Endpoints:
@@ -133,13 +131,6 @@ class Endpoints:
         answer.set_cookie(cookie_name(self._token), cookie_of(self._token), httponly=True, samesite="strict")
         return answer
 
-    async def asset(self, request: Request) -> Response:
-        """The style sheet or the script."""
-        name = request.path_params["name"]
-        if name not in _ASSETS:
-            return PlainTextResponse("no such file\n", 404)
-        return Response((_FOLDER / "assets" / name).read_bytes(), media_type=_ASSETS[name])
-
     async def _counted(self, name: str, given: Given) -> AsyncIterator[bytes]:
         self._streams += 1
         try:
@@ -169,21 +160,15 @@ class Endpoints:
         return await anyio.to_thread.run_sync(work, *arguments, limiter=self._threads)
 
 
-def create_app(
-    facts: Facts,
-    token: str | None = None,
-    closing: Event | None = None,
-    hosts: Sequence[str] = LOOPBACK_HOSTS,
-    now_ms: NowMs = now_ms,
-) -> Starlette:
+def create_app(facts: Facts, token: str | None, closing: Event, hosts: Sequence[str]) -> Starlette:
     """The application. Without a token it only answers requests to `hosts`."""
-    endpoints = Endpoints(Pages(facts, now_ms), token, closing or Event())
+    endpoints = Endpoints(Pages(facts), token, closing)
     return Starlette(
         routes=[
             *(Route(path, endpoints.page(name)) for name, (path, _, _) in PAGES.items()),
             Route("/events", endpoints.events),
             Route("/login", endpoints.login, methods=["GET", "POST"]),
-            Route("/assets/{name}", endpoints.asset),
+            Mount("/assets", StaticFiles(directory=_FOLDER / "assets")),
         ],
         middleware=[Middleware(Guard, token=token, hosts=hosts)],
     )

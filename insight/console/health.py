@@ -13,7 +13,7 @@ MOST_BYTES = 1024 * 1024
 STOP_S = 0.5
 
 
-class JobHealth:
+class JobProbe:
     """The last answer of the job's `/readyz`, or the `trouble` with it. Without an address nothing is asked."""
 
     def __init__(self, address: str | None) -> None:

@@ -3,16 +3,15 @@
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from sluice.insight.console.check import APIS, Asked, answers
 from sluice.insight.console.clients import ClientsQuery, row_of, select
 from sluice.insight.console.filters import LONGEST_IN_ADDRESS, digest_of, entity_text
-from sluice.insight.console.health import JobHealth
+from sluice.insight.console.health import JobProbe
 from sluice.insight.console.tables import Tables, WeekMinutes
 from sluice.insight.errors import QueryError
 from sluice.insight.feed import TopicFeed
@@ -21,6 +20,7 @@ from sluice.insight.live import CounterKey, CounterState, Decision, LiveModel
 from sluice.insight.reports.tenants import Tenants
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
+from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, QuotaKind, QuotaSettings
 from sluice.state.quotas.limits import LimitsView
 from sluice.state.quotas.resolution import PRECEDENCE_LEVELS, Part, PrecedenceLevel, Resolution
@@ -78,9 +78,8 @@ class Facts:
     dead_letters: DeadLetters
     week: WeekMinutes
     tables: Tables
-    health: JobHealth
+    health: JobProbe
     settings: QuotaSettings
-    decisions_topic: str
     feeds: Sequence[TopicFeed]
     tenants: Tenants | None = None
 
@@ -108,39 +107,36 @@ def client(facts: Facts, given: Given, now_ms: int) -> Context:
     }
 
 
-class QuotaRow(NamedTuple):
-    """A quota as it is set: one row for each entity, also for a default or a user with a client-id."""
+@dataclass(slots=True)
+class QuotaRow:
+    """A quota as it is set, and the usage of its counters; `highest` is the greatest share of the limit."""
 
-    entity: str
-    kind: QuotaKind
-    shadow: bool
-    limit: float
-    counters: int
-    highest: float | None
-    throttled: int
+    entry: QuotaEntry
+    counters: int = 0
+    throttled: int = 0
+    highest: float | None = None
 
 
 def quotas(facts: Facts, _given: Given, now_ms: int) -> Context:
     """The page of quotas: each as it is set, with the usage of its counters."""
     model = facts.model
-    used: dict[tuple[str, QuotaKind, bool], list[float]] = {}
+    entries = list(facts.limits.entries.values())
+    rows: dict[tuple[QuotaEntity | None, QuotaKind, bool], QuotaRow] = {
+        (entry.entity, entry.kind, entry.shadow): QuotaRow(entry) for entry in entries
+    }
     with model.lock:
         charged = model.counters()
         for counter, share in zip(charged, model.usage.shares(charged, now_ms), strict=True):
-            entity = _quota_entity(counter)
-            if entity is None:
-                continue
-            found = used.setdefault((entity, counter.key.kind, counter.key.shadow), [0, 0.0, 0])
-            found[0] += 1
-            found[1] = max(found[1], share)  # not for NaN, which is greater than nothing
-            found[2] += counter.until_ms > now_ms
-    rows = []
-    for entry in list(facts.limits.entries.values()):
-        entity = entity_text(entry.entity)
-        counters, highest, throttled = used.get((entity, entry.kind, entry.shadow), (0, None, 0))
-        rows.append(QuotaRow(entity, entry.kind, entry.shadow, entry.value, int(counters), highest, int(throttled)))
-    rows.sort(key=lambda row: (-(row.highest or 0.0), row.entity, row.kind, row.shadow))
-    return {"rows": rows[:MOST_QUOTAS], "known": len(rows)}
+            row = rows.get((_quota_entity(counter), counter.key.kind, counter.key.shadow))
+            if row is not None:
+                row.counters += 1
+                row.throttled += counter.until_ms > now_ms
+                row.highest = max(row.highest or 0.0, share)  # not NaN, which is greater than nothing
+    ordered = sorted(
+        rows.values(),
+        key=lambda row: (-(row.highest or 0.0), entity_text(row.entry.entity), row.entry.kind, row.entry.shadow),
+    )
+    return {"rows": ordered[:MOST_QUOTAS], "known": len(rows)}
 
 
 def overview(facts: Facts, _given: Given, now_ms: int) -> Context:
@@ -186,27 +182,19 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
-def _quota_entity(counter: CounterState) -> str | None:
-    """The entity of the quota that gave the counter's limit, in the words of `entity_text`."""
+def _quota_entity(counter: CounterState) -> QuotaEntity | None:
+    """The entity of the quota that gave the counter's limit."""
     key = counter.key
     if key.topic is not None:
         own = counter.matched == PrecedenceLevel.TOPIC
-        return entity_text(QuotaEntity(topic=key.topic if own else DEFAULT)) if counter.limit is not None else None
-    parts = PRECEDENCE_LEVELS.get(counter.matched)  # type: ignore[call-overload] # a PrecedenceLevel is the string that decisions have
+        return QuotaEntity(topic=key.topic if own else DEFAULT) if counter.limit is not None else None
+    parts = PRECEDENCE_LEVELS.get(counter.matched)  # type: ignore[call-overload] # a level is the string of decisions
     if parts is None:
         return None
-    if Part.OWN not in parts:
-        return _default_words(parts)
     pairs = zip(parts, (key.user, key.client_id), strict=True)
-    user, client_id = (name if part is Part.OWN else DEFAULT if part is Part.DEFAULT else None for part, name in pairs)
-    return entity_text(QuotaEntity(user, client_id))
-
-
-@lru_cache
-def _default_words(parts: tuple[Part, Part]) -> str:
-    """The words of a quota on default entities, which most counters may share."""
-    user, client_id = (DEFAULT if part is Part.DEFAULT else None for part in parts)
-    return entity_text(QuotaEntity(user, client_id))
+    return QuotaEntity(
+        *(name if part is Part.OWN else DEFAULT if part is Part.DEFAULT else None for part, name in pairs)
+    )
 
 
 def _counters_of(model: LiveModel, given: Given) -> list[CounterState]:

@@ -10,7 +10,7 @@ from threading import Event
 from typing import Any
 
 from sluice.insight.console.app import create_app
-from sluice.insight.console.health import JobHealth
+from sluice.insight.console.health import JobProbe
 from sluice.insight.console.pages import DeadLetters, Facts
 from sluice.insight.console.security import LOOPBACK_HOSTS
 from sluice.insight.console.tables import Tables, WeekMinutes
@@ -104,7 +104,7 @@ def reading(sources: Sources, options: ConsoleOptions) -> Iterator[Facts]:
     model = LiveModel(sources.quota, Bounds(counters=options.max_clients))
     limits, dead_letters = LimitsView(), DeadLetters()
     tables = Tables(sources.tables, sources.storage_options)
-    week, health = WeekMinutes(tables), JobHealth(sources.health)
+    week, health = WeekMinutes(tables), JobProbe(sources.health)
     topics = sources.topics
 
     def take_limits(records: Any) -> None:
@@ -141,7 +141,6 @@ def reading(sources: Sources, options: ConsoleOptions) -> Iterator[Facts]:
             tables,
             health,
             sources.quota,
-            topics.decisions,
             feeds,
             sources.tenants,
         )

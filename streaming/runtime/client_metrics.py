@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from heapq import nlargest
 from threading import Lock
 
@@ -28,6 +28,15 @@ _COLLECT_MS = 1_000
 """Scrapes within this time get the same answer: ranking all counters takes tens of milliseconds."""
 
 _DIGEST_DIGITS = 8
+
+_GAUGES = (
+    ("sluice_client_limit", "Limit of the counter, in its quota's unit", LABELS),
+    ("sluice_client_rate", "Rate of the counter, in its quota's unit", LABELS),
+    ("sluice_client_remaining", "Rest of the limit; of a controller quota, its tokens", LABELS),
+    ("sluice_client_wait_seconds", "Rest of the counter's throttle time", LABELS),
+    ("sluice_quota_rate", "Sum of the rates of a quota's counters", ("quota", "mode")),
+    ("sluice_quota_waiting_counters", "Counters of a quota whose clients are throttled", ("quota", "mode")),
+)
 
 
 class ClientMetrics(Collector):
@@ -59,36 +68,33 @@ class ClientMetrics(Collector):
 
     def describe(self) -> Iterator[Metric]:
         """The metrics without values."""
-        yield from _Gauges().families
+        yield from _gauges().values()
 
     def _measure(self, now_ms: int) -> list[Metric]:
-        gauges = _Gauges()
+        gauges = _gauges()
         with self._model.lock:
             counters = self._model.counters()
-            nearest = nlargest(self._top, counters, key=lambda counter: self._nearness(counter, now_ms))
-            for counter in nearest:
-                if self._nearness(counter, now_ms) > (False, 0.0):
-                    self._add(gauges, counter, now_ms)
+            self._add_nearest(gauges, counters, now_ms)
             self._add_sums(gauges, counters, now_ms)
-        return gauges.families
+        return list(gauges.values())
+
+    def _add_nearest(self, gauges: Mapping[str, GaugeMetricFamily], counters: list[CounterState], now_ms: int) -> None:
+        usage, series = self._model.usage, dict[tuple[str, ...], CounterState]()
+        for counter in nlargest(self._top, counters, key=lambda counter: self._nearness(counter, now_ms)):
+            if self._nearness(counter, now_ms) > (False, 0.0):
+                series.setdefault(client_labels(counter.key), counter)  # a forged name may have the labels of another
+        for labels, counter in series.items():
+            gauges["sluice_client_limit"].add_metric(labels, counter.limit or 0.0)
+            gauges["sluice_client_rate"].add_metric(labels, usage.rate(counter, now_ms) or 0.0)
+            gauges["sluice_client_remaining"].add_metric(labels, usage.remaining(counter, now_ms) or 0.0)
+            gauges["sluice_client_wait_seconds"].add_metric(labels, counter.wait_ms(now_ms) / 1000)
 
     def _nearness(self, counter: CounterState, now_ms: int) -> tuple[bool, float]:
         """The order: throttled counters first, then by share of the limit; a counter without limit is last."""
         share = self._model.usage.share(counter, now_ms)
         return (False, 0.0) if share is None else (counter.wait_ms(now_ms) > 0, share)
 
-    def _add(self, gauges: "_Gauges", counter: CounterState, now_ms: int) -> None:
-        labels = client_labels(counter.key)
-        if labels in gauges.seen:  # a forged name: Prometheus takes no series twice
-            return
-        gauges.seen.add(labels)
-        usage = self._model.usage
-        gauges.limit.add_metric(labels, counter.limit or 0.0)
-        gauges.rate.add_metric(labels, usage.rate(counter, now_ms) or 0.0)
-        gauges.remaining.add_metric(labels, usage.remaining(counter, now_ms) or 0.0)
-        gauges.wait.add_metric(labels, counter.wait_ms(now_ms) / 1000)
-
-    def _add_sums(self, gauges: "_Gauges", counters: list[CounterState], now_ms: int) -> None:
+    def _add_sums(self, gauges: Mapping[str, GaugeMetricFamily], counters: list[CounterState], now_ms: int) -> None:
         rates: dict[tuple[str, str], float] = defaultdict(float)
         throttled: dict[tuple[str, str], int] = defaultdict(int)
         for counter in counters:
@@ -96,35 +102,12 @@ class ClientMetrics(Collector):
             rates[labels] += self._model.usage.rate(counter, now_ms) or 0.0
             throttled[labels] += counter.wait_ms(now_ms) > 0
         for labels, rate in rates.items():
-            gauges.quota_rate.add_metric(labels, rate)
-            gauges.throttled.add_metric(labels, throttled[labels])
+            gauges["sluice_quota_rate"].add_metric(labels, rate)
+            gauges["sluice_quota_waiting_counters"].add_metric(labels, throttled[labels])
 
 
-class _Gauges:
-    """The metrics of one scrape."""
-
-    def __init__(self) -> None:
-        self.limit = GaugeMetricFamily(
-            "sluice_client_limit", "Limit of the counter, in its quota's unit", labels=LABELS
-        )
-        self.rate = GaugeMetricFamily("sluice_client_rate", "Rate of the counter, in its quota's unit", labels=LABELS)
-        self.remaining = GaugeMetricFamily(
-            "sluice_client_remaining", "Rest of the limit; of a controller quota, its tokens", labels=LABELS
-        )
-        self.wait = GaugeMetricFamily(
-            "sluice_client_wait_seconds", "Rest of the counter's throttle time", labels=LABELS
-        )
-        self.quota_rate = GaugeMetricFamily(
-            "sluice_quota_rate", "Sum of the rates of a quota's counters", labels=("quota", "mode")
-        )
-        self.throttled = GaugeMetricFamily(
-            "sluice_quota_waiting_counters", "Counters of a quota whose clients are throttled", labels=("quota", "mode")
-        )
-        self.seen: set[tuple[str, ...]] = set()
-
-    @property
-    def families(self) -> list[Metric]:
-        return [self.limit, self.rate, self.remaining, self.wait, self.quota_rate, self.throttled]
+def _gauges() -> dict[str, GaugeMetricFamily]:
+    return {name: GaugeMetricFamily(name, meaning, labels=labels) for name, meaning, labels in _GAUGES}
 
 
 def client_labels(key: CounterKey) -> tuple[str, ...]:

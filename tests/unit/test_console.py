@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from sluice.insight.console.check import rate_wait_ms
 from sluice.insight.console.clients import ClientsQuery
-from sluice.insight.console.health import JobHealth
+from sluice.insight.console.health import JobProbe
 from sluice.insight.console.pages import DeadLetters, Facts
 from sluice.insight.console.security import cookie_name
 from sluice.insight.console.server import MAX_CONNECTIONS, ConsoleOptions, check_address, console_server, token_of
@@ -63,10 +63,8 @@ def facts_of(*decisions: dict[str, Any], entries: tuple[QuotaEntry, ...] = ()) -
     limits.take(VERSION_KEY, version_end(4, len(entries)))
     tables = Tables({"decisions": "/nonexistent/decisions", "quotas": "/nonexistent/quotas"}, {})
     feed = TopicFeed({}, "quota-decisions", lambda _: None)
-    health = JobHealth(None)
-    return Facts(
-        model, limits, DeadLetters(), WeekMinutes(tables), tables, health, QuotaSettings(), "quota-decisions", [feed]
-    )
+    health = JobProbe(None)
+    return Facts(model, limits, DeadLetters(), WeekMinutes(tables), tables, health, QuotaSettings(), [feed])
 
 
 class Answered:

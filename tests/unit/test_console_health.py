@@ -7,7 +7,7 @@ from threading import Thread
 
 import pytest
 
-from sluice.insight.console.health import JobHealth
+from sluice.insight.console.health import JobProbe
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def answering(answer: bytes) -> Iterator[int]:
 def test_what_is_no_answer_of_a_job_replaces_the_last_answer(answer: bytes) -> None:
     """Else the page would show a job that was well before another process took its port."""
     with answering(answer) as port:
-        health = JobHealth(f"http://127.0.0.1:{port}")
+        health = JobProbe(f"http://127.0.0.1:{port}")
         health.answer = {"status": "ok"}
         health.ask()
 
