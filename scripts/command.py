@@ -1,11 +1,11 @@
-"""What all commands in `scripts` share: parsing, exit codes, the error line and signals."""
+"""Common parts of the commands in `scripts`: parsing, exit codes, the error line and signals."""
 
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from threading import Event
 from types import FrameType
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import typer
 from kafka.errors import KafkaError
@@ -24,21 +24,30 @@ OptionsT = TypeVar("OptionsT")
 def run_command(
     name: str, options: type[OptionsT], run: Callable[[OptionsT], int], arguments: Sequence[str] | None = None
 ) -> int:
-    """Parse a command line and return the exit code of `run`, or of its error, which becomes one line on stderr.
+    """Parse a command line and return the exit code of `run`, or of its error, as `run_app` does.
 
     `options` is a dataclass: its fields are annotated as Typer's parameters are, and its docstring is the help text.
-    `arguments` are those of the process unless given. Exit codes: 1 failed, 2 bad usage or settings, 130 interrupted.
     """
-    app = typer.Typer(
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"max_content_width": 120},
-    )
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command()(options)
+    return run_app(name, app, arguments, lambda parsed: run(parsed) if isinstance(parsed, options) else 0)
+
+
+def run_app(
+    name: str,
+    app: typer.Typer,
+    arguments: Sequence[str] | None = None,
+    code: Callable[[Any], int] = lambda code: int(code or 0),  # --help parses to an exit code too
+) -> int:
+    """Run a command line; return the exit code that `code` makes of its result, or that of its error.
+
+    An error becomes one line on standard error. `arguments` are those of the process unless given. Exit codes: 1
+    failed, 2 bad usage or settings, 130 interrupted.
+    """
+    app.info.context_settings = {"max_content_width": 120}
+    app.pretty_exceptions_enable = False
     try:
-        parsed = app(args=arguments, prog_name=name, standalone_mode=False)
-        return run(parsed) if isinstance(parsed, options) else 0  # --help parses to an exit code
+        return code(app(args=arguments, prog_name=name, standalone_mode=False))
     except TyperException as error:
         print_error(name, error.format_message())
         return error.exit_code
@@ -59,7 +68,7 @@ def print_error(name: str, error: object) -> None:
 
 
 def stop_on_signals() -> Event:
-    """An event that Ctrl-C or SIGTERM sets; a second signal ends the process immediately."""
+    """Event that Ctrl-C or SIGTERM sets; a second signal ends the process immediately."""
     stop = Event()
 
     def set_stop(number: int, _: FrameType | None) -> None:

@@ -38,10 +38,10 @@ Outcomes = dict[Tags, list[Outcome]]
 
 
 class Decider:
-    """The counters of all requests decided so far, under one set of quotas."""
+    """The counters of all requests decided so far, under `quotas`, which may be replaced."""
 
     def __init__(self, quotas: Quotas, settings: QuotaSettings, idle_expiry_ms: int) -> None:
-        self._quotas = quotas
+        self.quotas = quotas
         self._settings = settings
         self._idle_expiry_ms = idle_expiry_ms
         self._counters: dict[Tags, EntityCounters] = {}
@@ -61,7 +61,7 @@ class Decider:
         """Make the charges of the request that have a limit."""
         if now_ms >= self._forget_at_ms:
             self._forget(now_ms)
-        charges = plan_limited(request, self._quotas, self._settings)
+        charges = plan_limited(request, self.quotas, self._settings)
         return {
             tags: self._counter(tags).charge_request(of_counter, now_ms, self._settings)
             for tags, of_counter in _by_counter(charges).items()
@@ -71,7 +71,7 @@ class Decider:
         """The decision on these outcomes, without fields that repeat or report."""
         topics = [mutation.topic for mutation in request.mutations] if request.api in MUTATION_APIS else []
         client = (request.user, request.client_id, request.api)
-        head = RequestHead("", "", *client, None, topics, request.purgatory_ms, [], self._quotas.version, now_ms)
+        head = RequestHead("", "", *client, None, topics, request.purgatory_ms, [], self.quotas.version, now_ms)
         partials = [partial_decision(charged, tags) for tags, charged in outcomes.items()]
         return combine(head, now_ms, partials, self._settings)
 

@@ -1,4 +1,4 @@
-"""The baseline: a stateless Spark copy that moves as much data as the enforce query and decides nothing."""
+"""Baseline of the bench: a stateless Spark copy that moves as much data as the enforce query and decides nothing."""
 
 import os
 from dataclasses import replace
@@ -20,7 +20,7 @@ _EVENT_SCHEMA = (
     "topic_partitions array<struct<topic: string, partition: int, bytes: long>>, "
     "mutations array<struct<topic: string, partitions: long>>"
 )
-"""The request event as docs/request.schema.json defines it."""
+"""Request event as docs/request.schema.json defines it."""
 
 _PLAIN_CLIENTS = {
     "max.poll.records": "500",
@@ -31,10 +31,7 @@ _PLAIN_CLIENTS = {
 
 
 def start_stock_session(settings: Settings) -> SparkSession:
-    """A session as Spark's users start it, with its Kafka connector; all else is Spark's default.
-
-    But for the addresses: nothing listens beyond this machine.
-    """
+    """A session as Spark's users start it, with its Kafka connector and Spark's defaults, but only on loopback."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     find_java()
     builder = SparkSession.builder.appName("copy").master(settings.spark["spark.master"])

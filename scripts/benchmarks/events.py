@@ -1,17 +1,11 @@
-"""The request events of the benchmarks: by number of charges per request, and by distribution of users."""
+"""Request events of the bench, by number of charges per request."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-
-Users = NDArray[np.int64]
-"""The number of the user who sends each event, in order."""
 
 EVENTS_PER_S = 25_000
 """Rate of the timestamps in a backlog: about the number of events that the job decides in a second."""
@@ -45,10 +39,10 @@ class Load:
         )
         return f"user-{user}|app-{client}".encode(), value.encode()
 
-    def backlog(self, users: Users, end_ms: int) -> Iterator[tuple[bytes, bytes]]:
+    def backlog(self, users: Sequence[int], end_ms: int) -> Iterator[tuple[bytes, bytes]]:
         """Events of these users at an even pace; the timestamp of the last one is `end_ms`."""
         first_ms = end_ms - len(users) * 1000 // EVENTS_PER_S
-        for sequence, user in enumerate(users.tolist()):
+        for sequence, user in enumerate(users):
             yield self.event(sequence, user, first_ms + sequence * 1000 // EVENTS_PER_S)
 
 
@@ -86,30 +80,6 @@ FOUR_CHARGES = Load(
 LOADS = (ONE_CHARGE, TWO_CHARGES, FOUR_CHARGES)
 
 
-def spread(count: int, users: int, first: int = 0) -> Users:
-    """(count,) users in turn: each user occurs once before any occurs again. `first` events were sent before."""
-    chosen: Users = np.arange(first, first + count, dtype=np.int64) * _PRIME % users
-    return chosen
-
-
-def zipf(count: int, users: int, seed: int, exponent: float = 1.1) -> Users:
-    """(count,) users; the share of the k-th busiest is proportional to 1 / k**exponent."""
-    ends = np.cumsum(1.0 / np.arange(1, users + 1) ** exponent)
-    draws = np.random.default_rng(seed).random(count) * ends[-1]
-    chosen: Users = np.searchsorted(ends, draws).astype(np.int64)
-    return chosen
-
-
-def hot(count: int) -> Users:
-    """(count,) times the same user."""
-    return np.zeros(count, np.int64)
-
-
-def configured(load: Load, entities: int) -> Sequence[QuotaEntry]:
-    """The load's quotas, set on `entities` entities: the default and single users."""
-    named = (
-        QuotaEntry(QuotaEntity(user=f"user-{number}"), quota.kind, quota.value)
-        for number in range(entities - 1)
-        for quota in load.quotas
-    )
-    return [*load.quotas, *named]
+def spread(count: int, users: int) -> list[int]:
+    """The number of the user of each of `count` events: every user once before any again."""
+    return [number * _PRIME % users for number in range(count)]

@@ -4,144 +4,150 @@ import re
 import time
 from collections.abc import Iterator
 from itertools import product
-from threading import Thread
 
 import numpy as np
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 
-from scripts.benchmarks.events import ONE_CHARGE, spread
-from scripts.benchmarks.report import Figure, Findings, at_most
-from scripts.benchmarks.rig import BenchError, BenchmarkRig, Drivers, Scale, Setup, SparkDriver
-from scripts.benchmarks.throughput import copy_padding
+from scripts.benchmarks.events import ONE_CHARGE, Load, spread
+from scripts.benchmarks.report import Findings, at_most
+from scripts.benchmarks.rig import BenchError, BenchmarkRig, Driver, Record, Setup
+from scripts.benchmarks.scale import Scale
+from scripts.benchmarks.throughput import COPY, copy_padding
 from sluice.kafka_io.clock import now_ms
 
 _PERCENTILES = (50, 95, 99)
 _BAR = 2.0
 _BAR_PERCENTILES = (50, 99)
-_ENFORCE, _COPY = "enforce", "copy"
-_COPIES = (_COPY, "copy in the job's session")
-
+_COPIES = (COPY, "copy in the job's session")
 _WARM_S = 3.0  # of requests to a new query that don't count; all of them are answered before the measurement
-_ANSWER_S = 60.0
-_TICK_S = 0.002
-_SENT = re.compile(rb'"timestamp_ms":(\d+)')
+_ANSWER_S = 120.0
+_SENT = re.compile(rb'"timestamp_ms":(\d+),"user":"user-')
+
+_KNOWN_RATE_PER_S = 1000
+_FEW, _MANY = 10_000, 1_000_000
+_KNOWN_BARS = {50: 1.5, 99: 2.0}
+_KNOWN_WARM_S = 10.0
+_AUDIT_TRIGGER_S = 10
+"""Default of `audit.trigger_s`, which other setups of the bench do without."""
+
+Latencies = list[int]
+"""Milliseconds, one for each answered request."""
 
 
 def measure_latency(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
-    """(b) p50, p95 and p99 at steady rates, alternating between enforce and copies."""
+    """p50, p95 and p99 at steady rates, in turns for enforce and two copies."""
     for rate_per_s in scale.rates_per_s:
         found: dict[tuple[str, int], list[float]] = {}
         with rig.driver() as job, rig.driver() as stock:
             for run in range(scale.runs + 1):
-                name = f"latency-{rate_per_s}-{run}"
-                setup = rig.setup(name, f"{name}-requests", ONE_CHARGE.quotas)
-                if run == 0:
-                    job.session(setup)
-                    stock.session(setup, stock=True)
-                warm_s = scale.warm_s if run == 0 else _WARM_S
-                for query, latencies_ms in _queries(rig, scale, Drivers(job, stock), setup, rate_per_s, warm_s):
-                    if run == 0:
-                        continue
-                    for percentile in _PERCENTILES:
+                setup = rig.setup(f"latency-{rate_per_s}-{run}", f"latency-{rate_per_s}-{run}-requests", _QUOTAS)
+                if run == 0:  # which warms Java up
+                    job.session(setup.file)
+                    stock.session(setup.file, stock=True)
+                for query, driver, own in _queries(rig, setup, job, stock):
+                    with rig.reader(own.settings.topics.decisions) as reader:
+                        if query in _COPIES:
+                            padding_bytes = copy_padding(rig, setup, ONE_CHARGE)
+                            driver.start_copy(own.file, own.file.parent / "copy", padding_bytes, tuned=False)
+                        else:
+                            driver.start("enforce", own.file)
+                        answered(rig, scale, own, reader, rate_per_s, _WARM_S if run else scale.warm_s)
+                        latencies_ms = answered(rig, scale, own, reader, rate_per_s, scale.latency_s)
+                    driver.stop()
+                    for percentile in _PERCENTILES if run else ():
                         value = float(np.percentile(latencies_ms, percentile))
                         found.setdefault((query, percentile), []).append(value)
-        _report(findings, rate_per_s, found)
+        section = f"Latency at {rate_per_s} requests/s"
+        figures = {key: findings.add(section, f"{key[0]} p{key[1]}", "ms", values) for key, values in found.items()}
+        for copy, percentile in product(_COPIES, _PERCENTILES):
+            bar = at_most(_BAR) if copy == COPY and percentile in _BAR_PERCENTILES else None
+            name = f"enforce / {copy}, p{percentile} latency at {rate_per_s}/s"
+            findings.compare(name, figures["enforce", percentile], figures[copy, percentile], bar)
 
 
-def _queries(
-    rig: BenchmarkRig, scale: Scale, drivers: Drivers, setup: Setup, rate_per_s: int, warm_s: float
-) -> Iterator[tuple[str, list[int]]]:
-    """Each query and its latencies in ms; the copies come last, for their records are as large as the decisions."""
-    yield _ENFORCE, _run(rig, scale, drivers.job, setup, rate_per_s, warm_s, _ENFORCE)
-    padding_bytes = copy_padding(rig, setup, ONE_CHARGE)
-    for copy, driver in zip(_COPIES, (drivers.stock, drivers.job), strict=True):
-        copied = _with_new_requests(rig, setup, copy)
-        arguments = {"checkpoint": str(copied.file.parent / "copy"), "padding_bytes": padding_bytes}
-        yield copy, _run(rig, scale, driver, copied, rate_per_s, warm_s, "copy", **arguments)
+_QUOTAS = ONE_CHARGE.quotas
 
 
-def _run(
-    rig: BenchmarkRig,
-    scale: Scale,
-    driver: SparkDriver,
-    setup: Setup,
-    rate_per_s: int,
-    warm_s: float,
-    query: str,
-    **arguments: object,
-) -> list[int]:
-    """Latencies in ms of the requests that one query answered after its warm-up."""
-    reader = rig.reader(setup.settings.topics.decisions)
-    try:
-        driver.start(query, setup, **arguments)
-        answered(rig, scale, setup, reader, rate_per_s, warm_s)
-        latencies_ms = answered(rig, scale, setup, reader, rate_per_s, scale.latency_s)
-    finally:
-        reader.close()
-    driver.stop()
-    return latencies_ms
+def _queries(rig: BenchmarkRig, setup: Setup, job: Driver, stock: Driver) -> Iterator[tuple[str, Driver, Setup]]:
+    """The queries, their drivers and setups. The copies come last, for their records are as large as the decisions.
+
+    A copy has an empty requests topic of its own, so that it doesn't start with the other query's input.
+    """
+    yield "enforce", job, setup
+    for copy, driver in zip(_COPIES, (stock, job), strict=True):
+        name = f"{setup.file.parent.name}-{re.sub('[^a-z]+', '-', copy)}"
+        yield copy, driver, rig.setup(name, f"{name}-requests", topics={"decisions": setup.settings.topics.decisions})
 
 
 def answered(
-    rig: BenchmarkRig, scale: Scale, setup: Setup, reader: Consumer, rate_per_s: int, seconds: float
-) -> list[int]:
-    """Publish at the rate for some seconds and wait for every answer; returns the latencies in ms."""
+    rig: BenchmarkRig,
+    scale: Scale,
+    setup: Setup,
+    reader: Consumer,
+    rate_per_s: float,
+    seconds: float,
+    load: Load = ONE_CHARGE,
+    users: int | None = None,
+) -> Latencies:
+    """Publish requests of users in turn at the rate for some seconds, and wait for every answer.
+
+    Answers to others are left out: those whose user isn't `user-` and a number.
+    """
     events = int(seconds * rate_per_s)
-    sender = Thread(target=_send, args=(rig, scale, setup.settings.topics.requests, events, rate_per_s))
-    sender.start()
-    latencies_ms = _latencies_ms(reader, events, time.monotonic() + seconds + _ANSWER_S)
-    sender.join()
+    latencies_ms: Latencies = []
+    deadline_s = time.monotonic() + seconds + _ANSWER_S
+    with rig.sending(setup.settings.topics.requests, rate_per_s, _requests(load, spread(events, users or scale.users))):
+        while len(latencies_ms) < events:
+            if time.monotonic() > deadline_s:
+                missing = events - len(latencies_ms)
+                raise BenchError(f"{missing} of {events} requests weren't answered in {_ANSWER_S:.0f} s")
+            records = reader.consume(1000, timeout=0.01)
+            received_ms = now_ms()
+            sent = (match for record in records if (match := _SENT.search(record.value() or b"")))
+            latencies_ms += [received_ms - int(match[1]) for match in sent]
     return latencies_ms
 
 
-def _with_new_requests(rig: BenchmarkRig, setup: Setup, query: str) -> Setup:
-    """The same output topic with a new, empty input topic: the copy must not start with the other query's input."""
-    name = f"{setup.file.parent.name}-{re.sub('[^a-z]+', '-', query)}"
-    return rig.setup(name, f"{name}-requests", topics={"decisions": setup.settings.topics.decisions})
+def _requests(load: Load, users: list[int]) -> Iterator[Record]:
+    """Requests of these users, each with the time at which it is taken."""
+    for sequence, user in enumerate(users):
+        yield load.event(sequence, user, now_ms())
 
 
-def _send(rig: BenchmarkRig, scale: Scale, topic: str, events: int, rate_per_s: int) -> None:
-    """Publish each event when it is due, with the current time."""
-    producer = Producer({"bootstrap.servers": rig.servers, "linger.ms": 5})
-    users = spread(events, scale.users).tolist()
-    start, sent = time.monotonic(), 0
-    while sent < events:
-        due = min(events, int((time.monotonic() - start) * rate_per_s) + 1)
-        for sequence in range(sent, due):
-            key, value = ONE_CHARGE.event(sequence, users[sequence], now_ms())
-            producer.produce(topic, value, key)
-        sent = due
-        producer.poll(0)
-        time.sleep(_TICK_S)
-    producer.flush()
-
-
-def _latencies_ms(reader: Consumer, events: int, deadline: float) -> list[int]:
-    latencies_ms: list[int] = []
-    while len(latencies_ms) < events:
-        if time.monotonic() > deadline:
-            raise BenchError(f"{events - len(latencies_ms)} of {events} requests weren't answered in {_ANSWER_S:.0f} s")
-        records = reader.consume(1000, timeout=0.01)
-        received_ms = now_ms()
-        for record in records:
-            match = _SENT.search(record.value() or b"")
-            if match is None:
-                raise BenchError(f"an answer has no time: {record.value()!r:.200}")
-            latencies_ms.append(received_ms - int(match[1]))
-    return latencies_ms
-
-
-def _report(findings: Findings, rate_per_s: int, found: dict[tuple[str, int], list[float]]) -> None:
-    section = f"Latency at {rate_per_s} requests/s"
-    figures: dict[tuple[str, int], Figure] = {
-        (query, percentile): findings.add(section, f"{query} p{percentile}", "ms", values)
-        for (query, percentile), values in found.items()
+def measure_tracked(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
+    """p50 and p99 with few and with many tracked entities, in turns, with the audit query."""
+    few, many = scale.known_entities[0], scale.known_entities[-1]
+    found: dict[tuple[int, int], list[float]] = {}
+    with rig.driver() as driver:
+        jobs = {users: _filled_job(rig, scale, driver, users) for users in sorted({few, many})}
+        for run in range(scale.runs + 1):  # the first run warms Java up
+            for users, setup in jobs.items():
+                with rig.reader(setup.settings.topics.decisions) as reader:
+                    driver.start("enforce", setup.file, audited=True)
+                    answered(rig, scale, setup, reader, _KNOWN_RATE_PER_S, _KNOWN_WARM_S, users=users)
+                    latencies_ms = answered(rig, scale, setup, reader, _KNOWN_RATE_PER_S, scale.latency_s, users=users)
+                driver.stop()
+                for percentile in _KNOWN_BARS if run else ():
+                    found.setdefault((users, percentile), []).append(float(np.percentile(latencies_ms, percentile)))
+    section = f"Latency at {_KNOWN_RATE_PER_S} requests/s by tracked entities"
+    figures = {
+        key: findings.add(section, f"{key[0]} tracked, p{key[1]}", "ms", values) for key, values in found.items()
     }
-    for copy, percentile in product(_COPIES, _PERCENTILES):
-        has_bar = copy == _COPY and percentile in _BAR_PERCENTILES
-        findings.compare(
-            f"enforce / {copy}, p{percentile} latency at {rate_per_s}/s",
-            figures[_ENFORCE, percentile],
-            figures[copy, percentile],
-            at_most(_BAR) if has_bar else None,
-        )
+    for percentile, bound in _KNOWN_BARS.items():
+        bar = at_most(bound) if (few, many) == (_FEW, _MANY) else None
+        name = f"{many} / {few} tracked entities, p{percentile} latency at {_KNOWN_RATE_PER_S}/s"
+        findings.compare(name, figures[many, percentile], figures[few, percentile], bar)
+
+
+def _filled_job(rig: BenchmarkRig, scale: Scale, driver: Driver, users: int) -> Setup:
+    """A job that has decided one request of each of these users, with the decisions in its tables."""
+    name = f"tracked-{users}"
+    batch = {"max_offsets_per_trigger": scale.batch_events}
+    audit = {"trigger_s": _AUDIT_TRIGGER_S}
+    setup = rig.setup(name, f"{name}-requests", _QUOTAS, enforce=batch, audit=audit)
+    driver.session(setup.file)
+    rig.publish_backlog(setup.settings.topics.requests, ONE_CHARGE, spread(users, users))
+    for query in ("enforce", "audit"):
+        driver.start(query, setup.file)
+        driver.drain(users)
+    return setup

@@ -1,36 +1,47 @@
-"""Neighbours: how long others wait for their decisions while one user sends requests of many partitions."""
+"""Neighbours: others' latency beside a user with wide requests, and beside a client that invents names."""
 
-import re
 import statistics
-import time
 from collections.abc import Iterator
-from itertools import islice
-from threading import Thread
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import count, cycle, islice
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 
-from scripts.benchmarks.events import FOUR_CHARGES, ONE_CHARGE, Load, spread
+from scripts.benchmarks.events import FOUR_CHARGES
+from scripts.benchmarks.latency import Latencies, answered
 from scripts.benchmarks.report import Findings, at_most
-from scripts.benchmarks.rig import BenchError, BenchmarkRig, Record, Scale, Setup, SparkDriver
+from scripts.benchmarks.rig import BenchmarkRig, Driver, Record, Setup
+from scripts.benchmarks.scale import Scale
+from scripts.testbed.work_folder import folder_bytes
 from sluice.kafka_io.clock import now_ms
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
 
 PARTITIONS = 1_000
 """Topic-partitions of a wide request: the default of enforce.max_charges_per_event."""
 
-_WIDE_USER = "wide"
+FLOOD_PER_S = 5_000
+MAX_ENTITIES = 1_000_000
+"""Bound of the state during the flood of invented names, which reaches it after 200 s."""
+
 _BATCH = 100  # wide requests of a micro-batch while the capacity is measured
 _BATCHES = 4
 _OTHERS_PER_S = 100
 _WARM_S = 3.0
-_ANSWER_S = 120.0
-_TICK_S = 0.005
 _BAR = 2.0
-_SENT = re.compile(rb'"timestamp_ms":(\d+),"user":"user-')
+_KNOWN_NAMES = 10_000
+_FLOOD_WARM_S = 20.0
+_FLOOD_BAR = 1.5
+_FLOOD_S = 600
+_EVERY_CLIENT = (QuotaEntry(QuotaEntity(user=DEFAULT, client_id=DEFAULT), QuotaKind.CONTROLLER_MUTATION_RATE, 5.0),)
 
 
 def measure_neighbours(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
-    """(m) p99 of others' decisions, alone and beside wide requests at half of the measured capacity, in turns."""
+    """p99 of others' decisions, alone and beside wide requests at half of the measured capacity, in turns."""
     capacity: list[float] = []
     p99_ms: dict[bool, list[float]] = {False: [], True: []}
     with rig.driver() as driver:
@@ -49,77 +60,102 @@ def measure_neighbours(rig: BenchmarkRig, scale: Scale, findings: Findings) -> N
     findings.compare("others beside wide requests / alone, p99 latency", disturbed, alone, at_most(_BAR))
 
 
-def _capacity(rig: BenchmarkRig, driver: SparkDriver, run: int) -> float:
+def _capacity(rig: BenchmarkRig, driver: Driver, run: int) -> float:
     """Wide requests/s out of a backlog, the first micro-batch left out."""
     name = f"neighbours-{run}-capacity"
-    batch = {"max_offsets_per_trigger": _BATCH}
-    setup = rig.setup(name, f"{name}-requests", FOUR_CHARGES.quotas, enforce=batch)
+    setup = rig.setup(name, f"{name}-requests", FOUR_CHARGES.quotas, enforce={"max_offsets_per_trigger": _BATCH})
     if run == 0:
-        driver.session(setup)
+        driver.session(setup.file)
     rig.publish(setup.settings.topics.requests, islice(_wide_requests(), _BATCH * _BATCHES))
-    driver.start("enforce", setup)
+    driver.start("enforce", setup.file)
     batches = driver.drain(_BATCH * _BATCHES)["batches"][1:]
     speeds: list[float] = [batch["events"] * 1000.0 / batch["batch_ms"] for batch in batches]
     return statistics.median(speeds)
 
 
-def _others(rig: BenchmarkRig, scale: Scale, driver: SparkDriver, name: str, wide_per_s: float) -> list[int]:
-    """Latencies in ms of the others' requests, after a warm-up that has wide requests too."""
+def _others(rig: BenchmarkRig, scale: Scale, driver: Driver, name: str, wide_per_s: float) -> Latencies:
+    """Latencies of the others' requests, after a warm-up that has wide requests too."""
     setup = rig.setup(name, f"{name}-requests", FOUR_CHARGES.quotas)
-    reader = rig.reader(setup.settings.topics.decisions)
-    try:
-        driver.start("enforce", setup)
-        with rig.sending(setup.settings.topics.requests, wide_per_s, _wide_requests()):
-            others_answered(rig, scale, setup, reader, _WARM_S, _OTHERS_PER_S, FOUR_CHARGES)
-            latencies_ms = others_answered(rig, scale, setup, reader, scale.latency_s, _OTHERS_PER_S, FOUR_CHARGES)
-    finally:
-        reader.close()
+    requests = setup.settings.topics.requests
+    with rig.reader(setup.settings.topics.decisions) as reader:
+        driver.start("enforce", setup.file)
+        with rig.sending(requests, wide_per_s, _wide_requests()) if wide_per_s else nullcontext():
+            answered(rig, scale, setup, reader, _OTHERS_PER_S, _WARM_S, FOUR_CHARGES)
+            latencies_ms = answered(rig, scale, setup, reader, _OTHERS_PER_S, scale.latency_s, FOUR_CHARGES)
     driver.stop()
     return latencies_ms
-
-
-def others_answered(
-    rig: BenchmarkRig,
-    scale: Scale,
-    setup: Setup,
-    reader: Consumer,
-    seconds: float,
-    per_s: int,
-    load: Load = ONE_CHARGE,
-) -> list[int]:
-    """Publish the others' requests for some seconds and wait for every answer; returns the latencies in ms."""
-    count = int(seconds * per_s)
-    sender = Thread(target=_send_others, args=(rig, scale, setup.settings.topics.requests, count, per_s, load))
-    sender.start()
-    latencies_ms: list[int] = []
-    deadline_s = time.monotonic() + seconds + _ANSWER_S
-    while len(latencies_ms) < count:
-        if time.monotonic() > deadline_s:
-            raise BenchError(f"{count - len(latencies_ms)} of {count} requests weren't answered in {_ANSWER_S:.0f} s")
-        records = reader.consume(1000, timeout=0.01)
-        received_ms = now_ms()
-        sent = (match for record in records if (match := _SENT.search(record.value() or b"")))
-        latencies_ms += [received_ms - int(match[1]) for match in sent]
-    sender.join()
-    return latencies_ms
-
-
-def _send_others(rig: BenchmarkRig, scale: Scale, topic: str, count: int, per_s: int, load: Load) -> None:
-    producer = Producer({"bootstrap.servers": rig.servers, "linger.ms": 5})
-    users = spread(count, scale.users).tolist()
-    start_s = time.monotonic()
-    for sequence, user in enumerate(users):
-        while sequence > (time.monotonic() - start_s) * per_s:
-            time.sleep(_TICK_S)
-        key, value = load.event(sequence, user, now_ms())
-        producer.produce(topic, value, key)
-        producer.poll(0)
-    producer.flush()
 
 
 def _wide_requests() -> Iterator[Record]:
     """Requests of many partitions without end, all of one user and of the same partitions, each sent now."""
     touched = ",".join(f'{{"topic":"wide","partition":{number},"bytes":10}}' for number in range(PARTITIONS))
     while True:
-        value = f'{{"api":"Produce","timestamp_ms":{now_ms()},"user":"{_WIDE_USER}","topic_partitions":[{touched}]}}'
-        yield f"{_WIDE_USER}|".encode(), value.encode()
+        value = f'{{"api":"Produce","timestamp_ms":{now_ms()},"user":"wide","topic_partitions":[{touched}]}}'
+        yield b"wide|", value.encode()
+
+
+class _Run(NamedTuple):
+    """One enforce query on a checkpoint of its own, and a reader of its decisions."""
+
+    rig: BenchmarkRig
+    scale: Scale
+    setup: Setup
+    reader: Consumer
+
+    def latencies_ms(self, seconds: float) -> Latencies:
+        """Latencies of the others' requests, sent for this time."""
+        return answered(self.rig, self.scale, self.setup, self.reader, _OTHERS_PER_S, seconds)
+
+
+def measure_invented_names(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
+    """Others' latency alone, beside a flood of known names and beside one of new names; memory and state then."""
+    section, bound, flood_s = "Invented names", {"max_entities": MAX_ENTITIES}, scale.length_s(_FLOOD_S)
+    names = ("alone", "beside known names", "beside invented names")
+    setups = [rig.setup(f"names-{n}", f"names-{n}-requests", _EVERY_CLIENT, state=bound) for n in range(len(names))]
+    alone, known, invented = setups
+    with rig.driver() as driver:
+        driver.session(alone.file)
+        with _deciding(rig, scale, driver, alone) as run:
+            found = [run.latencies_ms(scale.latency_s)]
+        with _flood(rig, known, cycle(range(_KNOWN_NAMES))), _deciding(rig, scale, driver, known) as run:
+            found.append(run.latencies_ms(scale.latency_s))
+        with _flood(rig, invented, count()), _deciding(rig, scale, driver, invented) as run:
+            half_ms, half_mib = run.latencies_ms(flood_s / 2), driver.resident_mib()
+            found.append(half_ms + run.latencies_ms(flood_s / 2))
+            end_mib = driver.resident_mib()
+    for percentile in (50, 99):
+        figures = [
+            findings.add(section, f"others {name}, p{percentile}", "ms", [float(np.percentile(latencies, percentile))])
+            for name, latencies in zip(names, found, strict=True)
+        ]
+        name = f"others beside {FLOOD_PER_S} invented names/s / alone, p{percentile} latency"
+        findings.compare(name, figures[-1], figures[0], at_most(_FLOOD_BAR))
+    half = findings.add(section, "memory of Java and the workers after half of the flood", "MiB", [half_mib])
+    end = findings.add(section, "memory of Java and the workers after the flood", "MiB", [end_mib])
+    findings.compare("memory after the flood / after half of it", end, half)
+    state = folder_bytes(Path(invented.settings.enforce.checkpoint) / "state") / 1e6
+    findings.add(section, f"state after {flood_s} s, bound to {MAX_ENTITIES} entities", "MB", [state])
+
+
+@contextmanager
+def _deciding(rig: BenchmarkRig, scale: Scale, driver: Driver, setup: Setup) -> Iterator[_Run]:
+    """The enforce query, warm; it is stopped after this block."""
+    with rig.reader(setup.settings.topics.decisions) as reader:
+        run = _Run(rig, scale, setup, reader)
+        driver.start("enforce", setup.file)
+        run.latencies_ms(_FLOOD_WARM_S)
+        yield run
+    driver.stop()
+
+
+def _flood(rig: BenchmarkRig, setup: Setup, names: Iterator[int]) -> AbstractContextManager[None]:
+    """Requests of one user, each with the next client-id, while this block runs."""
+    return rig.sending(setup.settings.topics.requests, FLOOD_PER_S, map(_request, names))
+
+
+def _request(name: int) -> Record:
+    value = (
+        f'{{"timestamp_ms":{now_ms()},"user":"flood","client_id":"name-{name}",'
+        '"api":"CreateTopics","mutations":[{"topic":"new","partitions":1}]}'
+    )
+    return f"flood|name-{name}".encode(), value.encode()

@@ -1,17 +1,17 @@
-"""Throughput: the enforce query against the stateless copy and two plain loops; and the audit query."""
+"""Throughput of the enforce query against a stateless copy, CPU time of a request, and the audit query."""
 
 import statistics
 
 from deltalake import DeltaTable
 
 from scripts.benchmarks.events import ONE_CHARGE, Load, spread
-from scripts.benchmarks.loops import CLIENTS
-from scripts.benchmarks.report import Figure, Findings, at_least
-from scripts.benchmarks.rig import BenchmarkRig, Drivers, Scale, Setup
+from scripts.benchmarks.report import Findings, at_least
+from scripts.benchmarks.rig import BenchmarkRig, Driver, Setup
+from scripts.benchmarks.scale import Scale
+from scripts.testbed.job import Json
 from sluice.kafka_io.clock import now_ms
 
 _BARS = {"1 charge": 0.90, "2 charges": 0.75, "4 charges": 0.50}
-_LOOP_BAR = 3.0
 _AUDIT_BAR = 0.70
 _TOGETHER_BAR = 0.40
 _UNIT = "requests/s"
@@ -21,51 +21,78 @@ TUNED_COPY = "copy with the job's session and Kafka clients"
 
 
 def measure_throughput(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
-    """(a) enforce with 1, 2 and 4 charges per request, alternating with the queries and loops it is compared to."""
+    """Enforce with 1, 2 and 4 charges a request, in turns with two copies whose records are as large as decisions."""
     for load in scale.loads:
-        requests = f"throughput-{len(load.quotas)}-requests"
-        plain = rig.setup(f"throughput-{len(load.quotas)}", requests, load.quotas)
-        rig.publish(requests, load.backlog(spread(scale.events, scale.users), now_ms()))
-        speeds: dict[str, list[float]] = {}
-        with rig.driver() as driver, rig.driver() as stock:
-            driver.session(plain)
-            stock.session(plain, stock=True)
-            drivers = Drivers(driver, stock)
-            for run in range(scale.warm_runs):
-                _queries(rig, scale, drivers, load, requests, f"warm-{run}")
-            for run in range(scale.runs):
-                found = _queries(rig, scale, drivers, load, requests, str(run))
-                found |= _loops(rig, scale, load, plain)
-                for name, speed in found.items():
+        requests, speeds = f"throughput-{load.charges}-requests", dict[str, list[float]]()
+        plain = rig.setup(f"throughput-{load.charges}", requests, load.quotas)
+        rig.publish_backlog(requests, load, spread(scale.events, scale.users))
+        with rig.driver() as job, rig.driver() as stock:
+            job.session(plain.file)
+            stock.session(plain.file, stock=True)
+            for run in range(scale.warm_runs + scale.runs):
+                setup = _setup(rig, scale, f"throughput-{load.charges}-{run}", requests, load)
+                found = {"enforce": _speed_of_enforce(job, setup, scale)}
+                padding = copy_padding(rig, setup, load)
+                for name, driver, tuned in ((COPY, stock, False), (TUNED_COPY, job, True)):
+                    driver.start_copy(setup.file, setup.file.parent / f"copy-{tuned}", padding, tuned)
+                    found[name] = scale.steady_events_per_s(driver.drain(scale.events)["batches"])
+                for name, speed in found.items() if run >= scale.warm_runs else ():
                     speeds.setdefault(name, []).append(speed)
-        _report(findings, load, speeds)
+        section = f"Throughput, {load.name} a request"
+        figures = {name: findings.add(section, name, _UNIT, values) for name, values in speeds.items()}
+        for copy, bar in ((COPY, at_least(_BARS[load.name])), (TUNED_COPY, None)):
+            name = f"enforce / {copy}, throughput, {load.name}"
+            findings.compare(name, figures["enforce"], figures[copy], bar)
+
+
+def measure_cpu(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
+    """CPU time of a request with 1, 2 and 4 charges, and the parts of a micro-batch's duration as Spark reports them.
+
+    A change of the hot path shows here first: other work on the machine disturbs CPU time far less than speed.
+    """
+    with rig.driver() as driver:
+        for load in scale.loads:
+            requests, runs = f"cpu-{load.charges}-requests", list[Json]()
+            for run in range(scale.warm_runs + scale.runs):
+                setup = _setup(rig, scale, f"cpu-{load.charges}-{run}", requests, load)
+                if run == 0:
+                    rig.publish_backlog(requests, load, spread(scale.events, scale.users))
+                    driver.session(setup.file)
+                driver.start("enforce", setup.file)
+                runs.append(driver.drain(scale.events))
+            del runs[: scale.warm_runs]
+            section = f"CPU, {load.name} a request"
+            for part in ("java", "python"):
+                spent_us = [run[f"{part}_cpu_s"] * 1e6 / scale.events for run in runs]
+                findings.add(section, part.title(), "µs/request", spent_us)
+            parts = runs[0]["batches"][-1]["stages_ms"]
+            for part in sorted(parts, key=lambda name: -parts[name]):
+                steady = [[batch["stages_ms"].get(part, 0) for batch in run["batches"][scale.warm :]] for run in runs]
+                findings.add(section, f"Spark's {part}", "ms/batch", [statistics.median(values) for values in steady])
 
 
 def measure_audit(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
-    """(f) decisions/s from the topics into Delta, and the size of the files; and both queries at the same time.
+    """Decisions/s from the topics into Delta, the size of the files, and both queries at the same time.
 
     Both together take a backlog from the start until the tables have the last decision. They use all cores until then,
     so that is the rate which they sustain without a growing lag.
     """
     section, requests = "Audit", "audit-requests"
-    batch = {"max_offsets_per_trigger": scale.batch_events}
     speeds: dict[str, list[float]] = {"enforce": [], "audit": []}
     whole: dict[str, list[float]] = {"both": [], "enforce": []}
     sizes: list[float] = []
     row_bytes: list[float] = []
     with rig.driver() as driver:
         for run in range(scale.runs):
-            setup = rig.setup(f"audit-{run}", requests, ONE_CHARGE.quotas, enforce=batch, audit=batch)
+            setup = _setup(rig, scale, f"audit-{run}", requests, ONE_CHARGE)
             if run == 0:
-                rig.publish(requests, ONE_CHARGE.backlog(spread(scale.events, scale.users), now_ms()))
-                driver.session(setup)
+                rig.publish_backlog(requests, ONE_CHARGE, spread(scale.events, scale.users))
+                driver.session(setup.file)
             for query, found in speeds.items():
-                driver.start(query, setup)
+                driver.start(query, setup.file)
                 found.append(scale.steady_events_per_s(driver.drain(scale.events)["batches"]))
             for query, per_s in whole.items():
-                driver.start(
-                    query, rig.setup(f"audit-{query}-{run}", requests, ONE_CHARGE.quotas, enforce=batch, audit=batch)
-                )
+                driver.start(query, _setup(rig, scale, f"audit-{query}-{run}", requests, ONE_CHARGE).file)
                 per_s.append(scale.events / driver.drain(scale.events)["took_s"])
             files = DeltaTable(setup.settings.delta.decisions).get_add_actions(flatten=True)
             file_bytes = files["size_bytes"].to_pylist()
@@ -82,41 +109,17 @@ def measure_audit(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
     findings.compare(name, both, alone, at_least(_TOGETHER_BAR))
 
 
-def _queries(
-    rig: BenchmarkRig, scale: Scale, drivers: Drivers, load: Load, requests: str, name: str
-) -> dict[str, float]:
-    """Requests/s of the enforce query and then of both copies, whose records are as large as the decisions."""
-    batch = {"max_offsets_per_trigger": scale.batch_events}
-    setup = rig.setup(f"throughput-{len(load.quotas)}-{name}", requests, load.quotas, enforce=batch)
-    drivers.job.start("enforce", setup)
-    speeds = {"enforce": scale.steady_events_per_s(drivers.job.drain(scale.events)["batches"])}
-    padding = copy_padding(rig, setup, load)
-    for copy, driver, tuned in ((COPY, drivers.stock, False), (TUNED_COPY, drivers.job, True)):
-        checkpoint = str(setup.file.parent / f"copy-{tuned}")
-        driver.start("copy", setup, checkpoint=checkpoint, padding_bytes=padding, tuned=tuned)
-        speeds[copy] = scale.steady_events_per_s(driver.drain(scale.events)["batches"])
-    return speeds
-
-
-def _loops(rig: BenchmarkRig, scale: Scale, load: Load, plain: Setup) -> dict[str, float]:
-    """Requests/s of the plain loops."""
-    return {f"{client} loop": rig.loop(client, plain, load.name, scale.batch_events) for client in CLIENTS}
-
-
 def copy_padding(rig: BenchmarkRig, setup: Setup, load: Load) -> int:
     """Bytes to add to the copy's record, so that it is as large as a decision on the same event."""
     _, event = load.event(100_000, 50_000, now_ms())
     return max(0, rig.mean_bytes(setup.settings.topics.decisions) - len(event) - len(',"padding":""'))
 
 
-def _report(findings: Findings, load: Load, speeds: dict[str, list[float]]) -> None:
-    section = f"Throughput, {load.name} a request"
-    figures: dict[str, Figure] = {name: findings.add(section, name, _UNIT, values) for name, values in speeds.items()}
-    enforce = figures.pop("enforce")
-    for name, figure in figures.items():
-        bar = None
-        if name == COPY and load.name in _BARS:
-            bar = at_least(_BARS[load.name])
-        elif name == "kafka-python loop" and load is ONE_CHARGE:
-            bar = at_least(_LOOP_BAR)
-        findings.compare(f"enforce / {name}, throughput, {load.name}", enforce, figure, bar)
+def _setup(rig: BenchmarkRig, scale: Scale, name: str, requests: str, load: Load) -> Setup:
+    batch = {"max_offsets_per_trigger": scale.batch_events}
+    return rig.setup(name, requests, load.quotas, enforce=batch, audit=batch)
+
+
+def _speed_of_enforce(driver: Driver, setup: Setup, scale: Scale) -> float:
+    driver.start("enforce", setup.file)
+    return scale.steady_events_per_s(driver.drain(scale.events)["batches"])

@@ -1,31 +1,20 @@
-"""The embedded broker: a real Kafka in KRaft mode, one node on loopback, whose data survives a restart.
-
-    python -m scripts.testbed.broker --folder FOLDER [--fresh]
-
-prints the bootstrap address and runs until Ctrl-C.
-"""
+"""The embedded broker: a real Kafka in KRaft mode on loopback, whose data survives a restart."""
 
 import base64
 import json
 import re
-import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple, NoReturn, Self
+from typing import NamedTuple, Self
 
-import typer
-from filelock import FileLock, Timeout
-
-from scripts.command import interrupt_on_signals, run_command
-from scripts.testbed.broker_jars import BROKER_JARS
+from scripts.testbed.jars import BROKER_JARS
 from scripts.testbed.jmx import jmx_options
 from scripts.testbed.processes import Child
 from sluice.jvm.jars import JarSet
@@ -34,14 +23,14 @@ from sluice.state.errors import SluiceError
 
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.logging.log4j.level=INFO")
 _STARTED = "Kafka Server started"
-_START_SECONDS = 120  # 3 s on an idle machine
-_STOP_SECONDS = 30
+_START_S = 120  # 3 s on an idle machine
+_STOP_S = 30
 _REPLICAS = 3  # of Kafka's own topics, where there are so many nodes
 _ATTEMPTS = 3  # a free port may be taken before Kafka listens on it
 
 
 class BrokerError(SluiceError):
-    """The embedded Kafka broker can't be started."""
+    """The embedded Kafka broker can't be started, or ended by itself."""
 
 
 class Ports(NamedTuple):
@@ -53,9 +42,9 @@ class Ports(NamedTuple):
 
 @dataclass(frozen=True)
 class Node:
-    """A node among those of a cluster, which all know each other: the number is where its ports are in `cluster`.
+    """A node of a cluster; `number` is the place of its ports in `cluster`.
 
-    The first `controllers` nodes are nothing but controllers; if there are none, each node is broker and controller.
+    The first `controllers` nodes are only controllers; if there are none, each node is broker and controller.
     """
 
     number: int
@@ -64,38 +53,56 @@ class Node:
     controllers: int = 0
 
     @property
-    def ports(self) -> Ports:
-        """Its own ports."""
-        return self.cluster[self.number]
-
-    @property
     def node_id(self) -> int:
         """Its `node.id`: the first node has 1."""
         return self.number + 1
 
-    @property
-    def roles(self) -> list[str]:
-        """Its `process.roles`."""
-        if not self.controllers:
-            return ["broker", "controller"]
-        return ["controller" if self.number < self.controllers else "broker"]
+    def properties(self) -> dict[str, str]:
+        """The server properties that follow from its place in the cluster."""
+        ports, listeners = self.cluster[self.number], []
+        if self.number >= self.controllers:
+            listeners.append(("broker", f"CLIENT://127.0.0.1:{ports.client}"))
+        if not self.controllers or self.number < self.controllers:
+            listeners.append(("controller", f"CONTROLLER://127.0.0.1:{ports.controller}"))
+        voters = enumerate(self.cluster[: self.controllers or None], 1)
+        replicas = str(min(len(self.cluster) - self.controllers, _REPLICAS))
+        return {
+            "process.roles": ",".join(role for role, _ in listeners),
+            "node.id": str(self.node_id),
+            "controller.quorum.voters": ",".join(f"{number}@127.0.0.1:{each.controller}" for number, each in voters),
+            "listeners": ",".join(listener for _, listener in listeners),
+            "advertised.listeners": listeners[0][1],
+            "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.replication.factor": replicas,
+        }
+
+
+_PROPERTIES = {
+    "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "CLIENT",
+    "message.max.bytes": str(9 * 1024 * 1024),
+    "auto.create.topics.enable": "false",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
 
 
 class Broker:
     """One embedded Kafka broker, as a context manager or by start and stop.
 
-    `folder` holds its data, configuration and log (`broker.log`); `fresh` deletes the data first. `properties` override
+    `folder`, which no other broker may use, holds its data, configuration and log (`broker.log`). `properties` override
     the server properties; `{port}` in one stands for the client port. Clients connect to the listener named CLIENT, so
     TLS or SASL is set by, for example, `listener.security.protocol.map=CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT` and
     `listener.name.client.*`. `jars` are those of the Kafka to run, `plugins` more of its class path. A `node` is one of
-    a cluster (`scripts.testbed.cluster`). With `jmx` it answers JMX on `jmx_port`. `jvm_options` come after its
-    own, which make Java start quickly. The broker ends with this process, even if this process is killed.
+    a cluster (`scripts.testbed.cluster`). With `jmx` it answers JMX on `jmx_port`. The broker ends with this process,
+    even if this process is killed.
     """
 
     def __init__(
         self,
         folder: Path,
-        fresh: bool = False,
         properties: Mapping[str, str] | None = None,
         jars: JarSet = BROKER_JARS,
         plugins: Sequence[Path] = (),
@@ -103,22 +110,15 @@ class Broker:
         node: Node | None = None,
         heap_mib: int = 256,
         jmx: bool = False,
-        jvm_options: Sequence[str] = (),
     ) -> None:
         self._folder = folder.absolute()
-        self._fresh = fresh
         self._properties = dict(properties or {})
-        self._jars = jars
-        self._plugins = list(plugins)
-        self._node = node
-        self._jvm_options = (f"-Xmx{heap_mib}m", *_JVM_OPTIONS, *jvm_options)
-        self._jmx = jmx
+        self._jars, self._plugins, self._node = jars, plugins, node
+        self._heap_mib, self._jmx = heap_mib, jmx
         self.jmx_port = 0
-        self._child: Child | None = None
-        # Not bound to a thread: one thread may start the broker and another one stop it.
-        self._lock = FileLock(self._folder / "lock", timeout=0, thread_local=False)
         self._port = 0
-        self._cluster_id = ""
+        self._child: Child | None = None
+        self._log = self._folder / "broker.log"
 
     def __enter__(self) -> Self:
         self.start()
@@ -139,7 +139,7 @@ class Broker:
 
     @property
     def alive(self) -> bool:
-        """Whether its process runs."""
+        """True if its process runs."""
         return self._child is not None and self._child.alive
 
     def start(self) -> None:
@@ -149,12 +149,9 @@ class Broker:
         """
         if self.alive:
             return
-        self._lock_folder()
+        self._folder.mkdir(parents=True, exist_ok=True)
         try:
-            if self._fresh:
-                self._wipe()
-                self._fresh = False  # a restart of this broker keeps its data
-            self._start_on_free_ports()
+            self._start()
         except BaseException:
             self.kill()
             raise
@@ -167,16 +164,10 @@ class Broker:
         """End the broker as a crash would (SIGKILL); a later start recovers its data."""
         self._end(signal.SIGKILL)
 
-    def wait(self) -> NoReturn:
-        """Block while the broker runs. Raises BrokerError when it ends by itself."""
-        while True:
-            self.check()
-            time.sleep(0.2)  # not a blocking wait, which a signal to another thread would not interrupt
-
     def check(self) -> None:
         """Raises BrokerError when the broker has ended by itself, or is not started."""
         if not self._running().alive:
-            raise BrokerError(f"the broker ended by itself: {self._last_words()}; all of it: {self._log}")
+            raise BrokerError(f"the broker ended by itself: {self._reason()}; all of it: {self._log}")
 
     def _running(self) -> Child:
         if self._child is None:
@@ -184,84 +175,52 @@ class Broker:
         return self._child
 
     def _end(self, sign: signal.Signals) -> None:
-        self._end_child(sign)
-        self._lock.release(force=True)  # a start after the broker ended by itself has acquired it twice
-
-    def _end_child(self, sign: signal.Signals) -> None:
         if self._child is not None:
-            self._child.end(sign, _STOP_SECONDS)
+            self._child.end(sign, _STOP_S)
             self._child = None
 
-    def _lock_folder(self) -> None:
-        """Lock the folder: two brokers on one folder would corrupt each other's data."""
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire()
-        except Timeout as error:
-            raise BrokerError(f"a broker runs in {self._folder} already; stop it or choose another folder") from error
-        except OSError as error:
-            raise BrokerError(f"the broker can't write to {self._folder} ({error}); choose another folder") from error
-
-    def _wipe(self) -> None:
-        shutil.rmtree(self._folder / "data", ignore_errors=True)
-        (self._folder / "ports.json").unlink(missing_ok=True)
-
-    def _start_on_free_ports(self) -> None:
+    def _start(self) -> None:
         java, _ = find_java()
-        class_path = [*self._jars.paths(), *self._plugins]
-        command = [java, *self._jvm_options, "-cp", ":".join(map(str, class_path))]
+        class_path = ":".join(map(str, [*self._jars.paths(), *self._plugins]))
+        command = [java, f"-Xmx{self._heap_mib}m", *_JVM_OPTIONS, "-cp", class_path]
         for attempt in range(1, _ATTEMPTS + 1):
-            self._configure()
-            self._format_once(command)
-            self._child = Child([*self._with_jmx(command), "kafka.Kafka", str(self._server_properties)], self._log)
-            if self._wait_until_started(self._child):
+            properties = self._configure(command)
+            self.jmx_port = free_ports(1)[0] if self._jmx else 0
+            options = jmx_options(self.jmx_port) if self._jmx else []
+            self._child = Child([java, *options, *command[1:], "kafka.Kafka", str(properties)], self._log)
+            if self._has_started(self._child):
                 return
-            reason = self._last_words()
-            self._end_child(signal.SIGKILL)
+            reason = self._reason()
+            self.kill()
             if self._node or attempt == _ATTEMPTS or "Address already in use" not in reason:
                 raise BrokerError(f"the broker in {self._folder} doesn't start: {reason}; all of it: {self._log}")
 
-    def _with_jmx(self, command: Sequence[str]) -> list[str]:
-        if not self._jmx:
-            return list(command)
-        self.jmx_port = free_ports(1)[0]
-        return [command[0], *jmx_options(self.jmx_port), *command[1:]]
-
-    @property
-    def _server_properties(self) -> Path:
-        return self._folder / "server.properties"
-
-    @property
-    def _log(self) -> Path:
-        return self._folder / "broker.log"
-
-    def _configure(self) -> None:
+    def _configure(self, command: Sequence[str]) -> Path:
+        """Write server.properties, and format the folder at the first start."""
         node = self._node or Node(0, remembered_ports(self._folder / "ports.json", 1), new_cluster_id())
-        self._port = node.ports.client
-        self._cluster_id = node.cluster_id
-        properties = _server_properties(self._folder / "data", node) | self._properties
+        self._port = node.cluster[node.number].client
+        data, file = self._folder / "data", self._folder / "server.properties"
+        properties = {**_PROPERTIES, **node.properties(), "log.dirs": str(data), **self._properties}
         lines = [f"{key}={value}\n".replace("{port}", str(self._port)) for key, value in properties.items()]
-        self._server_properties.write_text("".join(lines))
+        file.write_text("".join(lines))
+        if not (data / "meta.properties").exists():
+            tool = ["kafka.tools.StorageTool", "format", "-t", node.cluster_id, "-c", str(file)]
+            with self._log.open("w") as log:
+                formatted = subprocess.run([*command, *tool], stdout=log, stderr=subprocess.STDOUT, check=False)
+            if formatted.returncode != 0:
+                raise BrokerError(f"{self._folder} can't be formatted: {self._reason()}; all of it: {self._log}")
+        return file
 
-    def _format_once(self, command: Sequence[str]) -> None:
-        if (self._folder / "data" / "meta.properties").exists():
-            return
-        tool = ["kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", str(self._server_properties)]
-        with self._log.open("w") as log:
-            formatted = subprocess.run([*command, *tool], stdout=log, stderr=subprocess.STDOUT, check=False)
-        if formatted.returncode != 0:
-            raise BrokerError(f"{self._folder} can't be formatted: {self._last_words()}; all of it: {self._log}")
-
-    def _wait_until_started(self, child: Child) -> bool:
-        """Whether the log reports that Kafka has started; an open port alone might belong to another process."""
-        deadline = time.monotonic() + _START_SECONDS
-        while child.alive and time.monotonic() < deadline:
+    def _has_started(self, child: Child) -> bool:
+        """True once the log reports that Kafka has started; an open port alone might belong to another process."""
+        deadline_s = time.monotonic() + _START_S
+        while child.alive and time.monotonic() < deadline_s:
             if _STARTED in self._log.read_text(errors="replace"):
                 return True
             time.sleep(0.05)
         return False
 
-    def _last_words(self) -> str:
+    def _reason(self) -> str:
         return last_error(self._log.read_text(errors="replace"))
 
 
@@ -275,37 +234,8 @@ def last_error(log: str) -> str:
     return lines[-1] if lines else "it printed nothing"
 
 
-def _server_properties(data: Path, node: Node) -> dict[str, str]:
-    replicas = str(min(len(node.cluster) - node.controllers, _REPLICAS))
-    controllers = node.cluster[: node.controllers or None]
-    voters = (f"{number}@127.0.0.1:{ports.controller}" for number, ports in enumerate(controllers, 1))
-    of_roles = {
-        "broker": f"CLIENT://127.0.0.1:{node.ports.client}",
-        "controller": f"CONTROLLER://127.0.0.1:{node.ports.controller}",
-    }
-    listeners = [of_roles[role] for role in node.roles]
-    return {
-        "process.roles": ",".join(node.roles),
-        "node.id": str(node.node_id),
-        "controller.quorum.voters": ",".join(voters),
-        "listeners": ",".join(listeners),
-        "advertised.listeners": listeners[0],
-        "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "controller.listener.names": "CONTROLLER",
-        "inter.broker.listener.name": "CLIENT",
-        "log.dirs": str(data),
-        "message.max.bytes": str(9 * 1024 * 1024),
-        "auto.create.topics.enable": "false",
-        "offsets.topic.replication.factor": replicas,
-        "offsets.topic.num.partitions": "1",
-        "transaction.state.log.replication.factor": replicas,
-        "transaction.state.log.min.isr": "1",
-        "group.initial.rebalance.delay.ms": "0",
-    }
-
-
 def remembered_ports(memory: Path, nodes: int) -> list[Ports]:
-    """The ports of the last start, which the file has; new ones if one is taken. Clients find the brokers again."""
+    """The ports of the last start, from the file; new ones if one is taken. Clients find the brokers again."""
     try:
         found = [Ports(*pair) for pair in json.loads(memory.read_text())]
     except (OSError, ValueError, TypeError):
@@ -318,12 +248,9 @@ def remembered_ports(memory: Path, nodes: int) -> list[Ports]:
 
 
 def _free(port: int) -> bool:
-    if port == 0:
-        return False
     with socket.socket() as probe:
-        probe.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # as Kafka does: closed connections don't block the port
+        # As Kafka does: closed connections don't block the port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:
@@ -341,31 +268,5 @@ def free_ports(count: int) -> list[int]:
 
 
 def new_cluster_id() -> str:
-    """A Kafka UUID: 16 bytes in URL-safe base64 without padding, not starting with - as an option does."""
-    while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if not text.startswith("-"):
-            return text
-
-
-@dataclass(frozen=True)
-class BrokerOptions:
-    """Run one embedded broker until Ctrl-C or SIGTERM; prints its bootstrap address."""
-
-    folder: Annotated[Path, typer.Option(help="Folder for the broker's data, configuration and log.")]
-    fresh: Annotated[bool, typer.Option("--fresh", help="Delete the data that the folder holds.")] = False
-
-
-def run_broker(options: BrokerOptions) -> int:
-    """Run the broker; 0 after Ctrl-C or SIGTERM."""
-    interrupt_on_signals()
-    try:
-        with Broker(options.folder, options.fresh) as broker:
-            print(broker.bootstrap_servers, flush=True)
-            broker.wait()
-    except KeyboardInterrupt:
-        return 0
-
-
-if __name__ == "__main__":
-    sys.exit(run_command("broker", BrokerOptions, run_broker))
+    """A Kafka UUID: 16 bytes in URL-safe base64 without padding; it must not start with - as an option does."""
+    return "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]

@@ -1,7 +1,7 @@
 """Embedded brokers that are one cluster: real Kafkas in KRaft mode on loopback."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Self
 
@@ -18,11 +18,11 @@ PropertiesOf = Callable[[str, int], Mapping[str, str]]
 
 
 class Cluster:
-    """So many brokers in a folder, as a context manager or by start and stop.
+    """Brokers in a folder, as a context manager or by start and stop.
 
     Their data survives a restart, and they end with this process, as that of a `Broker` does. `plugins` are added to
     their class path. `brokers` answer JMX, and can be killed and started one by one. Each is a controller, too, unless
-    there are `controllers` beside them, which are nothing else and have the first numbers.
+    there are separate `controllers`, which have the first numbers.
     """
 
     def __init__(
@@ -32,14 +32,10 @@ class Cluster:
         properties: PropertiesOf = lambda *_: {},
         plugins: Sequence[Path] = (),
         controllers: int = 0,
-        jvm_options: Sequence[str] = (),
     ) -> None:
-        self._jvm_options = jvm_options
         self._folder = folder.absolute()
-        self._controllers = controllers
-        self._size = size + controllers
-        self._properties = properties
-        self._plugins = plugins
+        self._size, self._controllers = size + controllers, controllers
+        self._properties, self._plugins = properties, plugins
         self._cluster_id = new_cluster_id()  # of brokers that have data already, their own id counts
         self._ports: list[Ports] = []
         self._nodes: list[Broker] = []
@@ -87,43 +83,33 @@ class Cluster:
     def _choose_ports(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._ports = remembered_ports(self._folder / "ports.json", self._size)
+        nodes = (Node(number, self._ports, self._cluster_id, self._controllers) for number in range(self._size))
         self._nodes = [
             Broker(
                 self._folder / str(node.node_id),
-                properties=self._properties(self.bootstrap_servers, node.node_id),
+                self._properties(self.bootstrap_servers, node.node_id),
                 plugins=self._plugins,
                 node=node,
                 heap_mib=_HEAP_MIB,
                 jmx=True,
-                jvm_options=self._jvm_options,
             )
-            for node in self._all()
+            for node in nodes
         ]
-
-    def _all(self) -> Iterator[Node]:
-        for number in range(self._size):
-            yield Node(number, self._ports, self._cluster_id, self._controllers)
 
     def _start(self) -> None:
         with ThreadPoolExecutor(self._size) as pool:
             starts = [pool.submit(node.start) for node in self._nodes]
             try:
-                _first_failure(starts)
+                for start in wait(starts, return_when=FIRST_EXCEPTION).done:
+                    start.result()
             except BaseException:
                 for node in self._nodes:  # one that waits for the others would go on waiting
                     node.kill()
                 raise
 
 
-def _first_failure(starts: Sequence[Future[None]]) -> None:
-    """Wait for all of them. Raises the error of the first one that fails, and doesn't wait for the others then."""
-    done, _ = wait(starts, return_when=FIRST_EXCEPTION)
-    for start in done:
-        start.result()
-
-
 def create_topic(admin: KafkaAdminClient, name: str, leaders: Sequence[int]) -> None:
-    """Create a topic of which each broker leads so many partitions; three replicas, where there are so many brokers.
+    """Create a topic; `leaders` are the numbers of partitions that each broker leads. It has up to three replicas.
 
     It keeps some 20 MB a partition, so that clients at full speed don't fill the disk.
     """

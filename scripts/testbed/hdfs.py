@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape
 import msgspec
 
 from scripts.testbed.broker import free_ports, last_error
-from scripts.testbed.hdfs_jars import HDFS_JARS
+from scripts.testbed.jars import HDFS_JARS
 from scripts.testbed.job import wait_until
 from scripts.testbed.processes import Child
 from sluice.jvm.jars import pyspark_jars

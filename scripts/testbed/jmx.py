@@ -1,9 +1,9 @@
 """JMX attributes of other Java processes, read through py4j, which comes with pyspark."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
@@ -13,14 +13,11 @@ from sluice.jvm.java import find_java
 def jmx_options(port: int) -> list[str]:
     """Options with which a Java process answers JMX on this port of loopback."""
     options = ("host=127.0.0.1", f"port={port}", f"rmi.port={port}", "authenticate=false", "ssl=false")
-    return [
-        *(f"-Dcom.sun.management.jmxremote.{option}" for option in options),
-        "-Djava.rmi.server.hostname=127.0.0.1",
-    ]
+    return [*(f"-Dcom.sun.management.jmxremote.{each}" for each in options), "-Djava.rmi.server.hostname=127.0.0.1"]
 
 
-class Jvm:
-    """A Java virtual machine for Python to call, with these jars, as a context manager. It ends with this process."""
+class Jvm(AbstractContextManager["Jvm"]):
+    """A Java virtual machine for Python to call, with these jars. It ends with this process."""
 
     def __init__(self, jars: Sequence[Path] = ()) -> None:
         java, _ = find_java()
@@ -32,13 +29,10 @@ class Jvm:
             enable_auth=True,
         )
         self._gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=secret))
+        self.packages: Any = self._gateway.jvm
+        """Java's packages, such as `packages.java.util.HashMap`."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._gateway.shutdown()
 
     def array(self, kind: Any, values: Sequence[object]) -> Any:
@@ -48,17 +42,11 @@ class Jvm:
             array[index] = value
         return array
 
-    @property
-    def packages(self) -> Any:
-        """Java's packages, such as `packages.java.util.HashMap`."""
-        return self._gateway.jvm
-
     def beans(self, port: int) -> "Beans":
         """The beans of the process that answers on this port. Raises Py4JJavaError if none does."""
-        url = f"service:jmx:rmi:///jndi/rmi://127.0.0.1:{port}/jmxrmi"
         remote = self.packages.javax.management.remote
-        connector = remote.JMXConnectorFactory.connect(remote.JMXServiceURL(url))
-        return Beans(self, connector.getMBeanServerConnection())
+        url = remote.JMXServiceURL(f"service:jmx:rmi:///jndi/rmi://127.0.0.1:{port}/jmxrmi")
+        return Beans(self, remote.JMXConnectorFactory.connect(url).getMBeanServerConnection())
 
     def own_beans(self) -> "Beans":
         """The beans of this machine itself."""
@@ -69,22 +57,19 @@ class Beans:
     """The beans of one process."""
 
     def __init__(self, jvm: Jvm, server: Any) -> None:
-        self._jvm = jvm
-        self._server = server
-        of_name, of_query = "javax.management.ObjectName", "javax.management.QueryExp"
-        self._query = self._method("queryNames", of_name, of_query)
-        self._get = self._method("getAttribute", of_name, "java.lang.String")
+        self._jvm, self._server = jvm, server
 
     def read(self, pattern: str, attribute: str) -> dict[str, float]:
         """The attribute of every bean whose name fits the pattern; by name."""
-        names = self._call(self._query, self._jvm.packages.javax.management.ObjectName(pattern), None)
-        return {name.getCanonicalName(): float(self._call(self._get, name, attribute)) for name in names}
+        of_name = "javax.management.ObjectName"
+        name = self._jvm.packages.javax.management.ObjectName(pattern)
+        names = self._call("queryNames", (of_name, name), ("javax.management.QueryExp", None))
+        get = ("java.lang.String", attribute)
+        return {name.getCanonicalName(): float(self._call("getAttribute", (of_name, name), get)) for name in names}
 
-    def _method(self, name: str, *kinds: str) -> Any:
-        """A method of the interface: the classes behind it aren't public, so py4j finds no methods in them."""
+    def _call(self, name: str, *arguments: tuple[str, object]) -> Any:
+        """Call by reflection: the classes behind the interface aren't public, so py4j finds no methods in them."""
         lang = self._jvm.packages.java.lang
-        parameters = self._jvm.array(lang.Class, [lang.Class.forName(kind) for kind in kinds])
-        return lang.Class.forName("javax.management.MBeanServerConnection").getMethod(name, parameters)
-
-    def _call(self, method: Any, *arguments: object) -> Any:
-        return method.invoke(self._server, self._jvm.array(self._jvm.packages.java.lang.Object, arguments))
+        kinds = self._jvm.array(lang.Class, [lang.Class.forName(kind) for kind, _ in arguments])
+        method = lang.Class.forName("javax.management.MBeanServerConnection").getMethod(name, kinds)
+        return method.invoke(self._server, self._jvm.array(lang.Object, [value for _, value in arguments]))

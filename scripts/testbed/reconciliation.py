@@ -1,10 +1,10 @@
-"""Reconciles a run: every request is answered exactly once, in the topics and in Delta, and with the right decision."""
+"""Reconciliation of a run: each request is answered exactly once, in the topics and in Delta, by the right decision."""
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from kafka import KafkaConsumer, TopicPartition
 from numpy.typing import NDArray
 
+from scripts.testbed.job import Json
 from sluice.configs.settings import Settings
 from sluice.kafka_io.client import connect
 from sluice.sinks.tables.quotas import QuotasTable
@@ -22,7 +23,7 @@ from sluice.streaming.enforce.simulation import Simulation
 
 _POLL_MS = 500
 _BY_RUN = {"decided_at_ms": 0, "job_id": None}
-"""What a decision and its simulation don't have in common: compared as if it were this."""
+"""Fields that a decision and its simulation don't have in common: compared as if they were these."""
 
 _SOURCE = ["source_partition", "source_offset"]
 
@@ -30,16 +31,18 @@ _Record = tuple[str, int, int]
 """Topic, partition and offset."""
 
 Answered = NDArray[np.bool_]
-"""Whether each record of a partition is answered, by offset."""
+"""True for each answered record of a partition, by offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
     """Counts over the whole life of the topics and tables. `different` counts decisions that `simulate` contradicts.
 
-    `unreadable` counts records of the answer topics that the table `unreadable` has, which are no answers;
-    `unaccounted` those that are no answers and not in that table, and its rows beyond one for a record. `simulated` is
-    false when the order of the requests is unknown: with several partitions or after deleted records.
+    `duplicates` counts further answers to a request, `different_copies` those of them that differ from the first one,
+    and `fenced` records of a driver that was replaced, which no reader counts. `unreadable` counts records of the
+    answer topics that the table `unreadable` has, which are no answers; `unaccounted` those that are no answers and not
+    in that table, and its rows beyond one for a record. `simulated` is false when the order of the requests is unknown:
+    with several partitions or after deleted records.
     """
 
     requests: int
@@ -54,33 +57,56 @@ class Reconciliation:
     simulated: bool
     unreadable: int = 0
     unaccounted: int = 0
+    different_copies: int = 0
+    fenced: int = 0
 
     @property
     def answered(self) -> bool:
-        """Whether requests = decisions + dead letters, each once, and no decision is different."""
+        """True if requests = decisions + dead letters, each once, and no decision is different."""
         return self.requests == self.decisions + self.dead_letters and not self.duplicates and not self.different
 
     @property
     def balanced(self) -> bool:
-        """Whether every request is answered, every answer is one row in Delta, and every charge is counted once."""
+        """True if every request has one answer, every answer is one row in Delta, and every charge is counted once."""
+        return self.answered and self._tables_agree
+
+    @property
+    def balanced_with_copies(self) -> bool:
+        """The same for a cluster, whose topics may have copies of an answer that are all alike."""
+        requests = self.decisions + self.dead_letters
+        return self.simulated and self.requests == requests and self._tables_agree and not self._differ
+
+    @property
+    def _tables_agree(self) -> bool:
         return (
-            self.answered
-            and self.decision_rows == self.decisions
+            self.decision_rows == self.decisions
             and self.dead_letter_rows == self.dead_letters
             and self.metered_charges == self.charges
             and not self.unaccounted
         )
 
+    @property
+    def _differ(self) -> bool:
+        return bool(self.different or self.different_copies)
+
     def __str__(self) -> str:
         """All counts in one line."""
+        return f"{self._counts()}: {'balanced' if self.balanced else 'NOT BALANCED'}"
+
+    def with_copies(self) -> str:
+        """The same for a cluster, by `balanced_with_copies`."""
+        return f"{self._counts()}: {'balanced' if self.balanced_with_copies else 'NOT BALANCED'}"
+
+    def _counts(self) -> str:
         simulated = f"{self.different} different from simulate" if self.simulated else "not simulated"
         others = f"; {self.unreadable} unreadable records" if self.unreadable else ""
         others += f", {self.unaccounted} unaccounted for" if self.unaccounted else ""
+        others += f", {self.different_copies} of them different" if self.different_copies else ""
+        others += f", {self.fenced} fenced" if self.fenced else ""
         return (
             f"{self.requests} requests = {self.decisions} decisions + {self.dead_letters} dead letters"
-            f" ({self.duplicates} duplicates){others}; in Delta {self.decision_rows} decisions,"
-            f" {self.dead_letter_rows} dead letters, {self.metered_charges} of {self.charges} charges; {simulated}:"
-            f" {'balanced' if self.balanced else 'NOT BALANCED'}"
+            f" ({self.duplicates} duplicates{others}); in Delta {self.decision_rows} decisions,"
+            f" {self.dead_letter_rows} dead letters, {self.metered_charges} of {self.charges} charges; {simulated}"
         )
 
 
@@ -89,27 +115,28 @@ def reconcile(settings: Settings) -> Reconciliation:
     topics, delta = settings.topics, settings.delta
     requests = list(records(settings, topics.requests))
     unreadable = _unreadable(delta.unreadable)
-    answers, no_answers = _readable(settings, topics.decisions, "decision_id", unreadable)
-    lettered, no_letters = _readable(settings, topics.dead_letters, "source", unreadable)
-    letters = [letter["source"] for letter in lettered]
-    decisions = {answer["decision_id"]: answer for answer in answers}
-    sources = {(letter["partition"], letter["offset"]) for letter in letters}
+    decided = _read_answers(settings, topics.decisions, _decision_id, unreadable)
+    lettered = _read_answers(settings, topics.dead_letters, _source, unreadable)
     simulated = [record.offset for record in requests] == list(range(len(requests)))
     # The simulation knows no record times, so it does not refuse events that are ahead of their record's time.
-    decidable = (record.value if (record.partition, record.offset) not in sources else None for record in requests)
+    decidable = (
+        record.value if (record.partition, record.offset) not in lettered.first else None for record in requests
+    )
     return Reconciliation(
         requests=len(requests),
-        decisions=len(decisions),
-        dead_letters=len(sources),
-        duplicates=len(answers) - len(decisions) + len(letters) - len(sources),
+        decisions=len(decided.first),
+        dead_letters=len(lettered.first),
+        duplicates=decided.copies + lettered.copies,
         decision_rows=rows(delta.decisions),
         dead_letter_rows=rows(delta.dead_letters),
-        charges=sum(len(decision["charges"]) for decision in decisions.values()),
+        charges=sum(len(decision["charges"]) for decision in decided.first.values()),
         metered_charges=sum(DeltaTable(delta.quota_metrics).to_pyarrow_table(columns=["count"])["count"].to_pylist()),
-        different=_different(settings, decidable, decisions) if simulated else 0,
+        different=_different(settings, decidable, decided.first) if simulated else 0,
         simulated=simulated,
         unreadable=len(unreadable),
-        unaccounted=no_answers + no_letters + rows(delta.unreadable) - len(unreadable),
+        unaccounted=decided.others + lettered.others + rows(delta.unreadable) - len(unreadable),
+        different_copies=decided.different_copies + lettered.different_copies,
+        fenced=decided.fenced,
     )
 
 
@@ -180,24 +207,46 @@ def records(settings: Settings, topic: str) -> Iterator[Any]:
                 yield from batch
 
 
-def _readable(settings: Settings, topic: str, required: str, unreadable: set[_Record]) -> tuple[list[Any], int]:
-    """The JSON objects of a topic with the required field, and the number of all other records.
+@dataclass(slots=True)
+class _Answers:
+    """The first answer to each request in a topic, and counts of all other records."""
 
-    Records that the table `unreadable` has count as neither, and markers of epochs.
-    """
-    answers, others, fence = [], 0, Fence()
+    first: dict[Any, Json] = field(default_factory=dict)
+    copies: int = 0
+    different_copies: int = 0
+    others: int = 0
+    fenced: int = 0
+
+
+def _read_answers(
+    settings: Settings, topic: str, request_of: Callable[[Any], Any], unreadable: set[_Record]
+) -> _Answers:
+    """The answers in a topic, by request. Records that the table `unreadable` has and epoch markers are left out."""
+    found, fence = _Answers(), Fence()
     for record in records(settings, topic):
         if (topic, record.partition, record.offset) in unreadable or not fence.passes_record(record):
             continue
         try:
             answer = json.loads(record.value or b"")
-        except (ValueError, RecursionError):
-            answer = None
-        if isinstance(answer, dict) and required in answer:
-            answers.append(answer)
+            request = request_of(answer)
+        except (ValueError, RecursionError, TypeError, LookupError):
+            found.others += 1
+            continue
+        if request in found.first:
+            found.copies += 1
+            found.different_copies += found.first[request] != answer
         else:
-            others += 1
-    return answers, others
+            found.first[request] = answer
+    found.fenced = fence.fenced
+    return found
+
+
+def _decision_id(decision: Any) -> str:
+    return str(decision["decision_id"])
+
+
+def _source(dead_letter: Any) -> tuple[int, int]:
+    return dead_letter["source"]["partition"], dead_letter["source"]["offset"]
 
 
 def _unreadable(path: str) -> set[_Record]:

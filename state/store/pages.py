@@ -27,7 +27,7 @@ from sluice.state.store.keys import KeyBlocks, Keys, key_hash
 
 TOGETHER = 64
 """Number of entities from which the array engine is faster, however many requests each has: measured by
-`python -m scripts.benchmarks.engines`."""
+module scripts.benchmarks.engines of commit cdf654a."""
 
 _EARLIEST_MS = np.iinfo(np.int64).min
 

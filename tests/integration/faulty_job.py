@@ -13,9 +13,9 @@ import yaml
 
 from scripts.testbed.broker import Broker
 from scripts.testbed.job import Json, write_settings
-from scripts.testbed.job_under_test import QUOTAS
 from scripts.testbed.load_generator import DEFAULT_MIX, LoadGenerator
 from scripts.testbed.reconciliation import Reconciliation, audited, reconcile
+from scripts.testbed.rig import QUOTAS
 from tests.integration.job_process import JobProcess, wait_until
 
 _RESTART = {"max_failures": 4, "backoff_ms": 200, "max_backoff_ms": 1000}

@@ -12,8 +12,8 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
 from scripts.testbed.broker import Broker
-from scripts.testbed.broker_jars import BROKER_JARS
 from scripts.testbed.broker_plugin import publish_limits
+from scripts.testbed.jars import BROKER_JARS
 from scripts.testbed.jmx import Jvm
 from scripts.testbed.kafka_quotas import AlteringAdmin
 from sluice.jvm.jars import JarSet

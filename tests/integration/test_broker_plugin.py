@@ -16,7 +16,7 @@ from kafka.errors import ThrottlingQuotaExceededError
 
 from scripts.testbed.background_loop import BackgroundLoop
 from scripts.testbed.broker import Broker, BrokerError
-from scripts.testbed.old_broker_jars import OLD_BROKER_JARS
+from scripts.testbed.jars import OLD_BROKER_JARS
 from sluice.configs.settings import load_settings
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry

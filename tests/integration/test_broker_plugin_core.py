@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scripts.testbed.broker_jars import BROKER_JARS
+from scripts.testbed.jars import BROKER_JARS
 from sluice.gateways.client.decided import applied_waits, enforced_charges, read_decided
 from sluice.gateways.client.inline import InlineCharges
 from sluice.gateways.client.options import GatewayOptions

@@ -105,7 +105,15 @@ def test_a_gateway_process_that_is_killed_leaves_its_share_to_the_others_and_the
     with Gateway(job.settings.kafka, gateway_options(job, "survivor"), on_decision=note) as gateway:
         assert gateway.wait_until_ready(60)
         wait_until(lambda: gateway.stats().limits_version is not None, DEADLINE_S)
-        command = [sys.executable, "-m", "scripts.closed_loop.greedy_gateway", str(job.settings_file), "2", "600", "2"]
+        command = [
+            sys.executable,
+            "-m",
+            "scripts.scenarios.closed_loop.greedy_gateway",
+            str(job.settings_file),
+            "2",
+            "600",
+            "2",
+        ]
         child = Child(command, tmp_path / "gateway.log")
         wait_until(lambda: not admit() and counter(gateway, PRODUCE, user="producer").others_decided > 0, DEADLINE_S)
         [killed] = gateway.stats().instances

@@ -13,9 +13,15 @@ from kafka import KafkaAdminClient
 
 from scripts.benchmarks.events import ONE_CHARGE
 from scripts.benchmarks.peers.decided import CHECKS, Decided, check_requests, check_same, decision, read_decisions
-from scripts.benchmarks.peers.kafka_streams import Guarantee, KafkaStreams, compile_peer
-from scripts.benchmarks.peers.peer import Application, Peer
-from scripts.benchmarks.peers.quix import QuixStreams, quix_python
+from scripts.benchmarks.peers.peer import (
+    Application,
+    Guarantee,
+    KafkaStreams,
+    Peer,
+    QuixStreams,
+    compile_peer,
+    quix_python,
+)
 from sluice.configs.settings import load_settings
 from sluice.state.quotas.kinds import burst
 from sluice.state.quotas.resolution import Quotas

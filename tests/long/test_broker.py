@@ -1,8 +1,6 @@
 """The embedded broker: a real Kafka whose data survives a restart, and which ends with the process that started it."""
 
 import dataclasses
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -75,26 +73,6 @@ def test_a_record_survives_a_restart_at_the_same_address(tmp_path: Path, end: st
         assert _first_value(broker.bootstrap_servers, "kept") == b"value"
 
 
-def test_fresh_forgets_the_data(tmp_path: Path) -> None:
-    with Broker(tmp_path) as broker:
-        _create_topic(broker.bootstrap_servers, "kept")
-    with Broker(tmp_path, fresh=True) as broker, KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers) as admin:
-        assert "kept" not in admin.list_topics()
-
-
-def test_two_brokers_run_side_by_side(kafka_broker: str, tmp_path: Path) -> None:
-    with Broker(tmp_path) as other:
-        assert other.bootstrap_servers != kafka_broker
-        _create_topic(kafka_broker, "only-in-the-first")
-        with KafkaAdminClient(bootstrap_servers=other.bootstrap_servers) as admin:
-            assert "only-in-the-first" not in admin.list_topics()
-
-
-def test_a_second_broker_in_one_folder_is_refused(tmp_path: Path) -> None:
-    with Broker(tmp_path), pytest.raises(BrokerError, match=r"a broker runs in .* already"):
-        Broker(tmp_path).start()
-
-
 def test_no_registry_reachable_is_one_line_that_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,28 +91,6 @@ def test_a_wrong_property_is_quoted_from_the_log(tmp_path: Path) -> None:
 
     with pytest.raises(BrokerError, match=r"Invalid value many for configuration message\.max\.bytes"):
         broker.start()
-
-
-def test_properties_override_the_server_properties(tmp_path: Path) -> None:
-    """A login on the listener of the clients, as the security tests need it."""
-    jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b" user_a="b";'
-    properties = {
-        "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "sasl.enabled.mechanisms": "PLAIN",
-        "sasl.mechanism.inter.broker.protocol": "PLAIN",
-        "listener.name.client.plain.sasl.jaas.config": jaas,
-    }
-    with (
-        Broker(tmp_path, properties=properties) as broker,
-        KafkaAdminClient(
-            bootstrap_servers=broker.bootstrap_servers,
-            security_protocol="SASL_PLAINTEXT",
-            sasl_mechanism="PLAIN",
-            sasl_plain_username="a",
-            sasl_plain_password="b",  # noqa: S106 - made for this broker
-        ) as admin,
-    ):
-        assert "anything" not in admin.list_topics()
 
 
 def test_a_killed_parent_takes_its_broker_along(tmp_path: Path) -> None:
@@ -160,18 +116,6 @@ def test_a_killed_parent_takes_its_broker_along(tmp_path: Path) -> None:
             parent.kill()
 
     _wait_until_gone(int(pid))
-
-
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_prints_the_address_and_ends_in_good_order(tmp_path: Path, sign: signal.Signals) -> None:
-    command = [sys.executable, "-m", "scripts.testbed.broker", "--folder", str(tmp_path)]
-    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("127.0.0.1:")
-        os.kill(process.pid, sign)
-
-        assert process.wait(timeout=60) == 0
-    assert "on Controller 1] shut down completely" in (tmp_path / "broker.log").read_text()
 
 
 def test_the_doctor_passes_once_everything_is_there(kafka_broker: str, tmp_path: Path) -> None:

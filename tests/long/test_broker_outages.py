@@ -12,9 +12,9 @@ from kafka import KafkaAdminClient
 
 from scripts.testbed.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster, wait_for_gateways
 from scripts.testbed.cluster import Cluster, create_topic
-from scripts.testbed.full_speed_client import FullSpeedClient, Library, Role
+from scripts.testbed.full_speed_client import FullSpeedClient, Role
 from scripts.testbed.job import Sections
-from scripts.testbed.job_under_test import JobOnBrokers
+from scripts.testbed.rig import Rig
 from sluice.kafka_io.client import connect
 from tests.integration.plugin_broker import wait_until
 
@@ -22,16 +22,16 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone, pytest.ma
 
 BROKERS = 3
 QUOTA = 1_000_000.0
-CLIENTS = (Library.LIBRDKAFKA, Library.KAFKA_PYTHON)
-HUNGRY = Library.LIBRDKAFKA
-"""On a busy machine kafka-python doesn't come to its quota. Then each broker has what the others leave: a lot."""
+CLIENTS = ("first", "second")
+HUNGRY = CLIENTS[0]
+"""The client that is watched."""
 TOPIC, PARTITIONS = "orders", 12
 OUTAGE_S = 30.0
 PATIENCE_S = 120.0
 
 
 @contextmanager
-def brokers_and_job(folder: Path) -> Iterator[tuple[Cluster, JobOnBrokers]]:
+def brokers_and_job(folder: Path) -> Iterator[tuple[Cluster, Rig]]:
     """The first broker leads none of the topics that shares depend on, and a third of the clients' topic."""
     client_id = new_exempt_client_id()
     quota = {"entity": {"client_id": None}, "quotas": {"producer_byte_rate": QUOTA}}
@@ -45,7 +45,7 @@ def brokers_and_job(folder: Path) -> Iterator[tuple[Cluster, JobOnBrokers]]:
             for name in ("quota-requests", "quota-decisions"):
                 create_topic(admin, name, [0, 1, 1])
             create_topic(admin, TOPIC, [PARTITIONS // BROKERS] * BROKERS)
-        with JobOnBrokers(folder, cluster.bootstrap_servers, sections, [quota]) as job:
+        with Rig(folder, cluster.bootstrap_servers, sections, [quota]) as job:
             job.start()
             wait_for_gateways(job.settings, BROKERS)
             yield cluster, job
@@ -82,7 +82,7 @@ class Watch:
     def used(self, since_s: float) -> float:
         """What the client that is always hungry got since then, on the clock of `time.time`, over its quota."""
         (client,) = (client for client in self._clients if client.name == HUNGRY)
-        got = sum(amount for at_ms, amount in client.samples() if at_ms >= since_s * 1000)
+        got = sum(amount for at_ms, amount in client.samples if at_ms >= since_s * 1000)
         return got / ((time.time() - since_s) * QUOTA)
 
     def alive(self) -> int:
@@ -112,7 +112,7 @@ def test_shares_follow_a_broker_that_is_killed_and_comes_back_and_hold_without_t
     with brokers_and_job(tmp_path) as (cluster, job):
         heartbeats = Heartbeats(job.settings)
         servers = cluster.bootstrap_servers
-        clients = [FullSpeedClient(tmp_path, library, library, Role.PRODUCE, servers, TOPIC) for library in CLIENTS]
+        clients = [FullSpeedClient(name, Role.PRODUCE, servers, TOPIC) for name in CLIENTS]
         watch = Watch(cluster, heartbeats, clients)
         watch.wait_for(is_shared_by_all)
 
@@ -129,7 +129,7 @@ def test_shares_follow_a_broker_that_is_killed_and_comes_back_and_hold_without_t
         without_job_s = time.time()
         time.sleep(OUTAGE_S)  # what clients get takes time
         used = watch.used(without_job_s)
-        errors = [error for client in clients for error in client.errors()]
+        errors = [error for client in clients for error in client.errors]
         for client in clients:
             client.stop()
         heartbeats.close()

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
-from scripts.closed_loop.brokers import BrokersSituation, plugin_brokers, run_brokers
-from scripts.closed_loop.situation import Spread
-from scripts.testbed.broker_jars import BROKER_JARS
+from scripts.scenarios.closed_loop.brokers import plugin_brokers, run_brokers
+from scripts.scenarios.closed_loop.situation import BrokersSituation, Spread
 from scripts.testbed.cluster import Cluster, create_topic
+from scripts.testbed.jars import BROKER_JARS
 from scripts.testbed.jmx import Jvm
 from scripts.testbed.job import wait_until
 from sluice.cli.doctor import check_broker_plugin

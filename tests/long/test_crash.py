@@ -9,9 +9,9 @@ import pytest
 from deltalake import DeltaTable
 from kafka import KafkaProducer
 
-from scripts.testbed.job_under_test import QUOTAS
 from scripts.testbed.load_generator import DEFAULT_MIX, PRODUCER_OPTIONS, LoadGenerator, publish
 from scripts.testbed.reconciliation import audited, rows
+from scripts.testbed.rig import QUOTAS
 from sluice.configs.quotas import load_quotas_file
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.topics import ensure_topics

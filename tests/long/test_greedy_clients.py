@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.closed_loop.greedy_gateway import CLIENTS
-from scripts.closed_loop.real import run_real
+from scripts.scenarios.closed_loop.gateways import run_gateways
+from scripts.scenarios.closed_loop.greedy_gateway import CLIENTS
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone, pytest.mark.long]
 
@@ -14,7 +14,7 @@ SECONDS = 30
 
 def test_greedy_clients_are_held_to_their_quotas_through_four_gateways(tmp_path: Path) -> None:
     """By the decisions table, at 50 times the quota; the first 10 s left out, in which a fresh counter may burst."""
-    found = run_real(tmp_path, gateways=4, seconds=SECONDS, demand=50.0)
+    found = run_gateways(tmp_path, gateways=4, seconds=SECONDS, demand=50.0)
 
     assert found.keys() == {client.user for client in CLIENTS}
     for measures in found.values():

@@ -20,7 +20,7 @@ def test_a_run_has_its_console_and_ends_with_one_line_if_its_broker_dies(tmp_pat
     log, errors = tmp_path / "output", tmp_path / "errors"
     with log.open("w") as output, errors.open("w") as said:
         run = subprocess.Popen(
-            [sys.executable, "-m", "scripts.demo.run", "--seconds", "300"],
+            [sys.executable, "-m", "scripts.scenarios.demo", "--seconds", "300"],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(Path.cwd())},
             stdout=output,

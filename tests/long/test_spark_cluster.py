@@ -17,7 +17,7 @@ def test_each_request_has_one_decision_after_kills_in_a_cluster(tmp_path: Path, 
     options = ["--storage", storage, "--rate", "50", "--seconds", "30", *(f"--kill={victim}" for victim in victims)]
 
     done = subprocess.run(
-        [sys.executable, "-m", "scripts.spark_cluster.main", *options],
+        [sys.executable, "-m", "scripts.scenarios.cluster", *options],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path.cwd())},
         capture_output=True,

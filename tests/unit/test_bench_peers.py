@@ -1,4 +1,4 @@
-"""The peers of `./scripts/bench --only i`: who is held to what, before a figure of it is shown."""
+"""The peers of `./scripts/bench --only peers`: the checks before a figure of theirs is shown."""
 
 import re
 from collections import Counter, defaultdict
@@ -10,14 +10,12 @@ import pytest
 import typer
 
 from scripts.benchmarks.events import ONE_CHARGE
-from scripts.benchmarks.main import MEASURES, BenchOptions, _letters
-from scripts.benchmarks.neighbours import measure_neighbours
 from scripts.benchmarks.peers.decided import CHECKS, Decided, check_requests, check_same, decision
-from scripts.benchmarks.peers.findings import HELD_TO, SLUICE, add_latency, add_restart, add_throughput, known
-from scripts.benchmarks.peers.measure import measure_peers
+from scripts.benchmarks.peers.measure import HELD_TO, SLUICE, add_latency, add_throughput, measure_peers
 from scripts.benchmarks.peers.quix_peer import Enforcer
 from scripts.benchmarks.report import Findings
 from scripts.benchmarks.rig import BenchError, BenchmarkRig
+from scripts.benchmarks.scale import Scale, measure_names
 from sluice.configs.settings import load_settings
 from sluice.state.quotas.kinds import burst
 from sluice.state.quotas.resolution import Quotas
@@ -41,14 +39,14 @@ class KeyState:
         self._values[name] = msgspec.json.encode(value)
 
 
-def test_the_letter_of_the_peers_is_i_and_that_of_the_neighbours_m() -> None:
-    assert [MEASURES[letter][1] for letter in _letters("i,m")] == [measure_peers, measure_neighbours]
-    with pytest.raises(typer.BadParameter):
-        _letters("i,z")
+def test_a_measure_is_chosen_by_its_name_or_letter() -> None:
+    assert measure_names("i, neighbours") == ["peers", "neighbours"]
+    with pytest.raises(typer.BadParameter, match="'z' is not right; expected some of throughput,latency,"):
+        measure_names("i,z")
 
 
 def test_a_backlog_that_can_not_hold_the_checks_is_refused_before_anything_starts() -> None:
-    scale = BenchOptions(batch_events=CHECKS - 1).scale()
+    scale = Scale(batch_events=CHECKS - 1)
     with pytest.raises(BenchError, match=f"a micro-batch of 999 events is too small; give --batch-events {CHECKS}"):
         measure_peers(BenchmarkRig({}), scale, Findings())
 
@@ -125,7 +123,7 @@ def test_throughput_has_a_ratio_to_each_peer_and_a_bar_against_the_one_with_slui
 
 def test_latency_is_shown_as_percentiles_of_each_run() -> None:
     found = Findings()
-    add_latency(found, 1000, {SLUICE: [[100] * 98 + [500] * 2, [300]], "another": [[50], [50]]})
+    add_latency(found, {SLUICE: [[100] * 98 + [500] * 2, [300]], "another": [[50], [50]]})
     assert [(figure.name, figure.values) for figure in found.figures] == [
         ("Sluice, p50", [100.0, 300.0]),
         ("another, p50", [50.0, 50.0]),
@@ -133,12 +131,6 @@ def test_latency_is_shown_as_percentiles_of_each_run() -> None:
         ("another, p99", [50.0, 50.0]),
     ]
     assert [ratio.value for ratio in found.ratios] == [4.0, 8.0]
-
-
-def test_a_restart_with_many_known_entities_is_compared_with_one_that_knows_none_but_one() -> None:
-    found = Findings()
-    add_restart(found, 1000, {(SLUICE, known(1)): [10.0], (SLUICE, known(1000)): [11.0]})
-    assert [(ratio.name, ratio.value) for ratio in found.ratios] == [("Sluice, 1000 / 1 known entities, restart", 1.1)]
 
 
 def test_quix_streams_is_pinned_with_all_it_needs_and_is_no_requirement_of_sluice() -> None:

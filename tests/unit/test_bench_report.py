@@ -1,10 +1,8 @@
 """The report of the benchmarks: medians, ratios, bars and their tables."""
 
 import json
-from io import StringIO
 
 import pytest
-from rich.console import Console
 
 from scripts.benchmarks.report import Findings, Report, at_least, at_most, shown
 
@@ -71,29 +69,13 @@ def test_json_has_every_single_run_and_on_what_it_was_measured(findings: Finding
     assert [(ratio["bar"], ratio["reached"]) for ratio in content["ratios"]] == [("≥ 0.6", True), ("≤ 1.5", False)]
 
 
-@pytest.mark.parametrize("kind", ["terminal", "markdown"])
-def test_the_tables_show_environment_spread_and_bars(findings: Findings, kind: str) -> None:
-    report = Report(ENVIRONMENT, findings)
-    screen = StringIO()
-    Console(file=screen, width=120).print(report.renderable())
-    text = report.markdown() if kind == "markdown" else screen.getvalue()
-    lines = [" ".join(line.replace("│", " ").replace("|", " ").split()) for line in text.splitlines()]
-    assert any("command: ./scripts/bench --quick" in line for line in lines)
+def test_the_tables_show_environment_spread_and_bars(findings: Findings) -> None:
+    lines = [" ".join(line.replace("|", " ").split()) for line in Report(ENVIRONMENT, findings).markdown().splitlines()]
+    assert "- command: ./scripts/bench --quick" in lines
     assert "enforce 600 300 900 requests/s" in lines
     assert "an entity 130 130 130 bytes ≤ 150 reached" in lines
     assert "enforce / copy 0.6 ≥ 0.6 reached" in lines
     assert "copy / enforce 1.67 ≤ 1.5 MISSED" in lines
-
-
-def test_figures_of_one_row_share_a_line_with_a_column_for_each_name() -> None:
-    found = Findings()
-    for row, means in (("plugin", [1.0, 0.98, 1.02]), ("own quotas", [2.9, 2.8, 3.0])):
-        found.add("Producer", "mean over quota", "", means, row=row)
-        found.add("Producer", "longest silence", "s", [4.0], row=row)
-    lines = Report(ENVIRONMENT, found).markdown().splitlines()
-    assert "| Producer | mean over quota | longest silence (s) |" in lines
-    assert "| plugin | 1 (0.98 to 1.02) | 4 |" in lines
-    assert "| own quotas | 2.9 (2.8 to 3) | 4 |" in lines
 
 
 @pytest.mark.parametrize(

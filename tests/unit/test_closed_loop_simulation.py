@@ -1,16 +1,15 @@
-"""The simulator, and by it what a client gets through several gateways. `--bars` tries far more situations."""
+"""Simulated clients behind several gateways. `./scripts/closed-loop bars` tries far more situations."""
 
 import json
 from dataclasses import replace
 
 import pytest
 
-from scripts.closed_loop.bars import judge
-from scripts.closed_loop.main import ClosedLoopOptions, run_closed_loop
-from scripts.closed_loop.measures import FIRST_MS, Measures, measure
-from scripts.closed_loop.simulation import ClosedLoop, Served
-from scripts.closed_loop.situation import SIMULATED, Counters, Situation, Spread, Waits
-from scripts.command import run_command
+from scripts.scenarios.closed_loop.bars import judge
+from scripts.scenarios.closed_loop.main import main
+from scripts.scenarios.closed_loop.measures import FIRST_MS, Measures, measure
+from scripts.scenarios.closed_loop.simulation import ClosedLoop, Served
+from scripts.scenarios.closed_loop.situation import SIMULATED, Counters, Situation, Spread, Waits
 from sluice.state.quotas.kinds import QuotaKind
 
 LIMIT = 1_000_000.0
@@ -100,7 +99,7 @@ def test_clients_with_counters_of_their_own_have_a_quota_each() -> None:
 
 
 def test_it_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_closed_loop(ClosedLoopOptions(seconds=20, as_json=True)) == 0
+    assert main(["simulate", "--seconds", "20", "--json"]) == 0
     assert {"mean", "worst_minute", "worst_5s", "longest_silence_s", "unused"} <= json.loads(
         capsys.readouterr().out
     ).keys()
@@ -109,21 +108,23 @@ def test_it_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--quota", "nope"], "--quota is 'nope'; expected one of producer_byte_rate"),
-        (["--job-down", "60-50"], "--job-down is '60-50'; expected FROM-TO in seconds"),
-        (["--limit-change", "60"], "--limit-change is '60'; expected S:Q"),
-        (["--demand", "0"], "--demand is 0.0; expected a number above 0"),
-        (["--off-ms", "10"], "--off-ms is given without --on-ms"),
-        (["--leave", "1", "--gateways", "1"], "--leave is given with one gateway"),
-        (["--job-down", "300-420", "--seconds", "60"], "--job-down begins at second 300; expected --seconds above"),
-        (["--limit-change", "60:9", "--seconds", "60"], "--limit-change begins at second 60; expected"),
-        (["--spread", "hop"], "--spread is hop; expected one of even, skew, one without --brokers"),
-        (["--spread", "move", "--brokers", "1"], "--spread is move; expected --brokers 2 or more with it"),
-        (["--join", "90", "--seconds", "60"], "--join begins at second 90; expected --seconds above 90"),
+        (["simulate", "--quota", "nope"], "'nope' is not one of 'producer_byte_rate'"),
+        (["simulate", "--quota", "controller_mutation_rate"], "expected one of producer_byte_rate, consumer"),
+        (["simulate", "--job-down", "60-50"], "'60-50' is not right; expected FROM-TO in seconds"),
+        (["simulate", "--limit-change", "60"], "'60' is not right; expected S:Q"),
+        (["simulate", "--demand", "0"], "--demand is 0.0; expected a number above 0"),
+        (["simulate", "--off-ms", "10"], "--off-ms is given without --on-ms"),
+        (["simulate", "--leave", "1", "--gateways", "1"], "--leave is given with one gateway"),
+        (["simulate", "--job-down", "300-420", "--seconds", "60"], "--job-down begins at second 300; expected"),
+        (["simulate", "--limit-change", "60:9", "--seconds", "60"], "--limit-change begins at second 60; expected"),
+        (["simulate", "--spread", "hop"], "--spread is hop; expected one of even, skew, one"),
+        (["brokers", "--spread", "move", "--brokers", "1"], "--spread is move; expected --brokers 2 or more with it"),
+        (["simulate", "--join", "90", "--seconds", "60"], "--join begins at second 90; expected --seconds above 90"),
+        (["gateways", "--job-down", "9-3"], "'9-3' is not right; expected FROM-TO in seconds"),
     ],
 )
 def test_what_cannot_be_is_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command("closed-loop", ClosedLoopOptions, run_closed_loop, arguments) == 2
+    assert main(arguments) == 2
 
     error = capsys.readouterr().err
     assert error.startswith("closed-loop: error: ")

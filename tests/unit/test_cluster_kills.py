@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from scripts.spark_cluster import kills, main
-from scripts.spark_cluster.kills import Victim, planned
+from scripts.scenarios import cluster, kills
+from scripts.scenarios.kills import Victim, planned
 
 
 def test_worked_examples_hold() -> None:
@@ -38,7 +38,7 @@ def test_what_is_named_is_killed_first_and_counts() -> None:
 
 
 def test_a_data_node_of_plain_files_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["--storage", "files", "--kill", "datanode"]) == 2
+    assert cluster.main(["--storage", "files", "--kill", "datanode"]) == 2
 
     assert capsys.readouterr().err == (
         "cluster: error: Invalid value: --kill is datanode with --storage files; expected --storage hdfs with it\n"

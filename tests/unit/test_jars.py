@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.benchmarks.peers.jars import PEER_JARS
-from scripts.testbed.broker_jars import BROKER_JARS
-from scripts.testbed.hdfs_jars import HDFS_JARS
+from scripts.testbed.jars import BROKER_JARS, HDFS_JARS, PEER_JARS
 from sluice.jvm import jars
 from sluice.jvm.errors import JarError, JavaError
 from sluice.jvm.jars import SPARK_JARS, JarSet, pyspark_jars

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from scripts.demo.console import commands_to_try
-from scripts.demo.run import absolute_paths
+from scripts.scenarios.demo import absolute_paths
+from scripts.scenarios.demo_screen import commands_to_try
 from sluice.cli import job_settings as found
 from sluice.cli.job_settings import announced_run, job_settings, running_settings
 from sluice.cli.quotas import app

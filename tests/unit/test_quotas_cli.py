@@ -650,7 +650,7 @@ def test_alters_by_several_operators_at_once_all_count(shell: Shell) -> None:
 
 
 def test_a_command_loads_neither_spark_nor_pandas_nor_a_kafka_client(example: Shell) -> None:
-    """It answers at once for that; `scripts.benchmarks.alter` measures it."""
+    """It answers at once for that."""
     program = (
         "import sys; from sluice.cli.quotas import app\n"
         "app(sys.argv[1:], standalone_mode=False)\n"

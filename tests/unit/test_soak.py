@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from scripts.reliability.soak import Sample, trends
+from scripts.scenarios.soak import Sample, trends
 
 STEADY = Sample(
     java_mib=1000.0, workers_mib=400.0, driver_mib=200.0, state_mib=50.0, batch_ms=900.0, batch_requests=1800.0, lag=0.0

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from rich.console import Console
 
-from scripts.demo.web_console import WebConsole
+from scripts.scenarios.demo_screen import WebConsole
 from scripts.testbed.job import wait_until
 
 

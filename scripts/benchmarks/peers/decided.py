@@ -1,14 +1,15 @@
-"""What was decided on each request, so that a peer can be held to Sluice's decisions."""
+"""Decisions on each request, so that a peer can be held to Sluice's decisions."""
 
 import random
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import NamedTuple
 
 import msgspec
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
-from scripts.benchmarks.rig import BenchError
+from scripts.benchmarks.driver import BenchError
 
 CHECKS = 1_000
 """Requests at the head of a backlog that use up their quotas, so that the decisions on them are not all the same."""
@@ -17,7 +18,6 @@ _USERS = 20
 _MOST_PARTITIONS = 30
 _MOST_TOPICS = 3
 _ANSWER_S = 600.0
-_POLL_EVENTS = 10_000
 _POLL_S = 0.2
 
 
@@ -59,23 +59,15 @@ def check_requests(end_ms: int) -> Iterator[tuple[bytes, bytes]]:
             {"topic": f"new-{number}-{topic}", "partitions": draws.randrange(_MOST_PARTITIONS + 1)}
             for topic in range(draws.randint(1, _MOST_TOPICS))
         ]
-        request = {
-            "request_id": f"check-{number}",
-            "timestamp_ms": time_ms,
-            "user": user,
-            "client_id": "app",
-            "gateway": "gateway-0",
-            "api": "CreateTopics",
-            "api_version": 7,
-            "mutations": mutations,
-        }
+        request = {"request_id": f"check-{number}", "timestamp_ms": time_ms, "user": user, "client_id": "app"}
+        request |= {"gateway": "gateway-0", "api": "CreateTopics", "api_version": 7, "mutations": mutations}
         yield f"{user}|app".encode(), msgspec.json.encode(request)
 
 
-def decision(value: bytes) -> tuple[str, Decided]:
-    """The request's id and what was decided on it, out of a record of a decisions topic. Raises BenchError."""
+def decision(value: bytes | None) -> tuple[str, Decided]:
+    """The request's id and the decision on it, out of a record of a decisions topic. Raises BenchError."""
     try:
-        found = _decode(value)
+        found = _decode(value or b"")
         (charge,) = found.charges
     except (msgspec.DecodeError, ValueError) as error:
         raise BenchError(f"this is no decision with one charge ({error}): {value!r:.200}") from error
@@ -90,48 +82,34 @@ class Read(NamedTuple):
 
 
 def read_decisions(servers: str, topic: str, count: int) -> Read:
-    """The committed decisions of a topic, read once there are as many, so that reading them disturbs nobody's run.
+    """The committed decisions of a topic, read once there are as many, so that reading them disturbs no run.
 
     Raises BenchError if a request has two of them, or if there are too few in the end.
     """
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
     decided: dict[str, Decided] = {}
     appended_ms: list[int] = []
     deadline_s = time.monotonic() + _ANSWER_S
-    try:
+    config = {"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False}
+    with closing(Consumer(config)) as consumer:
         numbers = consumer.list_topics(topic, timeout=30).topics[topic].partitions
         partitions = [TopicPartition(topic, number, 0) for number in numbers]
-        _wait_for_records(consumer, partitions, count, deadline_s)
+        while sum(consumer.get_watermark_offsets(each, timeout=30)[1] for each in partitions) < count:
+            _check_time(deadline_s, f"{topic} has less than {count} records")
+            time.sleep(_POLL_S)
         consumer.assign(partitions)
         while len(decided) < count:
-            if time.monotonic() > deadline_s:
-                raise BenchError(f"{topic} has {len(decided)} of {count} decisions after {_ANSWER_S:.0f} s")
-            for record in consumer.consume(_POLL_EVENTS, timeout=0.2):
-                request_id, found = decision(_value(record))
+            _check_time(deadline_s, f"{topic} has {len(decided)} of {count} decisions")
+            for record in consumer.consume(10_000, timeout=_POLL_S):
+                request_id, found = decision(record.value() if record.error() is None else None)
                 if decided.setdefault(request_id, found) is not found:
                     raise BenchError(f"{topic} has two decisions on the request {request_id}")
                 appended_ms.append(record.timestamp()[1])
-    finally:
-        consumer.close()
     return Read(decided, sorted(appended_ms))
 
 
-def wait_for_records(servers: str, topic: str, count: int) -> None:
-    """Wait until a topic has this many records; the ends of transactions count. Raises BenchError."""
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench"})
-    try:
-        numbers = consumer.list_topics(topic, timeout=30).topics[topic].partitions
-        partitions = [TopicPartition(topic, number) for number in numbers]
-        _wait_for_records(consumer, partitions, count, time.monotonic() + _ANSWER_S)
-    finally:
-        consumer.close()
-
-
-def _wait_for_records(consumer: Consumer, partitions: list[TopicPartition], count: int, deadline_s: float) -> None:
-    while (there := sum(consumer.get_watermark_offsets(partition, timeout=30)[1] for partition in partitions)) < count:
-        if time.monotonic() > deadline_s:
-            raise BenchError(f"{partitions[0].topic} has {there} of {count} records after {_ANSWER_S:.0f} s")
-        time.sleep(_POLL_S)
+def _check_time(deadline_s: float, problem: str) -> None:
+    if time.monotonic() > deadline_s:
+        raise BenchError(f"{problem} after {_ANSWER_S:.0f} s")
 
 
 def check_same(name: str, found: Mapping[str, Decided], expected: Mapping[str, Decided]) -> None:
@@ -152,9 +130,3 @@ def steady_per_s(appended_ms: list[int], warm: int) -> float:
     """
     seconds = (appended_ms[-1] - appended_ms[warm - 1]) / 1000.0
     return (len(appended_ms) - warm) / seconds if seconds else float("inf")
-
-
-def _value(record: Message) -> bytes:
-    if record.error() is not None:
-        raise BenchError(f"a decision can't be read: {record.error()}")
-    return record.value() or b""

@@ -1,63 +1,65 @@
-"""Peers: what others would enforce the same quota with, held to the same decisions, and then measured beside Sluice."""
+"""Peers: other ways to enforce the same quota, held to the same decisions, and then measured beside Sluice."""
 
 import os
-import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
 from kafka import KafkaAdminClient
 
 from scripts.benchmarks.events import ONE_CHARGE, spread
-from scripts.benchmarks.latency import answered
-from scripts.benchmarks.peers.decided import (
-    CHECKS,
-    Decided,
-    check_requests,
-    check_same,
-    read_decisions,
-    steady_per_s,
-    wait_for_records,
+from scripts.benchmarks.latency import Latencies, answered
+from scripts.benchmarks.peers.decided import CHECKS, Decided, check_requests, check_same, read_decisions, steady_per_s
+from scripts.benchmarks.peers.peer import (
+    Application,
+    Guarantee,
+    KafkaStreams,
+    Peer,
+    QuixStreams,
+    compile_peer,
+    quix_python,
 )
-from scripts.benchmarks.peers.findings import HELD_TO, QUIX, SLUICE, add_latency, add_restart, add_throughput, known
-from scripts.benchmarks.peers.kafka_streams import Guarantee, KafkaStreams, compile_peer
-from scripts.benchmarks.peers.peer import Application, Peer
-from scripts.benchmarks.peers.quix import QuixStreams, quix_python
-from scripts.benchmarks.report import Findings
-from scripts.benchmarks.rig import BenchError, BenchmarkRig, Scale, Setup, SparkDriver
-from scripts.benchmarks.state import FIRST_DECISION_S, RESTART_EVENTS, Entities, first_decision, known_job, restart_s
+from scripts.benchmarks.report import Findings, at_least
+from scripts.benchmarks.rig import BenchError, BenchmarkRig, Driver, Setup
+from scripts.benchmarks.scale import Scale
 from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.kinds import burst
 
+SLUICE = "Sluice"
+
+HELD_TO = f"Kafka Streams {Guarantee.EXACTLY_ONCE}"
+"""Peer with Sluice's guarantee: the bar is against this one."""
+
+QUIX = "Quix Streams exactly-once"
+
+_BARS = {HELD_TO: at_least(1.0), QUIX: at_least(2.0)}
+_PERCENTILES = (50, 99)
 _RATE_PER_S = 1_000
 _WARM_S = 3.0
 _QUOTA = ONE_CHARGE.quotas[0]
 
-Starters = Mapping[str, Callable[[], Peer]]
-"""By name of the peer: what starts its processes."""
-
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Those who are measured: Sluice, in one Spark driver, and the peers, which are started."""
+    """Sluice, in one Spark driver, and the peers, which are started."""
 
     rig: BenchmarkRig
     scale: Scale
-    driver: SparkDriver
+    driver: Driver
     peers: Mapping[str, Peer]
 
     def names(self, warming: bool) -> list[str]:
-        """Sluice and the peers, in turns; while Java warms up, only those who do."""
+        """Sluice and the peers, in turns; while Java warms up, without the others."""
         return [SLUICE, *(name for name, peer in self.peers.items() if peer.warms_up or not warming)]
 
     @contextmanager
     def running(self, name: str, setup: Setup) -> Iterator[None]:
         """Let Sluice or a peer decide the requests of this setup."""
         if name == SLUICE:
-            self.driver.start("enforce", setup)
+            self.driver.start("enforce", setup.file)
             yield
             self.driver.stop()
         else:
@@ -67,21 +69,19 @@ class Field:
 
 
 def measure_peers(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
-    """(i) the peers' decisions, then throughput, latency and restart of Sluice and of them, in turns."""
+    """Decisions of the peers, then throughput and latency of Sluice and of them, in turns."""
     if scale.batch_events < CHECKS:
         raise BenchError(f"a micro-batch of {scale.batch_events} events is too small; give --batch-events {CHECKS}")
-    starters = peer_starters(rig.folder)
     with ExitStack() as stack:
         driver = stack.enter_context(rig.driver())
-        peers = {name: stack.enter_context(start()) for name, start in starters.items()}
+        peers = {name: stack.enter_context(start()) for name, start in peer_starters(rig.folder).items()}
         field = Field(rig, scale, driver, peers)
-        _measure_throughput(field, findings)
-        _measure_latency(field, findings)
-    _measure_restart(rig, scale, starters, findings)
+        add_throughput(findings, _measure_throughput(field))
+        add_latency(findings, _measure_latency(field))
 
 
-def peer_starters(folder: Path) -> Starters:
-    """What starts each peer, with logs in the folder; compiled, and installed if that isn't done yet."""
+def peer_starters(folder: Path) -> Mapping[str, Callable[[], Peer]]:
+    """A starter of each peer, with logs in the folder; compiled, and installed if that isn't done yet."""
     classes, python = compile_peer(folder), quix_python()
     once, least = Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE
     return {
@@ -92,7 +92,7 @@ def peer_starters(folder: Path) -> Starters:
 
 
 def application(setup: Setup) -> Application:
-    """What a peer has to run to decide as Sluice with this setup."""
+    """The application with which a peer decides as Sluice does with this setup."""
     settings = setup.settings
     return Application(
         name=setup.file.parent.name,
@@ -106,9 +106,10 @@ def application(setup: Setup) -> Application:
     )
 
 
-def _measure_throughput(field: Field, findings: Findings) -> None:
+def _measure_throughput(field: Field) -> Mapping[str, Sequence[float]]:
+    """Requests/s by name. Raises BenchError if a peer decides otherwise than Sluice."""
     scale, requests = field.scale, "peers-requests"
-    field.driver.session(field.rig.setup("peers", requests, ONE_CHARGE.quotas))
+    field.driver.session(field.rig.setup("peers", requests, ONE_CHARGE.quotas).file)
     end_ms = now_ms()
     backlog = ONE_CHARGE.backlog(spread(scale.events - CHECKS, scale.users), end_ms)
     field.rig.publish(requests, chain(check_requests(end_ms), backlog))
@@ -121,19 +122,18 @@ def _measure_throughput(field: Field, findings: Findings) -> None:
             check_same(name, decided, expected)
             if run >= scale.warm_runs:
                 speeds.setdefault(name, []).append(speed)
-    add_throughput(findings, speeds)
+    return speeds
 
 
 def _run(field: Field, name: str, setup_name: str, requests: str) -> tuple[float, dict[str, Decided]]:
     """Requests/s over the backlog, and the decisions."""
     rig, scale = field.rig, field.scale
-    batch = {"max_offsets_per_trigger": scale.batch_events}
     if name != SLUICE:
         _create_stamped(rig, f"{setup_name}-decisions")
-    setup = rig.setup(setup_name, requests, ONE_CHARGE.quotas, enforce=batch)
+    setup = rig.setup(setup_name, requests, ONE_CHARGE.quotas, enforce={"max_offsets_per_trigger": scale.batch_events})
     topic = setup.settings.topics.decisions
     if name == SLUICE:
-        field.driver.start("enforce", setup)
+        field.driver.start("enforce", setup.file)
         speed = scale.steady_events_per_s(field.driver.drain(scale.events)["batches"])
         return speed, read_decisions(rig.servers, topic, scale.events).decided
     with field.running(name, setup):
@@ -153,72 +153,40 @@ def _create_stamped(rig: BenchmarkRig, topic: str) -> None:
         admin.wait_for_topics([topic])
 
 
-def _measure_latency(field: Field, findings: Findings) -> None:
+def _measure_latency(field: Field) -> Mapping[str, Sequence[Latencies]]:
     rig, scale = field.rig, field.scale
-    found: dict[str, list[list[int]]] = {}
+    found: dict[str, list[Latencies]] = {}
     for run in range(scale.runs + 1):
         for number, name in enumerate(field.names(warming=run == 0)):
             setup_name = f"peers-latency-{run}-{number}"
             setup = rig.setup(setup_name, f"{setup_name}-requests", ONE_CHARGE.quotas)
-            reader = rig.reader(setup.settings.topics.decisions)
-            try:
-                with field.running(name, setup):
-                    answered(rig, scale, setup, reader, _RATE_PER_S, _WARM_S if run else scale.warm_s)
-                    latencies_ms = answered(rig, scale, setup, reader, _RATE_PER_S, scale.latency_s)
-            finally:
-                reader.close()
+            with rig.reader(setup.settings.topics.decisions) as reader, field.running(name, setup):
+                answered(rig, scale, setup, reader, _RATE_PER_S, _WARM_S if run else scale.warm_s)
+                latencies_ms = answered(rig, scale, setup, reader, _RATE_PER_S, scale.latency_s)
             if run:
                 found.setdefault(name, []).append(latencies_ms)
-    add_latency(findings, _RATE_PER_S, found)
+    return found
 
 
-def _measure_restart(rig: BenchmarkRig, scale: Scale, starters: Starters, findings: Findings) -> None:
-    """From the start of the process to the first decision on waiting requests, with one and with many known entities.
-
-    Sluice's checkpoint outlives its machine. A peer's store doesn't: without it the changelog is read.
-    """
-    most = max(scale.known)
-    with rig.driver() as driver:
-        jobs = [known_job(rig, scale, driver, users, "peers") for users in (1, most)]
-    filled = {name: [_filled(rig, start, name, users) for users in (1, most)] for name, start in starters.items()}
-    found: dict[tuple[str, str], list[float]] = {}
-    for _ in range(scale.runs):
-        for job in jobs:
-            found.setdefault((SLUICE, known(job.users)), []).append(restart_s(rig, job)["start of the process"])
-        for name, applications in filled.items():
-            for job in applications:
-                kept_s = _peer_restart_s(rig, starters[name], job, lost=False)
-                found.setdefault((name, known(job.users)), []).append(kept_s)
-            lost_s = _peer_restart_s(rig, starters[name], applications[-1], lost=True)
-            found.setdefault((name, f"{known(most)}, store lost"), []).append(lost_s)
-    add_restart(findings, most, found)
+def add_throughput(findings: Findings, per_s: Mapping[str, Sequence[float]]) -> None:
+    """Add requests/s by name, and the ratio of Sluice's to each peer's."""
+    section = "Peers: throughput, 1 charge a request"
+    figures = {name: findings.add(section, name, "requests/s", values) for name, values in per_s.items()}
+    sluice = figures.pop(SLUICE)
+    for name, figure in figures.items():
+        findings.compare(f"{SLUICE} / {name}, throughput", sluice, figure, _BARS.get(name))
 
 
-def _filled(rig: BenchmarkRig, start: Callable[[], Peer], name: str, users: int) -> Entities:
-    """A peer's application that has decided one request of each of `users` users."""
-    setup_name = f"{name.replace(' ', '-')}-{users}"
-    job = Entities(rig.setup(setup_name, f"{setup_name}-requests", ONE_CHARGE.quotas), users)
-    job.publish(rig, spread(users, users))
-    with start() as peer:
-        peer.start(application(job.setup))
-        wait_for_records(rig.servers, job.setup.settings.topics.decisions, users)
-        peer.stop()
-    return job
-
-
-def _peer_restart_s(rig: BenchmarkRig, start: Callable[[], Peer], job: Entities, lost: bool) -> float:
-    """Seconds from the start of the process to the first decision on waiting requests."""
-    reader = rig.reader(job.setup.settings.topics.decisions)
-    try:
-        job.publish(rig, spread(RESTART_EVENTS, max(job.users, RESTART_EVENTS), job.sent))
-        wanted = application(job.setup)
-        if lost:
-            shutil.rmtree(wanted.state_folder)
-        begun_s = time.monotonic()
-        with start() as peer:
-            peer.start(wanted)
-            decided_s = first_decision(reader, begun_s + FIRST_DECISION_S)
-            peer.stop()
-    finally:
-        reader.close()
-    return decided_s - begun_s
+def add_latency(findings: Findings, latencies_ms: Mapping[str, Sequence[Latencies]]) -> None:
+    """Add p50 and p99 of each run's latencies by name, and the ratio of Sluice's to each peer's."""
+    section = f"Peers: latency at {_RATE_PER_S} requests/s"
+    for percentile in _PERCENTILES:
+        figures = {
+            name: findings.add(
+                section, f"{name}, p{percentile}", "ms", [float(np.percentile(run, percentile)) for run in runs]
+            )
+            for name, runs in latencies_ms.items()
+        }
+        sluice = figures.pop(SLUICE)
+        for name, figure in figures.items():
+            findings.compare(f"{SLUICE} / {name}, p{percentile} latency", sluice, figure)

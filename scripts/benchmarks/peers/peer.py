@@ -1,13 +1,36 @@
-"""What the peers have in common: an application that enforces one quota, and how it is started and stopped."""
+"""The peers: Kafka Streams (KafkaStreamsPeer.java) with either guarantee, and Quix Streams (quix_peer.py)."""
 
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
 from abc import abstractmethod
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from filelock import FileLock
+
+from scripts.benchmarks.driver import BenchError
+from scripts.testbed.jars import PEER_JARS
+from scripts.testbed.processes import Child, last_line
+from sluice.jvm.jars import jars_home
+from sluice.jvm.java import find_java
+from sluice.jvm.plugin import java_compiler
+from sluice.jvm.plugin_build import compile_java
+
+_FOLDER = Path(__file__).parent
+_SOURCE = _FOLDER / "KafkaStreamsPeer.java"
+_LOCK = _FOLDER / "quix.lock"
+_END_S = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """What a peer runs: it reads the topic `requests`, writes the topic `decisions` and keeps its state in a folder.
+    """Work of a peer: it reads the topic `requests`, writes the topic `decisions` and keeps its state in a folder.
 
     `name` is that of its consumer group and changelog. `limit` is in mutations/s, `burst` in mutations; both are known
     in advance, no quota is looked up. It has one thread or process for each of the topic's `partitions`.
@@ -26,7 +49,7 @@ class Application:
 class Peer(AbstractContextManager["Peer"]):
     """Runs one application at a time, in processes of its own, which end with the context.
 
-    `warms_up` says whether it gets faster for some minutes, as Java does, also over several applications.
+    `warms_up` is true if it gets faster for some minutes, as Java does, also over several applications.
     """
 
     warms_up = False
@@ -41,3 +64,117 @@ class Peer(AbstractContextManager["Peer"]):
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+class Guarantee(StrEnum):
+    """Kafka Streams' `processing.guarantee`."""
+
+    EXACTLY_ONCE = "exactly_once_v2"
+    AT_LEAST_ONCE = "at_least_once"
+
+
+def compile_peer(folder: Path) -> Path:
+    """The folder with the compiled peer in Kafka Streams. Raises PluginBuildError, JarError and JavaError."""
+    classes = folder / "kafka-streams-classes"
+    classes.mkdir()
+    compile_java([_SOURCE], PEER_JARS.paths(), classes, java_compiler)
+    return classes
+
+
+class KafkaStreams(Peer):
+    """One Java process, which runs one application after another, so that it stays warm as Sluice's does."""
+
+    warms_up = True
+
+    def __init__(self, classes: Path, guarantee: Guarantee, log: Path) -> None:
+        java, _ = find_java()
+        class_path = os.pathsep.join(map(str, [*PEER_JARS.paths(), classes]))
+        command = [java, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", class_path, _SOURCE.stem]
+        self._guarantee, self._log = guarantee, log
+        with log.open("a") as output:
+            # Ctrl-C is for the bench, which then closes the input.
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, text=True, start_new_session=True
+            )
+
+    def start(self, application: Application) -> None:
+        """Start the application."""
+        command = asdict(application)
+        command["application"], command["threads"] = command.pop("name"), command.pop("partitions")
+        self._command(action="start", guarantee=self._guarantee, **command)
+
+    def stop(self) -> None:
+        """Stop the application cleanly."""
+        self._command(action="stop")
+
+    def __exit__(self, *_: object) -> None:
+        """Close the input, which ends the application and Java."""
+        try:
+            self._process.communicate(timeout=_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _command(self, **command: object) -> None:
+        """Send a line of JSON and read the answer, another one."""
+        assert self._process.stdin is not None  # noqa: S101 - it is a pipe
+        assert self._process.stdout is not None  # noqa: S101 - it is a pipe
+        try:
+            print(json.dumps(command), file=self._process.stdin, flush=True)
+            answer = json.loads(self._process.stdout.readline())
+        except (BrokenPipeError, ValueError):
+            raise BenchError(f"Kafka Streams ended: {last_line(self._log)}") from None
+        if error := answer.get("error"):
+            raise BenchError(f"Kafka Streams can't {command['action']}: {error}")
+
+
+def quix_python() -> Path:
+    """The Python that has Quix Streams, which needs an older confluent-kafka than Sluice.
+
+    Its packages are installed beside the jars at the first call and when quix.lock has changed. Raises BenchError.
+    """
+    home = jars_home() / "quix"
+    python, stamp = home / "bin" / "python", home / "stamp"
+    wanted = hashlib.sha256(f"{home} {sys.version}".encode() + _LOCK.read_bytes()).hexdigest()
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(home.parent / "quix-lock"):  # of two benches the second one waits, and then finds all done
+        if not stamp.is_file() or stamp.read_text() != wanted:
+            _install(sys.executable, "-m", "venv", "--clear", str(home))
+            _install(str(python), "-m", "pip", "install", "--require-hashes", "-r", str(_LOCK))
+            stamp.write_text(wanted)
+    return python
+
+
+def _install(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
+        raise BenchError(f"Quix Streams can't be installed: {lines[-1]}; check the network, then try again")
+
+
+class QuixStreams(Peer):
+    """A process for each partition, in one consumer group, exactly-once; new ones at each start."""
+
+    def __init__(self, python: Path, log: Path) -> None:
+        self._python, self._log = python, log
+        self._children: list[Child] = []
+
+    def start(self, application: Application) -> None:
+        """Start the processes."""
+        command = [str(self._python), str(_FOLDER / "quix_peer.py"), json.dumps(asdict(application))]
+        self._children = [Child(command, self._log_of(number)) for number in range(application.partitions)]
+
+    def stop(self) -> None:
+        """Stop the processes, each after its last commit."""
+        children, self._children = self._children, []
+        ended = [number for number, child in enumerate(children) if not child.alive]
+        for child in children:
+            if child.alive:
+                os.kill(child.pid, signal.SIGTERM)  # to all at once: one alone would leave its partitions to the others
+        for child in children:
+            child.end(signal.SIGTERM, _END_S)
+        if ended:
+            raise BenchError(f"Quix Streams ended: {last_line(self._log_of(ended[0]))}")
+
+    def _log_of(self, number: int) -> Path:
+        return self._log.with_name(f"{self._log.stem}-{number}.log")

@@ -1,0 +1,142 @@
+"""The command `closed-loop`: measures how well gateways hold clients to a quota.
+
+./scripts/closed-loop simulate --quota consumer_byte_rate --gateways 10 --latency-ms 1000
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Annotated
+
+import typer
+
+from scripts.command import run_app
+from scripts.scenarios.closed_loop.bars import check_bars
+from scripts.scenarios.closed_loop.measures import Measures, measure
+from scripts.scenarios.closed_loop.simulation import ClosedLoop
+from scripts.scenarios.closed_loop.situation import BrokersSituation, JobDown, Seconds, Seed, Situation
+from scripts.testbed.work_folder import work_folder
+
+GREEDY_DEMAND = 50.0
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.callback()
+def closed_loop() -> None:
+    """Print the amounts that clients get through several gateways, over their quota.
+
+    Each client sends as fast as its demand and its waits allow. The figures are the mean, the most in a sliding minute
+    and in 5 s, the longest silence in seconds, and the unused part of the quota.
+    """
+
+
+@app.command("simulate")
+@dataclass(frozen=True)
+class Simulate(Situation):
+    """Simulate clients, gateways and the job.
+
+    The gateways and the job are simulated with the code that they run. Every client has a connection to each gateway.
+    Demand, size and limit are in the unit of the quota: bytes/s and bytes, or percent and percent-seconds, so that
+    10 ms of a thread are 1.
+    """
+
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Print the same clients on one gateway with no latency beside it.")
+    ] = False
+    as_json: AsJson = False
+
+    def run(self) -> int:
+        """Simulate, and print the figures."""
+        found = {"simulated": measure(self, ClosedLoop(self).run())}
+        if self.compare:
+            found["one gateway"] = measure(self.alone(), ClosedLoop(self.alone()).run())
+        return _print(found, self.as_json)
+
+
+@app.command("bars")
+@dataclass(frozen=True)
+class Bars:
+    """Try simulated situations against the bars.
+
+    The situations are drawn at random, and each is compared with one gateway. The exit code is 1 if one misses a bar.
+    """
+
+    count: Annotated[int, typer.Option(min=1, help="Number of situations.")] = 20
+    seed: Seed = 1
+    seconds: Seconds = 900
+    as_json: AsJson = False
+
+    def run(self) -> int:
+        """Try them, and print those that miss a bar."""
+        return check_bars(self.count, self.seed, self.seconds, self.as_json)
+
+
+@app.command("gateways")
+@dataclass(frozen=True)
+class Gateways:
+    """Run a broker, the job and gateway processes.
+
+    A greedy client of each kind of quota asks for 50 times its quota.
+    """
+
+    gateways: Annotated[int, typer.Option(min=1, max=100, help="Number of gateway processes.")] = 4
+    seconds: Seconds = 900
+    job_down: JobDown = None
+    as_json: AsJson = False
+
+    def run(self) -> int:
+        """Run them, and print the figures."""
+        from scripts.scenarios.closed_loop.gateways import run_gateways  # simulations need neither Kafka nor Java
+
+        with work_folder("closed-loop", fresh=True) as folder:
+            found = run_gateways(folder, self.gateways, self.seconds, GREEDY_DEMAND, self.job_down)
+        return _print(found, self.as_json)
+
+
+@app.command("brokers")
+@dataclass(frozen=True)
+class Brokers(BrokersSituation):
+    """Run Kafka brokers with the plugin and the job.
+
+    Clients of librdkafka send at full speed. It prints JSON.
+    """
+
+    compare: Annotated[bool, typer.Option("--compare", help="Also run one broker with Kafka's own quota.")] = False
+
+    def run(self) -> int:
+        """Run them, and print the figures."""
+        from scripts.scenarios.closed_loop.brokers import run_brokers
+
+        found: dict[str, Measures] = {}
+        for name, each in {"brokers": self, **({"one broker": self.alone()} if self.compare else {})}.items():
+            with work_folder("closed-loop", fresh=True) as folder:
+                found[name] = run_brokers(folder, each)
+        return _print(found, as_json=True)
+
+
+def _print(found: Mapping[str, Measures], as_json: bool) -> int:
+    """One column for each; as JSON an object for each, or the only one itself."""
+    rows = {
+        name: {field: round(value, 4) for field, value in asdict(measures).items() if value is not None}
+        for name, measures in found.items()
+    }
+    if as_json:
+        print(json.dumps(rows if len(rows) > 1 else rows.popitem()[1]))
+        return 0
+    print(" " * 20 + "".join(f"{name:>14}" for name in rows))
+    for field in fields(Measures):
+        print(f"{field.name:<20}" + "".join(f"{row[field.name]:>14g}" for row in rows.values()))
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    return run_app("closed-loop", app, arguments, lambda parsed: parsed if isinstance(parsed, int) else parsed.run())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

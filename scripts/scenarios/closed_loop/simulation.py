@@ -1,0 +1,284 @@
+"""Clients, gateways, latency and job as discrete events, with the arithmetic and the shares that gateways and job use.
+
+    a connection sends ─► its gateway charges inline, answers and publishes ─► `latency_ms` later the job has decided,
+    and every gateway reads the decision
+
+A client's connection sends its next request when the answer to the last one is there, its wait has ended, and its part
+of the demand asks for it.
+"""
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
+
+from scripts.scenarios.closed_loop.situation import Counters, Situation, Waits
+from sluice.insight.whatif.deciding import Decider
+from sluice.state.decisions.request import Request, TopicPartition
+from sluice.state.decisions.waits import CounterKey
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
+from sluice.state.quotas.resolution import Quotas
+from sluice.state.shares.alive import HEARTBEAT_MS
+from sluice.state.shares.counter_share import DecidedCharge
+from sluice.state.shares.gateway_shares import GatewayShares
+
+FOREVER_MS = 2**50
+MAX_MUTE_MS = 3_600_000
+MAX_COUNTERS = 100_000
+EPOCH_MS = 1_700_000_000_000
+LOOKBACK_MS = 10_000
+"""Span of the decisions that a new gateway reads."""
+
+WARM_UP_MS = 3_000
+"""Time, and the latency on top of it, that gateways run before clients connect: they know each other then."""
+
+CATCH_UP_MS = 0.05
+"""Time between two decisions of a backlog: 20 000 are made in a second."""
+
+SETTINGS = QuotaSettings()
+NANOSECONDS_PER_POINT = 10_000_000
+
+
+class Served:
+    """Times and amounts of served requests, in order: of all clients together, and by client."""
+
+    def __init__(self) -> None:
+        self.times_ms: list[float] = []
+        self.amounts: list[float] = []
+        self.clients: list[int] = []
+
+    def add(self, time_ms: float, amount: float, client: int) -> None:
+        """One served request."""
+        self.times_ms.append(time_ms)
+        self.amounts.append(amount)
+        self.clients.append(client)
+
+
+class Job:
+    """Decides every request exactly, in the order of their arrival."""
+
+    def __init__(self) -> None:
+        self._decider = Decider(Quotas([]), SETTINGS, FOREVER_MS)
+
+    def decide(self, request: Request, quotas: Quotas) -> Iterator[tuple[CounterKey, DecidedCharge, int]]:
+        """The part of the decision that gateways read, for each charge, and its wait in ms."""
+        self._decider.quotas = quotas
+        timestamp_ms = request.timestamp_ms or 0
+        held_ms = {applied.quota: applied.ms for applied in request.throttled_by or ()}
+        for tags, outcomes in self._decider.charge(request, timestamp_ms).items():
+            for outcome in outcomes:
+                charge = outcome.charge
+                read = DecidedCharge(
+                    request.instance,
+                    outcome.value,
+                    charge.limit,
+                    timestamp_ms,
+                    held_ms.get(charge.kind, 0),
+                    charge.kind.consumer,
+                    request.withheld,
+                )
+                yield (charge.kind, tags), read, outcome.wait_ms
+
+
+class GatewayUnderTest:
+    """One gateway: its shares, the decided waits it knows, and its clock."""
+
+    def __init__(self, instance: str, skew_ms: int) -> None:
+        self.instance = instance
+        self.shares = GatewayShares(instance, SETTINGS, MAX_COUNTERS, MAX_MUTE_MS)
+        self.is_up = True
+        self._skew_ms = skew_ms
+        self._decided_until_ms: dict[CounterKey, int] = {}
+
+    def clock_ms(self, time_ms: float) -> int:
+        """The time by this gateway's clock."""
+        return EPOCH_MS + int(time_ms) + self._skew_ms
+
+    def read(self, counter: CounterKey, decided: DecidedCharge, wait_ms: int, time_ms: float) -> None:
+        """Read a decision."""
+        self.shares.take_decided(counter, decided, self.clock_ms(time_ms))
+        self._decided_until_ms[counter] = decided.event_ms + wait_ms if wait_ms else 0
+
+    def read_heartbeat(self, instance: str, sent_ms: int, time_ms: float) -> None:
+        """Read a decided heartbeat of any gateway."""
+        self.shares.gateways.take_heartbeat(instance, sent_ms, self.clock_ms(time_ms))
+
+    def decided_wait_ms(self, time_ms: float) -> int:
+        """Wait that decisions ask for. All counters of a simulation without own ones are one."""
+        now_ms = self.clock_ms(time_ms)
+        return max((until_ms - now_ms for until_ms in self._decided_until_ms.values()), default=0)
+
+
+class ClosedLoop:
+    """One simulation: `run` returns what was served."""
+
+    def __init__(self, situation: Situation) -> None:
+        self._situation = situation
+        self._random = random.Random(situation.seed)  # a simulation needs no secrets
+        self._job = Job()
+        self._served = Served()
+        self._gateways: list[GatewayUnderTest] = []
+        self._quotas = _quotas(situation, situation.limit)
+        self._known_quotas = self._quotas  # by the gateways
+        self._read: deque[tuple[float, Callable[[GatewayUnderTest, float], None]]] = deque()
+        self._due: list[tuple[float, int, Callable[[float], None]]] = []
+        self._numbers = count()
+        self._job_free_ms = 0.0
+
+    def run(self) -> Served:
+        """Simulate `seconds`."""
+        situation = self._situation
+        for _ in range(situation.gateways):
+            self._start_gateway(-WARM_UP_MS - situation.latency_ms)
+        self._at(0.0, self._connect)
+        self._plan_changes()
+        end_ms = situation.seconds * 1000.0
+        while self._due:
+            time_ms, _, act = heapq.heappop(self._due)
+            if time_ms >= end_ms:
+                break
+            act(time_ms)
+        return self._served
+
+    def _at(self, time_ms: float, act: Callable[[float], None]) -> None:
+        heapq.heappush(self._due, (time_ms, next(self._numbers), act))
+
+    def _plan_changes(self) -> None:
+        situation = self._situation
+        if situation.join is not None:
+            self._at(situation.join * 1000, self._join)
+        if situation.leave is not None:
+            self._at(situation.leave * 1000, self._leave)
+        if situation.limit_change is not None:
+            changed_ms = situation.limit_change[0] * 1000
+            self._at(changed_ms, self._change_limit)
+            self._at(changed_ms + situation.latency_ms, self._learn_limit)
+
+    def _start_gateway(self, time_ms: float) -> None:
+        skew_ms = self._random.randint(0, self._situation.clock_skew_ms)
+        gateway = GatewayUnderTest(f"gateway-{len(self._gateways)}", skew_ms)
+        for read_ms, read in self._read:
+            if read_ms >= time_ms - LOOKBACK_MS:
+                read(gateway, time_ms)
+        self._gateways.append(gateway)
+        self._at(time_ms + self._random.random() * HEARTBEAT_MS, partial(self._heartbeat, gateway))
+
+    def _connect(self, time_ms: float) -> None:
+        """Connect every client to each gateway; older connections end with their next request."""
+        up = [gateway for gateway in self._gateways if gateway.is_up]
+        self._connections = object()
+        for gateway, part in zip(up, self._situation.parts(len(up)), strict=True):
+            if part:
+                self._connect_to(gateway, part, time_ms)
+
+    def _connect_to(self, gateway: GatewayUnderTest, part: float, time_ms: float) -> None:
+        situation = self._situation
+        gap_ms = situation.size / (situation.demand * part / situation.clients) * 1000
+        for client in range(situation.clients):
+            first_ms = time_ms + self._random.random() * gap_ms
+            self._at(first_ms, partial(self._send, gateway, client, gap_ms, self._connections))
+
+    def _join(self, time_ms: float) -> None:
+        self._start_gateway(time_ms)
+        self._connect(time_ms)
+
+    def _leave(self, time_ms: float) -> None:
+        """The first gateway crashes: what it published is decided, and its clients go to the others."""
+        self._gateways[0].is_up = False
+        self._connect(time_ms)
+
+    def _change_limit(self, time_ms: float) -> None:
+        self._quotas = _quotas(self._situation, self._situation.limit_at(time_ms))
+
+    def _learn_limit(self, _: float) -> None:
+        self._known_quotas = self._quotas
+
+    def _heartbeat(self, gateway: GatewayUnderTest, time_ms: float) -> None:
+        if not gateway.is_up:
+            return
+        sent_ms = gateway.clock_ms(time_ms)
+        self._at(self._decided_at(time_ms), partial(self._read_heartbeat, gateway.instance, sent_ms))
+        self._at(time_ms + HEARTBEAT_MS, partial(self._heartbeat, gateway))
+
+    def _read_heartbeat(self, instance: str, sent_ms: int, time_ms: float) -> None:
+        self._read_by_all(time_ms, lambda gateway, now_ms: gateway.read_heartbeat(instance, sent_ms, now_ms))
+
+    def _read_by_all(self, time_ms: float, read: Callable[[GatewayUnderTest, float], None]) -> None:
+        """A decision arrives at all gateways; one that starts later reads it then."""
+        self._read.append((time_ms, read))
+        while self._read[0][0] < time_ms - LOOKBACK_MS:
+            self._read.popleft()
+        for gateway in self._gateways:
+            if gateway.is_up:
+                read(gateway, time_ms)
+
+    def _send(self, gateway: GatewayUnderTest, client: int, gap_ms: float, connections: object, time_ms: float) -> None:
+        """A connection sends its next request, unless its gateway makes it wait for a decision."""
+        if connections is not self._connections or not gateway.is_up:
+            return
+        again = partial(self._send, gateway, client, gap_ms, connections)
+        if not self._situation.is_on(time_ms):
+            self._at(self._situation.next_on_ms(time_ms) + self._random.random(), again)
+            return
+        wait_ms = 0 if self._situation.waits is Waits.IN_LINE else gateway.decided_wait_ms(time_ms)
+        if wait_ms > 0:
+            self._at(time_ms + wait_ms, again)
+            return
+        wait_ms, withheld = self._serve(gateway, client, time_ms)
+        self._at(time_ms + (wait_ms if withheld else max(wait_ms, gap_ms)), again)
+
+    def _serve(self, gateway: GatewayUnderTest, client: int, time_ms: float) -> tuple[int, bool]:
+        """Charge a request inline and publish it. Returns its wait in ms, and true if it was answered empty."""
+        situation = self._situation
+        request = _request(situation, client, gateway.clock_ms(time_ms))
+        request.instance = gateway.instance
+        admission = gateway.shares.admit(request, self._known_quotas, request.timestamp_ms or 0)
+        wait_ms, withheld = admission.throttle_ms, admission.withhold
+        request.throttled_by = list(admission.throttled_by)
+        if situation.waits is Waits.DECIDED:
+            wait_ms, withheld, request.throttled_by = 0, False, None
+        request.withheld = withheld
+        if not withheld:
+            self._served.add(time_ms, situation.size, client)
+        self._at(self._decided_at(time_ms), partial(self._decide, request))
+        return wait_ms, withheld
+
+    def _decided_at(self, time_ms: float) -> float:
+        """Time at which the decision on a request of now is read; after an outage the job works off its backlog."""
+        known_ms = time_ms + self._situation.latency_ms
+        down = self._situation.job_down
+        if down is not None and down[0] * 1000 <= known_ms and time_ms < down[1] * 1000:
+            self._job_free_ms = max(self._job_free_ms, down[1] * 1000 + self._situation.latency_ms)
+        self._job_free_ms = max(known_ms, self._job_free_ms + CATCH_UP_MS if self._job_free_ms > known_ms else known_ms)
+        return self._job_free_ms
+
+    def _decide(self, request: Request, time_ms: float) -> None:
+        for counter, decided, wait_ms in self._job.decide(request, self._quotas):
+            self._read_by_all(time_ms, partial(_read_decision, counter, decided, wait_ms))
+
+
+def _read_decision(
+    counter: CounterKey, decided: DecidedCharge, wait_ms: int, gateway: GatewayUnderTest, time_ms: float
+) -> None:
+    gateway.read(counter, decided, wait_ms, time_ms)
+
+
+def _quotas(situation: Situation, limit: float) -> Quotas:
+    """One quota: on the user that all clients have, or on each client-id."""
+    shared = situation.counters is Counters.SHARED
+    entity = QuotaEntity(user="user") if shared else QuotaEntity(client_id=DEFAULT)
+    return Quotas([QuotaEntry(entity, situation.quota, limit)])
+
+
+def _request(situation: Situation, client: int, timestamp_ms: int) -> Request:
+    request = Request("Metadata", timestamp_ms=timestamp_ms, user="user", client_id=f"client-{client}")
+    if situation.quota is QuotaKind.REQUEST_PERCENTAGE:
+        request.request_time_ns = int(situation.size * NANOSECONDS_PER_POINT)
+    else:
+        request.api = "Fetch" if situation.quota.consumer else "Produce"
+        request.topic_partitions = [TopicPartition("topic", 0, int(situation.size))]
+    return request

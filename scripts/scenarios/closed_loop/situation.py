@@ -1,0 +1,285 @@
+"""Situations of the closed loop: a quota, gateways or brokers, clients, and their faults and changes.
+
+The fields of a situation are the options of its command.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from sluice.state.quotas.kinds import Family, QuotaKind
+
+QUOTAS = (QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.REQUEST_PERCENTAGE)
+DEFAULT_LIMITS = {Family.BYTES: 1_000_000.0, Family.REQUEST_TIME: 10.0}
+DEFAULT_DEMAND = 20.0
+DEFAULT_SIZE_S = 0.1
+
+SKEW = 0.7
+"""Part of the traffic that goes to the first gateway with Spread.SKEW."""
+
+STAY_S = 5.0
+"""Stay of a client that hops at a broker."""
+
+PARTITIONS = 4
+"""Partitions of a client that a broker leads, as a rule."""
+
+CLIENT = "app"
+USER = "ANONYMOUS"
+"""Kafka's name for a client that doesn't log in."""
+
+
+class Spread(StrEnum):
+    """Spread of a client's traffic over the gateways; the last two are only for real brokers."""
+
+    EVEN = "even"
+    SKEW = "skew"
+    ONE = "one"
+    MOVE = "move"
+    HOP = "hop"
+
+
+SIMULATED = (Spread.EVEN, Spread.SKEW, Spread.ONE)
+"""The spreads of a simulation."""
+
+
+class Counters(StrEnum):
+    """Counters of the clients: one for all, or one for each."""
+
+    SHARED = "shared"
+    OWN = "own"
+
+
+class Waits(StrEnum):
+    """Waits that clients obey: those of inline charging, those of the decisions, or the longer one."""
+
+    IN_LINE = "in-line"
+    DECIDED = "decided"
+    BOTH = "both"
+
+
+class Pair(NamedTuple):
+    """Two seconds, or a second and a limit."""
+
+    first: float
+    second: float
+
+
+def span(text: str) -> Pair:
+    """The seconds of `300-360`. Raises typer.BadParameter."""
+    return _pair(text, "-", "FROM-TO in seconds, such as 300-360")
+
+
+def change(text: str) -> Pair:
+    """The second and the limit of `300:500000`. Raises typer.BadParameter."""
+    return _pair(text, ":", "S:Q, such as 300:500000")
+
+
+def _pair(text: str, separator: str, meaning: str) -> Pair:
+    first, _, second = text.partition(separator)
+    try:
+        pair = Pair(float(first), float(second))
+    except ValueError:
+        pair = Pair(math.nan, math.nan)
+    if not all(0 <= value < math.inf for value in pair) or not pair[1] or (separator == "-" and pair[0] >= pair[1]):
+        raise typer.BadParameter(f"{text!r} is not right; expected {meaning}")
+    return pair
+
+
+def _second(help_text: str) -> Any:
+    return typer.Option(min=0, metavar="S", help=help_text)
+
+
+Quota = Annotated[QuotaKind, typer.Option(metavar="KIND", help=f"Quota kind: {', '.join(QUOTAS)}.")]
+Limit = Annotated[float, typer.Option(show_default="1000000 bytes/s or 10 percent", help="Limit of the quota.")]
+Seconds = Annotated[int, typer.Option(min=20, help="Length of the run.")]
+Seed = Annotated[int, typer.Option(help="Seed of all random numbers.")]
+JobDown = Annotated[
+    Pair | None,
+    typer.Option(parser=span, metavar="FROM-TO", help="Nothing is decided between these seconds."),
+]
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Input of one simulation. What is NaN becomes its default.
+
+    `limit` and `demand` are in units of the quota per second (bytes/s; percent), `size` is one request in units of the
+    quota (bytes; percent-seconds, so 10 ms of a thread are 1). The demand is that of all clients together. Every client
+    has a connection to each gateway, and each connection sends one request after the other.
+    """
+
+    quota: Quota = QuotaKind.PRODUCER_BYTE_RATE
+    limit: Limit = math.nan
+    demand: Annotated[
+        float, typer.Option(show_default="20 times the limit", help="Demand of all clients together.")
+    ] = math.nan
+    size: Annotated[
+        float, typer.Option(show_default="a tenth of a second of the limit", help="Size of one request.")
+    ] = math.nan
+    gateways: Annotated[int, typer.Option(min=1, max=1000, help="Number of gateways.")] = 4
+    latency_ms: Annotated[int, typer.Option(min=0, help="From a request to the arrival of its decision.")] = 300
+    spread: Annotated[Spread, typer.Option(help="Traffic over gateways: even, skew (70 % on the first) or one.")] = (
+        Spread.EVEN
+    )
+    clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 1
+    counters: Annotated[Counters, typer.Option(help="One counter for all clients, or one for each.")] = Counters.SHARED
+    on_ms: Annotated[int, typer.Option(min=0, help="Clients send for this time, then pause for --off-ms.")] = 0
+    off_ms: Annotated[int, typer.Option(min=0, help="Length of the pauses; 0 is none.")] = 0
+    seconds: Seconds = 900
+    seed: Seed = 1
+    join: Annotated[float | None, _second("One more gateway starts at this second.")] = None
+    leave: Annotated[float | None, _second("A gateway crashes at this second.")] = None
+    job_down: JobDown = None
+    limit_change: Annotated[
+        Pair | None,
+        typer.Option(parser=change, metavar="S:Q", help="At second S the limit becomes Q."),
+    ] = None
+    clock_skew_ms: Annotated[int, typer.Option(min=0, help="Largest difference of the gateways' clocks.")] = 0
+    waits: Annotated[
+        Waits, typer.Option(help="Waits that clients obey: those of inline charging, decided ones, or both.")
+    ] = Waits.IN_LINE
+
+    def __post_init__(self) -> None:
+        """Fill in the defaults. Raises typer.BadParameter for an impossible situation."""
+        _fill_in_limit(self)
+        _fill_in(self, "demand", self.limit * DEFAULT_DEMAND)
+        _fill_in(self, "size", self.limit * DEFAULT_SIZE_S)
+        if self.spread not in SIMULATED:
+            raise typer.BadParameter(f"--spread is {self.spread}; expected one of {', '.join(SIMULATED)}")
+        if self.size < 1 and self.quota.family is Family.BYTES:
+            raise typer.BadParameter(f"--size is {self.size}; expected at least one byte")
+        if self.off_ms and not self.on_ms:
+            raise typer.BadParameter("--off-ms is given without --on-ms; expected both")
+        if self.leave is not None and self.gateways == 1 and self.join is None:
+            raise typer.BadParameter("--leave is given with one gateway; expected --gateways 2 or more")
+        for name in ("join", "leave", "job_down", "limit_change"):
+            begins = getattr(self, name)
+            second = begins[0] if isinstance(begins, tuple) else begins
+            if second is not None and second >= self.seconds:
+                option = f"--{name.replace('_', '-')}"
+                raise typer.BadParameter(f"{option} begins at second {second:g}; expected --seconds above {second:g}")
+
+    def alone(self) -> "Situation":
+        """The same clients on one gateway whose decisions take no time, which is one Kafka broker."""
+        own = {name: getattr(self, name) for name in Situation.__dataclass_fields__}
+        one = {"gateways": 1, "latency_ms": 0, "spread": Spread.EVEN, "join": None, "leave": None}
+        return Situation(**own | one | {"job_down": None, "clock_skew_ms": 0, "waits": Waits.IN_LINE})
+
+    def limit_at(self, time_ms: float) -> float:
+        """The limit of a counter at a time."""
+        if self.limit_change is not None and time_ms >= self.limit_change[0] * 1000:
+            return self.limit_change[1]
+        return self.limit
+
+    def allowed(self, from_ms: float, to_ms: float) -> float:
+        """Amount that the quota allows all clients together between two times."""
+        counters = self.clients if self.counters is Counters.OWN else 1
+        changed_ms = min(max((self.limit_change or (self.seconds, 0.0))[0] * 1000, from_ms), to_ms)
+        before, after = changed_ms - from_ms, to_ms - changed_ms
+        return (before * self.limit_at(from_ms) + after * self.limit_at(to_ms)) / 1000 * counters
+
+    def parts(self, gateways: int) -> list[float]:
+        """The part of a client's demand that goes to each gateway."""
+        if gateways == 1 or self.spread is Spread.EVEN:
+            return [1.0 / gateways] * gateways
+        if self.spread is Spread.ONE:
+            return [1.0] + [0.0] * (gateways - 1)
+        return [SKEW] + [(1.0 - SKEW) / (gateways - 1)] * (gateways - 1)
+
+    def is_on(self, time_ms: float) -> bool:
+        """True if clients send at this time."""
+        return not self.off_ms or time_ms % (self.on_ms + self.off_ms) < self.on_ms
+
+    def next_on_ms(self, time_ms: float) -> float:
+        """Time at which clients that pause go on."""
+        period_ms = self.on_ms + self.off_ms
+        return (time_ms // period_ms + 1) * period_ms
+
+
+@dataclass(frozen=True)
+class BrokersSituation:
+    """A situation with brokers. With `own_quotas` they have Kafka's own quotas, and there is neither plugin nor job.
+
+    A client that moves or hops uses the partitions of one broker at a time. The quota is on the client-id of one
+    client, or on the user of several.
+    """
+
+    quota: Quota = QuotaKind.PRODUCER_BYTE_RATE
+    limit: Limit = math.nan
+    brokers: Annotated[int, typer.Option(min=1, max=9, help="Number of brokers.")] = 3
+    seconds: Seconds = 900
+    spread: Annotated[
+        Spread,
+        typer.Option(
+            help="Leaders of the client's partitions: even, skew (80 % on the first), one, move (to another broker"
+            " half way) or hop (every 5 s)."
+        ),
+    ] = Spread.EVEN
+    own_quotas: Annotated[bool, typer.Option("--own-quotas", help="Kafka's own quotas, without plugin and job.")] = (
+        False
+    )
+    kill_job_at: Annotated[float | None, _second("The job is killed, and back 60 s later.")] = None
+    kill_broker_at: Annotated[float | None, _second("A broker is killed, and back 60 s later.")] = None
+    clients: Annotated[int, typer.Option(min=1, help="Clients, of one user, who then has the quota.")] = 1
+
+    def __post_init__(self) -> None:
+        """Fill in the limit. Raises typer.BadParameter for an impossible situation."""
+        _fill_in_limit(self)
+        if self.spread not in SIMULATED and self.brokers == 1:
+            raise typer.BadParameter(f"--spread is {self.spread}; expected --brokers 2 or more with it")
+
+    def alone(self) -> "BrokersSituation":
+        """The same client on one broker with Kafka's own quota."""
+        return BrokersSituation(self.quota, self.limit, 1, self.seconds, own_quotas=True, clients=self.clients)
+
+    @property
+    def names(self) -> list[str]:
+        """The client-ids."""
+        return [CLIENT] if self.clients == 1 else [f"{CLIENT}-{number}" for number in range(1, self.clients + 1)]
+
+    @property
+    def entity(self) -> dict[str, str]:
+        """Entity of the quota."""
+        return {"client_id": CLIENT} if self.clients == 1 else {"user": USER}
+
+    @property
+    def stay_s(self) -> float:
+        """Time that a client which moves or hops uses one broker."""
+        return self.seconds / 2 if self.spread is Spread.MOVE else STAY_S
+
+    def visits(self) -> list[list[int]]:
+        """The partitions that a client which moves or hops uses one after the other, none for others.
+
+        >>> BrokersSituation(brokers=3, seconds=60, spread=Spread.MOVE).visits()
+        [[0, 1, 2, 3], [4, 5, 6, 7]]
+        """
+        visited = {Spread.MOVE: 2, Spread.HOP: self.brokers}.get(self.spread, 0)
+        return [list(range(PARTITIONS * number, PARTITIONS * (number + 1))) for number in range(visited)]
+
+    def leaders(self) -> list[int]:
+        """Number of the client's partitions that each broker leads.
+
+        >>> BrokersSituation(brokers=3, spread=Spread.SKEW).leaders()
+        [8, 1, 1]
+        """
+        others = self.brokers - 1
+        if self.spread is Spread.SKEW and others:
+            return [4 * others] + [1] * others
+        return [PARTITIONS] + [0] * others if self.spread is Spread.ONE else [PARTITIONS] * self.brokers
+
+
+def _fill_in_limit(situation: Situation | BrokersSituation) -> None:
+    if situation.quota not in QUOTAS:
+        raise typer.BadParameter(f"--quota is {situation.quota}; expected one of {', '.join(QUOTAS)}")
+    _fill_in(situation, "limit", DEFAULT_LIMITS[situation.quota.family])
+
+
+def _fill_in(situation: Situation | BrokersSituation, name: str, default: float) -> None:
+    value = getattr(situation, name)
+    if math.isnan(value):
+        object.__setattr__(situation, name, default)
+    elif not (0 < value < math.inf):
+        raise typer.BadParameter(f"--{name} is {value}; expected a number above 0")

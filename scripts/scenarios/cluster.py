@@ -1,0 +1,249 @@
+"""`./scripts/cluster`: the job on a real Spark cluster with three brokers, a load, and kills; ends by itself."""
+
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from threading import Event
+from typing import Annotated, NamedTuple
+
+import typer
+
+from scripts.command import EXIT_FAILED, run_command, stop_on_signals
+from scripts.scenarios.kills import Killed, Victim, planned, table
+from scripts.testbed.answers import Answers
+from scripts.testbed.cluster import Cluster
+from scripts.testbed.hdfs import Hdfs
+from scripts.testbed.installed_sluice import InstalledSluice
+from scripts.testbed.job import TABLES, Sections, wait_until
+from scripts.testbed.load_generator import LoadGenerator, Sent
+from scripts.testbed.processes import kill
+from scripts.testbed.reconciliation import audited, reconcile
+from scripts.testbed.rig import Rig
+from scripts.testbed.spark_cluster import SparkCluster
+from scripts.testbed.work_folder import work_folder
+from sluice.streaming.enforce.warm_up import WARM
+
+_WORKERS = 3
+_BROKERS = 3
+_DATA_NODES = 3
+_WORKER_MEMORY = "2g"
+_BEST_EFFORT = "dfs.client.block.write.replace-datanode-on-failure.best-effort"
+"""With three data nodes there is no other one in the place of one that was killed."""
+
+_RECOVERY_S = 300
+_DRAIN_S = 600
+_LINE_S = 5.0
+_LEAST_PAUSE_S = 2.0
+_KILL_S = 10
+
+
+class Storage(StrEnum):
+    """Storage of checkpoints and tables."""
+
+    HDFS = "hdfs"
+    FILES = "files"
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """Run the job on a Spark master and three workers, with three brokers and a standby driver, and kill with -9.
+
+    Executors run the wheel, not the checkout. Checkpoints and tables are in an HDFS of one name node and three data
+    nodes, or with `--storage files` in a folder that all processes share. The standby driver is there if a driver is to
+    be killed. In the end each request has one decision in the table, as `sluice simulate` gives it, or the exit code
+    is 1.
+    """
+
+    seconds: Annotated[float, typer.Option(min=1, help="How long to publish, at least.")] = 60.0
+    requests: Annotated[int, typer.Option(min=1, help="How many requests to publish, at least.")] = 1
+    rate: Annotated[float, typer.Option(min=1, help="Requests per second.")] = 200.0
+    victims: Annotated[
+        list[Victim] | None,
+        typer.Option("--kill", help="What to kill with -9; repeat the option for more."),
+    ] = None
+    kills: Annotated[int, typer.Option(min=0, help="How many kills in all, of all kinds in turn.")] = 0
+    seed: Annotated[int, typer.Option(help="The same seed kills the same executors, workers, brokers and so on.")] = 1
+    storage: Annotated[Storage, typer.Option(help="Where checkpoints and tables are.")] = Storage.HDFS
+
+    def __post_init__(self) -> None:
+        """Raises BadParameter for a data node where there is none."""
+        if Victim.DATANODE in (self.victims or ()) and self.storage is not Storage.HDFS:
+            raise typer.BadParameter("--kill is datanode with --storage files; expected --storage hdfs with it")
+
+
+def run_cluster(options: ClusterOptions) -> int:
+    """Run it; 0 if everything balances, 1 if not."""
+    stop = stop_on_signals()
+    with work_folder("cluster", fresh=True) as folder, ExitStack() as stack:
+        print(f"building the wheel, and starting Spark, brokers and storage (logs: {folder}) ...", flush=True)
+        installed = InstalledSluice(folder / "environment")
+        hdfs = stack.enter_context(Hdfs(folder / "hdfs", _DATA_NODES)) if options.storage is Storage.HDFS else None
+        brokers = stack.enter_context(Cluster(folder / "brokers", _BROKERS))
+        spark = stack.enter_context(SparkCluster(folder / "spark", _WORKERS, installed, _WORKER_MEMORY))
+        storage = hdfs.url if hdfs is not None else (folder / "shared").as_uri()
+        run = _Run(options, folder, _Parts(spark, brokers, hdfs), _sections(storage, spark), stop)
+        stack.callback(run.close)
+        return run.run()
+
+
+class _Parts(NamedTuple):
+    """Everything that can be killed but the drivers."""
+
+    spark: SparkCluster
+    brokers: Cluster
+    hdfs: Hdfs | None
+
+
+class _Run:
+    def __init__(self, options: ClusterOptions, folder: Path, parts: _Parts, sections: Sections, stop: Event) -> None:
+        self._options, self._parts, self._stop = options, parts, stop
+        self._chance = random.Random(options.seed)
+        possible = [victim for victim in Victim if parts.hdfs is not None or victim is not Victim.DATANODE]
+        self._victims = planned(options.victims or (), options.kills, possible, self._chance)
+        servers = parts.brokers.bootstrap_servers
+        self._drivers = [Rig(folder / name, servers, sections) for name in ("one", "two")]
+        self._settings = self._drivers[0].settings
+        self._answers = Answers(self._settings)
+        self._sent = Sent(stored=self._answers.sent)
+        self._answers.start()
+
+    def close(self) -> None:
+        """End the drivers."""
+        self._answers.close()
+        for driver in reversed(self._drivers):
+            driver.stop()
+
+    def run(self) -> int:
+        """Load, kill, and reconcile."""
+        leader = self._drivers[0]
+        print("starting the job ...", flush=True)
+        leader.start(cancel=self._stop)
+        with leader.loading(LoadGenerator(seed=7, users=50, clients=5, bad_share=0.01), self._options.rate, self._sent):
+            ends_s = time.monotonic() + self._options.seconds
+            self._until_decided(0)
+            print(f"{len(self._parts.spark.executors())} executors decide", flush=True)
+            kills = self._kill_all()
+            while not self._stop.is_set() and (time.monotonic() < ends_s or self._sent.events < self._options.requests):
+                self._watch(_LINE_S)
+        print(f"published {self._sent.summary()}; waiting for the answers", flush=True)
+        stored = self._sent.events - self._sent.failed
+        self._wait_for(lambda: self._answers.answered >= stored, _DRAIN_S)
+        self._wait_for(lambda: audited(self._settings) >= stored, _DRAIN_S)
+        for driver in reversed(self._drivers):
+            driver.stop()
+        found = reconcile(self._settings)
+        if kills:
+            print(table(kills), flush=True)
+        print(found.with_copies(), flush=True)
+        return 0 if found.balanced_with_copies else EXIT_FAILED
+
+    def _kill_all(self) -> list[Killed]:
+        """Kill the planned victims, spread over the load."""
+        planned_s = max(self._options.seconds, self._options.requests / self._options.rate)
+        pause_s = planned_s / (len(self._victims) + 1) if self._victims else 0.0
+        kills = []
+        next_s = time.monotonic()
+        for victim in self._victims:
+            next_s += pause_s * self._chance.uniform(0.5, 1.0)
+            if victim is Victim.DRIVER:
+                self._make_standby_ready()
+            self._watch(max(next_s - time.monotonic(), _LEAST_PAUSE_S))
+            if self._stop.is_set():
+                break
+            kills.append(self._kill(victim))
+        return kills
+
+    def _watch(self, seconds: float) -> None:
+        """Show the counts of decisions for this time."""
+        ends_s = time.monotonic() + seconds
+        while not self._stop.is_set() and (left_s := ends_s - time.monotonic()) > 0:
+            self._stop.wait(min(left_s, _LINE_S))
+            verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(self._answers.verdicts.items()))
+            print(f"{self._answers.answered} of {self._sent.events} answered: {verdicts}", flush=True)
+
+    def _kill(self, victim: Victim) -> Killed:
+        """Kill one, wait until a request published since is answered, and start another in its place."""
+        begun_s = time.monotonic()
+        what, replace = self._killed(victim)
+        self._until_decided(self._sent.events)
+        killed = Killed(victim, what, time.monotonic() - begun_s)
+        print(
+            f"{victim} killed ({what}); requests published since are answered after {killed.seconds:.1f} s", flush=True
+        )
+        replace()
+        return killed
+
+    def _killed(self, victim: Victim) -> tuple[str, Callable[[], object]]:
+        """Kill it. Returns its description, and a function that starts another one, unless something else does."""
+        spark, brokers, hdfs = self._parts
+        match victim:
+            case Victim.EXECUTOR:
+                pid = self._chance.choice(sorted(spark.executors()))
+                kill(pid)
+                return f"executor with process {pid}", lambda: None  # Spark starts another one
+            case Victim.WORKER:
+                number = self._chance.randrange(_WORKERS)
+                spark.workers[number].end(signal.SIGKILL, _KILL_S)
+                return f"worker {number} and its executor", lambda: spark.restart_worker(number)
+            case Victim.MASTER:
+                spark.master.end(signal.SIGKILL, _KILL_S)
+                return "the master", spark.restart_master
+            case Victim.BROKER:
+                number = self._chance.randrange(_BROKERS)
+                brokers.brokers[number].kill()
+                return f"broker {number + 1}", brokers.brokers[number].start
+            case Victim.DATANODE if hdfs is not None:
+                number = self._chance.randrange(_DATA_NODES)
+                hdfs.data_nodes[number].end(signal.SIGKILL, _KILL_S)
+                return f"datanode {number}", lambda: hdfs.restart(number)
+        leader = self._drivers[0]
+        leader.kill()
+        self._drivers.reverse()
+        return f"the driver {leader.folder.name}", lambda: None
+
+    def _make_standby_ready(self) -> None:
+        standby = self._drivers[1]
+        standby.launch("--standby", "--warm")
+        self._wait_for(lambda: standby.status().get("waiting_for") == "leadership", _RECOVERY_S)
+        self._wait_for(lambda: WARM in standby.log_file.read_text(errors="replace"), _RECOVERY_S)
+
+    def _until_decided(self, published: int) -> None:
+        """Wait until all requests so far are answered, and one more."""
+        self._wait_for(lambda: self._answers.answered > published, _RECOVERY_S)
+
+    def _wait_for(self, done: Callable[[], bool], seconds: float) -> None:
+        wait_until(lambda: self._stop.is_set() or done(), seconds)
+
+
+def _sections(storage: str, spark: SparkCluster) -> Sections:
+    return {
+        "enforce": {"checkpoint": f"{storage}/checkpoints/enforce", "shuffle_partitions": _WORKERS},
+        "audit": {"checkpoint": f"{storage}/checkpoints/audit"},
+        "delta": {name: f"{storage}/delta/{name}" for name in TABLES} | {"storage_options": {_BEST_EFFORT: "true"}},
+        # with one partition the order of all requests is known, so they can be simulated
+        "topics": {"partitions": 1, "replication_factor": _BROKERS},
+        "health": {"port": 0},
+        "spark": spark.settings(_WORKERS)
+        | {
+            "spark.driver.memory": "768m",
+            "spark.executor.memory": "640m",
+            "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+            f"spark.hadoop.{_BEST_EFFORT}": "true",
+        },
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    return run_command("cluster", ClusterOptions, run_cluster, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

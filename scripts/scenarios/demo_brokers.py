@@ -1,0 +1,186 @@
+"""`./scripts/run --brokers N`: brokers with the plugin, the job, and real clients at full speed."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+
+import yaml
+from kafka import KafkaAdminClient
+from rich.console import Console
+
+from scripts.scenarios.demo_screen import WebConsole, commands_to_try, show_until, waiting, waiting_for_job
+from scripts.testbed.broker import free_ports
+from scripts.testbed.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster, wait_for_gateways
+from scripts.testbed.cluster import Cluster, create_topic
+from scripts.testbed.full_speed_client import FullSpeedClient, Role
+from scripts.testbed.job import Json, RunError, Sections, SluiceJob, quotas_in, storage_in
+from scripts.testbed.work_folder import work_folder
+from sluice.cli.job_settings import announced_run
+from sluice.insight.format import amount, printable
+from sluice.kafka_io.client import connect
+from sluice.kafka_io.clock import now_ms
+from sluice.kafka_io.topics import ensure_topics
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.decisions.request import Share
+from sluice.state.quotas.kinds import QuotaKind
+
+_EMBEDDED = Path("configs/embedded.yaml")
+_TOPIC = "orders"
+_PARTITIONS = 4
+_LIMIT = 1_000_000.0
+_SPAN_MS = 10_000
+_LIMITS_S = 5.0
+_KINDS = {Role.PRODUCE: QuotaKind.PRODUCER_BYTE_RATE, Role.CONSUME: QuotaKind.CONSUMER_BYTE_RATE}
+_CLIENTS = {f"librdkafka-{role}r": role for role in _KINDS}
+"""Client-id -> its role."""
+
+Shares = Mapping[str, Sequence[Share]]
+"""Broker -> its shares."""
+
+
+def run_with_brokers(
+    size: int, seconds: float, stop: Event, console: Console, *, fresh: bool, web_console: bool
+) -> int:
+    """Run it until `stop` or for this time; 0 if no client ended by itself."""
+    with ExitStack() as stack:
+        folder, client_id = stack.enter_context(work_folder(f"run-brokers-{size}", fresh)), new_exempt_client_id()
+        with waiting(console, lambda: "for the embedded brokers to start"):
+            cluster = stack.enter_context(plugin_cluster(folder / "brokers", size, client_id))
+        print(f"brokers: {cluster.bootstrap_servers}", flush=True)
+        job = SluiceJob(folder, *_layers(folder, cluster, client_id))
+        ensure_topics(job.settings.topics, job.settings.kafka)
+        stack.callback(job.stop)
+        stack.enter_context(announced_run(folder.name, job.settings_file))
+        with waiting_for_job(console, job):
+            job.start(cancel=stop)
+        entity = f"--client-id {next(iter(_CLIENTS))}"
+        print(commands_to_try(job.settings_file, job.settings.health, entity, entity), flush=True)
+        _make_topic(cluster, size)
+        with waiting(console, lambda: "for the first decisions: Java and the workers warm up"):
+            wait_for_gateways(job.settings, size)
+        web = WebConsole(folder, job.settings_file) if web_console else None
+        if web is not None:
+            stack.callback(web.stop)
+        heartbeats = stack.enter_context(closing(Heartbeats(job.settings)))
+        servers = cluster.bootstrap_servers
+        clients = [FullSpeedClient(name, role, servers, _TOPIC) for name, role in _CLIENTS.items()]
+        uses = _Uses(clients, QuotasTable(job.settings.delta.quotas))
+
+        def check() -> None:
+            if not cluster.alive:
+                cluster.brokers[-1].check()
+            job.running()
+            if web is not None:
+                web.keep(console)
+            if ended := [client.name for client in clients if not client.alive]:
+                raise RunError(f"{', '.join(ended)} ended by itself")
+
+        try:
+            show_until(stop, seconds, console, lambda: client_lines(uses.now(), heartbeats.shares(), now_ms()), check)
+        finally:
+            for client in clients:
+                client.stop()
+        with waiting(console, lambda: "for the job to stop"):
+            job.stop()
+        print(*summary_lines(uses.now()), sep="\n", flush=True)
+        return 0
+
+
+def _layers(folder: Path, cluster: Cluster, client_id: str) -> list[Sections]:
+    quotas: list[Json] = [
+        {"entity": {"client_id": name}, "quotas": {_KINDS[role].value: _LIMIT}} for name, role in _CLIENTS.items()
+    ]
+    return [
+        yaml.safe_load(_EMBEDDED.read_text()),
+        storage_in(folder),
+        quotas_in(folder, quotas),
+        {
+            "kafka": {"bootstrap.servers": cluster.bootstrap_servers, "client.id": client_id},
+            "topics": {"replication_factor": min(len(cluster.brokers), 3)},
+            "health": {"port": free_ports(1)[0]},
+        },
+    ]
+
+
+def _make_topic(cluster: Cluster, size: int) -> None:
+    with connect(KafkaAdminClient, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
+        if _TOPIC not in admin.list_topics():
+            create_topic(admin, _TOPIC, [_PARTITIONS] * size)
+
+
+@dataclass(frozen=True)
+class ClientUse:
+    """A client, its quota and limit, its amounts so far (epoch milliseconds and bytes), and librdkafka's errors.
+
+    The limit is None where it was removed.
+    """
+
+    client_id: str
+    quota: QuotaKind
+    limit: float | None
+    samples: Sequence[tuple[int, float]]
+    errors: Sequence[str]
+
+    def rate(self, from_ms: int, to_ms: int) -> float:
+        """Bytes per second between two times.
+
+        >>> ClientUse("a", QuotaKind.PRODUCER_BYTE_RATE, 1e6, [(1_000, 500.0), (3_000, 700.0)], []).rate(0, 2_000)
+        250.0
+        """
+        got = sum(amount for time_ms, amount in self.samples if from_ms <= time_ms < to_ms)
+        return got / max(to_ms - from_ms, 1) * 1000
+
+
+class _Uses:
+    """The clients with their present limits, read again every few seconds: `sluice quotas alter` changes them."""
+
+    def __init__(self, clients: Sequence[FullSpeedClient], table: QuotasTable) -> None:
+        self._clients, self._table = clients, table
+        self._read_again_s = 0.0
+        self._limits: dict[tuple[object, QuotaKind], float] = {}
+
+    def now(self) -> list[ClientUse]:
+        """The amounts of the clients until now, with their limits."""
+        if time.monotonic() >= self._read_again_s:
+            self._read_again_s = time.monotonic() + _LIMITS_S
+            self._limits = {(entry.entity.client_id, entry.kind): entry.value for entry in self._table.entries()}
+        found = [(client, _KINDS[_CLIENTS[client.name]]) for client in self._clients]
+        return [
+            ClientUse(client.name, kind, self._limits.get((client.name, kind)), [*client.samples], [*client.errors])
+            for client, kind in found
+        ]
+
+
+def client_lines(uses: Sequence[ClientUse], shares: Shares, at_ms: int) -> Sequence[str]:
+    """A line for each client: its rate in the last 10 s, and of each broker the rate and the share."""
+    return [
+        f"{use.client_id:<22} {amount(use.quota, use.rate(at_ms - _SPAN_MS, at_ms))} of {_limit(use)};"
+        f" shares: {', '.join(_parts(use, shares)) or 'none yet'}"
+        for use in uses
+    ]
+
+
+def summary_lines(uses: Sequence[ClientUse]) -> Iterator[str]:
+    """The rate of each client in all, the first 10 s left out, in which a fresh counter may burst."""
+    yield "cluster-wide, the first 10 s left out:"
+    for use in uses:
+        times = [time_ms for time_ms, _ in use.samples] or [0]
+        rate = use.rate(times[0] + _SPAN_MS, times[-1])
+        of_limit = "without a limit at the end" if use.limit is None else f"{rate / use.limit:.2f} of its quota"
+        errors = f"{len(use.errors)} errors{''.join(f'; {printable(error)}' for error in use.errors[:1])}"
+        yield f"  {use.client_id:<22} {amount(use.quota, rate)}, {of_limit}; {errors}"
+
+
+def _limit(use: ClientUse) -> str:
+    return "no limit" if use.limit is None else amount(use.quota, use.limit)
+
+
+def _parts(use: ClientUse, shares: Shares) -> Iterator[str]:
+    """Rate and share of the client's counter at each broker; - where a broker doesn't report it."""
+    for broker, of_broker in shares.items():
+        found = [s for s in of_broker if s.quota == use.quota.value and s.entity.client_id == use.client_id]
+        used, share = (amount(use.quota, value) for value in (found[0].charged, found[0].share)) if found else "--"
+        yield f"{printable(broker)} {used} of {share}"

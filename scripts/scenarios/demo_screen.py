@@ -1,0 +1,136 @@
+"""Output of `./scripts/run`: progress of the start, commands to try, the live picture, and the console's address."""
+
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from threading import Event, Thread
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.text import Text
+
+from scripts.testbed.broker import free_ports
+from scripts.testbed.job import SluiceJob
+from scripts.testbed.processes import Child, last_line
+from sluice.configs.settings import HealthSettings
+
+_WAITING_S = 3.0
+_LINES_S = 5.0
+_POLL_S = 0.5
+_STOP_S = 5
+_WAITING_FOR = {
+    "broker": "for the broker to answer",
+    "quotas": "for the cluster's quotas to be read",
+    "session": "for the job's Spark session: Java starts",
+    "queries": "for the job's queries to start",
+}
+"""Value of `waiting_for` in the job's status file -> the words for it."""
+
+
+@contextmanager
+def waiting(console: Console, reason: Callable[[], str]) -> Iterator[None]:
+    """Say every few seconds why the run waits, while this block runs."""
+    done, begun_s = Event(), time.monotonic()
+
+    def say() -> None:
+        while True:
+            console.print(f"{time.monotonic() - begun_s:>3.0f} s: waiting {reason()}", highlight=False)
+            if done.wait(_WAITING_S):
+                return
+
+    thread = Thread(target=say, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def waiting_for_job(console: Console, job: SluiceJob) -> AbstractContextManager[None]:
+    """Say why a job that starts waits, while this block runs."""
+    return waiting(console, lambda: _WAITING_FOR.get(job.status().get("waiting_for", ""), "for the job to start"))
+
+
+def show_until(
+    stop: Event, seconds: float, console: Console, lines: Callable[[], Sequence[str]], check: Callable[[], object]
+) -> None:
+    """Show lines until `stop` or the end of the time: in place on a terminal, elsewhere anew every few seconds.
+
+    `check` is called all the time, and raises an error if a part of the run has ended.
+    """
+    begun_s = shown_s = time.monotonic()
+    live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+    if live is not None:
+        live.start()
+    try:
+        while not stop.wait(_POLL_S) and time.monotonic() - begun_s < seconds:
+            check()
+            if live is not None:
+                live.update(Text("\n".join(lines()), no_wrap=True, overflow="ellipsis"), refresh=True)
+            elif time.monotonic() - shown_s >= _LINES_S:
+                shown_s = time.monotonic()
+                print(*lines(), sep="\n", flush=True)
+    finally:
+        if live is not None:
+            live.stop()
+
+
+def commands_to_try(
+    settings_file: Path,
+    health: HealthSettings,
+    entity: str = "--user alice",
+    client: str = "--user alice --client-id reporting",
+) -> str:
+    """Commands to try while it runs, which work in any folder: the limit of an entity, and a client of the load."""
+    address = f"http://{health.address}:{health.port}"
+    probes = (f"  curl {address}/readyz  # also /healthz and /metrics",) if health.port else ()
+    sluice, config = shlex.quote(str(Path(sys.executable).with_name("sluice"))), shlex.quote(str(settings_file))
+    return "\n".join(
+        (
+            "to try in another terminal:",
+            f"  {sluice} quotas describe --config {config}",
+            f"  {sluice} quotas alter {entity} --add-config producer_byte_rate=2000000 --config {config}",
+            f"  {sluice} quotas resolve {client} --config {config}",
+            f"  {sluice} quotas history --config {config}",
+            f"  {sluice} top --config {config}",
+            f"  {sluice} doctor --config {config}",
+            *probes,
+        )
+    )
+
+
+class WebConsole:
+    """`sluice console` with the settings of a run, in a process of its own; it answers at `url` once it is started."""
+
+    def __init__(self, folder: Path, settings_file: Path) -> None:
+        port = free_ports(1)[0]
+        self.url = f"http://127.0.0.1:{port}/"
+        self._log = folder / "console.log"
+        self._command = [sys.executable, "-m", "sluice.cli.main", "console", "--config", str(settings_file)]
+        self._command += ["--port", str(port)]
+        self._child: Child | None = None
+        self._has_ended = False
+
+    def keep(self, console: Console) -> None:
+        """Start it, the first time, and print its address; say it once if it has ended by itself.
+
+        Call it after the first decision: until then its start would take time from the job's.
+        """
+        if self._child is None:
+            self._child = Child(self._command, self._log)
+            console.print(f"who is throttled, in a browser: {self.url}", highlight=False, soft_wrap=True)
+        elif not self._child.alive and not self._has_ended:
+            self._has_ended = True
+            why = escape(last_line(self._log))
+            console.print(f"the console ended: {why}; see {self._log}", highlight=False, soft_wrap=True)
+
+    def stop(self) -> None:
+        """End it, if it was started."""
+        if self._child is not None:
+            self._child.end(signal.SIGTERM, _STOP_S)

@@ -1,1 +1,0 @@
-"""`./scripts/cluster`: the job on a real Spark cluster, with kills."""

@@ -1,0 +1,107 @@
+"""Answers to the requests of a run, counted live: by verdict, with their delay; and a live model of all decisions."""
+
+import json
+import statistics
+from collections import Counter, deque
+from threading import Lock
+from typing import Any
+
+from sluice.configs.settings import Settings
+from sluice.insight.live import LiveModel
+from sluice.kafka_io.clock import now_ms
+from sluice.kafka_io.topic_reader import Reading, TopicReader
+
+Source = tuple[int, int]
+"""Place where a request is stored: partition and offset."""
+
+
+class Answers:
+    """Counts the answers that the topics receive from now on, from `start` to `close`. Thread-safe.
+
+    Own requests are those that `sent` is told of, by the place where they are stored: others may send the same request
+    ids. Answers to other requests are kept too, because an answer may come before the acknowledgement of its request.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.model = LiveModel(settings.quota)
+        self.verdicts: Counter[str] = Counter()
+        self.dead_letters = 0
+        self.duplicates = 0
+        self._lock = Lock()
+        self._own: set[Source] = set()
+        self._answered: set[Source] = set()
+        self._others: dict[Source, tuple[dict[str, Any], int]] = {}
+        self._delays_ms: deque[int] = deque(maxlen=10_000)
+        followed = ((settings.topics.decisions, self.decision), (settings.topics.dead_letters, self.dead_letter))
+        since_ms = now_ms()
+        self._readers = [
+            TopicReader(settings.kafka, Reading(topic, on_record, since_ms, fenced=True))
+            for topic, on_record in followed
+        ]
+
+    def start(self) -> None:
+        """Begin to read."""
+        for reader in self._readers:
+            reader.start()
+
+    def close(self) -> None:
+        """Stop counting."""
+        for reader in self._readers:
+            reader.close()
+
+    @property
+    def decisions(self) -> int:
+        """Number of decisions, without duplicates."""
+        return sum(self.verdicts.values())
+
+    @property
+    def answered(self) -> int:
+        """Number of own requests with a decision or a dead letter."""
+        return self.decisions + self.dead_letters
+
+    @property
+    def others(self) -> int:
+        """Number of answers to requests that are not known as own ones."""
+        return len(self._others)
+
+    def sent(self, stored: Any) -> None:
+        """Note an own request; `stored` has its partition and offset."""
+        source = (stored.partition, stored.offset)
+        with self._lock:
+            self._own.add(source)
+            if answer := self._others.pop(source, None):
+                self._count(source, *answer)
+
+    def decision(self, _: bytes | None, value: bytes | None) -> None:
+        """Count a record of the decisions topic."""
+        self.model.take(value, now_ms())
+        decision = json.loads(value or b"")
+        _, partition, offset = decision["decision_id"].rsplit("-", 2)
+        self._take((int(partition), int(offset)), decision)
+
+    def dead_letter(self, _: bytes | None, value: bytes | None) -> None:
+        """Count a record of the dead-letter topic."""
+        letter = json.loads(value or b"")
+        self._take((letter["source"]["partition"], letter["source"]["offset"]), letter)
+
+    def median_delay_ms(self) -> int | None:
+        """Median time from an event to the arrival of its decision here."""
+        with self._lock:
+            return round(statistics.median(self._delays_ms)) if self._delays_ms else None
+
+    def _take(self, source: Source, answer: dict[str, Any]) -> None:
+        with self._lock:
+            if source in self._answered:
+                self.duplicates += 1
+            elif source in self._own:
+                self._count(source, answer, now_ms())
+            else:
+                self._others[source] = (answer, now_ms())
+
+    def _count(self, source: Source, answer: dict[str, Any], arrived_ms: int) -> None:
+        self._answered.add(source)
+        if "verdict" not in answer:
+            self.dead_letters += 1
+            return
+        self.verdicts[answer["verdict"]] += 1
+        self._delays_ms.append(max(0, arrived_ms - answer["timestamp_ms"]))

@@ -1,0 +1,75 @@
+"""Greedy clients behind gateways: each sends its next request as soon as its wait and its demand allow."""
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event, Thread
+from typing import NamedTuple
+
+from sluice.gateways.client.client import Gateway
+from sluice.state.decisions.request import Mutation, Request, TopicPartition
+from sluice.state.quotas.kinds import TOPIC_KINDS, Family, QuotaKind
+
+SIZE_S = 0.1
+"""Size of a request, in seconds of the quota."""
+
+
+class GreedyClient(NamedTuple):
+    """A client, its quota, and the limit. `size_s` is the size of its requests, in seconds of the quota."""
+
+    user: str
+    quota: QuotaKind
+    limit: float
+    size_s: float = SIZE_S
+
+    @property
+    def entity(self) -> dict[str, str]:
+        """Entity of the quota: the user, or the topic that carries the user's name."""
+        return {"topic" if self.quota in TOPIC_KINDS else "user": self.user}
+
+    def request(self) -> Request:
+        """A request of the client's size."""
+        size = self.limit * self.size_s
+        request = Request("Metadata", user=self.user, client_id="app")
+        if self.quota.family is Family.MUTATIONS:
+            request.api, request.mutations = "CreatePartitions", [Mutation("orders", int(size))]
+        elif self.quota.family is Family.REQUEST_TIME:
+            request.request_time_ns = int(size * 10_000_000)
+        else:
+            request.api = "Fetch" if self.quota.consumer else "Produce"
+            request.topic_partitions = [TopicPartition(self.user, 0, int(size))]
+        return request
+
+
+@dataclass
+class Connection:
+    """A connection of a client to a gateway: a closed loop with `demand`, in quotas."""
+
+    gateway: Gateway
+    client: GreedyClient
+    demand: float
+
+    def run(self, stop: Event) -> None:
+        """Send requests until `stop`."""
+        gap_s = self.client.size_s / self.demand
+        next_s = time.monotonic()
+        while not stop.wait(max(0.0, next_s - time.monotonic())):
+            answer = self.gateway.admit_mutations(self.client.request())  # inline charging, but for mutations
+            waited_s = time.monotonic() + answer.throttle_ms / 1000
+            next_s = waited_s if answer.withhold or any(answer.refused) else max(waited_s, next_s + gap_s)
+
+
+@contextmanager
+def sending(connections: Iterable[Connection]) -> Iterator[None]:
+    """Let all connections send while this block runs."""
+    stop = Event()
+    threads = [Thread(target=connection.run, args=(stop,)) for connection in connections]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()

@@ -1,0 +1,54 @@
+"""Jars of the test bed: a set for each purpose, never to be mixed with Spark's.
+
+`python -m scripts.testbed.jars [NAME] [--accept]` downloads a set, by default that of the broker.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sluice.jvm.jars import JarSet
+from sluice.state.errors import SluiceError
+
+_FOLDER = Path(__file__).resolve().parent
+
+
+def _jars(name: str, *, added_to_pyspark: bool = False) -> JarSet:
+    files = (_FOLDER / f"{name}-jars.xml", _FOLDER / f"{name}-jars.sha256")
+    return JarSet(name, *files, f"scripts.testbed.jars {name}", added_to_pyspark=added_to_pyspark)
+
+
+BROKER_JARS = _jars("broker")
+"""Class path of a real Kafka: the embedded broker."""
+
+OLD_BROKER_JARS = _jars("old-broker")
+"""An older Kafka, on which a long test runs the broker plugin."""
+
+HDFS_JARS = _jars("hdfs", added_to_pyspark=True)
+"""HDFS's servers, on which `./scripts/cluster` runs; pyspark has everything else that they need."""
+
+PEER_JARS = _jars("peers")
+"""Kafka Streams in the bench."""
+
+JAR_SETS = {jars.name: jars for jars in (BROKER_JARS, OLD_BROKER_JARS, HDFS_JARS, PEER_JARS)}
+
+
+def download(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(JAR_SETS)}.")] = BROKER_JARS.name,
+    accept: Annotated[bool, typer.Option("--accept", help="Record the checksums of what the registry has.")] = False,
+) -> None:
+    """Download the jars that are missing, and check them."""
+    if name not in JAR_SETS:
+        raise typer.BadParameter(f"{name!r} is no set of jars; expected one of {', '.join(JAR_SETS)}")
+    try:
+        if accept:
+            JAR_SETS[name].accept()
+        JAR_SETS[name].paths()
+    except SluiceError as error:
+        sys.exit(f"jars: {error}")
+
+
+if __name__ == "__main__":
+    typer.run(download)

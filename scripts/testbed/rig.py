@@ -1,0 +1,126 @@
+"""Rig of the scenarios: a job on brokers, with a load; start, load, break, drain and reconcile it in a folder."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, Self
+
+import psutil
+from kafka import KafkaProducer
+
+from scripts.command import EXIT_FAILED
+from scripts.testbed.broker import Broker
+from scripts.testbed.job import Json, Sections, SluiceJob, quotas_in, storage_in, wait_until
+from scripts.testbed.load_generator import PRODUCER_OPTIONS, LoadGenerator, Sent, publish
+from scripts.testbed.processes import descendants, kill, python_workers
+from scripts.testbed.reconciliation import answered, audited, ends
+from scripts.testbed.work_folder import work_folder
+from sluice.configs.settings import Settings
+from sluice.kafka_io.client import connect
+from sluice.kafka_io.topics import ensure_topics
+
+QUOTAS = [
+    {"entity": {"user": None}, "quotas": {"controller_mutation_rate": 5, "request_percentage": 5}},
+    {"entity": {"client_id": None}, "quotas": {"producer_byte_rate": 1_000_000, "consumer_byte_rate": 1_000_000}},
+]
+
+_START_S = 300.0
+_END_S = 30.0
+
+
+class Rig(SluiceJob):
+    """A job on brokers that run; `sections` are settings on top of those for the folder, `quotas` the first quotas."""
+
+    def __init__(
+        self, folder: Path, bootstrap_servers: str, sections: Sections, quotas: Sequence[Json] = QUOTAS
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        kafka = {"kafka": {"bootstrap.servers": bootstrap_servers}}
+        super().__init__(folder, storage_in(folder), quotas_in(folder, quotas), kafka, sections)
+        ensure_topics(self.settings.topics, self.settings.kafka)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the job."""
+        self.stop()
+
+    def start(self, cancel: Event | None = None) -> None:
+        """Start the job and wait until it answers waiting requests, if there are any."""
+        before, requests = answered(self.settings), self.requests()
+        super().start(cancel)
+        wait_until(lambda: answered(self.settings) > before or before == requests, _START_S)
+
+    def kill(self) -> None:
+        """kill -9, and wait until the job's Java has ended too."""
+        java = self.java()
+        super().kill()
+        wait_until(lambda: not any(map(psutil.pid_exists, java)), _END_S)
+
+    def kill_workers(self) -> None:
+        """kill -9 of the Python workers."""
+        for pid in python_workers(self.running().pid):
+            kill(pid)
+
+    def java(self) -> list[int]:
+        """Process ids of the job's Java virtual machine."""
+        return [pid for pid, command in descendants(self.running().pid).items() if "org.apache.spark" in command]
+
+    def load(self, generator: LoadGenerator, count: int) -> None:
+        """Publish a load of `count` events as fast as possible."""
+        load(self.settings, generator, Event(), 0.0, count=count)
+
+    def loading(
+        self, generator: LoadGenerator, rate_per_s: float, sent: Sent | None = None
+    ) -> AbstractContextManager[None]:
+        """Publish a load in the background while a block runs."""
+        return loading(self.settings, generator, rate_per_s, sent)
+
+    def requests(self) -> int:
+        """Number of requests in the topic."""
+        return sum(ends(self.settings, self.settings.topics.requests).values())
+
+    def drain(self, seconds: float) -> None:
+        """Wait until every request is answered and every answer is in Delta."""
+        requests = self.requests()
+        wait_until(lambda: answered(self.settings) >= requests, seconds)
+        wait_until(lambda: audited(self.settings) >= requests, seconds)
+
+
+def load(settings: Settings, generator: LoadGenerator, stop: Event, rate_per_s: float, **limits: Any) -> Sent:
+    """Publish a load, as `load_generator.publish` does.
+
+    An event whose acknowledgement was lost is sent again, and is then a second request.
+    """
+    with connect(KafkaProducer, settings.kafka, **PRODUCER_OPTIONS) as producer:
+        return publish(producer, settings.topics.requests, generator, stop, rate_per_s, **limits)
+
+
+@contextmanager
+def loading(
+    settings: Settings, generator: LoadGenerator, rate_per_s: float, sent: Sent | None = None
+) -> Iterator[None]:
+    """Publish a load in the background while this block runs."""
+    stop = Event()
+    thread = Thread(target=load, args=(settings, generator, stop, rate_per_s), kwargs={"sent": sent}, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:  # without a broker a producer that is left open ends with a traceback
+        stop.set()
+        thread.join()
+
+
+@contextmanager
+def rig_with_broker(folder: Path, sections: Sections, quotas: Sequence[Json] = QUOTAS) -> Iterator[tuple[Rig, Broker]]:
+    """A rig with a broker of its own."""
+    with Broker(folder / "broker") as broker, Rig(folder, broker.bootstrap_servers, sections, quotas) as rig:
+        yield rig, broker
+
+
+def run_scenario(name: str, sections: Sections, passes: Callable[[Rig, Broker], bool]) -> int:
+    """The exit code of a scenario in .work/NAME with a broker of its own: 0 if it passes, else 1."""
+    with work_folder(name, fresh=True) as folder, rig_with_broker(folder, sections) as (rig, broker):
+        return 0 if passes(rig, broker) else EXIT_FAILED
