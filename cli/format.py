@@ -14,10 +14,13 @@ import msgspec
 import typer
 from rich.cells import cell_len
 
-from sluice.insight.format import printable
+from sluice.insight.format import NOTHING, printable
 
 MAX_NAME = 60
 """Characters of a name in a table; JSON and CSV have the whole name."""
+
+_FIGURE = re.compile(rf"{NOTHING}?|-?\d[\d.e+]*(/s)?( (%|[A-Za-z]{{1,3}}(/s)?|\d+))*")
+"""A number, or a figure of `insight.format`: 3, 1.05 MB/s, 80 %, 1 min 30 s, or none."""
 
 _FORMULA = re.compile(r"(?:^|(?<=;))(?=[\t\r\n]|\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
 """A place before a formula: at the start of a text, and after a semicolon, which ends a cell where commas are decimal.
@@ -25,7 +28,7 @@ The last four signs are the first ones in full width."""
 
 
 def table_lines(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """The lines of a table, each column as wide as its widest text, and to the right if it has numbers alone.
+    """The lines of a table, each column as wide as its widest text, and to the right if it has figures alone.
 
     Only the cells are measured by rich: its `Table` takes 30 times as long for the thousands of rows of a report.
 
@@ -37,17 +40,13 @@ def table_lines(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterat
     """
     texts = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(columns, *texts, strict=True)]
-    numeric = [bool(texts) and all(map(_is_number, cells)) for _, *cells in zip(columns, *texts, strict=True)]
+    numeric = [bool(texts) and all(map(_FIGURE.fullmatch, cells)) for _, *cells in zip(columns, *texts, strict=True)]
     for row in (columns, *texts):
         padded = (
             " " * (width - cell_len(text)) + text if right else text + " " * (width - cell_len(text))
             for text, width, right in zip(row, widths, numeric, strict=True)
         )
         yield "  ".join(padded).rstrip()
-
-
-def _is_number(text: str) -> bool:
-    return not text or text.replace(".", "", 1).removeprefix("-").isdecimal()
 
 
 def time_text(at: datetime) -> str:

@@ -1,7 +1,7 @@
 """The command `sluice top`: the clients nearest to their limits, live in the terminal."""
 
 import codecs
-import json
+import math
 import os
 import select
 import signal
@@ -9,47 +9,59 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass, replace
+from heapq import nsmallest
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from sluice.cli.errors import TopError
+from sluice.cli.format import print_json, print_lines, table_lines
 from sluice.cli.job_settings import job_settings
 from sluice.cli.options import BootstrapServersOption, ConfigOption, UsageError
-from sluice.cli.top_screen import SORTS, View, after_key, cut, rows_of, table_lines, verdicts_per_s
 from sluice.configs.settings import Settings, with_bootstrap_servers
-from sluice.insight.format import printable
-from sluice.insight.live import LiveModel
+from sluice.insight.format import NOTHING, amount, duration, percent, printable, short
+from sluice.insight.live import CounterState, LiveModel
 from sluice.kafka_io.client import connect, error_line
 from sluice.kafka_io.clock import now_ms
 from sluice.state.decisions.epochs import Fence
-from sluice.state.errors import SluiceError
-from sluice.state.quotas.kinds import KINDS_BY_NAME
+from sluice.state.quotas.kinds import KINDS_BY_NAME, Family, QuotaKind
 
 if TYPE_CHECKING:
     from kafka import TopicPartition
+    from rich.console import Group
 
 SINCE_S = 15
-"""How far back decisions are read at the start: no rate lasts longer than its windows, 11 s."""
+"""Seconds of decisions that are read at the start: no rate lasts longer than its windows, 11 s."""
 
 MOST_READ = 5_000
-"""Most decisions that are read at the start, unless --since says how far back: a look is to be quick at any rate."""
+"""Most decisions that are read at the start without --since: a look is to be quick at any rate."""
 
 SNAPSHOT_ROWS = 40
+
+SORTS = ("usage", "wait", "rate", "name")
+QUOTAS = (None, *QuotaKind)
+"""The filters that a key goes through; None shows all quotas."""
+
+COLUMNS = ("CLIENT", "QUOTA", "USED", "LIMIT", "RATE", "LEFT", "LEVEL", "WAIT", "MIN/H", "LAST 3 MINUTES")
+MAX_NAME = 40
+SPARK_POINTS = 18
+_SPARKS = "▁▂▃▄▅▆▇█"
+_MAX_FILTER = 80
+_NO_COUNTER = "no counter with a limit was charged"
+
+_BANDS = ((1.0, "red"), (0.9, "yellow"), (0.8, "cyan"))
+"""Shares of the limit from which on a row has a colour."""
+
+_RATE_S = 10
+"""Seconds over which verdicts are counted."""
 
 _POLL_MS = 100
 _OFFSETS_TIMEOUT_MS = 10_000
 
-_ALTERNATE_SCREEN = "\x1b[?1049h\x1b[?25l"
-_NORMAL_SCREEN = "\x1b[?25h\x1b[?1049l"
-_HOME, _TO_LINE_END, _TO_SCREEN_END = "\x1b[H", "\x1b[K", "\x1b[J"
-
 _KEYS = "q quit  s sort  f quota  / filter  Esc all"
-
-
-class TopError(SluiceError):
-    """The decisions can't be read."""
 
 
 def top(
@@ -71,7 +83,7 @@ def top(
     config: ConfigOption = None,
     bootstrap_servers: BootstrapServersOption = None,
 ) -> None:
-    """Show the clients nearest to their limits: usage, limit, rate, what is left, level and wait, from the decisions.
+    """Show the clients nearest to their limits, from the decisions: usage, limit, rate, rest, level and wait.
 
     Live on a terminal, until q; elsewhere, and with --once or --json, one look.
     """
@@ -83,10 +95,169 @@ def top(
         if is_live:
             _run_live(reader, view, interval_s)
         elif json_output:
-            typer.echo(json.dumps(_snapshot(reader, view), indent=2))
+            print_json(_snapshot(reader, view), indent=True)
         else:
-            for line in _snapshot_lines(reader, view):
-                typer.echo(line)
+            print_lines(_snapshot_lines(reader, view))
+
+
+class Row(NamedTuple):
+    """One counter. `remaining` is in tokens for mutations, else in the unit of the limit, per second."""
+
+    entity: dict[str, str | int]
+    quota: QuotaKind
+    mode: str
+    matched: str
+    limit: float | None
+    rate: float | None
+    usage: float | None
+    remaining: float | None
+    wait_ms: int
+    minutes_throttled: int
+    points: list[float]
+    """NaN where nothing was decided."""
+
+    @property
+    def name(self) -> str:
+        """The entity in one text, as it was given."""
+        return " | ".join(f"{part}" for part in self.entity.values())
+
+
+@dataclass(frozen=True)
+class View:
+    """The user's choice. `typed` is the filter while it is being typed, None otherwise."""
+
+    sort: str = "usage"
+    quota: QuotaKind | None = None
+    text: str = ""
+    typed: str | None = None
+
+
+def after_key(view: View, key: str) -> View | None:
+    """The view after a key; None when the user leaves.
+
+    >>> after_key(View(), "s").sort, after_key(View(), "f").quota.value, after_key(View(), "q")
+    ('wait', 'producer_byte_rate', None)
+    >>> after_key(View(typed="ali"), "q").typed
+    'aliq'
+    """
+    if view.typed is not None:
+        return _after_typing(view, view.typed, key)
+    if key in ("q", "\x03", "\x04"):
+        return None
+    if key == "s":
+        return replace(view, sort=SORTS[(SORTS.index(view.sort) + 1) % len(SORTS)])
+    if key == "f":
+        return replace(view, quota=QUOTAS[(QUOTAS.index(view.quota) + 1) % len(QUOTAS)])
+    if key == "/":
+        return replace(view, typed="")
+    if key == "\x1b":
+        return replace(view, text="", quota=None)
+    return view
+
+
+def _after_typing(view: View, typed: str, key: str) -> View:
+    if key in ("\n", "\r"):
+        return replace(view, text=typed, typed=None)
+    if key in ("\x1b", "\x03"):
+        return replace(view, typed=None)
+    if key in ("\x7f", "\x08"):
+        return replace(view, typed=typed[:-1])
+    return replace(view, typed=(typed + key)[:_MAX_FILTER]) if key.isprintable() else view
+
+
+def rows_of(model: LiveModel, view: View, now_ms: int, most: int) -> list[Row]:
+    """The first `most` counters with a limit that the view chooses, in its order."""
+    text = (view.text if view.typed is None else view.typed).casefold()
+    with model.lock:
+        chosen = [counter for counter in model.counters() if _is_chosen(counter, view.quota, text)]
+        ordered = nsmallest(most, chosen, key=_ORDERS[view.sort](model, now_ms))
+        return [_row(model, counter, now_ms) for counter in ordered]
+
+
+def _is_chosen(counter: CounterState, quota: QuotaKind | None, text: str) -> bool:
+    if counter.limit is None or (quota is not None and counter.key.kind is not quota):
+        return False
+    key = counter.key
+    return not text or text in f"{key.user} | {key.client_id} | {key.topic or ''}".casefold()
+
+
+_Order = Callable[[LiveModel, int], Callable[[CounterState], tuple[Any, ...]]]
+
+_ORDERS: Mapping[str, _Order] = {
+    "usage": lambda model, now_ms: lambda counter: (-(_used(model, counter, now_ms) or 0.0), counter.key),
+    "wait": lambda _, now_ms: lambda counter: (-counter.wait_ms(now_ms), counter.key),
+    "rate": lambda model, now_ms: lambda counter: (-(model.usage.rate(counter, now_ms) or 0.0), counter.key),
+    "name": lambda _, __: lambda counter: (counter.key.user, counter.key.client_id, counter.key),
+}
+
+
+def _used(model: LiveModel, counter: CounterState, now_ms: int) -> float | None:
+    """The share of the limit in use; a throttled client has used it up, whatever is left of its rate."""
+    share = model.usage.share(counter, now_ms)
+    return max(share or 0.0, 1.0) if counter.wait_ms(now_ms) and not counter.key.shadow else share
+
+
+def _row(model: LiveModel, counter: CounterState, now_ms: int) -> Row:
+    key = counter.key
+    names: dict[str, str | int] = {"user": key.user, "client_id": key.client_id, "topic": key.topic or ""}
+    entity = {part: name for part, name in names.items() if name != ""}
+    return Row(
+        entity | ({"partition": key.partition} if key.topic is not None else {}),
+        key.kind,
+        "shadow" if key.shadow else "enforce",
+        counter.matched,
+        counter.limit,
+        model.usage.rate(counter, now_ms),
+        _used(model, counter, now_ms),
+        model.usage.remaining(counter, now_ms),
+        counter.wait_ms(now_ms),
+        counter.throttled_minutes(now_ms),
+        counter.points(now_ms),
+    )
+
+
+def verdicts_per_s(model: LiveModel, now_ms: int, since_ms: int) -> dict[str, float]:
+    """Decisions a second by verdict, over the last seconds, at most those since `since_ms`."""
+    seconds = max(1, min(_RATE_S, (now_ms - since_ms) // 1000))
+    counted: dict[str, float] = {}
+    for second in model.seconds(now_ms)[-seconds:]:
+        for verdict, count in second.verdicts.items():
+            counted[verdict] = counted.get(verdict, 0.0) + count / seconds
+    return counted
+
+
+def row_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """The rows as a table."""
+    return table_lines(COLUMNS, map(_cells, rows))
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    """The row as texts, one for each of COLUMNS."""
+    return (
+        short(row.name, MAX_NAME) or "-",
+        row.quota.value + (" (shadow)" if row.mode == "shadow" else ""),
+        percent(row.usage),
+        amount(row.quota, row.limit),
+        amount(row.quota, row.rate),
+        amount(row.quota, row.remaining, per_s=row.quota.family is not Family.MUTATIONS),
+        short(row.matched, MAX_NAME),
+        duration(row.wait_ms) if row.wait_ms else NOTHING,
+        str(row.minutes_throttled),
+        sparkline(row.points[-SPARK_POINTS:], row.limit),
+    )
+
+
+def sparkline(points: Sequence[float], limit: float | None) -> str:
+    """Rates as blocks; a full one is the limit, or more. Nothing was decided where there is none.
+
+    >>> sparkline([math.nan, 0.0, 50.0, 100.0, 200.0], 100.0)
+    ' ▁▅██'
+    """
+    blocks = []
+    for point in points:
+        share = 0.0 if limit is None or not point > 0 else min(point / limit, 1.0)
+        blocks.append(" " if math.isnan(point) else _SPARKS[round(share * (len(_SPARKS) - 1))])
+    return "".join(blocks)
 
 
 class DecisionsReader:
@@ -196,7 +367,7 @@ def _snapshot(reader: DecisionsReader, view: View) -> dict[str, object]:
         "since_ms": reader.since_ms,
         "decisions_read": reader.read,
         "verdicts": dict(sorted(reader.model.total.items())),
-        "counters": [row.to_mapping() for row in rows_of(reader.model, view, at_ms, most=reader.model.known)],
+        "counters": [row._asdict() for row in rows_of(reader.model, view, at_ms, most=reader.model.known)],
     }
 
 
@@ -206,77 +377,85 @@ def _snapshot_lines(reader: DecisionsReader, view: View) -> Iterator[str]:
     verdicts = "  ".join(f"{count / span_s:.1f}/s {verdict}" for verdict, count in sorted(model.total.items()))
     yield f"{reader.read} decisions in {span_s:.0f} s  {printable(verdicts)}  {model.known} counters"
     rows = rows_of(model, view, at_ms, SNAPSHOT_ROWS)
-    yield from table_lines(rows) if rows else ["no counter with a limit was charged"]
+    yield from row_lines(rows) if rows else [_NO_COUNTER]
 
 
 def _run_live(reader: DecisionsReader, view: View, interval_s: float) -> None:
     """Draw until the user leaves, or SIGTERM; the terminal is as before then."""
-    with _own_terminal():
-        try:
-            _draw_until_left(reader, view, interval_s)
-        except KeyboardInterrupt:
-            return
+    from rich.console import Console, ConsoleDimensions
+    from rich.live import Live
+
+    console = Console(highlight=False)
+    with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
+        due_s = 0.0
+        while True:
+            reader.poll()
+            for key in pressed():
+                chosen = after_key(view, key)
+                if chosen is None:
+                    return
+                view, due_s = chosen, 0.0
+            size = ConsoleDimensions(*os.get_terminal_size(sys.stdout.fileno()))
+            if time.monotonic() >= due_s or console.size != size:
+                console.size, due_s = (
+                    size,
+                    time.monotonic() + interval_s,
+                )  # rich's own ignores a change if COLUMNS is set
+                live.update(screen(reader, view, max(0, size.height - 4)), refresh=True)
 
 
-def _draw_until_left(reader: DecisionsReader, view: View, interval_s: float) -> None:
-    keys = codecs.getincrementaldecoder("utf-8")("replace")
-    due_s, size = 0.0, os.get_terminal_size(sys.stdout.fileno())
-    while True:
-        reader.poll()
-        for key in _pressed(keys):
-            chosen = after_key(view, key)
-            if chosen is None:
-                return
-            view, due_s = chosen, 0.0
-        now_size = os.get_terminal_size(sys.stdout.fileno())
-        if time.monotonic() >= due_s or now_size != size:
-            size, due_s = now_size, time.monotonic() + interval_s
-            _write(_screen(reader, view, size))
+def screen(reader: DecisionsReader, view: View, most: int) -> "Group":
+    """One screen: state, view and keys, and a table of the first `most` rows; a line is cut at the terminal's edge."""
+    from rich.console import Group
+    from rich.text import Text
 
-
-def _pressed(keys: codecs.IncrementalDecoder) -> str:
-    """The keys pressed since the last look. A key that sends several signs, such as an arrow, counts as none."""
-    if not select.select([sys.stdin], [], [], 0)[0]:
-        return ""
-    typed = os.read(sys.stdin.fileno(), 1024)
-    if not typed:
-        return "q"  # the terminal is gone
-    text = keys.decode(typed)
-    return "" if len(text) > 1 and text.startswith("\x1b") else text
-
-
-def _screen(reader: DecisionsReader, view: View, size: os.terminal_size) -> str:
-    """One screen: state, table, keys."""
     at_ms, model = now_ms(), reader.model
     verdicts = verdicts_per_s(model, at_ms, reader.since_ms)
     rates = "  ".join(f"{rate:.0f}/s {printable(verdict)}" for verdict, rate in sorted(verdicts.items()))
     age = f"last decision read {(at_ms - reader.last_read_ms) / 1000:.0f} s ago" if reader.last_read_ms else "none yet"
     text = view.text if view.typed is None else f"{view.typed}_"
-    chosen = f"by {view.sort}; quota {view.quota.value if view.quota else 'any'}; filter {text or '-'}"
-    rows = rows_of(model, view, at_ms, max(0, size.lines - 4))
-    coloured = "NO_COLOR" not in os.environ
-    table = list(table_lines(rows, size.columns, colour=coloured)) if rows else ["no counter with a limit was charged"]
-    head = [cut(f"sluice top  {rates or 'no decisions'}  {model.known} counters  {age}", size.columns)]
-    lines = [*head, cut(f"{printable(chosen)}  [{_KEYS}]", size.columns), "", *table][: size.lines - 1]
-    return _HOME + "\n".join(line + _TO_LINE_END for line in lines) + _TO_SCREEN_END
+    chosen = f"by {view.sort}; quota {view.quota.value if view.quota else 'any'}; filter {printable(text) or '-'}"
+    rows = rows_of(model, view, at_ms, most)
+    lines = [
+        (f"sluice top  {rates or 'no decisions'}  {model.known} counters  {age}", ""),
+        (f"{chosen}  [{_KEYS}]", ""),
+        ("", ""),
+        *zip(row_lines(rows), ["", *map(colour, rows)], strict=True),
+    ]
+    if not rows:
+        lines[3:] = [(_NO_COUNTER, "")]
+    return Group(*(Text(line, style, no_wrap=True, overflow="ellipsis") for line, style in lines))
+
+
+def colour(row: Row) -> str:
+    """The colour of a row near its limit; rich leaves it out where NO_COLOR is set."""
+    return next((name for share, name in _BANDS if (row.usage or 0.0) >= share), "")
 
 
 @contextmanager
-def _own_terminal() -> Iterator[None]:
-    """The terminal's other screen, keys one by one and without echo; as before afterwards, also after SIGTERM."""
-    descriptor = sys.stdin.fileno()
+def _keys() -> Iterator[Callable[[], str]]:
+    """The terminal with keys one by one and without echo, and a call for the keys pressed since the last one.
+
+    SIGTERM and Ctrl-C end the block; the terminal is as before then.
+    """
+    descriptor, decoder = sys.stdin.fileno(), codecs.getincrementaldecoder("utf-8")("replace")
+
+    def pressed() -> str:
+        if not select.select([sys.stdin], [], [], 0)[0]:
+            return ""
+        typed = os.read(descriptor, 1024)
+        if not typed:
+            return "q"  # the terminal is gone
+        text = decoder.decode(typed)
+        return "" if len(text) > 1 and text.startswith("\x1b") else text  # an arrow, for example, sends several signs
+
     before = termios.tcgetattr(descriptor)
     previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         tty.setcbreak(descriptor)
-        _write(_ALTERNATE_SCREEN)
-        yield
+        yield pressed
+    except KeyboardInterrupt:
+        return
     finally:
-        _write(_NORMAL_SCREEN)
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
         signal.signal(signal.SIGTERM, previous)
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()

@@ -36,7 +36,7 @@ from scripts.testbed.reconciliation import audited, rows
 from scripts.testbed.rig import loading
 from scripts.testbed.work_folder import work_folder
 from sluice.cli.job_settings import announced_run
-from sluice.cli.top_screen import Row, View, rows_of, table_lines
+from sluice.cli.top import Row, View, row_lines, rows_of
 from sluice.configs.settings import Settings, load_settings
 from sluice.gateways.client.client import Gateway
 from sluice.insight.format import amount, duration, printable
@@ -205,7 +205,7 @@ class Demo:
         at_ms, model = now_ms(), self._answers.model
         yield self._counts()
         if self._console.is_terminal:
-            yield from ("", *table_lines(rows_of(model, View(), at_ms, _TABLE_CLIENTS), self._console.width), "")
+            yield from ("", *row_lines(rows_of(model, View(), at_ms, _TABLE_CLIENTS)), "")
         else:
             yield from map(_client_line, rows_of(model, View(), at_ms, _LINE_CLIENTS))
         for row in rows_of(model, View(text=_GREEDY.user), at_ms, 1):

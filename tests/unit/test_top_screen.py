@@ -1,12 +1,17 @@
-"""What `sluice top` shows and what its keys do, without a terminal."""
+"""The screen of `sluice top` and its keys, without a terminal."""
 
 import doctest
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from rich.cells import cell_len
+from rich.console import Console
 
-from sluice.cli import top_screen
-from sluice.cli.top_screen import QUOTAS, SORTS, Row, View, after_key, cell_width, rows_of, table_lines
+from sluice.cli import top
+from sluice.cli.format import json_text
+from sluice.cli.top import QUOTAS, SORTS, Row, View, after_key, row_lines, rows_of, screen
 from sluice.insight.live import LiveModel
 from sluice.state.quotas.kinds import QuotaKind
 
@@ -42,12 +47,21 @@ def model_of(*records: bytes) -> LiveModel:
     return model
 
 
+def shown(model: LiveModel, width: int = 200, **options: Any) -> str:
+    """The screen on a terminal, with the escape sequences of colours."""
+    console = Console(width=width, height=10, force_terminal=True, highlight=False, **{"color_system": None} | options)
+    with console.capture() as captured:
+        reader: Any = SimpleNamespace(model=model, since_ms=0, last_read_ms=0)
+        console.print(screen(reader, View(), 10))
+    return captured.get()
+
+
 def names(model: LiveModel, view: View, most: int = 10) -> list[str]:
     return [row.name for row in rows_of(model, view, NOW_MS, most)]
 
 
 def test_worked_examples_hold() -> None:
-    results = doctest.testmod(top_screen)
+    results = doctest.testmod(top)
 
     assert results.attempted
     assert not results.failed
@@ -118,25 +132,26 @@ def test_keys() -> None:
     "name", ["\x1b[2J\x1b]0;title\x07", "a\nb", "\u202eeviL", "日本" * 40, "e\u0301" * 500, "x" * 30_000]
 )
 def test_hostile_names_neither_run_nor_break_the_table(name: str) -> None:
-    rows = rows_of(model_of(decision(name, 500.0), decision("alice", 100.0)), View(), NOW_MS, 10)
-    lines = list(table_lines(rows))
+    model = model_of(decision(name, 500.0), decision("alice", 100.0))
+    lines = list(row_lines(rows_of(model, View(), NOW_MS, 10)))
 
     assert all(line.isprintable() for line in lines)
-    assert len({cell_width(line[: line.index(quota)]) for line in lines[1:] for quota in ["producer_byte_rate"]}) == 1
-    assert all(cell_width(line) <= 60 for line in table_lines(rows, 60))
+    assert len({cell_len(line[: line.index("producer_byte_rate")]) for line in lines[1:]}) == 1
+    assert max(map(cell_len, shown(model, width=60).splitlines())) <= 60
 
 
-def test_a_row_near_its_limit_has_a_colour_on_a_terminal_alone() -> None:
-    rows = rows_of(model_of(decision("alice", 1200.0)), View(), NOW_MS, 1)
+def test_a_row_near_its_limit_has_a_colour_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(decision("alice", 1200.0))
 
-    assert list(table_lines(rows, colour=True))[1].startswith("\x1b[31m")
-    assert not any("\x1b" in line for line in table_lines(rows))
+    assert "\x1b[31malice" in shown(model, color_system="standard")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in shown(model, color_system="standard")
 
 
 def test_a_row_has_a_json_form_without_nan() -> None:
     [row] = rows_of(model_of(decision("alice", 500.0)), View(), NOW_MS, 1)
 
-    found = json.loads(json.dumps(row.to_mapping(), allow_nan=False))
+    found = json.loads(json_text(row._asdict()))
 
     assert (found["entity"], found["usage"], found["points"][-1]) == ({"user": "alice"}, 0.5, 500.0)
     assert set(found) == set(Row._fields)
