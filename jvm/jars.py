@@ -48,7 +48,7 @@ class JarSet:
 
     @property
     def folder(self) -> Path:
-        """Where the jars are."""
+        """The folder of the jars."""
         return jars_home() / self.name
 
     def paths(self) -> list[Path]:
@@ -92,7 +92,7 @@ class JarSet:
         return sorted(self.folder.glob("*.jar"))
 
     def _complete(self) -> bool:
-        """Whether the jars are those that were checked; compares sizes only, so that a start stays fast."""
+        """True if the jars are those that were checked; compares sizes only, so that a start stays fast."""
         try:
             stamp = json.loads((self.folder / _STAMP).read_text())
         except (OSError, ValueError):
@@ -151,11 +151,11 @@ class JarSet:
 
 
 SPARK_JARS = JarSet("spark", _CONFIGS / "jars.xml", _CONFIGS / "jars.sha256", "sluice.jvm.jars", added_to_pyspark=True)
-"""What Spark's classpath needs in addition to the jars of pyspark."""
+"""Jars that Spark's classpath needs in addition to those of pyspark."""
 
 
 def in_checkout() -> bool:
-    """Whether Sluice runs from its repository rather than from an installed distribution."""
+    """True if Sluice runs from its repository rather than from an installed distribution."""
     return (REPOSITORY / "scripts" / "setup").is_file()
 
 
@@ -185,7 +185,7 @@ def check_jars(jars: list[Path], checksums: Mapping[str, str], fix: str, listed_
 
 
 def has_artifact(artifact: str, names: list[str]) -> bool:
-    """Whether `names` (of jar files) hold `artifact` in any version."""
+    """True if `names` (of jar files) hold `artifact` in any version."""
     pattern = re.compile(re.escape(artifact) + r"-\d.*\.jar")
     return any(pattern.fullmatch(name) for name in names)
 

@@ -30,7 +30,7 @@ COMPILER_JARS = JarSet(
     added_to_pyspark=False,
 )
 _COMPILED_AGAINST = ("jackson-annotations-*", "jackson-core-*", "jackson-databind-*", "slf4j-api-*")
-"""What the plugin needs of pyspark's jars, beside kafka-clients; every broker has them."""
+"""Jars of pyspark that the plugin needs, next to kafka-clients; every broker has them."""
 
 
 def plugin_jar() -> Path:

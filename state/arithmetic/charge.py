@@ -1,4 +1,4 @@
-"""What a counter is charged with and what came of it: plain data shared by planning, arithmetic and decisions."""
+"""Charges of a counter and their results: plain data shared by planning, arithmetic and decisions."""
 
 from collections.abc import Sequence
 

@@ -76,7 +76,7 @@ def take(columns: Columns, entities: Integers | Flags) -> Columns:
 
 
 def table_ends(columns: Columns, ends: Integers) -> tuple[Integers, Integers, Integers]:
-    """Where the entities, rates and samples of k parts end, cut after the entities `ends` (k,), in ascending order."""
+    """Ends of the entities, rates and samples of k parts, cut after the entities `ends` (k,), in ascending order."""
     rate_ends = _ends(columns.rate_counts)[ends]
     return ends, rate_ends, _ends(columns.sample_counts)[rate_ends]
 

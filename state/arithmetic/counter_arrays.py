@@ -36,7 +36,7 @@ class Charged(Protocol):
 
 
 def can_charge_together(requests: Iterable[Charged], settings: QuotaSettings) -> bool:
-    """Whether the array engine supports these requests.
+    """True if the array engine supports these requests.
 
     It supports neither requests that mutate several topics, nor resets, nor sequential coexistence, which needs copies
     of samples.

@@ -108,7 +108,7 @@ class SampledRate(msgspec.Struct, array_like=True, gc=False):
 
 
 def is_exceeded(limit: float | None, rate: float) -> TypeGuard[float]:
-    """Whether the rate violates the limit. A rate equal to the limit doesn't; without a limit (None) none does."""
+    """True if the rate violates the limit. A rate equal to the limit doesn't; without a limit (None) none does."""
     return limit is not None and rate > limit
 
 

@@ -79,7 +79,7 @@ def altered(
 
 
 def matches(entity: RawEntity, components: Sequence[FilterComponent], *, strict: bool) -> bool:
-    """Whether the controller's describe answers with `entity`: every component matches it.
+    """True if the controller's describe answers with `entity`: every component matches it.
 
     With `strict`, an entity that has a type not named by the components does not match; without components nothing
     matches.

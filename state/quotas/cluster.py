@@ -31,7 +31,7 @@ class ClientQuotas(NamedTuple):
 
 
 class ClusterChanges(NamedTuple):
-    """How many mirrored quotas differ: the cluster alone has them, has another value, or doesn't have them."""
+    """Counts of mirrored quotas that differ: only the cluster has them, has another value, or doesn't have them."""
 
     added: int
     changed: int
@@ -61,7 +61,7 @@ consumer_byte_rate, request_percentage, controller_mutation_rate on users and cl
 
 
 def is_mirrored(entry: QuotaEntry) -> bool:
-    """Whether the quota is one that a cluster can have: enforced, on a user, a client-id or both."""
+    """True if the quota is one that a cluster can have: enforced, on a user, a client-id or both."""
     return not entry.shadow and entry.entity.topic is None
 
 
@@ -71,7 +71,7 @@ def mirrored(entries: Iterable[QuotaEntry], cluster: Iterable[QuotaEntry]) -> li
 
 
 def cluster_changes(entries: Iterable[QuotaEntry], cluster: Iterable[QuotaEntry]) -> ClusterChanges:
-    """What `mirrored` would change of `entries`."""
+    """Changes that `mirrored` would make to `entries`."""
     before = _values(entry for entry in entries if is_mirrored(entry))
     after = _values(cluster)
     common = before.keys() & after.keys()

@@ -9,7 +9,7 @@ from sluice.state.quotas.kinds import QuotaKind
 
 
 class Mode(StrEnum):
-    """Whether a quota is enforced. A shadow quota is metered and reported, and never delays or refuses."""
+    """Enforced or shadow. A shadow quota is metered and reported, and never delays or refuses."""
 
     ENFORCE = "enforce"
     SHADOW = "shadow"

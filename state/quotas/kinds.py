@@ -15,7 +15,7 @@ MAX_THROTTLE_MS = 2_147_483_647
 
 
 class Family(Enum):
-    """How a quota is metered. All kinds of a family share one arithmetic and one unit.
+    """The metering of a quota. All kinds of a family share one arithmetic and one unit.
 
     `unit` is the unit of an amount, as `qu` of a RateLimit-Policy header (draft-ietf-httpapi-ratelimit-headers) names
     it; `content-bytes` is from the draft; the others are defined by Sluice. `rate_name` is Kafka's metric for the rate.
@@ -33,7 +33,7 @@ class Family(Enum):
 
 
 class Scope(Enum):
-    """What kind of entity a quota is set on."""
+    """The kind of entity that a quota is set on."""
 
     CLIENT = "users, client-ids and both"  # KIP-124, KIP-599
     TOPIC = "topics, metered for each partition"  # KIP-1010
@@ -94,14 +94,14 @@ KEY_ALIASES = {
 
 
 class RequestPolicy(StrEnum):
-    """Which version of KIP-124 the request quota follows."""
+    """The version of KIP-124 that the request quota follows."""
 
     KIP124 = "kip124"
     KIP124_DRAFT = "kip124_draft"
 
 
 class Coexistence(StrEnum):
-    """How the waits of several quotas on one request combine into its throttle time."""
+    """The rule that combines the waits of several quotas into one request's throttle time."""
 
     MAX = "max"
     SEQUENTIAL = "sequential"

@@ -23,7 +23,7 @@ VERSION_KEY = b'"version"'
 Mode = Literal["enforce", "shadow"]
 
 _Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-"""What Delta and Java count with."""
+"""An integer that Delta and Java can hold."""
 
 
 class LimitRecord(msgspec.Struct, frozen=True):
@@ -102,7 +102,7 @@ def changed_limits(
 
 
 class LimitsView:
-    """What a reader of the limits topic knows: feed it every record in order.
+    """The limits that a reader of the limits topic knows: feed it every record in order.
 
     `in_force` is None until a version is complete, and then stays at the last complete version. `garbage` counts
     records that Sluice would not have written; they are ignored.

@@ -90,7 +90,7 @@ class ClientLimits:
     """The limits of one quota kind, in one mode, on users, client-ids and both."""
 
     def __init__(self, entries: Iterable[QuotaEntry], mode: Mode = Mode.ENFORCE) -> None:
-        """Of several entries for one entity the last one counts. All of them have the mode `mode`."""
+        """Take entries that all have the mode `mode`; the last one for an entity counts."""
         self._mode = mode
         self._entries = {(entry.entity.user, entry.entity.client_id): entry for entry in entries}
         used = {_LEVEL_OF[_part(user), _part(client_id)] for user, client_id in self._entries}
@@ -220,7 +220,7 @@ class Quotas(ModeQuotas):
     """
 
     def __init__(self, entries: Iterable[QuotaEntry] = (), version: int = 0) -> None:
-        """Of several entries for one entity, kind and mode the last one counts."""
+        """Take entries; the last one for an entity, kind and mode counts."""
         entries = list(entries)
         super().__init__(entries)
         self.version = version

@@ -1,4 +1,4 @@
-"""What Kafka's controller accepts as a quota: which key on which entity, and which values."""
+"""The rules of Kafka's controller for a quota: its key, its entity and its value."""
 
 import math
 from difflib import get_close_matches
@@ -8,7 +8,7 @@ from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.kinds import CLIENT_KINDS, KEY_ALIASES, TOPIC_KINDS, UNLIMITED, QuotaKind
 
 FRACTION_TOLERANCE = 1e-6
-"""How far from a whole number Kafka accepts the value of a long quota; it is stored as given."""
+"""Largest distance from a whole number at which Kafka accepts a long quota; it is stored as given."""
 
 
 def quota_kind(entity: QuotaEntity, key: object) -> QuotaKind:

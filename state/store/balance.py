@@ -1,4 +1,4 @@
-"""What one client's counters hold, read from stored pages: rates, tokens and limits at one moment. Charges nothing."""
+"""Balances of one client's counters in stored pages: rates, tokens and limits at one moment. Charges nothing."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -18,13 +18,13 @@ from sluice.state.store.codec import decode
 
 
 class Client(NamedTuple):
-    """Whose counters are wanted; None for the user or the client-id means any."""
+    """The client whose counters are wanted; None for the user or the client-id means any."""
 
     user: str | None
     client_id: str | None
 
     def has(self, tags: Tags) -> bool:
-        """Whether requests of this client may be charged to the counter: no tag names somebody else.
+        """True if requests of this client may be charged to the counter: no tag names somebody else.
 
         >>> [Client("alice", "app").has(tags) for tags in (Tags("alice"), Tags("", "app"), Tags("alice", "other"))]
         [True, True, False]
@@ -67,7 +67,7 @@ class Balance(NamedTuple):
 def balances(
     payloads: Iterable[bytes], pages: int, client: Client, quotas: Quotas | None, settings: QuotaSettings, now_ms: int
 ) -> list[Balance]:
-    """What the client's counters in stored pages hold at `now_ms`, by user, client-id and quota.
+    """The client's counters in stored pages at `now_ms`, by user, client-id and quota.
 
     `pages` is the number of all pages. Without `quotas` the tokens are those under the limit of the last charge.
     Raises StateError for damaged pages.

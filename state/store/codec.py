@@ -179,7 +179,7 @@ is migrated when it is read.
 
 
 def _is_sound(columns: Columns) -> bool:
-    """Whether every rate is of a known kind and its current sample is one of its samples."""
+    """True if every rate is of a known kind and its current sample is one of its samples."""
     kinds, currents = columns.rate_kinds, columns.rate_currents
     known = (kinds >= 0) & (kinds < len(QuotaKind))
     within = (currents >= 0) & (currents < np.maximum(columns.sample_counts, 1))
@@ -230,7 +230,7 @@ def _encode_column(array: Column, bounds: Integers) -> list[bytes]:
 
 
 def _is_whole(array: Floats) -> Flags:
-    """Which floats lose nothing as integers: no fraction, NaN, infinity or negative zero."""
+    """Flags of the floats that lose nothing as integers: no fraction, NaN, infinity or negative zero."""
     with np.errstate(invalid="ignore"):
         small = np.abs(array) < _LARGEST_EXACT
     whole: Flags = small & (np.trunc(array) == array) & ~(np.signbit(array) & (array == 0))

@@ -44,7 +44,7 @@ class KeyBlocks(NamedTuple):
 
 
 def key_hash(key: bytes) -> int:
-    """What the page of an entity is chosen by."""
+    """The hash that chooses an entity's page."""
     return zlib.crc32(key)
 
 
@@ -57,7 +57,7 @@ class Keys:
         self._pages = pages
         self._text = b"\n".join([b"", *blocks, b""])
         self._line_ends = np.flatnonzero(np.frombuffer(self._text, np.uint8) == ord("\n"))
-        """Where key number i begins, less one, and after the last one."""
+        """Offset of the line end before key number i, and of the one after the last key."""
         page_numbers = [key_hash(block.partition(b"\n")[0]) % pages for block in blocks]
         self._page_numbers = np.repeat(integers(page_numbers), counts)
         first_numbers = np.concatenate([[0], np.cumsum(counts)])
@@ -120,7 +120,7 @@ class Keys:
         return len(self._page_numbers)
 
     def _place(self, key: bytes) -> int:
-        """Where the line end before a stored key is, or -1."""
+        """Offset of the line end before a stored key, or -1."""
         span = self._spans.get(key_hash(key) % self._pages)
         if span is None:
             return -1

@@ -48,7 +48,7 @@ def pages_of_entities(keys: Iterable[str], pages: int) -> Integers:
 
 
 class Evicted(NamedTuple):
-    """How many entities were forgotten because their page had more than its part."""
+    """Number of entities forgotten because their page held more than its part."""
 
     at_rest: int = 0
     """They owed nothing: no later decision is changed."""
@@ -80,13 +80,13 @@ class Pages:
         """The counters of the entities `keys` (n,) in `columns`; none by default."""
         self._keys = Keys(KeyBlocks([], integers([])), pages=1)
         self._numbers = self._keys.add(keys)
-        """Of each row of the columns the number of its key."""
+        """The number of its key for each row of the columns."""
         self._columns = columns or empty_columns()
         self._singles: dict[str, EntityCounters] = {}
         self._single_rows: list[int] = []
         self._single_numbers: list[int] = []
         self.evicted = Evicted()
-        """What `to_bytes` left out of pages that had more than their part."""
+        """Entities that `to_bytes` left out of pages that held more than their part."""
 
     @classmethod
     def from_bytes(cls, payloads: Iterable[bytes], pages: int) -> "Pages":
@@ -208,7 +208,7 @@ class Pages:
         return np.concatenate([self._numbers[untouched], integers(self._single_numbers)]), columns
 
     def _taken_out(self, keys: Iterable[str]) -> tuple[Flags, list[str], Integers, Columns]:
-        """Which rows are not of `keys`; then the entities that are, with the numbers of their keys and their columns.
+        """Flags of the rows that are not of `keys`; then the entities that are, with their key numbers and columns.
 
         New ones have empty counters.
         """
@@ -229,7 +229,7 @@ class Pages:
 
 
 def _places(found: Integers, numbers: Sequence[int]) -> Integers:
-    """Where in `numbers` (k,) each page of `found` (n,) is: (n,). Raises ValueError for one that isn't there."""
+    """Position in `numbers` (k,) of each page of `found` (n,): (n,). Raises ValueError for a missing page."""
     ascending = np.argsort(numbers)
     places: Integers = ascending[np.searchsorted(np.array(numbers), found, sorter=ascending).clip(max=len(numbers) - 1)]
     if (np.array(numbers)[places] != found).any():
@@ -266,7 +266,7 @@ def _surplus(
 
 
 def at_rest(columns: Columns, now_ms: Integers, idle_expiry_ms: int, settings: QuotaSettings) -> Flags:
-    """Which of n entities can be forgotten without changing a later decision, at `now_ms` (n,): (n,) flags.
+    """Flags (n,) of the entities that can be forgotten at `now_ms` (n,) without changing a later decision.
 
     Idle for longer than the expiry (Kafka: 3600 s), every sample outdated, and the bucket full again. Shipped Kafka
     forgets a deficit together with the counter; here the counter stays until the deficit is paid.
@@ -285,7 +285,7 @@ def _refilled(columns: Columns, now_ms: Integers) -> Floats:
 
 
 def _rounds(queues: Iterable[Sequence[Charged]], together: int) -> int:
-    """How many times at least `together` of the queues have a further request."""
+    """Number of rounds in which at least `together` of the queues have a further request."""
     longest_first = sorted(map(len, queues), reverse=True)
     return longest_first[together - 1] if len(longest_first) >= together else 0
 

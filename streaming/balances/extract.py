@@ -31,7 +31,7 @@ _BESIDE_THE_JOB = {
 
 
 def required_origin(checkpoint: Checkpoint) -> Origin:
-    """What the checkpoint was made with. Raises CheckpointError if there is none."""
+    """The settings that the checkpoint was made with. Raises CheckpointError if there is none."""
     origin = read_origin(checkpoint)
     if origin is None:
         raise CheckpointError(
@@ -98,7 +98,7 @@ def stored_partitions(checkpoint: Checkpoint, batch_id: int) -> int | None:
 
 
 def committed_pages(settings: Settings, parts: Sequence[bytes]) -> tuple[Origin, int, dict[int, bytes]]:
-    """What the checkpoint was made with, its last committed micro-batch, and the pages then that have any of `parts`.
+    """The checkpoint's origin, its last committed micro-batch, and the pages then that have any of `parts`.
 
     A job may work on the checkpoint meanwhile: a committed version doesn't change, and Spark keeps a hundred of them.
     The micro-batch is -1 for balances that are imported and not charged yet. Raises CheckpointError without balances.

@@ -16,7 +16,7 @@ from sluice.streaming.errors import StateFileError
 
 _KIND = b"sluice state "
 _FIRST_LINE = _KIND + b"1\n"
-"""What the file is, and the version of its format."""
+"""The kind of the file, and the version of its format."""
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
@@ -35,7 +35,7 @@ class Balances(msgspec.Struct, frozen=True):
     pages: dict[int, bytes] = msgspec.field(name="shards")
 
     def entities(self) -> int:
-        """How many entities have counters. Raises StateError if a page can't be read."""
+        """Number of entities with counters. Raises StateError if a page can't be read."""
         return len(decode(self.pages.values(), self.origin.pages)[0])
 
     def resharded(self, pages: int) -> "Balances":
@@ -45,7 +45,7 @@ class Balances(msgspec.Struct, frozen=True):
 
 
 class _Content(NamedTuple):
-    """What follows the first line and the digest, as msgpack."""
+    """The msgpack content after the first line and the digest."""
 
     codec_version: int
     balances: Balances

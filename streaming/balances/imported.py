@@ -22,7 +22,7 @@ _PAGES_PER_FILE = 256
 
 
 class ImportedStart(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a checkpoint with imported balances starts: the next offset by partition, and the files with balances."""
+    """The start of a checkpoint with imported balances: the next offset by partition, and the files with balances."""
 
     offsets: dict[int, Offset]
     files: list[int] = []
@@ -42,7 +42,7 @@ def store_imported(checkpoint: Checkpoint, balances: Balances) -> None:
 
 
 def read_imported_start(checkpoint: Checkpoint) -> ImportedStart | None:
-    """Where the checkpoint starts, None without imported balances.
+    """The start of the checkpoint, None without imported balances.
 
     Raises CheckpointError if the import is incomplete.
     """
@@ -61,7 +61,7 @@ def read_imported_start(checkpoint: Checkpoint) -> ImportedStart | None:
 
 @dataclass(frozen=True, slots=True)
 class ImportedBalances:
-    """Which files of a checkpoint have imported balances. Small enough to travel to the workers, which read them."""
+    """Names of a checkpoint's files with imported balances. Small enough to travel to the workers, which read them."""
 
     location: str
     files: frozenset[int]

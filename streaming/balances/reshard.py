@@ -55,7 +55,7 @@ def reshard_checkpoint(settings: Settings) -> Resharded | None:
 
 
 def _is_as_wanted(checkpoint: Checkpoint, settings: Settings) -> bool:
-    """Whether a checkpoint with balances has the pages and the shuffle partitions of the settings."""
+    """True if a checkpoint with balances has the pages and the shuffle partitions of the settings."""
     if required_origin(checkpoint).pages != new_pages(settings):
         return False
     committed = last_committed(settings, checkpoint)
@@ -79,6 +79,6 @@ def finish_reshard(settings: Settings) -> bool:
 
 
 def _free_name(checkpoint: Checkpoint) -> Checkpoint:
-    """Where the old checkpoint is kept: a name that no earlier one has."""
+    """A name for the old checkpoint that no earlier one has."""
     names = (checkpoint.with_suffix(f".before-reshard-{number}") for number in count(1))
     return next(name for name in names if name.is_new())

@@ -18,7 +18,7 @@ CreateFile = Callable[[str, bytes], bool]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a micro-batch is decided by: kept so that a repeated micro-batch decides the same."""
+    """The inputs that decide a micro-batch, kept so that a repeated micro-batch decides the same."""
 
     batch_id: int
     quota_version: int

@@ -13,7 +13,7 @@ _SLUICE = "sluice"
 _LOCK = "lock"
 
 _NOT_DONE = (OSError, RuntimeError)
-"""What file systems raise; hdfs-native has RuntimeError for what goes wrong between it and a data node."""
+"""Errors of file systems; hdfs-native raises RuntimeError when its connection to a data node fails."""
 
 
 class CheckpointFiles:
@@ -110,7 +110,7 @@ class Checkpoint:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a path on this machine rather than a URI."""
+        """True if it is a path on this machine rather than a URI."""
         return "://" not in self.location
 
     @property
@@ -123,7 +123,7 @@ class Checkpoint:
         return Checkpoint(self.location + suffix)
 
     def is_new(self) -> bool:
-        """Whether neither Spark nor Sluice keeps anything in the checkpoint yet; a lock doesn't count."""
+        """True if neither Spark nor Sluice keeps anything in the checkpoint yet; a lock doesn't count."""
         return all(entry.base_name == _LOCK for entry in self._files())
 
     def size_bytes(self) -> int:

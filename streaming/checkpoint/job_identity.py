@@ -1,4 +1,4 @@
-"""Which job a decision is from: an id that is made with the checkpoint, and stays through restarts and resharding."""
+"""The id of a job, which marks its decisions: made with the checkpoint, kept through restarts and resharding."""
 
 import secrets
 

@@ -40,7 +40,7 @@ def locked(checkpoint: Checkpoint) -> Iterator[None]:
 
 
 def is_locked(checkpoint: Checkpoint) -> bool | None:
-    """Whether a process holds the checkpoint; None where it can't be locked. Changes nothing."""
+    """True if a process holds the checkpoint; None where it can't be locked. Changes nothing."""
     if not checkpoint.is_local:
         return None
     try:

@@ -1,4 +1,4 @@
-"""How many pages the counters of a new checkpoint are spread over."""
+"""The number of pages that the counters of a new checkpoint are spread over."""
 
 from sluice.configs.settings import Settings
 from sluice.streaming.workers.batched import are_lean

@@ -1,4 +1,4 @@
-"""What the driver tells the tasks of one micro-batch: a local property of Spark, written in `query`, read in `stages`.
+"""Values from driver to tasks of one micro-batch: a local property of Spark, written in `query`, read in `stages`.
 
 Spark keeps local properties per thread and sends them along with every job that the thread starts. This works because
 `foreachBatch` calls the query's function in the thread that runs the micro-batch, and the function starts its one
@@ -19,7 +19,7 @@ _PROPERTY = "sluice.batch"
 
 
 class BatchProperties(msgspec.Struct, frozen=True):
-    """How a micro-batch is decided: under which quotas, at which time, and whether partial decisions are combined."""
+    """The inputs that decide a micro-batch: quotas, time, and whether partial decisions are combined."""
 
     quota_version: int
     decided_at_ms: int

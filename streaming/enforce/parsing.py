@@ -23,11 +23,11 @@ _DECODER = msgspec.json.Decoder(Request)
 _UNMUTE = msgspec.json.Decoder(Unmute)
 
 _CONTROL = b'"control"'
-"""What every control record contains: looking for it costs events next to nothing."""
+"""Bytes that every control record contains: looking for them costs an event next to nothing."""
 
 
 class _Marks(msgspec.Struct):
-    """What tells a control record from an event."""
+    """The fields that tell a control record from an event."""
 
     control: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     api: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -149,7 +149,7 @@ def _decode(value: bytes) -> Request:
 
 
 def _has_half_of_a_pair(value: bytes) -> bool:
-    r"""Whether it is JSON with an escape such as `\ud800` alone, which no UTF-8 can carry on.
+    r"""True if it is JSON with an escape such as `\ud800` alone, which no UTF-8 can carry on.
 
     >>> [_has_half_of_a_pair(value) for value in (rb'"\ud83d"', rb'"\ud83d\ude00"', b'"')]
     [True, False, False]

@@ -45,7 +45,7 @@ _PART_ORDER = attrgetter("part")
 
 
 class Decided(NamedTuple):
-    """What `decide` returns: finished records, and partial decisions that `combine` has to make records of.
+    """The result of `decide`: finished records, and partial decisions that `combine` has to make records of.
 
     `waits` are the records of the waits topic, at most one for each counter.
     """

@@ -9,7 +9,7 @@ from sluice.streaming.enforce.parsing import EventLimits
 
 
 class PipelineSettings(NamedTuple):
-    """What plan, decide and combine need of the job's settings. `job_id` marks its decisions, None without a job."""
+    """The job's settings that plan, decide and combine need. `job_id` marks its decisions, None without a job."""
 
     requests_topic: str
     decisions_topic: str

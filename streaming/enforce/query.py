@@ -45,11 +45,11 @@ log = logging.getLogger("sluice.enforce")
 QUERY_NAME = "enforce"
 
 _MAX_CLOCK_DIFFERENCE_MS = 60_000
-"""How far the broker's clock may be behind the job's. A larger value makes a repeated micro-batch read more records."""
+"""Largest lag of the broker's clock behind the job's. A larger value makes a repeated micro-batch read more records."""
 
 
 class HasQuotas(Protocol):
-    """What knows the quotas in force."""
+    """An owner of the quotas in force."""
 
     @property
     def quotas(self) -> Quotas:
