@@ -1,6 +1,6 @@
 """Files in shared storage that one of several drivers alone can make, in the way in which Spark makes its own.
 
-On HDFS that is a rename without overwrite. What other storage does, docs/decisions.md says.
+On HDFS that is a rename without overwrite. What other storage does, docs/decisions/0039-leader-epochs.md says.
 """
 
 from functools import partial

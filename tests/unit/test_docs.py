@@ -13,7 +13,7 @@ import yaml
 from sluice import Answer, Gateway, GatewayOptions
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")])
+PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
 FOLDERS = (
     *("cli", "configs", "deploy", "docs", "gateways", "insight", "jvm", "kafka_io", "scripts", "sinks", "sluice"),
     *("state", "streaming", "tests", ".ci"),
@@ -48,6 +48,10 @@ def _anchors(page: Path) -> set[str]:
 
 def _relative_links(page: Path) -> list[str]:
     return [link for link in _LINK.findall(_prose(page)) if "://" not in link]
+
+
+def _linked_pages(page: Path) -> set[Path]:
+    return {(page.parent / link.partition("#")[0]).resolve() for link in _relative_links(page)}
 
 
 def _code_words(page: Path) -> Iterator[str]:
@@ -129,11 +133,23 @@ def test_the_page_of_gateways_has_every_option_with_its_default() -> None:
     assert replace(GatewayOptions(name="any"), **named) == GatewayOptions(name="any")
 
 
-def test_every_page_is_linked_from_the_readme() -> None:
+def test_every_page_is_within_two_links_of_the_readme() -> None:
     readme = REPOSITORY / "README.md"
-    linked = {(readme.parent / link.partition("#")[0]).resolve() for link in _relative_links(readme)}
+    near = {readme, *_linked_pages(readme)}
+    reached = near.union(*(_linked_pages(page) for page in near if page.name == "README.md"))
 
-    assert [page.name for page in PAGES if page != readme and page not in linked] == []
+    assert [str(page.relative_to(REPOSITORY)) for page in PAGES if page not in reached] == []
+
+
+def test_a_decision_record_has_ten_lines_at_most_and_begins_with_its_number() -> None:
+    records = sorted((REPOSITORY / "docs" / "decisions").glob("[0-9]*.md"))
+
+    assert [record.name[:4] for record in records] == [f"{number:04}" for number in range(1, len(records) + 1)]
+    for record in records:
+        lines = record.read_text().splitlines()
+        assert lines[0].startswith(f"# {record.name[:4]}. ")
+        assert re.match(r"\* 20\d\d-\d\d-\d\d: ", lines[2])
+        assert len(lines) <= 10, record.name
 
 
 def test_what_is_gone_is_found(tmp_path: Path) -> None:
