@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sluice.cli.changes import merged
+from sluice.cli.errors import UsageError
 from sluice.cli.format import time_text
 from sluice.cli.job_settings import job_settings
-from sluice.cli.options import ConfigOption, ToOption, UsageError, from_option
+from sluice.cli.options import ConfigOption, ToOption, from_option
 from sluice.cli.quota_text import entity_text, quotas_yaml
 from sluice.cli.whatif import report_lines
 from sluice.configs.settings import Settings

@@ -1,12 +1,13 @@
-"""The command `sluice balance`: what a client's counters hold now, read from the checkpoint."""
+"""The command `sluice balance`: the present state of a client's counters, from the checkpoint."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sluice.cli.errors import UsageError
 from sluice.cli.format import MAX_NAME, print_json, print_lines, table_lines
 from sluice.cli.job_settings import job_settings
-from sluice.cli.options import ConfigOption, UsageError
+from sluice.cli.options import ClientIdOption, ConfigOption, UserOption
 from sluice.configs.settings import Settings
 from sluice.insight.format import figure, short
 from sluice.kafka_io.clock import now_ms
@@ -18,15 +19,15 @@ COLUMNS = ("counter", "quota", "rate", "limit", "tokens", "wait ms", "last charg
 
 
 def balance(
-    user: Annotated[str | None, typer.Option("--user", help="The user, as its requests name it.")] = None,
-    client_id: Annotated[str | None, typer.Option("--client-id", "--client", help="The client-id.")] = None,
+    user: UserOption = None,
+    client_id: ClientIdOption = None,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     config: ConfigOption = None,
 ) -> None:
-    """Show the rates and tokens that a client's counters hold now, as of the job's last committed micro-batch.
+    """Show the rates and tokens of a client's counters after the job's last committed micro-batch.
 
-    Reads the checkpoint with Spark, so it takes some seconds and needs Java; a running job goes on undisturbed. Either
-    name alone means all counters with that name; both, those that requests of that client may be charged to.
+    Reads the checkpoint with Spark, so it takes some seconds and needs Java; a running job goes on undisturbed. One
+    name means all counters with that name, both mean those that requests of that client may be charged to.
     """
     if not user and not client_id:
         raise UsageError("give --user, --client-id or both")
@@ -51,8 +52,8 @@ def balance(
 def _read(settings: Settings, client: "Client") -> tuple[int, int | None, int, "list[Balance]"]:
     """The micro-batch, the newest version of the quotas that the job knows, None without one, the time, the balances.
 
-    The time is that before the state is read, which takes many seconds: what the job decides meanwhile isn't in it, and
-    brought forward to the end a busy client would look idle.
+    The time is that before the state is read, which takes many seconds: decisions of that time are missing, and a later
+    time would make a busy client look idle.
     """
     from sluice.state.store.balance import balances
     from sluice.streaming.balances.extract import committed_pages  # Spark takes a second to import
@@ -81,7 +82,7 @@ def _row(one: "Balance", now_ms: int) -> tuple[str, ...]:
 
 
 def _mapping(one: "Balance") -> dict[str, Any]:
-    """Named as in a charge of a decision."""
+    """The names are those of a charge in a decision."""
     return {
         "entity": one.tags.to_mapping(),
         "quota": one.kind,

@@ -1,4 +1,4 @@
-"""Checks everything the job depends on and prints one line per check, with the fix for each failure."""
+"""Checks of everything the job depends on, a line for each, with the fix for each failure."""
 
 import os
 import re
@@ -43,9 +43,9 @@ _REPORTERS = "metric.reporters"
 
 
 def run_doctor(settings: Settings, show: Callable[[str], object] = print, cluster: bool = False) -> int:
-    """Shows one line per check, `ok` or `FAIL`. Returns 0 if all pass, else 1. Changes nothing.
+    """Show a line for each check, `ok` or `FAIL`; returns 0 if all pass, else 1. Changes nothing.
 
-    With `cluster` it also asks the executors, for which it starts a session of Spark.
+    With `cluster` the executors are checked too, in a session of Spark.
     """
 
     def passes(name: str, check: Callable[[], str]) -> bool:
@@ -129,7 +129,7 @@ def check_topics(settings: Settings) -> str:
 
 
 def check_broker_plugin(settings: Settings) -> str:
-    """Which brokers have the plugin. Raises CheckError if some have it and others don't: those hold nobody."""
+    """The brokers with the plugin. Raises CheckError if only some have it: the others throttle nobody."""
     try:
         with connect(KafkaAdminClient, settings.kafka) as admin:
             nodes = [node["broker_id"] for node in admin.describe_cluster()["brokers"] if not node.get("is_fenced")]
@@ -141,7 +141,7 @@ def check_broker_plugin(settings: Settings) -> str:
 
 
 def plugin_verdict(brokers: Mapping[int, Mapping[str, str | None]]) -> str:
-    """What the configuration of each broker, by node id, says of the plugin. Raises CheckError.
+    """The plugin in the configuration of each broker, by node id. Raises CheckError.
 
     >>> plugin_verdict({1: {"client.quota.callback.class": None}})
     'no broker has the plugin'
@@ -190,7 +190,7 @@ def _origin_text(origin: Origin) -> str:
 
 
 def check_job(settings: Settings) -> str:
-    """Whether a job, or a command that needs it stopped, holds the checkpoint."""
+    """The lock of the checkpoint, which a job holds, or a command that needs it stopped."""
     checkpoint = Checkpoint(settings.enforce.checkpoint)
     match is_locked(checkpoint):
         case True:
@@ -201,7 +201,7 @@ def check_job(settings: Settings) -> str:
 
 
 def check_progress(settings: Settings, location: str, topics: Sequence[str]) -> str:
-    """How far the query of these topics with this checkpoint is behind.
+    """The last micro-batch of a query, and the records of its topics still to be read.
 
     Raises CheckpointError or CheckError if that can't be read.
     """
@@ -214,7 +214,7 @@ def check_progress(settings: Settings, location: str, topics: Sequence[str]) -> 
 
 
 def _unread_text(settings: Settings, topic: str, read_to: Mapping[int, int]) -> str:
-    """How many records of a topic are still to be read. That a topic is missing fails the check of the topics alone."""
+    """The records of a topic still to be read. A missing topic is no failure here: the check of the topics has it."""
     ends = _topic_ends(settings, topic)
     if not ends:
         return f"{topic}, which is not there"
@@ -252,7 +252,7 @@ def _table_text(settings: Settings, name: str) -> str:
 
 
 def check_health(settings: Settings) -> str:
-    """Where the health checks answer. Raises CheckError if the job couldn't listen there."""
+    """Address of the health checks. Raises CheckError if the job couldn't listen there."""
     health = settings.health
     if not health.port:
         return "off; health.port turns /healthz, /readyz and /metrics on"
@@ -268,11 +268,11 @@ def check_health(settings: Settings) -> str:
                 f"nothing can listen at {place} ({error.strerror}); set health.address to an address of this machine"
                 " and health.port to a free port"
             ) from error
-    return f"{place}; whoever reaches it may read it"
+    return f"{place}; readable for every host that reaches it"
 
 
 def check_known_entities(settings: Settings) -> str:
-    """How many entities the running job knows, as its metrics say; doubt is no failure."""
+    """The tracked entities in the metrics of the running job; none found is no failure."""
     health = settings.health
     if not health.port:
         return "unknown; health.port makes them a metric of the running job"
@@ -305,7 +305,7 @@ def check_quotas_table(settings: Settings) -> str:
 
 
 def check_quotas_source(settings: Settings) -> str:
-    """Who says the quotas of users and client-ids, and whether the table has the cluster's where it mirrors them.
+    """The source of quotas on users and client-ids; where that is the cluster, the table is compared with it.
 
     Raises KafkaUnavailableError, QuotasTableError, and CheckError if a job runs and the table differs.
     """
@@ -327,7 +327,7 @@ def check_quotas_source(settings: Settings) -> str:
 
 
 def check_sizing(settings: Settings) -> str:
-    """What the settings frozen with the checkpoint mean on this machine; docs/operating.md says how to choose them."""
+    """The settings frozen with the checkpoint, on this machine; docs/operating.md helps to choose them."""
     pages, wanted = new_pages(with_pages(settings)), new_pages(settings)
     partitions, cores = settings.enforce.shuffle_partitions, os.cpu_count() or 1
     tasks = f"{partitions} tasks" if partitions else f"as many tasks as Spark has cores (here {cores})"

@@ -1,4 +1,4 @@
-"""Checks that the executors can do what the driver asks of them; a line for each, as the other checks of the doctor."""
+"""Checks of the executors: broker, storage, Python and clocks, a line for each."""
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ _WAIT_S = 60.0
 _READY_TIMEOUT_MS = 30_000
 
 MOST_MS = 1000.0
-"""How far clocks may differ: a sample of a client quota is a second long."""
+"""Largest difference of clocks: a sample of a client quota is a second long."""
 
 
 def executors_pass(settings: Settings, passes: Callable[[str, Callable[[], str]], bool]) -> bool:
@@ -43,7 +43,7 @@ def executors_pass(settings: Settings, passes: Callable[[str, Callable[[], str]]
 
 
 def broker_verdict(executors: Sequence[Probe]) -> str:
-    """Whether all reach the broker. Raises CheckError naming the first that doesn't."""
+    """Executors that reach the broker. Raises CheckError naming the first that doesn't."""
     for each in executors:
         if each.broker is not None:
             raise CheckError(f"{each.where}: {each.broker}")
@@ -51,7 +51,7 @@ def broker_verdict(executors: Sequence[Probe]) -> str:
 
 
 def storage_verdict(executors: Sequence[Probe]) -> str:
-    """Whether all read the storage. Raises CheckError naming the first that doesn't."""
+    """Executors that read the storage. Raises CheckError naming the first that doesn't."""
     for each in executors:
         for location, trouble in each.storage.items():
             if trouble is not None:
@@ -60,7 +60,7 @@ def storage_verdict(executors: Sequence[Probe]) -> str:
 
 
 def python_verdict(driver: Probe, executors: Sequence[Probe]) -> str:
-    """Whether all have the driver's Python and packages. Raises CheckError naming the first difference."""
+    """Python and packages of driver and executors. Raises CheckError naming the first difference."""
     for each in executors:
         if each.python != driver.python:
             raise CheckError(f"{each.where} has Python {each.python}, the driver {driver.python}; install the same")
@@ -73,7 +73,7 @@ def python_verdict(driver: Probe, executors: Sequence[Probe]) -> str:
 
 
 def clock_verdict(driver: Probe, executors: Sequence[Probe]) -> str:
-    """How far the clocks are ahead of the broker's. Raises CheckError if two of all differ by more than MOST_MS."""
+    """Clocks against the broker's. Raises CheckError if two of all differ by more than MOST_MS."""
     clocks = [(each.where, each.clock) for each in executors if each.clock is not None]
     if driver.clock is not None:
         clocks.append(("the driver", driver.clock))
@@ -104,7 +104,7 @@ def _ahead(ms: float) -> str:
 
 
 def _probed(settings: Settings) -> tuple[Probe, list[Probe]]:
-    """What the driver and the executors found. Raises CheckError if no executor answers."""
+    """Probes of the driver and the executors. Raises CheckError if no executor answers."""
     locations = sorted({settings.enforce.checkpoint, settings.audit.checkpoint})
     with _stamped_topic(settings) as topic:
         probing = Probing(dict(settings.kafka), topic, locations)
@@ -141,7 +141,7 @@ def _stamped_topic(settings: Settings) -> Iterator[str]:
 
 
 def _last_words(error: Exception) -> str:
-    """What Python says in the end of a long report of Spark's."""
+    """Python's own last line in a long report of Spark's."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("\tat ")]
     said = [line for line in lines if "Error" in line or "Exception" in line]
     return (said or lines or [type(error).__name__])[-1][:300]

@@ -1,6 +1,16 @@
 """The errors of commands."""
 
+import typer
+
 from sluice.state.errors import SluiceError
+
+
+class UsageError(typer.BadParameter):
+    """Options contradict each other; exit 2."""
+
+    def format_message(self) -> str:
+        """The message alone, without "Invalid value"."""
+        return self.message
 
 
 class CheckError(SluiceError):
@@ -9,3 +19,7 @@ class CheckError(SluiceError):
 
 class TopError(SluiceError):
     """The decisions can't be read."""
+
+
+class BadInputError(SluiceError):
+    """A file named on the command line can't be used."""

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sluice.cli.errors import UsageError
 from sluice.cli.format import print_json
 from sluice.cli.job_settings import job_settings
-from sluice.cli.options import ConfigOption, UsageError
-from sluice.cli.sql import no_rows_hint
+from sluice.cli.options import ClientIdOption, ConfigOption, UserOption
+from sluice.cli.sql import say_no_rows
 from sluice.insight.format import figure, printable
 
 if TYPE_CHECKING:
@@ -20,18 +21,18 @@ def explain(
     decision_id: Annotated[
         str | None, typer.Argument(help="A decision's id: topic-partition-offset of the request.", show_default=False)
     ] = None,
-    user: Annotated[str | None, typer.Option("--user", help="The user, as its requests name it.")] = None,
-    client_id: Annotated[str | None, typer.Option("--client-id", "--client", help="The client-id.")] = None,
+    user: UserOption = None,
+    client_id: ClientIdOption = None,
     at: Annotated[
-        str | None, typer.Option("--at", help="The last throttled requests before this time (ISO 8601, UTC); else now.")
+        str | None, typer.Option("--at", help="Time after the last throttled requests (ISO 8601, UTC); else now.")
     ] = None,
     count: Annotated[int, typer.Option("--count", help="Most requests to explain, the newest first.", min=1)] = 1,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object for each decision.")] = False,
     config: ConfigOption = None,
 ) -> None:
-    """Explain a decision, or a client's last throttled requests: charges, limits, waits, and who set the quotas.
+    """Explain a decision, or a client's last throttled requests: charges, limits, waits, and authors of the quotas.
 
-    Reads the Delta tables, which follow the decisions by a micro-batch of the audit query or more. Exit code 1 if there
+    Needs the Delta tables, which follow the decisions by a micro-batch of the audit query or more. Exit code 1 if there
     is no such decision.
     """
     by_client = user is not None or client_id is not None
@@ -45,7 +46,6 @@ def explain(
     from sluice.insight.reports.explain import explain as explain_decision
     from sluice.insight.reports.span import read_time
     from sluice.insight.reports.tables import Tables
-    from sluice.insight.sql import last_written
 
     now = datetime.now(UTC)
     tables = Tables(delta.decisions, delta.quotas, delta.storage_options)
@@ -53,8 +53,7 @@ def explain(
     ids = [decision_id] if decision_id is not None else last_throttled(tables, user, client_id, before, count)
     decisions = [decision for found in ids if (decision := decision_by_id(tables, found)) is not None]
     if not decisions:
-        hint = no_rows_hint(last_written([delta.decisions], delta.storage_options), now)
-        typer.echo(f"sluice: {hint}", err=True)
+        say_no_rows(delta, delta.decisions)
         raise typer.Exit(1)
     for position, decision in enumerate(decisions):
         explained = explain_decision(tables, decision)

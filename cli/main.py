@@ -13,9 +13,10 @@ from typer.exceptions import Abort, TyperException
 from sluice.cli.advise import advise
 from sluice.cli.balance import balance
 from sluice.cli.console import console
+from sluice.cli.errors import BadInputError, UsageError
 from sluice.cli.explain import explain
 from sluice.cli.job_settings import job_settings, settings_file
-from sluice.cli.options import BootstrapServersOption, ConfigOption, UsageError, command_group
+from sluice.cli.options import BootstrapServersOption, ClientIdOption, ConfigOption, UserOption, command_group
 from sluice.cli.quotas import app as quotas_app
 from sluice.cli.slo import slo
 from sluice.cli.sql import sql
@@ -42,7 +43,7 @@ EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 
 MOST_SHOWN = 2000
-"""Characters of an error that are shown; a name in it may be of any length."""
+"""Longest error shown, in characters; a name in it may be of any length."""
 
 app = command_group()
 app.add_typer(quotas_app, name="quotas")
@@ -65,27 +66,23 @@ def help_without_command(
         raise typer.Exit(EXIT_BAD_INPUT)
 
 
-class BadInputError(SluiceError):
-    """A file named on the command line can't be used."""
-
-
 @app.command()
 def run(
     config: ConfigOption = None,
     bootstrap_servers: BootstrapServersOption = None,
     status_file: Annotated[
-        Path | None, typer.Option(help="Keep the job's state and last micro-batches in this JSON file.")
+        Path | None, typer.Option(help="JSON file for the job's state and last micro-batches.")
     ] = None,
     log_file: Annotated[
-        Path | None, typer.Option(help="Log to this file instead of standard error; rotated by size, 10 files kept.")
+        Path | None, typer.Option(help="Log file instead of standard error; rotated by size, 10 files kept.")
     ] = None,
     log_file_mib: Annotated[int, typer.Option(help="Size in MiB at which the log file is rotated.", min=1)] = 100,
     standby: Annotated[
         bool,
-        typer.Option("--standby", help="Wait while another driver works on the checkpoint, which has to be a URI."),
+        typer.Option("--standby", help="Wait while another driver leads on the checkpoint, which has to be a URI."),
     ] = False,
     warm: Annotated[
-        bool, typer.Option("--warm", help="With --standby: have Java, Spark and executors before it leads.")
+        bool, typer.Option("--warm", help="With --standby: start Java, Spark and executors before it leads.")
     ] = False,
 ) -> None:
     """Run the job: requests topic in, decisions topic and Delta tables out, until Ctrl-C or SIGTERM.
@@ -94,7 +91,7 @@ def run(
     job can't start or the enforce query can't be kept going, 2 for bad usage or settings.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(0))  # nothing has begun yet that would have to end first
+        signal.signal(number, lambda *_: sys.exit(0))  # there is nothing to end first yet
     os.umask(OWNER_ONLY)
     path, source = settings_file(config, running=False)  # a running ./scripts/run has a job already
     settings = with_bootstrap_servers(load_settings(path), bootstrap_servers)
@@ -127,12 +124,11 @@ def simulate(
     events: Annotated[Path, typer.Option(help="Request events, one JSON object a line; - reads standard input.")],
     config: ConfigOption = None,
 ) -> None:
-    """Decide a file of events without Spark or Kafka, in file order, with the arithmetic of the job.
+    """Decide a file of events with the arithmetic of the job, without Spark or Kafka.
 
-    Prints each decision as a line of JSON; events that can't be decided go to standard error as dead letters.
+    Prints each decision as a line of JSON, in file order. Dead letters go to standard error.
     """
-    # standard error has the dead letters alone
-    settings = job_settings(config, running=False, say=False)
+    settings = job_settings(config, running=False, say=False)  # only dead letters go to standard error
     in_force = Quotas(load_quotas_file(quotas))
     from sluice.streaming.enforce.simulation import Simulation
 
@@ -151,9 +147,9 @@ def simulate(
 def doctor(
     config: ConfigOption = None,
     bootstrap_servers: BootstrapServersOption = None,
-    cluster: Annotated[bool, typer.Option("--cluster", help="Ask the executors too, in a Spark session.")] = False,
+    cluster: Annotated[bool, typer.Option("--cluster", help="Check the executors too, in a Spark session.")] = False,
 ) -> None:
-    """Check Java, jars, broker, topics, checkpoint and quotas table: a line each."""
+    """Check Java, jars, broker, topics, checkpoint and tables, a line for each."""
     settings = with_bootstrap_servers(job_settings(config), bootstrap_servers)
     from sluice.cli.doctor import run_doctor
 
@@ -164,12 +160,12 @@ def doctor(
 def broker_plugin(
     out: Annotated[Path, typer.Option("--out", help="Folder for the jar and the lines for server.properties.")],
     principal: Annotated[
-        str, typer.Option("--principal", help="Whom no quota holds: logins of the job, the brokers and gateways.")
+        str, typer.Option("--principal", help="Principals exempt from quotas: the job, brokers and gateways.")
     ] = "User:sluice",
     config: ConfigOption = None,
     bootstrap_servers: BootstrapServersOption = None,
 ) -> None:
-    """Write the jar that makes Kafka brokers gateways, and print the lines for their server.properties."""
+    """Write the jar that makes Kafka brokers gateways; prints the lines for their server.properties."""
     settings = with_bootstrap_servers(job_settings(config), bootstrap_servers)
     from sluice.cli.broker_plugin import are_principals, write_broker_plugin
 
@@ -183,21 +179,19 @@ def broker_plugin(
 
 @app.command()
 def unmute(
-    user: Annotated[str | None, typer.Option("--user", help="The user, as its requests name it.")] = None,
-    client_id: Annotated[str | None, typer.Option("--client", "--client-id", help="The client-id.")] = None,
-    topic: Annotated[
-        str | None, typer.Option("--topic", help="A topic, with --partition, in place of a client.")
-    ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", help="The topic's partition.", min=0)] = None,
+    user: UserOption = None,
+    client_id: ClientIdOption = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="Topic, with --partition, in place of a client.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", help="Partition of the topic.", min=0)] = None,
     quota: Annotated[str | None, typer.Option("--quota", help="Reset the counter of this quota only.")] = None,
     config: ConfigOption = None,
     bootstrap_servers: BootstrapServersOption = None,
     timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for the job's answer.", min=0)] = 60,
 ) -> None:
-    """Reset the counters that a client's requests are charged to, and end their waits in every gateway.
+    """Reset the counters of a client, and end its waits in every gateway.
 
-    Correct the limit first: under the old one the next request waits again. Publishes a control record to the requests
-    topic and waits until the job has answered it. A counter that several clients share, such as a user's, is reset for
+    Correct the limit first: under the old one the next request is throttled again. Publishes a control record to the
+    requests topic and waits for the job's answer. A counter that several clients share, such as a user's, is reset for
     all of them; client-ids with counters of their own are named, not reset.
     """
     wanted = Unmute("unmute", UnmutedEntity(user, client_id, topic, partition), quota)
@@ -216,12 +210,10 @@ def maintain(
     config: ConfigOption = None,
     retention_hours: Annotated[
         int | None,
-        typer.Option(
-            help="Keep files that older versions of the tables need for this many hours; overrides delta.", min=1
-        ),
+        typer.Option(help="Hours to keep files that only older versions of the tables need; overrides delta.", min=1),
     ] = None,
 ) -> None:
-    """Compact the tables that the job writes, and remove files no longer needed; says for each what was done.
+    """Compact the tables that the job writes, and remove files no longer needed.
 
     The job does it by itself every delta.maintain_every_hours. May run while the job runs. Needs no Java.
     """

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from sluice.cli.errors import UsageError
 from sluice.cli.job_settings import CONFIG_VARIABLE, job_settings
 from sluice.configs.settings import Settings
 from sluice.state.quotas.alteration import FilterComponent as EntityFilter
@@ -31,6 +32,9 @@ BootstrapServersOption = Annotated[
     str | None, typer.Option("--bootstrap-servers", help="Kafka's address; overrides kafka.bootstrap.servers.")
 ]
 
+UserOption = Annotated[str | None, typer.Option("--user", help="User of the requests.")]
+ClientIdOption = Annotated[str | None, typer.Option("--client-id", "--client", help="Client-id of the requests.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 ToOption = Annotated[str | None, typer.Option("--to", help="End, written as --from.", show_default="now")]
 
 
@@ -101,14 +105,6 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # how inspect finds it
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
-
-
-class UsageError(typer.BadParameter):
-    """Options contradict each other; exit 2."""
-
-    def format_message(self) -> str:
-        """The message alone, without "Invalid value"."""
-        return self.message
 
 
 class EntityType(StrEnum):

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sluice.cli.changes import Difference, altered, differences, merged
+from sluice.cli.errors import UsageError
 from sluice.cli.format import print_json, print_lines, time_text
 from sluice.cli.options import (
     AuthorOption,
     EntityCommand,
     EntityOptions,
+    JsonOption,
     TableOptions,
-    UsageError,
     command_group,
     grouped,
 )
@@ -53,7 +54,6 @@ app = command_group("Alter, describe and explain the quotas. A running job reads
 
 Change = Callable[[list[QuotaEntry]], list[QuotaEntry]]
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 ModeOption = Annotated[
     Mode,
     typer.Option("--mode", help="Mode of the quotas. Shadow quotas are metered, and throttle nobody."),

@@ -8,7 +8,7 @@ import typer
 from sluice.cli.format import print_json
 from sluice.cli.job_settings import job_settings
 from sluice.cli.options import ConfigOption, ToOption, from_option
-from sluice.cli.sql import no_rows_hint
+from sluice.cli.sql import say_no_rows
 from sluice.insight.format import printable
 
 
@@ -31,14 +31,12 @@ def slo(
     from sluice.insight.reports.slo import slo as report
     from sluice.insight.reports.span import from_ms, read_span
     from sluice.insight.reports.tables import Tables
-    from sluice.insight.sql import last_written
 
     now = datetime.now(UTC)
     span = read_span(start, end, now=now, default=timedelta(days=7))
     found = report(Tables(delta.decisions, delta.quotas, delta.storage_options), span, objective_minutes, worst)
     if not found.clients:
-        hint = no_rows_hint(last_written([delta.decisions], delta.storage_options), now)
-        typer.echo(f"sluice: {hint}", err=True)
+        say_no_rows(delta, delta.decisions)
     if json_output:
         answer = {
             "from": from_ms(span.start_ms),

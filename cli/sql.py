@@ -11,6 +11,7 @@ import typer
 from sluice.cli.format import csv_safe, json_text, table_lines, write_csv
 from sluice.cli.job_settings import job_settings
 from sluice.cli.options import ConfigOption
+from sluice.configs.settings import DeltaSettings
 
 if TYPE_CHECKING:
     from sluice.insight.sql import Rows
@@ -39,15 +40,22 @@ def sql(
     """
     delta = job_settings(config).delta
     # pyarrow takes half a second to import, and few commands need it
-    from sluice.insight.sql import last_written, run_query, tables_of
+    from sluice.insight.sql import run_query, tables_of
 
     paths = {name: getattr(delta, name) for name in TABLES}
     rows = run_query(query, paths, delta.storage_options)
     _PRINTERS[output_format](rows, sys.stdout)
     audited = {name: path for name, path in paths.items() if name != "quotas"}
     if not rows.count and tables_of(query, audited):
-        hint = no_rows_hint(last_written(audited.values(), delta.storage_options), datetime.now(UTC))
-        typer.echo(f"sluice: {hint}", err=True)
+        say_no_rows(delta, *audited.values())
+
+
+def say_no_rows(delta: DeltaSettings, *paths: str) -> None:
+    """Say on standard error how fresh these tables are, for an answer without rows."""
+    from sluice.insight.sql import last_written
+
+    hint = no_rows_hint(last_written(paths, delta.storage_options), datetime.now(UTC))
+    typer.echo(f"sluice: {hint}", err=True)
 
 
 def no_rows_hint(written_at: datetime | None, now: datetime) -> str:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from sluice.cli.errors import TopError
+from sluice.cli.errors import TopError, UsageError
 from sluice.cli.format import print_json, print_lines, table_lines
 from sluice.cli.job_settings import job_settings
-from sluice.cli.options import BootstrapServersOption, ConfigOption, UsageError
+from sluice.cli.options import BootstrapServersOption, ConfigOption
 from sluice.configs.settings import Settings, with_bootstrap_servers
 from sluice.insight.format import NOTHING, amount, duration, percent, printable, short
 from sluice.insight.live import CounterState, LiveModel

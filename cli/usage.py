@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sluice.cli.errors import UsageError
 from sluice.cli.format import MAX_NAME, csv_safe, json_text, print_lines, table_lines, write_csv
 from sluice.cli.job_settings import job_settings
-from sluice.cli.options import ConfigOption, ToOption, UsageError, from_option
-from sluice.cli.sql import no_rows_hint
+from sluice.cli.options import ConfigOption, ToOption, from_option
+from sluice.cli.sql import say_no_rows
 from sluice.insight.format import short
 from sluice.insight.reports.grouping import By, Per
 
@@ -59,7 +60,6 @@ def usage(
     from sluice.insight.reports.span import read_span
     from sluice.insight.reports.tables import Tables
     from sluice.insight.reports.tenants import Tenants, read_tenants
-    from sluice.insight.sql import last_written
 
     now = datetime.now(UTC)
     span = read_span(start, end, now=now, default=timedelta(days=1))
@@ -72,8 +72,7 @@ def usage(
     found = itertools.chain([first], rows) if first is not None else ()
     _PRINTERS[output_format](columns, map(_row, found))
     if first is None:
-        hint = no_rows_hint(last_written([delta.decisions], delta.storage_options), now)
-        typer.echo(f"sluice: {hint}", err=True)
+        say_no_rows(delta, delta.decisions)
 
 
 def _row(used: "Used") -> tuple[Any, ...]:

@@ -10,8 +10,8 @@ import yaml
 from hypothesis import given
 from typer.testing import CliRunner
 
+from sluice.cli.errors import UsageError
 from sluice.cli.main import app
-from sluice.cli.options import UsageError
 from sluice.configs.settings import load_settings
 from sluice.state.arithmetic.charge import Charge
 from sluice.state.quotas.entity import QuotaEntity, Tags, client_key, client_of_key

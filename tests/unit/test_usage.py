@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from sluice.cli.errors import UsageError
 from sluice.cli.format import csv_safe, write_csv
 from sluice.cli.main import app
-from sluice.cli.options import UsageError
 from sluice.insight.errors import TenantsFileError
 from sluice.insight.reports.tables import Tables
 from sluice.insight.reports.tenants import NO_TENANT, read_tenants
