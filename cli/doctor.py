@@ -5,14 +5,13 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from http.client import HTTPException
 from pathlib import Path
 from urllib.request import urlopen
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError
 from msgspec import structs
@@ -24,6 +23,7 @@ from sluice.jvm.java import find_java
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
+from sluice.kafka_io.topic_reader import TopicReader
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import SluiceError
 from sluice.state.quotas.cluster import client_quotas, cluster_changes
@@ -215,22 +215,15 @@ def check_progress(settings: Settings, location: str, topics: Sequence[str]) -> 
 
 def _unread_text(settings: Settings, topic: str, read_to: Mapping[int, int]) -> str:
     """The records of a topic still to be read. A missing topic is no failure here: the check of the topics has it."""
-    ends = _topic_ends(settings, topic)
-    if not ends:
-        return f"{topic}, which is not there"
-    records = sum(max(end - read_to.get(partition, begin), 0) for partition, (begin, end) in ends.items())
-    return f"{records} records of {topic}"
-
-
-def _topic_ends(settings: Settings, topic: str) -> dict[int, tuple[int, int]]:
-    """Partition -> the first offset that there is, and the one after the last. Raises CheckError."""
     try:
-        with closing(connect(KafkaConsumer, settings.kafka)) as consumer:
-            partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
-            begins, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+        with TopicReader(settings.kafka, topic) as reader:
+            offsets = reader.offsets()
     except KafkaError as error:
         raise CheckError(f"the end of {topic} can't be read ({error}); check that the user may read it") from error
-    return {partition.partition: (begins[partition], ends[partition]) for partition in partitions}
+    if not offsets:
+        return f"{topic}, which is not there"
+    records = sum(max(each.end - read_to.get(partition, each.first), 0) for partition, each in offsets.items())
+    return f"{records} records of {topic}"
 
 
 def check_tables(settings: Settings) -> str:

@@ -24,14 +24,14 @@ from sluice.cli.options import BootstrapServersOption, ConfigOption
 from sluice.configs.settings import Settings, with_bootstrap_servers
 from sluice.insight.format import NOTHING, amount, duration, percent, printable, short
 from sluice.insight.live import CounterState, LiveModel
-from sluice.kafka_io.client import connect, error_line
+from sluice.kafka_io.client import error_line
 from sluice.kafka_io.clock import now_ms
-from sluice.state.decisions.epochs import Fence
 from sluice.state.quotas.kinds import KINDS_BY_NAME, Family, QuotaKind
 
 if TYPE_CHECKING:
-    from kafka import TopicPartition
     from rich.console import Group
+
+    from sluice.kafka_io.kafka_python import FetchedRecord
 
 SINCE_S = 15
 """Seconds of decisions that are read at the start: no rate lasts longer than its windows, 11 s."""
@@ -58,8 +58,8 @@ _BANDS = ((1.0, "red"), (0.9, "yellow"), (0.8, "cyan"))
 _RATE_S = 10
 """Seconds over which verdicts are counted."""
 
-_POLL_MS = 100
-_OFFSETS_TIMEOUT_MS = 10_000
+_WAIT_MS = 100
+_READ_PAST_S = 10.0
 
 _KEYS = "q quit  s sort  f quota  / filter  Esc all"
 
@@ -271,83 +271,65 @@ class DecisionsReader:
 
         Raises KafkaUnavailableError, and TopError if there is no topic.
         """
-        from kafka import KafkaConsumer, TopicPartition  # slow to import
+        from sluice.kafka_io.topic_reader import TopicReader  # Kafka's client is slow to import
 
         self.model = LiveModel(settings.quota)
         self.read = 0
-        self._fence = Fence()
         self.last_read_ms = 0
         self.since_ms = now_ms() - (since_s or SINCE_S) * 1000
         self._most = MOST_READ if since_s is None else None
         topic = settings.topics.decisions
-        self._consumer = connect(
-            KafkaConsumer,
-            settings.kafka,
-            group_id=None,
-            enable_auto_commit=False,
-            auto_offset_reset="latest",
-            allow_auto_create_topics=False,
-            check_crcs=False,  # TCP and the broker have theirs
-            fetch_max_wait_ms=_POLL_MS,
-            max_partition_fetch_bytes=8 * 1024 * 1024,
-            max_poll_records=5_000,
-        )
-        partitions = self._consumer.partitions_for_topic(topic)
-        if not partitions:
+        self._topic = TopicReader(settings.kafka, topic, self.since_ms, fenced=True, on_restart=self.model.forget)
+        if not self._topic.partitions():
             raise TopError(f"there is no topic {topic}; check topics.decisions, and that the job has run")
-        self._partitions = [TopicPartition(topic, number) for number in sorted(partitions)]
 
     def read_past(self) -> None:
         """Read the decisions up to the present. Raises TopError."""
-        from kafka.errors import KafkaError
-
-        consumer, partitions = self._consumer, self._partitions
-        try:
-            consumer.assign(partitions)
-            begins = consumer.offsets_for_times(dict.fromkeys(partitions, self.since_ms), _OFFSETS_TIMEOUT_MS)
-            ends = consumer.end_offsets(partitions, _OFFSETS_TIMEOUT_MS)
-            counts = {partition: end - begins[partition].offset for partition, end in ends.items() if begins[partition]}
-            self._leave_out_old(counts)
-            for partition, end in ends.items():
-                consumer.seek(partition, end - counts.get(partition, 0))
-            until_s = time.monotonic() + _OFFSETS_TIMEOUT_MS / 1000
-            while any(consumer.position(partition) < end for partition, end in ends.items()):
-                self.poll()
+        until_s = time.monotonic() + _READ_PAST_S
+        with _errors_told():
+            self._leave_out_old()
+            for _, record in self._topic.read_to_end():
+                self._apply([record])
                 if time.monotonic() > until_s:
-                    raise TopError(f"the decisions of the last {_OFFSETS_TIMEOUT_MS // 1000} s can't be read in time")
-        except KafkaError as error:
-            raise self._unreadable(error) from error
+                    raise TopError(f"the decisions of the last {_READ_PAST_S:g} s can't be read in time")
 
-    def _leave_out_old(self, counts: "dict[TopicPartition, int]") -> None:
-        """Reduce the numbers of records to read to `_most` in all, each partition's in proportion."""
-        total = sum(counts.values())
+    def _leave_out_old(self) -> None:
+        """Leave out the oldest records but for `_most` in all, of each partition in proportion."""
+        unread = self._topic.unread()
+        total = sum(unread.values())
         if self._most is None or total <= self._most:
             return
         at_ms = now_ms()
         self.since_ms = at_ms - (at_ms - self.since_ms) * self._most // total
-        for partition, count in counts.items():
-            counts[partition] = count * self._most // total
+        self._topic.skip_to_last({partition: count * self._most // total for partition, count in unread.items()})
 
-    def poll(self) -> None:
-        """Read what is there, or wait for it a moment. Raises TopError."""
-        from kafka.errors import KafkaError
+    def read_new(self) -> None:
+        """Read the decisions there are, or wait for one a moment. Raises TopError."""
+        with _errors_told():
+            self._apply([record for _, record in self._topic.read(_WAIT_MS)])
 
-        try:
-            batches = self._consumer.poll(_POLL_MS)
-        except KafkaError as error:
-            raise self._unreadable(error) from error
-        for records in batches.values():
+    def _apply(self, records: "Sequence[FetchedRecord]") -> None:
+        if records:
             self.read += len(records)
             self.last_read_ms = now_ms()
-            counting = (record.value for record in records if self._fence.passes_record(record))
-            self.model.take_all(counting, self.last_read_ms)
+            self.model.take_all((record.value for record in records), self.last_read_ms)
 
     def close(self) -> None:
         """End the connection."""
-        self._consumer.close(timeout_ms=500)
+        self._topic.close()
 
-    def _unreadable(self, error: Exception) -> TopError:
-        return TopError(f"the decisions can't be read ({error_line(error)}); check that this user may read the topic")
+
+@contextmanager
+def _errors_told() -> Iterator[None]:
+    """Raise TopError for an error of Kafka's client in this block."""
+    from kafka.errors import KafkaError
+
+    try:
+        yield
+    except KafkaError as error:
+        raise TopError(
+            f"the decisions can't be read ({error_line(error)}); check that this user may read the topic"
+        ) from error
 
 
 def _view(sort: str, quota: str | None, text: str) -> View:
@@ -389,7 +371,7 @@ def _run_live(reader: DecisionsReader, view: View, interval_s: float) -> None:
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         due_s = 0.0
         while True:
-            reader.poll()
+            reader.read_new()
             for key in pressed():
                 chosen = after_key(view, key)
                 if chosen is None:

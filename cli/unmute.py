@@ -2,30 +2,31 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from functools import partial
+from typing import TypeVar
 
 import msgspec
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from sluice.configs.settings import Settings
 from sluice.insight.errors import UsageUnknownError
 from sluice.insight.recent_usage import RecentUsage, Usage
 from sluice.kafka_io.client import connect, error_line
+from sluice.kafka_io.kafka_python import FetchedRecord
+from sluice.kafka_io.topic_reader import FROM_NOW_MS, TopicReader
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.decisions.control import Unmute
-from sluice.state.decisions.epochs import Fence
 from sluice.state.errors import SluiceError
 from sluice.state.quotas.entity import Tags, client_key
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 
-_POLL_MS = 200
+_WAIT_MS = 100
 _SEND_TIMEOUT_S = 30.0
-_OFFSETS_TIMEOUT_MS = 10_000
 
 _MOST_NAMES = 5
 
@@ -33,6 +34,8 @@ _NOBODYS_CLIENT_ID = "\0"
 """Stands for every client-id that no quota names."""
 
 _ENCODER = msgspec.json.Encoder()
+
+_RecordT = TypeVar("_RecordT")
 
 
 class UnmuteError(SluiceError):
@@ -140,25 +143,20 @@ def _recent(settings: Settings, kind: QuotaKind) -> list[Usage]:
 def _answered(settings: Settings, unmute: Unmute, timeout_s: float) -> _Answer:
     """Publish the control record, and wait for what the job answers. Raises UnmuteError, KafkaError."""
     topics = settings.topics
-    with closing(connect(KafkaConsumer, settings.kafka, enable_auto_commit=False)) as consumer:
-        numbers = {
-            topic: sorted(consumer.partitions_for_topic(topic) or ())
-            for topic in (topics.requests, topics.decisions, topics.dead_letters)
+    with ExitStack() as stack:
+        readers = {
+            topic: stack.enter_context(TopicReader(settings.kafka, topic, FROM_NOW_MS, fenced=fenced))
+            for topic, fenced in ((topics.requests, False), (topics.decisions, True), (topics.dead_letters, False))
         }
-        if missing := [topic for topic, found in numbers.items() if not found]:
+        if missing := [topic for topic, reader in readers.items() if not reader.partitions()]:
             raise UnmuteError(
                 f"no topic {', '.join(missing)} at {settings.kafka['bootstrap.servers']}; the job makes its topics when"
                 " it starts (`sluice run`): start it, or name the settings (--config) of the one you mean"
             )
-        partitions = [
-            TopicPartition(topic, number)
-            for topic in (topics.decisions, topics.dead_letters)
-            for number in numbers[topic]
-        ]
-        consumer.assign(partitions)
-        for partition, end in consumer.end_offsets(partitions, _OFFSETS_TIMEOUT_MS).items():
-            consumer.seek(partition, end)  # before the record is sent: its answer comes after this
-        return _wait_for_answer(consumer, topics.decisions, _publish(settings, unmute), timeout_s)
+        decisions, letters = readers[topics.decisions], readers[topics.dead_letters]
+        for reader in (decisions, letters):
+            reader.unread()  # fixes where reading begins: the answer comes after this
+        return _wait_for_answer(decisions, letters, _publish(settings, unmute), timeout_s)
 
 
 def _publish(settings: Settings, unmute: Unmute) -> tuple[str, int, int]:
@@ -171,29 +169,29 @@ def _publish(settings: Settings, unmute: Unmute) -> tuple[str, int, int]:
 
 
 def _wait_for_answer(
-    consumer: KafkaConsumer, decisions_topic: str, source: tuple[str, int, int], timeout_s: float
+    decisions: TopicReader, letters: TopicReader, source: tuple[str, int, int], timeout_s: float
 ) -> _Answer:
     topic, partition, offset = source
     decision_id = f"{topic}-{partition}-{offset}"
     deadline_s = time.monotonic() + timeout_s
-    fence = Fence()
     while time.monotonic() < deadline_s:
-        for records in consumer.poll(timeout_ms=_POLL_MS).values():
-            for record in records:
-                if record.topic == decisions_topic and not fence.passes_record(record):
-                    continue
-                try:
-                    if record.topic == decisions_topic:
-                        answer = _ANSWER.decode(record.value or b"")
-                        if answer.decision_id == decision_id:
-                            return answer
-                    else:
-                        letter = _LETTER.decode(record.value or b"")
-                        if letter.source == {"topic": topic, "partition": partition, "offset": offset}:
-                            raise UnmuteError(f"the job refused the control record: {letter.error}")
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    continue  # a record that somebody else wrote
+        for _, record in decisions.read(_WAIT_MS):
+            answer = _decoded(_ANSWER, record)
+            if answer is not None and answer.decision_id == decision_id:
+                return answer
+        for _, record in letters.read(_WAIT_MS):
+            letter = _decoded(_LETTER, record)
+            if letter is not None and letter.source == {"topic": topic, "partition": partition, "offset": offset}:
+                raise UnmuteError(f"the job refused the control record: {letter.error}")
     raise UnmuteError(
         f"no decision on {decision_id} after {timeout_s:g} s; it takes effect when the job reads it: check that the job"
         " runs and isn't behind"
     )
+
+
+def _decoded(decoder: msgspec.json.Decoder[_RecordT], record: FetchedRecord) -> _RecordT | None:
+    """None for a record that somebody else wrote."""
+    try:
+        return decoder.decode(record.value or b"")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

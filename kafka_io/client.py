@@ -85,29 +85,6 @@ def error_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-class Trouble:
-    """What keeps a thread from its work, so that the log has it once: until it changes or is over.
-
-    >>> trouble = Trouble()
-    >>> trouble.is_new(OSError("gone")), trouble.is_new(OSError("gone")), trouble.ends(), trouble.ends()
-    (True, False, True, False)
-    """
-
-    def __init__(self) -> None:
-        self.line: str | None = None
-        """The error in one line; None while there is none."""
-
-    def is_new(self, error: BaseException) -> bool:
-        """Note an error. Says whether it differs from the one before."""
-        before, self.line = self.line, error_line(error)
-        return self.line != before
-
-    def ends(self) -> bool:
-        """Note that there is none. Says whether there was one."""
-        before, self.line = self.line, None
-        return before is not None
-
-
 def _converted(name: str, value: str, convert: Callable[[str], object]) -> object:
     try:
         return convert(value)

@@ -13,3 +13,7 @@ class UnsupportedPropertyError(SluiceError):
 
 class TopicCreationError(SluiceError):
     """The cluster refuses to create a topic."""
+
+
+class TopicLostError(SluiceError):
+    """A topic is not there, was made again, or has lost records while it was read."""

@@ -1,19 +1,19 @@
-"""Reads a topic in the background: its past first, then every new record, across outages and whatever is in it."""
+"""Reads a topic: partition by partition in order, from its beginning or a time, across outages and unreadable records.
+
+Every part of Sluice that reads Kafka in Python does it with TopicReader: in its own thread, or with a TopicFollower.
+"""
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from threading import Event, Thread
-from types import MappingProxyType
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType, TracebackType
+from typing import Final, NamedTuple, Self
 
 from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError
 
-from sluice.kafka_io.client import Trouble, connect
-from sluice.kafka_io.errors import KafkaUnavailableError
-from sluice.kafka_io.readable_batches import FetchedRecord, epoch_in, pass_over_unreadable_batches
+from sluice.kafka_io.client import connect
+from sluice.kafka_io.errors import TopicLostError
+from sluice.kafka_io.kafka_python import FetchedRecord, epoch_in, pass_over_unreadable_batches, topic_id
 from sluice.state.decisions.epochs import Fence
 
 log = logging.getLogger(__name__)
@@ -21,21 +21,21 @@ log = logging.getLogger(__name__)
 POLL_MS = 200
 """Longest wait of one poll. A record ends it early; closing takes about as long."""
 
-REJOIN_S = 1.0
-"""Pause before a new attempt after an error."""
+NO_TOPIC_S = 1.0
+"""Interval between two looks for a topic that isn't there."""
 
 PARTITIONS_S = 10.0
 """Interval between two looks for new partitions of the topic."""
 
-CLOSE_S = 0.5
-"""Longest wait for the end of the threads."""
-
 OFFSETS_TIMEOUT_MS = 3_000
 """How long to ask for offsets. Without it the client waits 30 s for a topic that was deleted."""
 
+FROM_NOW_MS = 1 << 62
+"""A time later than that of any record: reading begins at the end of the topic."""
+
 CONSUMER_OPTIONS: Final[Mapping[str, object]] = MappingProxyType(
     {
-        "group_id": None,  # every gateway reads every record
+        "group_id": None,  # every reader reads every record
         "enable_auto_commit": False,
         "auto_offset_reset": "earliest",  # if retention has removed records before they were read
         "allow_auto_create_topics": False,
@@ -49,186 +49,239 @@ CONSUMER_OPTIONS: Final[Mapping[str, object]] = MappingProxyType(
 )
 
 
-def _nothing() -> None:
-    """What a reader does by default when nothing is asked of it."""
+class Offsets(NamedTuple):
+    """The first offset of a partition, and the one after its last record."""
 
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What to read and what to do with it. All calls come from the reader's thread.
-
-    `since_ms` is where to begin, in epoch milliseconds; None is the beginning of the topic. `on_record` is called with
-    key and value of every record; what it raises is counted, and the record is skipped. `on_restart` is called when the
-    topic is read from its beginning again, because it was deleted and made again or has lost records. `on_caught_up` is
-    called once, when all records that existed at the start have been read; the reader ends there if `ends_there`.
-    While a broker answers, `on_idle` is called at least every POLL_MS. If `fenced`, records of an epoch older than one
-    before them in their partition are left out, and markers of epochs (`sluice.state.decisions.epochs`).
-    """
-
-    topic: str
-    on_record: Callable[[bytes | None, bytes | None], None]
-    since_ms: int | None = None
-    ends_there: bool = False
-    fenced: bool = False
-    on_restart: Callable[[], None] = _nothing
-    on_caught_up: Callable[[], None] = _nothing
-    on_idle: Callable[[], None] = _nothing
+    first: int
+    end: int
 
 
 class TopicReader:
-    """A background thread that reads one topic. No record ends it.
+    """Reads one topic. No record ends it: `unreadable` counts those that are passed over.
 
-    It waits for a topic that does not exist yet, and continues at its last position after an outage. `unreadable`
-    counts the records whose handling failed, `restarts` the times that reading ended for a reason other than an outage
-    and was begun again.
+    Every call connects first if there is no connection, and raises KafkaUnavailableError, KafkaError or OSError. After
+    `close` the next call goes on at the positions reached before.
     """
 
-    def __init__(self, kafka: Mapping[str, str], reading: Reading) -> None:
-        self.caught_up = Event()  # set when all records that existed at the start have been read
+    def __init__(
+        self,
+        kafka: Mapping[str, str],
+        topic: str,
+        since_ms: int | None = None,
+        *,
+        fenced: bool = False,
+        on_restart: Callable[[], None] | None = None,
+    ) -> None:
+        """Begin at `since_ms`, in epoch milliseconds; None is the beginning of the topic.
+
+        If `fenced`, records of an epoch older than one before them in their partition are left out, and markers of
+        epochs (`sluice.state.decisions.epochs`). `on_restart` is called when the topic is read from its beginning
+        again, because it was deleted and made again or has lost records; without it TopicLostError is raised.
+        """
         self.unreadable = 0
-        self.restarts = 0
-        self._fence = Fence()
         self._kafka = kafka
-        self._reading = reading
-        self._positions: dict[TopicPartition, int] = {}  # partition -> next offset to read
-        self._ends: dict[TopicPartition, int] = {}  # partition -> end of the topic at the start
+        self._topic = topic
+        self._since_ms = since_ms
+        self._fence = Fence() if fenced else None
+        self._on_restart = on_restart
+        self._consumer: KafkaConsumer | None = None
+        self._positions: dict[int, int] = {}  # partition -> next offset to read
+        self._first_ends: dict[int, int] = {}  # partition -> end of the topic when its reading began
+        self._caught_up = False
         self._topic_id: object = None
         self._look_again_s = 0.0  # on the monotonic clock
         self._said: set[type[BaseException]] = set()
-        self._trouble = Trouble()
-        self._closing = Event()
-        self._thread = Thread(target=self._run, name=f"sluice-reader-{reading.topic}", daemon=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
 
     @property
     def fenced(self) -> int:
-        """How many records were left out because a driver wrote them that had been replaced."""
-        return self._fence.fenced
+        """Records left out because their driver had been replaced."""
+        return self._fence.fenced if self._fence else 0
 
-    def start(self) -> None:
-        """Begins to read."""
-        self._thread.start()
+    @property
+    def has_begun(self) -> bool:
+        """True once the topic was there."""
+        return bool(self._positions)
 
-    def stop(self) -> None:
-        """Asks the thread to end. Does not wait for it."""
-        self._closing.set()
+    def close(self) -> None:
+        """End the connection."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
 
-    def close(self, timeout_s: float = CLOSE_S) -> None:
-        """Ends the thread and waits for it, with a limit: kafka-python searches long for a broker that is gone."""
-        self._closing.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+    def partitions(self) -> set[int]:
+        """The partitions of the topic; none if there is no topic."""
+        return set(self._connected().partitions_for_topic(self._topic) or ())
 
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            try:
-                with connect(KafkaConsumer, self._kafka, **CONSUMER_OPTIONS) as consumer:
-                    pass_over_unreadable_batches(consumer, self._pass_over)
-                    self._look_again_s = 0.0
-                    self._read(consumer)
-            except (KafkaError, KafkaUnavailableError, OSError) as error:
-                self._report(error)
-                self._closing.wait(REJOIN_S)
-            except BaseException:  # a reader that is gone would let everybody through; sys.exit in a callback too
-                self.restarts += 1
-                log.exception("the reader of topic %s failed; it is started again", self._reading.topic)
-                self._closing.wait(REJOIN_S)
+    def offsets(self) -> dict[int, Offsets]:
+        """The offsets of each partition now."""
+        consumer, partitions = self._connected(), self._named(self.partitions())
+        if not partitions:
+            return {}
+        firsts = consumer.beginning_offsets(partitions, OFFSETS_TIMEOUT_MS)
+        ends = consumer.end_offsets(partitions, OFFSETS_TIMEOUT_MS)
+        return {each.partition: Offsets(firsts[each], ends[each]) for each in partitions}
 
-    def _read(self, consumer: KafkaConsumer) -> None:
-        while not self._closing.is_set():
-            self._notice_new_topic(consumer)
-            if time.monotonic() >= self._look_again_s:
-                self._assign(consumer)
-                self._look_again_s = time.monotonic() + (PARTITIONS_S if self._positions else REJOIN_S)
-            if not self._positions:
-                self._closing.wait(POLL_MS / 1000)
-                continue
-            for partition, records in consumer.poll(timeout_ms=POLL_MS).items():
-                for record in records:
-                    self._take(partition, record)
-            self._trouble.ends()
-            if not self.caught_up.is_set() and self._is_caught_up(consumer):
-                self.caught_up.set()  # first: two readers that end at once must see it of each other
-                self._reading.on_caught_up()
-                if self._reading.ends_there:
-                    self._closing.set()
-            self._reading.on_idle()
+    def unread(self) -> dict[int, int]:
+        """By partition the number of records up to the present end; the first call fixes where reading begins."""
+        return {partition: end - self._position(partition) for partition, end in self._ends().items()}
 
-    def _take(self, partition: TopicPartition, record: FetchedRecord) -> None:
-        offset = record.offset
-        if offset < self._positions[partition]:  # the topic has lost records, and the consumer begins again
-            log.warning("topic %s is read again from offset %d of partition %d", *partition[:1], offset, partition[1])
-            self._fence.forget(partition.partition)
-            self._reading.on_restart()
-        self._positions[partition] = offset + 1  # first, so that no record is taken twice, whatever it does
-        try:
-            if not self._reading.fenced or self._counts(partition, record):
-                self._reading.on_record(record.key, record.value)
-        except Exception as error:  # whatever a record holds, the next one must be read
-            self._pass_over(partition.partition, offset, 1, error)
+    def skip_to_last(self, counts: Mapping[int, int]) -> None:
+        """Leave out the oldest unread records of each partition, but for so many."""
+        for partition, unread in self.unread().items():
+            if (extra := unread - counts.get(partition, unread)) > 0:
+                self._seek(partition, self._position(partition) + extra)
 
-    def _counts(self, partition: TopicPartition, record: FetchedRecord) -> bool:
-        epoch = epoch_in(record.stored_headers) if record.stored_headers else None
-        return epoch is None or self._fence.passes(partition.partition, epoch, record.value)
+    def read(self, wait_ms: int = POLL_MS) -> Iterator[tuple[int, FetchedRecord]]:
+        """The next records, each with its partition; none if none comes within `wait_ms`."""
+        consumer = self._assigned()
+        if not self._positions:
+            time.sleep(wait_ms / 1000)
+            return
+        for (_, partition), records in consumer.poll(timeout_ms=wait_ms).items():
+            yield from self.passing(partition, records)
 
-    def _pass_over(self, partition: int, offset: int, count: int, error: Exception) -> None:
-        """Counts records that can't be read or handled, and logs the first of each kind."""
+    def read_to_end(self) -> Iterator[tuple[int, FetchedRecord]]:
+        """All records that the topic has now and that weren't read."""
+        ends = self._ends()
+        while any(self._position(partition) < end for partition, end in ends.items()):
+            polled = False
+            for each in self.read():
+                polled = True
+                yield each
+            if not polled:
+                ends = {partition: min(end, ends.get(partition, end)) for partition, end in self._ends().items()}
+
+    def is_caught_up(self) -> bool:
+        """True if all records that existed when reading began have been read."""
+        if not self._caught_up and self._positions:
+            self._caught_up = all(self._position(partition) >= end for partition, end in self._first_ends.items())
+        return self._caught_up
+
+    def passing(self, partition: int, records: Iterable[FetchedRecord]) -> Iterator[tuple[int, FetchedRecord]]:
+        """The records of a partition that count; notes for each that it is read, before it is handed over."""
+        position = self._positions.get(partition, 0)
+        fence = self._fence
+        for record in records:
+            if record.offset < position:  # the topic has lost records, and the consumer begins again
+                self._restarts(f"is read again from offset {record.offset} of partition {partition}")
+                if fence is not None:
+                    fence.forget(partition)
+            position = self._positions[partition] = record.offset + 1
+            if fence is None or not record.stored_headers or self._counts(fence, partition, record):
+                yield partition, record
+
+    def pass_over(self, partition: int, offset: int, count: int, error: Exception) -> None:
+        """Count records that can't be read or handled, and log the first of each kind of error."""
         self.unreadable += count
         if type(error) not in self._said:
             self._said.add(type(error))
             log.error(
                 "topic %s, partition %d, offset %d: the record is skipped: %s: %s; further ones are only counted",
-                self._reading.topic,
+                self._topic,
                 partition,
                 offset,
                 type(error).__name__,
                 " ".join(str(error).split())[:200],
             )
 
-    def _notice_new_topic(self, consumer: KafkaConsumer) -> None:
-        """Forgets the positions when the topic was deleted and made again: offsets alone don't always show it."""
-        topic_id = consumer._cluster.topic_id(self._reading.topic)  # noqa: SLF001 # no public call tells the id
-        if topic_id is None or topic_id == self._topic_id:
-            return
-        if self._topic_id is not None:
-            log.warning("topic %s was made again; it is read from its beginning", self._reading.topic)
-            self._positions.clear()
-            self._fence.forget()
+    def _counts(self, fence: Fence, partition: int, record: FetchedRecord) -> bool:
+        try:
+            return fence.passes(partition, epoch_in(record.stored_headers), record.value)
+        except Exception as error:  # of any class: a producer chooses the bytes of a header
+            self.pass_over(partition, record.offset, 1, error)
+            return False
+
+    def _connected(self) -> KafkaConsumer:
+        if self._consumer is None:
+            self._consumer = connect(KafkaConsumer, self._kafka, **CONSUMER_OPTIONS)
+            pass_over_unreadable_batches(self._consumer, self.pass_over)
             self._look_again_s = 0.0
-            self._reading.on_restart()
-        self._topic_id = topic_id
+        return self._consumer
+
+    def _assigned(self) -> KafkaConsumer:
+        """The consumer with every partition of the topic. Looks for new ones now and then."""
+        consumer = self._connected()
+        self._notice_new_topic(consumer)
+        if time.monotonic() >= self._look_again_s:
+            self._assign(consumer)
+            self._look_again_s = time.monotonic() + (PARTITIONS_S if self._positions else NO_TOPIC_S)
+        return consumer
+
+    def _notice_new_topic(self, consumer: KafkaConsumer) -> None:
+        """Forget the positions when the topic was deleted and made again: offsets alone don't always show it."""
+        found = topic_id(consumer, self._topic)
+        if found is not None and found != self._topic_id:
+            if self._topic_id is not None:
+                self._begin_again("was made again; it is read from its beginning")
+            self._topic_id = found
 
     def _assign(self, consumer: KafkaConsumer) -> None:
-        """Assigns every partition of the topic. A new one is read from where reading is to begin."""
-        numbers = consumer.partitions_for_topic(self._reading.topic)
-        partitions = {TopicPartition(self._reading.topic, number) for number in numbers}
-        if not partitions or partitions == self._positions.keys() == consumer.assignment():
+        """Assign every partition of the topic. A new one is read from where reading is to begin."""
+        partitions = self._named(self.partitions())
+        if not partitions or partitions == self._named(self._positions) == consumer.assignment():
             return
-        new = partitions - self._positions.keys()
+        new = partitions - self._named(self._positions)
         if new:
             ends = consumer.end_offsets(new, OFFSETS_TIMEOUT_MS)
             self._positions |= self._beginnings(consumer, new, ends)
-            if not self.caught_up.is_set():
-                self._ends |= ends
+            if not self._caught_up:
+                self._first_ends |= {each.partition: end for each, end in ends.items()}
         consumer.assign(list(partitions))
-        for partition in partitions:
-            consumer.seek(partition, self._positions[partition])
+        for each in partitions:
+            consumer.seek(each, self._positions[each.partition])
 
     def _beginnings(
         self, consumer: KafkaConsumer, new: set[TopicPartition], ends: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int]:
+    ) -> dict[int, int]:
         """The offset from which to read each of these partitions."""
-        if self._reading.since_ms is None:
-            return dict(consumer.beginning_offsets(new, OFFSETS_TIMEOUT_MS))
-        found = consumer.offsets_for_times(dict.fromkeys(new, self._reading.since_ms), OFFSETS_TIMEOUT_MS)
-        return {partition: since.offset if (since := found.get(partition)) else ends[partition] for partition in new}
+        if self._since_ms is None:
+            firsts = consumer.beginning_offsets(new, OFFSETS_TIMEOUT_MS)
+            return {each.partition: first for each, first in firsts.items()}
+        if self._since_ms == FROM_NOW_MS:
+            return {each.partition: end for each, end in ends.items()}
+        found = consumer.offsets_for_times(dict.fromkeys(new, self._since_ms), OFFSETS_TIMEOUT_MS)
+        return {each.partition: since.offset if (since := found.get(each)) else ends[each] for each in new}
 
-    def _is_caught_up(self, consumer: KafkaConsumer) -> bool:
-        """By the consumer's positions: where compaction has removed the last records, none comes before the end."""
-        return all(
-            (consumer.position(partition, OFFSETS_TIMEOUT_MS) or 0) >= end for partition, end in self._ends.items()
-        )
+    def _ends(self) -> dict[int, int]:
+        """The present end of each partition. Notices a topic that has lost records."""
+        consumer = self._assigned()
+        if not self._positions:
+            raise TopicLostError(f"topic {self._topic} is not there, or this login may not describe it")
+        ends = {
+            each.partition: end
+            for each, end in consumer.end_offsets(self._named(self._positions), OFFSETS_TIMEOUT_MS).items()
+        }
+        if any(end < self._positions[partition] for partition, end in ends.items()):
+            self._begin_again("has lost records; it is read from its beginning")
+            return self._ends()
+        return ends
 
-    def _report(self, error: Exception) -> None:
-        """Logs a trouble once, until it changes or is over."""
-        if self._trouble.is_new(error):
-            log.warning("topic %s can't be read: %s; trying again", self._reading.topic, self._trouble.line)
+    def _begin_again(self, text: str) -> None:
+        self._restarts(text)
+        self._positions.clear()
+        self._look_again_s = 0.0
+        if self._fence is not None:
+            self._fence.forget()
+
+    def _restarts(self, text: str) -> None:
+        if self._on_restart is None:
+            raise TopicLostError(f"topic {self._topic} {text}")
+        log.warning("topic %s %s", self._topic, text)
+        self._on_restart()
+
+    def _position(self, partition: int) -> int:
+        """The consumer's own: where compaction has removed the last records, none comes before the end."""
+        return self._connected().position(TopicPartition(self._topic, partition), OFFSETS_TIMEOUT_MS) or 0
+
+    def _seek(self, partition: int, offset: int) -> None:
+        self._positions[partition] = offset
+        self._connected().seek(TopicPartition(self._topic, partition), offset)
+
+    def _named(self, partitions: Iterable[int]) -> set[TopicPartition]:
+        return {TopicPartition(self._topic, partition) for partition in partitions}

@@ -29,7 +29,7 @@ _EVENTS = {
     "compression.type": "uncompressed",
 }
 
-_CLAIMS = {"cleanup.policy": "compact", "segment.ms": "3600000"}  # a driver reads all of it when it starts
+_LEASE = {"cleanup.policy": "compact", "segment.ms": "3600000"}  # a driver reads all of it when it starts
 
 _WAITS = {
     "cleanup.policy": "compact",
@@ -49,9 +49,9 @@ def ensure_topics(topics: TopicSettings, kafka: Mapping[str, str]) -> list[str]:
     return _ensure(_topic_specs(topics), topics, kafka)
 
 
-def ensure_claims_topic(topics: TopicSettings, kafka: Mapping[str, str]) -> list[str]:
-    """As `ensure_topics` for the topic of claims, which only a job with its checkpoint in shared storage needs."""
-    return _ensure({topics.claims: (1, _CLAIMS)}, topics, kafka)  # one partition: its offsets order the claims
+def ensure_lease_topic(topics: TopicSettings, kafka: Mapping[str, str]) -> list[str]:
+    """As `ensure_topics` for the lease topic, which only a job with its checkpoint in shared storage needs."""
+    return _ensure({topics.claims: (1, _LEASE)}, topics, kafka)  # one partition: its offsets order the acquisitions
 
 
 def _ensure(specs: Mapping[str, _Spec], topics: TopicSettings, kafka: Mapping[str, str]) -> list[str]:

@@ -14,7 +14,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from sluice import GatewayOptions
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
 from sluice.kafka_io.topics import ensure_topics
-from sluice.sinks.limits import LimitsPublisher
+from sluice.sinks.limits import limits_publisher
 from sluice.state.decisions.request import HEARTBEAT_API
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.resolution import Quotas
@@ -83,7 +83,7 @@ def deciding_side(settings: Settings, quotas: Sequence[QuotaEntry]) -> Iterator[
     The quotas in force are published, too.
     """
     stop = threading.Event()
-    publisher = LimitsPublisher(settings.topics, settings.kafka, lambda: (1, tuple(quotas)))
+    publisher = limits_publisher(settings.topics, settings.kafka, lambda: (1, tuple(quotas)))
     simulation = Simulation(Quotas(quotas), settings)
     servers, topic = settings.kafka["bootstrap.servers"], settings.topics.requests
 

@@ -9,6 +9,8 @@ from sluice.configs.settings import load_settings
 from sluice.gateways.client.client import Gateway
 from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.wait_table import Wait
+from sluice.kafka_io.kafka_python import FetchedRecord
+from sluice.kafka_io.topic_follower import TopicFollower
 from sluice.state.decisions.request import HEARTBEAT_API
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
@@ -32,6 +34,13 @@ class Clock:
 
     def __call__(self) -> int:
         return self.ms
+
+
+def give(follower: TopicFollower, *records: FetchedRecord) -> None:
+    """Hand records of partition 0 to a follower, as its thread does."""
+    follower.reader._positions.pop(0, None)
+    for partition, record in follower.reader.passing(0, records):
+        follower.hand_over(partition, record)
 
 
 class GatewayLoop:

@@ -33,7 +33,7 @@ from sluice.gateways.client.wait_table import Wait
 from sluice.gateways.errors import GatewayClosedError
 from sluice.kafka_io.client import kafka_python_config
 from sluice.kafka_io.clock import now_ms
-from sluice.kafka_io.topic_reader import CLOSE_S, Reading, TopicReader
+from sluice.kafka_io.topic_follower import CLOSE_S, Reading, TopicFollower
 from sluice.state.decisions.charge_plan import is_validation
 from sluice.state.decisions.request import HEARTBEAT_API, Heartbeat, Request, Share
 from sluice.state.decisions.waits import TopicPartitionName
@@ -116,9 +116,9 @@ class Gateway:
         limits = Reading(
             self.options.limits_topic, self._in_force.take_limit, on_restart=self._in_force.read_limits_again
         )
-        self._decision_reader = TopicReader(kafka, decisions)
-        self._waits_reader = TopicReader(kafka, waits)
-        self._limits_reader = TopicReader(kafka, limits)
+        self._decision_reader = TopicFollower(kafka, decisions)
+        self._waits_reader = TopicFollower(kafka, waits)
+        self._limits_reader = TopicFollower(kafka, limits)
         self._readers = (self._limits_reader, self._waits_reader, self._decision_reader)
         for reader in self._readers:
             reader.start()
@@ -327,8 +327,8 @@ class Gateway:
             is_current=self._current.is_set(),
             allowed_before_current=self._allowed_before_current,
             unreadable_records=sum(reader.unreadable for reader in self._readers),
-            fenced_decisions=self._decision_reader.fenced,
-            reader_restarts=sum(reader.restarts for reader in self._readers),
+            fenced_decisions=self._decision_reader.reader.fenced,
+            reader_restarts=sum(reader.crashes for reader in self._readers),
             charged_in_line=self._inline.requests,
             throttled_in_line=self._inline.throttled,
             throttled_in_line_ms=self._inline.throttled_ms,
@@ -344,11 +344,11 @@ class Gateway:
     def close(self) -> None:
         """Publishes the remaining events for at most `close_timeout_s` and ends the threads. May be called again."""
         for reader in self._readers:
-            reader.stop()
+            reader.stopped.set()
         self._sender.close(self.options.close_timeout_s)
         deadline_s = time.monotonic() + CLOSE_S
         for reader in self._readers:
-            reader.close(max(0.0, deadline_s - time.monotonic()))
+            reader.stop(max(0.0, deadline_s - time.monotonic()))
 
     def _filled(self, request: Request | Mapping[str, object]) -> Request:
         """The event with id, time, gateway name and instance."""
@@ -476,7 +476,7 @@ class Gateway:
                 self.instance[:100],
             )
 
-    def _on_read(self, other: TopicReader) -> None:
+    def _on_read(self, other: TopicFollower) -> None:
         """Notes that one of the two topics with waits is read; the gateway is current when the other one is too."""
         if other.caught_up.is_set():
             self._in_force.relax()  # what the waits topic keeps may have been decided under other limits

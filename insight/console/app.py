@@ -83,7 +83,7 @@ class Pages:
         facts, at_ms = self._facts, now_ms()
         with self._lock:  # one page at a time: two would only share the interpreter
             made = context(facts, given, at_ms)
-        troubles = [f"topic {feed.topic}: {feed.trouble.line}" for feed in facts.feeds if feed.trouble.line]
+        troubles = [f"topic {each.topic}: {line}" for each in facts.followers if (line := each.last_error.line)]
         return made | {"facts": facts, "now_ms": at_ms, "title": title, "path": path, "troubles": troubles}
 
 

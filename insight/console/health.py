@@ -5,12 +5,9 @@ import urllib.request
 from http.client import HTTPException
 from typing import Any
 
-from sluice.kafka_io.background import BackgroundThread
-
 ASK_S = 5.0
 TIMEOUT_S = 3.0
 MOST_BYTES = 1024 * 1024
-STOP_S = 0.5
 
 
 class JobProbe:
@@ -20,16 +17,6 @@ class JobProbe:
         self.answer: dict[str, Any] | None = None
         self.trouble: str | None = None if address else "the settings have no health.port, so the job can't be asked"
         self.address = address
-        self._thread = BackgroundThread("console-health", self.ask, ASK_S)
-
-    def start(self) -> None:
-        """Begin to ask, if there is an address."""
-        if self.address:
-            self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread, and wait a moment for it."""
-        self._thread.stop(STOP_S)
 
     def ask(self) -> None:
         """Ask once."""

@@ -14,10 +14,10 @@ from sluice.insight.console.filters import LONGEST_IN_ADDRESS, digest_of, entity
 from sluice.insight.console.health import JobProbe
 from sluice.insight.console.tables import Tables, WeekMinutes
 from sluice.insight.errors import QueryError
-from sluice.insight.feed import TopicFeed
 from sluice.insight.format import short
 from sluice.insight.live import CounterKey, CounterState, Decision, LiveModel
 from sluice.insight.reports.tenants import Tenants
+from sluice.kafka_io.topic_follower import TopicFollower
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
@@ -80,7 +80,7 @@ class Facts:
     tables: Tables
     health: JobProbe
     settings: QuotaSettings
-    feeds: Sequence[TopicFeed]
+    followers: Sequence[TopicFollower]
     tenants: Tenants | None = None
 
 

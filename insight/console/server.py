@@ -2,25 +2,25 @@
 
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 from sluice.insight.console.app import create_app
-from sluice.insight.console.health import JobProbe
+from sluice.insight.console.health import ASK_S, JobProbe
 from sluice.insight.console.pages import DeadLetters, Facts
 from sluice.insight.console.security import LOOPBACK_HOSTS
-from sluice.insight.console.tables import Tables, WeekMinutes
+from sluice.insight.console.tables import REFRESH_S, Tables, WeekMinutes
 from sluice.insight.errors import ConsoleError
-from sluice.insight.feed import TopicFeed
 from sluice.insight.http_server import HttpServer, host_of
 from sluice.insight.live import Bounds, LiveModel
 from sluice.insight.reports.tenants import Tenants
+from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.clock import now_ms
+from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.quotas.limits import LimitsView
@@ -30,6 +30,7 @@ LOOKBACK_MS = 600_000
 
 DEAD_LETTERS_MS = 24 * 3_600_000
 MIN_TOKEN = 16
+STOP_S = 1.0
 
 MAX_CONNECTIONS = 200
 """Open connections. One more closes the one that has been idle for longest; a live page is never idle."""
@@ -107,32 +108,31 @@ def reading(sources: Sources, options: ConsoleOptions) -> Iterator[Facts]:
     week, health = WeekMinutes(tables), JobProbe(sources.health)
     topics = sources.topics
 
-    def take_limits(records: Any) -> None:
-        for key, value in records:
-            try:
-                limits.take(key, value)
-            except InvalidQuotaError:
-                continue  # counted by the view
+    def on_decision(_: bytes | None, value: bytes | None) -> None:
+        model.take(value, now_ms())
 
-    def take_dead_letters(records: Any) -> None:
-        for _, value in records:
-            dead_letters.take(value)
+    def on_limit(key: bytes | None, value: bytes | None) -> None:
+        with suppress(InvalidQuotaError):  # counted by the view
+            limits.take(key, value)
 
-    feeds = [
-        TopicFeed(
-            sources.kafka,
-            topics.decisions,
-            lambda records: model.take_all((value for _, value in records), now_ms()),
-            now_ms() - options.lookback_ms,
-            model.forget,
-        ),
-        TopicFeed(sources.kafka, topics.limits, take_limits, on_restart=limits.begin_again),
-        TopicFeed(sources.kafka, topics.dead_letters, take_dead_letters, now_ms() - DEAD_LETTERS_MS),
+    def on_dead_letter(_: bytes | None, value: bytes | None) -> None:
+        dead_letters.take(value)
+
+    decisions_since_ms, dead_letters_since_ms = now_ms() - options.lookback_ms, now_ms() - DEAD_LETTERS_MS
+    followers = [
+        TopicFollower(sources.kafka, each)
+        for each in (
+            Reading(topics.decisions, on_decision, decisions_since_ms, fenced=True, on_restart=model.forget),
+            Reading(topics.limits, on_limit, on_restart=limits.begin_again),
+            Reading(topics.dead_letters, on_dead_letter, dead_letters_since_ms),
+        )
     ]
-    background: list[Any] = [*feeds, week, health]
-    for each in background:
-        each.start()
-    try:
+    services = [*followers, BackgroundService("console-tables", week.renewals, REFRESH_S, stop_timeout_s=STOP_S)]
+    if sources.health:
+        services.append(BackgroundService("console-health", health.ask, ASK_S, stop_timeout_s=STOP_S))
+    with ExitStack() as running:
+        for service in services:
+            running.enter_context(service)
         yield Facts(
             model,
             limits,
@@ -141,12 +141,9 @@ def reading(sources: Sources, options: ConsoleOptions) -> Iterator[Facts]:
             tables,
             health,
             sources.quota,
-            feeds,
+            followers,
             sources.tenants,
         )
-    finally:
-        for each in background:
-            each.stop()
 
 
 def console_server(facts: Facts, options: ConsoleOptions) -> HttpServer:

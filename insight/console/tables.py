@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter as Tally
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from time import monotonic
 from typing import Any
@@ -12,7 +12,6 @@ from sluice.insight.live import CounterKey
 from sluice.insight.reports.explain import decision_by_id
 from sluice.insight.reports.tables import Tables as ReportTables
 from sluice.insight.sql import run_query
-from sluice.kafka_io.background import BackgroundThread
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotaChange, QuotasTable
 from sluice.state.quotas.kinds import KINDS_BY_NAME
@@ -26,7 +25,6 @@ SETTLED = timedelta(hours=1)
 
 MOST_COUNTERS = 100_000
 MOST_CHANGES = 200
-STOP_S = 1.0
 
 _MOST_MINUTES = 24 * 60
 """A longer throttle time counts as this one, in minutes."""
@@ -108,27 +106,20 @@ class WeekMinutes:
         self._tables = tables
         self._days: dict[date, dict[CounterKey, int]] = {}
         self._settled: set[date] = set()
-        self._thread = BackgroundThread("console-tables", self._renew, REFRESH_S)
 
-    def start(self) -> None:
-        """Begin with the first renewal."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread, and wait a moment for it."""
-        self._thread.stop(STOP_S)
-
-    def _renew(self) -> None:
-        started_s = monotonic()
-        try:
-            self.changes = self._tables.quota_changes()
-        except QueryError as error:
-            log.info("no history of quotas: %s", error)
-        try:
-            self.renew(datetime.now(UTC))
-        except QueryError as error:
-            self.trouble = str(error)
-        self._thread.stopped.wait(9 * (monotonic() - started_s))
+    def renewals(self) -> Iterator[float]:
+        """Renew, again and again; gives the pause in seconds after each time."""
+        while True:
+            started_s = monotonic()
+            try:
+                self.changes = self._tables.quota_changes()
+            except QueryError as error:
+                log.info("no history of quotas: %s", error)
+            try:
+                self.renew(datetime.now(UTC))
+            except QueryError as error:
+                self.trouble = str(error)
+            yield REFRESH_S + 9 * (monotonic() - started_s)
 
     def renew(self, now: datetime) -> None:
         """Read today and the other days that are not settled; `now` is in UTC. Raises QueryError."""

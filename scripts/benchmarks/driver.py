@@ -19,6 +19,7 @@ from scripts.benchmarks.copy import start_copy, start_stock_session
 from scripts.testbed.job import Json
 from scripts.testbed.processes import descendants, resident_mib
 from sluice.configs.settings import Settings, load_settings
+from sluice.kafka_io.background import BackgroundService
 from sluice.state.errors import SluiceError
 from sluice.streaming.audit.query import AuditQuery
 from sluice.streaming.checkpoint.folder import Checkpoint
@@ -26,7 +27,7 @@ from sluice.streaming.checkpoint.origin import check_origin, with_pages
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.query import EnforceQuery
 from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
-from sluice.streaming.runtime.progress import summarize
+from sluice.streaming.queries.progress import summarize
 from sluice.streaming.runtime.session import start_session
 
 _POLL_S = 0.02
@@ -100,11 +101,12 @@ class Driver:
     def _start_enforce(self, settings: Settings) -> None:
         folder = Checkpoint(settings.enforce.checkpoint)
         check_origin(folder, settings)
-        watch = QuotaWatch(ensure_quotas_table(settings), QuotaSnapshots(folder), settings.quotas.poll_ms)
+        watch = QuotaWatch(ensure_quotas_table(settings), QuotaSnapshots(folder))
+        watching = BackgroundService("quota-watch", watch.look, settings.quotas.poll_ms / 1000)
         enforce = EnforceQuery(self._spark, settings, watch)
-        watch.start()
+        watching.start()
         self._query = enforce.start()
-        self._stops += [watch.stop, enforce.stop]
+        self._stops += [watching.stop, enforce.stop]
 
     def _cpu_s(self) -> dict[str, float]:
         """CPU seconds so far of Java, and of the Python processes below it, also those that have ended."""

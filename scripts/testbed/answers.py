@@ -9,7 +9,7 @@ from typing import Any
 from sluice.configs.settings import Settings
 from sluice.insight.live import LiveModel
 from sluice.kafka_io.clock import now_ms
-from sluice.kafka_io.topic_reader import Reading, TopicReader
+from sluice.kafka_io.topic_follower import Reading, TopicFollower
 
 Source = tuple[int, int]
 """Place where a request is stored: partition and offset."""
@@ -35,7 +35,7 @@ class Answers:
         followed = ((settings.topics.decisions, self.decision), (settings.topics.dead_letters, self.dead_letter))
         since_ms = now_ms()
         self._readers = [
-            TopicReader(settings.kafka, Reading(topic, on_record, since_ms, fenced=True))
+            TopicFollower(settings.kafka, Reading(topic, on_record, since_ms, fenced=True))
             for topic, on_record in followed
         ]
 
@@ -47,7 +47,7 @@ class Answers:
     def close(self) -> None:
         """Stop counting."""
         for reader in self._readers:
-            reader.close()
+            reader.stop()
 
     @property
     def decisions(self) -> int:

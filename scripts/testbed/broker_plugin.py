@@ -14,7 +14,7 @@ from sluice.configs.settings import Settings, load_settings
 from sluice.insight.live import LiveModel
 from sluice.jvm.plugin import plugin_jar, plugin_properties
 from sluice.kafka_io.clock import now_ms
-from sluice.kafka_io.topic_reader import Reading, TopicReader
+from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.state.decisions.request import Share
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
@@ -61,12 +61,12 @@ class Heartbeats:
     def __init__(self, settings: Settings) -> None:
         self._model = LiveModel()
         reading = Reading(settings.topics.decisions, lambda _, value: self._model.take(value, now_ms()), now_ms())
-        self._reader = TopicReader(settings.kafka, reading)
+        self._reader = TopicFollower(settings.kafka, reading)
         self._reader.start()
 
     def close(self) -> None:
         """Stop reading."""
-        self._reader.close()
+        self._reader.stop()
 
     def shares(self) -> dict[str, list[Share]]:
         """Gateway name -> its busiest shares, of the gateways whose heartbeats go on; sorted by name."""

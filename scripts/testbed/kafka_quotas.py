@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from kafka.errors import for_code
 from kafka.protocol.admin import AlterClientQuotasRequest, AlterClientQuotasResponse
 
-from sluice.kafka_io.cluster_quotas import ClientQuotasAdmin
+from sluice.kafka_io.kafka_python import ClientQuotasAdmin
 
 
 class AlteringAdmin(ClientQuotasAdmin):

@@ -10,7 +10,7 @@ from sluice.streaming.audit.writer import AuditWriter
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.leadership.epochs_seen import EpochsSeen
 from sluice.streaming.leadership.spark_epochs import epoch_header
-from sluice.streaming.runtime.gated_query import GatedQuery
+from sluice.streaming.queries.gated_query import GatedQuery
 from sluice.streaming.runtime.kafka import kafka_source
 
 QUERY_NAME = "audit"

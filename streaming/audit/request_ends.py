@@ -1,18 +1,15 @@
 """How far the requests topic was filled when a micro-batch of the audit query began: what comes later has no answer."""
 
 from collections.abc import Sequence
-from contextlib import closing
 from itertools import zip_longest
 
 import msgspec
-from kafka import KafkaConsumer, TopicPartition
 
 from sluice.configs.settings import Settings
-from sluice.kafka_io.client import connect
+from sluice.kafka_io.topic_reader import TopicReader
 from sluice.streaming.checkpoint.folder import Checkpoint
 
 _FILE = "request_ends.json"
-_OFFSETS_TIMEOUT_MS = 10_000
 
 
 class _Ends(msgspec.Struct):
@@ -49,8 +46,6 @@ def current_ends(settings: Settings) -> list[int]:
 
     Raises KafkaUnavailableError, or KafkaError.
     """
-    topic = settings.topics.requests
-    with closing(connect(KafkaConsumer, settings.kafka)) as consumer:
-        partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
-        ends = consumer.end_offsets(partitions, _OFFSETS_TIMEOUT_MS) if partitions else {}
-    return [ends[partition] for partition in partitions]
+    with TopicReader(settings.kafka, settings.topics.requests) as reader:
+        offsets = reader.offsets()
+    return [offsets[partition].end for partition in sorted(offsets)]

@@ -1,11 +1,10 @@
 """Mirrors the client quotas of the Kafka cluster into the quotas table, where `quotas.source` is kafka."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
-from sluice.kafka_io.background import BackgroundThread
-from sluice.kafka_io.client import Trouble
+from sluice.kafka_io.background import LastError
 from sluice.kafka_io.cluster_quotas import ClusterQuotasReader
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import SluiceError
@@ -23,8 +22,6 @@ _RETRY_S = 2.0
 _PAUSE_PER_ENTITY_S = 0.0005
 """An answer takes 0.04 ms of a core for each entity (0.1 ms on a busy machine), beside the job's own work."""
 
-_STOP_TIMEOUT_S = 5.0
-
 InForce = Callable[[], tuple[int, list[QuotaEntry]]]
 """The version in force and its quotas."""
 
@@ -33,7 +30,7 @@ Report = Callable[[str | None, int], None]
 
 
 class QuotaMirror:
-    """A thread that makes the quotas table say of users and client-ids what the cluster says.
+    """Makes the quotas table say of users and client-ids what the cluster says.
 
     What the cluster has is compared with what is in force, so a look at a cluster without changes reads no table. Where
     they differ the table is altered, on its newest version. While the cluster or the table can't be read, what is in
@@ -50,40 +47,32 @@ class QuotaMirror:
         self._report = report
         self._answer: list[ClusterQuota] = []
         self._compared_with: int | None = None
-        self._trouble = Trouble()
+        self._last_error = LastError()
         self._left_out: frozenset[str] = frozenset()
-        self._thread = BackgroundThread("quota-mirror", self._look_and_pause, pause_s=0.0)
 
-    def start(self) -> None:
-        """Begin to look every `poll_ms`."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread, or leave it to its end with the process when no broker answers for 5 s."""
-        self._thread.stop(_STOP_TIMEOUT_S)
-        if not self._thread.is_alive():
-            self._reader.close()
+    def looks(self) -> Iterator[float]:
+        """Look again and again; gives the pause in seconds after each time."""
+        with self._reader:
+            while True:
+                self.look()
+                yield self.pause_s()
 
     def look(self) -> None:
         """Read the cluster once and mirror what differs. Never raises: the job goes on with what is in force."""
         try:
             self._mirror(self._reader.read())
-        except Exception as error:  # of any class: an answer that nobody foresaw must not end the job's start
-            self._note_trouble(error)
+        except Exception as error:  # of any class: an unforeseen answer must not end the job's start
+            self._note_error(error)
         else:
-            if self._trouble.ends():
+            if self._last_error.ends():
                 log.info("the cluster's quotas are mirrored again")
-        self._report(self._trouble.line, len(self._left_out))
+        self._report(self._last_error.line, len(self._left_out))
 
     def pause_s(self) -> float:
         """The pause after the last look, in seconds."""
-        if self._trouble.line is not None:
+        if self._last_error.line is not None:
             return _RETRY_S
         return max(self._poll_s, len(self._answer) * _PAUSE_PER_ENTITY_S)
-
-    def _look_and_pause(self) -> None:
-        self.look()
-        self._thread.stopped.wait(self.pause_s())
 
     def _mirror(self, answer: list[ClusterQuota]) -> None:
         """Alter the table where what is in force is not what the cluster has."""
@@ -115,12 +104,12 @@ class QuotaMirror:
                 log.warning("left out %s", line)
         self._left_out = frozenset(left_out)
 
-    def _note_trouble(self, error: Exception) -> None:
-        """Log a trouble once, until it changes or is over; one that nobody expected with its stack."""
-        if self._trouble.is_new(error):
+    def _note_error(self, error: Exception) -> None:
+        """Log an error once, until it changes or is over; one of an unforeseen class with its stack."""
+        if self._last_error.is_new(error):
             log.error(
                 "%s; quotas version %d stays in force",
-                self._trouble.line,
+                self._last_error.line,
                 self._in_force()[0],
                 exc_info=not isinstance(error, SluiceError),
             )

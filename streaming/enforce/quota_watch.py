@@ -1,4 +1,4 @@
-"""Polls the quotas table; a change is in force within about `quotas.poll_ms`, with the micro-batch that follows."""
+"""Watches the quotas table; a change is in force within about `quotas.poll_ms`, with the micro-batch that follows."""
 
 import logging
 from datetime import UTC, datetime
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import Settings
-from sluice.kafka_io.background import BackgroundThread
+from sluice.kafka_io.background import LastError
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import SluiceError
 from sluice.state.quotas.entry import QuotaEntry
@@ -15,8 +15,6 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 
 log = logging.getLogger("sluice.quotas")
-
-_STOP_TIMEOUT_S = 10.0
 
 
 class QuotasInForce(NamedTuple):
@@ -34,11 +32,10 @@ class QuotaWatch:
     is missing or broken the previous version stays in force, and the error is logged once.
     """
 
-    def __init__(self, table: QuotasTable, snapshots: QuotaSnapshots, poll_ms: int) -> None:
+    def __init__(self, table: QuotasTable, snapshots: QuotaSnapshots) -> None:
         self._table = table
         self._snapshots = snapshots
-        self._last_error = ""
-        self._thread = BackgroundThread("quota-watch", self.poll, poll_ms / 1000.0)
+        self._last_error = LastError()
         self._in_force = self._first_version()
 
     @property
@@ -51,25 +48,16 @@ class QuotaWatch:
         in_force = self._in_force
         return in_force.version, in_force.entries
 
-    def start(self) -> None:
-        """Start polling."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop polling; the quotas in force stay as they are."""
-        self._thread.stop(_STOP_TIMEOUT_S)
-
-    def poll(self) -> None:
-        """Poll once: put a new version in force if there is one."""
+    def look(self) -> None:
+        """Put a new version in force if there is one."""
         try:
             version = self._table.version()
             if version != self.quotas.version:
                 self._in_force = self._load(version)
                 log.info("quotas version %d is in force", version)
-            self._last_error = ""
+            self._last_error.ends()
         except SluiceError as error:
-            if str(error) != self._last_error:
-                self._last_error = str(error)
+            if self._last_error.is_new(error):
                 log.error("%s; quotas version %d stays in force", error, self.quotas.version)
 
     def _first_version(self) -> QuotasInForce:

@@ -1,12 +1,9 @@
 """The offsets at which the enforce query begins on a new checkpoint."""
 
 import json
-from contextlib import closing
-
-from kafka import KafkaConsumer
 
 from sluice.configs.settings import Settings
-from sluice.kafka_io.client import connect
+from sluice.kafka_io.topic_reader import TopicReader
 from sluice.streaming.balances.imported import read_imported_start
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.errors import CheckpointError
@@ -24,8 +21,8 @@ def starting_offsets(settings: Settings) -> str:
     if start is None:
         return settings.enforce.starting_offsets
     topic = settings.topics.requests
-    with closing(connect(KafkaConsumer, settings.kafka)) as consumer:
-        partitions: set[int] = consumer.partitions_for_topic(topic) or set()
+    with TopicReader(settings.kafka, topic) as reader:
+        partitions = reader.partitions()
     lost = start.offsets.keys() - partitions
     if lost:
         raise CheckpointError(

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from sluice.configs.settings import DeltaSettings
-from sluice.kafka_io.background import BackgroundThread
+from sluice.kafka_io.background import BackgroundService
 from sluice.sinks.errors import TableMaintenanceError
 from sluice.streaming.checkpoint.folder import CheckpointFiles
 
@@ -60,7 +60,7 @@ def maintain(delta: DeltaSettings, retention_hours: int) -> Iterator[Maintained]
 
 
 class MaintenanceSchedule:
-    """Maintains the tables every `maintain_every_hours`, in a thread of its own; a failure doesn't affect the queries.
+    """Maintains the tables every `maintain_every_hours`; a failure doesn't affect the queries.
 
     The time of the last maintenance is stored in `folder`, so that restarts don't delay it again and again.
     """
@@ -69,23 +69,22 @@ class MaintenanceSchedule:
         self._delta = delta
         self._folder = folder
         self._retry_at_s = 0.0
-        self._thread = BackgroundThread("maintenance", lambda: self.maintain_if_due(time.time()), _POLL_S)
 
-    def start(self) -> None:
-        """Start the schedule, unless it is switched off in the settings."""
-        if self._delta.maintain_every_hours:
-            self._thread.start()
+    def service(self) -> BackgroundService:
+        """The schedule in the background. Stopping it waits for no compaction: Delta commits it completely or not."""
+        return BackgroundService(
+            "maintenance", lambda: self.maintain_if_due(time.time()), _POLL_S, log=log, stop_timeout_s=0.0
+        )
 
-    def stop(self) -> None:
-        """Stop the schedule without waiting for a running compaction; Delta commits it completely or not at all."""
-        self._thread.stop(timeout_s=0)
+    def maintain_if_due(self, now_s: float) -> Iterator[float]:
+        """Maintain the tables if it is time; gives the pause after each, none.
 
-    def maintain_if_due(self, now_s: float) -> None:
-        """Maintain the tables if it is time; a failure is logged in one line, and tried again after an hour."""
+        A failure is logged in one line, and tried again after an hour.
+        """
         try:
             if now_s >= self._due_s(now_s):
-                self._maintain_all(now_s)
-        except Exception as error:  # any error: the thread must survive to try again
+                yield from self._maintain_all(now_s)
+        except Exception as error:  # of any class: an attempt in a minute would be too soon
             self._fail(error, now_s)
 
     def _due_s(self, now_s: float) -> float:
@@ -100,16 +99,15 @@ class MaintenanceSchedule:
             last_s = 0.0
         return max(last_s + self._delta.maintain_every_hours * _HOUR_S, self._retry_at_s)
 
-    def _maintain_all(self, now_s: float) -> None:
+    def _maintain_all(self, now_s: float) -> Iterator[float]:
         failed = False
         for path in _tables(self._delta):
-            if self._thread.stopped.is_set():
-                return
             try:
                 log.info("maintained %s", _maintain(path, self._delta, self._delta.retention_hours))
             except TableMaintenanceError as error:  # go on with the other tables
                 failed = True
                 self._fail(error, now_s)
+            yield 0.0
         if not failed:
             self._folder.write(_FILE, msgspec.json.encode(now_s))
 

@@ -15,7 +15,7 @@ from sluice import Gateway, Request, StalePolicy, WhenFull
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
-from sluice.sinks.limits import LimitsPublisher
+from sluice.sinks.limits import limits_publisher
 from sluice.state.decisions.request import HEARTBEAT_API
 from sluice.state.decisions.wait_records import WaitRecord, wait_key, wait_value
 from sluice.state.quotas.entity import QuotaEntity, Tags
@@ -131,7 +131,7 @@ def test_a_batch_that_the_consumer_cant_decode_is_passed_over(kafka_broker: str)
 def test_a_gateway_follows_the_limits_in_force_also_when_their_topic_is_made_again(kafka_broker: str) -> None:
     settings, now = own_settings(kafka_broker), now_ms()
     in_force: list[tuple[int, tuple[QuotaEntry, ...]]] = [(1, (bytes_limit("alice"),))]
-    publisher = LimitsPublisher(settings.topics, settings.kafka, lambda: in_force[0])
+    publisher = limits_publisher(settings.topics, settings.kafka, lambda: in_force[0])
     with Gateway(settings.kafka, options(settings, before_limits="hold")) as gateway:
         assert gateway.check("bob", "app") == 1_000
         publisher.start()

@@ -12,7 +12,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 from sluice.configs.settings import load_settings
 from sluice.kafka_io.client import TopicSettings
-from sluice.sinks.limits import LimitsPublisher
+from sluice.sinks.limits import limits_publisher
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
@@ -53,12 +53,8 @@ def topics() -> TopicSettings:
 
 @contextmanager
 def publishing(topics: TopicSettings, servers: str, in_force: InForce) -> Iterator[None]:
-    publisher = LimitsPublisher(topics, {"bootstrap.servers": servers}, lambda: in_force.now)
-    publisher.start()
-    try:
+    with limits_publisher(topics, {"bootstrap.servers": servers}, lambda: in_force.now):
         yield
-    finally:
-        publisher.stop()
 
 
 def read(topics: TopicSettings, servers: str) -> LimitsView:

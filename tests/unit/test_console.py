@@ -26,11 +26,11 @@ from sluice.insight.console.security import cookie_name
 from sluice.insight.console.server import MAX_CONNECTIONS, ConsoleOptions, check_address, console_server, token_of
 from sluice.insight.console.tables import Tables, WeekMinutes
 from sluice.insight.errors import ConsoleError, ListenError
-from sluice.insight.feed import TopicFeed
 from sluice.insight.format import printable
 from sluice.insight.live import LiveModel
 from sluice.insight.reports.tenants import NO_TENANT, read_tenants
 from sluice.kafka_io.clock import now_ms
+from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
@@ -62,9 +62,9 @@ def facts_of(*decisions: dict[str, Any], entries: tuple[QuotaEntry, ...] = ()) -
         limits.take(limit_key(entry), limit_value(entry, 4))
     limits.take(VERSION_KEY, version_end(4, len(entries)))
     tables = Tables({"decisions": "/nonexistent/decisions", "quotas": "/nonexistent/quotas"}, {})
-    feed = TopicFeed({}, "quota-decisions", lambda _: None)
+    follower = TopicFollower({}, Reading("quota-decisions", lambda *_: None))
     health = JobProbe(None)
-    return Facts(model, limits, DeadLetters(), WeekMinutes(tables), tables, health, QuotaSettings(), [feed])
+    return Facts(model, limits, DeadLetters(), WeekMinutes(tables), tables, health, QuotaSettings(), [follower])
 
 
 class Answered:
@@ -189,13 +189,13 @@ def test_skipped_records_are_shown() -> None:
     facts = facts_of(decision(now_ms()))
     with serving(facts) as get:
         assert "passed over" not in get("/overview").text
-        facts.feeds[0].skipped = 2
-        assert "topic quota-decisions that can't be decoded were passed over 2 times" in get("/overview").text
+        facts.followers[0].reader.unreadable = 2
+        assert "2 records of the topic quota-decisions can't be read and were passed over" in get("/overview").text
 
 
 def test_a_topic_that_cant_be_read_is_named_on_every_page() -> None:
     facts = facts_of(decision(now_ms()))
-    facts.feeds[0].trouble.is_new(OSError("gone\x1b"))
+    facts.followers[0].last_error.is_new(OSError("gone\x1b"))
     with serving(facts) as get:
         for path in ("/", "/overview", "/quotas", "/check", "/request"):
             assert "topic quota-decisions: gone" in get(path).text, path

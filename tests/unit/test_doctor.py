@@ -18,6 +18,7 @@ from sluice.jvm.errors import JarError
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
 from sluice.kafka_io import client as kafka_client
 from sluice.kafka_io.errors import KafkaUnavailableError
+from sluice.kafka_io.topic_reader import Offsets, TopicReader
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.store.pages import Evicted
@@ -173,6 +174,16 @@ def test_a_checkpoint_in_an_object_store_tells_nothing(settings: Settings) -> No
     assert doctor.check_job(dataclasses.replace(settings, enforce=enforce)).startswith("nobody can tell")
 
 
+def topic_with(monkeypatch: pytest.MonkeyPatch, **offsets: dict[int, tuple[int, int]]) -> None:
+    """Let topics have these offsets, the first and the end, by partition."""
+
+    class Reader(TopicReader):
+        def offsets(self) -> dict[int, Offsets]:
+            return {partition: Offsets(*each) for partition, each in offsets[self._topic].items()}
+
+    monkeypatch.setattr(doctor, "TopicReader", Reader)
+
+
 def test_a_query_says_how_many_records_are_before_it(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition that the topic has gained since counts from its beginning."""
     location = settings.enforce.checkpoint
@@ -181,7 +192,7 @@ def test_a_query_says_how_many_records_are_before_it(settings: Settings, monkeyp
     for batch, offset in enumerate((10, 20)):
         files.write(f"offsets/{batch}", b'v1\n{}\n{"requests": {"0": %d, "1": 4}}' % offset)
     files.write("commits/0", b"v1\n{}")
-    monkeypatch.setattr(doctor, "_topic_ends", lambda *_: {0: (0, 100), 1: (3, 4), 2: (50, 57)})
+    topic_with(monkeypatch, requests={0: (0, 100), 1: (3, 4), 2: (50, 57)})
 
     found = doctor.check_progress(settings, location, ["requests"])
 
@@ -191,9 +202,7 @@ def test_a_query_says_how_many_records_are_before_it(settings: Settings, monkeyp
 def test_a_query_that_has_done_nothing_says_how_many_records_wait(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        doctor, "_topic_ends", lambda _, topic: {"letters": {0: (5, 5)}, "decisions": {0: (1, 4)}}[topic]
-    )
+    topic_with(monkeypatch, letters={0: (5, 5)}, decisions={0: (1, 4)})
 
     found = doctor.check_progress(settings, settings.audit.checkpoint, ["decisions", "letters"])
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import TopicPartition as KafkaPartition
 from kafka.errors import KafkaTimeoutError
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -31,7 +30,7 @@ from sluice import (
 )
 from sluice.gateways.client.event_sender import EventRecord, EventSender
 from sluice.gateways.client.events import checked_parts
-from sluice.kafka_io.readable_batches import FetchedRecord
+from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.state.decisions.decision import ChargeResult, Decision, TopicResult
 from sluice.state.decisions.reported import Amounts
 from sluice.state.decisions.request import AppliedWait, CountedEntity, Heartbeat, Share
@@ -40,6 +39,7 @@ from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
+from tests.gateway_loop import give
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
 """An address where no broker answers."""
@@ -47,7 +47,6 @@ NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
 DOCS = Path(__file__).parents[2] / "docs"
 
 NOW_MS = 1_760_000_000_000
-PARTITION = KafkaPartition("topic", 0)
 
 
 class Clock:
@@ -256,8 +255,7 @@ def test_a_decision_from_the_future_is_outranked_by_the_next_one(gateway: Gatewa
     ],
 )
 def test_a_record_that_is_no_decision_changes_nothing(gateway: Gateway, record: bytes | None) -> None:
-    gateway._decision_reader._positions[PARTITION] = 0
-    gateway._decision_reader._take(PARTITION, FetchedRecord(0, None, record))
+    give(gateway._decision_reader, FetchedRecord(0, None, record))
 
     assert gateway.stats().unreadable_records == 1
     assert gateway.stats().decisions == 0
@@ -291,8 +289,7 @@ def test_a_forged_wait_keeps_no_other_from_being_relaxed(gateway: Gateway) -> No
     forged = {"quota": "unknown", "throttle_ms": 10**400, "limit": 1e308, "rate": 1.7e308}
     value = json.dumps({"request_id": "r", "timestamp_ms": NOW_MS, "mute_until_ms": 10**18, "charges": [forged]})
     for text in (value, value.replace("unknown", "producer_byte_rate"), value.replace("10000", "1")):
-        gateway._decision_reader._positions[PARTITION] = 0
-        gateway._decision_reader._take(PARTITION, FetchedRecord(0, None, text.encode()))
+        give(gateway._decision_reader, FetchedRecord(0, None, text.encode()))
     decide(gateway, charge(3_750))
 
     set_limits(gateway, 2)
@@ -324,9 +321,8 @@ def test_limits_stay_in_force_while_the_topic_is_read_again(gateway: Gateway) ->
 def test_garbage_among_the_limits_is_counted_and_ignored(gateway: Gateway) -> None:
     set_limits(gateway, 1, bytes_limit(user="alice"))
     entry = bytes_limit(user="bob")
-    gateway._limits_reader._positions[PARTITION] = 0
     for offset, value in enumerate((b"garbage", b"[" * 5_000, limit_value(entry, 2).replace(b"1024.0", b"0"))):
-        gateway._limits_reader._take(PARTITION, FetchedRecord(offset, limit_key(entry), value))
+        give(gateway._limits_reader, FetchedRecord(offset, limit_key(entry), value))
 
     assert gateway.stats().unreadable_records == 3
     assert gateway.stats().limits_version == 1
@@ -681,10 +677,9 @@ def test_a_decision_of_a_driver_that_was_replaced_is_left_out_and_counted(gatewa
         return b"\x02\x0aepoch" + bytes([2 * len(value)]) + value
 
     reader = gateway._decision_reader
-    reader._positions[PARTITION] = 0
     value = json.dumps({"request_id": "r", "timestamp_ms": NOW_MS}).encode()
     for offset, (number, content) in enumerate([(1, value), (2, None), (1, value), (2, value)]):
-        reader._take(PARTITION, FetchedRecord(offset, None, content, headers(number)))
+        give(reader, FetchedRecord(offset, None, content, headers(number)))
 
     stats = gateway.stats()
     assert (stats.decisions, stats.fenced_decisions, stats.unreadable_records) == (2, 1, 0)

@@ -9,21 +9,19 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kafka import TopicPartition as KafkaPartition
 
 from sluice import Answer, Gateway, InvalidRequestError, Mutation, Request, StalePolicy, TopicPartition
 from sluice.gateways.client.event_sender import EventRecord
 from sluice.gateways.client.wait_table import Wait
-from sluice.kafka_io.readable_batches import FetchedRecord
+from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.state.quotas.entity import DEFAULT, Tags
 from sluice.state.quotas.kinds import QuotaKind
-from tests.gateway_loop import NOW_MS, GatewayLoop, counter, gateway_loop, hold, quota, set_limits
+from tests.gateway_loop import NOW_MS, GatewayLoop, counter, gateway_loop, give, hold, quota, set_limits
 
 PRODUCE = QuotaKind.PRODUCER_BYTE_RATE
 FETCH = QuotaKind.CONSUMER_BYTE_RATE
 TIME = QuotaKind.REQUEST_PERCENTAGE
 MUTATIONS = QuotaKind.CONTROLLER_MUTATION_RATE
-PARTITION = KafkaPartition("topic", 0)
 
 BYTES_PER_S = 1_000.0
 QUOTAS = [
@@ -630,9 +628,8 @@ class TestHeartbeats:
 )
 def test_a_forged_decision_is_passed_over(gateway: Gateway, forged: dict[str, Any]) -> None:
     reader = gateway._decision_reader
-    reader._positions[PARTITION] = 0
     value = json.dumps({"request_id": "r", "timestamp_ms": NOW_MS} | forged).encode()
-    reader._take(PARTITION, FetchedRecord(0, None, value))
+    give(reader, FetchedRecord(0, None, value))
 
     assert gateway.stats().unreadable_records == 1
     assert (gateway.stats().decisions, gateway.stats().counters) == (0, 0)
@@ -642,9 +639,8 @@ def test_numbers_that_json_has_no_word_for_are_passed_over(gateway: Gateway) -> 
     reader = gateway._decision_reader
     for offset, number in enumerate((b"NaN", b"Infinity", b"1e400")):
         charges = b'[{"quota": "producer_byte_rate", "limit": 1.0, "value": %s}]' % number
-        reader._positions[PARTITION] = 0
         value = b'{"request_id": "r", "timestamp_ms": 5, "charges": %s}' % charges
-        reader._take(PARTITION, FetchedRecord(offset, None, value))
+        give(reader, FetchedRecord(offset, None, value))
 
     assert gateway.stats().unreadable_records == 3
 

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from sluice.kafka_io import topic_reader
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.job_identity import JobIdentity, job_identity, keep_job_identity
@@ -17,9 +18,8 @@ from sluice.streaming.enforce.simulation import Simulation
 from sluice.streaming.enforce.source import Source
 from sluice.streaming.enforce.wire import OutputRecord
 from sluice.streaming.errors import CheckpointError
-from sluice.streaming.runtime import decisions_watch
-from sluice.streaming.runtime.decisions_watch import DecisionsWatch
-from sluice.streaming.runtime.foreign_decisions import ForeignDecisions
+from sluice.streaming.runtime import answers_watch
+from sluice.streaming.runtime.answers_watch import ForeignDecisions, decisions_watch
 from tests.unit.test_decisions import DEFAULTS
 
 OWN = JobIdentity("own", made_at_ms=1_000)
@@ -72,7 +72,7 @@ def test_decisions_of_other_jobs_are_counted_and_each_job_is_logged_once(caplog:
 
     with caplog.at_level(logging.ERROR):
         for value in (decided(job_id="own"), *[decided(job_id="other")] * 3, decided(), decided(job_id=None)):
-            found.take(value)
+            found.on_decision(value)
 
     assert (found.count, found.jobs) == (5, ["other", "unknown"])
     assert [record.message.split(":")[0] for record in caplog.records] == [
@@ -88,7 +88,7 @@ def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_what_another_job_id_may_mean_is_said(caplog: pytest.LogCaptureFixture) -> None:
     """A second job is only one of two explanations: whoever may write to the topic can write any id."""
-    ForeignDecisions("decisions", OWN).take(decided(job_id="other"))
+    ForeignDecisions("decisions", OWN).on_decision(decided(job_id="other"))
 
     (said,) = _said(caplog)
     assert "a second job on this topic" in said
@@ -99,8 +99,8 @@ def test_a_forged_id_of_megabytes_is_kept_short(caplog: pytest.LogCaptureFixture
     """In memory, in the log, and in what /readyz answers."""
     found = ForeignDecisions("decisions", OWN)
 
-    found.take(decided(job_id="x" * 1_000_000))
-    found.take(decided(job_id="x" * 1_000_001))
+    found.on_decision(decided(job_id="x" * 1_000_000))
+    found.on_decision(decided(job_id="x" * 1_000_001))
 
     assert found.jobs == ["x" * 100]
     (said,) = _said(caplog)
@@ -110,7 +110,7 @@ def test_a_forged_id_of_megabytes_is_kept_short(caplog: pytest.LogCaptureFixture
 def test_decisions_from_before_the_checkpoint_are_those_of_the_job_before() -> None:
     found = ForeignDecisions("decisions", OWN)
 
-    found.take(decided(job_id="before", decided_at_ms=1_000))
+    found.on_decision(decided(job_id="before", decided_at_ms=1_000))
 
     assert (found.count, found.jobs) == (0, [])
 
@@ -121,7 +121,7 @@ def test_decisions_from_before_the_checkpoint_are_those_of_the_job_before() -> N
 def test_what_is_no_decision_is_nobodys(value: bytes | None) -> None:
     found = ForeignDecisions("decisions", OWN)
 
-    found.take(value)
+    found.on_decision(value)
 
     assert found.count == 0
 
@@ -130,26 +130,26 @@ def test_forged_jobs_fill_neither_memory_nor_log(caplog: pytest.LogCaptureFixtur
     found = ForeignDecisions("decisions", OWN)
 
     for number in range(1_000):
-        found.take(decided(job_id=f"forged-{number}"))
+        found.on_decision(decided(job_id=f"forged-{number}"))
 
     said = [record for record in caplog.records if record.name == "sluice.foreign"]
     assert (found.count, len(found.jobs), len(said)) == (1_000, 10, 10)
 
 
-def test_a_broker_that_is_away_is_said_once_until_the_trouble_is_another_one(
+def test_a_broker_that_is_away_is_said_once_until_the_error_is_another_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    troubles, all_met = iter(["away", "away", "away", "refused"]), Event()
+    errors, all_met = iter(["away", "away", "away", "refused"]), Event()
 
     def connect(*_: object, **__: object) -> NoReturn:
-        trouble = next(troubles, None)
-        if trouble is None:
+        error = next(errors, None)
+        if error is None:
             all_met.set()
-        raise OSError(trouble or "refused")
+        raise OSError(error or "refused")
 
-    monkeypatch.setattr(decisions_watch, "_RETRY_S", 0.001)
-    monkeypatch.setattr(decisions_watch, "connect", connect)
-    watch = DecisionsWatch("decisions", {}, [])
+    monkeypatch.setattr(answers_watch, "_RETRY_S", 0.001)
+    monkeypatch.setattr(topic_reader, "connect", connect)
+    watch = decisions_watch("decisions", {}, [])
     watch.start()
     assert all_met.wait(10)
     watch.stop()

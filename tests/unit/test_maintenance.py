@@ -81,7 +81,7 @@ class Clock:
         self._schedule = MaintenanceSchedule(self._delta, self._folder)
 
     def maintain_if_due(self, hour: float) -> None:
-        self._schedule.maintain_if_due(1_700_000_000.0 + hour * 3600.0)
+        list(self._schedule.maintain_if_due(1_700_000_000.0 + hour * 3600.0))
 
 
 def files(path: str) -> int:

@@ -48,7 +48,7 @@ class Mirrored:
         self.cluster = Cluster()
         self.table = QuotasTable(str(folder / "quotas"))
         self.table.create(entries, "carol", AT)
-        self.watch = QuotaWatch(self.table, QuotaSnapshots(Checkpoint(str(folder / "checkpoint"))), poll_ms=1)
+        self.watch = QuotaWatch(self.table, QuotaSnapshots(Checkpoint(str(folder / "checkpoint"))))
         self.reports: list[tuple[str | None, int]] = []
         self.mirror = QuotaMirror(
             self.cluster, self.table, self.watch.in_force, 1, lambda *report: self.reports.append(report)
@@ -58,7 +58,7 @@ class Mirrored:
         """What both threads of the job do, so often."""
         for _ in range(times):
             self.mirror.look()
-            self.watch.poll()
+            self.watch.look()
 
 
 @pytest.fixture

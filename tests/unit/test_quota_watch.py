@@ -30,7 +30,7 @@ def made_table(folder: Path) -> QuotasTable:
 
 
 def watch_of(table: QuotasTable, folder: Path) -> QuotaWatch:
-    return QuotaWatch(table, QuotaSnapshots(Checkpoint(str(folder / "checkpoint"))), poll_ms=1)
+    return QuotaWatch(table, QuotaSnapshots(Checkpoint(str(folder / "checkpoint"))))
 
 
 def limit(watch: QuotaWatch) -> float | None:
@@ -44,7 +44,7 @@ def test_a_new_version_is_in_force_after_a_poll(tmp_path: Path) -> None:
     table.alter(lambda _: [entry(2.0)], "test", AT)
 
     assert (limit(watch), watch.quotas.version) == (1.0, 0)
-    watch.poll()
+    watch.look()
 
     assert (limit(watch), watch.quotas.version) == (2.0, 1)
     assert watch.in_force() == (1, [entry(2.0)])
@@ -69,15 +69,15 @@ def test_a_missing_or_broken_table_keeps_the_last_good_version(
         )
         newest.write_bytes(b"{broken") if trouble == "log damaged" else newest.unlink()
 
-    watch.poll()
-    watch.poll()
+    watch.look()
+    watch.look()
 
     assert (limit(watch), watch.quotas.version) == (1.0, 0)
     assert sum("stays in force" in record.message for record in caplog.records) == 1
     shutil.rmtree(tmp_path / "quotas", ignore_errors=True)
     whole.rename(tmp_path / "quotas")
     table.alter(lambda _: [entry(3.0)], "test", AT)
-    watch.poll()
+    watch.look()
     assert limit(watch) == 3.0
 
 

@@ -11,7 +11,7 @@ from kafka.errors import CorruptRecordError
 from kafka.record import MemoryRecords, MemoryRecordsBuilder
 from kafka.record.default_records import DefaultRecordBatch
 
-from sluice.kafka_io.readable_batches import _records, pass_over_unreadable_batches
+from sluice.kafka_io.kafka_python import _records, pass_over_unreadable_batches
 
 GZIP, ZSTD = 1, 4
 

@@ -11,8 +11,9 @@ import pytest
 from kafka import TopicPartition
 from kafka.errors import KafkaConnectionError
 
-from sluice.kafka_io import topic_reader
-from sluice.kafka_io.topic_reader import Reading, TopicReader
+from sluice.kafka_io import topic_follower, topic_reader
+from sluice.kafka_io.kafka_python import FetchedRecord
+from sluice.kafka_io.topic_follower import Reading, TopicFollower
 
 PARTITION = TopicPartition("decisions", 0)
 NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
@@ -30,10 +31,7 @@ class ScriptedConsumer:
         self._fetcher = SimpleNamespace()
         self._cluster = SimpleNamespace(topic_id=lambda _: self._topic_id[0])
 
-    def __enter__(self) -> "ScriptedConsumer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         pass
 
     def partitions_for_topic(self, _: str) -> set[int]:
@@ -65,19 +63,19 @@ class ScriptedConsumer:
             return {}
         if not step:
             Event().wait(timeout_ms / 1000)
-        return {PARTITION: [SimpleNamespace(offset=at, key=None, value=value) for at, value in step]} if step else {}
+        return {PARTITION: [FetchedRecord(at, None, value) for at, value in step]} if step else {}
 
 
-Run = Callable[..., tuple[TopicReader, list[bytes], list[int]]]
+Run = Callable[..., tuple[TopicFollower, list[bytes], list[int]]]
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """Reads a script to its last record, `last`, and returns the reader, the values it handed over and its seeks."""
-    readers: list[TopicReader] = []
-    monkeypatch.setattr(topic_reader, "REJOIN_S", 0.0)
+    readers: list[TopicFollower] = []
+    monkeypatch.setattr(topic_follower, "REJOIN_S", 0.0)
 
-    def read(script: list[Step], reading: Reading | None = None) -> tuple[TopicReader, list[bytes], list[int]]:
+    def read(script: list[Step], reading: Reading | None = None) -> tuple[TopicFollower, list[bytes], list[int]]:
         topic_id, seeks, seen, done = ["first"], list[int](), list[bytes](), Event()
         steps = iter([*script, [(99, b"last")]])
         monkeypatch.setattr(topic_reader, "connect", lambda *_, **__: ScriptedConsumer(steps, topic_id, seeks))
@@ -89,7 +87,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
                 done.set()
             given.on_record(key, value)
 
-        reader = TopicReader(NOBODY, replace(given, on_record=on_record))
+        reader = TopicFollower(NOBODY, replace(given, on_record=on_record))
         readers.append(reader)
         reader.start()
         assert done.wait(30)
@@ -97,7 +95,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
 
     yield read
     for reader in readers:
-        reader.close()
+        reader.stop()
 
 
 def fail_on(*errors: BaseException) -> Callable[[bytes | None, bytes | None], None]:
@@ -118,7 +116,7 @@ def test_no_record_ends_a_reader_and_each_kind_of_failure_is_said_once(
         reader, seen, _ = run([[(3, b"0"), (4, b"fine"), (5, b"0")], [(6, b"1"), (7, b"0")]], reading)
 
     assert seen == [b"0", b"fine", b"0", b"1", b"0", b"last"]
-    assert (reader.unreadable, reader.restarts) == (4, 0)
+    assert (reader.unreadable, reader.crashes) == (4, 0)
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2
     assert "topic decisions, partition 0, offset 3" in said[0]
@@ -133,7 +131,7 @@ def test_a_reader_that_fails_is_started_again_after_the_last_record_it_took(run:
     reader, seen, seeks = run([[(0, b"a"), (1, b"0"), (2, b"b")], [(2, b"b")], RuntimeError("a bug"), []], reading)
 
     assert seen == [b"a", b"0", b"b", b"last"]
-    assert reader.restarts == 2
+    assert reader.crashes == 2
     assert seeks == [0, 2, 3]
 
 
@@ -141,7 +139,7 @@ def test_an_outage_is_no_restart(run: Run) -> None:
     reader, seen, seeks = run([[(0, b"a")], KafkaConnectionError("away")])
 
     assert seen == [b"a", b"last"]
-    assert (reader.restarts, seeks) == (0, [0, 1])
+    assert (reader.crashes, seeks) == (0, [0, 1])
 
 
 def test_a_topic_that_is_made_again_is_read_from_its_beginning(run: Run) -> None:

@@ -1,8 +1,12 @@
-"""Lets a kafka-python consumer go on after a batch that it can't decode, such as one compressed with zstd.
+"""What Sluice reads Kafka with beyond kafka-python's public calls. No other module that reads has its private names.
 
-By itself such a consumer fails at the same offset for ever, so that one forged record would keep a gateway from all
-records that come after it. Its records are also decoded here, without what no gateway needs: a third of the
-time.
+tests/unit/test_kafka_python.py names the release that they were tried with.
+
+1. A consumer goes on after a batch that it can't decode, such as one compressed with zstd. By itself it fails at the
+   same offset for ever, so that one forged record would keep a gateway from all records that come after it. Records
+   are decoded here too, without the parts that no reader needs: a third of the time.
+2. The id of a topic shows that it was deleted and made again.
+3. The admin client describes client quotas.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,18 +14,20 @@ from functools import lru_cache, partial
 from typing import Any
 
 import msgspec
-from kafka import KafkaConsumer
+from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.consumer.fetcher import Fetcher
-from kafka.errors import CorruptRecordError
+from kafka.errors import CorruptRecordError, for_code
+from kafka.protocol.admin import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 
 from sluice.state.decisions.epochs import Epoch, epoch_of
+from sluice.state.quotas.cluster import ClusterQuota
 
 OnUnreadable = Callable[[int, int, int, Exception], None]
 """Called with partition, first offset, number of records and error of a batch that is passed over."""
 
 
 class FetchedRecord(msgspec.Struct, gc=False):
-    """What a gateway needs of a record; its headers as the broker stores them, empty without any."""
+    """The parts of a record that readers need; headers as the broker stores them, empty without any."""
 
     offset: int
     key: bytes | None
@@ -45,15 +51,38 @@ def epoch_in(stored_headers: bytes) -> Epoch | None:
 
 
 def pass_over_unreadable_batches(consumer: KafkaConsumer, on_unreadable: OnUnreadable) -> None:
-    """Makes the consumer return FetchedRecords and pass over what it can't decode.
-
-    kafka-python has no public way for that.
-    """
+    """Make the consumer return FetchedRecords and pass over batches that it can't decode."""
     consumer._fetcher.PartitionRecords = partial(_PartitionRecords, on_unreadable)  # noqa: SLF001
 
 
+def topic_id(consumer: KafkaConsumer, topic: str) -> object:
+    """The id that the broker gave the topic when it was made; None if the broker's metadata has none."""
+    return consumer._cluster.topic_id(topic)  # noqa: SLF001
+
+
+class ClientQuotasAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python ships no type hints
+    """kafka-python's admin client with the one request it lacks: DescribeClientQuotas (KIP-546)."""
+
+    def describe_client_quotas(self) -> list[ClusterQuota]:
+        """The quotas of every entity. Raises KafkaError."""
+        response = self._manager.run(self._describe)
+        if response.error_code:
+            raise for_code(response.error_code)(response.error_message)
+        return [
+            ClusterQuota(
+                {part.entity_type: part.entity_name for part in entry.entity},
+                {value.key: value.value for value in entry.values},
+            )
+            for entry in response.entries or []
+        ]
+
+    async def _describe(self) -> DescribeClientQuotasResponse:
+        # no condition and not strict: everything
+        return await self._manager.send(DescribeClientQuotasRequest(components=[], strict=False))
+
+
 class _PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc] # kafka-python has no types
-    """What was fetched of one partition."""
+    """The records fetched of one partition."""
 
     def __init__(self, on_unreadable: OnUnreadable, *args: Any, **options: Any) -> None:
         self._on_unreadable = on_unreadable
@@ -76,7 +105,7 @@ class _PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc] # kafka
             return []
         try:
             return _records(batch)
-        except Exception as error:  # whatever a producer has put there
+        except Exception as error:  # of any class: a producer chooses the bytes
             self._on_unreadable(partition, batch.base_offset, batch.last_offset_delta + 1, error)
             return []
 
@@ -94,7 +123,7 @@ def _records(batch: Any) -> list[FetchedRecord]:
         end = position + length
         position += 1  # the attributes
         while content[position] & 0x80:
-            position += 1  # the time, which no gateway needs
+            position += 1  # the time, which no reader needs
         delta, position = _varint(content, position + 1)
         key, position = _bytes(content, position)
         value, position = _bytes(content, position)

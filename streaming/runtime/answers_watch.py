@@ -1,0 +1,141 @@
+"""The job's look at its own answers: decisions of other jobs, the newest decisions for metrics, and dead letters."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from sluice.kafka_io.background import BackgroundService
+from sluice.kafka_io.topic_reader import TopicReader
+from sluice.streaming.checkpoint.job_identity import JobIdentity
+
+_LOOK_S = 2.0
+"""Interval between two looks at the newest decisions."""
+
+_COUNT_S = 10.0
+"""Interval between two looks at the ends of the topic of dead letters."""
+
+_RETRY_S = 10.0
+
+_LEAST_OF_A_PARTITION = 100
+"""Records of a partition that each look reads. Another job is seen in these too; reading all would cost a core."""
+
+_MOST_JOBS = 10
+_LONGEST_ID = 100
+"""Jobs that are told apart, and characters of their ids: a forger of more must fill neither memory nor log."""
+
+
+def decisions_watch(
+    topic: str, kafka: Mapping[str, str], readers: Sequence[Callable[[bytes | None], None]], newest: int = 0
+) -> BackgroundService:
+    """A service that gives the newest decisions to each of `readers`, none of them twice.
+
+    Each look reads `newest` records at most, in equal parts of all partitions, or 100 of each if more. Those of a
+    driver that was replaced are left out.
+    """
+
+    def look() -> Iterator[None]:
+        with TopicReader(kafka, topic, fenced=True) as reader:
+            while True:
+                partitions = reader.partitions()
+                most = max(_LEAST_OF_A_PARTITION, newest // max(1, len(partitions)))
+                reader.skip_to_last(dict.fromkeys(partitions, most))
+                for _, record in reader.read_to_end():
+                    for read in readers:
+                        read(record.value)
+                yield
+
+    failure = "can't read the newest decisions"
+    log = logging.getLogger("sluice.decisions")
+    return BackgroundService(
+        "decisions-watch", look, _LOOK_S, retry_s=_RETRY_S, failure=failure, log=log, level=logging.WARNING
+    )
+
+
+def dead_letters_watch(topic: str, kafka: Mapping[str, str], count: Callable[[int], None]) -> BackgroundService:
+    """A service that tells `count` how many records the topic has got, by the ends of its partitions."""
+    growth = TopicGrowth()
+
+    def look() -> Iterator[None]:
+        with TopicReader(kafka, topic) as reader:
+            while True:
+                count(growth.since_last({partition: each.end for partition, each in reader.offsets().items()}))
+                yield
+
+    failure = "can't count dead letters"
+    log = logging.getLogger("sluice.dead_letters")
+    return BackgroundService("dead-letters-watch", look, _COUNT_S, failure=failure, log=log, level=logging.WARNING)
+
+
+class TopicGrowth:
+    """How many records a topic gets from one look to the next.
+
+    >>> growth = TopicGrowth()
+    >>> growth.since_last({0: 100, 1: 7}), growth.since_last({0: 103, 1: 7})
+    (0, 3)
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[int, int] | None = None
+
+    def since_last(self, ends: Mapping[int, int]) -> int:
+        """Records since the last look, at the first one 0; all of a partition that is new, or was made again."""
+        before, self._ends = self._ends, dict(ends)
+        if before is None:
+            return 0
+        return sum(end - _start(before.get(partition, 0), end) for partition, end in ends.items())
+
+
+def _start(before: int, end: int) -> int:
+    return before if before <= end else 0
+
+
+class _Marks(msgspec.Struct):
+    """The fields of a decision that name its job. A job of an older release writes no `job_id`."""
+
+    decided_at_ms: int
+    job_id: str | None = None
+
+
+_MARKS = msgspec.json.Decoder(_Marks)
+
+
+class ForeignDecisions:
+    """Decisions with another job_id on the job's own topic: two jobs decide each request, or somebody forges.
+
+    Counts those in the newest records of the topic that another job made since this job's checkpoint was made. Earlier
+    ones are those of the job that this one follows.
+    """
+
+    def __init__(self, topic: str, identity: JobIdentity) -> None:
+        self.count = 0
+        self.jobs: list[str] = []
+        """The beginnings of the other jobs' ids; `unknown` for a job that writes none."""
+        self._topic = topic
+        self._identity = identity
+        self._log = logging.getLogger("sluice.foreign")
+
+    def on_decision(self, value: bytes | None) -> None:
+        """Look at one record of the topic; one that holds no decision counts as nobody's."""
+        try:
+            marks = _MARKS.decode(value or b"")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return
+        if marks.job_id == self._identity.job_id or marks.decided_at_ms <= self._identity.made_at_ms:
+            return
+        self.count += 1
+        self._note((marks.job_id or "unknown")[:_LONGEST_ID])
+
+    def _note(self, job_id: str) -> None:
+        """Keep and log a new job."""
+        if job_id in self.jobs or len(self.jobs) == _MOST_JOBS:
+            return
+        self.jobs.append(job_id)
+        self._log.error(
+            "topic %s has decisions with another job_id, %s, than this job's, %s: a second job on this topic, which"
+            " charges every request again, or somebody else who writes there; stop that job or give it topics of its"
+            " own, else see who may write to the topic",
+            self._topic,
+            job_id,
+            self._identity.job_id,
+        )
