@@ -8,9 +8,9 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from sluice.cli.errors import CheckError
+from sluice.cli.machine_probe import Probe, Probing, probe_executors
 from sluice.configs.settings import Settings
 from sluice.kafka_io.client import connect, error_line
-from sluice.streaming.runtime.machine_probe import Probe, Probing, probe_executors
 from sluice.streaming.runtime.session import start_session
 
 _WAIT_S = 60.0

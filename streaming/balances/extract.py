@@ -20,7 +20,7 @@ from sluice.streaming.checkpoint.origin import Origin, read_origin
 from sluice.streaming.checkpoint.page_keys import page_of_spark_key
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
 from sluice.streaming.errors import CheckpointError
-from sluice.streaming.runtime.query_errors import reason_of
+from sluice.streaming.queries.reasons import reason_of
 
 _BESIDE_THE_JOB = {
     "spark.master": "local[2]",

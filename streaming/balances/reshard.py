@@ -14,7 +14,7 @@ from sluice.streaming.checkpoint.lock import locked
 from sluice.streaming.checkpoint.origin import PREPARED_SUFFIX, read_origin
 from sluice.streaming.checkpoint.page_count import new_pages
 from sluice.streaming.errors import CheckpointError
-from sluice.streaming.leadership.epoch_files import keep_epoch
+from sluice.streaming.leadership.leader_epochs import keep_epoch
 
 
 class Resharded(NamedTuple):

@@ -30,15 +30,15 @@ from sluice.streaming.enforce.stages import (
     planner,
 )
 from sluice.streaming.enforce.starting_offsets import starting_offsets
-from sluice.streaming.leadership.shared_files import creator
+from sluice.streaming.leadership.leader_epochs import file_creator
 from sluice.streaming.leadership.spark_epochs import epoch_header
-from sluice.streaming.runtime.gated_query import GatedQuery
+from sluice.streaming.queries.gated_query import GatedQuery
 from sluice.streaming.runtime.kafka import kafka_since, kafka_writer, requests_source
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
 
-    from sluice.streaming.enforce.known_entities import Known
+    from sluice.streaming.enforce.tracked_entities import Tracked
 
 log = logging.getLogger("sluice.enforce")
 
@@ -64,11 +64,11 @@ class EnforceQuery(GatedQuery):
         spark: SparkSession,
         settings: Settings,
         watch: HasQuotas,
-        known: "Accumulator[Known] | None" = None,
+        tracked: "Accumulator[Tracked] | None" = None,
         may_begin: Callable[[], bool] = lambda: True,
         epoch: Epoch | None = None,
     ) -> None:
-        """`known` is told how many entities each page holds, and how many were evicted.
+        """`tracked` is told the number of entities of each page, and the numbers evicted.
 
         A micro-batch waits for `may_begin`. Records carry the `epoch`, whose markers are written; None for a checkpoint
         that is a path.
@@ -77,10 +77,10 @@ class EnforceQuery(GatedQuery):
         self._spark = spark
         self._settings = settings
         self._watch = watch
-        self._known = known
+        self._tracked = tracked
         checkpoint = Checkpoint(settings.enforce.checkpoint)
         self._epoch = epoch
-        self._log = BatchLog(checkpoint, creator(spark, checkpoint))
+        self._log = BatchLog(checkpoint, file_creator(spark, checkpoint))
         self._pipeline = PipelineSettings.of(settings)._replace(job_id=job_identity(checkpoint).job_id)
 
     def _rows(self) -> DataFrame:
@@ -91,7 +91,7 @@ class EnforceQuery(GatedQuery):
         )
         planned = requests.mapInArrow(planner(settings, self._pipeline), PLANNED_SCHEMA)
         decided = planned.groupBy("shard_key").applyInPandasWithState(
-            PageDecider(settings, self._pipeline, self._known),
+            PageDecider(settings, self._pipeline, self._tracked),
             DECIDED_SCHEMA,
             STATE_SCHEMA,
             "append",

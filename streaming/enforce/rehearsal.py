@@ -5,7 +5,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from threading import Event
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +24,7 @@ from sluice.streaming.checkpoint.origin import with_pages
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.batch_properties import BatchProperties
 from sluice.streaming.enforce.query import EnforceQuery
+from sluice.streaming.java_bridge import hadoop_configuration, java
 
 _EVENTS = 1000
 """Requests in a micro-batch."""
@@ -97,7 +98,6 @@ def _decided(query: StreamingQuery) -> int:
 
 def _remove(spark: SparkSession, location: str) -> None:
     """Remove the folder with Spark's own files in it, on whatever storage."""
-    context: Any = spark.sparkContext
-    path = context._jvm.org.apache.hadoop.fs.Path(location)  # noqa: SLF001 # PySpark has no public way to Java
+    path = java(spark).org.apache.hadoop.fs.Path(location)
     with suppress(Py4JJavaError):  # what is left is some kilobytes
-        path.getFileSystem(context._jsc.hadoopConfiguration()).delete(path, True)  # noqa: SLF001 # see above
+        path.getFileSystem(hadoop_configuration(spark)).delete(path, True)

@@ -5,71 +5,64 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from threading import Event
 
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from sluice.kafka_io.background import BackgroundThread
-from sluice.kafka_io.client import Trouble, connect, error_line
+from sluice.kafka_io.background import BackgroundService
+from sluice.kafka_io.client import connect, error_line
+from sluice.kafka_io.errors import TopicLostError
+from sluice.kafka_io.topic_reader import TopicReader
 from sluice.streaming.errors import LeadershipError
-from sluice.streaming.leadership.lease import Claim, ClaimLog, Driver, Record, Release, Sign, encode
+from sluice.streaming.leadership.lease import Acquisition, Driver, Heartbeat, LeaseLog, Record, Release, encode
 
 log = logging.getLogger("sluice.leadership")
 
-SIGN_S = 2.0
-"""How often the leader gives a sign of life."""
+HEARTBEAT_S = 2.0
+"""Interval between two heartbeats of the leader."""
 
 LEASE_S = 10.0
-"""A leader without a sign for so long may be replaced. It begins no micro-batch then until it has read its own sign."""
+"""A leader without a heartbeat for so long may be replaced. It begins no micro-batch then until it has read its own."""
 
 _LOOK_S = 0.25
 _RETRY_S = 1.0
-_POLL_MS = 200
-_OFFSETS_TIMEOUT_MS = 3_000
 _SEND_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 10.0
 
 
-class ClaimsTopic:
-    """The claims topic, which is read from its beginning and written to. Raises what Kafka's clients do."""
+class LeaseTopic:
+    """The lease topic, which is read from its beginning and written to. Raises the errors of Kafka's clients."""
 
     def __init__(self, topic: str, kafka: Mapping[str, str], key: bytes) -> None:
-        self.log = ClaimLog(key)
+        self.log = LeaseLog(key)
         self._key = key
-        self._partition = TopicPartition(topic, 0)
-        self._consumer = connect(KafkaConsumer, kafka, enable_auto_commit=False)
+        self._topic = topic
+        self._reader = TopicReader(kafka, topic)
         self._producer = connect(KafkaProducer, kafka, acks="all")
-        self._consumer.assign([self._partition])
-        self._consumer.seek_to_beginning(self._partition)
 
     def close(self) -> None:
         """Close both clients."""
-        self._consumer.close()
+        self._reader.close()
         self._producer.close(timeout=_STOP_TIMEOUT_S)
 
-    def read(self) -> None:
-        """Take all records that the topic has now."""
-        end = self._consumer.end_offsets([self._partition], _OFFSETS_TIMEOUT_MS)[self._partition]
-        while self._consumer.position(self._partition) < end:
-            polled = self._consumer.poll(timeout_ms=_POLL_MS)
-            for record in polled.get(self._partition, ()):
-                self.log.take(record.offset, record.key, record.value)
-            if not polled and self._consumer.end_offsets([self._partition], _OFFSETS_TIMEOUT_MS)[self._partition] < end:
-                raise KafkaError("the claims topic has lost records")
+    def read(self) -> Driver | None:
+        """The leader by all records that the topic has now."""
+        for _, record in self._reader.read_to_end():
+            self.log.apply(record.offset, record.key, record.value)
+        return self.log.leader
 
     def write(self, record: Record) -> None:
         """Write a record; returns once the brokers have it."""
-        sent = self._producer.send(self._partition.topic, encode(record), self._key, partition=0)
-        sent.get(_SEND_TIMEOUT_S)
+        self._producer.send(self._topic, encode(record), self._key, partition=0).get(_SEND_TIMEOUT_S)
 
 
 class Leadership:
     """This process as a driver that leads, or wants to.
 
-    `key` names what is led: the checkpoint. With `standby` it waits for its turn; without, a leader that lives is an
+    `key` names the checkpoint that is led. With `standby` it waits for its turn; without, a leader that lives is an
     error. `clock_s` is a clock that is never set, in seconds; only times of this process are compared.
     """
 
@@ -89,60 +82,65 @@ class Leadership:
         self._key = key
         self._standby = standby
         self._clock_s = clock_s
-        self._signed_s: dict[int, float] = {}  # when each sign was sent that is not yet read
+        self._sent_s: dict[int, float] = {}  # heartbeat -> when it was sent; those that are not yet read
         self._confirmed_s = -LEASE_S
         self._number = 0
-        self._trouble = Trouble()
-        self._thread = BackgroundThread("leadership", self._keep, _RETRY_S, self._report)
+        self._heartbeats = BackgroundService(
+            "leadership",
+            self._keep,
+            _LOOK_S,
+            retry_s=_RETRY_S,
+            failure="no heartbeat can be sent",
+            log=log,
+            stop_timeout_s=_STOP_TIMEOUT_S,
+        )
 
     def acquire(self, stop: Event) -> bool:
         """Become the leader. False if `stop` is set before.
 
-        A leader that has released its claim is replaced at once, one without a sign of life after LEASE_S of watching.
+        A leader that has released its lease is replaced at once, one without a heartbeat after LEASE_S of watching.
         Raises LeadershipError if a leader lives, unless this one stands by.
         """
         try:
-            with closing(self._opened()) as claims:
-                return self._acquire(claims, stop)
-        except (KafkaError, OSError) as error:
+            with closing(self._opened()) as lease:
+                return self._acquire(lease, stop)
+        except (KafkaError, TopicLostError, OSError) as error:
             raise self._unknown(error) from error
 
     def confirm(self) -> None:
         """Raises LeadershipError unless this driver leads now, as the topic says, or if nobody can say it."""
         try:
-            with closing(self._opened()) as claims:
-                claims.read()
-                leader = claims.log.leader
-        except (KafkaError, OSError) as error:
+            with closing(self._opened()) as lease:
+                leader = lease.read()
+        except (KafkaError, TopicLostError, OSError) as error:
             raise self._unknown(error) from error
         if leader != self.driver:
             raise LeadershipError(f"{leader or 'no driver'} leads the checkpoint {self._key} now, not this one")
 
     def start(self) -> None:
-        """Begin to give signs of life."""
-        self._thread.start()
+        """Begin to send heartbeats."""
+        self._heartbeats.start()
 
     def stop(self) -> None:
-        """Give the leadership up, so that the next driver needn't wait. Nothing may be decided any more."""
-        self._thread.stop(_STOP_TIMEOUT_S)
-        if self.replaced_by is not None or self._thread.is_alive():
+        """Release the lease, so that the next driver needn't wait. Nothing may be decided any more."""
+        self._heartbeats.stop()
+        if self.replaced_by is not None or self._heartbeats.is_alive():
             return
         try:
-            with closing(self._opened()) as claims:
-                claims.read()
-                if claims.log.leader == self.driver:
-                    claims.write(Release(self.driver, claims.log.epoch))
-        except Exception as error:  # any error: the next driver then waits for LEASE_S
-            log.warning("the claim on %s can't be released: %s", self._key, error_line(error))
+            with closing(self._opened()) as lease:
+                if lease.read() == self.driver:
+                    lease.write(Release(self.driver, lease.log.lease))
+        except Exception as error:  # of any class: the next driver then waits for LEASE_S
+            log.warning("the lease of %s can't be released: %s", self._key, error_line(error))
 
     def may_decide(self) -> bool:
-        """Whether it is certain that this driver leads: it has read a sign that it gave within LEASE_S.
+        """True if this driver is certain to lead: it has read a heartbeat that it sent within LEASE_S.
 
         Raises LeadershipError once another driver has taken its place.
         """
         if self.replaced_by is not None:
             raise LeadershipError(
-                f"{self.replaced_by} has taken over the checkpoint {self._key}, because this one gave no sign of life"
+                f"{self.replaced_by} has taken over the checkpoint {self._key}, because this one sent no heartbeat"
                 f" for {LEASE_S:g} s; it goes on there"
             )
         return self._clock_s() - self._confirmed_s < LEASE_S
@@ -153,21 +151,20 @@ class Leadership:
             " driver works on the checkpoint; see that the topic is there and this login may use it"
         )
 
-    def _opened(self) -> ClaimsTopic:
-        return ClaimsTopic(self._topic, self._kafka, self._key.encode())
+    def _opened(self) -> LeaseTopic:
+        return LeaseTopic(self._topic, self._kafka, self._key.encode())
 
-    def _acquire(self, claims: ClaimsTopic, stop: Event) -> bool:
-        claims.read()
-        watched, since_s, said = claims.log.records, self._clock_s(), False
+    def _acquire(self, lease: LeaseTopic, stop: Event) -> bool:
+        lease.read()
+        watched, since_s, said = lease.log.records, self._clock_s(), False
         while not stop.is_set():
-            claims.read()
-            leader = claims.log.leader
+            leader = lease.read()
             if leader == self.driver:
-                log.info("leads %s from claim %d on", self._key, claims.log.epoch)
+                log.info("leads %s with lease %d", self._key, lease.log.lease)
                 return True
             if leader is None:
-                claims.write(Claim(self.driver, claims.log.epoch))
-            elif claims.log.records != watched:
+                lease.write(Acquisition(self.driver, lease.log.lease))
+            elif lease.log.records != watched:
                 if not self._standby:
                     raise LeadershipError(
                         f"the checkpoint {self._key} is in use by {leader}; stop that one with SIGTERM first, or start"
@@ -175,47 +172,42 @@ class Leadership:
                     )
                 if not said:
                     log.info("stands by: %s leads %s", leader, self._key)
-                watched, since_s, said = claims.log.records, self._clock_s(), True
+                watched, since_s, said = lease.log.records, self._clock_s(), True
             elif self._clock_s() - since_s >= LEASE_S:
-                log.warning("%s, which leads %s, gives no sign of life; taking over", leader, self._key)
-                claims.write(Claim(self.driver, claims.log.epoch))
+                log.warning("%s, which leads %s, sends no heartbeat; taking over", leader, self._key)
+                lease.write(Acquisition(self.driver, lease.log.lease))
             else:
                 stop.wait(_LOOK_S)
         return False
 
-    def _keep(self) -> None:
-        """Give signs and read them until another driver leads; the next call reads the topic from its beginning."""
-        with closing(self._opened()) as claims:
+    def _keep(self) -> Iterator[float | None]:
+        """Send heartbeats and read them until another driver leads. A new attempt reads the topic from its start."""
+        with closing(self._opened()) as lease:
             next_s = self._clock_s()
-            while not self._thread.stopped.is_set():
-                claims.read()
-                leader = claims.log.leader
+            while True:
+                leader = lease.read()
                 if leader is not None and leader != self.driver:
                     self.replaced_by = leader
-                    self._thread.stopped.set()
+                    self._heartbeats.stopped.set()
                 elif leader is None:  # the topic was deleted and is there again
-                    claims.write(Claim(self.driver, claims.log.epoch))
+                    lease.write(Acquisition(self.driver, lease.log.lease))
+                    yield 0.0
+                    continue
                 else:
-                    self._note_signs(claims.log.last_number)
+                    self._note_heartbeat(lease.log.last_number)
                     if self._clock_s() >= next_s:
-                        next_s = self._clock_s() + SIGN_S
-                        self._sign(claims)
-                    self._thread.stopped.wait(_LOOK_S)
-                self._trouble.ends()
+                        next_s = self._clock_s() + HEARTBEAT_S
+                        self._send_heartbeat(lease)
+                yield None
 
-    def _sign(self, claims: ClaimsTopic) -> None:
+    def _send_heartbeat(self, lease: LeaseTopic) -> None:
         self._number += 1
-        self._signed_s[self._number] = self._clock_s()
-        claims.write(Sign(self.driver, claims.log.epoch, self._number))
+        self._sent_s[self._number] = self._clock_s()
+        lease.write(Heartbeat(self.driver, lease.log.lease, self._number))
 
-    def _note_signs(self, last_number: int) -> None:
-        """A sign was read: at the time it was sent this driver led, and it does until LEASE_S later."""
-        signed_s = self._signed_s.get(last_number)
-        if signed_s is not None:
-            self._confirmed_s = signed_s
-            self._signed_s = {number: sent_s for number, sent_s in self._signed_s.items() if number > last_number}
-
-    def _report(self, error: Exception) -> None:
-        if self._trouble.is_new(error):
-            unexpected = not isinstance(error, KafkaError | OSError)
-            log.error("no sign of life can be given: %s; trying again", self._trouble.line, exc_info=unexpected)
+    def _note_heartbeat(self, last_number: int) -> None:
+        """A heartbeat was read: at the time it was sent this driver led, and it does until LEASE_S later."""
+        sent_s = self._sent_s.get(last_number)
+        if sent_s is not None:
+            self._confirmed_s = sent_s
+            self._sent_s = {number: each_s for number, each_s in self._sent_s.items() if number > last_number}

@@ -1,8 +1,8 @@
-"""Which driver leads, as the claims topic says it: every reader of the log comes to the same answer.
+"""The lease of a checkpoint, as records of a Kafka topic: every reader of the topic comes to the same leader.
 
-Kafka gives each record of a partition an offset of its own. A claim names the claim that it takes the place of, and
-counts unless another one has taken that place before. So of two drivers that claim at the same time one wins, whatever
-their clocks say.
+Kafka gives each record of a partition an offset of its own, and the offset of an acquisition names the lease that it
+acquires. An acquisition names the lease that it replaces, and counts unless another one has replaced that lease before.
+So of two drivers that acquire at the same time one wins, whatever their clocks say.
 """
 
 import msgspec
@@ -19,65 +19,65 @@ class Driver(msgspec.Struct, frozen=True):
         return f"the driver with process {self.pid} on {self.host[:100]}"
 
 
-class Claim(msgspec.Struct, frozen=True, tag="claim"):
-    """A driver wants to lead in place of the claim at the offset `replaced`, -1 for none."""
+class Acquisition(msgspec.Struct, frozen=True, tag="acquire"):
+    """A driver wants to lead in place of the holder of the lease `replaced`, NO_LEASE for none."""
 
     driver: Driver
     replaced: int
 
 
-class Sign(msgspec.Struct, frozen=True, tag="sign"):
-    """A sign of life of the driver whose claim has the offset `epoch`. `number` counts the signs of this driver."""
+class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
+    """The holder of this lease lives. `number` counts the heartbeats of its driver."""
 
     driver: Driver
-    epoch: int
+    lease: int
     number: int
 
 
 class Release(msgspec.Struct, frozen=True, tag="release"):
-    """The driver whose claim has the offset `epoch` has ended."""
+    """The holder of this lease has ended."""
 
     driver: Driver
-    epoch: int
+    lease: int
 
 
-Record = Claim | Sign | Release
+Record = Acquisition | Heartbeat | Release
 
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
 
-NO_EPOCH = -1
-"""The epoch before the first claim."""
+NO_LEASE = -1
+"""The lease before the first one."""
 
 
 def encode(record: Record) -> bytes:
-    """The value of a record of the claims topic."""
+    """The value of a record of the lease topic."""
     return msgspec.json.encode(record)
 
 
-class ClaimLog:
-    """What the records of one key say, taken in the order of their offsets.
+class LeaseLog:
+    """The records of one key, applied in the order of their offsets.
 
-    `leader` is the driver that leads, None if none does; `epoch` is the offset of its claim. `last_number` is the
-    number of its last sign, 0 before the first. `records` counts the leader's records, so that a change shows that it
-    lives. `garbage` counts the records that are none.
+    `leader` is the driver that leads, None if none does; `lease` is the offset of its acquisition. `last_number` is the
+    number of its last heartbeat, 0 before the first. `records` counts the leader's records, so that a change shows that
+    it lives. `garbage` counts unreadable records.
     """
 
     def __init__(self, key: bytes) -> None:
         self.leader: Driver | None = None
-        self.epoch = NO_EPOCH
+        self.lease = NO_LEASE
         self.last_number = 0
         self.records = 0
         self.garbage = 0
         self._key = key
-        self._replaced = NO_EPOCH  # by the claim of the epoch
+        self._replaced = NO_LEASE  # by the present lease
 
-    def take(self, offset: int, key: bytes | None, value: bytes | None) -> None:
-        """Take the next record.
+    def apply(self, offset: int, key: bytes | None, value: bytes | None) -> None:
+        """Apply the next record.
 
-        >>> log, (first, second) = ClaimLog(b"k"), [Driver(name, "host", 1) for name in ("first", "second")]
-        >>> log.take(0, b"k", encode(Claim(first, NO_EPOCH)))
-        >>> log.take(1, b"k", encode(Claim(second, NO_EPOCH)))
-        >>> log.leader.driver_id, log.epoch
+        >>> log, (first, second) = LeaseLog(b"k"), [Driver(name, "host", 1) for name in ("first", "second")]
+        >>> log.apply(0, b"k", encode(Acquisition(first, NO_LEASE)))
+        >>> log.apply(1, b"k", encode(Acquisition(second, NO_LEASE)))
+        >>> log.leader.driver_id, log.lease
         ('first', 0)
         """
         if key != self._key:
@@ -87,27 +87,28 @@ class ClaimLog:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             self.garbage += 1
             return
-        if isinstance(record, Claim):
-            self._take_claim(offset, record)
-        elif offset > record.epoch and (record.epoch >= self.epoch or record.epoch > self._replaced):
-            self._take_word(record)
+        if isinstance(record, Acquisition):
+            self._apply_acquisition(offset, record)
+        elif offset > record.lease and (record.lease >= self.lease or record.lease > self._replaced):
+            self._apply_of_holder(record)
 
-    def _take_claim(self, offset: int, claim: Claim) -> None:
-        if offset > claim.replaced >= self.epoch:
-            self.leader, self.epoch, self._replaced, self.last_number = claim.driver, offset, claim.replaced, 0
+    def _apply_acquisition(self, offset: int, acquisition: Acquisition) -> None:
+        if offset > acquisition.replaced >= self.lease:
+            self.leader, self.lease, self._replaced = acquisition.driver, offset, acquisition.replaced
+            self.last_number = 0
             self.records += 1
 
-    def _take_word(self, word: Sign | Release) -> None:
-        """A word of the leader, or of one whose claim the topic no longer has.
+    def _apply_of_holder(self, record: Heartbeat | Release) -> None:
+        """Apply a heartbeat or a release.
 
-        An epoch between the present one and what that one replaced shows that the present one's claim came too late,
-        which a reader of a topic without its first records can't know before.
+        If it names a lease between the present one and the one that this replaced, the present lease is invalid:
+        another driver had acquired it before. A reader of a topic without its first records learns this only here.
         """
-        if word.epoch == self.epoch and word.driver != self.leader:
+        if record.lease == self.lease and record.driver != self.leader:
             return
-        self.epoch = self._replaced = word.epoch
+        self.lease = self._replaced = record.lease
         self.records += 1
-        if isinstance(word, Sign):
-            self.leader, self.last_number = word.driver, word.number
+        if isinstance(record, Heartbeat):
+            self.leader, self.last_number = record.driver, record.number
         else:
             self.leader, self.last_number = None, 0

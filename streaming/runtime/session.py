@@ -10,7 +10,6 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 from threading import current_thread, main_thread
-from typing import Any
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
@@ -19,7 +18,8 @@ from sluice.configs.settings import Settings
 from sluice.jvm.jars import SPARK_JARS
 from sluice.jvm.java import find_java
 from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.runtime.permissions import OWNER_ONLY
+from sluice.streaming.java_bridge import java
+from sluice.streaming.runtime.log import OWNER_ONLY
 from sluice.streaming.workers.batched import PYSPARK_VERSION, are_lean
 
 log = logging.getLogger("sluice.session")
@@ -123,29 +123,13 @@ def start_session(settings: Settings) -> SparkSession:
     return session
 
 
-def is_stopped(spark: SparkSession) -> bool:
-    """Whether Spark has stopped the session by itself, as it does when no master answers for long."""
-    context: Any = spark.sparkContext
-    return bool(context._jsc.sc().isStopped())  # noqa: SLF001 # PySpark has no public way to ask
-
-
-def executors(spark: SparkSession) -> int:
-    """How many executors the session has; with a local master the driver is the one."""
-    context: Any = spark.sparkContext
-    if context.master.startswith("local"):
-        return 1
-    # The driver keeps blocks too. PySpark has no public way to ask.
-    return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1  # noqa: SLF001 # see above
-
-
 def _leave_signals_to_the_driver(context: SparkContext) -> None:
     """Make Java ignore SIGTERM and SIGINT, which terminals and systemd send to the driver's children too.
 
     The driver lets the micro-batch under way end first. Java ends when its standard input does, so it still ends with
     the driver, however that ends.
     """
-    jvm: Any = context._jvm  # noqa: SLF001 # PySpark's only way to Java
-    signals = jvm.sun.misc
+    signals = java(context).sun.misc
     for name in ("TERM", "INT"):
         signals.Signal.handle(signals.Signal(name), signals.SignalHandler.SIG_IGN)
 

@@ -1,6 +1,6 @@
 """A driver that was replaced publishes on: what it writes counts for no reader, and each event has one decision.
 
-Real claims, a real topic and a real checkpoint; Spark's sink publishes. The drivers live in this process, and a paused
+A real lease, a real topic and a real checkpoint; Spark's sink publishes. The drivers live in this process, and a paused
 one goes on exactly where a test lets it.
 """
 
@@ -18,20 +18,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from scripts.testbed.reconciliation import records
 from sluice.configs.settings import Properties, Settings, load_settings
-from sluice.kafka_io.topic_reader import Reading, TopicReader
-from sluice.kafka_io.topics import ensure_claims_topic, ensure_topics
+from sluice.kafka_io.topic_follower import Reading, TopicFollower
+from sluice.kafka_io.topics import ensure_lease_topic, ensure_topics
 from sluice.state.decisions.epochs import Epoch, Fence
 from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.job_identity import job_identity
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.query import EnforceQuery
 from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
 from sluice.streaming.errors import LeadershipError
-from sluice.streaming.leadership.epoch_files import new_epoch
-from sluice.streaming.leadership.epoch_markers import write_markers
 from sluice.streaming.leadership.epochs_seen import EpochsSeen, with_fenced
+from sluice.streaming.leadership.leader_epochs import begin_epoch
 from sluice.streaming.leadership.leadership import LEASE_S, Leadership
-from sluice.streaming.leadership.shared_files import creator
 from sluice.streaming.leadership.spark_epochs import epoch_header
 from sluice.streaming.runtime.kafka import kafka_since
 
@@ -76,7 +73,7 @@ def settings(kafka_broker: str, tmp_path: Path) -> Settings:
         delta=replace(defaults.delta, quotas=str(tmp_path / "quotas")),
     )
     ensure_topics(settings.topics, settings.kafka)
-    ensure_claims_topic(settings.topics, settings.kafka)
+    ensure_lease_topic(settings.topics, settings.kafka)
     return settings
 
 
@@ -84,27 +81,23 @@ def settings(kafka_broker: str, tmp_path: Path) -> Settings:
 def watch(settings: Settings) -> QuotaWatch:
     """The quotas in force."""
     checkpoint = Checkpoint(settings.enforce.checkpoint)
-    return QuotaWatch(ensure_quotas_table(settings), QuotaSnapshots(checkpoint), 1000)
+    return QuotaWatch(ensure_quotas_table(settings), QuotaSnapshots(checkpoint))
 
 
 def taking_over(spark: SparkSession, settings: Settings, watch: QuotaWatch) -> Driver:
-    """A driver that takes the place of the one before, which gives no sign of life."""
+    """A driver that takes the place of the one before, which sends no heartbeat."""
     checkpoint, clock = Checkpoint(settings.enforce.checkpoint), Clock()
     leadership = Leadership(settings.topics.claims, settings.kafka, checkpoint.location, True, clock)
 
     class Passing(Event):
-        """Time that passes while nobody gives a sign."""
+        """Time that passes while nobody sends a heartbeat."""
 
         def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002 # no time passes here
             clock.now_s += LEASE_S
             return super().wait(0)
 
     assert leadership.acquire(Passing())
-    create = creator(spark, checkpoint)
-    assert create is not None
-    epoch = Epoch(job_identity(checkpoint).job_id, new_epoch(checkpoint, create))
-    leadership.confirm()
-    write_markers(settings.topics.decisions, settings.kafka, epoch)
+    epoch = begin_epoch(spark, checkpoint, leadership, settings.topics.decisions, settings.kafka)
     return Driver(leadership, epoch, EnforceQuery(spark, settings, watch, epoch=epoch))
 
 
@@ -131,13 +124,13 @@ def as_a_gateway_reads(settings: Settings) -> tuple[Counter[bytes], int]:
     reading = Reading(
         settings.topics.decisions, lambda _, value: taken.append(value or b""), ends_there=True, fenced=True
     )
-    reader = TopicReader(settings.kafka, reading)
+    reader = TopicFollower(settings.kafka, reading)
     reader.start()
     try:
         assert reader.caught_up.wait(60)
     finally:
-        reader.close(10)
-    return Counter(taken), reader.fenced
+        reader.stop(10)
+    return Counter(taken), reader.reader.fenced
 
 
 def as_audit_reads(spark: SparkSession, settings: Settings, tmp_path: Path) -> tuple[Counter[bytes], int]:

@@ -20,8 +20,7 @@ from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.errors import CheckpointError
-from sluice.streaming.leadership.epoch_files import new_epoch
-from sluice.streaming.leadership.shared_files import creator
+from sluice.streaming.leadership.leader_epochs import file_creator, new_epoch
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -88,7 +87,7 @@ def test_snapshots_of_quotas_are_read_where_another_process_wrote_them(checkpoin
 
 def test_of_drivers_that_make_one_file_at_once_one_does(spark: SparkSession, checkpoint: Checkpoint) -> None:
     """As Spark makes the files of its own logs: the name node renames without replacing."""
-    create = creator(spark, checkpoint)
+    create = file_creator(spark, checkpoint)
     assert create is not None
 
     for name in ("batches/1.json", "batches/2.json"):
@@ -100,7 +99,7 @@ def test_of_drivers_that_make_one_file_at_once_one_does(spark: SparkSession, che
 
 
 def test_two_drivers_on_one_batch_begin_it_alike(spark: SparkSession, checkpoint: Checkpoint) -> None:
-    create = creator(spark, checkpoint)
+    create = file_creator(spark, checkpoint)
     stale, leader = (BatchLog(checkpoint, create) for _ in range(2))
 
     assert stale.begin(7, quota_version=3, now_ms=1000) == (Batch(7, 3, 1000), False)

@@ -1,4 +1,4 @@
-"""One driver at a time on a checkpoint that can't be locked: claims in a topic of a real broker."""
+"""One driver at a time on a checkpoint that can't be locked: a lease in a topic of a real broker."""
 
 import logging
 import time
@@ -11,7 +11,7 @@ from threading import Event
 import pytest
 
 from sluice.configs.settings import load_settings, with_bootstrap_servers
-from sluice.kafka_io.topics import ensure_claims_topic
+from sluice.kafka_io.topics import ensure_lease_topic
 from sluice.streaming.errors import LeadershipError
 from sluice.streaming.leadership.leadership import LEASE_S, Leadership
 
@@ -32,7 +32,7 @@ class Clock:
 def drivers(kafka_broker: str) -> Iterator[Callable[..., Leadership]]:
     """Makes drivers that want one checkpoint; all of them stop at the end."""
     settings = with_bootstrap_servers(load_settings(environment={}), kafka_broker)
-    ensure_claims_topic(settings.topics, settings.kafka)
+    ensure_lease_topic(settings.topics, settings.kafka)
     key = f"hdfs://storage/{uuid.uuid4().hex}"
     with ExitStack() as stack:
 

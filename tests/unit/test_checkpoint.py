@@ -16,7 +16,7 @@ from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.lock import locked
 from sluice.streaming.checkpoint.origin import check_origin
 from sluice.streaming.errors import CheckpointError
-from sluice.streaming.leadership.epoch_files import keep_epoch, new_epoch
+from sluice.streaming.leadership.leader_epochs import keep_epoch, new_epoch
 
 DEFAULTS = load_settings(environment={})
 

@@ -7,7 +7,7 @@ import pytest
 from sluice.cli import doctor_cluster
 from sluice.cli.doctor_cluster import broker_verdict, clock_verdict, python_verdict, storage_verdict
 from sluice.cli.errors import CheckError
-from sluice.streaming.runtime.machine_probe import Clock, Probe
+from sluice.cli.machine_probe import Clock, Probe
 
 DRIVER = Probe(
     "driver", "3.11.9", {"sluice": "1.0", "pyarrow": "20.0"}, None, {"hdfs://nn/enforce": None}, Clock(2.0, 1.0)

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from sluice.kafka_io.client import connect, error_line
 from sluice.state.errors import SluiceError
 from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.runtime.session import executors
+from sluice.streaming.java_bridge import executors
 
 PACKAGES = ("sluice", "pyspark", "pyarrow", "pandas", "numpy", "msgspec", "kafka-python", "hdfs-native")
 """What the driver and the executors' Python run together."""
@@ -54,13 +54,13 @@ class Probing(NamedTuple):
 
     def __call__(self) -> Probe:
         """What this process finds."""
-        clock, trouble = self._clock()
+        clock, broker_error = self._clock()
         return Probe(
             f"{socket.gethostname()}, process {os.getppid()}",  # that of the executor's daemon: one for all its workers
             platform.python_version(),
             {name: _version(name) for name in PACKAGES},
-            trouble,
-            {location: _storage_trouble(location) for location in self.locations},
+            broker_error,
+            {location: _storage_error(location) for location in self.locations},
             clock,
         )
 
@@ -112,7 +112,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _storage_trouble(location: str) -> str | None:
+def _storage_error(location: str) -> str | None:
     try:
         Checkpoint(location).sluice.names(".")
     except (SluiceError, OSError) as error:

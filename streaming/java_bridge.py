@@ -1,0 +1,36 @@
+"""PySpark's private names: its only way to the driver's Java. No other module has them."""
+
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+
+def java(spark: SparkSession | SparkContext) -> Any:
+    """The driver's Java: packages and classes are its attributes."""
+    return _context(spark)._jvm  # noqa: SLF001
+
+
+def hadoop_configuration(spark: SparkSession) -> Any:
+    """Hadoop's configuration of the session, with which Spark opens its own files."""
+    return _java_context(spark).hadoopConfiguration()
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """True if Spark has stopped the session by itself, as it does when no master answers for long."""
+    return bool(_java_context(spark).sc().isStopped())
+
+
+def executors(spark: SparkSession) -> int:
+    """Number of executors of the session; with a local master the driver is the one."""
+    if _context(spark).master.startswith("local"):
+        return 1
+    return int(_java_context(spark).sc().getExecutorMemoryStatus().size()) - 1  # the driver keeps blocks too
+
+
+def _java_context(spark: SparkSession) -> Any:
+    return _context(spark)._jsc  # noqa: SLF001
+
+
+def _context(spark: SparkSession | SparkContext) -> Any:
+    return spark.sparkContext if isinstance(spark, SparkSession) else spark

@@ -1,0 +1,140 @@
+"""Which driver leads: every reader of the lease topic comes to the same answer, from its beginning or from a part."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.streaming.leadership.lease import (
+    NO_LEASE,
+    Acquisition,
+    Driver,
+    Heartbeat,
+    LeaseLog,
+    Record,
+    Release,
+    encode,
+)
+
+KEY = b"hdfs://storage/checkpoint"
+ALICE, BOB, CAROL = (Driver(name, f"host-{name}", 7) for name in ("alice", "bob", "carol"))
+
+
+def log_of(*records: Record | bytes | None, first: int = 0) -> LeaseLog:
+    log = LeaseLog(KEY)
+    for offset, record in enumerate(records, first):
+        log.apply(offset, KEY, record if isinstance(record, bytes) or record is None else encode(record))
+    return log
+
+
+def test_nobody_leads_before_the_first_acquisition() -> None:
+    assert LeaseLog(KEY).leader is None
+
+
+def test_of_two_acquisitions_in_place_of_the_same_lease_the_first_counts() -> None:
+    log = log_of(Acquisition(ALICE, NO_LEASE), Acquisition(BOB, NO_LEASE))
+
+    assert log.leader == ALICE
+    assert log.lease == 0
+
+
+def test_an_acquisition_in_place_of_the_leaders_counts() -> None:
+    log = log_of(Acquisition(ALICE, NO_LEASE), Heartbeat(ALICE, 0, 1), Acquisition(BOB, 0))
+
+    assert log.leader == BOB
+    assert log.lease == 2
+
+
+def test_a_driver_that_was_replaced_can_say_nothing_more() -> None:
+    """Paused for minutes, it wakes up and goes on with its heartbeats, or ends and releases a lease of another."""
+    log = log_of(Acquisition(ALICE, NO_LEASE), Acquisition(BOB, 0), Heartbeat(BOB, 1, 1))
+    records = log.records
+    log.apply(3, KEY, encode(Heartbeat(ALICE, 0, 9)))
+    log.apply(4, KEY, encode(Release(ALICE, 0)))
+
+    assert log.leader == BOB
+    assert log.records == records
+
+
+def test_after_a_release_nobody_leads_and_an_acquisition_names_what_it_replaces() -> None:
+    released = log_of(Acquisition(ALICE, NO_LEASE), Heartbeat(ALICE, 0, 1), Release(ALICE, 0))
+    assert released.leader is None
+    assert released.lease == 0
+
+    released.apply(3, KEY, encode(Acquisition(BOB, NO_LEASE)))
+    assert released.leader is None
+
+    released.apply(4, KEY, encode(Acquisition(BOB, 0)))
+    assert released.leader == BOB
+
+
+def test_another_drivers_record_under_the_leaders_lease_is_nothing() -> None:
+    log = log_of(Acquisition(ALICE, NO_LEASE), Heartbeat(BOB, 0, 5), Release(BOB, 0))
+
+    assert log.leader == ALICE
+    assert log.last_number == 0
+
+
+def test_records_of_another_checkpoint_are_passed_over() -> None:
+    log = log_of(Acquisition(ALICE, NO_LEASE))
+    log.apply(1, b"another", encode(Acquisition(BOB, 0)))
+
+    assert log.leader == ALICE
+
+
+def test_garbage_is_counted_and_changes_nothing() -> None:
+    log = log_of(Acquisition(ALICE, NO_LEASE), b"\xff", None, b'{"type": "acquire"}', b"[" * 100_000)
+
+    assert log.leader == ALICE
+    assert log.garbage == 4
+
+
+def test_no_record_can_name_an_offset_that_is_still_to_come() -> None:
+    """Such a forgery would end every lease from then on."""
+    log = log_of(Acquisition(ALICE, NO_LEASE), Heartbeat(BOB, 2**60, 1), Acquisition(BOB, 2**60))
+
+    assert log.leader == ALICE
+
+
+def test_a_reader_of_a_compacted_topic_learns_the_leader_from_its_last_heartbeat() -> None:
+    log = log_of(Heartbeat(ALICE, 40, 12), first=90)
+
+    assert log.leader == ALICE
+    assert log.lease == 40
+
+
+def test_a_reader_of_a_part_learns_that_an_acquisition_had_come_too_late() -> None:
+    """The leader's acquisition, at 10, is no longer in the topic; the other driver's, at 11, is its first record."""
+    log = log_of(Acquisition(BOB, NO_LEASE), Heartbeat(ALICE, 10, 30), first=11)
+    assert log.leader == ALICE
+
+    log.apply(13, KEY, encode(Acquisition(CAROL, 10)))
+    assert log.leader == CAROL
+
+
+def test_a_reader_of_a_part_takes_no_driver_back_that_was_replaced() -> None:
+    log = log_of(Acquisition(BOB, 10), Heartbeat(ALICE, 10, 30), first=11)
+    assert log.leader == BOB
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from([ALICE, BOB, CAROL]), st.sampled_from(["acquire", "heartbeat", "release"]), st.integers(0, 3)
+    ),
+    max_size=30,
+)
+
+
+@given(steps=steps)
+def test_there_is_one_leader_for_each_lease(steps: list[tuple[Driver, str, int]]) -> None:
+    """Drivers that act on what they read some records ago never both lead under one lease, and leases only grow."""
+    log, leases, leaders = LeaseLog(KEY), [NO_LEASE], dict[int, Driver]()
+    for offset, (driver, kind, behind) in enumerate(steps):
+        known = leases[max(0, len(leases) - 1 - behind)]
+        made: Record = Acquisition(driver, known)
+        if kind != "acquire":
+            made = Heartbeat(driver, known, offset) if kind == "heartbeat" else Release(driver, known)
+        before = log.lease
+        log.apply(offset, KEY, encode(made))
+        assert log.lease >= before
+        if log.leader is not None:
+            assert leaders.setdefault(log.lease, log.leader) == log.leader
+        leases.append(log.lease)
