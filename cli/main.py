@@ -34,8 +34,7 @@ from sluice.state.decisions.control import Unmute, UnmutedEntity, check_unmute
 from sluice.state.errors import InvalidQuotaError, InvalidRequestError, SluiceError
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.errors import StateFileError
-from sluice.streaming.runtime.log import configure_logging
-from sluice.streaming.runtime.permissions import OWNER_ONLY
+from sluice.streaming.runtime.log import OWNER_ONLY, configure_logging
 
 log = logging.getLogger("sluice.job")
 

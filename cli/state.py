@@ -13,7 +13,7 @@ from sluice.cli.job_settings import job_settings
 from sluice.cli.options import ConfigOption, command_group
 from sluice.configs.settings import Settings
 from sluice.streaming.errors import CheckpointError, StateFileError
-from sluice.streaming.runtime.permissions import OWNER_ONLY
+from sluice.streaming.runtime.log import OWNER_ONLY
 
 if TYPE_CHECKING:
     from sluice.streaming.balances.file import Balances

@@ -17,9 +17,9 @@ from sluice.streaming.checkpoint.page_keys import page_of_spark_key, spark_key_o
 from sluice.streaming.enforce import pipeline
 from sluice.streaming.enforce.batch_properties import BatchProperties
 from sluice.streaming.enforce.garbage_collection import collection_paused
-from sluice.streaming.enforce.known_entities import Known
 from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.source import Source
+from sluice.streaming.enforce.tracked_entities import Tracked
 from sluice.streaming.enforce.wire import PackedRow, Parcel, decode_parcel, decode_parts, encode_parcel, packed
 from sluice.streaming.workers.batched import Decided, Groups
 
@@ -76,12 +76,12 @@ class PageDecider:
         self,
         settings: Settings,
         pipeline_settings: PipelineSettings,
-        known: "Accumulator[Known] | None" = None,
+        tracked: "Accumulator[Tracked] | None" = None,
     ) -> None:
         """`known` is told how many entities the pages hold then, and how many were evicted."""
         self._imported = ImportedBalances.of(settings)
         self._settings = pipeline_settings
-        self._known = known
+        self._tracked = tracked
 
     @overload
     def __call__(self, key: tuple[()], rows: Groups, state: None) -> Decided: ...
@@ -128,9 +128,9 @@ class PageDecider:
             raise RuntimeError("there are partial decisions in a micro-batch whose plan doesn't combine them")
         part = part_of_page(settings.max_entities, settings.pages)
         written = counters.to_bytes(list(stored), settings.pages, settings.idle_expiry_ms, settings.quota, part)
-        if self._known is not None:
+        if self._tracked is not None:
             entities = {page.spark_key: entities_of(new) for page, new in zip(pages, written, strict=True)}
-            self._known.add(Known(entities, counters.evicted))
+            self._tracked.add(Tracked(entities, counters.evicted))
         return packed(records, parts, waits), written
 
 

@@ -100,8 +100,8 @@ def _write_markers(topic: str, kafka: Mapping[str, str], epoch: Epoch) -> None:
 def file_creator(spark: SparkSession, checkpoint: Checkpoint) -> CreateFile | None:
     """Makes a file of Sluice's in a checkpoint that is a URI, for one of several drivers alone, as Spark makes its own.
 
-    On HDFS that is a rename without overwrite; docs/decisions.md has other storage. None for a path, which its lock
-    keeps other drivers from.
+    On HDFS that is a rename without overwrite; docs/decisions/0039-leader-epochs.md has other storage. None for a path,
+    which its lock keeps other drivers from.
     """
     if checkpoint.is_local:
         return None

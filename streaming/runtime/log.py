@@ -9,6 +9,9 @@ from pathlib import Path
 
 from sluice.streaming.errors import LogFileError
 
+OWNER_ONLY = 0o077
+"""The umask of the job and of all that it starts: logs, tables, checkpoints and shuffle files hold users' names."""
+
 FILES_KEPT = 10
 """Older files of a rotated log that are kept."""
 

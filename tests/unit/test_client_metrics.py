@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sluice.state.quotas.kinds import QuotaSettings
+from sluice.streaming.runtime.answers_watch import TopicGrowth
 from sluice.streaming.runtime.client_metrics import LABELS, MAX_LABEL_LENGTH, ClientMetrics, label_of
-from sluice.streaming.runtime.dead_letters_watch import TopicGrowth
 from tests.unit.test_live_model import AT_MS, decision
 
 Series = dict[tuple[str, ...], float]

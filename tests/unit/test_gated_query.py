@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.streaming.errors import JobError
-from sluice.streaming.runtime.gated_query import GatedQuery
+from sluice.streaming.queries.gated_query import GatedQuery
 
 
 class Query(GatedQuery):

@@ -18,9 +18,9 @@ from prometheus_client import CollectorRegistry
 from sluice import Gateway, GatewayCollector, GatewayOptions
 from sluice.state.decisions.request import CountedEntity, Share
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
+from sluice.streaming.queries.query_state import QueryState, RunState
 from sluice.streaming.runtime.client_metrics import ClientMetrics
 from sluice.streaming.runtime.health import JobHealth
-from sluice.streaming.runtime.query_state import QueryState, RunState
 from tests.unit.test_live_model import AT_MS, decision
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"

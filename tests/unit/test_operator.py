@@ -20,9 +20,9 @@ from sluice.state.store.pages import Pages, page_of_entity
 from sluice.streaming.checkpoint.page_keys import spark_key_of_page
 from sluice.streaming.enforce import garbage_collection
 from sluice.streaming.enforce.batch_properties import BatchProperties
-from sluice.streaming.enforce.known_entities import Known
 from sluice.streaming.enforce.pipeline_settings import PipelineSettings
 from sluice.streaming.enforce.stages import PageDecider, combiner, stored_pages
+from sluice.streaming.enforce.tracked_entities import Tracked
 from sluice.streaming.enforce.wire import ChargeRow, Parcel, encode_parcel
 from sluice.streaming.workers.batched import Decided, Group, Groups
 
@@ -75,7 +75,7 @@ def test_parts_never_leave_the_operator_of_a_plan_that_does_not_combine_them(
     known = Mock()
     (rows,) = PageDecider(job, one_page, known)(key, [pd.DataFrame(parcel)], state)
     assert list(rows["partial"]) == [True]
-    known.add.assert_called_once_with(Known({key[0]: 2}))
+    known.add.assert_called_once_with(Tracked({key[0]: 2}))
 
 
 @pytest.mark.parametrize("max_entities", [1_000_000, 8])

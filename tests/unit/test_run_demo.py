@@ -21,7 +21,7 @@ from scripts.testbed.job import SluiceJob
 from scripts.testbed.load_generator import LoadGenerator, Sent, publish
 from sluice.configs.settings import load_settings
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.streaming.runtime.progress import write_status
+from sluice.streaming.runtime.status import write_status
 
 NOW_MS = 1_760_000_000_000
 

@@ -9,8 +9,8 @@ import pytest
 
 from sluice.configs.settings import RestartSettings
 from sluice.streaming.errors import CheckpointError, JobError
-from sluice.streaming.job import _check
-from sluice.streaming.runtime.supervision import SupervisedQuery, backoff_s
+from sluice.streaming.queries.supervision import SupervisedQuery, backoff_s
+from sluice.streaming.running_job import check_runs
 
 QUICK = RestartSettings(max_failures=3, backoff_ms=1, max_backoff_ms=1)
 SLOW = RestartSettings(max_failures=3, backoff_ms=3_600_000, max_backoff_ms=3_600_000)
@@ -87,7 +87,7 @@ def test_the_reason_of_a_failed_start_is_not_logged_when_the_job_ends_with_it(ca
     assert entry.getMessage() == "query q is given up"
     assert not vars(entry)["fields"]
     with pytest.raises(JobError) as raised:
-        _check(query.state)
+        check_runs(query.state)
     assert str(raised.value).count("sluice.json is damaged") == 1
 
 

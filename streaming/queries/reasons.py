@@ -8,7 +8,7 @@ from py4j.protocol import Py4JNetworkError
 
 from sluice.state.errors import SluiceError, StateError
 from sluice.streaming.errors import CheckpointError
-from sluice.streaming.runtime.query_state import Place
+from sluice.streaming.queries.query_state import Place
 
 _MAX_LENGTH = 400
 

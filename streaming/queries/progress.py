@@ -1,10 +1,8 @@
-"""The progress of queries: a summary per micro-batch, and the status file."""
+"""The progress of queries: a summary of each micro-batch."""
 
 import json
 import logging
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -48,15 +46,6 @@ def summarize(progress: Any) -> dict[str, Any]:
         "stages_ms": dict(progress["durationMs"]),
         "lag": _lag(source),
     }
-
-
-def write_status(path: Path, status: dict[str, Any]) -> None:
-    """Replace the status file in one step: a reader never sees an incomplete file. It is for its owner alone."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    draft.unlink(missing_ok=True)
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(json.dumps(status))
-    draft.replace(path)
 
 
 def _lag(source: Any) -> int:

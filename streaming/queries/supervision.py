@@ -10,9 +10,9 @@ from typing import Any, Protocol
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.configs.settings import RestartSettings
-from sluice.streaming.runtime.progress import QueryProgress
-from sluice.streaming.runtime.query_errors import Cause, Reason, reason_of
-from sluice.streaming.runtime.query_state import Place, QueryState, RunState
+from sluice.streaming.queries.progress import QueryProgress
+from sluice.streaming.queries.query_state import Place, QueryState, RunState
+from sluice.streaming.queries.reasons import Cause, Reason, reason_of
 
 log = logging.getLogger("sluice.supervision")
 

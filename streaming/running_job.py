@@ -1,0 +1,159 @@
+"""A job whose session has started: both queries with the services beside them, until the job is asked to stop."""
+
+import logging
+from contextlib import ExitStack
+from threading import Event
+
+from pyspark.sql import SparkSession
+
+from sluice.configs.settings import Settings
+from sluice.kafka_io.background import BackgroundService
+from sluice.kafka_io.topics import ensure_topics
+from sluice.sinks.limits import limits_publisher
+from sluice.state.decisions.epochs import Epoch
+from sluice.state.errors import SluiceError
+from sluice.streaming.audit import query as audit
+from sluice.streaming.audit.query import AuditQuery
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.job_identity import job_identity
+from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files
+from sluice.streaming.enforce import query as enforce
+from sluice.streaming.enforce.query import EnforceQuery
+from sluice.streaming.enforce.quota_watch import QuotaWatch
+from sluice.streaming.enforce.tracked_entities import EntitiesReport, tracked_entities
+from sluice.streaming.errors import JobError
+from sluice.streaming.leadership.leadership import Leadership
+from sluice.streaming.queries.query_state import QueryState, RunState
+from sluice.streaming.queries.supervision import SupervisedQuery, times
+from sluice.streaming.runtime.answers_watch import ForeignDecisions, dead_letters_watch, decisions_watch
+from sluice.streaming.runtime.client_metrics import NEWEST_DECISIONS, ClientMetrics
+from sluice.streaming.runtime.health import JobHealth
+from sluice.streaming.runtime.maintenance import MaintenanceSchedule
+from sluice.streaming.runtime.status import JobStatus
+
+log = logging.getLogger("sluice.job")
+
+_POLL_S = 0.25
+
+
+class RunningJob:
+    """The queries and services of the job. A driver with a `leadership` decides as `epoch`, while it leads."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        watch: QuotaWatch,
+        health: JobHealth,
+        status: JobStatus,
+        leadership: Leadership | None = None,
+        epoch: Epoch | None = None,
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._watch = watch
+        self._health = health
+        self._status = status
+        self._epoch = epoch
+        self._may_decide = leadership.may_decide if leadership is not None else lambda: True
+        self._tracked = tracked_entities(spark.sparkContext)
+        self._entities = EntitiesReport(settings.state.max_entities, health.report_known)
+        identity = job_identity(Checkpoint(settings.enforce.checkpoint))
+        self._foreign = ForeignDecisions(settings.topics.decisions, identity)
+
+    def run(self, stop: Event) -> None:
+        """Run until `stop` is set. Raises JobError if the enforce query can't be kept running, LeadershipError."""
+        self._status.wait_for("queries", "the queries to start")
+        queries = self._queries()
+        with ExitStack() as stack:  # the end is in reverse: queries are told to stop first and waited for last
+            for query in queries:
+                stack.callback(query.join)
+            for service in self._services():
+                stack.enter_context(service)
+            for query in queries:
+                stack.callback(query.stop)
+            stack.callback(self._status.stop)
+            for query in queries:
+                query.start()
+            self._status.run(self._watch.quotas.version)
+            self._follow(queries, stop)
+
+    def _services(self) -> list[BackgroundService]:
+        settings, topics, kafka = self._settings, self._settings.topics, self._settings.kafka
+        services = [
+            BackgroundService("quota-watch", self._watch.look, settings.quotas.poll_ms / 1000.0),
+            limits_publisher(topics, kafka, self._watch.in_force),
+            self._decisions_watch(),
+            dead_letters_watch(topics.dead_letters, kafka, self._health.count_dead_letters),
+        ]
+        if settings.delta.maintain_every_hours:
+            folder = Checkpoint(settings.audit.checkpoint).sluice
+            services.append(MaintenanceSchedule(settings.delta, folder).service())
+        return services
+
+    def _decisions_watch(self) -> BackgroundService:
+        """Looks for foreign decisions, and feeds metrics of single clients if somebody can ask for them."""
+        settings, foreign = self._settings, self._foreign
+        topic, kafka, top = settings.topics.decisions, settings.kafka, settings.metrics.top_clients
+        if not top or not settings.health.port:
+            return decisions_watch(topic, kafka, [foreign.on_decision])
+        clients = ClientMetrics(settings.quota, top)
+        self._health.registry.register(clients)
+        return decisions_watch(topic, kafka, [foreign.on_decision, clients.on_record], NEWEST_DECISIONS)
+
+    def _queries(self) -> list[SupervisedQuery]:
+        """Both queries, each supervised by itself: requests are decided without the audit query, which never gives up.
+
+        The audit query starts second: clients wait for the first decisions, and nobody for the tables.
+        """
+        spark, settings = self._spark, self._settings
+
+        def make_enforce() -> EnforceQuery:
+            _create_topics_again(settings)
+            check_enforce_checkpoint(settings)
+            return EnforceQuery(spark, settings, self._watch, self._tracked, self._may_decide, self._epoch)
+
+        def make_audit() -> AuditQuery:
+            check_spark_files(Checkpoint(settings.audit.checkpoint))
+            return AuditQuery(spark, settings)
+
+        deciding = SupervisedQuery(enforce.QUERY_NAME, make_enforce, settings.restart)
+        auditing = SupervisedQuery(audit.QUERY_NAME, make_audit, settings.restart, gives_up=False, after=deciding)
+        return [deciding, auditing]
+
+    def _follow(self, queries: list[SupervisedQuery], stop: Event) -> None:
+        published: dict[str, QueryState] = {}
+        while not stop.wait(_POLL_S):
+            self._may_decide()  # raises once another driver leads
+            version = self._watch.quotas.version
+            for batch in [batch for query in queries for batch in query.new_batches()]:
+                log.info("batch", extra={"fields": batch})
+                self._health.count_batch(batch)
+                self._status.publish(quota_version=version, **{str(batch["query"]): batch})
+            states = {query.name: query.state for query in queries}
+            quiet_s = next(query.quiet_s() for query in queries if query.name == enforce.QUERY_NAME)
+            self._health.heartbeat(states, version, quiet_s)
+            self._health.report_foreign(self._foreign.count, self._foreign.jobs)
+            self._entities.report(self._tracked.value)
+            if states != published:
+                published = states
+                self._status.publish(queries=self._health.queries())
+            check_runs(states[enforce.QUERY_NAME])
+
+
+def check_runs(enforce_state: QueryState) -> None:
+    """Raises JobError with the reason when the enforce query is given up."""
+    if enforce_state.state is RunState.GIVEN_UP:
+        raise JobError(
+            f"query {enforce.QUERY_NAME} ended {times(enforce_state.failures_in_a_row)} and can't go on:"
+            f" {enforce_state.reason}"
+        )
+
+
+def _create_topics_again(settings: Settings) -> None:
+    """Create topics that were deleted since the start; without them the query would fail again."""
+    try:
+        for topic in ensure_topics(settings.topics, settings.kafka):
+            log.error("topic %s was deleted; it is created again, empty", topic)
+    except SluiceError as error:  # such as no broker: the query waits for it, or fails with the reason
+        log.warning("can't look for missing topics: %s", error)
