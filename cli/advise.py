@@ -102,12 +102,12 @@ def _evidence(proposed: "Sequence[Proposal]") -> Iterator[str]:
     for entry, rate, highest, seen in proposed:
         clients = f" of {seen.clients} clients" if seen.clients != 1 else ""
         cut = ""
-        if seen.held.throttled:
-            minutes = seen.held.waited_ms / 60_000
-            cut = f"; {seen.held.throttled} of them waited, {minutes:.1f} minutes: demand was cut, it may need more"
+        if seen.waits.throttled:
+            minutes = seen.waits.waited_ms / 60_000
+            cut = f"; {seen.waits.throttled} of them waited, {minutes:.1f} minutes: demand was cut, it may need more"
         yield (
             f"{printable(entity_text(entry.entity))}: {entry.kind} {entry.value:.15g} from {rate:.15g} "
-            f"(highest {highest:.15g}); {seen.held.requests} requests{clients} in {_counted(len(seen.hours), 'hour')} "
+            f"(highest {highest:.15g}); {seen.waits.requests} requests{clients} in {_counted(len(seen.hours), 'hour')} "
             f"on {_counted(seen.days, 'day')}{cut}; confidence {seen.confidence}"
         )
 

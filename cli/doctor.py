@@ -79,7 +79,7 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print, cluste
         passes("quotas table", lambda: check_quotas_table(settings)),
         passes("tables", lambda: check_tables(settings)),
         passes("health", lambda: check_health(settings)),
-        passes("known entities", lambda: check_known_entities(settings)),
+        passes("tracked entities", lambda: check_tracked_entities(settings)),
         passes("sizing", lambda: check_sizing(settings)),
     ]
     if cluster:
@@ -264,7 +264,7 @@ def check_health(settings: Settings) -> str:
     return f"{place}; readable for every host that reaches it"
 
 
-def check_known_entities(settings: Settings) -> str:
+def check_tracked_entities(settings: Settings) -> str:
     """The tracked entities in the metrics of the running job; none found is no failure."""
     health = settings.health
     if not health.port:
@@ -324,6 +324,6 @@ def check_sizing(settings: Settings) -> str:
     pages, wanted = new_pages(with_pages(settings)), new_pages(settings)
     partitions, cores = settings.enforce.shuffle_partitions, os.cpu_count() or 1
     tasks = f"{partitions} tasks" if partitions else f"as many tasks as Spark has cores (here {cores})"
-    workers = "lean" if are_lean(settings.enforce.lean_workers) else "PySpark's own, a millisecond for a page"
+    workers = "batched" if are_lean(settings.enforce.lean_workers) else "PySpark's own, a millisecond for a page"
     found = f"{pages} pages; a micro-batch reads and writes those it charges, in {tasks}; the workers are {workers}"
     return found if pages == wanted else f"{found}; `sluice state reshard` moves the balances to {wanted} pages"

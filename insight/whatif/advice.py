@@ -41,12 +41,12 @@ class Confidence(StrEnum):
 class Seen(msgspec.Struct, gc=False):
     """The rates that one quota kind of one entity had, each counted by its requests, and when it was active.
 
-    `rates` are rounded up to DIGITS. `held` has the waits of the requests: a demand that is cut isn't seen.
+    `rates` are rounded up to DIGITS. `waits` has those of the requests: a demand that is cut isn't seen.
     """
 
     rates: dict[float, int]
     hours: set[int]
-    held: Side
+    waits: Side
     clients: int = 1
 
     def add(self, rate: float, recorded: Recorded) -> None:
@@ -54,7 +54,7 @@ class Seen(msgspec.Struct, gc=False):
         rounded = round_up(rate)
         self.rates[rounded] = self.rates.get(rounded, 0) + recorded.request.requests
         self.hours.add(recorded.timestamp_ms // HOUR_MS)
-        self.held.add(recorded.request.requests, recorded.timestamp_ms, recorded.wait_ms, recorded.refused, 2**62)
+        self.waits.add(recorded.request.requests, recorded.timestamp_ms, recorded.wait_ms, recorded.refused, 2**62)
 
     def percentile(self, percent: float) -> float:
         """The lowest rate that at least so many percent of the requests didn't exceed.
@@ -78,7 +78,7 @@ class Seen(msgspec.Struct, gc=False):
     @property
     def confidence(self) -> Confidence:
         """Confidence in the demand that was seen."""
-        if self.held.throttled or len(self.hours) < SURE_HOURS:
+        if self.waits.throttled or len(self.hours) < SURE_HOURS:
             return Confidence.LOW
         return Confidence.HIGH if self.days >= SURE_DAYS else Confidence.MEDIUM
 
@@ -154,9 +154,9 @@ def pooled(
         rates.setdefault(kind, Counter()).update(of_entity.rates)
         pool.hours |= of_entity.hours
         pool.clients += 1
-        pool.held.requests += of_entity.held.requests
-        pool.held.throttled += of_entity.held.throttled
-        pool.held.waited_ms += of_entity.held.waited_ms
+        pool.waits.requests += of_entity.waits.requests
+        pool.waits.throttled += of_entity.waits.throttled
+        pool.waits.waited_ms += of_entity.waits.waited_ms
     for (_, kind), pool in together.items():
         pool.rates = dict(rates[kind])
     return together

@@ -70,10 +70,10 @@ class Recording:
 
     def _in_order(self) -> Iterator[pa.Table]:
         """Tables of rows, in order, each micro-batch whole: the rows before every row that isn't read yet."""
-        held: pa.Table | None = None
+        kept: pa.Table | None = None
         for fragment, next_ms in self._fragments():
             read = self._read(fragment)
-            ready, held = _divided(read if held is None else pa.concat_tables([held, read]), next_ms)
+            ready, kept = _divided(read if kept is None else pa.concat_tables([kept, read]), next_ms)
             del read  # row groups are large: none is kept while its rows are replayed
             if ready.num_rows:
                 yield _in_decided_order(ready)

@@ -6,7 +6,7 @@ A request that was recorded at r is sent at
 
 where a client is *free* when it has sent its last request and no wait of its holds it: *then* by what was recorded,
 *now* by what the replay decided. It keeps the time that it let pass by itself, and is never ahead of the recording.
-Where nobody waits, s = r.
+Without waits, s = r.
 """
 
 import heapq
@@ -29,7 +29,7 @@ ClientName = tuple[str, str]
 class Recorded(msgspec.Struct, gc=False):
     """A recorded request, its time in epoch milliseconds, and how it was answered then.
 
-    `wait_ms` is the wait that its client was held by: the one that its gateway applied inline, else the decision's.
+    `wait_ms` is the wait of its client: the one that its gateway applied inline, else the decision's.
     """
 
     timestamp_ms: int

@@ -74,7 +74,7 @@ def test_every_check_is_one_line_and_any_failure_is_exit_1(
         "quotas table": "FAIL",
         "tables": "ok",
         "health": "ok",
-        "known entities": "ok",
+        "tracked entities": "ok",
         "sizing": "ok",
     }
     assert not any("\n" in line for line in lines)
@@ -93,7 +93,7 @@ def test_sizing_says_what_the_frozen_numbers_mean(settings: Settings) -> None:
 
     found = doctor.check_sizing(_with_pages(dataclasses.replace(settings, enforce=enforce), 64))
 
-    assert found == "64 pages; a micro-batch reads and writes those it charges, in 12 tasks; the workers are lean"
+    assert found == "64 pages; a micro-batch reads and writes those it charges, in 12 tasks; the workers are batched"
 
 
 def test_a_checkpoint_with_few_pages_is_told_of_more(settings: Settings) -> None:
@@ -210,34 +210,34 @@ def test_a_query_that_has_done_nothing_says_how_many_records_wait(
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])  # noqa: S104 # what a job may listen on
-def test_the_known_entities_of_a_running_job_are_told(settings: Settings, address: str) -> None:
+def test_the_tracked_entities_of_a_running_job_are_shown(settings: Settings, address: str) -> None:
     running = JobHealth("enforce", stalled_after_s=600)
     running.report_known(12, Evicted())
     server = health_server(running, 0, address)
     server.start()
     try:
         health = dataclasses.replace(settings.health, address=address, port=server.port)
-        found = doctor.check_known_entities(dataclasses.replace(settings, health=health))
+        found = doctor.check_tracked_entities(dataclasses.replace(settings, health=health))
     finally:
         server.stop()
 
     assert found.startswith("12 with stored counters")
 
 
-def test_without_a_running_job_the_known_entities_are_unknown(settings: Settings) -> None:
+def test_without_a_running_job_the_tracked_entities_are_unknown(settings: Settings) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         health = dataclasses.replace(settings.health, port=unused.getsockname()[1])
 
-    assert doctor.check_known_entities(settings).startswith("unknown; health.port")
-    found = doctor.check_known_entities(dataclasses.replace(settings, health=health))
+    assert doctor.check_tracked_entities(settings).startswith("unknown; health.port")
+    found = doctor.check_tracked_entities(dataclasses.replace(settings, health=health))
     assert found.startswith(f"unknown; no job answers at 127.0.0.1:{health.port} (")
 
 
 def test_what_answers_without_http_is_no_job(settings: Settings) -> None:
     with answering(b"SSH-2.0-x\r\n") as port:
         health = dataclasses.replace(settings.health, port=port)
-        found = doctor.check_known_entities(dataclasses.replace(settings, health=health))
+        found = doctor.check_tracked_entities(dataclasses.replace(settings, health=health))
 
     assert found.startswith(f"unknown; no job answers at 127.0.0.1:{port} (SSH-2.0-x")
 
