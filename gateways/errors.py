@@ -4,7 +4,7 @@ from sluice.state.errors import SluiceError
 
 
 class GatewayClosedError(SluiceError):
-    """`publish` was called on a closed gateway client."""
+    """A request was given to a gateway that is closed."""
 
 
 class InvalidOptionError(SluiceError, ValueError):

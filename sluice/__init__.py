@@ -1,6 +1,6 @@
-"""Sluice for gateways: charge what was served, hold who has to wait.
+"""Sluice for gateways: charge requests and throttle their clients.
 
-A gateway charges a request when its response is ready, and holds the client as long as it is told:
+A gateway charges a request when its response is ready, and mutes the connection for as long as the answer says:
 
     from sluice import Gateway, Request, TopicPartition
 
@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sluice.gateways.client.answer import Answer
-    from sluice.gateways.client.client import DecisionFields, Gateway
+    from sluice.gateways.client.client import Gateway
     from sluice.gateways.client.event_sender import WhenFull
     from sluice.gateways.client.metrics import GatewayCollector
     from sluice.gateways.client.middleware import AsgiQuotas, HttpQuotas, WsgiQuotas
     from sluice.gateways.client.options import BeforeKnown, GatewayOptions, StalePolicy
     from sluice.gateways.client.retry import ThrottlingQuotaExceededError, retry_on_quota_violation, retry_topics
     from sluice.gateways.client.stats import GatewayStats
-    from sluice.gateways.client.wait_table import Wait
     from sluice.gateways.errors import GatewayClosedError, InvalidOptionError
     from sluice.kafka_io.errors import UnsupportedPropertyError
     from sluice.state.decisions.request import Mutation, Request, Share, TopicPartition
@@ -35,14 +34,13 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "gateways.client.answer": ("Answer",),
-    "gateways.client.client": ("DecisionFields", "Gateway"),
+    "gateways.client.client": ("Gateway",),
     "gateways.client.event_sender": ("WhenFull",),
     "gateways.client.metrics": ("GatewayCollector",),
     "gateways.client.middleware": ("AsgiQuotas", "HttpQuotas", "WsgiQuotas"),
     "gateways.client.options": ("BeforeKnown", "GatewayOptions", "StalePolicy"),
     "gateways.client.retry": ("ThrottlingQuotaExceededError", "retry_on_quota_violation", "retry_topics"),
     "gateways.client.stats": ("GatewayStats",),
-    "gateways.client.wait_table": ("Wait",),
     "gateways.errors": ("GatewayClosedError", "InvalidOptionError"),
     "kafka_io.errors": ("UnsupportedPropertyError",),
     "state.decisions.request": ("Mutation", "Request", "Share", "TopicPartition"),
@@ -56,7 +54,6 @@ __all__ = [
     "Answer",
     "AsgiQuotas",
     "BeforeKnown",
-    "DecisionFields",
     "Gateway",
     "GatewayClosedError",
     "GatewayCollector",
@@ -74,7 +71,6 @@ __all__ = [
     "ThrottlingQuotaExceededError",
     "TopicPartition",
     "UnsupportedPropertyError",
-    "Wait",
     "WhenFull",
     "Window",
     "WsgiQuotas",

@@ -4,9 +4,11 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from sluice.configs.settings import load_settings
 from sluice.gateways.client.client import Gateway
+from sluice.gateways.client.event_sender import EventSender
 from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.wait_table import Wait
 from sluice.kafka_io.kafka_python import FetchedRecord
@@ -53,10 +55,10 @@ class GatewayLoop:
         self._simulation = Simulation(Quotas(entries, version=1), load_settings())
         for gateway in gateways:
             set_limits(gateway, 1, entries)
-            gateway._current.set()
+            gateway._policy.current.set()
 
     def events(self) -> list[dict[str, Any]]:
-        """The events that the gateways have published and nobody has decided, without heartbeats. Takes them."""
+        """The published events without a decision, apart from heartbeats. Removes them."""
         return [event for event in map(json.loads, self._published()) if event["api"] != HEARTBEAT_API]
 
     def decide(self) -> None:
@@ -72,7 +74,7 @@ class GatewayLoop:
                 gateway._on_decision(None, decided.value)
 
     def beat(self, rounds: int = 1) -> None:
-        """Let seconds pass in which every gateway says that it is alive, and let all gateways know at once."""
+        """Let seconds pass in which every gateway publishes a heartbeat, and let all gateways know at once."""
         for _ in range(rounds):
             self.clock.ms += 1_000
             for gateway in self.gateways:
@@ -90,10 +92,18 @@ class GatewayLoop:
 
 
 @contextmanager
+def no_connections() -> Iterator[None]:
+    """Let gateways that start here not even search for a broker: it takes them seconds to give that up."""
+    with patch.object(TopicFollower, "start", lambda _: None), patch.object(EventSender, "_connect", lambda _: None):
+        yield
+
+
+@contextmanager
 def gateway_loop(entries: Sequence[QuotaEntry], count: int = 1, **options: Any) -> Iterator[GatewayLoop]:
-    """A loop of so many gateways under these quotas."""
+    """A loop of `count` gateways under these quotas."""
     clock = Clock()
     with ExitStack() as stack:
+        stack.enter_context(no_connections())
         gateways = [
             stack.enter_context(
                 Gateway(
@@ -108,11 +118,16 @@ def gateway_loop(entries: Sequence[QuotaEntry], count: int = 1, **options: Any) 
 
 
 def set_limits(gateway: Gateway, version: int, entries: Sequence[QuotaEntry]) -> None:
-    """Makes these quotas the version in force, as records of the limits topic would."""
-    gateway._in_force.read_limits_again()
+    """Make these quotas the version in force, as records of the limits topic would."""
+    gateway._in_force.restart_limits()
     for entry in entries:
-        gateway._in_force.take_limit(limit_key(entry), limit_value(entry, version))
-    gateway._in_force.take_limit(VERSION_KEY, version_end(version, len(entries)))
+        gateway._in_force.on_limit(limit_key(entry), limit_value(entry, version))
+    gateway._in_force.on_limit(VERSION_KEY, version_end(version, len(entries)))
+
+
+def wait_ms(gateway: Gateway, *request: Any) -> int:
+    """The wait that is left to a client before its next request, in milliseconds."""
+    return gateway.throttle_of(*request).throttle_ms
 
 
 def quota(kind: QuotaKind, value: float, **entity: Any) -> QuotaEntry:
@@ -121,12 +136,12 @@ def quota(kind: QuotaKind, value: float, **entity: Any) -> QuotaEntry:
 
 
 def counter(gateway: Gateway, kind: QuotaKind, **tags: Any) -> CounterShare:
-    """What a gateway knows of a counter, which it must know."""
+    """The share of a counter, which the gateway must have."""
     known = gateway._inline.counter((kind, Tags(**tags)))
     assert known is not None
     return known
 
 
-def hold(gateway: Gateway, kind: QuotaKind, wait: Wait, **tags: Any) -> None:
-    """Makes a counter wait in line."""
-    gateway._in_force.applied.take((kind, Tags(**tags)), wait)
+def apply_inline(gateway: Gateway, kind: QuotaKind, wait: Wait, **tags: Any) -> None:
+    """Make a counter wait as if inline charging had asked for it."""
+    gateway._in_force.inline_waits.apply((kind, Tags(**tags)), wait)

@@ -1,4 +1,4 @@
-"""What a gateway is told of a request: in line, or by a decision it has waited for."""
+"""The answer to a request: of inline charging, or of a decision that the gateway has waited for."""
 
 from typing import NamedTuple
 
@@ -8,12 +8,12 @@ from sluice.state.decisions.request import Request
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
-    """What a gateway does with a response that is ready, or with mutations before they are executed.
+    """Instructions for a response that is ready, or for mutations before they are executed.
 
-    The client waits `throttle_ms` after the response, 0 if it needn't. `withhold` says that a Fetch is to be answered
-    empty. `refused` has one flag for each topic of a mutation request; if it is empty, all are executed. `quota` asked
-    for the wait; `limit` is its limit and `share` the gateway's share of that, both in units of the quota per second,
-    None if unknown. `request_id` is the event's, None if there is no event.
+    The client waits `throttle_ms` after the response, 0 if it needn't. With `withhold` a Fetch is to be answered empty.
+    `refused` has one flag for each topic of a mutation request; if it is empty, all are executed. `quota` asked for the
+    wait; `limit` is its limit and `share` the gateway's share of that, both in units of the quota per second, None if
+    unknown. `request_id` is the event's, None if there is no event.
     """
 
     throttle_ms: int = 0
@@ -62,9 +62,9 @@ def decided_answer(value: bytes, event: Request, longest_ms: int) -> Answer | No
 
 
 class Correction(NamedTuple):
-    """How what a gateway did with mutations before their decision came differs from the decision, in partitions.
+    """Differences between a decision on mutations and the inline answer given before it came, in partitions.
 
-    `executed_twice` were executed, charged in line, and admitted by the decision, which charges them once more.
+    `executed_twice` were executed, charged inline, and admitted by the decision, which charges them once more.
     `executed_refused` were executed and refused by the decision, which charges nothing for them.
     """
 
@@ -73,7 +73,7 @@ class Correction(NamedTuple):
 
 
 def correction(event: Request, refused: tuple[bool, ...], decided: tuple[bool, ...]) -> Correction:
-    """Compare what was refused in line with what the decision refuses; no flags at all refuse nothing.
+    """Compare the topics refused inline with those that the decision refuses; no flags at all refuse nothing.
 
     >>> from sluice.state.decisions.request import Mutation
     >>> event = Request("CreateTopics", mutations=[Mutation("a", 8), Mutation("b", 4), Mutation("c", 2)])
@@ -82,8 +82,8 @@ def correction(event: Request, refused: tuple[bool, ...], decided: tuple[bool, .
     """
     nothing = (False,) * len(event.mutations)
     twice = missed = 0
-    for mutation, in_line, late in zip(event.mutations, refused or nothing, decided or nothing, strict=True):
-        if not in_line:
+    for mutation, early, late in zip(event.mutations, refused or nothing, decided or nothing, strict=True):
+        if not early:
             twice += 0 if late else mutation.partitions
             missed += mutation.partitions if late else 0
     return Correction(twice, missed)

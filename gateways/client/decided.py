@@ -1,4 +1,4 @@
-"""What a gateway takes out of a decision: what was charged, who has to wait, and until when."""
+"""The fields of a decision that a gateway reads, and the charges and waits in them."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -71,12 +71,12 @@ class Decided(msgspec.Struct, gc=False):
 
     @property
     def withheld(self) -> bool:
-        """Whether the response went out empty."""
+        """True if the response went out empty."""
         return self.amounts is not None and self.amounts.withheld
 
     @property
     def sums_up(self) -> bool:
-        """Whether the bytes are those of any number of requests, whose partitions nobody knows: a broker's."""
+        """True if the bytes are a broker's: those of any number of requests, of unknown partitions."""
         return self.amounts is not None and self.amounts.bytes is not None
 
 
@@ -89,12 +89,12 @@ _DECIDED = msgspec.json.Decoder(Decided)
 
 
 def read_decided(value: bytes | None) -> Decided:
-    """The decision in a record. Raises what msgspec does, and RecursionError, for a record that holds none."""
+    """The decision in a record. Raises msgspec's errors, and RecursionError, for a record that holds none."""
     return _DECIDED.decode(value or b"")
 
 
 def enforced_charges(decided: Decided) -> Charges:
-    """The charges of known kinds that count: shadow quotas never make anyone wait."""
+    """The charges of known kinds that count: shadow quotas throttle no client."""
     charges = []
     for charge in decided.charges:
         kind = KINDS_BY_NAME.get(charge.quota)
@@ -105,7 +105,7 @@ def enforced_charges(decided: Decided) -> Charges:
 
 
 def applied_waits(decided: Decided, longest_ms: int) -> Mapping[CounterKey, int]:
-    """Milliseconds by counter that its gateway made the client wait in line; more than `longest_ms` count as that."""
+    """The waits in milliseconds, by counter, that its gateway applied inline; more than `longest_ms` count as that."""
     if not decided.throttled_by:
         return _NONE
     applied = {}
@@ -117,7 +117,7 @@ def applied_waits(decided: Decided, longest_ms: int) -> Mapping[CounterKey, int]
 
 
 def waits_ms(decided: Decided, charges: Charges) -> list[int]:
-    """How long each of these counters waits from the decision's timestamp, in milliseconds.
+    """The wait of each of these counters from the decision's timestamp, in milliseconds.
 
     The counter that decided waits until the decision's `mute_until_ms`, which is more than its charge says when waits
     add up, and less when the request has spent a part in purgatory. No other counter waits longer than that.

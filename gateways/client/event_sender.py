@@ -1,4 +1,4 @@
-"""Publishes request events in the background, so that callers never wait for Kafka."""
+"""Publishing of request events in the background, so that callers never wait for Kafka."""
 
 import logging
 import time
@@ -23,14 +23,14 @@ RECONNECT_S = 1.0
 """Pause between two attempts to reach a broker."""
 
 CLOSE_S = 0.5
-"""How long the thread may take to end after the deadline for publishing."""
+"""Longest time in which the thread ends after the deadline for publishing."""
 
 PRODUCER_OPTIONS: Final[Mapping[str, object]] = MappingProxyType(
     {
         "linger_ms": 5,
         "batch_size": 131_072,
         "delivery_timeout_ms": 600_000,  # an event that no broker accepts within it counts as failed
-        "max_block_ms": 2_000,  # how long one attempt searches for the topic
+        "max_block_ms": 2_000,  # longest search of one attempt for the topic
         "reconnect_backoff_max_ms": 1_000,  # with the default a returning broker is found only after 30 s
         "allow_auto_create_topics": False,
         "enable_idempotence": False,  # kafka-python's idempotent producer never gives up when its broker is gone
@@ -40,7 +40,7 @@ PRODUCER_OPTIONS: Final[Mapping[str, object]] = MappingProxyType(
 
 
 class WhenFull(StrEnum):
-    """What happens to an event when `max_unsent` others wait for Kafka: wait for room, or drop and count it."""
+    """The fate of an event when `max_unsent` others wait for Kafka: wait for room, or drop and count it."""
 
     BLOCK = "block"
     DROP = "drop"

@@ -1,4 +1,4 @@
-"""Request events as a gateway publishes them: from what it was handed to what fits into a record."""
+"""Request events as a gateway publishes them: checked, and divided into parts that fit into a record."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -28,10 +28,10 @@ SHORT_ENTRIES = 20
 
 
 def as_request(request: Request | Mapping[str, object]) -> Request:
-    """The event, as a Request. Raises InvalidRequestError for a mapping that is none.
+    """The event as a Request. Raises InvalidRequestError for a mapping that breaks the contract.
 
-    So is one with a field that no event has: events of a later release may have one, but what a caller of this one
-    misspells would be served without a charge.
+    A field that no event has is refused too: events of a later release may have one, but a request with a misspelt
+    field would be served without a charge.
     """
     if isinstance(request, Request):
         return request
@@ -79,9 +79,9 @@ def checked_parts(event: Request, most: int) -> Sequence[Request]:
 
 
 def _is_short(event: Request) -> bool:
-    """Whether no name and no list of the event can be too long, and all names are ASCII.
+    """True if no name and no list of the event can be too long, and all names are ASCII.
 
-    The whole check would take longer than to charge the event.
+    The whole check takes longer than charging the event.
     """
     if event.throttled_by or event.heartbeat or len(event.topic_partitions) + len(event.mutations) > SHORT_ENTRIES:
         return False
@@ -109,12 +109,12 @@ def _parts(event: Request, most: int) -> Iterator[Request]:
 
 
 def asks_for_mutations(event: Request) -> bool:
-    """Whether topics of this request can be refused."""
+    """True if topics of this request can be refused."""
     return bool(event.mutations) and event.api in MUTATION_APIS and is_strict(event)
 
 
 def as_executed(event: Request, refused: tuple[bool, ...]) -> None:
-    """Turn mutations that were asked for into those that are executed, which the job charges and never refuses."""
+    """Turn requested mutations into executed ones, which the job charges and never refuses."""
     flags = refused or (False,) * len(event.mutations)
     executed = sum(mutation.partitions for mutation, flag in zip(event.mutations, flags, strict=True) if not flag)
     event.mutations, event.mutations_charged = [], min(executed, MAX_INT32)

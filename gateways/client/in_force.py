@@ -1,13 +1,16 @@
-"""What is in force at a gateway: the limits, and the waits under them, decided or applied in line."""
+"""The limits in force at a gateway, and the waits under them."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
+from operator import attrgetter
 
 import msgspec
 
 from sluice.gateways.client.decided import Charges, Decided, order_of, wait_of, waits_ms
 from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.wait_table import Order, Wait, WaitTable
+from sluice.state.decisions.request import Request
 from sluice.state.decisions.wait_records import read_wait
 from sluice.state.decisions.waits import (
     CounterKey,
@@ -19,70 +22,73 @@ from sluice.state.decisions.waits import (
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS
 from sluice.state.quotas.limits import LimitsInForce, LimitsView
 
+log = logging.getLogger(__name__)
+
 _NO_WAITS = repeat(0)
 
 
 class InForce:
-    """The limits in force and three tables of waits. Thread-safe for readers; the readers of topics write.
+    """The limits in force and two tables of waits. Thread-safe for readers; the readers of topics write.
 
-    `decided` are the waits of all decisions. `unforeseen` are those of them that no gateway had charged in line, so
-    that nobody has applied one yet. `applied` are the waits that this gateway asked for in line. `limits` is None
-    before the first complete version. `clock_ms` is the time in epoch milliseconds.
+    `decided_waits` are those of decisions on events that no gateway had charged inline: nobody has applied them yet.
+    `inline_waits` are those that this gateway asked for inline. `limits` is None before the first complete version.
+    `clock_ms` is the time in epoch milliseconds.
     """
 
     def __init__(self, options: GatewayOptions, clock_ms: Callable[[], int]) -> None:
         self.limits: LimitsInForce | None = None
-        self.decided = WaitTable(options.max_muted, options.max_mute_ms, clock_ms)
-        self.unforeseen = WaitTable(options.max_muted, options.max_mute_ms, clock_ms)
-        self.applied = WaitTable(options.max_muted, options.max_mute_ms, clock_ms)
-        self._tables = (self.decided, self.unforeseen, self.applied)
-        self._decided_counters, self._unforeseen_counters = self.decided.counters(), self.unforeseen.counters()
+        self.decided_waits = WaitTable(options.max_waits, options.max_wait_ms, clock_ms)
+        self.inline_waits = WaitTable(options.max_waits, options.max_wait_ms, clock_ms)
+        self._tables = (self.decided_waits, self.inline_waits)
+        self._waiting = self.decided_waits.counters()
         self._clock_ms = clock_ms
         self._limits_view = LimitsView()
-        self._max_kept = options.max_muted
+        self._max_wait_ms = options.max_wait_ms
+        self._max_kept = options.max_waits
         self._kept_orders: dict[CounterKey, Order] = {}  # of the waits read from the waits topic
+        self._said_capped = False
 
-    def counters(
-        self, user: str, client_id: str, api: str | None, topic_partitions: Iterable[TopicPartitionName]
-    ) -> Iterator[CounterKey]:
-        """The counters that such a request leads to; all that it may lead to while the limits aren't known."""
-        limits = self.limits
-        if limits is None:
-            return possible_counters(user, client_id, api, topic_partitions)
-        return counters_of(limits.enforced, user, client_id, api, topic_partitions)
+    def decided_wait(self, event: Request) -> Wait | None:
+        """The longest decided wait of the counters that the event leads to; None if no counter waits."""
+        if not self._waiting:
+            return None  # before the counters are found, which takes longer than all the rest
+        touched = [(entry.topic, entry.partition) for entry in event.topic_partitions]
+        return self.decided_waits.longest(self._counters(event.user or "", event.client_id or "", event.api, touched))
 
-    def take_decided(self, decided: Decided, charges: Charges, now_ms: int) -> None:
-        """Take over the waits of a decision."""
-        decided_counters, unforeseen_counters = self._decided_counters, self._unforeseen_counters
-        if decided.mute_until_ms is None:
-            if not decided_counters and not unforeseen_counters:
-                return  # nobody waits, and nobody did: so it is with most decisions
-            waits: Iterable[int] = _NO_WAITS
-        else:
-            waits = waits_ms(decided, charges)
+    def longest_wait(
+        self,
+        user: str,
+        client_id: str,
+        api: str | None,
+        topic_partitions: Iterable[TopicPartitionName],
+        with_inline: bool,
+    ) -> Wait | None:
+        """The longest wait of the counters that such a request leads to, `with_inline` or decided ones only."""
+        tables = self._tables if with_inline else self._tables[:1]
+        if not any(map(len, tables)):
+            return None
+        counters = list(self._counters(user, client_id, api, topic_partitions))
+        return max(
+            filter(None, (table.longest(counters) for table in tables)), key=attrgetter("until_ms"), default=None
+        )
+
+    def on_decision(self, decided: Decided, charges: Charges, now_ms: int) -> None:
+        """Apply the waits of a decision. On an event that was charged inline it asks for no new wait."""
+        waiting = self._waiting
+        is_inline = decided.throttled_by is not None
+        if (is_inline or decided.mute_until_ms is None) and not waiting:
+            return  # nothing to apply: so it is with most decisions
+        waits: Iterable[int] = _NO_WAITS if decided.mute_until_ms is None else waits_ms(decided, charges)
         order = None
         for (counter, charge), wait_ms in zip(charges, waits, strict=False):
-            if wait_ms or counter in decided_counters or counter in unforeseen_counters:
+            if counter in waiting or (wait_ms and not is_inline):
                 order = order or order_of(decided, now_ms)
-                self._take_wait(decided, counter, wait_of(decided, charge, wait_ms, order))
+                self._apply(decided, counter, wait_of(decided, charge, wait_ms, order))
 
-    def _take_wait(self, decided: Decided, counter: CounterKey, wait: Wait) -> None:
-        """Take over a wait, as the limits in force have it if it was decided under older ones."""
-        limits = self.limits
-        if wait.wait_ms and limits is not None and decided.quota_version < limits.version:
-            wait = _under(limits, counter, wait)
-        self.decided.take(counter, wait)
-        if decided.throttled_by is None:
-            self.unforeseen.take(counter, wait)
-        else:
-            self.unforeseen.shorten(counter, wait)  # what is longer in this wait was applied in line
-        if self.limits is not limits:  # they came in between, and have relaxed the waits without this one
-            self.relax()
+    def on_kept_wait(self, key: bytes | None, value: bytes | None) -> None:
+        """Apply a record of the waits topic, which doesn't say if the event was charged inline: it counts as if not.
 
-    def take_kept(self, key: bytes | None, value: bytes | None) -> None:
-        """Take over a record of the waits topic, which doesn't say what was charged in line: it counts as if not.
-
-        Raises InvalidWaitError for what is no such record.
+        Raises InvalidWaitError for a record that holds no wait.
         """
         counter, record = read_wait(key, value)
         if record is not None:
@@ -94,23 +100,14 @@ class InForce:
             wait = Wait(0, ended)  # a wait that a decision has asked for since stays
         else:
             return
-        self.decided.take(counter, wait)
-        self.unforeseen.take(counter, wait)
-
-    def _keep_order(self, counter: CounterKey, order: Order | None) -> None:
-        """Note how late the wait is that the waits topic keeps; None if it has ended, so that nothing can end it."""
-        self._kept_orders.pop(counter, None)
-        if order is not None:
-            self._kept_orders[counter] = order
-        if len(self._kept_orders) > self._max_kept:
-            del self._kept_orders[next(iter(self._kept_orders))]
+        self.decided_waits.apply(counter, wait)
 
     def forget_kept_orders(self) -> None:
-        """The waits topic has been read to its end, or is read again."""
+        """Forget the records of the waits topic, which has been read to its end, or is read again."""
         self._kept_orders.clear()
 
-    def take_limit(self, key: bytes | None, value: bytes | None) -> None:
-        """Take over a record of the limits topic. Raises InvalidQuotaError for garbage."""
+    def on_limit(self, key: bytes | None, value: bytes | None) -> None:
+        """Apply a record of the limits topic. Raises InvalidQuotaError for a record that holds no limit."""
         known = self._limits_view.in_force
         self._limits_view.take(key, value)
         limits = self._limits_view.in_force
@@ -118,7 +115,7 @@ class InForce:
             self.limits = limits
             self.relax()
 
-    def read_limits_again(self) -> None:
+    def restart_limits(self) -> None:
         """Begin with no limits when the topic begins again; those in force stay until a version is complete."""
         self._limits_view = LimitsView()
 
@@ -130,13 +127,49 @@ class InForce:
                 table.relax(lambda counter: _limit_of(limits, counter))
 
     def expire(self) -> None:
-        """Forget the waits that have ended."""
+        """Forget the waits that have ended. Log once that decisions ask for waits that are too long."""
         for table in self._tables:
             table.expire()
+        if self.decided_waits.capped and not self._said_capped:
+            self._said_capped = True
+            log.warning(
+                "a decision asks for a wait of more than max_wait_ms (%d ms), which counts as that; further ones are"
+                " only counted",
+                self._max_wait_ms,
+            )
+
+    def _counters(
+        self, user: str, client_id: str, api: str | None, topic_partitions: Iterable[TopicPartitionName]
+    ) -> Iterator[CounterKey]:
+        """The counters that such a request leads to; while the limits aren't known, all that it may lead to."""
+        limits = self.limits
+        if limits is None:
+            return possible_counters(user, client_id, api, topic_partitions)
+        return counters_of(limits.enforced, user, client_id, api, topic_partitions)
+
+    def _apply(self, decided: Decided, counter: CounterKey, wait: Wait) -> None:
+        """Apply a wait, recomputed for the limits in force if it was decided under older ones."""
+        limits = self.limits
+        if wait.wait_ms and limits is not None and decided.quota_version < limits.version:
+            wait = _under(limits, counter, wait)
+        if decided.throttled_by is None:
+            self.decided_waits.apply(counter, wait)
+        else:
+            self.decided_waits.shorten(counter, wait)  # the part of this wait that is longer was applied inline
+        if self.limits is not limits:  # newer limits came in between, and have relaxed the waits without this one
+            self.relax()
+
+    def _keep_order(self, counter: CounterKey, order: Order | None) -> None:
+        """Note the order of a wait that the waits topic keeps; None if it has ended, so that nothing can end it."""
+        self._kept_orders.pop(counter, None)
+        if order is not None:
+            self._kept_orders[counter] = order
+        if len(self._kept_orders) > self._max_kept:
+            del self._kept_orders[next(iter(self._kept_orders))]
 
 
 def _under(limits: LimitsInForce, counter: CounterKey, wait: Wait) -> Wait:
-    """What is left of a wait under limits that are newer than the decision that asked for it."""
+    """The rest of a wait under limits that are newer than the decision that asked for it."""
     left_ms = wait_under_limit_ms(wait.wait_ms, wait.rate, wait.limit, _limit_of(limits, counter))
     if left_ms >= wait.wait_ms:
         return wait

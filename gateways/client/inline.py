@@ -1,4 +1,4 @@
-"""What a gateway charges in line: its shares behind a lock, and what came of them."""
+"""Inline charging: the shares of a gateway behind a lock, and counts of what they answered."""
 
 from collections.abc import Callable
 from itertools import count
@@ -17,27 +17,27 @@ from sluice.state.shares.gateway_shares import Admission, GatewayShares
 
 
 class InlineCharges:
-    """The shares of one gateway. Thread-safe. It puts the waits that it asks for into the table `applied`.
+    """The shares of one gateway. Thread-safe. It puts the waits that it asks for into the table `waits`.
 
     `requests` were charged, `throttled` of them have to wait, for `throttled_ms` in all. `compared` of them are
     decided; `difference_ms` is the sum of the differences between the wait that was applied and the one that was
     decided. `clock_ms` is the time in epoch milliseconds.
     """
 
-    def __init__(self, instance: str, options: GatewayOptions, applied: WaitTable, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, instance: str, options: GatewayOptions, waits: WaitTable, clock_ms: Callable[[], int]) -> None:
         self.requests = 0
         self.throttled = 0
         self.throttled_ms = 0
         self.compared = 0
         self.difference_ms = 0
         self._instance = instance
-        self._applied = applied
-        self._max_mute_ms = options.max_mute_ms
+        self._waits = waits
+        self._max_wait_ms = options.max_wait_ms
         self._clock_ms = clock_ms
         self._numbers = count()  # orders the waits of one millisecond
         self._lock = Lock()  # guards the shares and the counts
         self._shares = GatewayShares(
-            instance, options.quota, options.max_counters, options.max_mute_ms, options.expected_gateways
+            instance, options.quota, options.max_counters, options.max_wait_ms, options.expected_gateways
         )
 
     def admit(self, event: Request, quotas: Quotas, delivered: bool = False) -> Admission:
@@ -52,39 +52,39 @@ class InlineCharges:
             for held in admission.held:
                 wait_ms = held.until_ms - now_ms
                 wait = Wait(held.until_ms, self._order(now_ms), wait_ms, held.counter[0], held.limit)
-                self._applied.take(held.counter, wait)
+                self._waits.apply(held.counter, wait)
         return admission
 
-    def take_back(self, record: bytes, partitions: int) -> None:
-        """Take back mutations that were charged in line and that this decision has charged once more."""
+    def refund(self, record: bytes, partitions: int) -> None:
+        """Refund mutations that were charged inline and that this decision has charged once more."""
         now_ms = self._clock_ms()
         with self._lock:
             for counter, charge in enforced_charges(read_decided(record)):
                 if counter[0].family is Family.MUTATIONS and charge.limit is not None:
                     self._shares.charge_decided(counter, -partitions, charge.limit, now_ms)
 
-    def take_decided(self, decided: Decided, charges: Charges, now_ms: int) -> None:
-        """Take over a decision, which arrived now: what it charged, a heartbeat, or a reset."""
+    def on_decision(self, decided: Decided, charges: Charges, now_ms: int) -> None:
+        """Apply a decision that arrived now: its charges, a heartbeat, or a reset."""
         if decided.api == HEARTBEAT_API:
-            self._take_heartbeat(decided, now_ms)
+            self._on_heartbeat(decided, now_ms)
         elif decided.api == UNMUTE_API:
             self._reset(charges, now_ms)
         else:
-            self._take_charges(decided, charges, now_ms)
+            self._on_charges(decided, charges, now_ms)
 
     def clear(self) -> None:
-        """Forget what was charged, because the decisions are read from their beginning again."""
+        """Forget all charges: the decisions are read from their beginning again."""
         with self._lock:
             self._shares.clear()
 
-    def step_back(self) -> None:
-        """The clock was set back: forget what was charged, and the waits that it would make longer."""
+    def on_clock_set_back(self) -> None:
+        """Forget the charges, and the waits that a clock that was set back would make longer."""
         with self._lock:
             self._shares.step_back(self._clock_ms())
-            self._applied.clear()
+            self._waits.clear()
 
     def counter(self, counter: CounterKey) -> CounterShare | None:
-        """What is known of a counter; None if nothing is."""
+        """The share of a counter; None if the counter isn't kept."""
         with self._lock:
             return self._shares.share_of(counter)
 
@@ -96,15 +96,15 @@ class InlineCharges:
             return self._shares.busiest(now_ms)
 
     def size(self) -> tuple[int, int]:
-        """Number of counters that are kept, and that were forgotten because there were too many."""
+        """Numbers of counters that are kept, and of those that were forgotten because there were too many."""
         return len(self._shares), self._shares.forgotten
 
     def gateways(self) -> tuple[int, tuple[str, ...]]:
-        """Number of gateways that are alive, oneself included, and the instances of the others."""
+        """Number of gateways that are alive, including this one, and the instances of the others."""
         with self._lock:
             return self._shares.gateways.count, tuple(sorted(self._shares.gateways.instances()))
 
-    def _take_heartbeat(self, decided: Decided, now_ms: int) -> None:
+    def _on_heartbeat(self, decided: Decided, now_ms: int) -> None:
         if decided.instance:
             with self._lock:
                 self._shares.gateways.take_heartbeat(decided.instance, decided.timestamp_ms, now_ms)
@@ -113,17 +113,17 @@ class InlineCharges:
         with self._lock:
             for counter, _ in charges:
                 self._shares.reset(counter)
-                self._applied.take(counter, Wait(0, self._order(now_ms)))
+                self._waits.apply(counter, Wait(0, self._order(now_ms)))
 
-    def _take_charges(self, decided: Decided, charges: Charges, now_ms: int) -> None:
-        instance, is_in_line = decided.instance, decided.throttled_by is not None
+    def _on_charges(self, decided: Decided, charges: Charges, now_ms: int) -> None:
+        instance, is_inline = decided.instance, decided.throttled_by is not None
         is_own = instance == self._instance
-        if not is_in_line and not is_own:
-            instance = None  # it doesn't charge in line, so it shares nothing, and nobody knows whether it lives
-        applied = applied_waits(decided, self._max_mute_ms)
-        held_ms = 0 if is_in_line else None
+        if not is_inline and not is_own:
+            instance = None  # it doesn't charge inline, so it shares nothing, and no heartbeat says if it is alive
+        applied = applied_waits(decided, self._max_wait_ms)
+        held_ms = 0 if is_inline else None
         with self._lock:
-            if is_own and is_in_line:
+            if is_own and is_inline:
                 self._compare(max(applied.values(), default=0), decided.throttle_ms)
             for counter, charge in charges:
                 value, limit = charge.value, charge.limit
@@ -136,12 +136,12 @@ class InlineCharges:
                     held_ms = applied.get(counter, 0)
                 taken = DecidedCharge(instance, value, limit, decided.timestamp_ms, held_ms, is_fetch, withheld)
                 self._shares.take_decided(counter, taken, now_ms)
-                if is_own and not is_in_line and not withheld:
+                if is_own and not is_inline and not withheld:
                     self._shares.charge_decided(counter, value, limit, now_ms)
 
     def _compare(self, applied_ms: int, decided_ms: int) -> None:
         self.compared += 1
-        self.difference_ms += abs(applied_ms - min(decided_ms, self._max_mute_ms))
+        self.difference_ms += abs(applied_ms - min(decided_ms, self._max_wait_ms))
 
     def _order(self, now_ms: int) -> tuple[int, int]:
         return now_ms, next(self._numbers)

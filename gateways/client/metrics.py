@@ -22,7 +22,7 @@ class GatewayCollector(Collector):
         self._gateway = gateway
 
     def collect(self) -> Iterator[Metric]:
-        """What GatewayStats has, labelled with the gateway's name, and the shares of its busiest counters."""
+        """The counts of GatewayStats, labelled with the gateway's name, and the shares of its busiest counters."""
         stats, name = self._gateway.stats(), self._gateway.options.name
         yield from _gauges(stats, name)
         yield from _counters(stats, name)
@@ -36,7 +36,7 @@ class GatewayCollector(Collector):
         yield ages
         difference = SummaryMetricFamily(
             "sluice_gateway_wait_difference_seconds",
-            "Difference between the wait applied in line and the one decided for the same request",
+            "Difference between the wait applied inline and the one decided for the same request",
             labels=["gateway"],
         )
         difference.add_metric([name], stats.waits_compared, stats.wait_difference_ms / 1000)
@@ -47,8 +47,8 @@ class GatewayCollector(Collector):
 def _gauges(stats: GatewayStats, name: str) -> Iterator[Metric]:
     limits_version = -1 if stats.limits_version is None else stats.limits_version
     gauges: dict[str, tuple[str, float]] = {
-        "muted_counters": ("Counters that wait because of a decision", stats.muted),
-        "held_counters": ("Counters that wait in line", stats.held),
+        "decided_waits": ("Counters that wait by decisions on events that weren't charged inline", stats.decided_waits),
+        "inline_waits": ("Counters that wait by inline charging", stats.inline_waits),
         "counters": ("Counters of own clients that are kept", stats.counters),
         "gateways": ("Gateways that are alive, this one included", stats.gateways),
         "is_current": ("1 when all waits that were decided before the start are known", stats.is_current),
@@ -65,12 +65,12 @@ def _gauges(stats: GatewayStats, name: str) -> Iterator[Metric]:
 def _counters(stats: GatewayStats, name: str) -> Iterator[Metric]:
     counters: dict[str, tuple[str, float]] = {
         "decisions": ("Decisions read", stats.decisions),
-        "charged_in_line": ("Requests charged in line", stats.charged_in_line),
-        "throttled_in_line": ("Requests charged in line that had to wait", stats.throttled_in_line),
-        "throttled_in_line_seconds": ("Their waits in all", stats.throttled_in_line_ms / 1000),
+        "charged_inline": ("Requests charged inline", stats.charged_inline),
+        "throttled_inline": ("Requests charged inline that had to wait", stats.throttled_inline),
+        "throttled_inline_seconds": ("Their waits in all", stats.throttled_inline_ms / 1000),
         "forgotten_counters": ("Counters forgotten because there were too many", stats.forgotten),
-        "evicted_mutes": ("Waits given up because there were too many", stats.evicted),
-        "capped_mutes": ("Waits that asked for more than max_mute_ms", stats.capped),
+        "evicted_waits": ("Decided waits given up because there were too many", stats.evicted_waits),
+        "capped_waits": ("Decided waits that asked for more than max_wait_ms", stats.capped_waits),
         "allowed_before_limits": ("Requests let through before the limits were known", stats.allowed_before_limits),
         "allowed_before_current": (
             "Requests let through before all waits decided earlier were known",
@@ -101,6 +101,6 @@ def _shares(shares: list[Share], name: str) -> Iterator[Metric]:
         for share in shares:
             entity = share.entity
             partition = "" if entity.partition is None else str(entity.partition)
-            whose = [entity.user or "", entity.client_id or "", entity.topic or "", partition]
-            family.add_metric([name, share.quota, *whose], getattr(share, field))
+            labels = [entity.user or "", entity.client_id or "", entity.topic or "", partition]
+            family.add_metric([name, share.quota, *labels], getattr(share, field))
         yield family

@@ -4,7 +4,7 @@
     app = WsgiQuotas(app, gateway)     # Flask, Django, any WSGI application
 
 A client that has to wait gets 429 with `Retry-After` and the fields `RateLimit` and `RateLimit-Policy` of
-draft-ietf-httpapi-ratelimit-headers. Every served request is charged in line and becomes a request event.
+draft-ietf-httpapi-ratelimit-headers. Every served request is charged inline and becomes a request event.
 """
 
 import time
@@ -17,8 +17,8 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import msgspec
 
+from sluice.gateways.client.answer import Answer
 from sluice.gateways.client.client import Gateway
-from sluice.gateways.client.wait_table import Wait
 from sluice.gateways.errors import GatewayClosedError
 from sluice.state.decisions.request import Request
 from sluice.state.quotas.kinds import QuotaKind
@@ -39,7 +39,7 @@ _QUOTA_UNITS = {kind.value: f';qu="{kind.family.unit}"' for kind in QuotaKind}
 """Quota -> its unit as a parameter of `RateLimit-Policy`."""
 
 CALLER: Final = "sluice.caller"
-"""Where an application finds the `Caller`: in its ASGI scope or WSGI environment."""
+"""The key of the `Caller` in an ASGI scope or WSGI environment, for the application."""
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -50,11 +50,11 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class HttpQuotas:
-    """How HTTP requests become request events.
+    """The way in which HTTP requests become request events.
 
     Trust the two headers only behind a proxy that authenticates clients and sets them. The names in them may be
     percent-encoded. `api` is the API of the events; an API that Sluice does not know is charged its handler time. With
-    None the application publishes its events itself; it finds the client under CALLER.
+    None the application charges its requests itself; it finds the client under CALLER.
     """
 
     user_header: str = "X-User"
@@ -63,7 +63,7 @@ class HttpQuotas:
 
 
 class Caller(NamedTuple):
-    """Who sent a request."""
+    """The sender of a request."""
 
     user: str | None
     client_id: str | None
@@ -103,42 +103,48 @@ def clean_name(value: str | None) -> str | None:
     return name
 
 
-def throttle_headers(wait_ms: int, wait: Wait | None) -> list[tuple[str, str]]:
+def throttle_headers(throttle: Answer) -> list[tuple[str, str]]:
     """`Retry-After` in whole seconds, rounded up, and the RateLimit fields for the same moment."""
-    wait_s = str(-(-wait_ms // 1000))
-    policy = wait.quota if wait and wait.quota in _QUOTA_UNITS else POLICY
+    wait_s, policy = _seconds(throttle), _policy(throttle)
     headers = [("Retry-After", wait_s), ("RateLimit", f'"{policy}";r=0;t={wait_s}')]
-    if wait is not None and wait.limit is not None:
-        limit = min(int(wait.limit), MAX_INTEGER)
+    if throttle.limit is not None:
+        limit = min(int(throttle.limit), MAX_INTEGER)
         headers.append(("RateLimit-Policy", f'"{policy}";q={limit}{_QUOTA_UNITS.get(policy, "")};w=1'))
     return headers
 
 
 def _caller_of(gateway: Gateway, header: Callable[[str], str | None], options: HttpQuotas) -> Caller | Refusal:
-    """The client that may be served, else 400 for a header that is no name, 429 for a muted client, 503 for all."""
+    """The client if it may be served; else 400 for an invalid name, 429 for a throttled client, 503 for all clients."""
     try:
         caller = Caller(clean_name(header(options.user_header)), clean_name(header(options.client_id_header)))
     except InvalidNameError:
         title = f"The user or client-id header is not a name of at most {MAX_NAME_CHARACTERS} printable characters"
         return Refusal(400, [], {"type": "about:blank", "title": title, "status": 400})
-    wait_ms = gateway.held_ms(*caller)
-    return caller if wait_ms <= 0 else _throttled(gateway, caller, wait_ms)
+    throttle = gateway.throttle_of(*caller)
+    return _refusal(throttle) if throttle.throttle_ms else caller
 
 
-def _throttled(gateway: Gateway, caller: Caller, wait_ms: int) -> Refusal:
-    """429 for a client that has to wait, 503 while the gateway is closed to everyone."""
-    wait = gateway.held_by(*caller)
-    if wait is None and gateway.refuses_all():
+def _refusal(throttle: Answer) -> Refusal:
+    """429 for a client that has to wait; 503 if no quota asks for that, but the gateway refuses all."""
+    if throttle.quota is None:
         problem = {"type": UNAVAILABLE, "title": "Quotas can't be decided at the moment", "status": 503}
-        return Refusal(503, [("Retry-After", str(-(-wait_ms // 1000)))], problem)
+        return Refusal(503, [("Retry-After", _seconds(throttle))], problem)
     problem = {
         "type": QUOTA_EXCEEDED,
         "title": "The throttling quota has been exceeded",
         "status": 429,
-        "violated-policies": [wait.quota if wait and wait.quota in _QUOTA_UNITS else POLICY],
-        "throttle_time_ms": wait_ms,
+        "violated-policies": [_policy(throttle)],
+        "throttle_time_ms": throttle.throttle_ms,
     }
-    return Refusal(429, throttle_headers(wait_ms, wait), problem)
+    return Refusal(429, throttle_headers(throttle), problem)
+
+
+def _seconds(throttle: Answer) -> str:
+    return str(-(-throttle.throttle_ms // 1000))
+
+
+def _policy(throttle: Answer) -> str:
+    return throttle.quota if throttle.quota in _QUOTA_UNITS else POLICY
 
 
 class AsgiQuotas:
@@ -213,13 +219,13 @@ class _Served:
         self._is_charged = False
 
     def charge(self) -> None:
-        """Charge the time until now, unless that was done before."""
+        """Charge the time until now, once."""
         if self._is_charged or self._api is None:
             return
         self._is_charged = True
         time_ns = time.perf_counter_ns() - self._start_ns
         request = Request(self._api, user=self._caller.user, client_id=self._caller.client_id, request_time_ns=time_ns)
-        with suppress(GatewayClosedError):  # what was served must not fail because the gateway closes meanwhile
+        with suppress(GatewayClosedError):  # a served request must not fail because the gateway closes meanwhile
             self._gateway.admit(request)
 
 

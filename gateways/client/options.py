@@ -1,4 +1,4 @@
-"""The options of one gateway, and what they accept."""
+"""The options of one gateway, and the values that they accept."""
 
 import math
 import os
@@ -24,9 +24,9 @@ _YEAR_MS = 366 * 24 * 3_600_000
 
 
 class StalePolicy(StrEnum):
-    """What a gateway does while an event older than `stale_after_s` may be without a decision.
+    """The behaviour of a gateway while an event older than `stale_after_s` may be without a decision.
 
-    KEEP_SHARES goes on as before, FAIL_OPEN charges nothing in line, FAIL_CLOSED refuses every client.
+    KEEP_SHARES goes on as before, FAIL_OPEN charges nothing inline, FAIL_CLOSED refuses every client.
     """
 
     KEEP_SHARES = "keep_shares"
@@ -35,7 +35,10 @@ class StalePolicy(StrEnum):
 
 
 class BeforeKnown(StrEnum):
-    """What `check` says of a client that isn't known to wait, while not all is read that could say so."""
+    """The behaviour of a gateway until it has read everything that could throttle a client.
+
+    ALLOW lets clients through that aren't known to wait, HOLD refuses every client.
+    """
 
     ALLOW = "allow"
     HOLD = "hold"
@@ -50,8 +53,8 @@ def process_name() -> str:
 class GatewayOptions:
     """The options of one gateway. Its events carry `name` as `gateway`, and `instance`, made when it starts if None.
 
-    A string is taken for the member it names. Raises InvalidOptionError, naming option and what it accepts, for
-    anything else that is not accepted.
+    A string stands for the member that has this value. Raises InvalidOptionError, which names the option and the values
+    it accepts, for any other value.
     """
 
     name: str = field(default_factory=process_name)
@@ -60,7 +63,7 @@ class GatewayOptions:
     policy: StalePolicy = StalePolicy.KEEP_SHARES
     stale_after_s: float = 30.0
     lookback_s: float = 10.0  # how far back a new gateway reads the decisions topic; longer waits are in waits_topic
-    max_muted: int = 100_000  # counters with a wait that are kept
+    max_waits: int = 100_000  # counters with a wait that are kept
     max_unsent: int = 100_000  # events kept in memory until Kafka has them
     when_full: WhenFull = WhenFull.BLOCK
     close_timeout_s: float = 10.0  # how long close tries to publish the remaining events
@@ -68,10 +71,10 @@ class GatewayOptions:
     waits_topic: str = "quota-waits"
     before_limits: BeforeKnown = BeforeKnown.ALLOW  # before the first complete version of the limits topic
     before_current: BeforeKnown = BeforeKnown.ALLOW  # before the waits that were decided earlier are read
-    max_mute_ms: int = 3_600_000  # no wait is longer than this
+    max_wait_ms: int = 3_600_000  # no wait is longer than this
     max_charges_per_event: int = 1_000  # the job's enforce.max_charges_per_event; wider requests become several events
     instance: str | None = None
-    max_counters: int = 100_000  # counters of own clients that are kept, and as many that only decisions tell of
+    max_counters: int = 100_000  # counters of own clients that are kept, and as many known from decisions only
     expected_gateways: int = 1  # counted as alive until the first own heartbeat is decided
     decide_timeout_ms: int = 10_000  # how long `admit_mutations` waits for a decision
     quota: QuotaSettings = field(default_factory=QuotaSettings)  # the job's section `quota`
@@ -93,9 +96,9 @@ class GatewayOptions:
         _check_seconds("stale_after_s", self.stale_after_s, least=0.001)
         _check_seconds("lookback_s", self.lookback_s, least=0)
         _check_seconds("close_timeout_s", self.close_timeout_s, least=0)
-        _check_count("max_muted", self.max_muted, most=100_000_000)
+        _check_count("max_waits", self.max_waits, most=100_000_000)
         _check_count("max_unsent", self.max_unsent, most=100_000_000)
-        _check_count("max_mute_ms", self.max_mute_ms, most=_YEAR_MS)
+        _check_count("max_wait_ms", self.max_wait_ms, most=_YEAR_MS)
         _check_count("max_charges_per_event", self.max_charges_per_event, most=MAX_ENTRIES)
         _check_count("max_counters", self.max_counters, most=100_000_000)
         _check_count("expected_gateways", self.expected_gateways, most=MAX_GATEWAYS)

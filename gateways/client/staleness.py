@@ -1,4 +1,4 @@
-"""How old what a gateway knows of the decisions is."""
+"""The age of a gateway's knowledge of the decisions."""
 
 from collections import deque
 from collections.abc import Callable
@@ -9,7 +9,7 @@ RECENT_AGES = 1_024
 
 
 class Staleness:
-    """Since when an event may be without a decision, and how old the last decisions were when they arrived.
+    """The time since when an event may be without a decision, and the ages of the last decisions on arrival.
 
     Thread-safe. Times are epoch milliseconds; `clock_ms` returns the present one.
     """

@@ -1,4 +1,4 @@
-"""Which counters are made to wait, and until when: what a gateway keeps of the decisions it reads."""
+"""Waits by counter, as a gateway keeps them."""
 
 import heapq
 from collections.abc import Callable, Collection, Iterable
@@ -20,7 +20,7 @@ Order = tuple[int, int]
 
 
 class Wait(msgspec.Struct, frozen=True, gc=False):
-    """What the latest decision on a counter asked for: `wait_ms` from the decision's timestamp; 0 and 0 is no wait."""
+    """The wait that the latest decision on a counter asked for: `wait_ms` from its timestamp; 0 and 0 is no wait."""
 
     until_ms: int
     order: Order
@@ -29,9 +29,13 @@ class Wait(msgspec.Struct, frozen=True, gc=False):
     limit: float | None = None
     rate: float | None = None
 
+    def left_ms(self, now_ms: int) -> int:
+        """The rest of the wait, in milliseconds."""
+        return max(0, self.until_ms - now_ms)
+
 
 class _Kept(msgspec.Struct, frozen=True, gc=False):
-    """A wait, and how long it is kept: a wait that was shortened is kept to its first end.
+    """A wait, and the time until which it is kept: a wait that was shortened is kept to its first end.
 
     Otherwise an earlier decision that arrives late would bring the longer wait back.
     """
@@ -63,11 +67,11 @@ class WaitTable:
         return len(self._kept)
 
     def counters(self) -> Collection[CounterKey]:
-        """The counters whose waits are kept; it changes as they do."""
+        """A view of the counters whose waits are kept."""
         return self._kept.keys()
 
     def longest(self, counters: Iterable[CounterKey]) -> Wait | None:
-        """The wait that ends last of those counters that wait now; None if none does."""
+        """The wait of these counters that ends last; None if no counter waits now."""
         if not self._kept:
             return None  # before the counters are found, which takes longer than all the rest
         longest, until_ms = None, self._clock_ms()
@@ -77,13 +81,8 @@ class WaitTable:
                 longest, until_ms = kept.wait, kept.wait.until_ms
         return longest
 
-    def remaining_ms(self, counters: Iterable[CounterKey]) -> int:
-        """Milliseconds until none of these counters waits any more; 0 if none waits now."""
-        wait = self.longest(counters)
-        return 0 if wait is None else max(0, wait.until_ms - self._clock_ms())
-
-    def take(self, counter: CounterKey, wait: Wait) -> None:
-        """Take over what a decision says of a counter, unless a later decision was taken over before."""
+    def apply(self, counter: CounterKey, wait: Wait) -> None:
+        """Apply the wait that a decision asks for, unless a later decision was applied before."""
         with self._lock:
             now_ms = self._clock_ms()
             known = self._kept.get(counter)
@@ -95,7 +94,7 @@ class WaitTable:
             self._put(counter, wait, max(wait.until_ms, known.until_ms if known else 0), now_ms)
 
     def shorten(self, counter: CounterKey, wait: Wait) -> None:
-        """Let a counter that waits wait as a later decision asks for, but no longer than it does already."""
+        """Shorten the wait of a counter to that of a later decision, which may not make it longer."""
         with self._lock:
             kept = self._kept.get(counter)
             if kept is not None and wait.order >= kept.wait.order:

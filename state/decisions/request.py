@@ -25,7 +25,7 @@ MAX_SHARES = 20
 """Most shares that a heartbeat names."""
 
 MAX_APPLIED_MS = 3_600_000
-"""Longest wait that an event may report, one hour: the default of a gateway's `max_mute_ms`. A longer one counts as
+"""Longest wait that an event may report, one hour: the default of a gateway's `max_wait_ms`. A longer one counts as
 that, because the request that it belongs to was served all the same and has to be charged."""
 
 MAX_INT32 = 2**31 - 1

@@ -27,7 +27,7 @@ MAX_CREDIT_S = 5.0
 """Most that is made up for if they left it unused, in seconds of the limit: the burst of a fresh bucket."""
 
 MAX_PACE_DEBT_S = 3_600.0
-"""Most that a gateway's own bucket may be below zero, in seconds of its share: the default of its `max_mute_ms`."""
+"""Most that a gateway's own bucket may be below zero, in seconds of its share: the default of its `max_wait_ms`."""
 
 GROWTH = 4.0
 """How much more than it uses a gateway that is held back is taken to want."""

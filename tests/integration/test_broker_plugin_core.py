@@ -260,10 +260,10 @@ class PythonShares:
         self.now_ms = step["now_ms"]
         if "decision" in step:
             decided = read_decided(json.dumps(step["decision"]).encode())
-            self.inline.take_decided(decided, enforced_charges(decided), self.now_ms)
+            self.inline.on_decision(decided, enforced_charges(decided), self.now_ms)
             return None
         if "step_back" in step:
-            self.inline.step_back()
+            self.inline.on_clock_set_back()
             return None
         shares = self.inline._shares
         share = shares._touched.get(self.counter) or shares._begin(self.counter, self.now_ms)

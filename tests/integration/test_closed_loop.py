@@ -1,23 +1,25 @@
-"""Requests, decisions and mutes as one loop: gateways, the job and a client that asks for three times its quota."""
+"""Requests, decisions and waits as one loop: gateways, the job and a client that asks for three times its quota."""
 
 import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kafka import KafkaProducer
 
 from scripts.testbed.processes import Child, kill
-from sluice.gateways.client.client import DecisionFields, Gateway
+from sluice.gateways.client.client import Gateway
 from sluice.gateways.client.options import GatewayOptions
 from sluice.state.decisions.request import HEARTBEAT_API
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.shares.alive import HEARTBEAT_MS, MISSED_MS
-from tests.gateway_loop import counter
+from tests.gateway_loop import counter, wait_ms
 from tests.integration.job_process import JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -49,29 +51,28 @@ def job(shared_job: JobProcess) -> JobProcess:
 
 
 def test_a_greedy_client_is_held_to_its_quota_by_every_gateway(job: JobProcess) -> None:
-    """Muted within two micro-batches on all ten gateways, served again after the mute, on average at its quota."""
+    """Throttled within two micro-batches on all ten gateways, served again afterwards, on average at its quota."""
     clock = FastClock()
     with ExitStack() as stack:
         answered: Counter[int] = Counter()
 
-        def note(number: int, decision: DecisionFields) -> None:
+        def note(number: int, decision: dict[str, Any]) -> None:
             """Heartbeats of gateways are decided too."""
             answered[number] += decision["user"] == "greedy"
 
         gateways = [
             stack.enter_context(
-                Gateway(
-                    job.settings.kafka,
-                    gateway_options(job, f"gateway-{number}"),
-                    on_decision=partial(note, number),
-                    clock_ms=clock,
+                WatchedGateway(
+                    partial(note, number), job.settings.kafka, gateway_options(job, f"gateway-{number}"), clock
                 )
             )
             for number in range(10)
         ]
         for gateway in gateways:
             assert gateway.wait_until_ready(60)
-        client = GreedyClient(gateways, clock, answered)
+        producer = stack.enter_context(KafkaProducer(bootstrap_servers=job.settings.kafka["bootstrap.servers"]))
+        send = partial(producer.send, job.settings.topics.requests, key=b"greedy|app")
+        client = GreedyClient(gateways, clock, answered, send)
         deadline_s = time.monotonic() + DEADLINE_S
         while len(client.settled_ms) < 2 or client.settled_ms[-1] - client.settled_ms[0] < TRAFFIC_MS:
             assert time.monotonic() < deadline_s
@@ -81,9 +82,9 @@ def test_a_greedy_client_is_held_to_its_quota_by_every_gateway(job: JobProcess) 
         first_ms, last_ms = client.settled_ms[0], client.settled_ms[-1]
         permits = PERMITS * sum(first_ms <= at_ms < last_ms for at_ms in client.served_ms)
         assert permits / ((last_ms - first_ms) / 1000) == pytest.approx(MUTATIONS_PER_S, rel=0.05)
-        assert client.mutes_seen_by_all > 0
-        assert gateways[0].check("somebody", "app") == 0
-    assert_muted_within_two_batches(job)
+        assert client.waits_seen_by_all > 0
+        assert wait_ms(gateways[0], "somebody", "app") == 0
+    assert_decided_within_two_batches(job)
 
 
 def test_a_gateway_process_that_is_killed_leaves_its_share_to_the_others_and_the_books_balance(
@@ -92,7 +93,7 @@ def test_a_gateway_process_that_is_killed_leaves_its_share_to_the_others_and_the
     """By the time of the heartbeats: a busy machine makes neither of them come in time."""
     beats_ms: dict[str, int] = {}
 
-    def note(decision: DecisionFields) -> None:
+    def note(decision: dict[str, Any]) -> None:
         if decision["api"] == HEARTBEAT_API:
             beats_ms[decision["instance"]] = decision["timestamp_ms"]
 
@@ -102,7 +103,7 @@ def test_a_gateway_process_that_is_killed_leaves_its_share_to_the_others_and_the
         time.sleep(0.05)  # the pace of the client, not the passing of time
         return any(share.quota == PRODUCE and share.share > 0.9 * BYTES_PER_S for share in gateway.shares())
 
-    with Gateway(job.settings.kafka, gateway_options(job, "survivor"), on_decision=note) as gateway:
+    with WatchedGateway(note, job.settings.kafka, gateway_options(job, "survivor")) as gateway:
         assert gateway.wait_until_ready(60)
         wait_until(lambda: gateway.stats().limits_version is not None, DEADLINE_S)
         command = [
@@ -148,54 +149,73 @@ def gateway_options(job: JobProcess, name: str) -> GatewayOptions:
     )
 
 
-class GreedyClient:
-    """Sends at three times its quota whenever it isn't muted, through each gateway in turn.
+class WatchedGateway(Gateway):
+    """A gateway that hands every decision it has read to a callback too."""
 
-    `settled_ms` are the ends of those mutes at which every request had its decision. The bucket has 0 tokens then, so
-    between two of them a correctly throttled client gets exactly the tokens that were refilled.
+    def __init__(self, note: Callable[[dict[str, Any]], None], *arguments: Any) -> None:
+        self._note = note
+        super().__init__(*arguments)
+
+    def _on_decision(self, key: bytes | None, value: bytes | None) -> None:
+        super()._on_decision(key, value)
+        self._note(json.loads(value or b""))
+
+
+class GreedyClient:
+    """Sends at three times its quota whenever it isn't throttled, through a gateway that charges nothing inline.
+
+    So the waits of decisions alone throttle it. `settled_ms` are the ends of those waits at which every request had its
+    decision. The bucket has 0 tokens then, so between two of them a correctly throttled client gets exactly the tokens
+    that were refilled.
     """
 
-    def __init__(self, gateways: list[Gateway], clock: Callable[[], int], answered: Mapping[int, int]) -> None:
+    def __init__(
+        self,
+        gateways: Sequence[Gateway],
+        clock: Callable[[], int],
+        answered: Mapping[int, int],
+        send: Callable[[bytes], object],
+    ) -> None:
         """`answered` are the client's decisions that each gateway has read, by its number."""
         self._gateways = gateways
+        self._send = send
         self._answered = answered
         self._clock = clock
         self._next_request_ms = clock()
-        self._muted_until_ms = 0
+        self._throttled_until_ms = 0
         self.served_ms: list[int] = []
         self.settled_ms: list[int] = []
-        self.mutes_seen_by_all = 0
+        self.waits_seen_by_all = 0
 
     def step(self) -> None:
-        """Check the mute, and send if there is none."""
-        remaining_ms = self._gateways[0].check("greedy", "app")
+        """Send if the client isn't throttled."""
+        remaining_ms = wait_ms(self._gateways[0], "greedy", "app")
         now_ms = self._clock()
         if remaining_ms:
-            if not self._muted_until_ms:
-                self._assert_muted_by_all()
-            self._muted_until_ms = now_ms + remaining_ms
+            if not self._throttled_until_ms:
+                self._assert_throttled_by_all()
+            self._throttled_until_ms = now_ms + remaining_ms
             return
-        if self._muted_until_ms:
+        if self._throttled_until_ms:
             if self._answered[0] == len(self.served_ms):
-                self.settled_ms.append(self._muted_until_ms)
-            self._muted_until_ms = 0
+                self.settled_ms.append(self._throttled_until_ms)
+            self._throttled_until_ms = 0
         if now_ms >= self._next_request_ms:
-            permits = PERMITS if self.served_ms else BURST
-            self._gateways[len(self.served_ms) % len(self._gateways)].publish(request(now_ms, permits))
+            self._send(request(now_ms, PERMITS if self.served_ms else BURST))
             self.served_ms.append(now_ms)
             self._next_request_ms = now_ms + int(1000 * PERMITS / (3 * MUTATIONS_PER_S))
 
-    def _assert_muted_by_all(self) -> None:
-        """Gateways that have read as many decisions as the first one mute as it does; the mute may end meanwhile."""
+    def _assert_throttled_by_all(self) -> None:
+        """Gateways that have read as many decisions as the first throttle as it does; the wait may end meanwhile."""
         first, *others = self._gateways
         decisions = self._answered[0]
         wait_until(lambda: all(self._answered[number] >= decisions for number in range(len(self._gateways))), 60)
-        muted = [gateway.check("greedy", "app") > 0 for gateway in others]
-        assert all(muted) or not first.check("greedy", "app") or self._answered[0] > decisions
-        self.mutes_seen_by_all += all(muted)
+        throttled = [wait_ms(gateway, "greedy", "app") > 0 for gateway in others]
+        assert all(throttled) or not wait_ms(first, "greedy", "app") or self._answered[0] > decisions
+        self.waits_seen_by_all += all(throttled)
 
 
-def assert_muted_within_two_batches(job: JobProcess) -> None:
+def assert_decided_within_two_batches(job: JobProcess) -> None:
     """Decisions of one micro-batch share `decided_at_ms`: an event is decided in the batch after the one under way."""
     records = job.topic(job.settings.topics.requests)
     job.answered(len(records))
@@ -207,9 +227,9 @@ def assert_muted_within_two_batches(job: JobProcess) -> None:
         assert len(batches_begun_since) <= 2
 
 
-def request(now_ms: int, permits: int) -> dict[str, object]:
-    """An old client's CreateTopics: always admitted, throttled by muting (KIP-599, "Handling of old Clients")."""
-    return {
+def request(now_ms: int, permits: int) -> bytes:
+    """An old client's CreateTopics: always admitted, then throttled (KIP-599, "Handling of old Clients")."""
+    event = {
         "api": "CreateTopics",
         "api_version": 5,
         "user": "greedy",
@@ -217,3 +237,4 @@ def request(now_ms: int, permits: int) -> dict[str, object]:
         "timestamp_ms": now_ms,
         "mutations": [{"topic": "t", "partitions": permits}],
     }
+    return json.dumps(event).encode()

@@ -5,7 +5,6 @@ import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
@@ -22,6 +21,7 @@ from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from tests.deciding_side import deciding_side, eventually, options, own_settings, read_events, read_records
+from tests.gateway_loop import wait_ms
 
 pytestmark = pytest.mark.kafka
 
@@ -67,15 +67,14 @@ def test_a_decision_mutes_its_client_until_the_time_it_names(kafka_broker: str) 
         write(settings, decision("alice", until_ms), decision("bob", None))
         eventually(lambda: gateway.stats().decisions == 2)
 
-        assert gateway.check("alice", "app") == 5_000
-        assert gateway.check("bob", "app") == 0
-        wait = gateway.find_wait("alice", "app")
-        assert wait is not None
+        assert wait_ms(gateway, "alice", "app") == 5_000
+        assert wait_ms(gateway, "bob", "app") == 0
+        wait = gateway.throttle_of("alice", "app")
         assert (wait.quota, wait.limit) == ("producer_byte_rate", 1024.0)
 
         clock[0] = until_ms
-        assert gateway.check("alice", "app") == 0
-        eventually(lambda: gateway.stats().muted == 0)
+        assert wait_ms(gateway, "alice", "app") == 0
+        eventually(lambda: gateway.stats().decided_waits == 0)
 
 
 def test_what_is_no_decision_is_passed_over(kafka_broker: str) -> None:
@@ -85,8 +84,8 @@ def test_what_is_no_decision_is_passed_over(kafka_broker: str) -> None:
         odd_charges = json.loads(decision("mallory", now_ms() + 60_000)) | {"charges": "none"}
         write(settings, *rubbish, json.dumps(odd_charges).encode(), decision("alice", now_ms() + 60_000))
 
-        eventually(lambda: gateway.check("alice", "app") > 0)
-        assert gateway.check("mallory", "app") == 0
+        eventually(lambda: wait_ms(gateway, "alice", "app") > 0)
+        assert wait_ms(gateway, "mallory", "app") == 0
         assert gateway.stats().unreadable_records == len(rubbish) + 1
 
 
@@ -99,7 +98,7 @@ def test_a_record_that_no_decoder_can_follow_ends_no_reader(kafka_broker: str) -
         write(settings, deep, decision("alice", now + 60_000))
         with Gateway(settings.kafka, options(settings)) as later:
             for gateway in (running, later):
-                eventually(lambda gateway=gateway: gateway.check("alice", "app") > 0)  # type: ignore[misc]
+                eventually(lambda gateway=gateway: wait_ms(gateway, "alice", "app") > 0)  # type: ignore[misc]
                 assert (gateway.stats().unreadable_records, gateway.stats().reader_restarts) == (1, 0)
 
 
@@ -133,11 +132,11 @@ def test_a_gateway_follows_the_limits_in_force_also_when_their_topic_is_made_aga
     in_force: list[tuple[int, tuple[QuotaEntry, ...]]] = [(1, (bytes_limit("alice"),))]
     publisher = limits_publisher(settings.topics, settings.kafka, lambda: in_force[0])
     with Gateway(settings.kafka, options(settings, before_limits="hold")) as gateway:
-        assert gateway.check("bob", "app") == 1_000
+        assert wait_ms(gateway, "bob", "app") == 1_000
         publisher.start()
         try:
             eventually(lambda: gateway.stats().limits_version == 1)
-            assert gateway.check("bob", "app") == 0
+            assert wait_ms(gateway, "bob", "app") == 0
             write(settings, decision("alice", now + 60_000))
             write_to(settings, settings.topics.limits, (b"key", b"garbage"))
             eventually(lambda: gateway.stats().unreadable_records == 1)
@@ -148,7 +147,7 @@ def test_a_gateway_follows_the_limits_in_force_also_when_their_topic_is_made_aga
                 admin.delete_topics([settings.topics.limits])
             in_force[0] = (3, (bytes_limit("carol"),))
             eventually(lambda: gateway.stats().limits_version == 3, seconds=60)
-            assert gateway.check("alice", "app") == 0  # the limit is gone, and its wait with it
+            assert wait_ms(gateway, "alice", "app") == 0  # the limit is gone, and its wait with it
         finally:
             publisher.stop()
 
@@ -168,26 +167,12 @@ def test_a_new_gateway_knows_ten_thousand_kept_waits_within_seconds(kafka_broker
 
     start_s = time.monotonic()
     with Gateway(settings.kafka, options(settings, before_current="hold"), clock_ms=lambda: now) as gateway:
-        assert gateway.check("nobody", "app") == 1_000
+        assert wait_ms(gateway, "nobody", "app") == 1_000
         assert gateway.wait_until_ready(30)
         assert time.monotonic() - start_s < 10
-        assert gateway.check("nobody", "app") == 0
-        assert gateway.check("user-0", "app") == 0
-        assert [gateway.check(f"user-{number}", "any") for number in (1, 9_999)] == [600_001, 609_999]
-
-
-def test_a_failing_callback_stops_nothing(kafka_broker: str) -> None:
-    settings = own_settings(kafka_broker)
-    seen: list[str] = []
-
-    def on_decision(fields: dict[str, Any]) -> None:
-        seen.append(fields["user"])
-        raise RuntimeError("the caller's mistake")
-
-    with Gateway(settings.kafka, options(settings), on_decision) as gateway:
-        write(settings, decision("alice", None), decision("bob", now_ms() + 60_000))
-
-        eventually(lambda: gateway.check("bob", "app") > 0 and seen == ["alice", "bob"])
+        assert wait_ms(gateway, "nobody", "app") == 0
+        assert wait_ms(gateway, "user-0", "app") == 0
+        assert [wait_ms(gateway, f"user-{number}", "any") for number in (1, 9_999)] == [600_001, 609_999]
 
 
 def test_a_new_gateway_starts_from_the_recent_past_of_the_topic(kafka_broker: str) -> None:
@@ -197,8 +182,8 @@ def test_a_new_gateway_starts_from_the_recent_past_of_the_topic(kafka_broker: st
 
     with Gateway(settings.kafka, options(settings, lookback_s=60)) as gateway:
         assert gateway.wait_until_ready(30)
-        assert gateway.check("lately", "app") > 0
-        assert gateway.check("long ago", "app") == 0
+        assert wait_ms(gateway, "lately", "app") > 0
+        assert wait_ms(gateway, "long ago", "app") == 0
 
 
 def test_ten_gateways_agree_on_who_is_muted(kafka_broker: str) -> None:
@@ -215,14 +200,14 @@ def test_ten_gateways_agree_on_who_is_muted(kafka_broker: str) -> None:
 
         expected = [until_ms - now for until_ms in mutes.values()]
         for gateway in gateways:
-            assert [gateway.check(user, "app") for user in users] == expected
+            assert [wait_ms(gateway, user, "app") for user in users] == expected
 
 
 def test_a_published_event_has_id_time_and_gateway_filled_in(kafka_broker: str) -> None:
     settings = own_settings(kafka_broker)
     with Gateway(settings.kafka, options(settings, name="front"), clock_ms=lambda: 1_760_000_000_000) as gateway:
-        first = gateway.publish({"api": "Produce", "user": "alice"})
-        gateway.publish(Request("Fetch", request_id="mine", timestamp_ms=5, gateway="other"))
+        first = gateway.admit({"api": "Produce", "user": "alice"}).request_id
+        gateway.admit(Request("Fetch", request_id="mine", timestamp_ms=5, gateway="other"))
 
     one, other = sorted(read_events(settings), key=lambda event: event["api"], reverse=True)
     assert (one["request_id"], one["timestamp_ms"], one["gateway"]) == (first, 1_760_000_000_000, "front")
@@ -233,44 +218,37 @@ def test_an_awaited_decision_comes_to_the_one_who_waits(kafka_broker: str) -> No
     settings = own_settings(kafka_broker)
     with deciding_side(settings, QUOTAS), Gateway(settings.kafka, options(settings)) as gateway:
         topics = [{"topic": name, "partitions": 8} for name in ("a", "b", "c")]
-        decided = gateway.decide({"api": "CreateTopics", "user": "alice", "mutations": topics}, timeout_s=30)
+        answer = gateway.admit_mutations({"api": "CreateTopics", "user": "alice", "mutations": topics})
 
-        assert decided is not None
-        assert [result["error_code"] for result in decided["topic_results"]] == [0, 0, 89]
-        assert 0 < gateway.check("alice", None) <= decided["throttle_time_ms"] == 5_000
-
-
-def test_nobody_waits_longer_than_asked(kafka_broker: str) -> None:
-    settings = own_settings(kafka_broker)
-    with Gateway(settings.kafka, options(settings)) as gateway:
-        assert gateway.decide({"api": "CreateTopics"}, timeout_s=0.01) is None
-        assert gateway.wait_for("never published", timeout_s=60) is None
+        assert answer.refused == (False, False, True)
+        assert 0 < wait_ms(gateway, "alice", None) <= answer.throttle_ms == 5_000
+        assert answer.share is None  # the decision's answer, not that of the gateway's share
 
 
 def test_a_broker_that_dies_and_returns_loses_no_event_and_holds_up_no_request(tmp_path: Path) -> None:
     with Broker(tmp_path / "broker") as broker:
         settings = own_settings(broker.bootstrap_servers)
         with Gateway(settings.kafka, options(settings, close_timeout_s=60)) as gateway:
-            published = [gateway.publish({"api": "Produce", "user": f"user-{n % 20}"}) for n in range(500)]
+            published = [gateway.admit({"api": "Produce", "user": f"user-{n % 20}"}).request_id for n in range(500)]
             eventually(lambda: gateway.stats().unsent == 0)
             write(settings, decision("before", now_ms() + 600_000))
-            eventually(lambda: gateway.check("before", "app") > 0)
+            eventually(lambda: wait_ms(gateway, "before", "app") > 0)
 
             broker.kill()
             longest_s = 0.0
             for number in range(5_000):
                 start_s = time.perf_counter()
-                assert gateway.check("before", "app") > 0
-                assert gateway.check("nobody", "app") == 0
-                published.append(gateway.publish({"api": "Produce", "user": f"user-{number % 20}"}))
+                assert wait_ms(gateway, "before", "app") > 0
+                assert wait_ms(gateway, "nobody", "app") == 0
+                published.append(gateway.admit({"api": "Produce", "user": f"user-{number % 20}"}).request_id)
                 longest_s = max(longest_s, time.perf_counter() - start_s)
             assert longest_s < 1.0  # a thread that waited for Kafka would take as long as the outage
             assert gateway.stats().unsent > 0
             broker.start()
             eventually(lambda: gateway.stats().unsent == 0, seconds=60)
             write(settings, decision("after", now_ms() + 600_000))
-            eventually(lambda: gateway.check("after", "app") > 0)
-            assert gateway.check("before", "app") > 0
+            eventually(lambda: wait_ms(gateway, "after", "app") > 0)
+            assert wait_ms(gateway, "before", "app") > 0
 
         assert {event["request_id"] for event in read_events(settings)} == set(published)
         assert gateway.stats().failed == 0
@@ -281,24 +259,24 @@ def test_a_gateway_may_start_before_its_broker_and_its_topics(tmp_path: Path) ->
         settings = with_bootstrap_servers(load_settings(), broker.bootstrap_servers)
         broker.stop()
         with Gateway(settings.kafka, options(settings)) as gateway:
-            gateway.publish({"api": "Produce"})
-            assert gateway.check("alice", "app") == 0
+            gateway.admit({"api": "Produce"})
+            assert wait_ms(gateway, "alice", "app") == 0
             broker.start()
             ensure_topics(settings.topics, settings.kafka)
             eventually(lambda: gateway.stats().unsent == 0, seconds=60)
             write(settings, decision("alice", now_ms() + 60_000))
-            eventually(lambda: gateway.check("alice", "app") > 0, seconds=60)
+            eventually(lambda: wait_ms(gateway, "alice", "app") > 0, seconds=60)
 
 
 def test_fail_closed_refuses_everybody_while_nothing_is_decided(kafka_broker: str) -> None:
     settings = own_settings(kafka_broker)
     closed = options(settings, policy=StalePolicy.FAIL_CLOSED, stale_after_s=1.5)
     with Gateway(settings.kafka, closed) as gateway:
-        assert gateway.check("alice", "app") == 0
-        eventually(lambda: gateway.check("alice", "app") >= 1_000)
+        assert wait_ms(gateway, "alice", "app") == 0
+        eventually(lambda: wait_ms(gateway, "alice", "app") >= 1_000)
         assert gateway.refuses_all()
         with deciding_side(settings, QUOTAS):
-            eventually(lambda: gateway.check("alice", "app") == 0)  # by the heartbeats, for nobody may publish
+            eventually(lambda: wait_ms(gateway, "alice", "app") == 0)  # by the heartbeats, for nobody may publish
 
     assert {record["api"] for record in read_records(settings)} == {HEARTBEAT_API}
 
@@ -306,18 +284,18 @@ def test_fail_closed_refuses_everybody_while_nothing_is_decided(kafka_broker: st
 def test_fail_open_lets_everybody_go_on_while_nothing_is_decided(kafka_broker: str) -> None:
     settings, clock = own_settings(kafka_broker), [now_ms()]
     with Gateway(settings.kafka, options(settings, policy="fail_open"), clock_ms=lambda: clock[0]) as gateway:
-        gateway.publish({"api": "Produce"})
+        gateway.admit({"api": "Produce"})
         clock[0] += 3_600_000
 
         assert gateway.is_stale()
         assert gateway.stats().stale_s == 3_600
-        assert gateway.check("alice", "app") == 0
+        assert wait_ms(gateway, "alice", "app") == 0
 
 
 def test_a_closed_gateway_leaves_no_thread_behind(kafka_broker: str) -> None:
     settings, before = own_settings(kafka_broker), set(threading.enumerate())
     gateway = Gateway(settings.kafka, options(settings))
-    published = gateway.publish({"api": "Produce"})
+    published = gateway.admit({"api": "Produce"}).request_id
     gateway.wait_until_ready(30)
 
     gateway.close()
@@ -334,8 +312,8 @@ def test_many_threads_publish_and_check_at_once(kafka_broker: str) -> None:
 
         def work(thread: int) -> None:
             for number in range(300):
-                gateway.publish(Request("Produce", request_id=f"{thread}-{number}", user=f"user-{thread}"))
-                gateway.check("alice", "app")
+                gateway.admit(Request("Produce", request_id=f"{thread}-{number}", user=f"user-{thread}"))
+                wait_ms(gateway, "alice", "app")
 
         threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
         for thread in threads:

@@ -1,4 +1,4 @@
-"""The gateway client where no broker answers: what it imports, refuses, keeps and drops."""
+"""The gateway client where no broker answers: its imports, refusals, waits and buffer."""
 
 import json
 import logging
@@ -39,24 +39,15 @@ from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
-from tests.gateway_loop import give
-
-NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
-"""An address where no broker answers."""
+from tests.gateway_loop import NOBODY, NOW_MS, Clock, give, no_connections, set_limits, wait_ms
 
 DOCS = Path(__file__).parents[2] / "docs"
 
-NOW_MS = 1_760_000_000_000
 
-
-class Clock:
-    """A time in epoch milliseconds that a test moves."""
-
-    def __init__(self) -> None:
-        self.ms = NOW_MS
-
-    def __call__(self) -> int:
-        return self.ms
+@pytest.fixture(scope="module", autouse=True)
+def offline() -> Iterator[None]:
+    with no_connections():
+        yield
 
 
 @pytest.fixture
@@ -109,14 +100,6 @@ def decide(gateway: Gateway, *charges: dict[str, Any], **changes: Any) -> None:
     gateway._on_decision(None, decision(*charges, **changes))
 
 
-def set_limits(gateway: Gateway, version: int, *entries: QuotaEntry) -> None:
-    """Makes these quotas the version in force, as records of the limits topic would."""
-    gateway._in_force.read_limits_again()
-    for entry in entries:
-        gateway._in_force.take_limit(limit_key(entry), limit_value(entry, version))
-    gateway._in_force.take_limit(VERSION_KEY, version_end(version, len(entries)))
-
-
 def bytes_limit(value: float = 1024.0, **entity: str) -> QuotaEntry:
     return QuotaEntry(QuotaEntity(**entity), QuotaKind.PRODUCER_BYTE_RATE, value)
 
@@ -129,36 +112,35 @@ def read_everything(gateway: Gateway) -> None:
 
 
 def test_a_client_is_allowed_until_a_decision_mutes_it(gateway: Gateway) -> None:
-    assert gateway.check("alice", "app") == 0
+    assert wait_ms(gateway, "alice", "app") == 0
 
     decide(gateway, charge(700))
 
-    assert gateway.check("alice", "app") == 700
-    assert gateway.check("alice", "other") == 0
+    assert wait_ms(gateway, "alice", "app") == 700
+    assert wait_ms(gateway, "alice", "other") == 0
 
 
 @pytest.mark.parametrize("knows_limits", [True, False])
 def test_a_quota_on_a_user_is_no_way_around_with_new_client_ids(gateway: Gateway, knows_limits: bool) -> None:
     if knows_limits:
-        set_limits(gateway, 1, bytes_limit(user="alice"))
+        set_limits(gateway, 1, [bytes_limit(user="alice")])
 
     decide(gateway, charge(700, entity={"user": "alice"}))
 
-    assert {gateway.check("alice", f"app-{number}") for number in range(50)} == {700}
-    assert gateway.check("alice", "app", "Produce", [("orders", 0)]) == 700
-    assert gateway.check("alice", "app", "Fetch") == 0
-    assert gateway.check("bob", "app-1") == 0
-    found = gateway.find_wait("alice", "app-7", "Produce")
-    assert found is not None
+    assert {wait_ms(gateway, "alice", f"app-{number}") for number in range(50)} == {700}
+    assert wait_ms(gateway, "alice", "app", "Produce", [("orders", 0)]) == 700
+    assert wait_ms(gateway, "alice", "app", "Fetch") == 0
+    assert wait_ms(gateway, "bob", "app-1") == 0
+    found = gateway.throttle_of("alice", "app-7", "Produce")
     assert (found.quota, found.limit) == ("producer_byte_rate", 1024.0)
 
 
 def test_a_partition_that_has_to_wait_holds_those_who_write_to_it(gateway: Gateway) -> None:
     decide(gateway, charge(700, "producer.byte.rate", entity={"topic": "orders", "partition": 3}))
 
-    assert gateway.check("bob", "app", "Produce", [("orders", 2), ("orders", 3)]) == 700
-    assert gateway.check("bob", "app", "Produce", [("orders", 2)]) == 0
-    assert gateway.check("bob", "app", topic_partitions=[("orders", 3)]) == 700
+    assert wait_ms(gateway, "bob", "app", "Produce", [("orders", 2), ("orders", 3)]) == 700
+    assert wait_ms(gateway, "bob", "app", "Produce", [("orders", 2)]) == 0
+    assert wait_ms(gateway, "bob", "app", None, [("orders", 3)]) == 700
 
 
 def test_each_counter_waits_for_what_it_asked(gateway: Gateway) -> None:
@@ -166,31 +148,31 @@ def test_each_counter_waits_for_what_it_asked(gateway: Gateway) -> None:
     byte_wait, time_wait = charge(600), charge(300, "request_percentage")
     decide(gateway, byte_wait, time_wait, mute_until_ms=NOW_MS + 900)
 
-    assert gateway.check("alice", "app", "Produce") == 900
-    assert gateway.check("alice", "app", "Metadata") == 300
+    assert wait_ms(gateway, "alice", "app", "Produce") == 900
+    assert wait_ms(gateway, "alice", "app", "Metadata") == 300
 
 
 def test_time_in_purgatory_is_no_longer_waited(gateway: Gateway) -> None:
     decide(gateway, charge(600, "controller_mutation_rate"), mute_until_ms=NOW_MS + 100)
-    assert gateway.check("alice", "app", "CreateTopics") == 100
+    assert wait_ms(gateway, "alice", "app", "CreateTopics") == 100
 
     decide(gateway, charge(600, "controller_mutation_rate"), mute_until_ms=None, decided_by=None, offset=1)
-    assert gateway.check("alice", "app", "CreateTopics") == 0
+    assert wait_ms(gateway, "alice", "app", "CreateTopics") == 0
 
 
 def test_a_shadow_quota_makes_nobody_wait(gateway: Gateway) -> None:
     decide(gateway, charge(0), charge(60_000, mode="shadow"))
 
-    assert gateway.check("alice", "app") == 0
+    assert wait_ms(gateway, "alice", "app") == 0
 
 
 def test_a_later_decision_ends_a_wait_and_an_earlier_one_that_comes_late_does_not(gateway: Gateway) -> None:
     decide(gateway, charge(60_000), offset=5)
     decide(gateway, charge(0), offset=4)
-    assert gateway.check("alice", "app") == 60_000
+    assert wait_ms(gateway, "alice", "app") == 60_000
 
     decide(gateway, charge(0), offset=6)
-    assert gateway.check("alice", "app") == 0
+    assert wait_ms(gateway, "alice", "app") == 0
 
 
 def test_a_wait_until_the_year_9999_counts_as_the_longest_allowed(
@@ -200,17 +182,17 @@ def test_a_wait_until_the_year_9999_counts_as_the_longest_allowed(
         decide(gateway, charge(1), mute_until_ms=253_402_300_799_999, offset=offset)
         gateway._on_idle()
 
-    assert gateway.check("alice", "app") == 3_600_000
-    assert gateway.stats().capped == 2
-    assert sum("max_mute_ms (3600000 ms)" in record.getMessage() for record in caplog.records) == 1
+    assert wait_ms(gateway, "alice", "app") == 3_600_000
+    assert gateway.stats().capped_waits == 2
+    assert sum("max_wait_ms (3600000 ms)" in record.getMessage() for record in caplog.records) == 1
     decide(gateway, charge(0), offset=2)
-    assert gateway.check("alice", "app") == 0
+    assert wait_ms(gateway, "alice", "app") == 0
 
 
 def test_an_event_from_the_future_hides_no_stale_decisions(clock: Clock) -> None:
     options = GatewayOptions(policy=StalePolicy.FAIL_CLOSED, stale_after_s=1.0, close_timeout_s=0.0)
     with Gateway(NOBODY, options, clock_ms=clock) as gateway:
-        gateway.publish({"api": "Metadata", "timestamp_ms": clock.ms + 7_200_000})
+        gateway.admit({"api": "Metadata", "timestamp_ms": clock.ms + 7_200_000})
         clock.ms += 3_000
 
         assert gateway.is_stale()
@@ -227,8 +209,8 @@ def test_a_record_has_no_time_from_the_future(gateway: Gateway, clock: Clock, mo
 
     monkeypatch.setattr(gateway._sender, "send", send)
 
-    gateway.publish({"api": "Metadata", "timestamp_ms": clock.ms + 7_200_000})
-    gateway.publish({"api": "Metadata", "timestamp_ms": clock.ms - 5})
+    gateway.admit({"api": "Metadata", "timestamp_ms": clock.ms + 7_200_000})
+    gateway.admit({"api": "Metadata", "timestamp_ms": clock.ms - 5})
 
     assert [record.timestamp_ms for record in sent] == [clock.ms, clock.ms - 5]
 
@@ -238,7 +220,7 @@ def test_a_decision_from_the_future_is_outranked_by_the_next_one(gateway: Gatewa
     clock.ms += 10
     decide(gateway, charge(0), at_ms=NOW_MS + 5, offset=1)
 
-    assert gateway.check("alice", "app") == 0
+    assert wait_ms(gateway, "alice", "app") == 0
 
 
 @pytest.mark.parametrize(
@@ -259,30 +241,30 @@ def test_a_record_that_is_no_decision_changes_nothing(gateway: Gateway, record: 
 
     assert gateway.stats().unreadable_records == 1
     assert gateway.stats().decisions == 0
-    assert gateway.check("alice", "app") == 0
+    assert wait_ms(gateway, "alice", "app") == 0
 
 
 def test_a_raised_or_removed_limit_shortens_or_ends_waits_at_once(gateway: Gateway) -> None:
     mine = {"user": "alice", "client_id": "app"}
-    set_limits(gateway, 1, bytes_limit(2000.0, **mine))
+    set_limits(gateway, 1, [bytes_limit(2000.0, **mine)])
     decide(gateway, charge(3_750, limit=2000.0, rate=2750.0))
 
-    set_limits(gateway, 2, bytes_limit(2500.0, **mine))
-    assert gateway.check("alice", "app") == 1_000
+    set_limits(gateway, 2, [bytes_limit(2500.0, **mine)])
+    assert wait_ms(gateway, "alice", "app") == 1_000
 
-    set_limits(gateway, 3)
-    assert gateway.check("alice", "app") == 0
+    set_limits(gateway, 3, [])
+    assert wait_ms(gateway, "alice", "app") == 0
 
 
 def test_a_wait_for_tokens_follows_the_limit_alone(gateway: Gateway) -> None:
     """The rate that the decision reports beside the tokens has no part in the wait."""
     kind = QuotaKind.CONTROLLER_MUTATION_RATE
     mine = QuotaEntity(user="alice", client_id="app")
-    set_limits(gateway, 1, QuotaEntry(mine, kind, 5.0))
+    set_limits(gateway, 1, [QuotaEntry(mine, kind, 5.0)])
     decide(gateway, charge(12_000, kind, limit=5.0, rate=0.5, tokens=-60.0))
 
-    set_limits(gateway, 2, QuotaEntry(mine, kind, 10.0))
-    assert gateway.check("alice", "app", "CreateTopics") == 6_000
+    set_limits(gateway, 2, [QuotaEntry(mine, kind, 10.0)])
+    assert wait_ms(gateway, "alice", "app", "CreateTopics") == 6_000
 
 
 def test_a_forged_wait_keeps_no_other_from_being_relaxed(gateway: Gateway) -> None:
@@ -292,34 +274,34 @@ def test_a_forged_wait_keeps_no_other_from_being_relaxed(gateway: Gateway) -> No
         give(gateway._decision_reader, FetchedRecord(0, None, text.encode()))
     decide(gateway, charge(3_750))
 
-    set_limits(gateway, 2)
-    assert gateway.check("alice", "app") == 0
+    set_limits(gateway, 2, [])
+    assert wait_ms(gateway, "alice", "app") == 0
     assert gateway.stats().limits_version == 2
 
 
 def test_a_decision_under_older_limits_that_comes_late_brings_the_wait_not_back(gateway: Gateway) -> None:
     mine = {"user": "alice", "client_id": "app"}
-    set_limits(gateway, 2, bytes_limit(2500.0, **mine))
+    set_limits(gateway, 2, [bytes_limit(2500.0, **mine)])
 
     decide(gateway, charge(3_750, limit=2000.0, rate=2750.0), quota_version=1)
-    assert gateway.check("alice", "app") == 1_000
+    assert wait_ms(gateway, "alice", "app") == 1_000
     decide(gateway, charge(3_750, limit=2500.0, rate=2750.0), quota_version=2, offset=1)
-    assert gateway.check("alice", "app") == 3_750
+    assert wait_ms(gateway, "alice", "app") == 3_750
 
 
 def test_limits_stay_in_force_while_the_topic_is_read_again(gateway: Gateway) -> None:
-    set_limits(gateway, 4, bytes_limit(user="alice"))
+    set_limits(gateway, 4, [bytes_limit(user="alice")])
 
-    gateway._in_force.read_limits_again()
+    gateway._in_force.restart_limits()
     assert gateway.stats().limits_version == 4
-    gateway._in_force.take_limit(VERSION_KEY, version_end(5, 1))  # one limit is still to come
+    gateway._in_force.on_limit(VERSION_KEY, version_end(5, 1))  # one limit is still to come
     assert gateway.stats().limits_version == 4
-    set_limits(gateway, 5, bytes_limit(user="bob"))
+    set_limits(gateway, 5, [bytes_limit(user="bob")])
     assert gateway.stats().limits_version == 5
 
 
 def test_garbage_among_the_limits_is_counted_and_ignored(gateway: Gateway) -> None:
-    set_limits(gateway, 1, bytes_limit(user="alice"))
+    set_limits(gateway, 1, [bytes_limit(user="alice")])
     entry = bytes_limit(user="bob")
     for offset, value in enumerate((b"garbage", b"[" * 5_000, limit_value(entry, 2).replace(b"1024.0", b"0"))):
         give(gateway._limits_reader, FetchedRecord(offset, limit_key(entry), value))
@@ -330,11 +312,11 @@ def test_garbage_among_the_limits_is_counted_and_ignored(gateway: Gateway) -> No
 
 def test_requests_before_the_limits_are_known_are_let_through_and_counted(gateway: Gateway) -> None:
     read_everything(gateway)
-    assert [gateway.check("alice", "app") for _ in range(3)] == [0, 0, 0]
+    assert [gateway.admit(Request("Produce")).throttle_ms for _ in range(3)] == [0, 0, 0]
     assert gateway.stats().allowed_before_limits == 3
 
-    set_limits(gateway, 1)
-    gateway.check("alice", "app")
+    set_limits(gateway, 1, [])
+    gateway.admit(Request("Produce"))
     assert gateway.stats().allowed_before_limits == 3
     assert gateway.stats().allowed_before_current == 0
 
@@ -342,37 +324,36 @@ def test_requests_before_the_limits_are_known_are_let_through_and_counted(gatewa
 def test_requests_may_be_held_until_the_limits_are_known(clock: Clock) -> None:
     options = GatewayOptions(before_limits=BeforeKnown.HOLD, close_timeout_s=0)
     with Gateway(NOBODY, options, clock_ms=clock) as gateway:
-        assert gateway.check("alice", "app") == 1_000
+        assert wait_ms(gateway, "alice", "app") == 1_000
         assert gateway.refuses_all()
-        set_limits(gateway, 1)
-        assert gateway.check("alice", "app") == 0
+        set_limits(gateway, 1, [])
+        assert wait_ms(gateway, "alice", "app") == 0
         assert not gateway.refuses_all()
 
 
 def test_requests_may_be_held_until_all_earlier_waits_are_known(clock: Clock) -> None:
     options = GatewayOptions(before_current="hold", close_timeout_s=0)  # type: ignore[arg-type]
     with Gateway(NOBODY, options, clock_ms=clock) as gateway:
-        set_limits(gateway, 1)
-        assert gateway.check("alice", "app") == 1_000
+        set_limits(gateway, 1, [])
+        assert wait_ms(gateway, "alice", "app") == 1_000
         read_everything(gateway)
-        assert gateway.check("alice", "app") == 0
+        assert wait_ms(gateway, "alice", "app") == 0
         assert gateway.stats().is_current
         assert gateway.wait_until_ready(0)
 
 
 def kept_wait(gateway: Gateway, wait: WaitRecord | None) -> None:
-    gateway._in_force.take_kept(
+    gateway._in_force.on_kept_wait(
         wait_key(("producer_byte_rate", Tags("alice", "app"))), None if wait is None else wait_value(wait)
     )
 
 
 def test_a_new_gateway_knows_the_waits_that_are_kept(gateway: Gateway) -> None:
     kept_wait(gateway, WaitRecord(NOW_MS + 7_000, 60_000, 1024.0, 2048.0, NOW_MS - 53_000, 7))
-    assert gateway.check("alice", "app") == 7_000
-    assert gateway.stats().allowed_before_current == 0
+    assert wait_ms(gateway, "alice", "app") == 7_000
 
     kept_wait(gateway, None)
-    assert gateway.check("alice", "app") == 0
+    assert wait_ms(gateway, "alice", "app") == 0
 
 
 def test_a_kept_wait_that_ended_ends_no_later_one(gateway: Gateway) -> None:
@@ -380,7 +361,7 @@ def test_a_kept_wait_that_ended_ends_no_later_one(gateway: Gateway) -> None:
     decide(gateway, charge(9_000), at_ms=NOW_MS, offset=8)
     kept_wait(gateway, None)
 
-    assert gateway.check("alice", "app") == 9_000
+    assert wait_ms(gateway, "alice", "app") == 9_000
 
 
 def test_kept_waits_that_have_ended_take_no_memory(gateway: Gateway) -> None:
@@ -388,7 +369,7 @@ def test_kept_waits_that_have_ended_take_no_memory(gateway: Gateway) -> None:
     for number in range(100):
         key = wait_key(("producer_byte_rate", Tags("alice", f"app-{number}")))
         ended = WaitRecord(NOW_MS - 1, 60_000, 1024.0, 2048.0, NOW_MS - 60_001, number)
-        gateway._in_force.take_kept(key, wait_value(ended))
+        gateway._in_force.on_kept_wait(key, wait_value(ended))
 
     assert not gateway._in_force._kept_orders
 
@@ -397,18 +378,18 @@ def test_no_more_kept_waits_are_noted_than_the_option_says(gateway: Gateway) -> 
     gateway._in_force._max_kept = 10
     for number in range(100):
         key = wait_key(("producer_byte_rate", Tags("alice", f"app-{number}")))
-        gateway._in_force.take_kept(key, wait_value(WaitRecord(NOW_MS + 9, 60_000, 1024.0, 2048.0, NOW_MS, number)))
+        gateway._in_force.on_kept_wait(key, wait_value(WaitRecord(NOW_MS + 9, 60_000, 1024.0, 2048.0, NOW_MS, number)))
 
     assert len(gateway._in_force._kept_orders) == 10
 
 
 def test_kept_waits_are_relaxed_by_the_limits_in_force(gateway: Gateway) -> None:
-    set_limits(gateway, 9)
+    set_limits(gateway, 9, [])
     kept_wait(gateway, WaitRecord(NOW_MS + 7_000, 60_000, 10.0, 2048.0, NOW_MS - 53_000, 7))
     read_everything(gateway)
 
-    assert len(gateway._in_force.decided) <= 1
-    assert gateway.find_wait("alice", "app") is None
+    assert len(gateway._in_force.decided_waits) <= 1
+    assert wait_ms(gateway, "alice", "app") == 0
 
 
 def published(gateway: Gateway) -> list[dict[str, Any]]:
@@ -437,10 +418,11 @@ def test_the_first_of_several_events_alone_counts_what_a_wide_one_sums_up() -> N
 def test_a_request_wider_than_an_event_may_be_becomes_several() -> None:
     touched = [TopicPartition("orders", number, 1) for number in range(2_500)]
     with Gateway(NOBODY, GatewayOptions(close_timeout_s=0)) as gateway:
-        last_id = gateway.publish(Request("Produce", "wide", user="alice", request_time_ns=5, topic_partitions=touched))
+        request = Request("Produce", "wide", user="alice", request_time_ns=5, topic_partitions=touched)
+        answer = gateway.admit(request)
         events = published(gateway)
 
-    assert last_id == "wide-3"
+    assert answer.request_id == "wide-3"
     assert [event["request_id"] for event in events] == ["wide-1", "wide-2", "wide-3"]
     assert [event.get("request_time_ns") for event in events] == [5, None, None]
     assert {(event["api"], event["user"], event["timestamp_ms"]) for event in events} == {
@@ -453,9 +435,9 @@ def test_a_request_wider_than_an_event_may_be_becomes_several() -> None:
 def test_a_request_of_the_greatest_width_stays_one_event() -> None:
     touched = [TopicPartition("orders", number, 1) for number in range(1_000)]
     with Gateway(NOBODY, GatewayOptions(close_timeout_s=0)) as gateway:
-        assert gateway.publish(Request("Produce", "whole", topic_partitions=touched)) == "whole"
+        assert gateway.admit(Request("Produce", "whole", topic_partitions=touched)).request_id == "whole"
         with pytest.raises(InvalidRequestError, match="mutations"):
-            gateway.publish(Request("CreateTopics", mutations=[Mutation("a", 1)] * 1_001))
+            gateway.admit(Request("CreateTopics", mutations=[Mutation("a", 1)] * 1_001))
 
 
 @pytest.mark.parametrize(
@@ -488,10 +470,10 @@ def test_a_string_is_taken_for_what_it_says(option: str, value: str, member: obj
         ("lookback_s", -1),
         ("lookback_s", float("inf")),
         ("close_timeout_s", None),
-        ("max_muted", 0),
-        ("max_muted", 1.5),
+        ("max_waits", 0),
+        ("max_waits", 1.5),
         ("max_unsent", True),
-        ("max_mute_ms", -5),
+        ("max_wait_ms", -5),
         ("max_charges_per_event", 0),
         ("max_charges_per_event", 20_000),
     ],
@@ -504,7 +486,7 @@ def test_an_option_out_of_range_is_refused_by_name(option: str, value: object) -
 
 
 def test_events_beyond_the_limit_are_dropped_and_counted_by_choice(gateway: Gateway) -> None:
-    accepted = [gateway.publish(Request("Produce")) is not None for _ in range(5)]
+    accepted = [gateway.admit(Request("Produce")).request_id is not None for _ in range(5)]
 
     assert accepted == [True, True, False, False, False]
     assert (gateway.stats().unsent, gateway.stats().dropped) == (2, 3)
@@ -512,21 +494,21 @@ def test_events_beyond_the_limit_are_dropped_and_counted_by_choice(gateway: Gate
 
 def test_a_dropped_event_is_not_waited_for(gateway: Gateway) -> None:
     for _ in range(2):
-        gateway.publish(Request("Produce"))
+        gateway.admit(Request("Produce"))
 
-    assert gateway.decide(Request("CreateTopics"), timeout_s=60) is None
+    assert gateway.admit_mutations(Request("CreateTopics", mutations=[Mutation("a", 1)])).request_id is None
 
 
 def test_a_full_gateway_blocks_by_default_and_close_lets_go() -> None:
     gateway = Gateway(NOBODY, GatewayOptions(max_unsent=1, close_timeout_s=0))
-    gateway.publish(Request("Produce"))
+    gateway.admit(Request("Produce"))
     outcomes: list[str] = []
     started = threading.Event()
 
     def publish() -> None:
         started.set()
         try:
-            gateway.publish(Request("Produce"))
+            gateway.admit(Request("Produce"))
             outcomes.append("published")
         except GatewayClosedError:
             outcomes.append("closed")
@@ -577,7 +559,7 @@ def test_events_that_are_given_up_make_one_line_of_the_log(caplog: pytest.LogCap
 )
 def test_an_event_that_breaks_the_contract_is_refused_at_once(gateway: Gateway, event: Request) -> None:
     with pytest.raises(InvalidRequestError):
-        gateway.publish(event)
+        gateway.admit(event)
 
     assert gateway.stats().unsent == 0
 
@@ -585,21 +567,21 @@ def test_an_event_that_breaks_the_contract_is_refused_at_once(gateway: Gateway, 
 def test_fail_closed_refuses_when_the_first_unanswered_event_is_too_old(clock: Clock) -> None:
     options = GatewayOptions(policy=StalePolicy.FAIL_CLOSED, stale_after_s=30, close_timeout_s=0)
     with Gateway(NOBODY, options, clock_ms=clock) as gateway:
-        gateway.publish(Request("Produce"))
+        gateway.admit(Request("Produce"))
         clock.ms += 30_000
-        assert gateway.check("alice", "app") == 0
+        assert wait_ms(gateway, "alice", "app") == 0
         clock.ms += 1
-        assert gateway.check("alice", "app") == 1_000
+        assert wait_ms(gateway, "alice", "app") == 1_000
 
         decide(gateway, charge(35_001), at_ms=NOW_MS - 1)  # of an earlier event: that one is still unanswered
-        assert gateway.check("alice", "app") == 4_999
+        assert wait_ms(gateway, "alice", "app") == 4_999
 
 
 def test_a_late_decision_leaves_the_later_events_unanswered(gateway: Gateway, clock: Clock) -> None:
     """Published at 0 s and 10 s, the first decided at 40 s: the oldest unanswered one is at most 40 s old."""
-    gateway.publish(Request("Produce"))
+    gateway.admit(Request("Produce"))
     clock.ms += 10_000
-    gateway.publish(Request("Produce"))
+    gateway.admit(Request("Produce"))
     clock.ms += 30_000
 
     gateway._on_decision(None, b'{"request_id": "first", "timestamp_ms": %d}' % (NOW_MS + 5_000))
@@ -623,9 +605,8 @@ def test_a_gateway_without_an_address_is_refused_at_once() -> None:
 
 def test_prometheus_sees_every_number(gateway: Gateway, clock: Clock) -> None:
     decide(gateway, charge(60_000))
-    gateway.check("bob", "app")
     for _ in range(3):
-        gateway.publish(Request("Produce"))
+        gateway.admit(Request("Produce"))
     clock.ms += 2_500
     registry = CollectorRegistry()
     registry.register(GatewayCollector(gateway))
@@ -633,10 +614,10 @@ def test_prometheus_sees_every_number(gateway: Gateway, clock: Clock) -> None:
     text = generate_latest(registry).decode()
 
     for line in (
-        'sluice_gateway_muted_counters{gateway="gateway"} 1.0',
+        'sluice_gateway_decided_waits{gateway="gateway"} 1.0',
         'sluice_gateway_is_current{gateway="gateway"} 0.0',
         'sluice_gateway_limits_version{gateway="gateway"} -1.0',
-        'sluice_gateway_allowed_before_limits_total{gateway="gateway"} 1.0',
+        'sluice_gateway_allowed_before_limits_total{gateway="gateway"} 3.0',
         'sluice_gateway_unreadable_records_total{gateway="gateway"} 0.0',
         'sluice_gateway_reader_restarts_total{gateway="gateway"} 0.0',
         'sluice_gateway_unsent_events{gateway="gateway"} 2.0',

@@ -1,4 +1,4 @@
-"""The middleware: what a muted client is told, what is charged, and what strangers' headers can't do."""
+"""The middleware: the answer to a throttled client, the charges, and hostile headers."""
 
 import asyncio
 import http.client
@@ -25,28 +25,27 @@ from sluice.gateways.client.middleware import (
 )
 from sluice.gateways.client.wait_table import Wait
 from sluice.state.quotas.entity import Tags
-
-NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
-NOW_MS = 1_760_000_000_000
+from tests.gateway_loop import NOBODY, NOW_MS, no_connections
 
 
 class RecordingGateway(Gateway):
-    """A gateway without a broker that remembers what was handed over to be charged."""
+    """A gateway without a broker that remembers the requests it was given to charge."""
 
     def __init__(self, policy: StalePolicy = StalePolicy.KEEP_SHARES) -> None:
         self.events: list[Request] = []
         self.now_ms = NOW_MS
         options = GatewayOptions(policy=policy, when_full=WhenFull.DROP, close_timeout_s=0)
-        super().__init__(NOBODY, options, clock_ms=lambda: self.now_ms)
+        with no_connections():
+            super().__init__(NOBODY, options, clock_ms=lambda: self.now_ms)
 
     def admit(self, request: Any, delivered: bool = False) -> Answer:
         self.events.append(request)
         return super().admit(request, delivered)
 
-    def hold(self, user: str, client_id: str, wait_ms: int, quota: str = "producer_byte_rate") -> None:
-        """Makes the counter of this user and client-id wait."""
+    def throttle(self, user: str, client_id: str, wait_ms: int, quota: str = "producer_byte_rate") -> None:
+        """Make the counter of this user and client-id wait."""
         wait = Wait(self.now_ms + wait_ms, (self.now_ms, 0), wait_ms, quota, 1024.0)
-        self._in_force.applied.take((quota, Tags(user, client_id)), wait)
+        self._in_force.inline_waits.apply((quota, Tags(user, client_id)), wait)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +56,7 @@ def shared_gateway() -> Iterator[RecordingGateway]:
 
 @pytest.fixture
 def gateway(shared_gateway: RecordingGateway) -> RecordingGateway:
-    """A gateway with nothing published and nobody muted; each test mutes users of its own."""
+    """A gateway with nothing published and no client throttled; each test throttles users of its own."""
     shared_gateway.events.clear()
     shared_gateway.now_ms += 3_600_000
     shared_gateway._in_force.expire()
@@ -71,7 +70,7 @@ async def hello(_scope: Scope, _receive: Receive, send: Send) -> None:
 
 
 def drive(app: AsgiQuotas, headers: dict[str, str] | list[tuple[str, str]], kind: str = "http") -> list[Message]:
-    """What the application sends for one request."""
+    """The messages that the application sends for one request."""
     sent: list[Message] = []
 
     async def receive() -> Message:
@@ -99,8 +98,8 @@ def test_a_served_asgi_request_becomes_an_event_with_its_time(gateway: Recording
     assert 10_000_000 <= (event.request_time_ns or 0) < 5_000_000_000
 
 
-def test_a_muted_asgi_client_gets_429_and_the_application_never_sees_it(gateway: RecordingGateway) -> None:
-    gateway.hold("alice", "app", 4_001)
+def test_a_throttled_asgi_client_gets_429_and_the_application_never_sees_it(gateway: RecordingGateway) -> None:
+    gateway.throttle("alice", "app", 4_001)
 
     messages = drive(AsgiQuotas(hello, gateway), {"X-User": "alice", "X-Client-Id": "app"})
 
@@ -127,7 +126,7 @@ def test_an_application_that_fails_is_charged_too(gateway: RecordingGateway) -> 
 
 
 def test_what_is_not_http_passes_untouched(gateway: RecordingGateway) -> None:
-    gateway.hold("", "", 1_000)
+    gateway.throttle("", "", 1_000)
 
     drive(AsgiQuotas(hello, gateway), {}, kind="lifespan")
 
@@ -142,7 +141,7 @@ def test_the_headers_that_name_the_client_can_be_chosen(gateway: RecordingGatewa
     assert [(event.api, event.user, event.client_id) for event in gateway.events] == [("Search", "bob", "cli")]
 
 
-def test_an_application_may_publish_its_own_events_for_the_caller_it_is_given(gateway: RecordingGateway) -> None:
+def test_an_application_may_charge_its_own_requests_for_the_caller_it_is_given(gateway: RecordingGateway) -> None:
     callers: list[Caller] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -165,7 +164,7 @@ def test_two_users_in_one_request_are_refused(gateway: RecordingGateway) -> None
 
 def test_stale_decisions_of_a_closed_gateway_are_503_and_no_throttle() -> None:
     with RecordingGateway(StalePolicy.FAIL_CLOSED) as gateway:
-        gateway.publish(Request("Http"))
+        gateway.admit(Request("Http"))
         gateway.now_ms += 60_000
 
         messages = drive(AsgiQuotas(hello, gateway), {"X-User": "alice"})
@@ -176,7 +175,7 @@ def test_stale_decisions_of_a_closed_gateway_are_503_and_no_throttle() -> None:
 
 
 class Chunks:
-    """A WSGI body that tells whether it was closed."""
+    """A WSGI body that remembers if it was closed."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -226,11 +225,11 @@ def test_a_served_wsgi_request_becomes_an_event_when_its_body_is_sent(gateway: R
     assert (event.request_time_ns or 0) > 0
 
 
-def test_a_muted_wsgi_client_gets_429(gateway: RecordingGateway) -> None:
-    gateway.hold("alice", "", 1, quota="request_percentage")
+def test_a_throttled_wsgi_client_gets_429(gateway: RecordingGateway) -> None:
+    gateway.throttle("alice", "", 1, quota="request_percentage")
 
     def app(_environ: WSGIEnvironment, _start_response: StartResponse) -> Iterable[bytes]:
-        raise AssertionError("a muted client's request must not be served")
+        raise AssertionError("a throttled client's request must not be served")
 
     status, headers, _ = get(WsgiQuotas(app, gateway), {"X-User": "alice"})
 
@@ -282,11 +281,11 @@ def test_a_name_of_control_characters_is_none() -> None:
 
 @pytest.mark.parametrize(("wait_ms", "seconds"), [(1, "1"), (1_000, "1"), (1_001, "2"), (2_147_483_647, "2147484")])
 def test_seconds_to_wait_are_whole_and_rounded_up(wait_ms: int, seconds: str) -> None:
-    assert dict(throttle_headers(wait_ms, None))["Retry-After"] == seconds
+    assert dict(throttle_headers(Answer(wait_ms)))["Retry-After"] == seconds
 
 
 def test_a_quota_name_from_a_decision_is_written_only_if_it_is_one_of_ours() -> None:
-    headers = dict(throttle_headers(1, Wait(1, (0, 0), 1, 'x"\r\nSet-Cookie: a', 1e300)))
+    headers = dict(throttle_headers(Answer(1, quota='x"\r\nSet-Cookie: a', limit=1e300)))
 
     assert headers["RateLimit"] == '"sluice";r=0;t=1'
     assert headers["RateLimit-Policy"] == '"sluice";q=999999999999999;w=1'

@@ -1,10 +1,12 @@
 """The waits that a gateway keeps, by counter."""
 
+from collections.abc import Iterable
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.gateways.client.wait_table import Wait, WaitTable
-from sluice.state.decisions.waits import counters_of, possible_counters
+from sluice.state.decisions.waits import CounterKey, counters_of, possible_counters
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -29,6 +31,12 @@ def table(max_waits: int = 100, max_wait_ms: int = 3_600_000) -> tuple[WaitTable
     return WaitTable(max_waits, max_wait_ms, clock), clock
 
 
+def left_ms(waits: WaitTable, counters: Iterable[CounterKey]) -> int:
+    """Milliseconds until none of these counters waits any more; 0 if none waits now."""
+    longest = waits.longest(counters)
+    return 0 if longest is None else longest.left_ms(waits._clock_ms())
+
+
 def wait(wait_ms: int, at_ms: int = NOW_MS, offset: int = 0, limit: float = 1000.0, rate: float | None = None) -> Wait:
     return Wait(at_ms + wait_ms if wait_ms else 0, (at_ms, offset), wait_ms, BYTES, limit, rate)
 
@@ -38,12 +46,12 @@ def test_all_clients_that_lead_to_a_counter_wait_together() -> None:
     waits, _ = table()
     quotas = Quotas([QuotaEntry(QuotaEntity(user="alice"), BYTES, 1000.0)])
 
-    waits.take(ALICE, wait(5_000))
+    waits.apply(ALICE, wait(5_000))
 
     for client_id in ("app", "app-2", ""):
-        assert waits.remaining_ms(counters_of(quotas, "alice", client_id, "Produce", ())) == 5_000
-        assert waits.remaining_ms(possible_counters("alice", client_id, None, ())) == 5_000
-    assert waits.remaining_ms(counters_of(quotas, "bob", "app", "Produce", ())) == 0
+        assert left_ms(waits, counters_of(quotas, "alice", client_id, "Produce", ())) == 5_000
+        assert left_ms(waits, possible_counters("alice", client_id, None, ())) == 5_000
+    assert left_ms(waits, counters_of(quotas, "bob", "app", "Produce", ())) == 0
 
 
 def test_a_request_looks_only_at_the_counters_it_leads_to() -> None:
@@ -51,29 +59,29 @@ def test_a_request_looks_only_at_the_counters_it_leads_to() -> None:
     quotas = Quotas(
         [QuotaEntry(QuotaEntity(user="alice"), kind, 1000.0) for kind in (BYTES, QuotaKind.CONSUMER_BYTE_RATE)]
     )
-    waits.take(ALICE, wait(5_000))
+    waits.apply(ALICE, wait(5_000))
 
-    assert waits.remaining_ms(counters_of(quotas, "alice", "app", "Fetch", ())) == 0
-    assert waits.remaining_ms(counters_of(quotas, "alice", "app", None, ())) == 5_000
+    assert left_ms(waits, counters_of(quotas, "alice", "app", "Fetch", ())) == 0
+    assert left_ms(waits, counters_of(quotas, "alice", "app", None, ())) == 5_000
 
 
 def test_the_counter_of_a_partition_makes_everyone_wait_who_writes_to_it() -> None:
     waits, _ = table()
-    waits.take((QuotaKind.TOPIC_PRODUCER_BYTE_RATE, Tags(topic="orders", partition=3)), wait(700))
+    waits.apply((QuotaKind.TOPIC_PRODUCER_BYTE_RATE, Tags(topic="orders", partition=3)), wait(700))
 
-    assert waits.remaining_ms(counters_of(Quotas(), "bob", "app", "Produce", [("orders", 3)])) == 700
-    assert waits.remaining_ms(counters_of(Quotas(), "bob", "app", "Produce", [("orders", 4)])) == 0
-    assert waits.remaining_ms(counters_of(Quotas(), "bob", "app", "Fetch", [("orders", 3)])) == 0
+    assert left_ms(waits, counters_of(Quotas(), "bob", "app", "Produce", [("orders", 3)])) == 700
+    assert left_ms(waits, counters_of(Quotas(), "bob", "app", "Produce", [("orders", 4)])) == 0
+    assert left_ms(waits, counters_of(Quotas(), "bob", "app", "Fetch", [("orders", 3)])) == 0
 
 
 def test_a_later_decision_shortens_or_ends_a_wait() -> None:
     waits, clock = table()
-    waits.take(ALICE, wait(60_000))
-    waits.take(ALICE, wait(100, NOW_MS + 10))
-    assert waits.remaining_ms([ALICE]) == 110
+    waits.apply(ALICE, wait(60_000))
+    waits.apply(ALICE, wait(100, NOW_MS + 10))
+    assert left_ms(waits, [ALICE]) == 110
 
-    waits.take(ALICE, wait(0, NOW_MS + 20))
-    assert waits.remaining_ms([ALICE]) == 0
+    waits.apply(ALICE, wait(0, NOW_MS + 20))
+    assert left_ms(waits, [ALICE]) == 0
 
     clock.ms += 60_000
     waits.expire()
@@ -82,39 +90,39 @@ def test_a_later_decision_shortens_or_ends_a_wait() -> None:
 
 def test_an_earlier_decision_that_arrives_late_changes_nothing() -> None:
     waits, _ = table()
-    waits.take(ALICE, wait(60_000))
-    waits.take(ALICE, wait(0, NOW_MS, offset=2))
-    waits.take(ALICE, wait(60_000, NOW_MS, offset=1))
+    waits.apply(ALICE, wait(60_000))
+    waits.apply(ALICE, wait(0, NOW_MS, offset=2))
+    waits.apply(ALICE, wait(60_000, NOW_MS, offset=1))
 
-    assert waits.remaining_ms([ALICE]) == 0
+    assert left_ms(waits, [ALICE]) == 0
 
 
 def test_no_wait_is_longer_than_the_longest_allowed() -> None:
     waits, _ = table(max_wait_ms=10_000)
-    waits.take(ALICE, wait(253_402_300_799_999 - NOW_MS))
+    waits.apply(ALICE, wait(253_402_300_799_999 - NOW_MS))
 
-    assert waits.remaining_ms([ALICE]) == 10_000
+    assert left_ms(waits, [ALICE]) == 10_000
     assert waits.capped == 1
 
 
 def test_a_raised_limit_shortens_the_wait_and_a_removed_one_ends_it() -> None:
     waits, _ = table()
-    waits.take(ALICE, wait(3_750, limit=2000.0, rate=2750.0))
-    waits.take(BOB, wait(3_750, limit=2000.0, rate=2750.0))
+    waits.apply(ALICE, wait(3_750, limit=2000.0, rate=2750.0))
+    waits.apply(BOB, wait(3_750, limit=2000.0, rate=2750.0))
 
     waits.relax(lambda counter: 2500.0 if counter == ALICE else None)
 
-    assert waits.remaining_ms([ALICE]) == 1_000
-    assert waits.remaining_ms([BOB]) == 0
+    assert left_ms(waits, [ALICE]) == 1_000
+    assert left_ms(waits, [BOB]) == 0
 
 
 def test_a_lowered_limit_leaves_the_wait() -> None:
     waits, _ = table()
-    waits.take(ALICE, wait(3_750, limit=2000.0, rate=2750.0))
+    waits.apply(ALICE, wait(3_750, limit=2000.0, rate=2750.0))
 
     waits.relax(lambda _: 10.0)
 
-    assert waits.remaining_ms([ALICE]) == 3_750
+    assert left_ms(waits, [ALICE]) == 3_750
 
 
 def test_the_limit_of_a_counter_is_found_from_its_tags() -> None:
@@ -139,9 +147,9 @@ def test_the_limit_of_a_counter_is_found_from_its_tags() -> None:
 def test_the_waits_that_end_soonest_go_first_when_there_are_too_many() -> None:
     waits, _ = table(max_waits=2)
     for number, wait_ms in enumerate((300, 100, 200)):
-        waits.take((BYTES, Tags(user=f"u{number}")), wait(wait_ms))
+        waits.apply((BYTES, Tags(user=f"u{number}")), wait(wait_ms))
 
-    assert [waits.remaining_ms([(BYTES, Tags(user=f"u{number}"))]) for number in range(3)] == [300, 0, 200]
+    assert [left_ms(waits, [(BYTES, Tags(user=f"u{number}"))]) for number in range(3)] == [300, 0, 200]
     assert waits.evicted == 1
 
 
@@ -161,17 +169,17 @@ def test_in_any_order_of_arrival_the_latest_decision_of_each_counter_counts(
     latest: dict[tuple[str, Tags], Wait] = {}
     for offset, (counter, at_ms, wait_ms, _) in enumerate(decisions):
         made = wait(wait_ms + 10_000 * (wait_ms > 100), NOW_MS + at_ms, offset)
-        waits.take(counter, made)
+        waits.apply(counter, made)
         if counter not in latest or made.order > latest[counter].order:
             latest[counter] = made
 
     for counter, expected in latest.items():
-        assert waits.remaining_ms([counter]) == max(0, expected.until_ms - clock.ms)
+        assert left_ms(waits, [counter]) == max(0, expected.until_ms - clock.ms)
 
 
 def test_a_counter_whose_wait_changes_all_the_time_takes_bounded_memory() -> None:
     waits, _ = table()
     for number in range(10_000):
-        waits.take(ALICE, wait(1_000 + number, NOW_MS, number))
+        waits.apply(ALICE, wait(1_000 + number, NOW_MS, number))
 
     assert len(waits._ends) < 3_000

@@ -1,0 +1,65 @@
+"""The events of one gateway on their way to Kafka."""
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+
+import msgspec
+
+from sluice.gateways.client.event_sender import EventRecord, EventSender
+from sluice.gateways.client.events import as_request
+from sluice.gateways.client.staleness import Staleness
+from sluice.gateways.errors import GatewayClosedError
+from sluice.state.decisions.request import Request
+from sluice.state.quotas.entity import client_key
+
+_JSON = msgspec.json.Encoder()
+
+
+class EventPublisher:
+    """Completes events with id, time, gateway name and instance, and hands them to the sender.
+
+    The ids that it makes begin with `id_stem`, which no other gateway has.
+    """
+
+    def __init__(
+        self, sender: EventSender, staleness: Staleness, name: str, instance: str, clock_ms: Callable[[], int]
+    ) -> None:
+        self.id_stem = f"{name}-{uuid.uuid4().hex[:12]}"
+        self._sender = sender
+        self._staleness = staleness
+        self._name = name
+        self._instance = instance
+        self._clock_ms = clock_ms
+        self._numbers = count()
+
+    def complete(self, request: Request | Mapping[str, object]) -> Request:
+        """The event with all that was missing. The instance is always the gateway's own."""
+        event = as_request(request)
+        return msgspec.structs.replace(
+            event,
+            request_id=event.request_id or f"{self.id_stem}-{next(self._numbers)}",
+            timestamp_ms=self._clock_ms() if event.timestamp_ms is None else event.timestamp_ms,
+            gateway=event.gateway or self._name,
+            instance=self._instance,
+        )
+
+    def publish(self, parts: Sequence[Request]) -> str | None:
+        """Queue the events of one request. Returns the id of the last one; None if any was dropped."""
+        is_queued = True
+        for part in parts:
+            is_queued = self._send(part) and is_queued
+        return parts[-1].request_id if is_queued else None
+
+    def publish_own(self, event: Request) -> None:
+        """Queue an event that the gateway itself makes. Drops it if the buffer is full or the gateway is closed."""
+        with suppress(GatewayClosedError):
+            self._send(self.complete(event), may_block=False)
+
+    def _send(self, event: Request, may_block: bool = True) -> bool:
+        key = client_key(event.user or "", event.client_id or "").encode()
+        # An event from the future must not set the record's time: the broker refuses it with the whole batch it is in.
+        timestamp_ms = min(int(event.timestamp_ms or 0), self._clock_ms())
+        self._staleness.note_published(timestamp_ms)  # before its decision can arrive
+        return self._sender.send(EventRecord(key, _JSON.encode(event), timestamp_ms), may_block)
