@@ -23,3 +23,7 @@ class TopError(SluiceError):
 
 class BadInputError(SluiceError):
     """A file named on the command line can't be used."""
+
+
+class UnmuteError(SluiceError):
+    """The control record couldn't be published, or nothing answers it."""

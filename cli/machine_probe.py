@@ -1,4 +1,7 @@
-"""What a process of the cluster sees, the driver or an executor: packages, broker, storage and clock."""
+"""A probe of a process of the cluster, the driver or an executor: packages, broker, storage and clock.
+
+Executors import this module, so it imports little of Sluice.
+"""
 
 import os
 import platform
@@ -17,8 +20,8 @@ from sluice.state.errors import SluiceError
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.java_bridge import executors
 
-PACKAGES = ("sluice", "pyspark", "pyarrow", "pandas", "numpy", "msgspec", "kafka-python", "hdfs-native")
-"""What the driver and the executors' Python run together."""
+PACKAGES = ("sluice-kafka", "pyspark", "pyarrow", "pandas", "numpy", "msgspec", "kafka-python", "hdfs-native")
+"""Distributions that the driver and the executors have to have alike."""
 
 _SENT = 5
 _SEND_TIMEOUT_S = 30.0
@@ -28,14 +31,14 @@ _POLL_S = 0.5
 
 
 class Clock(NamedTuple):
-    """How far a process' clock is ahead of the broker's, and how exactly that is known: in milliseconds."""
+    """Lead of a process' clock over the broker's, and the error of that figure, in milliseconds."""
 
     ahead_ms: float
     within_ms: float
 
 
 class Probe(NamedTuple):
-    """What one process found. `broker` and the values of `storage`, by location, say what is wrong, None if nothing."""
+    """Findings of one process. `broker` and the values of `storage`, by location, are errors, None without one."""
 
     where: str
     python: str
@@ -46,14 +49,14 @@ class Probe(NamedTuple):
 
 
 class Probing(NamedTuple):
-    """What to look at: `topic` is one whose records the broker stamps with its own time."""
+    """Places to probe. Records of `topic` get the broker's time."""
 
     kafka: Mapping[str, str]
     topic: str
     locations: Sequence[str]
 
     def __call__(self) -> Probe:
-        """What this process finds."""
+        """Probe from this process."""
         clock, broker_error = self._clock()
         return Probe(
             f"{socket.gethostname()}, process {os.getppid()}",  # that of the executor's daemon: one for all its workers
@@ -65,7 +68,7 @@ class Probing(NamedTuple):
         )
 
     def _clock(self) -> tuple[Clock | None, str | None]:
-        """Of several records the one that was stored soonest tells most."""
+        """Compare clocks by several records; the one stored soonest is the most exact."""
         try:
             with connect(KafkaProducer, self.kafka, acks="all") as producer:
                 return min((_clock(producer, self.topic) for _ in range(_SENT)), key=lambda each: each.within_ms), None
@@ -74,7 +77,7 @@ class Probing(NamedTuple):
 
 
 def probe_executors(spark: SparkSession, probing: Probing, seconds: float) -> list[Probe]:
-    """What each executor finds; none if no executor comes within so many seconds."""
+    """Probe from each executor; none if no executor comes within so many seconds."""
     expected = _settled_executors(spark, seconds)
     found: dict[str, Probe] = {}
     context = spark.sparkContext
@@ -88,7 +91,7 @@ def probe_executors(spark: SparkSession, probing: Probing, seconds: float) -> li
 
 
 def _settled_executors(spark: SparkSession, seconds: float) -> int:
-    """How many executors there are when no more come."""
+    """Number of executors when no more come."""
     deadline_s, count, since_s = time.monotonic() + seconds, 0, time.monotonic()
     while time.monotonic() < deadline_s and (not count or time.monotonic() - since_s < _SETTLED_S):
         now = executors(spark)

@@ -261,9 +261,9 @@ def sparkline(points: Sequence[float], limit: float | None) -> str:
 
 
 class DecisionsReader:
-    """Reads the decisions topic into a live model.
+    """A reader of the decisions topic into a live model.
 
-    `since_ms` is the time from which on all decisions are read.
+    All decisions since `since_ms` are read.
     """
 
     def __init__(self, settings: Settings, since_s: int | None) -> None:
@@ -286,7 +286,7 @@ class DecisionsReader:
     def read_past(self) -> None:
         """Read the decisions up to the present. Raises TopError."""
         until_s = time.monotonic() + _READ_PAST_S
-        with _errors_told():
+        with _readable():
             self._leave_out_old()
             for _, record in self._topic.read_to_end():
                 self._apply([record])
@@ -305,7 +305,7 @@ class DecisionsReader:
 
     def read_new(self) -> None:
         """Read the decisions there are, or wait for one a moment. Raises TopError."""
-        with _errors_told():
+        with _readable():
             self._apply([record for _, record in self._topic.read(_WAIT_MS)])
 
     def _apply(self, records: "Sequence[FetchedRecord]") -> None:
@@ -320,7 +320,7 @@ class DecisionsReader:
 
 
 @contextmanager
-def _errors_told() -> Iterator[None]:
+def _readable() -> Iterator[None]:
     """Raise TopError for an error of Kafka's client in this block."""
     from kafka.errors import KafkaError
 

@@ -11,6 +11,7 @@ import msgspec
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
+from sluice.cli.errors import UnmuteError
 from sluice.configs.settings import Settings
 from sluice.insight.errors import UsageUnknownError
 from sluice.insight.recent_usage import RecentUsage, Usage
@@ -19,7 +20,6 @@ from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import FROM_NOW_MS, TopicReader
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.decisions.control import Unmute
-from sluice.state.errors import SluiceError
 from sluice.state.quotas.entity import Tags, client_key
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -38,24 +38,20 @@ _ENCODER = msgspec.json.Encoder()
 _RecordT = TypeVar("_RecordT")
 
 
-class UnmuteError(SluiceError):
-    """The control record couldn't be published, or nothing answers it."""
-
-
 class _ResetCharge(msgspec.Struct):
     quota: str
     entity: dict[str, str | int]
 
 
 class _Answer(msgspec.Struct):
-    """What is read of the decision that answers the control record."""
+    """Fields of the decision that answers the control record."""
 
     decision_id: str
     charges: list[_ResetCharge] = []
 
 
 class _Letter(msgspec.Struct):
-    """What is read of a dead letter."""
+    """Fields of a dead letter."""
 
     source: dict[str, str | int]
     error: dict[str, str]
@@ -133,7 +129,7 @@ def run_unmute(settings: Settings, unmute: Unmute, timeout_s: float) -> Iterator
 
 
 def _recent(settings: Settings, kind: QuotaKind) -> list[Usage]:
-    """What was charged lately; nothing if that isn't known."""
+    """Recent charges; none if they aren't known."""
     try:
         return RecentUsage(settings.delta.quota_metrics, settings.delta.storage_options, datetime.now(UTC)).of(kind)
     except UsageUnknownError:

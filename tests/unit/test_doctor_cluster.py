@@ -1,16 +1,17 @@
-"""`sluice doctor --cluster`: what it says of what the driver and the executors found."""
+"""`sluice doctor --cluster`: the verdicts on probes of the driver and the executors."""
 
 import doctest
+from importlib.metadata import version
 
 import pytest
 
 from sluice.cli import doctor_cluster
 from sluice.cli.doctor_cluster import broker_verdict, clock_verdict, python_verdict, storage_verdict
 from sluice.cli.errors import CheckError
-from sluice.cli.machine_probe import Clock, Probe
+from sluice.cli.machine_probe import PACKAGES, Clock, Probe
 
 DRIVER = Probe(
-    "driver", "3.11.9", {"sluice": "1.0", "pyarrow": "20.0"}, None, {"hdfs://nn/enforce": None}, Clock(2.0, 1.0)
+    "driver", "3.11.9", {"sluice-kafka": "1.0", "pyarrow": "20.0"}, None, {"hdfs://nn/enforce": None}, Clock(2.0, 1.0)
 )
 ONE = DRIVER._replace(where="a, process 7", clock=Clock(-4.0, 3.0))
 TWO = DRIVER._replace(where="b, process 9", clock=Clock(11.0, 2.0))
@@ -23,12 +24,16 @@ def test_worked_examples_hold() -> None:
     assert not results.failed
 
 
+def test_every_probed_package_is_installed() -> None:
+    assert all(version(name) for name in PACKAGES)
+
+
 def test_a_cluster_that_is_well_is_a_line_for_each_check() -> None:
     executors = [ONE, TWO]
 
     assert broker_verdict(executors) == "all 2 executors store records"
     assert storage_verdict(executors) == "all 2 executors read hdfs://nn/enforce"
-    assert python_verdict(DRIVER, executors) == "3.11.9 everywhere, with sluice 1.0, pyarrow 20.0"
+    assert python_verdict(DRIVER, executors) == "3.11.9 everywhere, with sluice-kafka 1.0, pyarrow 20.0"
     assert clock_verdict(DRIVER, executors) == ("-4 to +11 ms against the broker's, 15 ms between them, known to 3 ms")
 
 
@@ -44,12 +49,12 @@ def test_an_executor_without_broker_or_storage_is_named() -> None:
     [
         (TWO._replace(python="3.12.1"), "b, process 9 has Python 3.12.1, the driver 3.11.9; install the same"),
         (
-            TWO._replace(packages={"sluice": "1.0", "pyarrow": "21.0"}),
+            TWO._replace(packages={"sluice-kafka": "1.0", "pyarrow": "21.0"}),
             "b, process 9 has pyarrow 21.0, the driver pyarrow 20.0; install the same",
         ),
         (
-            TWO._replace(packages={"sluice": None, "pyarrow": "20.0"}),
-            "b, process 9 has no sluice, the driver sluice 1.0; install the same",
+            TWO._replace(packages={"sluice-kafka": None, "pyarrow": "20.0"}),
+            "b, process 9 has no sluice-kafka, the driver sluice-kafka 1.0; install the same",
         ),
     ],
 )
