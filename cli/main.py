@@ -30,7 +30,8 @@ from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.insight.errors import QueryError, SpanError, TenantsFileError
 from sluice.insight.format import printable
 from sluice.jvm.java import find_java
-from sluice.state.decisions.control import Unmute, UnmutedEntity, check_unmute
+from sluice.state.contract.records import Unmute, UnmutedEntity
+from sluice.state.decisions.checks import check_unmute
 from sluice.state.errors import InvalidQuotaError, InvalidRequestError, SluiceError
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.errors import StateFileError

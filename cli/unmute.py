@@ -19,7 +19,8 @@ from sluice.kafka_io.client import connect, error_line
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import FROM_NOW_MS, TopicReader
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.decisions.control import Unmute
+from sluice.state.contract.records import DeadLetter, Decision, SourceRecord, Unmute
+from sluice.state.decisions.charge_plan import plan_resets, unmuted_kinds
 from sluice.state.quotas.entity import Tags, client_key
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -37,40 +38,8 @@ _ENCODER = msgspec.json.Encoder()
 
 _RecordT = TypeVar("_RecordT")
 
-
-class _ResetCharge(msgspec.Struct):
-    quota: str
-    entity: dict[str, str | int]
-
-
-class _Answer(msgspec.Struct):
-    """Fields of the decision that answers the control record."""
-
-    decision_id: str
-    charges: list[_ResetCharge] = []
-
-
-class _Letter(msgspec.Struct):
-    """Fields of a dead letter."""
-
-    source: dict[str, str | int]
-    error: dict[str, str]
-
-
-_ANSWER = msgspec.json.Decoder(_Answer)
-_LETTER = msgspec.json.Decoder(_Letter)
-
-
-def counters_of(unmute: Unmute, quotas: Quotas) -> Iterator[tuple[QuotaKind, Tags]]:
-    """The counters that requests of this entity are charged to under these quotas."""
-    entity = unmute.entity
-    for kind in unmute.kinds():
-        if not quotas.enabled(kind):
-            continue
-        if entity.topic is None:
-            yield kind, quotas.resolve(kind, entity.user or "", entity.client_id or "").tags
-        else:
-            yield kind, Tags(topic=entity.topic, partition=entity.partition or 0)
+_DECISION = msgspec.json.Decoder(Decision)
+_DEAD_LETTER = msgspec.json.Decoder(DeadLetter)
 
 
 def client_ids_apart(
@@ -86,7 +55,7 @@ def client_ids_apart(
     entries = list(entries)
     quotas = Quotas(entries)
     named = {entry.entity.client_id for entry in entries if isinstance(entry.entity.client_id, str)}
-    for kind in filter(quotas.enabled, unmute.kinds()):
+    for kind in filter(quotas.enabled, unmuted_kinds(unmute)):
         shared = quotas.resolve(kind, user, "").tags
         used = {usage.client_id for usage in recent(kind) if usage.user == user and usage.client_id}
         apart = sorted(name for name in named | used if quotas.resolve(kind, user, name).tags != shared)
@@ -112,7 +81,7 @@ def run_unmute(settings: Settings, unmute: Unmute, timeout_s: float) -> Iterator
     table = QuotasTable(settings.delta.quotas, settings.delta.storage_options)
     version = table.version()
     entries = table.entries(version)
-    if not list(counters_of(unmute, Quotas(entries, version))):
+    if not plan_resets(unmute, Quotas(entries, version)).counters:
         yield "no quota of this kind is set, so nothing counts this entity's requests; nothing to reset"
         return
     try:
@@ -123,7 +92,7 @@ def run_unmute(settings: Settings, unmute: Unmute, timeout_s: float) -> Iterator
             " letters"
         ) from error
     for charge in answer.charges:
-        entity = " ".join(f"{part} {name}" for part, name in charge.entity.items())
+        entity = " ".join(f"{part} {name}" for part, name in Tags.of(charge.entity).to_mapping().items())
         yield f"{charge.quota}: the counter of {entity} is reset"
     yield from client_ids_apart(unmute, entries, partial(_recent, settings))
 
@@ -136,7 +105,7 @@ def _recent(settings: Settings, kind: QuotaKind) -> list[Usage]:
         return []
 
 
-def _answered(settings: Settings, unmute: Unmute, timeout_s: float) -> _Answer:
+def _answered(settings: Settings, unmute: Unmute, timeout_s: float) -> Decision:
     """Publish the control record, and wait for what the job answers. Raises UnmuteError, KafkaError."""
     topics = settings.topics
     with ExitStack() as stack:
@@ -155,30 +124,29 @@ def _answered(settings: Settings, unmute: Unmute, timeout_s: float) -> _Answer:
         return _wait_for_answer(decisions, letters, _publish(settings, unmute), timeout_s)
 
 
-def _publish(settings: Settings, unmute: Unmute) -> tuple[str, int, int]:
-    """Publish the control record where the client's events go; returns topic, partition and offset."""
+def _publish(settings: Settings, unmute: Unmute) -> SourceRecord:
+    """Publish the control record where the client's events go."""
     entity, topic = unmute.entity, settings.topics.requests
     key = client_key(entity.user or "", entity.client_id or "").encode()
     with closing(connect(KafkaProducer, settings.kafka, acks="all")) as producer:
         sent = producer.send(topic, _ENCODER.encode(unmute), key).get(_SEND_TIMEOUT_S)
-    return topic, sent.partition, sent.offset
+    return SourceRecord(topic, sent.partition, sent.offset)
 
 
-def _wait_for_answer(
-    decisions: TopicReader, letters: TopicReader, source: tuple[str, int, int], timeout_s: float
-) -> _Answer:
-    topic, partition, offset = source
-    decision_id = f"{topic}-{partition}-{offset}"
+def _wait_for_answer(decisions: TopicReader, letters: TopicReader, source: SourceRecord, timeout_s: float) -> Decision:
+    decision_id = f"{source.topic}-{source.partition}-{source.offset}"
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
         for _, record in decisions.read(_WAIT_MS):
-            answer = _decoded(_ANSWER, record)
+            answer = _decoded(_DECISION, record)
             if answer is not None and answer.decision_id == decision_id:
                 return answer
         for _, record in letters.read(_WAIT_MS):
-            letter = _decoded(_LETTER, record)
-            if letter is not None and letter.source == {"topic": topic, "partition": partition, "offset": offset}:
-                raise UnmuteError(f"the job refused the control record: {letter.error}")
+            letter = _decoded(_DEAD_LETTER, record)
+            if letter is not None and letter.source == source:
+                wrong = letter.error
+                problem = f"{wrong.field}: {wrong.problem}; expected {wrong.expected}"
+                raise UnmuteError(f"the job refused the control record: {problem}")
     raise UnmuteError(
         f"no decision on {decision_id} after {timeout_s:g} s; it takes effect when the job reads it: check that the job"
         " runs and isn't behind"

@@ -11,13 +11,13 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
-from typing import Annotated, Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET
 
 from sluice.state.arithmetic.token_bucket import TokenBucket
-from sluice.state.decisions.request import MAX_APPLIED_WAITS, MAX_SHARES, MAX_TIMESTAMP_MS, Heartbeat
+from sluice.state.contract.records import MAX_SHARES, ChargeResult, CountedEntity, Decision, Heartbeat, Verdict
 from sluice.state.quotas.kinds import KINDS_BY_NAME, MAX_THROTTLE_MS, Family, QuotaKind, QuotaSettings, Window
 from sluice.state.shares.alive import is_late
 
@@ -41,60 +41,6 @@ _SHOWN = 300
 have a megabyte of each."""
 
 _NAN = math.nan
-
-
-class Entity(msgspec.Struct, gc=False):
-    """The tags of a counter in a record."""
-
-    user: str = ""
-    client_id: str = ""
-    topic: str | None = None
-    partition: int = -1
-
-
-class Charge(msgspec.Struct, gc=False):
-    """A charge of a decision, in the units of its quota (docs/contracts.md)."""
-
-    quota: str
-    entity: Entity = msgspec.field(default_factory=Entity)
-    matched: str = "none"
-    limit: Annotated[float, Meta(gt=0)] | None = None
-    value: float = 0.0
-    rate: float | None = None
-    tokens: float | None = None
-    throttle_ms: int = 0
-    violated: bool = False
-    mode: str | None = None
-
-
-class AppliedWait(msgspec.Struct, gc=False):
-    """A wait that the gateway applied in line: what was left of it at the time of the event."""
-
-    quota: str
-    entity: Entity
-    ms: Annotated[int, Meta(ge=0, le=2**63 - 1)]
-
-
-class Decision(msgspec.Struct, gc=False):
-    """The fields of a decision that the console shows."""
-
-    decision_id: str
-    timestamp_ms: Annotated[int, Meta(ge=0, le=MAX_TIMESTAMP_MS)]
-    verdict: Literal["ALLOW", "THROTTLE", "REJECT"]
-    request_id: str = ""
-    user: str | None = None
-    client_id: str | None = None
-    api: str = ""
-    gateway: str | None = None
-    instance: str | None = None
-    throttle_time_ms: int = 0
-    mute_until_ms: int | None = None
-    decided_by: str | None = None
-    charges: list[Charge] = []
-    quota_version: int = 0
-    decided_at_ms: int = 0
-    throttled_by: Annotated[list[AppliedWait], Meta(max_length=MAX_APPLIED_WAITS)] | None = None
-    heartbeat: Heartbeat | None = None
 
 
 _DECISION = msgspec.json.Decoder(Decision)
@@ -142,7 +88,7 @@ class Wait(NamedTuple):
     key: CounterKey
     timestamp_ms: int
     wait_ms: int
-    in_line: bool
+    inline: bool
     decision_id: str
     api: str
     gateway: str | None
@@ -182,7 +128,7 @@ class CounterState:
         self._point = -1  # the number of the newest point
         self._points: array[float] | None = None
 
-    def charge(self, charge: Charge, at_ms: int, decision_id: str) -> None:
+    def charge(self, charge: ChargeResult, at_ms: int, decision_id: str) -> None:
         """Take over what a decision says. One that is older than the last adds only to the sparkline."""
         rate = charge.rate
         if rate is not None:
@@ -190,7 +136,8 @@ class CounterState:
         if at_ms < self.at_ms:
             return
         self.at_ms = at_ms
-        self.matched, self.limit, self.rate, self.tokens = charge.matched[:_SHOWN], charge.limit, rate, charge.tokens
+        self.matched, self.limit, self.rate = charge.matched[:_SHOWN], charge.limit, rate
+        self.tokens = None if charge.tokens is UNSET else charge.tokens
         self.decision_id = decision_id[:_SHOWN]
 
     def wait(self, at_ms: int, wait_ms: int) -> None:
@@ -437,36 +384,38 @@ class LiveModel:
         at_ms = min(decision.timestamp_ms, now_ms + FUTURE_MS)
         second = self._second(now_ms // 1000)
         second.lag_ms = max(second.lag_ms, now_ms - at_ms)
-        if decision.heartbeat is not None:
+        if decision.heartbeat is not UNSET:
             second.heartbeats += 1
             self._take_heartbeat(decision, decision.heartbeat, at_ms, now_ms)
             return
-        self.total[decision.verdict] += 1
-        second.verdicts[decision.verdict] = second.verdicts.get(decision.verdict, 0) + 1
-        in_line = decision.throttled_by is not None
+        verdict = decision.verdict.value
+        self.total[verdict] += 1
+        second.verdicts[verdict] = second.verdicts.get(verdict, 0) + 1
+        inline = decision.throttled_by is not UNSET
         for charge in decision.charges:
             counter = self._charged(charge, at_ms, decision)
-            if counter is not None and not in_line and not counter.key.shadow:
-                self._wait(counter, at_ms, _decided_wait_ms(decision, charge), decision, in_line=False)
+            if counter is not None and not inline and not counter.key.shadow:
+                self._wait(counter, at_ms, _decided_wait_ms(decision, charge), decision, inline=False)
         for wait in decision.throttled_by or ():
             counter = self._of(wait.quota, wait.entity, shadow=False)
             if counter is not None:
-                self._wait(counter, at_ms, min(wait.ms, MAX_THROTTLE_MS), decision, in_line=True)
-        if decision.throttled_by or decision.throttle_time_ms or decision.verdict != "ALLOW":
+                self._wait(counter, at_ms, min(wait.ms, MAX_THROTTLE_MS), decision, inline=True)
+        if decision.throttled_by or decision.throttle_time_ms or decision.verdict is not Verdict.ALLOW:
             self._recent.add(decision.decision_id, value)
 
-    def _charged(self, charge: Charge, at_ms: int, decision: Decision) -> CounterState | None:
+    def _charged(self, charge: ChargeResult, at_ms: int, decision: Decision) -> CounterState | None:
         counter = self._of(charge.quota, charge.entity, shadow=charge.mode == "shadow")
         if counter is not None:
             counter.charge(charge, at_ms, decision.decision_id)
         return counter
 
-    def _of(self, quota: str, entity: Entity, *, shadow: bool) -> CounterState | None:
+    def _of(self, quota: str, entity: CountedEntity, *, shadow: bool) -> CounterState | None:
         """The counter, new if need be, which is now the most recently charged. None for a quota that nobody knows."""
         kind = KINDS_BY_NAME.get(quota)
         if kind is None:
             return None
-        key = CounterKey(kind, shadow, entity.user, entity.client_id, entity.topic, entity.partition)
+        partition = -1 if entity.partition is None else entity.partition
+        key = CounterKey(kind, shadow, entity.user or "", entity.client_id or "", entity.topic, partition)
         counter = self._counters.get(key)
         if counter is not None:
             self._counters.move_to_end(key)
@@ -481,21 +430,21 @@ class LiveModel:
             self.evicted += 1
         return counter
 
-    def _wait(self, counter: CounterState, at_ms: int, wait_ms: int, decision: Decision, *, in_line: bool) -> None:
+    def _wait(self, counter: CounterState, at_ms: int, wait_ms: int, decision: Decision, *, inline: bool) -> None:
         """A later decided wait replaces one before; of those applied in line the one that ends last counts."""
         if wait_ms <= 0:
-            if not in_line and at_ms >= counter.at_ms:
+            if not inline and at_ms >= counter.at_ms:
                 counter.until_ms = 0
             return
         until_ms = at_ms + wait_ms
-        counter.until_ms = max(counter.until_ms, until_ms) if in_line else until_ms
+        counter.until_ms = max(counter.until_ms, until_ms) if inline else until_ms
         counter.wait(at_ms, wait_ms)
         self._waits.append(
             Wait(
                 counter.key,
                 at_ms,
                 wait_ms,
-                in_line,
+                inline,
                 decision.decision_id[:_SHOWN],
                 decision.api[:_SHOWN],
                 decision.gateway and decision.gateway[:_SHOWN],
@@ -521,7 +470,7 @@ class LiveModel:
         return self._seconds[-1]
 
 
-def _decided_wait_ms(decision: Decision, charge: Charge) -> int:
+def _decided_wait_ms(decision: Decision, charge: ChargeResult) -> int:
     """How long the counter waits from the event on: that of the quota that decided may differ from its charge's."""
     longest_ms = 0 if decision.mute_until_ms is None else decision.mute_until_ms - decision.timestamp_ms
     longest_ms = max(0, min(longest_ms, MAX_THROTTLE_MS))

@@ -7,7 +7,7 @@ from kafka.errors import KafkaError, TopicAlreadyExistsError
 
 from sluice.kafka_io.client import TopicSettings, connect, error_line
 from sluice.kafka_io.errors import TopicCreationError
-from sluice.state.decisions.request import MAX_TIMESTAMP_MS
+from sluice.state.contract.records import MAX_TIMESTAMP_MS
 
 _Spec = tuple[int, Mapping[str, str]]
 """Partitions and configs of a topic."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sluice.gateways.client.stats import GatewayStats
     from sluice.gateways.errors import GatewayClosedError, InvalidOptionError
     from sluice.kafka_io.errors import UnsupportedPropertyError
-    from sluice.state.decisions.request import Mutation, Request, Share, TopicPartition
+    from sluice.state.contract.records import Mutation, Request, Share, TopicPartition
     from sluice.state.errors import InvalidRequestError, SluiceError
     from sluice.state.quotas.kinds import QuotaSettings, Window
 
@@ -43,7 +43,7 @@ _MODULES = {
     "gateways.client.stats": ("GatewayStats",),
     "gateways.errors": ("GatewayClosedError", "InvalidOptionError"),
     "kafka_io.errors": ("UnsupportedPropertyError",),
-    "state.decisions.request": ("Mutation", "Request", "Share", "TopicPartition"),
+    "state.contract.records": ("Mutation", "Request", "Share", "TopicPartition"),
     "state.errors": ("InvalidRequestError", "SluiceError"),
     "state.quotas.kinds": ("QuotaSettings", "Window"),
 }

@@ -15,7 +15,7 @@ from sluice import GatewayOptions
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.limits import limits_publisher
-from sluice.state.decisions.request import HEARTBEAT_API
+from sluice.state.contract.records import HEARTBEAT_API
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.simulation import Simulation

@@ -13,7 +13,7 @@ from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.wait_table import Wait
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_follower import TopicFollower
-from sluice.state.decisions.request import HEARTBEAT_API
+from sluice.state.contract.records import HEARTBEAT_API
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind

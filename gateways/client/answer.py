@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from sluice.state.decisions.request import Request
+from sluice.state.contract.records import Decision, Request
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
@@ -25,23 +25,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     request_id: str | None = None
 
 
-class _TopicResult(msgspec.Struct):
-    error_code: int
-
-
-class _Charge(msgspec.Struct):
-    quota: str
-    limit: float | None = None
-
-
-class _Decided(msgspec.Struct):
-    throttle_time_ms: int = 0
-    decided_by: str | None = None
-    topic_results: list[_TopicResult] = []
-    charges: list[_Charge] = []
-
-
-_DECIDED = msgspec.json.Decoder(_Decided)
+_DECISION = msgspec.json.Decoder(Decision)
 
 
 def decided_answer(value: bytes, event: Request, longest_ms: int) -> Answer | None:
@@ -50,7 +34,7 @@ def decided_answer(value: bytes, event: Request, longest_ms: int) -> Answer | No
     A wait of more than `longest_ms` counts as that.
     """
     try:
-        decided = _DECIDED.decode(value)
+        decided = _DECISION.decode(value)
     except msgspec.ValidationError:
         return None
     refused = tuple(result.error_code != 0 for result in decided.topic_results)
@@ -75,7 +59,7 @@ class Correction(NamedTuple):
 def correction(event: Request, refused: tuple[bool, ...], decided: tuple[bool, ...]) -> Correction:
     """Compare the topics refused inline with those that the decision refuses; no flags at all refuse nothing.
 
-    >>> from sluice.state.decisions.request import Mutation
+    >>> from sluice.state.contract.records import Mutation
     >>> event = Request("CreateTopics", mutations=[Mutation("a", 8), Mutation("b", 4), Mutation("c", 2)])
     >>> correction(event, (False, False, True), (False, True, False))
     Correction(executed_twice=8, executed_refused=4)

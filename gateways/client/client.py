@@ -27,8 +27,8 @@ from sluice.gateways.client.stats import GatewayStats
 from sluice.kafka_io.client import kafka_python_config
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_follower import CLOSE_S, Reading, TopicFollower
+from sluice.state.contract.records import HEARTBEAT_API, Request, Share
 from sluice.state.decisions.charge_plan import is_validation
-from sluice.state.decisions.request import HEARTBEAT_API, Request, Share
 from sluice.state.decisions.waits import TopicPartitionName
 from sluice.state.shares.gateway_shares import Admission
 

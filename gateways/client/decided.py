@@ -8,7 +8,17 @@ import msgspec
 from msgspec import Meta
 
 from sluice.gateways.client.wait_table import Order, Wait
-from sluice.state.decisions.request import MAX_APPLIED_WAITS, MAX_TIMESTAMP_MS
+from sluice.state.contract.projection import projects
+from sluice.state.contract.records import (
+    MAX_APPLIED_WAITS,
+    MAX_TIMESTAMP_MS,
+    MAX_VALUE,
+    Amounts,
+    AppliedWait,
+    ChargeResult,
+    CountedEntity,
+    Decision,
+)
 from sluice.state.decisions.waits import CounterKey
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import KINDS_BY_NAME, MAX_THROTTLE_MS, Family, QuotaKind
@@ -19,36 +29,43 @@ _TOKEN_QUOTAS = frozenset(kind for kind in QuotaKind if kind.family is Family.MU
 # Structs without garbage collection: thousands of them are made each second, and none holds a circle.
 
 
+@projects(CountedEntity)
 class _Entity(msgspec.Struct, gc=False):
+    """The entity of a counter, with the defaults of `Tags`."""
+
     user: str = ""
     client_id: str = ""
     topic: str | None = None
     partition: int = -1
 
 
+@projects(ChargeResult)
 class Charge(msgspec.Struct, gc=False):
-    """A charge of a decision. No charge of a valid decision is larger than 1e30 (docs/contracts.md, `unreadable`)."""
+    """A charge of a decision. No charge of a valid decision is larger than MAX_VALUE."""
 
     quota: str
     entity: _Entity = msgspec.field(default_factory=_Entity)
     limit: Annotated[float, Meta(gt=0)] | None = None
-    value: Annotated[float, Meta(ge=0, le=1e30)] = 0.0
+    value: Annotated[float, Meta(ge=0, le=MAX_VALUE)] = 0.0
     rate: float | None = None
     throttle_ms: int = 0
     mode: str | None = None
 
 
+@projects(AppliedWait)
 class _AppliedWait(msgspec.Struct, gc=False):
     quota: str
     entity: _Entity
     ms: Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
+@projects(Amounts)
 class _Amounts(msgspec.Struct, gc=False):
     withheld: bool = False
     bytes: int | None = None
 
 
+@projects(Decision)
 class Decided(msgspec.Struct, gc=False):
     """The fields of a decision that the gateway itself uses."""
 

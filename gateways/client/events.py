@@ -5,16 +5,9 @@ from difflib import get_close_matches
 
 import msgspec
 
+from sluice.state.contract.records import MAX_INT32, MAX_NAME_LENGTH, Mutation, Request, TopicPartition
 from sluice.state.decisions.charge_plan import MUTATION_APIS, is_strict
-from sluice.state.decisions.request import (
-    MAX_INT32,
-    MAX_NAME_LENGTH,
-    Mutation,
-    Request,
-    TopicPartition,
-    check_amounts,
-    check_lengths,
-)
+from sluice.state.decisions.checks import check_amounts, check_lengths
 from sluice.state.errors import InvalidRequestError
 
 _EVENT_FIELDS = frozenset(Request.__struct_fields__)

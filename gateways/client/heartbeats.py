@@ -7,7 +7,7 @@ from sluice.gateways.client.decided import Decided
 from sluice.gateways.client.inline import InlineCharges
 from sluice.gateways.client.publisher import EventPublisher
 from sluice.gateways.client.staleness import Staleness
-from sluice.state.decisions.request import HEARTBEAT_API, Heartbeat, Request
+from sluice.state.contract.records import HEARTBEAT_API, Heartbeat, Request
 from sluice.state.shares.alive import HEARTBEAT_MS
 
 log = logging.getLogger(__name__)

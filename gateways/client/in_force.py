@@ -10,7 +10,7 @@ import msgspec
 from sluice.gateways.client.decided import Charges, Decided, order_of, wait_of, waits_ms
 from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.wait_table import Order, Wait, WaitTable
-from sluice.state.decisions.request import Request
+from sluice.state.contract.records import Request
 from sluice.state.decisions.wait_records import read_wait
 from sluice.state.decisions.waits import (
     CounterKey,

@@ -7,8 +7,7 @@ from threading import Lock
 from sluice.gateways.client.decided import Charges, Decided, applied_waits, enforced_charges, read_decided
 from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.wait_table import Wait, WaitTable
-from sluice.state.decisions.control import UNMUTE_API
-from sluice.state.decisions.request import HEARTBEAT_API, Request, Share
+from sluice.state.contract.records import HEARTBEAT_API, UNMUTE_API, Request, Share
 from sluice.state.decisions.waits import CounterKey
 from sluice.state.quotas.kinds import Family
 from sluice.state.quotas.resolution import Quotas

@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from sluice.gateways.client.stats import GatewayStats
-from sluice.state.decisions.request import Share
+from sluice.state.contract.records import Share
 
 if TYPE_CHECKING:
     from sluice.gateways.client.client import Gateway

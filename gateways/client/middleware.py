@@ -20,7 +20,7 @@ import msgspec
 from sluice.gateways.client.answer import Answer
 from sluice.gateways.client.client import Gateway
 from sluice.gateways.errors import GatewayClosedError
-from sluice.state.decisions.request import Request
+from sluice.state.contract.records import Request
 from sluice.state.quotas.kinds import QuotaKind
 
 MAX_NAME_CHARACTERS = 255

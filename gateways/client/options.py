@@ -13,7 +13,7 @@ import msgspec
 from sluice.gateways.client.event_sender import WhenFull
 from sluice.gateways.errors import InvalidOptionError
 from sluice.kafka_io.client import TopicName
-from sluice.state.decisions.request import MAX_ENTRIES, MAX_INT32
+from sluice.state.contract.records import MAX_ENTRIES, MAX_INT32
 from sluice.state.quotas.kinds import MAX_THROTTLE_MS, Coexistence, QuotaSettings, RequestPolicy, Window
 from sluice.state.shares.alive import MAX_GATEWAYS
 

@@ -11,7 +11,7 @@ from sluice.gateways.client.event_sender import EventRecord, EventSender
 from sluice.gateways.client.events import as_request
 from sluice.gateways.client.staleness import Staleness
 from sluice.gateways.errors import GatewayClosedError
-from sluice.state.decisions.request import Request
+from sluice.state.contract.records import Request
 from sluice.state.quotas.entity import client_key
 
 _JSON = msgspec.json.Encoder()

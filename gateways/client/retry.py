@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import ParamSpec, TypeVar
 
-from sluice.state.decisions.decision import QUOTA_EXCEEDED_MESSAGE, THROTTLING_QUOTA_EXCEEDED
+from sluice.state.contract.records import QUOTA_EXCEEDED_MESSAGE, THROTTLING_QUOTA_EXCEEDED
 from sluice.state.errors import SluiceError
 
 DEFAULT_DEADLINE_MS = 60_000

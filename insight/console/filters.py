@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from urllib.parse import urlencode
 
 from markupsafe import Markup
+from msgspec import UNSET
 
 from sluice.insight.console import svg
 from sluice.insight.console.check import Answer
 from sluice.insight.console.clients import Row, band_of, tenant_of
 from sluice.insight.format import NOTHING, amount, duration, moment, percent, printable, short
-from sluice.insight.live import POINT_MS, POINTS, CounterKey, Decision, Entity, Second, Wait
+from sluice.insight.live import POINT_MS, POINTS, CounterKey, Second, Wait
+from sluice.state.contract.records import CountedEntity, Decision, Verdict
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.kinds import KINDS_BY_NAME, Family
 
@@ -21,8 +23,10 @@ LONGEST_IN_ADDRESS = 1_000
 _SPAN = f"the last {POINTS * POINT_MS // 60_000} minutes"
 
 
-def who(tags: CounterKey | Tags | Entity) -> str:
+def who(tags: CounterKey | Tags | CountedEntity) -> str:
     """The client, or the topic-partition, that a counter is kept for."""
+    if isinstance(tags, CountedEntity):
+        tags = Tags.of(tags)
     if tags.topic is not None:
         return f"topic {short(tags.topic)}" + (f", partition {tags.partition}" if tags.partition >= 0 else "")
     parts = [short(tags.user), f"client-id {short(tags.client_id)}" if tags.client_id else ""]
@@ -107,12 +111,12 @@ def would_wait(answer: Answer) -> str:
 def sentence(decision: Decision) -> str:
     """The meaning of a decision for its client."""
     decided_by, throttle = printable(str(decision.decided_by)), duration(decision.throttle_time_ms)
-    if decision.verdict == "REJECT":
+    if decision.verdict is Verdict.REJECT:
         return f"Refused: the tokens of {decided_by} are spent; they are back in {throttle}."
     if decision.throttled_by:
         longest = max(decision.throttled_by, key=lambda wait: wait.ms)
         return f"The gateway throttled it for {duration(longest.ms)} inline, by {printable(longest.quota)}."
-    if decision.throttle_time_ms and decision.throttled_by is not None:
+    if decision.throttle_time_ms and decision.throttled_by is not UNSET:
         return (
             f"By {decided_by} it would be throttled for {throttle}; its gateway charges inline and goes by its own"
             " share of the limit, not by this decision."

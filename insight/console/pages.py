@@ -15,10 +15,12 @@ from sluice.insight.console.health import JobProbe
 from sluice.insight.console.tables import Tables, WeekMinutes
 from sluice.insight.errors import QueryError
 from sluice.insight.format import short
-from sluice.insight.live import CounterKey, CounterState, Decision, LiveModel
+from sluice.insight.live import CounterKey, CounterState, LiveModel
 from sluice.insight.reports.tenants import Tenants
 from sluice.kafka_io.topic_follower import TopicFollower
 from sluice.sinks.tables.quotas import QuotaChange
+from sluice.state.contract.projection import projects
+from sluice.state.contract.records import DeadLetter, Decision, FieldError
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, QuotaKind, QuotaSettings
@@ -39,11 +41,13 @@ Context = dict[str, Any]
 """The variables of a template, beside the facts and the time."""
 
 
+@projects(FieldError)
 class _Error(msgspec.Struct):
     field: str = ""
     problem: str = ""
 
 
+@projects(DeadLetter)
 class _DeadLetter(msgspec.Struct):
     error: _Error
 

@@ -11,9 +11,9 @@ import numpy as np
 from sluice.state.arithmetic.charge import Charge, Outcome
 from sluice.state.arithmetic.columns import columns_of
 from sluice.state.arithmetic.counter import EntityCounters
-from sluice.state.decisions.charge_plan import MUTATION_APIS, plan_limited
-from sluice.state.decisions.decision import Decision, RequestHead, Verdict, combine, partial_decision
-from sluice.state.decisions.request import Request
+from sluice.state.contract.records import Decision, Request, Verdict
+from sluice.state.decisions.charge_plan import plan_limited
+from sluice.state.decisions.decision import RequestHead, combine, partial_decision
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.quotas.resolution import Quotas
@@ -69,9 +69,7 @@ class Decider:
 
     def decision(self, request: Request, now_ms: int, outcomes: Outcomes) -> Decision:
         """The decision on these outcomes, without fields that repeat or report."""
-        topics = [mutation.topic for mutation in request.mutations] if request.api in MUTATION_APIS else []
-        client = (request.user, request.client_id, request.api)
-        head = RequestHead("", "", *client, None, topics, request.purgatory_ms, [], self.quotas.version, now_ms)
+        head = RequestHead.of_request(request, "", [], self.quotas.version, now_ms)
         partials = [partial_decision(charged, tags) for tags, charged in outcomes.items()]
         return combine(head, now_ms, partials, self._settings)
 

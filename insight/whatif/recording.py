@@ -15,9 +15,7 @@ from numpy.typing import NDArray
 from sluice.insight.errors import RecordingError
 from sluice.insight.reports.span import Span
 from sluice.insight.whatif.replay import Recorded
-from sluice.state.decisions.control import UNMUTE_API
-from sluice.state.decisions.decision import Verdict
-from sluice.state.decisions.request import HEARTBEAT_API, Mutation, Request, TopicPartition
+from sluice.state.contract.records import HEARTBEAT_API, UNMUTE_API, Mutation, Request, TopicPartition, Verdict
 
 ORDER = ("decided_at_ms", "source_partition", "source_offset", "timestamp_ms")
 COLUMNS = (*ORDER, "user", "client_id", "api", "verdict", "throttle_time_ms", "throttled_by", "amounts")

@@ -16,8 +16,7 @@ from collections.abc import Callable
 import msgspec
 
 from sluice.insight.whatif.deciding import Answer
-from sluice.state.decisions.decision import Verdict
-from sluice.state.decisions.request import MAX_APPLIED_MS, Request
+from sluice.state.contract.records import MAX_APPLIED_MS, Request, Verdict
 
 MAX_BACKLOG = 300_000
 """Most requests that wait to be sent, of all clients together: it bounds the memory of a replay."""

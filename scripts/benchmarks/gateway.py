@@ -15,7 +15,7 @@ from scripts.testbed.reconciliation import records
 from sluice.configs.settings import Settings
 from sluice.gateways.client.client import Gateway
 from sluice.kafka_io.client import connect
-from sluice.state.decisions.request import Request, TopicPartition
+from sluice.state.contract.records import Request, TopicPartition
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS

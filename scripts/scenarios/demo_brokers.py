@@ -24,7 +24,7 @@ from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.decisions.request import Share
+from sluice.state.contract.records import Share
 from sluice.state.quotas.kinds import QuotaKind
 
 _EMBEDDED = Path("configs/embedded.yaml")

@@ -15,7 +15,7 @@ from sluice.insight.live import LiveModel
 from sluice.jvm.plugin import plugin_jar, plugin_properties
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
-from sluice.state.decisions.request import Share
+from sluice.state.contract.records import Share
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
 

@@ -8,7 +8,7 @@ from threading import Event, Thread
 from typing import NamedTuple
 
 from sluice.gateways.client.client import Gateway
-from sluice.state.decisions.request import Mutation, Request, TopicPartition
+from sluice.state.contract.records import Mutation, Request, TopicPartition
 from sluice.state.quotas.kinds import TOPIC_KINDS, Family, QuotaKind
 
 SIZE_S = 0.1

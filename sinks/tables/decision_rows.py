@@ -20,8 +20,7 @@ from sluice.sinks.tables.decisions import MAX_CHARGES, MAX_VALUE
 from sluice.sinks.tables.delta import SOURCE_COLUMNS, RequestsTopic
 from sluice.sinks.tables.quota_metrics import METRIC_NAMES
 from sluice.sinks.tables.unreadable import TimeBounds
-from sluice.state.decisions.decision import Verdict
-from sluice.state.decisions.request import MAX_APPLIED_WAITS, MAX_NAME_LENGTH, MAX_SHARES
+from sluice.state.contract.records import MAX_APPLIED_WAITS, MAX_NAME_LENGTH, MAX_SHARES, Verdict
 from sluice.state.quotas.entry import Mode
 
 _SOURCE = r"^(?P<source_topic>.+)-(?P<source_partition>0|[1-9][0-9]*)-(?P<source_offset>0|[1-9][0-9]*)$"

@@ -8,8 +8,7 @@ from pyspark.sql import functions as F
 from sluice.sinks.tables.delta import RECORD, RECORD_ID, SOURCE_COLUMNS, AuditTable, RequestsTopic, append_once
 from sluice.sinks.tables.quota_metrics import METRIC_NAMES
 from sluice.sinks.tables.unreadable import CORRUPT, FAULT, JSON_OPTIONS, TimeBounds, fault, json_fault
-from sluice.state.decisions.decision import Verdict
-from sluice.state.decisions.request import MAX_APPLIED_WAITS, MAX_ENTRIES, MAX_NAME_LENGTH, MAX_SHARES
+from sluice.state.contract.records import MAX_APPLIED_WAITS, MAX_ENTRIES, MAX_NAME_LENGTH, MAX_SHARES, Verdict
 from sluice.state.quotas.entry import Mode
 
 _ENTITY_DDL = "STRUCT<user: STRING, client_id: STRING, topic: STRING, partition: INT>"

@@ -1,16 +1,15 @@
 """Plans the charges of one request: one for each quota kind, grouped by the counter they go to."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import msgspec
 
 from sluice.state.arithmetic.charge import Charge, Unmetered
-from sluice.state.decisions.control import Unmute
-from sluice.state.decisions.request import HEARTBEAT_API, Request
+from sluice.state.contract.records import HEARTBEAT_API, Request, Unmute
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import Mode
-from sluice.state.quotas.kinds import QuotaKind, QuotaSettings, RequestPolicy
+from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, QuotaKind, QuotaSettings, RequestPolicy
 from sluice.state.quotas.resolution import ModeQuotas, PrecedenceLevel, Quotas, Resolution
 
 MUTATION_APIS = {"CreateTopics": 6, "DeleteTopics": 5, "CreatePartitions": 3}
@@ -148,7 +147,7 @@ def _plan(plan: _Plan, request: Request, quotas: ModeQuotas, settings: QuotaSett
 def plan_resets(unmute: Unmute, quotas: Quotas) -> ChargePlan:
     """The counters that requests of this entity are charged to under these quotas, each with charges that reset it."""
     plan, entity = ChargePlan({}, []), unmute.entity
-    for kind in unmute.kinds():
+    for kind in unmuted_kinds(unmute):
         if not quotas.enabled(kind):
             continue
         if entity.topic is None:
@@ -157,6 +156,12 @@ def plan_resets(unmute: Unmute, quotas: Quotas) -> ChargePlan:
             resolution = quotas.resolve_topic(kind, entity.topic, entity.partition or 0)
         plan.add(kind, resolution, [])
     return plan
+
+
+def unmuted_kinds(unmute: Unmute) -> Iterator[QuotaKind]:
+    """The quota kinds whose counters are reset."""
+    kinds = CLIENT_KINDS if unmute.entity.topic is None else TOPIC_KINDS
+    return (kind for kind in kinds if unmute.quota in (None, kind))
 
 
 def is_exempt(request: Request, policy: RequestPolicy) -> bool:

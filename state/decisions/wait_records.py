@@ -6,7 +6,7 @@ the counter waits. A null value says that the counter waits no more.
 
 import msgspec
 
-from sluice.state.decisions.request import MAX_TIMESTAMP_MS
+from sluice.state.contract.records import MAX_TIMESTAMP_MS, WaitKey, WaitRecord
 from sluice.state.decisions.waits import CounterKey
 from sluice.state.errors import SluiceError
 from sluice.state.quotas.entity import Tags
@@ -15,55 +15,14 @@ from sluice.state.quotas.kinds import MAX_THROTTLE_MS
 LONG_WAIT_MS = 5_000
 """Waits of more than this are kept in the topic. Shorter ones are found in the last seconds of the decisions."""
 
-_Entity = dict[str, str | int]
-"""The tags of a counter, as a charge of a decision has them."""
-
-
-class WaitRecord(msgspec.Struct, frozen=True):
-    """Value of a counter's record, out of the decision that asked for the wait; times are epoch milliseconds.
-
-    `timestamp_ms` and `offset` are those of the request event, and order two records of one counter. `until_ms` is
-    `timestamp_ms + throttle_ms`. `limit` and `rate` are those of the charge.
-    """
-
-    until_ms: int
-    throttle_ms: int
-    limit: float | None
-    rate: float | None
-    timestamp_ms: int
-    offset: int
-
 
 class InvalidWaitError(SluiceError):
     """A record of the waits topic that Sluice would not have written."""
 
 
-class _Key(msgspec.Struct):
-    entity: _Entity
-    quota: str
-
-
 _ENCODER = msgspec.json.Encoder(order="sorted")
-_KEY = msgspec.json.Decoder(_Key)
+_KEY = msgspec.json.Decoder(WaitKey)
 _WAIT = msgspec.json.Decoder(WaitRecord)
-
-
-def tags_of(entity: _Entity) -> Tags:
-    """The tags that `Tags.to_mapping` shows as this mapping. Raises InvalidWaitError if there are none.
-
-    >>> tags_of({"user": "alice"}), tags_of({"topic": "orders", "partition": 3}).partition
-    (Tags(user='alice', client_id='', topic=None, partition=-1), 3)
-    """
-    tags = Tags(
-        entity.get("user", ""),  # type: ignore[arg-type] # the comparison below refuses what is no string
-        entity.get("client_id", ""),  # type: ignore[arg-type]
-        entity.get("topic"),  # type: ignore[arg-type]
-        entity.get("partition", -1),  # type: ignore[arg-type]
-    )
-    names = (tags.user, tags.client_id, "" if tags.topic is None else tags.topic)
-    if not all(isinstance(name, str) for name in names) or not isinstance(tags.partition, int):
-        raise InvalidWaitError(f"the entity {str(entity)[:200]} has a name that is no string; expected strings")
-    return tags
 
 
 def wait_key(counter: CounterKey) -> bytes:
@@ -73,7 +32,7 @@ def wait_key(counter: CounterKey) -> bytes:
     b'{"entity":{"user":"alice"},"quota":"producer_byte_rate"}'
     """
     quota, tags = counter
-    return _ENCODER.encode({"entity": tags.to_mapping(), "quota": quota})
+    return _ENCODER.encode(WaitKey(tags.entity(), quota))
 
 
 def wait_value(wait: WaitRecord) -> bytes:
@@ -91,11 +50,11 @@ def read_wait(key: bytes | None, value: bytes | None) -> tuple[CounterKey, WaitR
     Raises InvalidWaitError if Sluice would not have written the record.
     """
     try:
-        whose = _KEY.decode(key or b"")
+        named = _KEY.decode(key or b"")
         wait = None if value is None else _WAIT.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidWaitError(f"the record is no wait ({error}); expected a wait as JSON") from None
-    counter = (whose.quota, tags_of(whose.entity))
+    counter = (named.quota, Tags.of(named.entity))
     if wait_key(counter) != key:
         raise InvalidWaitError("the record's key names no counter as Sluice writes it; expected quota and entity")
     if wait is not None and not (

@@ -8,6 +8,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from sluice.state.contract.records import CountedEntity
 from sluice.state.errors import InvalidQuotaError
 
 
@@ -95,16 +96,26 @@ class Tags(msgspec.Struct, frozen=True, array_like=True, gc=False, cache_hash=Tr
             return f"topic:{sanitize(self.topic)}|{self.partition}"
         return client_key(self.user, self.client_id)
 
-    def to_mapping(self) -> dict[str, str | int]:
-        """The entity as in a charge of a decision: only the parts that the counter has."""
+    @classmethod
+    def of(cls, entity: CountedEntity) -> "Tags":
+        """The tags of a counter that a record names.
+
+        >>> Tags.of(CountedEntity(user="alice")), Tags.of(CountedEntity(topic="orders", partition=3)).partition
+        (Tags(user='alice', client_id='', topic=None, partition=-1), 3)
+        """
+        partition = -1 if entity.partition is None else entity.partition
+        return cls(entity.user or "", entity.client_id or "", entity.topic, partition)
+
+    def entity(self) -> CountedEntity:
+        """The entity as records name it: only the parts that the counter has."""
         if self.topic is not None:
-            return {"topic": self.topic, "partition": self.partition}
-        shown: dict[str, str | int] = {}
-        if self.user:
-            shown["user"] = self.user
-        if self.client_id or not self.user:
-            shown["client_id"] = self.client_id
-        return shown
+            return CountedEntity(topic=self.topic, partition=self.partition)
+        return CountedEntity(self.user or None, self.client_id if self.client_id or not self.user else None)
+
+    def to_mapping(self) -> dict[str, str | int]:
+        """The same as a mapping."""
+        mapping: dict[str, str | int] = msgspec.to_builtins(self.entity())
+        return mapping
 
 
 def client_key(user: str, client_id: str) -> str:

@@ -5,42 +5,19 @@ A null value removes the quota. A record under `VERSION_KEY` ends each version a
 a reader knows when it has them all.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
-from msgspec import Meta
 
+from sluice.state.contract.records import LimitKey, LimitRecord, VersionEnd
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
-from sluice.state.quotas.entry import Mode as EntryMode
-from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.resolution import ModeQuotas, Quotas
 from sluice.state.quotas.validation import check_value, quota_kind
 
 VERSION_KEY = b'"version"'
 """Key of the record that ends a version. No quota has it: their keys are JSON objects."""
-
-Mode = Literal["enforce", "shadow"]
-
-_Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-"""An integer that Delta and Java can hold."""
-
-
-class LimitRecord(msgspec.Struct, frozen=True):
-    """Value of a quota's record. `value` is bytes/s, percent or mutations/s; `version` is the one that set it."""
-
-    entity: dict[str, str | None]
-    quota: str
-    value: float
-    mode: Mode
-    version: _Whole
-
-
-class VersionEnd(msgspec.Struct, frozen=True):
-    """Value of the record under `VERSION_KEY`: the version that is complete now, and how many quotas it has."""
-
-    version: _Whole
-    count: _Whole
 
 
 class LimitsInForce(msgspec.Struct, frozen=True):
@@ -63,7 +40,7 @@ def limit_key(entry: QuotaEntry) -> bytes:
     >>> limit_key(QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1024.0))
     b'{"entity":{"user":"alice"},"mode":"enforce","quota":"producer_byte_rate"}'
     """
-    return _ENCODER.encode({"entity": entry.entity.to_mapping(), "mode": _mode(entry), "quota": entry.kind})
+    return _ENCODER.encode(LimitKey(entry.entity.to_mapping(), _mode(entry), entry.kind))
 
 
 def limit_value(entry: QuotaEntry, version: int) -> bytes:
@@ -148,9 +125,9 @@ class LimitsView:
         if end.count != len(self._entries):
             return  # compaction has removed records of this version: a later one replaced them, and ends further on
         quotas = Quotas(self._entries.values(), end.version)
-        shadow = ModeQuotas(mode=EntryMode.SHADOW) if quotas.shadow is None else quotas.shadow
+        shadow = ModeQuotas(mode=Mode.SHADOW) if quotas.shadow is None else quotas.shadow
         self.in_force = LimitsInForce(end.version, quotas, shadow)
 
 
-def _mode(entry: QuotaEntry) -> Mode:
+def _mode(entry: QuotaEntry) -> Literal["enforce", "shadow"]:
     return "shadow" if entry.shadow else "enforce"

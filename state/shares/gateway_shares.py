@@ -10,8 +10,8 @@ from sys import float_info
 import msgspec
 
 from sluice.state.arithmetic.charge import Charge
+from sluice.state.contract.records import MAX_APPLIED_WAITS, MAX_SHARES, AppliedWait, Request, Share
 from sluice.state.decisions.charge_plan import plan_limited
-from sluice.state.decisions.request import MAX_APPLIED_WAITS, MAX_SHARES, AppliedWait, CountedEntity, Request, Share
 from sluice.state.decisions.waits import CounterKey
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import KINDS_BY_NAME, MAX_THROTTLE_MS, Family, QuotaSettings
@@ -166,7 +166,7 @@ class GatewayShares:
     def _shown(self, counter: CounterKey, known: CounterShare, now_ms: int) -> Share:
         return Share(
             counter[0],
-            _entity(counter[1]),
+            counter[1].entity(),
             known.limit,
             min(known.share(known.limit, self.gateways, self._metering, now_ms), MAX_DOUBLE),  # JSON has no infinity
             known.rate(self._metering, now_ms),
@@ -226,7 +226,7 @@ def _held(charged: Sequence[_Charged], now_ms: int) -> Iterator[HeldCounter]:
 def _applied(held: Sequence[HeldCounter], now_ms: int) -> tuple[AppliedWait, ...]:
     if len(held) > MAX_APPLIED_WAITS:
         held = nlargest(MAX_APPLIED_WAITS, held, key=attrgetter("until_ms"))
-    return tuple([AppliedWait(each.counter[0], _entity(each.counter[1]), each.until_ms - now_ms) for each in held])
+    return tuple([AppliedWait(each.counter[0], each.counter[1].entity(), each.until_ms - now_ms) for each in held])
 
 
 def _wait_ms(charged: _Charged) -> int:
@@ -235,9 +235,3 @@ def _wait_ms(charged: _Charged) -> int:
 
 def _is_shown(tags: Tags) -> bool:
     return len(tags.user) + len(tags.client_id) + len(tags.topic or "") <= MAX_SHOWN_CHARACTERS
-
-
-def _entity(tags: Tags) -> CountedEntity:
-    if tags.topic is not None:
-        return CountedEntity(topic=tags.topic, partition=tags.partition)
-    return CountedEntity(tags.user or None, tags.client_id if tags.client_id or not tags.user else None)

@@ -6,16 +6,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from sluice.state.decisions.control import Unmute, check_unmute
-from sluice.state.decisions.request import (
-    MAX_ENTRIES,
-    MAX_NAME_LENGTH,
-    MAX_TIMESTAMP_MS,
-    Request,
-    bound_waits,
-    check_amounts,
-    check_lengths,
-)
+from sluice.state.contract.records import MAX_ENTRIES, MAX_NAME_LENGTH, MAX_TIMESTAMP_MS, Request, Unmute
+from sluice.state.decisions.checks import bound_waits, check_amounts, check_lengths, check_unmute
 from sluice.state.errors import InvalidRequestError
 from sluice.streaming.enforce.source import Source
 

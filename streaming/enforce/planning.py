@@ -1,10 +1,8 @@
 """Planning one event: its dead letter, its decision if it charges nothing, or the charge rows of its counters."""
 
-from sluice.state.decisions.charge_plan import MUTATION_APIS, ChargePlan, plan_charges, plan_resets
-from sluice.state.decisions.control import UNMUTE_API, Unmute
-from sluice.state.decisions.decision import RequestHead, combine
-from sluice.state.decisions.reported import encode_amounts, encode_said
-from sluice.state.decisions.request import Request
+from sluice.state.contract.records import Request, Unmute
+from sluice.state.decisions.charge_plan import ChargePlan, plan_charges, plan_resets
+from sluice.state.decisions.decision import RequestHead, allowed
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.parsing import parse_event
@@ -38,25 +36,8 @@ def plan_request(
 ) -> OutputRecord | list[ChargeRow]:
     """One charge row per counter that the request charges; the decision itself if it charges none."""
     plan = plan_charges(request, quotas, settings.quota)
-    timestamp_ms = request.timestamp_ms or 0
-    head = RequestHead(
-        source.record_id(),
-        request.request_id or "",
-        request.user,
-        request.client_id,
-        request.api,
-        request.gateway,
-        [mutation.topic for mutation in request.mutations] if request.api in MUTATION_APIS else [],
-        request.purgatory_ms,
-        plan.unmetered,
-        quotas.version,
-        decided_at_ms,
-        request.instance,
-        encode_amounts(request),
-        None if request.throttled_by is None else encode_said(request.throttled_by),
-        None if request.heartbeat is None else encode_said(request.heartbeat),
-    )
-    return _planned(head, timestamp_ms, plan, source, settings)
+    head = RequestHead.of_request(request, source.record_id(), plan.unmetered, quotas.version, decided_at_ms)
+    return _planned(head, request.timestamp_ms or 0, plan, source, settings)
 
 
 def plan_unmute(
@@ -67,19 +48,7 @@ def plan_unmute(
     Its time is when the micro-batch began, by the job's clock: a gateway takes the answer only if it is later than the
     decision that mutes, and the operator's clock may be wrong.
     """
-    head = RequestHead(
-        source.record_id(),
-        unmute.request_id or "",
-        unmute.entity.user,
-        unmute.entity.client_id,
-        UNMUTE_API,
-        None,
-        [],
-        0,
-        [],
-        quotas.version,
-        decided_at_ms,
-    )
+    head = RequestHead.of_unmute(unmute, source.record_id(), quotas.version, decided_at_ms)
     return _planned(head, decided_at_ms, plan_resets(unmute, quotas), source, settings)
 
 
@@ -88,8 +57,7 @@ def _planned(
 ) -> OutputRecord | list[ChargeRow]:
     """One charge row per counter of the plan; the decision itself if there is none."""
     if not plan.counters:
-        decision = combine(head, timestamp_ms, (), settings.quota)
-        return decision_record(settings.decisions_topic, decision, settings.job_id)
+        return decision_record(settings.decisions_topic, allowed(head, timestamp_ms, []), settings.job_id)
     parts = len(plan.counters)
     return [
         ChargeRow(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from sluice.configs.settings import Settings
-from sluice.state.decisions.request import MAX_TIMESTAMP_MS, Request
+from sluice.state.contract.records import MAX_TIMESTAMP_MS, Request
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.store.pages import Pages
 from sluice.streaming.enforce import pipeline

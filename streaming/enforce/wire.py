@@ -1,14 +1,14 @@
 """The records that leave the job, and the forms in which rows travel between the stages of the pipeline."""
 
-import base64
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
 
 from sluice.state.arithmetic.charge import Charge, Outcome
-from sluice.state.decisions.decision import Decision, PartialDecision, RequestHead, clamp_throttle_ms
-from sluice.state.decisions.wait_records import LONG_WAIT_MS, WaitRecord, wait_key, wait_value
+from sluice.state.contract.records import DeadLetter, Decision, FieldError, SourceRecord, WaitRecord
+from sluice.state.decisions.decision import PartialDecision, RequestHead, clamp_throttle_ms
+from sluice.state.decisions.wait_records import LONG_WAIT_MS, wait_key, wait_value
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.entity import Tags, client_key
 from sluice.state.quotas.kinds import Family
@@ -119,12 +119,12 @@ def wait_output(topic: str, row: ChargeRow, outcome: Outcome) -> WaitOutput:
 def dead_letter_record(topic: str, value: bytes | None, source: Source, error: InvalidRequestError) -> OutputRecord:
     """The record of an event that can't be decided, with the reason; of a giant event only the beginning is kept."""
     kept = value[:MAX_DEAD_LETTER_VALUE_BYTES] if value is not None else None
-    letter = {
-        "source": {"topic": source.topic, "partition": source.partition, "offset": source.offset},
-        "error": {"field": error.field, "problem": error.problem, "expected": error.expected},
-        "value": None if kept is None else base64.b64encode(kept).decode(),
-        "value_bytes": None if value is None else len(value),
-    }
+    letter = DeadLetter(
+        SourceRecord(source.topic, source.partition, source.offset),
+        FieldError(error.field, error.problem, error.expected),
+        kept,
+        None if value is None else len(value),
+    )
     return OutputRecord(topic, None, _JSON.encode(letter))
 
 

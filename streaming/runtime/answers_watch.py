@@ -7,6 +7,8 @@ import msgspec
 
 from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.topic_reader import TopicReader
+from sluice.state.contract.projection import projects
+from sluice.state.contract.records import Decision
 from sluice.streaming.checkpoint.job_identity import JobIdentity
 
 _LOOK_S = 2.0
@@ -90,8 +92,9 @@ def _start(before: int, end: int) -> int:
     return before if before <= end else 0
 
 
+@projects(Decision)
 class _Marks(msgspec.Struct):
-    """The fields of a decision that name its job. A job of an older release writes no `job_id`."""
+    """The fields of a decision that name its job. A forged one may have no `job_id`."""
 
     decided_at_ms: int
     job_id: str | None = None

@@ -15,10 +15,8 @@ from sluice.sinks.tables.decisions import decisions_table
 from sluice.sinks.tables.delta import Commit, RequestsTopic, append_once, create_table, new_rows, source_spans
 from sluice.sinks.tables.quota_metrics import measure_decisions, merge_metrics, quota_metrics_table
 from sluice.sinks.tables.unreadable import unreadable_table
-from sluice.state.decisions.decision import Decision
+from sluice.state.contract.records import Amounts, Decision, Heartbeat
 from sluice.state.decisions.epochs import Epoch
-from sluice.state.decisions.reported import Amounts
-from sluice.state.decisions.request import Heartbeat
 from tests.integration.audit_batches import (
     DAY_MS,
     DEFAULTS,

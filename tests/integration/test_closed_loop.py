@@ -16,7 +16,7 @@ from kafka import KafkaProducer
 from scripts.testbed.processes import Child, kill
 from sluice.gateways.client.client import Gateway
 from sluice.gateways.client.options import GatewayOptions
-from sluice.state.decisions.request import HEARTBEAT_API
+from sluice.state.contract.records import HEARTBEAT_API
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.shares.alive import HEARTBEAT_MS, MISSED_MS
 from tests.gateway_loop import counter, wait_ms

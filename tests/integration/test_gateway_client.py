@@ -15,8 +15,8 @@ from sluice.configs.settings import Settings, load_settings, with_bootstrap_serv
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.limits import limits_publisher
-from sluice.state.decisions.request import HEARTBEAT_API
-from sluice.state.decisions.wait_records import WaitRecord, wait_key, wait_value
+from sluice.state.contract.records import HEARTBEAT_API, WaitRecord
+from sluice.state.decisions.wait_records import wait_key, wait_value
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from sluice.configs.settings import load_settings
 from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.topics import ensure_topics
-from sluice.state.decisions.request import MAX_TIMESTAMP_MS
+from sluice.state.contract.records import MAX_TIMESTAMP_MS
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 

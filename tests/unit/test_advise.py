@@ -15,7 +15,7 @@ from sluice.insight.whatif.advice import DAY_MS, HOUR_MS, Advisor, Confidence, S
 from sluice.insight.whatif.replay import Recorded, Side
 from sluice.insight.whatif.whose import Whose
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.decisions.request import Mutation, Request
+from sluice.state.contract.records import Mutation, Request
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind, QuotaSettings, Window

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.state.decisions.request import MAX_TIMESTAMP_MS, AppliedWait, CountedEntity
+from sluice.state.contract.records import MAX_TIMESTAMP_MS, AppliedWait, CountedEntity
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.parsing import EventLimits, parse_request

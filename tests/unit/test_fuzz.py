@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.state.arithmetic.charge import Charge
-from sluice.state.decisions.request import MAX_TIMESTAMP_MS
+from sluice.state.contract.records import MAX_TIMESTAMP_MS
 from sluice.state.errors import InvalidRequestError, StateError
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import KINDS_BY_CODE, QuotaKind, QuotaSettings

@@ -31,10 +31,8 @@ from sluice import (
 from sluice.gateways.client.event_sender import EventRecord, EventSender
 from sluice.gateways.client.events import checked_parts
 from sluice.kafka_io.kafka_python import FetchedRecord
-from sluice.state.decisions.decision import ChargeResult, Decision, TopicResult
-from sluice.state.decisions.reported import Amounts
-from sluice.state.decisions.request import AppliedWait, CountedEntity, Heartbeat, Share
-from sluice.state.decisions.wait_records import WaitRecord, wait_key, wait_value
+from sluice.state.contract.records import WaitRecord
+from sluice.state.decisions.wait_records import wait_key, wait_value
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -626,28 +624,6 @@ def test_prometheus_sees_every_number(gateway: Gateway, clock: Clock) -> None:
         'sluice_gateway_decision_age_seconds{gateway="gateway",quantile="0.5"} 0.0',
     ):
         assert line in text
-
-
-def test_the_schemas_for_other_languages_have_the_fields_of_the_contracts() -> None:
-    """Names and required fields, compared with the types that the job writes and reads."""
-    event = json.loads((DOCS / "request.schema.json").read_text())
-    decision = json.loads((DOCS / "decision.schema.json").read_text())
-
-    assert set(event["properties"]) == set(Request.__struct_fields__)
-    assert set(event["properties"]["topic_partitions"]["items"]["properties"]) == set(TopicPartition.__struct_fields__)
-    assert set(event["properties"]["mutations"]["items"]["properties"]) == set(Mutation.__struct_fields__)
-    assert set(decision["properties"]) == set(Decision.__struct_fields__)
-    assert set(decision["required"]) == set(decision["properties"]) - {"throttled_by", "amounts", "heartbeat"}
-    charge = decision["properties"]["charges"]["items"]
-    assert set(charge["properties"]) == set(ChargeResult.__struct_fields__)
-    assert set(decision["properties"]["topic_results"]["items"]["required"]) == set(TopicResult.__struct_fields__)
-    assert set(decision["properties"]["amounts"]["properties"]) == set(Amounts.__struct_fields__)
-    for schema in (event, decision):
-        assert set(schema["$defs"]["entity"]["properties"]) == set(CountedEntity.__struct_fields__)
-        assert set(schema["properties"]["throttled_by"]["items"]["required"]) == set(AppliedWait.__struct_fields__)
-        heartbeat = schema["properties"]["heartbeat"]["properties"]
-        assert set(heartbeat) == set(Heartbeat.__struct_fields__)
-        assert set(heartbeat["shares"]["items"]["properties"]) == set(Share.__struct_fields__)
 
 
 def test_a_decision_of_a_driver_that_was_replaced_is_left_out_and_counted(gateway: Gateway) -> None:

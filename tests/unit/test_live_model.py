@@ -29,6 +29,7 @@ def decision(at_ms: int = AT_MS, user: str = "alice", **fields: Any) -> dict[str
     }
     return {
         "decision_id": "requests-0-1",
+        "request_id": "r",
         "timestamp_ms": at_ms,
         "user": user,
         "client_id": "app",
@@ -102,7 +103,7 @@ def test_what_a_gateway_applied_in_line_counts_instead_of_what_was_decided() -> 
     model = fed(decision(wait_ms=30_000, throttled_by=applied))
     assert counter_of(model).wait_ms(AT_MS) == 700
     [wait] = model.waits([ALICE])
-    assert (wait.wait_ms, wait.in_line) == (700, True)
+    assert (wait.wait_ms, wait.inline) == (700, True)
 
 
 def test_an_unmute_ends_the_wait() -> None:

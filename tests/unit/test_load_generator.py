@@ -8,7 +8,8 @@ import pytest
 import typer
 
 from scripts.testbed.load_generator import BAD_EVENTS, BAD_KINDS, LoadGenerator, api_mix, bad_event, main
-from sluice.state.decisions.request import MAX_TIMESTAMP_MS, Request, check_request
+from sluice.state.contract.records import MAX_TIMESTAMP_MS, Request
+from sluice.state.decisions.checks import check_request
 from sluice.state.errors import InvalidRequestError
 
 NOW_MS = 1_760_000_000_000

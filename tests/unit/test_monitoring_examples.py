@@ -16,7 +16,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from sluice import Gateway, GatewayCollector, GatewayOptions
-from sluice.state.decisions.request import CountedEntity, Share
+from sluice.state.contract.records import CountedEntity, Share
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 from sluice.streaming.queries.query_state import QueryState, RunState
 from sluice.streaming.runtime.client_metrics import ClientMetrics

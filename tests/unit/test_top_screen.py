@@ -35,6 +35,7 @@ def decision(
     )
     said: dict[str, object] = {
         "decision_id": "q-0-1",
+        "request_id": "r",
         "timestamp_ms": at_ms,
         "verdict": "THROTTLE" if wait_ms else "ALLOW",
     }

@@ -10,7 +10,7 @@ import pytest
 
 from sluice.cli.unmute import client_ids_apart
 from sluice.insight.recent_usage import Usage
-from sluice.state.decisions.control import Unmute, UnmutedEntity
+from sluice.state.contract.records import Unmute, UnmutedEntity
 from sluice.state.decisions.wait_records import read_wait
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags

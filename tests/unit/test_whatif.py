@@ -21,8 +21,8 @@ from sluice.insight.whatif.replay import ClientReplay, Recorded, Replay
 from sluice.insight.whatif.run import Task, replay
 from sluice.insight.whatif.steps import stepped
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.decisions.decision import Verdict, partial_decision
-from sluice.state.decisions.request import Request
+from sluice.state.contract.records import Request, Verdict
+from sluice.state.decisions.decision import partial_decision
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings

@@ -10,6 +10,8 @@ import msgspec
 from confluent_kafka import Consumer, TopicPartition
 
 from scripts.benchmarks.driver import BenchError
+from sluice.state.contract.projection import projects
+from sluice.state.contract.records import ChargeResult, Decision
 
 CHECKS = 1_000
 """Requests at the head of a backlog that use up their quotas, so that the decisions on them are not all the same."""
@@ -30,11 +32,13 @@ class Decided(NamedTuple):
     tokens: float
 
 
+@projects(ChargeResult)
 class _Charge(msgspec.Struct, gc=False):
     throttle_ms: int
     tokens: float
 
 
+@projects(Decision)
 class _Decision(msgspec.Struct, gc=False):
     request_id: str
     verdict: str

@@ -1,123 +1,29 @@
-"""The request event, which a gateway publishes for the requests it serves, and its bounds."""
+"""Bounds of what the requests topic carries: every error names the field, the problem and what would be right."""
 
 from collections.abc import Iterator
 
-import msgspec
-
+from sluice.state.contract.records import (
+    BYTES_APIS,
+    HEARTBEAT_API,
+    MAX_APPLIED_MS,
+    MAX_APPLIED_WAITS,
+    MAX_ENTRIES,
+    MAX_EXACT,
+    MAX_INT16,
+    MAX_INT32,
+    MAX_NAME_LENGTH,
+    MAX_SHARES,
+    MAX_TIMESTAMP_MS,
+    AppliedWait,
+    CountedEntity,
+    Heartbeat,
+    Mutation,
+    Request,
+    TopicPartition,
+    Unmute,
+)
 from sluice.state.errors import InvalidRequestError
-
-MAX_NAME_LENGTH = 32_767
-"""Longest user, client-id or topic name: the longest string that a Kafka request header can carry."""
-
-MAX_TIMESTAMP_MS = 253_402_300_799_999
-"""The last millisecond of the year 9999, the latest time that every table and client can display."""
-
-MAX_EXACT = 2**53
-"""Largest amount up to which a double represents every integer."""
-
-MAX_ENTRIES = 10_000
-"""Most topic-partitions or mutations of one request, so that its decision fits into a Kafka record."""
-
-MAX_APPLIED_WAITS = 64
-"""Most waits in `throttled_by`: one request leads to a few counters only, but its topic-partitions may wait too."""
-
-MAX_SHARES = 20
-"""Most shares that a heartbeat names."""
-
-MAX_APPLIED_MS = 3_600_000
-"""Longest wait that an event may report, one hour: the default of a gateway's `max_wait_ms`. A longer one counts as
-that, because the request that it belongs to was served all the same and has to be charged."""
-
-MAX_INT32 = 2**31 - 1
-MAX_INT16 = 2**15 - 1
-
-BYTES_APIS = ("Produce", "Fetch")
-"""The APIs that are charged bytes."""
-
-HEARTBEAT_API = "GatewayHeartbeat"
-"""`api` of the event by which a gateway says that it is alive. Kafka has no API of this name, and it costs nothing."""
-
-
-class TopicPartition(msgspec.Struct, gc=False):
-    """Bytes that a Produce request wrote to one partition, or that a Fetch request read from it."""
-
-    topic: str
-    partition: int
-    bytes: int = 0
-
-
-class Mutation(msgspec.Struct, gc=False):
-    """Partitions of one topic that a request creates, adds or deletes."""
-
-    topic: str
-    partitions: int
-
-
-class CountedEntity(msgspec.Struct, omit_defaults=True, gc=False):
-    """Whom a counter is kept for, with the parts that the entity of a decision's charge has."""
-
-    user: str | None = None
-    client_id: str | None = None
-    topic: str | None = None
-    partition: int | None = None
-
-
-class AppliedWait(msgspec.Struct, gc=False):
-    """What was left of a wait that a gateway applied in line, at the time of the event."""
-
-    quota: str
-    entity: CountedEntity
-    ms: int
-
-
-class Share(msgspec.Struct, gc=False):
-    """A gateway's share of a quota, in the unit of the limit, and what it has charged: the rate of its own traffic."""
-
-    quota: str
-    entity: CountedEntity
-    limit: float
-    share: float
-    charged: float
-    throttle_ms: int = 0
-
-
-class Heartbeat(msgspec.Struct, gc=False):
-    """How a gateway is: the age of what it knows, the number of its counters, and its busiest shares."""
-
-    staleness_ms: int
-    counters: int
-    shares: list[Share] = []
-
-
-class Request(msgspec.Struct, omit_defaults=True, gc=False):
-    """One request event, or the sum of several requests alike. Times are epoch milliseconds unless they say otherwise.
-
-    A gateway that charges in line sets `throttled_by`, to the waits it applied or to an empty list. `withheld` says
-    that a Fetch was answered empty. `bytes` and `mutations_charged` are amounts whose topics aren't known.
-    """
-
-    api: str
-    request_id: str | None = None
-    timestamp_ms: int | None = None
-    user: str | None = None
-    client_id: str | None = None
-    api_version: int | None = None
-    validate_only: bool = False
-    cluster_action: bool = False
-    authenticating: bool = False
-    request_time_ns: int | None = None
-    network_time_ns: int | None = None
-    purgatory_ms: int = 0
-    gateway: str | None = None
-    topic_partitions: list[TopicPartition] = []
-    mutations: list[Mutation] = []
-    instance: str | None = None
-    throttled_by: list[AppliedWait] | None = None
-    withheld: bool = False
-    mutations_charged: int | None = None
-    requests: int = 1
-    bytes: int | None = None
-    heartbeat: Heartbeat | None = None
+from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS
 
 
 def bound_waits(request: Request) -> None:
@@ -152,7 +58,7 @@ def check_amounts(request: Request) -> None:
         _check_topic_partitions(request.topic_partitions)
     if request.mutations:
         _check_mutations(request.mutations)
-    _check_in_line(request)
+    _check_inline(request)
 
 
 def check_lengths(request: Request) -> None:
@@ -173,8 +79,34 @@ def check_lengths(request: Request) -> None:
             _check_length(f"{path}.{part}", name)
 
 
-def _check_in_line(request: Request) -> None:
-    """Check what gateways say that charge in line, or that see sums and not requests."""
+def check_unmute(unmute: Unmute) -> None:
+    """Raises InvalidRequestError, naming the field, unless it names one entity and a quota that this can have."""
+    entity = unmute.entity
+    for part, name in (("user", entity.user), ("client_id", entity.client_id), ("topic", entity.topic)):
+        if name is not None and not 0 < len(name) <= MAX_NAME_LENGTH:
+            raise InvalidRequestError(
+                f"entity.{part}", f"has {len(name)} characters", f"a name of 1 to {MAX_NAME_LENGTH} characters"
+            )
+    if unmute.request_id is not None and len(unmute.request_id) > MAX_NAME_LENGTH:
+        raise InvalidRequestError(
+            "request_id", f"has {len(unmute.request_id)} characters", f"at most {MAX_NAME_LENGTH}"
+        )
+    if entity.topic is None:
+        if entity.user is None and entity.client_id is None:
+            raise InvalidRequestError("entity", "names nobody", "a user, a client_id, both, or a topic and a partition")
+        if entity.partition is not None:
+            raise InvalidRequestError("entity.partition", "comes without a topic", "a topic and a partition")
+    elif entity.user is not None or entity.client_id is not None:
+        raise InvalidRequestError("entity.topic", "comes with a client", "a client, or a topic and a partition")
+    elif entity.partition is None or not 0 <= entity.partition <= MAX_INT32:
+        raise InvalidRequestError("entity.partition", f"is {entity.partition}", f"an integer from 0 to {MAX_INT32}")
+    known = CLIENT_KINDS if entity.topic is None else TOPIC_KINDS
+    if unmute.quota is not None and unmute.quota not in known:
+        raise InvalidRequestError("quota", f"is {unmute.quota[:100]!r}", f"one of {', '.join(known)}")
+
+
+def _check_inline(request: Request) -> None:
+    """Check the fields of gateways that charge inline, or that see sums and not requests."""
     if request.requests != 1 and not 1 <= request.requests <= MAX_INT32:
         raise InvalidRequestError("requests", f"is {request.requests}", f"an integer from 1 to {MAX_INT32}")
     if request.bytes is not None:

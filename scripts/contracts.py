@@ -1,0 +1,51 @@
+"""JSON schemas for gateways and readers in other languages, made from `sluice.state.contract.records`.
+
+`python -m scripts.contracts` writes them into docs/; a test compares them.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from sluice.state.contract import records
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+
+
+def schemas() -> dict[str, str]:
+    """The content of each file in docs/."""
+    return {
+        "request.schema.json": _text(_schema(records.Request)),
+        "decision.schema.json": _text(_as_written(_schema(records.Decision))),
+    }
+
+
+def _schema(record: type[msgspec.Struct]) -> dict[str, Any]:
+    """The schema of what a reader of the record takes."""
+    _, components = msgspec.json.schema_components([record])
+    for component in components.values():
+        component["description"] = " ".join(component["description"].split())
+    root = components.pop(record.__name__)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **root, "$defs": components}
+
+
+def _as_written(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of the record as it is written: fields with a default are there as well."""
+    for component in (schema, *schema["$defs"].values()):
+        record = getattr(records, component["title"])
+        if issubclass(record, msgspec.Struct) and not record.__struct_config__.omit_defaults:
+            fields = msgspec.structs.fields(record)
+            component["required"] = [field.name for field in fields if field.default is not UNSET]
+    return schema
+
+
+def _text(schema: dict[str, Any]) -> str:
+    return json.dumps(schema, indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    for name, content in schemas().items():
+        (DOCS / name).write_text(content)

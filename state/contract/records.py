@@ -1,0 +1,448 @@
+"""Records of Sluice's topics as they are on the wire: every field, with its meaning and unit.
+
+Gateways write request events; the job writes decisions, dead letters, limits and waits. All are JSON. A reader decodes
+one of these structs, or a projection with fewer fields that is checked against it (`sluice.state.contract.projection`).
+docs/request.schema.json and docs/decision.schema.json are made from them (`sluice.state.contract.schema`).
+
+The job writes every field of a decision but those that are absent by default; a reader takes a decision that lacks a
+field with a default, as one of an earlier release may.
+
+Times and durations in `_ms` are milliseconds, times since the epoch. The bounds of an event are only described here:
+`sluice.state.decisions.checks` refuses an event with the name of the field, which a decoder's error can't give as well.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+MAX_NAME_LENGTH = 32_767
+"""Longest user, client-id or topic name: the longest string that a Kafka request header can carry."""
+
+MAX_TIMESTAMP_MS = 253_402_300_799_999
+"""The last millisecond of the year 9999, the latest time that every table and client can display."""
+
+MAX_EXACT = 2**53
+"""Largest amount up to which a double represents every integer."""
+
+MAX_ENTRIES = 10_000
+"""Most topic-partitions or mutations of one request, so that its decision fits into a Kafka record."""
+
+MAX_APPLIED_WAITS = 64
+"""Most waits in `throttled_by`: one request leads to a few counters only, but its topic-partitions may wait too."""
+
+MAX_SHARES = 20
+"""Most shares that a heartbeat names."""
+
+MAX_APPLIED_MS = 3_600_000
+"""Longest wait that an event may report, one hour: the default of a gateway's `max_wait_ms`. A longer one counts as
+that, because the request that it belongs to was served all the same and has to be charged."""
+
+MAX_VALUE = 1e30
+"""Larger than any amount of a request; sums of amounts stay finite."""
+
+MAX_INT32 = 2**31 - 1
+MAX_INT16 = 2**15 - 1
+
+BYTES_APIS = ("Produce", "Fetch")
+"""The APIs that are charged bytes."""
+
+HEARTBEAT_API = "GatewayHeartbeat"
+"""`api` of the event by which a gateway says that it is alive. Kafka has no API of this name, and it costs nothing."""
+
+UNMUTE_API = "Unmute"
+"""`api` of the decision that answers an `Unmute`; Kafka has no API of this name."""
+
+THROTTLING_QUOTA_EXCEEDED = 89
+QUOTA_EXCEEDED_MESSAGE = "The throttling quota has been exceeded."
+
+INT_COLUMN = {"column": "INT"}
+"""`extra` of an integer that the Delta table keeps in 32 bits; others have 64."""
+
+
+def _says(description: str, **schema: object) -> Meta:
+    """Description of a field, and the bounds that only the JSON schema has."""
+    return Meta(description=description, extra_json_schema=schema or None)
+
+
+def _from_0_to(maximum: int, extra: dict[str, str] | None = None) -> Meta:
+    return Meta(extra_json_schema={"minimum": 0, "maximum": maximum}, extra=extra)
+
+
+Name = Annotated[str, Meta(extra_json_schema={"maxLength": MAX_NAME_LENGTH})]
+RequiredName = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": MAX_NAME_LENGTH})]
+Int16 = Annotated[int, _from_0_to(MAX_INT16, INT_COLUMN)]
+Int32 = Annotated[int, _from_0_to(MAX_INT32, INT_COLUMN)]
+DurationMs = Annotated[int, _from_0_to(MAX_INT32)]
+Exact = Annotated[int, _from_0_to(MAX_EXACT)]
+WaitLeftMs = Annotated[
+    int, _says(f"The longest wait that is left; more than {MAX_APPLIED_MS} counts as that.", minimum=0)
+]
+ErrorCode = Annotated[int, Meta(extra_json_schema={"enum": [0, THROTTLING_QUOTA_EXCEEDED]}, extra=INT_COLUMN)]
+Version = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+"""A version of the quotas table, in the 64 bits with which Delta and Java count."""
+
+
+class Verdict(StrEnum):
+    """Answer to a request: serve it, serve it and mute its client, or refuse all its mutations."""
+
+    ALLOW = "ALLOW"
+    THROTTLE = "THROTTLE"
+    REJECT = "REJECT"
+
+
+class TopicPartition(msgspec.Struct, gc=False):
+    """Bytes that a Produce request wrote to one partition, or that a Fetch request read from it."""
+
+    topic: RequiredName
+    partition: Int32
+    bytes: Exact = 0
+
+
+class Mutation(msgspec.Struct, gc=False):
+    """Partitions of one topic that a request creates, adds or deletes."""
+
+    topic: RequiredName
+    partitions: Int32
+
+
+class CountedEntity(msgspec.Struct, omit_defaults=True, gc=False):
+    """Entity that a counter is kept for: a user, a client-id, both, or a topic-partition."""
+
+    user: Name | None = None
+    client_id: Name | None = None
+    topic: Name | None = None
+    partition: Int32 | None = None
+
+
+NamedEntity = Annotated[CountedEntity, Meta(extra_json_schema={"minProperties": 1})]
+"""An entity that an event names: at least one part."""
+
+
+class AppliedWait(msgspec.Struct, gc=False):
+    """Rest of a wait that a gateway applied inline, at the time of the event."""
+
+    quota: RequiredName
+    entity: NamedEntity
+    ms: WaitLeftMs
+
+
+class Share(msgspec.Struct, gc=False):
+    """A gateway's share of a quota, in units of the quota per second."""
+
+    quota: RequiredName
+    entity: NamedEntity
+    limit: Annotated[float, _says("The quota.", minimum=0)]
+    share: Annotated[float, _says("The gateway's share of it.", minimum=0)]
+    charged: Annotated[float, _says("The rate of the gateway's own traffic.")]
+    throttle_ms: WaitLeftMs = 0
+
+
+class Heartbeat(msgspec.Struct, gc=False):
+    """State of a gateway."""
+
+    staleness_ms: Annotated[Exact, _says("Age of what the gateway knows of decisions.")]
+    counters: Annotated[Int32, _says("Counters that the gateway keeps.")]
+    shares: Annotated[list[Share], _says("Its busiest counters.", maxItems=MAX_SHARES)] = []
+
+
+AmountBytes = Annotated[
+    Exact | None,
+    _says(
+        "Bytes of a Produce or Fetch whose topic-partitions aren't known: charged to the client's quota alone. Not"
+        " together with topic_partitions."
+    ),
+]
+RequestTimeNs = Annotated[Exact | None, _says("Handler time in nanoseconds.")]
+NetworkTimeNs = Annotated[Exact | None, _says("Network thread time in nanoseconds.")]
+TopicPartitions = Annotated[
+    list[TopicPartition], _says("Partitions that Produce wrote or Fetch read.", maxItems=MAX_ENTRIES)
+]
+Mutations = Annotated[
+    list[Mutation],
+    _says("Partitions created, added or deleted, topic by topic, in the request's order.", maxItems=MAX_ENTRIES),
+]
+MutationsCharged = Annotated[
+    Int32 | None,
+    _says(
+        "Partitions created, added or deleted already, whose topics aren't known: always charged, never refused. Not"
+        " together with mutations."
+    ),
+]
+ApiVersion = Annotated[
+    Int16 | None,
+    _says(
+        "Default: a current version. Older ones of CreateTopics (< 6), DeleteTopics (< 5) and CreatePartitions (< 3)"
+        " are never refused."
+    ),
+]
+ValidateOnly = Annotated[bool, _says("The request changes nothing.")]
+ClusterAction = Annotated[bool, _says("An authorised call between brokers.")]
+Authenticating = Annotated[bool, _says("Sent before the client was authenticated.")]
+PurgatoryMs = Annotated[DurationMs, _says("Time that a mutation request has waited already.")]
+Withheld = Annotated[
+    bool,
+    _says(
+        "The Fetch was answered empty: its bytes are charged, checked and taken back, so no charge of"
+        " consumer_byte_rate or consumer.byte.rate counts, whatever its value."
+    ),
+]
+Requests = Annotated[
+    int,
+    Meta(
+        description="Number of requests alike that the event sums up: bytes, times and mutations are sums,"
+        " timestamp_ms is that of the last.",
+        extra_json_schema={"minimum": 1, "maximum": MAX_INT32},
+        extra=INT_COLUMN,
+    ),
+]
+
+
+class Request(msgspec.Struct, omit_defaults=True, gc=False):
+    """Event that a gateway publishes to the requests topic about one request it served, or the sum of several alike.
+
+    Unknown fields are ignored. Record key: user|client_id, both URL-encoded, empty where there is none.
+    """
+
+    api: Annotated[
+        RequiredName,
+        _says(
+            "Kafka's name of the API: Produce, Fetch, CreateTopics, ...; Requests for a sum of request time alone,"
+            " GatewayHeartbeat for a heartbeat. Any other name is charged request time, and mutations_charged."
+        ),
+    ]
+    request_id: Annotated[
+        Name | None, _says("Repeated in the decision. Default: topic-partition-offset of the record.")
+    ] = None
+    timestamp_ms: Annotated[
+        Annotated[int, _from_0_to(MAX_TIMESTAMP_MS)] | None,
+        _says("When the request came. Default: the record's time."),
+    ] = None
+    user: Name | None = None
+    client_id: Name | None = None
+    api_version: ApiVersion = None
+    validate_only: ValidateOnly = False
+    cluster_action: ClusterAction = False
+    authenticating: Authenticating = False
+    request_time_ns: RequestTimeNs = None
+    network_time_ns: NetworkTimeNs = None
+    purgatory_ms: PurgatoryMs = 0
+    gateway: Annotated[Name | None, _says("Name of the gateway; only reported.")] = None
+    topic_partitions: TopicPartitions = []
+    mutations: Mutations = []
+    instance: Annotated[
+        Name | None,
+        _says("The gateway's process, new with each start, by which a gateway knows its own decisions. Only reported."),
+    ] = None
+    throttled_by: Annotated[
+        list[AppliedWait] | None,
+        _says(
+            "The waits that the gateway applied inline, which the request's client still has at timestamp_ms."
+            " Present, though empty, if the gateway charges inline. Only reported.",
+            maxItems=MAX_APPLIED_WAITS,
+        ),
+    ] = None
+    withheld: Withheld = False
+    mutations_charged: MutationsCharged = None
+    requests: Requests = 1
+    bytes: AmountBytes = None
+    heartbeat: Annotated[Heartbeat | None, _says("With api GatewayHeartbeat only.")] = None
+
+
+class UnmutedEntity(msgspec.Struct, forbid_unknown_fields=True):
+    """A client as its requests name it (a missing part is empty, as in an event), or a topic-partition."""
+
+    user: str | None = None
+    client_id: str | None = None
+    topic: str | None = None
+    partition: int | None = None
+
+
+class Unmute(msgspec.Struct, forbid_unknown_fields=True):
+    """Control record that an operator writes to the requests topic, so that it takes effect in the order of requests.
+
+    It resets the counters that requests of this entity are charged to now: all of them, or that of one quota.
+    """
+
+    control: Literal["unmute"]
+    entity: UnmutedEntity
+    quota: str | None = None
+    request_id: str | None = None
+
+
+class Amounts(msgspec.Struct, omit_defaults=True, gc=False):
+    """Everything that charges depend on and a decision says nowhere else, so that a recorded day can be decided again.
+
+    An amount that the event doesn't say, or says as the default, is absent.
+    """
+
+    bytes: AmountBytes = None
+    request_time_ns: RequestTimeNs = None
+    network_time_ns: NetworkTimeNs = None
+    topic_partitions: TopicPartitions = []
+    mutations: Mutations = []
+    mutations_charged: MutationsCharged = None
+    api_version: ApiVersion = None
+    validate_only: ValidateOnly = False
+    cluster_action: ClusterAction = False
+    authenticating: Authenticating = False
+    purgatory_ms: PurgatoryMs = 0
+    withheld: Withheld = False
+    requests: Requests = 1
+
+
+class TopicResult(msgspec.Struct, gc=False):
+    """Result for one topic of a mutation request."""
+
+    topic: str
+    error_code: ErrorCode
+    error_message: str | None = None
+
+
+class ChargeResult(msgspec.Struct, gc=False):
+    """One charge as the decision reports it, in the unit of the quota: bytes, points of request time or partitions.
+
+    A charge without a mode holds for its counter, which requests of other clients may lead to: wait until
+    timestamp_ms + throttle_ms, but no longer than mute_until_ms; the longest charge of decided_by until
+    mute_until_ms. A later decision on the counter (greater timestamp_ms, then source offset) replaces that.
+    """
+
+    quota: str
+    entity: Annotated[CountedEntity, _says("Entity that the counter is kept for.")] = msgspec.field(
+        default_factory=CountedEntity
+    )
+    matched: Annotated[str, _says("The precedence level of the entity that gave the limit.")] = "none"
+    limit: Annotated[Annotated[float, Meta(gt=0)] | None, _says("Per second. Null: unlimited.")] = None
+    value: Annotated[float, Meta(ge=0, le=MAX_VALUE, description="The amount of this request.")] = 0.0
+    rate: Annotated[float | None, _says("Per second, as observed; null without a meter.")] = None
+    throttle_ms: Annotated[
+        int, _says("The wait that this quota alone asks for, or would ask for if it is on trial.", minimum=0)
+    ] = 0
+    violated: bool = False
+    tokens: Annotated[float | UnsetType | None, _says("Of controller_mutation_rate only.")] = UNSET
+    mode: Annotated[
+        Literal["shadow"] | UnsetType,
+        _says(
+            "Present where the quota is on trial: metered on a counter of its own beside the enforced quota, never"
+            " enforced."
+        ),
+    ] = UNSET
+
+
+class Decision(msgspec.Struct, gc=False):
+    """Record that Sluice writes to the decisions topic about one request event.
+
+    Record key: user|client_id, both URL-encoded, empty where there is none. Readers must ignore unknown fields, and may
+    in rare cases (reliability.md, Time) see a decision twice, with the same decision_id.
+    """
+
+    decision_id: Annotated[
+        str, _says("topic-partition-offset of the request event; the same when it is decided again.")
+    ]
+    request_id: str
+    timestamp_ms: Annotated[int, Meta(ge=0, le=MAX_TIMESTAMP_MS, description="The request's time.")]
+    user: str | None = None
+    client_id: str | None = None
+    api: str = ""
+    gateway: str | None = None
+    verdict: Annotated[Verdict, _says("REJECT: every mutation of the request was refused.")] = Verdict.ALLOW
+    throttle_time_ms: DurationMs = 0
+    mute_until_ms: Annotated[
+        int | None,
+        _says(
+            "timestamp_ms + throttle_time_ms; null without a throttle. Until then no request is served that leads to"
+            " the counter that decided; see charges."
+        ),
+    ] = None
+    error_code: Annotated[ErrorCode, _says("89, THROTTLING_QUOTA_EXCEEDED, with REJECT.")] = 0
+    topic_results: Annotated[list[TopicResult], _says("One for each mutation, in the request's order.")] = []
+    decided_by: Annotated[str | None, _says("The quota whose wait is throttle_time_ms; null without a throttle.")] = (
+        None
+    )
+    charges: Annotated[list[ChargeResult], _says("The charges of all quotas that apply.")] = []
+    quota_version: Annotated[int, _says("Version of the quotas table that was in force.")] = 0
+    decided_at_ms: Annotated[int, _says("When the micro-batch of the request began.", minimum=0)] = 0
+    job_id: Annotated[str | None, _says("The job that decided: made with its checkpoint. Null in simulations.")] = None
+    instance: Annotated[str | None, _says("As in the event.")] = None
+    throttled_by: Annotated[
+        Annotated[list[AppliedWait], Meta(max_length=MAX_APPLIED_WAITS)] | UnsetType,
+        _says("As in the event, and absent if the event has none: the waits that the gateway applied inline."),
+    ] = UNSET
+    amounts: Annotated[Amounts | UnsetType, _says("As in the event; absent if it has none.")] = UNSET
+    heartbeat: Annotated[Heartbeat | UnsetType, _says("As in the event; absent if the event is no heartbeat.")] = UNSET
+
+
+class SourceRecord(msgspec.Struct, frozen=True):
+    """Kafka record of an event."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class FieldError(msgspec.Struct, frozen=True):
+    """Field of an event that breaks the contract, and what would be right."""
+
+    field: str
+    problem: str
+    expected: str
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """Event that can't be decided, with the reason.
+
+    `value` is its first bytes, in base64 on the wire, and `value_bytes` their full number; null if it had no value.
+    """
+
+    source: SourceRecord
+    error: FieldError
+    value: bytes | None
+    value_bytes: int | None
+
+
+class LimitKey(msgspec.Struct, frozen=True):
+    """Key of a quota's record in the limits topic: canonical JSON, so that one quota always has one key."""
+
+    entity: dict[str, str | None]
+    mode: Literal["enforce", "shadow"]
+    quota: str
+
+
+class LimitRecord(msgspec.Struct, frozen=True):
+    """Value of a quota's record. `value` is bytes/s, percent or mutations/s; `version` is the one that set it."""
+
+    entity: dict[str, str | None]
+    quota: str
+    value: float
+    mode: Literal["enforce", "shadow"]
+    version: Version
+
+
+class VersionEnd(msgspec.Struct, frozen=True):
+    """Value of the record that ends a version of the limits: the version, and the number of its quotas."""
+
+    version: Version
+    count: Version
+
+
+class WaitKey(msgspec.Struct, frozen=True):
+    """Key of a counter's record in the waits topic: canonical JSON, so that one counter always has one key."""
+
+    entity: CountedEntity
+    quota: str
+
+
+class WaitRecord(msgspec.Struct, frozen=True):
+    """Value of a counter's record, out of the decision that asked for the wait.
+
+    `timestamp_ms` and `offset` are those of the request event, and order two records of one counter. `until_ms` is
+    `timestamp_ms + throttle_ms`. `limit` and `rate` are those of the charge; `rate` is null for controller mutations.
+    """
+
+    until_ms: int
+    throttle_ms: int
+    limit: float | None
+    rate: float | None
+    timestamp_ms: int
+    offset: int

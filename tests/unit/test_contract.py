@@ -1,0 +1,120 @@
+"""The contract module: schemas made from it, readers checked against it, and bounds that the job keeps."""
+
+import doctest
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+from jsonschema import Draft202012Validator
+
+from scripts.contracts import DOCS, schemas
+from sluice.state.contract import projection
+from sluice.state.contract.projection import projects
+from sluice.state.contract.records import Amounts, ChargeResult, Decision, Request, SourceRecord
+from sluice.state.decisions.checks import check_request
+from sluice.state.errors import InvalidRequestError
+from tests.unit.test_simulate_command import simulate
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+REQUEST = json.loads(schemas()["request.schema.json"])
+DECISION = json.loads(schemas()["decision.schema.json"])
+
+
+def test_worked_examples_hold() -> None:
+    results = doctest.testmod(projection)
+
+    assert results.attempted
+    assert not results.failed
+
+
+@pytest.mark.parametrize("name", schemas())
+def test_the_schemas_in_docs_are_made_from_the_contract(name: str) -> None:
+    assert (DOCS / name).read_text() == schemas()[name], "run python -m scripts.contracts"
+
+
+def test_a_decision_has_every_field_but_those_that_are_absent_without_content() -> None:
+    absent = {"throttled_by", "amounts", "heartbeat"}
+
+    assert set(DECISION["required"]) == set(Decision.__struct_fields__) - absent
+    charge = DECISION["$defs"]["ChargeResult"]
+    assert set(charge["required"]) == set(ChargeResult.__struct_fields__) - {"tokens", "mode"}
+    assert set(DECISION["$defs"]["Share"]["required"]) == set(DECISION["$defs"]["Share"]["properties"])
+    assert REQUEST["required"] == ["api"]
+
+
+def test_events_and_their_decisions_fit_the_schemas() -> None:
+    events = EXAMPLES / "kip-599-events.jsonl"
+    files = ("--quotas", str(EXAMPLES / "kip-599-quotas.yaml"), "--config", str(EXAMPLES / "kip-599-settings.yaml"))
+
+    done = simulate(*files, "--events", str(events))
+
+    for line in events.read_text().splitlines():
+        Draft202012Validator(REQUEST).validate(json.loads(line))
+    decisions = [json.loads(line) for line in done.stdout.splitlines()]
+    assert decisions
+    for decision in decisions:
+        Draft202012Validator(DECISION).validate(decision)
+
+
+def test_amounts_are_fields_of_the_event() -> None:
+    """A recorded event is decided again from them."""
+    event = {field.name: (field.type, field.default) for field in msgspec.structs.fields(Request)}
+    amounts = {field.name: (field.type, field.default) for field in msgspec.structs.fields(Amounts)}
+
+    assert amounts.items() <= event.items()
+
+
+def _bounded() -> list[tuple[str, str, int]]:
+    """Each integer of an event with a bound, and the bound."""
+    return [
+        (name, bound, kind[bound])
+        for name, schema in REQUEST["properties"].items()
+        for kind in schema.get("anyOf", [schema])
+        for bound in ("minimum", "maximum")
+        if bound in kind
+    ]
+
+
+@pytest.mark.parametrize(("name", "bound", "value"), _bounded())
+def test_the_job_keeps_the_bounds_of_the_schema(name: str, bound: str, value: int) -> None:
+    api = "CreateTopics" if "mutations" in name else "Produce"
+    beyond = value + 1 if bound == "maximum" else value - 1
+
+    check_request(msgspec.convert({"api": api, name: value}, Request))
+    with pytest.raises(InvalidRequestError, match=rf"^{name}"):
+        check_request(msgspec.convert({"api": api, name: beyond}, Request))
+
+
+@pytest.mark.parametrize("name", [name for name, schema in REQUEST["properties"].items() if "maxLength" in str(schema)])
+def test_the_job_keeps_the_longest_names_of_the_schema(name: str) -> None:
+    check_request(msgspec.convert({"api": "Fetch", name: "x" * 32_767}, Request))
+    with pytest.raises(InvalidRequestError, match=rf"^{name}"):
+        check_request(msgspec.convert({"api": "Fetch", name: "x" * 32_768}, Request))
+
+
+def _projection(record: type[msgspec.Struct], **fields: Any) -> type[msgspec.Struct]:
+    return projects(record)(msgspec.defstruct("Part", list(fields.items())))
+
+
+def test_a_projection_may_be_more_careful_than_its_record() -> None:
+    limit = Annotated[float, msgspec.Meta(gt=0)] | None
+    charge = _projection(ChargeResult, quota=str, limit=limit, mode=str | None)
+
+    _projection(Decision, verdict=str, timestamp_ms=int | None, charges=list[charge])  # type: ignore[valid-type] # made here
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"quotas": str}, "no field of ChargeResult"),
+        ({"quota": int}, "Part.quota is int; expected str"),
+        ({"limit": int}, "Part.limit is int; expected float"),
+        ({"entity": SourceRecord}, "expected CountedEntity"),
+        ({"violated": list[bool]}, "expected bool"),
+    ],
+)
+def test_a_projection_that_does_not_fit_its_record_is_refused(fields: dict[str, Any], problem: str) -> None:
+    with pytest.raises(TypeError, match=problem):
+        _projection(ChargeResult, **fields)
