@@ -1,1 +1,1 @@
-"""The gateway client: publishes request events, reads decisions, mutes clients."""
+"""The gateway client: charges requests inline, publishes their events and reads the decisions."""

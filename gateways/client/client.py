@@ -251,7 +251,7 @@ class Gateway:
         return self._inline.admit(event, limits.enforced, delivered), True
 
     def _answer(self, event: Request, admission: Admission, request_id: str | None) -> Answer:
-        """The longer wait of what was charged inline and of what was decided on events that nobody charged inline."""
+        """The longer of two waits: that of the admission, and a decided one on events that weren't charged inline."""
         throttle_ms, quota, limit, share = admission.throttle_ms, admission.quota, admission.limit, admission.share
         wait = self._in_force.decided_wait(event)
         if wait is not None and (wait_ms := wait.left_ms(self._clock_ms())) > throttle_ms:

@@ -48,10 +48,10 @@ class InlineCharges:
             if admission.throttle_ms:
                 self.throttled += 1
                 self.throttled_ms += admission.throttle_ms
-            for held in admission.held:
-                wait_ms = held.until_ms - now_ms
-                wait = Wait(held.until_ms, self._order(now_ms), wait_ms, held.counter[0], held.limit)
-                self._waits.apply(held.counter, wait)
+            for waiting in admission.held:
+                wait_ms = waiting.until_ms - now_ms
+                wait = Wait(waiting.until_ms, self._order(now_ms), wait_ms, waiting.counter[0], waiting.limit)
+                self._waits.apply(waiting.counter, wait)
         return admission
 
     def refund(self, record: bytes, partitions: int) -> None:
@@ -120,7 +120,7 @@ class InlineCharges:
         if not is_inline and not is_own:
             instance = None  # it doesn't charge inline, so it shares nothing, and no heartbeat says if it is alive
         applied = applied_waits(decided, self._max_wait_ms)
-        held_ms = 0 if is_inline else None
+        wait_ms = 0 if is_inline else None
         with self._lock:
             if is_own and is_inline:
                 self._compare(max(applied.values(), default=0), decided.throttle_ms)
@@ -132,9 +132,9 @@ class InlineCharges:
                 withheld = consumer and decided.withheld
                 is_fetch = consumer and not decided.sums_up
                 if applied:
-                    held_ms = applied.get(counter, 0)
-                taken = DecidedCharge(instance, value, limit, decided.timestamp_ms, held_ms, is_fetch, withheld)
-                self._shares.take_decided(counter, taken, now_ms)
+                    wait_ms = applied.get(counter, 0)
+                made = DecidedCharge(instance, value, limit, decided.timestamp_ms, wait_ms, is_fetch, withheld)
+                self._shares.take_decided(counter, made, now_ms)
                 if is_own and not is_inline and not withheld:
                     self._shares.charge_decided(counter, value, limit, now_ms)
 

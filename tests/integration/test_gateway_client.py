@@ -60,7 +60,7 @@ def write_to(settings: Settings, topic: str, *records: tuple[bytes, bytes | None
     producer.close()
 
 
-def test_a_decision_mutes_its_client_until_the_time_it_names(kafka_broker: str) -> None:
+def test_a_decision_throttles_its_client_until_the_time_it_names(kafka_broker: str) -> None:
     settings, clock = own_settings(kafka_broker), [now_ms()]
     until_ms = clock[0] + 5_000
     with Gateway(settings.kafka, options(settings), clock_ms=lambda: clock[0]) as gateway:
@@ -186,7 +186,7 @@ def test_a_new_gateway_starts_from_the_recent_past_of_the_topic(kafka_broker: st
         assert wait_ms(gateway, "long ago", "app") == 0
 
 
-def test_ten_gateways_agree_on_who_is_muted(kafka_broker: str) -> None:
+def test_ten_gateways_agree_on_the_throttled_clients(kafka_broker: str) -> None:
     settings, now = own_settings(kafka_broker), now_ms()
     users = [f"user-{number}" for number in range(50)]
     with ExitStack() as stack:
@@ -194,11 +194,11 @@ def test_ten_gateways_agree_on_who_is_muted(kafka_broker: str) -> None:
             stack.enter_context(Gateway(settings.kafka, options(settings, name=f"gateway-{n}"), clock_ms=lambda: now))
             for n in range(10)
         ]
-        mutes = {user: now + 1_000 * number for number, user in enumerate(users)}
-        write(settings, *(decision(user, until_ms, timestamp_ms=now) for user, until_ms in mutes.items()))
+        until = {user: now + 1_000 * number for number, user in enumerate(users)}
+        write(settings, *(decision(user, until_ms, timestamp_ms=now) for user, until_ms in until.items()))
         eventually(lambda: all(gateway.stats().decisions == len(users) for gateway in gateways))
 
-        expected = [until_ms - now for until_ms in mutes.values()]
+        expected = [until_ms - now for until_ms in until.values()]
         for gateway in gateways:
             assert [wait_ms(gateway, user, "app") for user in users] == expected
 
@@ -276,7 +276,9 @@ def test_fail_closed_refuses_everybody_while_nothing_is_decided(kafka_broker: st
         eventually(lambda: wait_ms(gateway, "alice", "app") >= 1_000)
         assert gateway.refuses_all()
         with deciding_side(settings, QUOTAS):
-            eventually(lambda: wait_ms(gateway, "alice", "app") == 0)  # by the heartbeats, for nobody may publish
+            eventually(
+                lambda: wait_ms(gateway, "alice", "app") == 0
+            )  # by the heartbeats: all other requests are refused
 
     assert {record["api"] for record in read_records(settings)} == {HEARTBEAT_API}
 

@@ -109,7 +109,7 @@ def read_everything(gateway: Gateway) -> None:
         reader._reading.on_caught_up()
 
 
-def test_a_client_is_allowed_until_a_decision_mutes_it(gateway: Gateway) -> None:
+def test_a_client_is_allowed_until_a_decision_throttles_it(gateway: Gateway) -> None:
     assert wait_ms(gateway, "alice", "app") == 0
 
     decide(gateway, charge(700))
@@ -133,7 +133,7 @@ def test_a_quota_on_a_user_is_no_way_around_with_new_client_ids(gateway: Gateway
     assert (found.quota, found.limit) == ("producer_byte_rate", 1024.0)
 
 
-def test_a_partition_that_has_to_wait_holds_those_who_write_to_it(gateway: Gateway) -> None:
+def test_a_partition_that_has_to_wait_throttles_its_writers(gateway: Gateway) -> None:
     decide(gateway, charge(700, "producer.byte.rate", entity={"topic": "orders", "partition": 3}))
 
     assert wait_ms(gateway, "bob", "app", "Produce", [("orders", 2), ("orders", 3)]) == 700
@@ -158,7 +158,7 @@ def test_time_in_purgatory_is_no_longer_waited(gateway: Gateway) -> None:
     assert wait_ms(gateway, "alice", "app", "CreateTopics") == 0
 
 
-def test_a_shadow_quota_makes_nobody_wait(gateway: Gateway) -> None:
+def test_a_shadow_quota_throttles_no_client(gateway: Gateway) -> None:
     decide(gateway, charge(0), charge(60_000, mode="shadow"))
 
     assert wait_ms(gateway, "alice", "app") == 0
@@ -319,7 +319,7 @@ def test_requests_before_the_limits_are_known_are_let_through_and_counted(gatewa
     assert gateway.stats().allowed_before_current == 0
 
 
-def test_requests_may_be_held_until_the_limits_are_known(clock: Clock) -> None:
+def test_requests_may_be_refused_until_the_limits_are_known(clock: Clock) -> None:
     options = GatewayOptions(before_limits=BeforeKnown.HOLD, close_timeout_s=0)
     with Gateway(NOBODY, options, clock_ms=clock) as gateway:
         assert wait_ms(gateway, "alice", "app") == 1_000
@@ -329,7 +329,7 @@ def test_requests_may_be_held_until_the_limits_are_known(clock: Clock) -> None:
         assert not gateway.refuses_all()
 
 
-def test_requests_may_be_held_until_all_earlier_waits_are_known(clock: Clock) -> None:
+def test_requests_may_be_refused_until_all_earlier_waits_are_known(clock: Clock) -> None:
     options = GatewayOptions(before_current="hold", close_timeout_s=0)  # type: ignore[arg-type]
     with Gateway(NOBODY, options, clock_ms=clock) as gateway:
         set_limits(gateway, 1, [])

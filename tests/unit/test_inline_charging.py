@@ -220,9 +220,9 @@ def test_before_the_limits_are_known_nothing_is_charged_inline(loop: GatewayLoop
 
 
 class TestWaitsOfDecisions:
-    """Which waits of decisions count in `admit`: those that no gateway has applied inline."""
+    """Waits of decisions count in `admit` if no gateway has applied them inline."""
 
-    def test_one_on_an_event_that_nobody_charged_inline_counts_if_it_is_longer(
+    def test_one_on_an_event_that_wasn_t_charged_inline_counts_if_it_is_longer(
         self, loop: GatewayLoop, gateway: Gateway
     ) -> None:
         loop.decide_events([b'{"api": "Produce", "user": "alice", "bytes": 15000, "timestamp_ms": %d}' % NOW_MS])
@@ -442,7 +442,7 @@ class TestMutations:
         assert loop.decisions[2]["amounts"] == {"mutations_charged": 8}
         assert counter(gateway, MUTATIONS, user="alice").own_charged == 16.0
 
-    def test_while_decisions_are_stale_nobody_waits_for_one(self) -> None:
+    def test_while_decisions_are_stale_no_request_waits_for_one(self) -> None:
         with gateway_loop(QUOTAS, decide_timeout_ms=3_600_000, stale_after_s=1) as loop:
             loop.gateways[0].admit(produce(1))
             loop.clock.ms += 1_001
@@ -507,7 +507,7 @@ class TestMutations:
 
 
 class TestStalePolicies:
-    """What happens inline while an event may be without a decision for too long."""
+    """Inline charging while an event may be without a decision for too long."""
 
     @pytest.mark.parametrize(
         ("policy", "throttle_ms", "left_ms", "charged"),
@@ -524,7 +524,7 @@ class TestStalePolicies:
             assert ("throttled_by" in loop.events()[1]) is charged
             assert gateway.refuses_all() is (policy == "fail_closed")
 
-    def test_fail_closed_holds_also_whom_the_share_would_let_go(self) -> None:
+    def test_fail_closed_throttles_clients_that_the_share_would_let_go(self) -> None:
         with gateway_loop(QUOTAS, policy=StalePolicy.FAIL_CLOSED, stale_after_s=1) as loop:
             gateway = loop.gateways[0]
             gateway.admit(produce(1))
@@ -597,7 +597,7 @@ class TestHeartbeats:
             " taken for those of this one"
         ]
 
-    def test_one_that_finds_the_buffer_full_blocks_nobody(self) -> None:
+    def test_one_that_finds_the_buffer_full_blocks_no_thread(self) -> None:
         with gateway_loop(QUOTAS, max_unsent=1) as loop:
             gateway = loop.gateways[0]
             gateway.admit(produce(1))
@@ -746,7 +746,7 @@ def act(gateway: Gateway, kind: str, size: int, user: str) -> None:
 
 
 def charged(decision: dict[str, Any], kind: QuotaKind) -> float:
-    """What a decision leaves on the counter of this kind."""
+    """The amount that a decision leaves on the counter of this kind."""
     if kind.consumer and decision.get("amounts", {}).get("withheld"):
         return 0.0
     return float(sum(charge["value"] for charge in decision["charges"] if charge["quota"] == kind))
