@@ -22,11 +22,7 @@ _EVENT_SCHEMA = (
 )
 """Request event as docs/request.schema.json defines it."""
 
-_PLAIN_CLIENTS = {
-    "max.poll.records": "500",
-    "max.partition.fetch.bytes": "1048576",
-    "batch.size": "16384",
-}
+_PLAIN_CLIENTS = {"max.poll.records": "500", "max.partition.fetch.bytes": "1048576", "batch.size": "16384"}
 """Kafka's defaults for the properties that the job sets itself: those of an untuned copy."""
 
 
@@ -44,15 +40,9 @@ def start_stock_session(settings: Settings) -> SparkSession:
     )
 
 
-def start_copy(
-    spark: SparkSession, settings: Settings, checkpoint: str, padding_bytes: int, tuned: bool
-) -> StreamingQuery:
-    """Copy each parsed event from Kafka to Kafka; `padding_bytes` make its record as large as a decision.
-
-    A tuned copy uses the Kafka client properties of the job, the other one Kafka's defaults.
-    """
-    if not tuned:
-        settings = replace(settings, kafka=Properties(_PLAIN_CLIENTS | settings.kafka))
+def start_copy(spark: SparkSession, settings: Settings, checkpoint: str, padding_bytes: int) -> StreamingQuery:
+    """Copy each parsed event from Kafka to Kafka; `padding_bytes` make its record as large as a decision."""
+    settings = replace(settings, kafka=Properties(_PLAIN_CLIENTS | settings.kafka))
     requests = requests_source(spark, settings, settings.enforce.starting_offsets)
     events = requests.select(F.from_json(F.col("value").cast("string"), _EVENT_SCHEMA).alias("event"))
     copies = events.select(

@@ -68,9 +68,9 @@ class Driver:
             self._query = self._query if audited else started
             self._stops.append(audit.stop)
 
-    def start_copy(self, settings: Path, checkpoint: Path, padding_bytes: int, tuned: bool) -> None:
+    def start_copy(self, settings: Path, checkpoint: Path, padding_bytes: int) -> None:
         """Start the baseline (`scripts.benchmarks.copy`)."""
-        self._query = start_copy(self._spark, self._begin(settings), str(checkpoint), padding_bytes, tuned)
+        self._query = start_copy(self._spark, self._begin(settings), str(checkpoint), padding_bytes)
         self._stops.append(self._query.stop)
 
     def drain(self, events: int) -> Json:

@@ -73,9 +73,7 @@ _CLIENT_QUOTAS = (
 ONE_CHARGE = Load(1, (QuotaEntry(_EVERY_USER, QuotaKind.CONTROLLER_MUTATION_RATE, 5.0),), _creation)
 TWO_CHARGES = Load(2, _CLIENT_QUOTAS, _write)
 FOUR_CHARGES = Load(
-    4,
-    (*_CLIENT_QUOTAS, QuotaEntry(_EVERY_TOPIC, QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 1_000_000.0)),
-    _double_write,
+    4, (*_CLIENT_QUOTAS, QuotaEntry(_EVERY_TOPIC, QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 1_000_000.0)), _double_write
 )
 LOADS = (ONE_CHARGE, TWO_CHARGES, FOUR_CHARGES)
 

@@ -9,7 +9,7 @@ from scripts.benchmarks.report import Findings
 from scripts.benchmarks.rig import BenchmarkRig
 from scripts.benchmarks.scale import Scale
 from scripts.testbed.broker_plugin import publish_limits
-from scripts.testbed.gateway import gateway_options
+from scripts.testbed.gateways import gateway_options
 from scripts.testbed.job import wait_until
 from scripts.testbed.reconciliation import records
 from sluice.configs.settings import Settings

@@ -3,7 +3,6 @@
 import re
 import time
 from collections.abc import Iterator
-from itertools import product
 
 import numpy as np
 from confluent_kafka import Consumer
@@ -12,13 +11,11 @@ from scripts.benchmarks.events import ONE_CHARGE, Load, spread
 from scripts.benchmarks.report import Findings, at_most
 from scripts.benchmarks.rig import BenchError, BenchmarkRig, Driver, Record, Setup
 from scripts.benchmarks.scale import Scale
-from scripts.benchmarks.throughput import COPY, copy_padding
+from scripts.benchmarks.throughput import copy_padding
 from sluice.kafka_io.clock import now_ms
 
-_PERCENTILES = (50, 95, 99)
-_BAR = 2.0
-_BAR_PERCENTILES = (50, 99)
-_COPIES = (COPY, "copy in the job's session")
+_QUOTAS = ONE_CHARGE.quotas
+_BARS = {50: at_most(2.0), 95: None, 99: at_most(2.0)}
 _WARM_S = 3.0  # of requests to a new query that don't count; all of them are answered before the measurement
 _ANSWER_S = 120.0
 _SENT = re.compile(rb'"timestamp_ms":(\d+),"user":"user-')
@@ -35,48 +32,39 @@ Latencies = list[int]
 
 
 def measure_latency(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
-    """p50, p95 and p99 at steady rates, in turns for enforce and two copies."""
-    for rate_per_s in scale.rates_per_s:
-        found: dict[tuple[str, int], list[float]] = {}
-        with rig.driver() as job, rig.driver() as stock:
+    """p50, p95 and p99 at steady rates, in turns for enforce and a copy whose records are as large as the decisions.
+
+    The copy has an empty requests topic of its own, so that it doesn't start with the other query's input.
+    """
+    with rig.driver() as job, rig.driver() as stock:
+        for rate_per_s in scale.rates_per_s:
+            found: dict[tuple[str, int], list[float]] = {}
             for run in range(scale.runs + 1):
-                setup = rig.setup(f"latency-{rate_per_s}-{run}", f"latency-{rate_per_s}-{run}-requests", _QUOTAS)
+                name = f"latency-{rate_per_s}-{run}"
+                setup = rig.setup(name, f"{name}-requests", _QUOTAS)
+                topics = {"decisions": setup.settings.topics.decisions}
+                copied = rig.setup(f"{name}-copy", f"{name}-copy-requests", topics=topics)
                 if run == 0:  # which warms Java up
                     job.session(setup.file)
                     stock.session(setup.file, stock=True)
-                for query, driver, own in _queries(rig, setup, job, stock):
+                for query, driver, own in (("enforce", job, setup), ("copy", stock, copied)):
                     with rig.reader(own.settings.topics.decisions) as reader:
-                        if query in _COPIES:
+                        if driver is stock:
                             padding_bytes = copy_padding(rig, setup, ONE_CHARGE)
-                            driver.start_copy(own.file, own.file.parent / "copy", padding_bytes, tuned=False)
+                            driver.start_copy(own.file, own.file.parent / "copy", padding_bytes)
                         else:
                             driver.start("enforce", own.file)
                         answered(rig, scale, own, reader, rate_per_s, _WARM_S if run else scale.warm_s)
                         latencies_ms = answered(rig, scale, own, reader, rate_per_s, scale.latency_s)
                     driver.stop()
-                    for percentile in _PERCENTILES if run else ():
+                    for percentile in _BARS if run else ():
                         value = float(np.percentile(latencies_ms, percentile))
                         found.setdefault((query, percentile), []).append(value)
-        section = f"Latency at {rate_per_s} requests/s"
-        figures = {key: findings.add(section, f"{key[0]} p{key[1]}", "ms", values) for key, values in found.items()}
-        for copy, percentile in product(_COPIES, _PERCENTILES):
-            bar = at_most(_BAR) if copy == COPY and percentile in _BAR_PERCENTILES else None
-            name = f"enforce / {copy}, p{percentile} latency at {rate_per_s}/s"
-            findings.compare(name, figures["enforce", percentile], figures[copy, percentile], bar)
-
-
-_QUOTAS = ONE_CHARGE.quotas
-
-
-def _queries(rig: BenchmarkRig, setup: Setup, job: Driver, stock: Driver) -> Iterator[tuple[str, Driver, Setup]]:
-    """The queries, their drivers and setups. The copies come last, for their records are as large as the decisions.
-
-    A copy has an empty requests topic of its own, so that it doesn't start with the other query's input.
-    """
-    yield "enforce", job, setup
-    for copy, driver in zip(_COPIES, (stock, job), strict=True):
-        name = f"{setup.file.parent.name}-{re.sub('[^a-z]+', '-', copy)}"
-        yield copy, driver, rig.setup(name, f"{name}-requests", topics={"decisions": setup.settings.topics.decisions})
+            section = f"Latency at {rate_per_s} requests/s"
+            figures = {key: findings.add(section, f"{key[0]} p{key[1]}", "ms", values) for key, values in found.items()}
+            for percentile, bar in _BARS.items():
+                name = f"enforce / copy, p{percentile} latency at {rate_per_s}/s"
+                findings.compare(name, figures["enforce", percentile], figures["copy", percentile], bar)
 
 
 def answered(

@@ -6,7 +6,7 @@ from deltalake import DeltaTable
 
 from scripts.benchmarks.events import ONE_CHARGE, Load, spread
 from scripts.benchmarks.report import Findings, at_least
-from scripts.benchmarks.rig import BenchmarkRig, Driver, Setup
+from scripts.benchmarks.rig import BenchmarkRig, Setup
 from scripts.benchmarks.scale import Scale
 from scripts.testbed.job import Json
 from sluice.kafka_io.clock import now_ms
@@ -16,33 +16,28 @@ _AUDIT_BAR = 0.70
 _TOGETHER_BAR = 0.40
 _UNIT = "requests/s"
 
-COPY = "copy"
-TUNED_COPY = "copy with the job's session and Kafka clients"
-
 
 def measure_throughput(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
-    """Enforce with 1, 2 and 4 charges a request, in turns with two copies whose records are as large as decisions."""
-    for load in scale.loads:
-        requests, speeds = f"throughput-{load.charges}-requests", dict[str, list[float]]()
-        plain = rig.setup(f"throughput-{load.charges}", requests, load.quotas)
-        rig.publish_backlog(requests, load, spread(scale.events, scale.users))
-        with rig.driver() as job, rig.driver() as stock:
-            job.session(plain.file)
-            stock.session(plain.file, stock=True)
+    """Enforce with 1, 2 and 4 charges a request, in turns with a copy whose records are as large as decisions."""
+    with rig.driver() as job, rig.driver() as stock:
+        for load in scale.loads:
+            requests, speeds = f"throughput-{load.charges}-requests", dict[str, list[float]]()
             for run in range(scale.warm_runs + scale.runs):
                 setup = _setup(rig, scale, f"throughput-{load.charges}-{run}", requests, load)
-                found = {"enforce": _speed_of_enforce(job, setup, scale)}
-                padding = copy_padding(rig, setup, load)
-                for name, driver, tuned in ((COPY, stock, False), (TUNED_COPY, job, True)):
-                    driver.start_copy(setup.file, setup.file.parent / f"copy-{tuned}", padding, tuned)
-                    found[name] = scale.steady_events_per_s(driver.drain(scale.events)["batches"])
+                if run == 0:
+                    rig.publish_backlog(requests, load, spread(scale.events, scale.users))
+                    job.session(setup.file)
+                    stock.session(setup.file, stock=True)
+                job.start("enforce", setup.file)
+                found = {"enforce": scale.steady_events_per_s(job.drain(scale.events)["batches"])}
+                stock.start_copy(setup.file, setup.file.parent / "copy", copy_padding(rig, setup, load))
+                found["copy"] = scale.steady_events_per_s(stock.drain(scale.events)["batches"])
                 for name, speed in found.items() if run >= scale.warm_runs else ():
                     speeds.setdefault(name, []).append(speed)
-        section = f"Throughput, {load.name} a request"
-        figures = {name: findings.add(section, name, _UNIT, values) for name, values in speeds.items()}
-        for copy, bar in ((COPY, at_least(_BARS[load.name])), (TUNED_COPY, None)):
-            name = f"enforce / {copy}, throughput, {load.name}"
-            findings.compare(name, figures["enforce"], figures[copy], bar)
+            section = f"Throughput, {load.name} a request"
+            enforce, copy = (findings.add(section, name, _UNIT, values) for name, values in speeds.items())
+            name = f"enforce / copy, throughput, {load.name}"
+            findings.compare(name, enforce, copy, at_least(_BARS[load.name]))
 
 
 def measure_cpu(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
@@ -118,8 +113,3 @@ def copy_padding(rig: BenchmarkRig, setup: Setup, load: Load) -> int:
 def _setup(rig: BenchmarkRig, scale: Scale, name: str, requests: str, load: Load) -> Setup:
     batch = {"max_offsets_per_trigger": scale.batch_events}
     return rig.setup(name, requests, load.quotas, enforce=batch, audit=batch)
-
-
-def _speed_of_enforce(driver: Driver, setup: Setup, scale: Scale) -> float:
-    driver.start("enforce", setup.file)
-    return scale.steady_events_per_s(driver.drain(scale.events)["batches"])

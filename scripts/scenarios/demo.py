@@ -19,21 +19,19 @@ from scripts.scenarios.demo_brokers import run_with_brokers
 from scripts.scenarios.demo_screen import WebConsole, commands_to_try, show_until, waiting, waiting_for_job
 from scripts.testbed.answers import Answers
 from scripts.testbed.broker import Broker, free_ports
-from scripts.testbed.gateway import gateway_options
-from scripts.testbed.greedy import Connection, GreedyClient, sending
+from scripts.testbed.gateways import Connection, GreedyClient, gateway_options, sending
 from scripts.testbed.job import TABLES, RunError, Sections, SluiceJob, storage_in, wait_until
 from scripts.testbed.load_generator import (
     BadShare,
     BootstrapServers,
     Clients,
-    LoadGenerator,
     Rate,
     Sent,
     TrafficOptions,
     Users,
+    loading,
 )
 from scripts.testbed.reconciliation import audited, rows
-from scripts.testbed.rig import loading
 from scripts.testbed.work_folder import work_folder
 from sluice.cli.job_settings import announced_run
 from sluice.cli.top import Row, View, row_lines, rows_of
@@ -72,7 +70,7 @@ class RunOptions(TrafficOptions):
     rate: Rate = 200.0
     users: Users = 20
     clients: Clients = 5
-    bad: BadShare = 0.01
+    bad_share: BadShare = 0.01
     brokers: Annotated[
         int | None, typer.Option(min=1, max=9, metavar="N", help="Brokers with the plugin, and clients at full speed.")
     ] = None
@@ -117,7 +115,7 @@ def run_demo(options: RunOptions) -> int:
         web = WebConsole(folder, job.settings_file) if options.console else None
         if web is not None:
             stack.callback(web.stop)
-        return Demo(job, answers, stop, console).run(options.generator(), options.rate, options.seconds, broker, web)
+        return Demo(job, answers, stop, console).run(options, broker, web)
 
 
 def _layers(config: Path | None, folder: Path, bootstrap_servers: str | None) -> list[Sections]:
@@ -155,9 +153,7 @@ class Demo:
         self._audited_before = audited(self._settings)
         self.sent = Sent(stored=answers.sent)
 
-    def run(
-        self, generator: LoadGenerator, rate: float, seconds: float, broker: Broker | None, web: WebConsole | None
-    ) -> int:
+    def run(self, load: TrafficOptions, broker: Broker | None, web: WebConsole | None) -> int:
         """Publish and show until it is to stop, let the job catch up, and print the summary."""
 
         def check() -> None:
@@ -168,9 +164,9 @@ class Demo:
                 web.keep(self._console)
 
         with ExitStack() as stack:
-            stack.enter_context(loading(self._settings, generator, rate, self.sent))
+            stack.enter_context(loading(self._settings, load, load.rate, self.sent))
             stack.enter_context(_greedy_client(self._settings))
-            show_until(self._stop, seconds, self._console, self._lines, check)
+            show_until(self._stop, load.seconds, self._console, self._lines, check)
             if self._stop.is_set():
                 self._console.print("stopping: the job answers first what was sent; a second Ctrl-C kills everything")
         return self.finish()

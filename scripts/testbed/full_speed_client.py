@@ -40,19 +40,13 @@ class FullSpeedClient:
     """
 
     def __init__(
-        self,
-        name: str,
-        role: Role,
-        servers: str,
-        topic: str,
-        visits: Sequence[Sequence[int]] = (),
-        stay_s: float = 0.0,
+        self, name: str, role: Role, servers: str, topic: str, visits: Sequence[Sequence[int]] = (), stay_s: float = 0.0
     ) -> None:
         self.name = name
         self.samples: list[tuple[int, float]] = []
         self.errors: list[str] = []
         self._topic, self._visits, self._stay_s = topic, visits, stay_s
-        self._config = {"bootstrap.servers": servers, "client.id": name, "error_cb": self._note_error}
+        self._config = {"bootstrap.servers": servers, "client.id": name, "error_cb": self._note_error, "log_level": 2}
         self._amount = 0.0
         self._begun_s, self._visit = time.monotonic(), 0
         self._stop = Event()

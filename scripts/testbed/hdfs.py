@@ -42,19 +42,18 @@ class Hdfs:
 
     def __init__(self, folder: Path, size: int) -> None:
         """Start all. Raises HdfsError, JarError and JavaError."""
-        self._folder, self._starts = folder, 0
+        self._folder, self._size, self._starts = folder, size, 0
         self._ports = free_ports(2 + 3 * size)
-        self._size = size
         java, _ = find_java()
         jars = [jar for pattern in _OF_PYSPARK for jar in sorted(pyspark_jars().glob(f"{pattern}.jar"))]
-        self._java = [java, *_JVM_OPTIONS]
-        self._class_path = [*HDFS_JARS.paths(), *jars]
-        self._nodes: list[Child] = []
+        self._java, self._class_path = [java, *_JVM_OPTIONS], [*HDFS_JARS.paths(), *jars]
         self._configure()
         self._format()
+        self.data_nodes: list[Child] = []
+        """The data nodes, those that were killed included."""
         self._name_node = self._start("namenode", _NAME_NODE)
         try:
-            self._nodes = [self._start(f"datanode-{number}", _DATA_NODE) for number in range(size)]
+            self.data_nodes += [self._start(f"datanode-{number}", _DATA_NODE) for number in range(size)]
             wait_until(self._all_live, _START_S)
         except BaseException:
             self.stop()
@@ -71,23 +70,19 @@ class Hdfs:
         """`hdfs://127.0.0.1:PORT`."""
         return f"hdfs://{_HOST}:{self._ports[0]}"
 
-    @property
-    def data_nodes(self) -> list[Child]:
-        """The data nodes, those that were killed included."""
-        return self._nodes
-
     def restart(self, number: int) -> None:
         """Start a data node in the place of one that was killed."""
-        self._nodes[number] = self._start(f"datanode-{number}", _DATA_NODE)
+        self.data_nodes[number] = self._start(f"datanode-{number}", _DATA_NODE)
 
     def stop(self) -> None:
         """End all processes."""
-        for child in [*self._nodes, self._name_node]:
+        for child in [*self.data_nodes, self._name_node]:
             child.end(signal.SIGTERM, _STOP_S)
 
     def _all_live(self) -> bool:
-        """Whether the name node serves and knows all data nodes. Raises HdfsError if a process has ended."""
-        for name, child in [("namenode", self._name_node), *self._named()]:
+        """True if the name node serves and knows all data nodes. Raises HdfsError if a process has ended."""
+        nodes = {"namenode": self._name_node} | {f"datanode-{n}": child for n, child in enumerate(self.data_nodes)}
+        for name, child in nodes.items():
             if not child.alive:
                 log = next(self._folder.glob(f"{name}-*.log"))
                 raise HdfsError(f"HDFS's {name} ended: {last_error(log.read_text(errors='replace'))}; all of it: {log}")
@@ -98,36 +93,24 @@ class Hdfs:
             return False
         return bool(beans) and beans[0]["NumLiveDataNodes"] == self._size
 
-    def _named(self) -> list[tuple[str, Child]]:
-        return [(f"datanode-{number}", child) for number, child in enumerate(self._nodes)]
-
     def _configure(self) -> None:
-        _write(self._conf("namenode"), self._common() | self._of_name_node())
-        for number in range(self._size):
-            _write(self._conf(f"datanode-{number}"), self._common() | self._of_data_node(number))
-
-    def _common(self) -> dict[str, str]:
-        return {
-            "fs.defaultFS": self.url,
-            "dfs.replication": str(self._size),
-        }
-
-    def _of_name_node(self) -> dict[str, str]:
-        return {
+        common = {"fs.defaultFS": self.url, "dfs.replication": str(self._size)}
+        name_node = {
             "dfs.namenode.name.dir": (self._folder / "name").as_uri(),
             "dfs.namenode.http-address": f"{_HOST}:{self._ports[1]}",
             "dfs.namenode.safemode.extension": "0",
         }
-
-    def _of_data_node(self, number: int) -> dict[str, str]:
-        address, http, ipc = (f"{_HOST}:{port}" for port in self._ports[2 + 3 * number : 5 + 3 * number])
-        return {
-            "dfs.datanode.data.dir": (self._folder / f"data-{number}").as_uri(),
-            "dfs.datanode.hostname": _HOST,
-            "dfs.datanode.address": address,
-            "dfs.datanode.http.address": http,
-            "dfs.datanode.ipc.address": ipc,
-        }
+        _write(self._conf("namenode"), common | name_node)
+        for number in range(self._size):
+            address, http, ipc = (f"{_HOST}:{port}" for port in self._ports[2 + 3 * number : 5 + 3 * number])
+            data_node = {
+                "dfs.datanode.data.dir": (self._folder / f"data-{number}").as_uri(),
+                "dfs.datanode.hostname": _HOST,
+                "dfs.datanode.address": address,
+                "dfs.datanode.http.address": http,
+                "dfs.datanode.ipc.address": ipc,
+            }
+            _write(self._conf(f"datanode-{number}"), common | data_node)
 
     def _conf(self, name: str) -> Path:
         return self._folder / "conf" / name
@@ -136,13 +119,10 @@ class Hdfs:
         return [*self._java, "-cp", ":".join(map(str, [self._conf(name), *self._class_path])), main_class]
 
     def _format(self) -> None:
-        log = self._folder / "format.log"
-        with log.open("w") as output:
-            command = [*self._command("namenode", _NAME_NODE), "-format", "-force", "-nonInteractive"]
-            done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
+        command = [*self._command("namenode", _NAME_NODE), "-format", "-force", "-nonInteractive"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         if done.returncode:
-            reason = last_error(log.read_text(errors="replace"))
-            raise HdfsError(f"HDFS can't be formatted in {self._folder}: {reason}; all of it: {log}")
+            raise HdfsError(f"HDFS can't be formatted in {self._folder}: {last_error(done.stdout)}")
 
     def _start(self, name: str, main_class: str) -> Child:
         self._starts += 1
@@ -152,10 +132,7 @@ class Hdfs:
 def _write(folder: Path, properties: Mapping[str, str]) -> None:
     """A folder of configuration for the class path of a node."""
     folder.mkdir(parents=True)
-    lines = (
-        f"<property><name>{escape(key)}</name><value>{escape(value)}</value></property>"
-        for key, value in properties.items()
-    )
-    content = "\n".join(["<configuration>", *lines, "</configuration>"])
+    pairs = ((escape(key), escape(value)) for key, value in properties.items())
+    lines = "\n".join(f"<property><name>{key}</name><value>{value}</value></property>" for key, value in pairs)
     for name in ("core-site.xml", "hdfs-site.xml"):
-        (folder / name).write_text(content)
+        (folder / name).write_text(f"<configuration>\n{lines}\n</configuration>")

@@ -8,28 +8,27 @@ import re
 import sys
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from threading import Event
-from types import MappingProxyType
-from typing import Annotated, Final
+from threading import Event, Thread
+from typing import Annotated, Any, Final
 
 import typer
 from kafka import KafkaProducer
 from kafka.producer.future import RecordMetadata
 
 from scripts.command import EXIT_FAILED, run_command, stop_on_signals
-from sluice.configs.settings import load_settings, with_bootstrap_servers
+from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entity import client_key
 
-DEFAULT_MIX: Final[Mapping[str, float]] = MappingProxyType(
-    {"Produce": 50, "Fetch": 30, "CreateTopics": 5, "Metadata": 15}
-)
+DEFAULT_MIX: Final[Mapping[str, float]] = {"Produce": 50, "Fetch": 30, "CreateTopics": 5, "Metadata": 15}
 """Kafka API -> weight."""
 
 # The names that configs/quotas.yaml has quotas for come first, so they are the busiest.
@@ -45,15 +44,13 @@ TICK_S = 0.01
 BATCH_EVENTS = 20_000
 """Number of events that a run which is behind gives to the producer before it waits for the broker."""
 
-PRODUCER_OPTIONS: Final[Mapping[str, int]] = MappingProxyType(
-    {
-        "linger_ms": 10,
-        "batch_size": 131_072,
-        "delivery_timeout_ms": 35_000,  # an event that no broker accepts within this time counts as failed
-        "enable_idempotence": False,  # kafka-python's idempotent producer never gives up on an unreachable broker
-        "max_in_flight_requests_per_connection": 1,  # keeps the order without idempotence
-    }
-)
+PRODUCER_OPTIONS: Final[Mapping[str, int]] = {
+    "linger_ms": 10,
+    "batch_size": 131_072,
+    "delivery_timeout_ms": 35_000,  # an event that no broker accepts within this time counts as failed
+    "enable_idempotence": False,  # kafka-python's idempotent producer never gives up on an unreachable broker
+    "max_in_flight_requests_per_connection": 1,  # keeps the order without idempotence
+}
 
 _API_VERSIONS = {"Produce": 9, "Fetch": 13, "CreateTopics": 7, "DeleteTopics": 6, "CreatePartitions": 3}
 _BYTES_APIS = ("Produce", "Fetch")
@@ -75,70 +72,105 @@ def _hash64(number: int) -> int:
     return number ^ (number >> 31)
 
 
-class LoadGenerator:
-    """Request events as gateways publish them. Event `n` depends on the arguments and `n` alone.
+def api_mix(text: str) -> dict[str, float]:
+    """The mix of `Produce=50,Fetch=30`: API -> weight. Raises typer.BadParameter."""
+    mix: dict[str, float] = {}
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([A-Za-z]+)=([0-9]+(?:\.[0-9]+)?)\s*", part)
+        if not match or match[1] in mix:
+            raise typer.BadParameter(f"{part!r} is not right; expected each API once, such as Produce=50")
+        mix[match[1]] = float(match[2])
+    if not any(mix.values()):
+        raise typer.BadParameter("every weight is 0; expected at least one above 0")
+    return mix
 
-    users, clients, topics: number of names of each. zipf_skew: the share of the k-th busiest user (and client-id) is
-    proportional to 1 / k**zipf_skew; 0 makes them equal. api_mix: Kafka API -> weight. bad_share: share of events,
-    0 to 1, that break the contract in one of the ways of BAD_EVENTS. in_turn: every user occurs once before any
-    occurs again.
+
+Rate = Annotated[float, typer.Option(min=0, max=1e9, help="Requests/s; 0 is as fast as possible.")]
+Seconds = Annotated[float, typer.Option(min=0, show_default="no limit", help="Stop after this many seconds.")]
+BootstrapServers = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Kafka's address; overrides kafka.bootstrap.servers.")
+]
+Users = Annotated[int, typer.Option(min=1, help="Number of users.")]
+Clients = Annotated[int, typer.Option(min=1, help="Number of client-ids.")]
+BadShare = Annotated[float, typer.Option("--bad", min=0, max=1, help="Share of events that break the contract.")]
+_MIX = ", ".join(f"{api}={weight:g}" for api, weight in DEFAULT_MIX.items())
+
+
+@dataclass(frozen=True)
+class LoadGenerator:
+    """Request events as gateways publish them. Event `n` depends only on the fields, which are options, and `n`.
+
+    The share of the k-th busiest user (and client-id) is proportional to 1 / k**zipf_skew; 0 makes them equal. With
+    `in_turn` every user occurs once before any occurs again.
     """
 
-    def __init__(
-        self,
-        seed: int = 1,
-        users: int = 100,
-        clients: int = 10,
-        zipf_skew: float = 1.1,
-        api_mix: Mapping[str, float] = DEFAULT_MIX,
-        bad_share: float = 0.0,
-        topics: int = 20,
-        in_turn: bool = False,
-    ) -> None:
-        self._seed = seed
-        self._offset = _hash64(seed)
-        self._bad_share = bad_share
-        self._in_turn = in_turn
-        self._user_names = _names(USERS, "user", users)
-        self._client_names = _names(CLIENTS, "client", clients)
-        self._topics = _names(TOPICS, "topic", topics)
-        self._user_shares = _cumulative(1 / rank**zipf_skew for rank in range(1, users + 1))
-        self._client_shares = _cumulative(1 / rank**zipf_skew for rank in range(1, clients + 1))
-        self._apis = list(api_mix)
-        self._api_shares = _cumulative(api_mix.values())
-        self._api_texts = [f'"api":"{api}","api_version":{_API_VERSIONS.get(api, 1)}' for api in api_mix]
+    seed: Annotated[int, typer.Option(help="The same seed generates the same events.")] = 1
+    users: Users = 100
+    clients: Clients = 10
+    zipf_skew: Annotated[float, typer.Option("--skew", min=0, max=10, help="Zipf exponent of users and clients.")] = 1.1
+    api_mix: Annotated[
+        Mapping[str, float] | None,
+        typer.Option(
+            "--mix",
+            parser=api_mix,
+            metavar="API=WEIGHT,...",
+            help=f"Kafka APIs and their weights.  [default: {_MIX}]",
+        ),
+    ] = None
+    bad_share: BadShare = 0.0
+    topics: Annotated[int, typer.Option(min=1, help="Number of topics in the requests.")] = 20
+    in_turn: Annotated[bool, typer.Option("--in-turn", hidden=True)] = False
+
+    @cached_property
+    def _names(self) -> list[list[str]]:
+        """Names of users, clients and topics."""
+        wanted = ((USERS, "user", self.users), (CLIENTS, "client", self.clients), (TOPICS, "topic", self.topics))
+        return [[*names[:n], *(f"{stem}-{m}" for m in range(len(names), n))] for names, stem, n in wanted]
+
+    @cached_property
+    def _shares(self) -> list[list[float]]:
+        """Cumulative shares of users, clients and APIs, without the last one, which is 1."""
+        ranks = ([1 / rank**self.zipf_skew for rank in range(1, n + 1)] for n in (self.users, self.clients))
+        sums = [list(accumulate(weights)) for weights in (*ranks, (self.api_mix or DEFAULT_MIX).values())]
+        return [[part / each[-1] for part in each[:-1]] for each in sums]
+
+    @cached_property
+    def _apis(self) -> list[str]:
+        return list(self.api_mix or DEFAULT_MIX)
+
+    @cached_property
+    def _offset(self) -> int:
+        return _hash64(self.seed)
 
     def key(self, sequence: int) -> bytes:
         """The record's key; the events of one client stay in order in one partition."""
         user, client = self._entity(sequence)
-        return client_key(self._user_names[user], self._client_names[client]).encode()
+        return client_key(self._names[0][user], self._names[1][client]).encode()
 
     def event(self, sequence: int, timestamp_ms: int) -> bytes | None:
         """The event's JSON, or the value of a bad event; None is a record without a value, which is bad too."""
         share, amount = self._draws(sequence)
-        if share < self._bad_share:
+        if share < self.bad_share:
             return bad_event(BAD_KINDS[amount % len(BAD_KINDS)], timestamp_ms)
-        api = bisect_right(self._api_shares, (share - self._bad_share) / (1 - self._bad_share))
+        api = self._apis[bisect_right(self._shares[2], (share - self.bad_share) / (1 - self.bad_share))]
         user, client = self._entity(sequence)
         return (
-            f'{{"request_id":"{self._seed}-{sequence}","timestamp_ms":{timestamp_ms},'
-            f'"user":"{self._user_names[user]}","client_id":"{self._client_names[client]}",{self._api_texts[api]},'
+            f'{{"request_id":"{self.seed}-{sequence}","timestamp_ms":{timestamp_ms},'
+            f'"user":"{self._names[0][user]}","client_id":"{self._names[1][client]}",'
+            f'"api":"{api}","api_version":{_API_VERSIONS.get(api, 1)},'
             f'"request_time_ns":{_TIMES_NS[amount & 1023]},"network_time_ns":{_TIMES_NS[amount & 511]},'
-            f'"gateway":"gateway-{amount % GATEWAYS}"{self._work(self._apis[api], sequence, amount)}}}'
+            f'"gateway":"gateway-{amount % GATEWAYS}"{self._work(api, sequence, amount)}}}'
         ).encode()
 
     def is_bad(self, sequence: int) -> bool:
-        """Whether the event breaks the contract on purpose."""
-        return self._draws(sequence)[0] < self._bad_share
+        """True if the event breaks the contract on purpose."""
+        return self._draws(sequence)[0] < self.bad_share
 
     def _entity(self, sequence: int) -> tuple[int, int]:
         """The indexes of the event's user and client-id."""
         bits = _hash64(self._offset + 2 * sequence)
-        if self._in_turn:
-            user = sequence % len(self._user_names)
-        else:
-            user = bisect_right(self._user_shares, (bits & _MASK_32) * _UNIT_32)
-        client = bisect_right(self._client_shares, (bits >> 32) * _UNIT_32)
+        user = sequence % self.users if self.in_turn else bisect_right(self._shares[0], (bits & _MASK_32) * _UNIT_32)
+        client = bisect_right(self._shares[1], (bits >> 32) * _UNIT_32)
         return user, client
 
     def _draws(self, sequence: int) -> tuple[float, int]:
@@ -149,7 +181,7 @@ class LoadGenerator:
     def _work(self, api: str, sequence: int, amount: int) -> str:
         """The JSON fields with the work of the request, for the APIs that move bytes or change topics."""
         if api in _BYTES_APIS:
-            topic = self._topics[(amount >> 20) % len(self._topics)]
+            topic = self._names[2][(amount >> 20) % self.topics]
             size = _BYTES[(amount >> 10) & 1023]
             partition = sequence % PARTITIONS
             return f',"topic_partitions":[{{"topic":"{topic}","partition":{partition},"bytes":{size}}}]'
@@ -163,38 +195,26 @@ class LoadGenerator:
         return ""
 
 
-def _names(first: Sequence[str], stem: str, count: int) -> list[str]:
-    return [*first[:count], *(f"{stem}-{number}" for number in range(len(first), count))]
-
-
-def _cumulative(weights: Iterable[float]) -> list[float]:
-    """The cumulative shares of the weights, without the last one, which is 1."""
-    ends = list(accumulate(weights))
-    return [end / ends[-1] for end in ends[:-1]]
-
-
-BAD_EVENTS: Final[Mapping[str, bytes | None]] = MappingProxyType(
-    {
-        "no value": None,
-        "empty value": b"",
-        "not JSON": b'{"timestamp_ms":TIMESTAMP,"api":"Produce"',
-        "not UTF-8": b'{"timestamp_ms":TIMESTAMP,"api":"Produce","user":"\xff\xfe"}',
-        "not an object": b'["Produce",TIMESTAMP]',
-        "no API": b'{"timestamp_ms":TIMESTAMP,"user":"alice"}',
-        "empty API": b'{"timestamp_ms":TIMESTAMP,"api":""}',
-        "user is a number": b'{"timestamp_ms":TIMESTAMP,"api":"Produce","user":7}',
-        "timestamp is a text": b'{"timestamp_ms":"TIMESTAMP","api":"Fetch"}',
-        "partitions are a text": b'{"timestamp_ms":TIMESTAMP,"api":"Fetch","topic_partitions":"orders-0"}',
-        "flag is a text": b'{"timestamp_ms":TIMESTAMP,"api":"CreateTopics","validate_only":"yes"}',
-        "NaN": b'{"timestamp_ms":TIMESTAMP,"api":"Produce","request_time_ns":NaN}',
-        "negative bytes": b'{"timestamp_ms":TIMESTAMP,"api":"Fetch",'
-        b'"topic_partitions":[{"topic":"orders","partition":0,"bytes":-1}]}',
-        "negative time": b'{"timestamp_ms":TIMESTAMP,"api":"Metadata","network_time_ns":-5}',
-        "beyond int64": b'{"timestamp_ms":TIMESTAMP,"api":"Produce","request_time_ns":1000000000000000000000000}',
-        "beyond a double": b'{"timestamp_ms":TIMESTAMP,"api":"Produce","request_time_ns":1e400}',
-        "far in the future": b'{"timestamp_ms":TIMESTAMP0,"api":"Metadata","user":"alice"}',
-    }
-)
+BAD_EVENTS: Final[Mapping[str, bytes | None]] = {
+    "no value": None,
+    "empty value": b"",
+    "not JSON": b'{"timestamp_ms":TIMESTAMP,"api":"Produce"',
+    "not UTF-8": b'{"timestamp_ms":TIMESTAMP,"api":"Produce","user":"\xff\xfe"}',
+    "not an object": b'["Produce",TIMESTAMP]',
+    "no API": b'{"timestamp_ms":TIMESTAMP,"user":"alice"}',
+    "empty API": b'{"timestamp_ms":TIMESTAMP,"api":""}',
+    "user is a number": b'{"timestamp_ms":TIMESTAMP,"api":"Produce","user":7}',
+    "timestamp is a text": b'{"timestamp_ms":"TIMESTAMP","api":"Fetch"}',
+    "partitions are a text": b'{"timestamp_ms":TIMESTAMP,"api":"Fetch","topic_partitions":"orders-0"}',
+    "flag is a text": b'{"timestamp_ms":TIMESTAMP,"api":"CreateTopics","validate_only":"yes"}',
+    "NaN": b'{"timestamp_ms":TIMESTAMP,"api":"Produce","request_time_ns":NaN}',
+    "negative bytes": b'{"timestamp_ms":TIMESTAMP,"api":"Fetch",'
+    b'"topic_partitions":[{"topic":"orders","partition":0,"bytes":-1}]}',
+    "negative time": b'{"timestamp_ms":TIMESTAMP,"api":"Metadata","network_time_ns":-5}',
+    "beyond int64": b'{"timestamp_ms":TIMESTAMP,"api":"Produce","request_time_ns":1000000000000000000000000}',
+    "beyond a double": b'{"timestamp_ms":TIMESTAMP,"api":"Produce","request_time_ns":1e400}',
+    "far in the future": b'{"timestamp_ms":TIMESTAMP0,"api":"Metadata","user":"alice"}',
+}
 """Fault -> event with this fault; TIMESTAMP stands for the time. None is a record without a value."""
 
 BAD_KINDS: Final = tuple(BAD_EVENTS)
@@ -216,7 +236,7 @@ class Sent:
     failure: str = ""
     seconds: float = 0.0
     stored: Callable[[RecordMetadata], None] | None = None
-    """Called by the producer for each event that the broker has stored, if anybody wants to know."""
+    """Called by the producer for each event that the broker has stored, if set."""
 
     def note_failure(self, error: Exception) -> None:
         """Called by the producer for each event that it gives up on."""
@@ -274,61 +294,36 @@ def _publish_until(due: int, producer: KafkaProducer, topic: str, generator: Loa
     sent.events = due
 
 
-def api_mix(text: str) -> dict[str, float]:
-    """The mix of `Produce=50,Fetch=30`: API -> weight. Raises typer.BadParameter."""
-    mix: dict[str, float] = {}
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*([A-Za-z]+)=([0-9]+(?:\.[0-9]+)?)\s*", part)
-        if not match or match[1] in mix:
-            raise typer.BadParameter(f"{part!r} is not right; expected each API once, such as Produce=50")
-        mix[match[1]] = float(match[2])
-    if not any(mix.values()):
-        raise typer.BadParameter("every weight is 0; expected at least one above 0")
-    return mix
+def load(settings: Settings, generator: LoadGenerator, stop: Event, rate_per_s: float, **limits: Any) -> Sent:
+    """Publish a load to a job's requests topic, as `publish` does.
+
+    An event whose acknowledgement was lost is sent again, and is then a second request.
+    """
+    with connect(KafkaProducer, settings.kafka, **PRODUCER_OPTIONS) as producer:
+        return publish(producer, settings.topics.requests, generator, stop, rate_per_s, **limits)
 
 
-Rate = Annotated[float, typer.Option(min=0, max=1e9, help="Requests/s; 0 is as fast as possible.")]
-Seconds = Annotated[float, typer.Option(min=0, show_default="no limit", help="Stop after this many seconds.")]
-BootstrapServers = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Kafka's address; overrides kafka.bootstrap.servers.")
-]
-Users = Annotated[int, typer.Option(min=1, help="Number of users.")]
-Clients = Annotated[int, typer.Option(min=1, help="Number of client-ids.")]
-BadShare = Annotated[float, typer.Option(min=0, max=1, help="Share of events that break the contract.")]
+@contextmanager
+def loading(
+    settings: Settings, generator: LoadGenerator, rate_per_s: float, sent: Sent | None = None
+) -> Iterator[None]:
+    """Publish a load in the background while this block runs."""
+    stop = Event()
+    thread = Thread(target=load, args=(settings, generator, stop, rate_per_s), kwargs={"sent": sent}, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:  # without a broker a producer that is left open ends with a traceback
+        stop.set()
+        thread.join()
 
 
 @dataclass(frozen=True)
-class TrafficOptions:
-    """The options of every command that generates requests."""
+class TrafficOptions(LoadGenerator):
+    """The options of every command that generates requests for some time."""
 
     rate: Rate = 1000.0
     seconds: Seconds = math.inf
-    users: Users = 100
-    clients: Clients = 10
-    topics: Annotated[int, typer.Option(min=1, help="Number of topics in the requests.")] = 20
-    skew: Annotated[float, typer.Option(min=0, max=10, help="Zipf exponent of users and client-ids.")] = 1.1
-    mix: Annotated[
-        Mapping[str, float] | None,
-        typer.Option(
-            parser=api_mix,
-            metavar="API=WEIGHT,...",
-            help="Kafka APIs and their weights.  [default: Produce=50, Fetch=30, CreateTopics=5, Metadata=15]",
-        ),
-    ] = None
-    bad: BadShare = 0.0
-    seed: Annotated[int, typer.Option(help="The same seed generates the same events.")] = 1
-
-    def generator(self) -> LoadGenerator:
-        """The generator with these options."""
-        return LoadGenerator(
-            seed=self.seed,
-            users=self.users,
-            clients=self.clients,
-            zipf_skew=self.skew,
-            api_mix=self.mix or DEFAULT_MIX,
-            bad_share=self.bad,
-            topics=self.topics,
-        )
 
 
 @dataclass(frozen=True)
@@ -348,16 +343,8 @@ def run_load(options: LoadOptions) -> int:
     """Publish the load; 0 if every event was published, 1 if some or all could not be."""
     settings = with_bootstrap_servers(load_settings(options.config), options.bootstrap_servers)
     ensure_topics(settings.topics, settings.kafka)
-    with connect(KafkaProducer, settings.kafka, **PRODUCER_OPTIONS) as producer:
-        sent = publish(
-            producer,
-            settings.topics.requests,
-            options.generator(),
-            stop_on_signals(),
-            options.rate,
-            options.count,
-            options.seconds,
-        )
+    limits = {"count": options.count, "seconds": options.seconds}
+    sent = load(settings, options, stop_on_signals(), options.rate, **limits)
     print(sent.summary())
     return EXIT_FAILED if sent.failed else 0
 

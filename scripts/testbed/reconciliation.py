@@ -1,20 +1,17 @@
 """Reconciliation of a run: each request is answered exactly once, in the topics and in Delta, by the right decision."""
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 from kafka import KafkaConsumer, TopicPartition
-from numpy.typing import NDArray
 
-from scripts.testbed.job import Json
+from scripts.testbed.job import TABLES, Json
 from sluice.configs.settings import Settings
+from sluice.insight.sql import run_query
 from sluice.kafka_io.client import connect
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.decisions.epochs import Fence
@@ -25,13 +22,8 @@ _POLL_MS = 500
 _BY_RUN = {"decided_at_ms": 0, "job_id": None}
 """Fields that a decision and its simulation don't have in common: compared as if they were these."""
 
-_SOURCE = ["source_partition", "source_offset"]
-
 _Record = tuple[str, int, int]
 """Topic, partition and offset."""
-
-Answered = NDArray[np.bool_]
-"""True for each answered record of a partition, by offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,45 +60,19 @@ class Reconciliation:
     @property
     def balanced(self) -> bool:
         """True if every request has one answer, every answer is one row in Delta, and every charge is counted once."""
-        return self.answered and self._tables_agree
-
-    @property
-    def balanced_with_copies(self) -> bool:
-        """The same for a cluster, whose topics may have copies of an answer that are all alike."""
-        requests = self.decisions + self.dead_letters
-        return self.simulated and self.requests == requests and self._tables_agree and not self._differ
-
-    @property
-    def _tables_agree(self) -> bool:
-        return (
-            self.decision_rows == self.decisions
-            and self.dead_letter_rows == self.dead_letters
-            and self.metered_charges == self.charges
-            and not self.unaccounted
-        )
-
-    @property
-    def _differ(self) -> bool:
-        return bool(self.different or self.different_copies)
+        rows = (self.decision_rows, self.dead_letter_rows, self.metered_charges, self.unaccounted)
+        return self.answered and rows == (self.decisions, self.dead_letters, self.charges, 0)
 
     def __str__(self) -> str:
         """All counts in one line."""
-        return f"{self._counts()}: {'balanced' if self.balanced else 'NOT BALANCED'}"
-
-    def with_copies(self) -> str:
-        """The same for a cluster, by `balanced_with_copies`."""
-        return f"{self._counts()}: {'balanced' if self.balanced_with_copies else 'NOT BALANCED'}"
-
-    def _counts(self) -> str:
         simulated = f"{self.different} different from simulate" if self.simulated else "not simulated"
         others = f"; {self.unreadable} unreadable records" if self.unreadable else ""
         others += f", {self.unaccounted} unaccounted for" if self.unaccounted else ""
-        others += f", {self.different_copies} of them different" if self.different_copies else ""
-        others += f", {self.fenced} fenced" if self.fenced else ""
         return (
             f"{self.requests} requests = {self.decisions} decisions + {self.dead_letters} dead letters"
-            f" ({self.duplicates} duplicates{others}); in Delta {self.decision_rows} decisions,"
-            f" {self.dead_letter_rows} dead letters, {self.metered_charges} of {self.charges} charges; {simulated}"
+            f" ({self.duplicates} duplicates){others}; in Delta {self.decision_rows} decisions,"
+            f" {self.dead_letter_rows} dead letters, {self.metered_charges} of {self.charges} charges; {simulated}:"
+            f" {'balanced' if self.balanced else 'NOT BALANCED'}"
         )
 
 
@@ -141,34 +107,38 @@ def reconcile(settings: Settings) -> Reconciliation:
 
 
 def reconcile_counts(settings: Settings) -> Reconciliation:
-    """The same counts in bounded memory, for runs of any size: nothing is simulated, and topics are not read.
+    """The same counts by SQL, for runs of any size: nothing is simulated, and topics are not read.
 
     Duplicates are those in Delta, which has a row for each source record.
     """
     topics, delta = settings.topics, settings.delta
-    unreadable = Counter(
-        topic for batch in _batches(delta.unreadable, ["topic"]) for topic in batch["topic"].to_pylist()
-    )
-    is_answered = {partition: np.zeros(end, bool) for partition, end in ends(settings, topics.requests).items()}
-    charges = duplicates = 0
-    for batch in _batches(delta.decisions, [*_SOURCE, "charges"]):
-        duplicates += _mark(batch, is_answered)
-        charges += pc.sum(pc.list_value_length(batch["charges"])).as_py() or 0
-    for batch in _batches(delta.dead_letters, _SOURCE):
-        duplicates += _mark(batch, is_answered)
+    tables = {name: path for name, path in vars(delta).items() if name in TABLES and DeltaTable.is_deltatable(path)}
+    unreadable: dict[str, int] = dict(run_query(_UNREADABLE, tables, {})) if "unreadable" in tables else {}
+    sources = " UNION ALL ".join(_SOURCES.format(table=table) for table in ("decisions", "dead_letters"))
+    ((duplicates,),) = run_query(_DUPLICATES.format(sources=sources), tables, {})
+    ((charges,),) = run_query("SELECT coalesce(sum(cardinality(charges)), 0) FROM decisions", tables, {})
+    ((metered,),) = run_query("SELECT coalesce(sum(count), 0) FROM quota_metrics", tables, {})
     return Reconciliation(
-        requests=sum(map(len, is_answered.values())),
-        decisions=sum(ends(settings, topics.decisions).values()) - unreadable[topics.decisions],
-        dead_letters=sum(ends(settings, topics.dead_letters).values()) - unreadable[topics.dead_letters],
-        duplicates=duplicates,
+        requests=_records(settings, topics.requests),
+        decisions=_records(settings, topics.decisions) - unreadable.get(topics.decisions, 0),
+        dead_letters=_records(settings, topics.dead_letters) - unreadable.get(topics.dead_letters, 0),
+        duplicates=int(duplicates),
         decision_rows=rows(delta.decisions),
         dead_letter_rows=rows(delta.dead_letters),
-        charges=charges,
-        metered_charges=sum(pc.sum(batch["count"]).as_py() or 0 for batch in _batches(delta.quota_metrics, ["count"])),
+        charges=int(charges),
+        metered_charges=int(metered),
         different=0,
         simulated=False,
-        unreadable=unreadable.total(),
+        unreadable=sum(unreadable.values()),
     )
+
+
+_UNREADABLE = "SELECT topic, count(*) FROM unreadable GROUP BY topic"
+_SOURCES = "SELECT source_partition, source_offset FROM {table}"
+_DUPLICATES = """
+SELECT coalesce(sum(times - 1), 0)
+FROM (SELECT count(*) AS times FROM ({sources}) GROUP BY source_partition, source_offset)
+"""
 
 
 def rows(path: str) -> int:
@@ -187,7 +157,11 @@ def audited(settings: Settings) -> int:
 def answered(settings: Settings) -> int:
     """Number of records in the topics of decisions and dead letters."""
     topics = settings.topics
-    return sum(sum(ends(settings, topic).values()) for topic in (topics.decisions, topics.dead_letters))
+    return sum(_records(settings, topic) for topic in (topics.decisions, topics.dead_letters))
+
+
+def _records(settings: Settings, topic: str) -> int:
+    return sum(ends(settings, topic).values())
 
 
 def ends(settings: Settings, topic: str) -> dict[int, int]:
@@ -250,9 +224,11 @@ def _source(dead_letter: Any) -> tuple[int, int]:
 
 
 def _unreadable(path: str) -> set[_Record]:
-    columns = ["topic", "partition", "offset"]
-    batches = _batches(path, columns)
-    return {record for batch in batches for record in zip(*(batch[name].to_pylist() for name in columns), strict=True)}
+    """The records in the table `unreadable`, if there is one."""
+    if not DeltaTable.is_deltatable(path):
+        return set()
+    table = DeltaTable(path).to_pyarrow_table(columns=["topic", "partition", "offset"])
+    return set(zip(*table.to_pydict().values(), strict=True))
 
 
 @contextmanager
@@ -260,24 +236,6 @@ def _reader(settings: Settings, topic: str) -> Iterator[tuple[Any, list[TopicPar
     """A consumer, and the partitions of a topic. It checks no CRCs, which takes longer in Python than all the rest."""
     with closing(connect(KafkaConsumer, settings.kafka, check_crcs=False)) as consumer:
         yield consumer, [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
-
-
-def _batches(path: str, columns: list[str]) -> Iterator[Any]:
-    """The Arrow record batches of a Delta table; none if there is no table yet."""
-    if DeltaTable.is_deltatable(path):
-        yield from DeltaTable(path).to_pyarrow_dataset().to_batches(columns=columns)
-
-
-def _mark(batch: Any, is_answered: dict[int, Answered]) -> int:
-    """Mark the source records of these rows as answered; returns how many of them were answered before."""
-    offsets, partitions = batch["source_offset"].to_numpy(), batch["source_partition"].to_numpy()
-    again = 0
-    for partition, flags in is_answered.items():
-        own = offsets[partitions == partition]
-        before = int(flags.sum())
-        flags[own] = True
-        again += len(own) - (int(flags.sum()) - before)
-    return again
 
 
 def _different(settings: Settings, values: Iterable[bytes | None], decisions: dict[str, Any]) -> int:

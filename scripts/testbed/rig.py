@@ -3,21 +3,18 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from threading import Event, Thread
-from typing import Any, Self
+from threading import Event
+from typing import Self
 
 import psutil
-from kafka import KafkaProducer
 
 from scripts.command import EXIT_FAILED
 from scripts.testbed.broker import Broker
 from scripts.testbed.job import Json, Sections, SluiceJob, quotas_in, storage_in, wait_until
-from scripts.testbed.load_generator import PRODUCER_OPTIONS, LoadGenerator, Sent, publish
+from scripts.testbed.load_generator import LoadGenerator, Sent, load, loading
 from scripts.testbed.processes import descendants, kill, python_workers
 from scripts.testbed.reconciliation import answered, audited, ends
 from scripts.testbed.work_folder import work_folder
-from sluice.configs.settings import Settings
-from sluice.kafka_io.client import connect
 from sluice.kafka_io.topics import ensure_topics
 
 QUOTAS = [
@@ -87,30 +84,6 @@ class Rig(SluiceJob):
         requests = self.requests()
         wait_until(lambda: answered(self.settings) >= requests, seconds)
         wait_until(lambda: audited(self.settings) >= requests, seconds)
-
-
-def load(settings: Settings, generator: LoadGenerator, stop: Event, rate_per_s: float, **limits: Any) -> Sent:
-    """Publish a load, as `load_generator.publish` does.
-
-    An event whose acknowledgement was lost is sent again, and is then a second request.
-    """
-    with connect(KafkaProducer, settings.kafka, **PRODUCER_OPTIONS) as producer:
-        return publish(producer, settings.topics.requests, generator, stop, rate_per_s, **limits)
-
-
-@contextmanager
-def loading(
-    settings: Settings, generator: LoadGenerator, rate_per_s: float, sent: Sent | None = None
-) -> Iterator[None]:
-    """Publish a load in the background while this block runs."""
-    stop = Event()
-    thread = Thread(target=load, args=(settings, generator, stop, rate_per_s), kwargs={"sent": sent}, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:  # without a broker a producer that is left open ends with a traceback
-        stop.set()
-        thread.join()
 
 
 @contextmanager

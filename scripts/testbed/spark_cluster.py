@@ -1,26 +1,60 @@
-"""A standalone Spark cluster on loopback: a master and workers, each a process of its own that ends with this one."""
+"""A standalone Spark cluster on loopback, whose executors run the wheel of Sluice.
+
+Master and workers are processes of their own that end with this one.
+"""
 
 import os
 import re
+import shutil
 import signal
-from collections.abc import Sequence
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 from typing import Self
 
 import psutil
+import pyspark
 
 from scripts.testbed.broker import free_ports
-from scripts.testbed.installed_sluice import InstalledSluice
 from scripts.testbed.job import Json, wait_until
 from scripts.testbed.processes import Child, descendants
+from sluice.jvm.jars import REPOSITORY
+from sluice.state.errors import SluiceError
 
 _HOST = "127.0.0.1"
+_BUILD_S = 300
 _START_S = 120
 _STOP_S = 10
-_DAEMON_HEAP = "256m"
 _CORES = "2"
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 _APPLICATION = re.compile(r"--app-id (\S+)")
+
+
+class WheelError(SluiceError):
+    """The wheel can't be built."""
+
+
+def install_sluice(folder: Path) -> None:
+    """Unpack Sluice's wheel into `sluice`, and link the libraries in `libraries`, without a way back to the checkout.
+
+    The wheel is built from a copy, so that the build leaves nothing in the checkout. Raises WheelError.
+    """
+    source, libraries = folder / "source", folder / "libraries"
+    shutil.copytree(REPOSITORY / "sluice", source / "sluice", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, source)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_BUILD_S, cwd=folder)
+    if done.returncode:
+        raise WheelError(f"the wheel can't be built: {(done.stdout + done.stderr).strip().splitlines()[-1]}")
+    shutil.rmtree(source)
+    with zipfile.ZipFile(next(folder.glob("*.whl"))) as archive:
+        archive.extractall(folder / "sluice")
+    libraries.mkdir()
+    for entry in Path(pyspark.__file__).parents[1].iterdir():
+        if entry.suffix != ".pth" and "sluice" not in entry.name and entry.name != "__pycache__":
+            (libraries / entry.name).symlink_to(entry)
 
 
 class SparkCluster:
@@ -30,22 +64,23 @@ class SparkCluster:
     in files, so that running executors survive its restart.
     """
 
-    def __init__(self, folder: Path, size: int, environment: InstalledSluice, worker_memory: str) -> None:
-        self._folder, self._environment, self._memory = folder, environment, worker_memory
+    def __init__(self, folder: Path, size: int, worker_memory: str) -> None:
+        """Raises WheelError."""
+        self._folder, self._memory = folder, worker_memory
         folder.mkdir(parents=True)
+        install_sluice(folder)
         self._port = free_ports(1)[0]
         self._starts = 0
+        recovery = f"-Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={folder / 'recovery'}"
         os.environ |= {
-            "SPARK_HOME": str(environment.spark_home),
+            "SPARK_HOME": str(folder / "libraries/pyspark"),
             "SPARK_LOCAL_IP": _HOST,
-            "SPARK_DAEMON_MEMORY": _DAEMON_HEAP,
-            "SPARK_MASTER_OPTS": (
-                f"-Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory={folder / 'recovery'}"
-            ),
-            "PYSPARK_PYTHON": str(environment.python),
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_MASTER_OPTS": recovery,
+            "PYSPARK_PYTHON": f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}",
         }
         os.environ.pop("PYTHONPATH", None)
-        self.master = self._start_master()
+        self.restart_master()
         self.workers = [self._start_worker(number) for number in range(size)]
 
     def __enter__(self) -> Self:
@@ -61,14 +96,14 @@ class SparkCluster:
         return f"spark://{_HOST}:{self._port}"
 
     def settings(self, executors: int) -> Json:
-        """The section `spark` of a job with so many executors of one core."""
+        """The section `spark` of a job with this number of executors of one core."""
         return {
             "spark.master": self.url,
             "spark.driver.host": _HOST,
             "spark.driver.bindAddress": _HOST,
             "spark.executor.cores": "1",
             "spark.cores.max": str(executors),
-            "spark.executorEnv.PYTHONPATH": self._environment.pythonpath,
+            "spark.executorEnv.PYTHONPATH": f"{self._folder / 'sluice'}:{self._folder / 'libraries'}",
             "spark.executorEnv.SPARK_LOCAL_IP": _HOST,
         }
 
@@ -84,32 +119,27 @@ class SparkCluster:
         return [pid for application, pid in found if application == first]
 
     def restart_master(self) -> None:
-        """Start a master in the place of one that was killed."""
-        self.master = self._start_master()
+        """Start the master, or one in the place of one that was killed."""
+        options = ["--port", str(self._port), "--webui-port", str(free_ports(1)[0])]
+        self.master = self._start("master", "org.apache.spark.deploy.master.Master", *options)
+        wait_until(lambda: self._port in _listened_ports(self.master.pid), _START_S)
 
     def restart_worker(self, number: int) -> None:
         """Start a worker in the place of one that was killed."""
         self.workers[number] = self._start_worker(number)
 
-    def _start_master(self) -> Child:
-        options = ["--host", _HOST, "--port", str(self._port), "--webui-port", str(free_ports(1)[0])]
-        child = self._start("master", "org.apache.spark.deploy.master.Master", options)
-        wait_until(lambda: _listens(child.pid, self._port), _START_S)
-        return child
-
     def _start_worker(self, number: int) -> Child:
         work = self._folder / f"worker-{number}"
-        options = ["--host", _HOST, "--cores", _CORES, "--memory", self._memory, "--work-dir", str(work), self.url]
-        return self._start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", options)
+        options = ["--cores", _CORES, "--memory", self._memory, "--work-dir", str(work), self.url]
+        return self._start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *options)
 
-    def _start(self, name: str, main_class: str, options: Sequence[str]) -> Child:
+    def _start(self, name: str, main_class: str, *options: str) -> Child:
         self._starts += 1
-        script = self._environment.spark_home / "bin/spark-class"
-        return Child(["/bin/bash", str(script), main_class, *options], self._folder / f"{name}-{self._starts}.log")
+        script = str(self._folder / "libraries/pyspark/bin/spark-class")
+        log = self._folder / f"{name}-{self._starts}.log"
+        return Child(["/bin/bash", script, main_class, "--host", _HOST, *options], log)
 
 
-def _listens(pid: int, port: int) -> bool:
-    return any(
-        connection.laddr.port == port and connection.status == psutil.CONN_LISTEN
-        for connection in psutil.Process(pid).net_connections("tcp")
-    )
+def _listened_ports(pid: int) -> set[int]:
+    connections = psutil.Process(pid).net_connections("tcp")
+    return {each.laddr.port for each in connections if each.status == psutil.CONN_LISTEN}

@@ -109,7 +109,7 @@ def test_a_gateway_process_that_is_killed_leaves_its_share_to_the_others_and_the
         command = [
             sys.executable,
             "-m",
-            "scripts.scenarios.closed_loop.greedy_gateway",
+            "scripts.scenarios.closed_loop.gateways",
             str(job.settings_file),
             "2",
             "600",

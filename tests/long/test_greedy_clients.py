@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.scenarios.closed_loop.gateways import run_gateways
-from scripts.scenarios.closed_loop.greedy_gateway import CLIENTS
+from scripts.scenarios.closed_loop.gateways import CLIENTS, run_gateways
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone, pytest.mark.long]
 

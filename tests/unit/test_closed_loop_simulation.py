@@ -7,8 +7,8 @@ import pytest
 
 from scripts.scenarios.closed_loop.bars import judge
 from scripts.scenarios.closed_loop.main import main
-from scripts.scenarios.closed_loop.measures import FIRST_MS, Measures, measure
-from scripts.scenarios.closed_loop.simulation import ClosedLoop, Served
+from scripts.scenarios.closed_loop.measures import FIRST_MS, Measures, Served, measure
+from scripts.scenarios.closed_loop.simulation import ClosedLoop
 from scripts.scenarios.closed_loop.situation import SIMULATED, Counters, Situation, Spread, Waits
 from sluice.state.quotas.kinds import QuotaKind
 
@@ -67,13 +67,8 @@ def test_the_same_seed_gives_the_same_figures_and_another_one_others() -> None:
 
 def test_measures_are_those_of_what_was_served() -> None:
     """One second of the quota each second, four at once after 30 s, then nothing for 16 s."""
-    wanted, served = situation(seconds=60), Served()
-    for second in range(30):
-        served.add(second * 1000.0, LIMIT, 0)
-    for _ in range(4):
-        served.add(30_000.0, LIMIT, 0)
-    for second in range(46, 60):
-        served.add(second * 1000.0, LIMIT, 0)
+    times_s = [*range(30), 30, 30, 30, 30, *range(46, 60)]
+    wanted, served = situation(seconds=60), [(second * 1000.0, LIMIT, 0) for second in times_s]
 
     found = measure(wanted, served)
     assert found.mean == 48 / 60
@@ -85,9 +80,8 @@ def test_measures_are_those_of_what_was_served() -> None:
 
 
 def test_a_pause_of_the_client_is_no_silence() -> None:
-    wanted, served = situation(seconds=60, on_ms=10_000, off_ms=10_000), Served()
-    for second in (0, 9, 20, 29, 40, 49):
-        served.add(second * 1000.0, LIMIT, 0)
+    wanted = situation(seconds=60, on_ms=10_000, off_ms=10_000)
+    served: Served = [(second * 1000.0, LIMIT, 0) for second in (0, 9, 20, 29, 40, 49)]
 
     assert measure(wanted, served).longest_silence_s == 9.0
 

@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 
-from scripts.scenarios import cluster, kills
-from scripts.scenarios.kills import Victim, planned
+from scripts.scenarios import cluster
+from scripts.scenarios.cluster import Victim, planned
 
 
 def test_worked_examples_hold() -> None:
-    results = doctest.testmod(kills)
+    results = doctest.testmod(cluster)
 
     assert results.attempted
     assert not results.failed

@@ -1,16 +1,15 @@
-"""The bars that the closed loop is judged by, tried in situations drawn at random."""
+"""Bars of the closed loop, tried in situations drawn at random."""
 
 import json
 import random
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from scripts.scenarios.closed_loop.measures import Measures, measure
 from scripts.scenarios.closed_loop.simulation import ClosedLoop
-from scripts.scenarios.closed_loop.situation import SIMULATED, Situation
-from sluice.state.quotas.kinds import QuotaKind
+from scripts.scenarios.closed_loop.situation import QUOTAS, SIMULATED, Situation
 
 MEAN = (0.97, 1.02)
 MEAN_DIFFERENCE = 0.03
@@ -19,7 +18,6 @@ SILENCE = 2.0
 SMALL_S = 0.1
 
 LIMIT = 1_000_000.0
-_QUOTAS = (QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.REQUEST_PERCENTAGE)
 _GATEWAYS = (1, 2, 4, 10, 20)
 _LATENCIES_MS = (100, 300, 1_000, 2_000)
 _DEMANDS = (2, 5, 20, 50, 100)
@@ -45,9 +43,9 @@ class Judged:
 
 
 def check_bars(number: int, seed: int, seconds: int, as_json: bool) -> int:
-    """Try so many situations on all cores. Prints those that miss a bar; returns 1 if there is one."""
+    """Try situations on all cores. Prints those that miss a bar; returns 1 if there is one."""
     chosen = random.Random(seed)  # situations needn't be secret
-    situations = [replace(_drawn(chosen), seconds=seconds) for _ in range(number)]
+    situations = [_drawn(chosen, seconds) for _ in range(number)]
     missed = 0
     with ProcessPoolExecutor() as processes:
         for judged in processes.map(judge, situations):
@@ -87,9 +85,9 @@ def _missed(situation: Situation, found: Measures, alone: Measures) -> Iterator[
         yield Missed("longest silence", found.longest_silence_s, f"≤ {SILENCE * alone.longest_silence_s:.2f} s")
 
 
-def _drawn(chosen: random.Random) -> Situation:
+def _drawn(chosen: random.Random, seconds: int) -> Situation:
     return Situation(
-        quota=chosen.choice(_QUOTAS),
+        quota=chosen.choice(QUOTAS),
         limit=LIMIT,
         demand=LIMIT * chosen.choice(_DEMANDS),
         size=LIMIT * chosen.choice(_SIZES_S),
@@ -97,6 +95,7 @@ def _drawn(chosen: random.Random) -> Situation:
         latency_ms=chosen.choice(_LATENCIES_MS),
         spread=chosen.choice(SIMULATED),
         seed=chosen.randrange(1_000_000),
+        seconds=seconds,
     )
 
 

@@ -2,23 +2,21 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Thread
 
 import psutil
 from kafka import KafkaAdminClient
 from py4j.protocol import Py4JError
 
-from scripts.scenarios.closed_loop.measures import Measures, measure
-from scripts.scenarios.closed_loop.simulation import Served
+from scripts.scenarios.closed_loop.measures import Measures, Served, measure
 from scripts.scenarios.closed_loop.situation import BrokersSituation, Situation, Spread
 from scripts.testbed.broker import Broker
 from scripts.testbed.broker_plugin import new_exempt_client_id, plugin_cluster, wait_for_gateways
 from scripts.testbed.cluster import Cluster, create_topic
 from scripts.testbed.full_speed_client import FullSpeedClient, Role
-from scripts.testbed.jmx import Beans, Jvm
+from scripts.testbed.jmx import Jvm
 from scripts.testbed.job import Json, Sections, wait_until
 from scripts.testbed.kafka_quotas import AlteringAdmin
 from scripts.testbed.rig import Rig
@@ -109,106 +107,71 @@ def _fill(cluster: Cluster) -> None:
 
 def _measure(situation: BrokersSituation, cluster: Cluster, rig: Rig | None) -> BrokersMeasures:
     role, servers = _ROLES[situation.quota], cluster.bootstrap_servers
-    began_s, began_ms, cpu_s = time.monotonic(), now_ms(), _CpuSeconds(cluster)
+    began_ms, cpu_before_s = now_ms(), _cpu_s(cluster)
     clients = [
         FullSpeedClient(name, role, servers, TOPIC, situation.visits(), situation.stay_s) for name in situation.names
     ]
-    with _request_time(cluster, situation) as request_time:
-        _let_run(began_s, situation.seconds, _faults(situation, cluster, rig))
-        for client in clients:
-            client.stop()
-    got = [client.samples for client in clients]
-    served = Served()
-    for time_ms, amount in request_time or sorted(sample for samples in got for sample in samples):
-        if time_ms - began_ms <= situation.seconds * 1000:
-            served.add(time_ms - began_ms, amount, 0)
+    request_time = _run(situation, cluster, rig)
+    for client in clients:
+        client.stop()
+    amounts = request_time or sorted(sample for client in clients for sample in client.samples)
+    served: Served = [(float(at_ms - began_ms), amount, 0) for at_ms, amount in amounts]
+    served = [row for row in served if row[0] <= situation.seconds * 1000]
     asked = Situation(situation.quota, situation.limit, situation.limit * 1e6, 1, seconds=situation.seconds)
+    parts = [sum(amount for _, amount in client.samples) for client in clients]
+    cpu_s = sum(used_s - cpu_before_s.get(pid, 0.0) for pid, used_s in _cpu_s(cluster).items())
     return BrokersMeasures(
         **vars(measure(asked, served)),
         client_errors=sum(len(client.errors) for client in clients),
-        broker_cpu=cpu_s.used() / situation.seconds,
+        broker_cpu=cpu_s / situation.seconds,
         mean_after_move=_mean_after_move(situation, served) if situation.spread is Spread.MOVE else None,
-        least_part=_least_part(got) if situation.clients > 1 else None,
+        least_part=min(parts) / sum(parts) if situation.clients > 1 else None,
     )
 
 
 def _mean_after_move(situation: BrokersSituation, served: Served) -> float:
     from_ms, to_ms = (situation.stay_s + SETTLED_S) * 1000.0, situation.seconds * 1000.0
-    got = sum(amount for time_ms, amount in zip(served.times_ms, served.amounts, strict=True) if time_ms > from_ms)
+    got = sum(amount for time_ms, amount, _ in served if time_ms > from_ms)
     return got / (situation.limit * (to_ms - from_ms) / 1000.0)
 
 
-def _least_part(got: Sequence[Sequence[tuple[int, float]]]) -> float:
-    sums = [sum(amount for _, amount in samples) for samples in got]
-    return min(sums) / sum(sums)
+def _cpu_s(cluster: Cluster) -> dict[int, float]:
+    """CPU seconds of the brokers so far, by process id."""
+    return {broker.pid: sum(psutil.Process(broker.pid).cpu_times()[:2]) for broker in cluster.alive}
 
 
-def _faults(situation: BrokersSituation, cluster: Cluster, rig: Rig | None) -> list[tuple[float, Callable[[], object]]]:
-    """Seconds after the start and faults, in order."""
+def _run(situation: BrokersSituation, cluster: Cluster, rig: Rig | None) -> list[tuple[int, float]]:
+    """Let the clients run, with the situation's faults.
+
+    Returns samples of their request time at all brokers, in percent-seconds, if that has the quota. They are those of
+    Kafka's own metric, a rate over some 10 s, which is the only one that a broker has of it.
+    """
     faults: list[tuple[float, Callable[[], object]]] = []
     if situation.kill_job_at is not None and rig is not None:
         faults += [(situation.kill_job_at, rig.kill), (situation.kill_job_at + OUTAGE_S, rig.launch)]
     if situation.kill_broker_at is not None:
         broker = cluster.brokers[0]  # with every spread the client has partitions there
         faults += [(situation.kill_broker_at, broker.kill), (situation.kill_broker_at + OUTAGE_S, broker.start)]
-    return sorted(faults, key=lambda fault: fault[0])
-
-
-def _let_run(began_s: float, seconds: float, faults: list[tuple[float, Callable[[], object]]]) -> None:
-    for at_s, happen in [*(fault for fault in faults if fault[0] < seconds), (seconds, lambda: None)]:
-        time.sleep(max(0.0, began_s + at_s - time.monotonic()))
-        happen()
-
-
-class _CpuSeconds:
-    """CPU seconds that the brokers use from now on; those of a broker that was started later count from its start."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._before = self._now()
-
-    def _now(self) -> dict[int, float]:
-        return {pid: sum(psutil.Process(pid).cpu_times()[:2]) for pid in (broker.pid for broker in self._cluster.alive)}
-
-    def used(self) -> float:
-        """Those used since then."""
-        return sum(used_s - self._before.get(pid, 0.0) for pid, used_s in self._now().items())
-
-
-@contextmanager
-def _request_time(cluster: Cluster, situation: BrokersSituation) -> Iterator[list[tuple[int, float]]]:
-    """Samples of the clients' request time at all brokers, in percent-seconds, taken while this block runs.
-
-    They are those of Kafka's own metric, a rate over some 10 s, which is all that a broker says of it.
-    """
+    faults.sort(key=lambda fault: fault[0])
     samples: list[tuple[int, float]] = []
-    if situation.quota is not QuotaKind.REQUEST_PERCENTAGE:
-        yield samples
-        return
-    tag = ",".join(f"{name.replace('_', '-')}={value}" for name, value in situation.entity.items())
-    stop = Event()
-
-    def sample() -> None:
-        with Jvm() as jvm:
-            last_s = time.monotonic()
-            while not stop.wait(_SAMPLE_S):
-                percent = sum(_request_percent(jvm, broker, tag) for broker in cluster.alive)
+    began_s = last_s = time.monotonic()
+    with Jvm() if situation.quota is QuotaKind.REQUEST_PERCENTAGE else nullcontext() as jvm:
+        while time.monotonic() - began_s < situation.seconds:
+            time.sleep(_SAMPLE_S)
+            while faults and faults[0][0] <= time.monotonic() - began_s:
+                faults.pop(0)[1]()
+            if jvm is not None:
+                percent = sum(_request_percent(jvm, broker, situation) for broker in cluster.alive)
                 now_s = time.monotonic()
                 samples.append((now_ms(), percent * (now_s - last_s)))
                 last_s = now_s
-
-    thread = Thread(target=sample, daemon=True)
-    thread.start()
-    yield samples
-    stop.set()
-    thread.join()
+    return samples
 
 
-def _request_percent(jvm: Jvm, broker: Broker, tag: str) -> float:
-    """Percent of a thread that the clients of this tag use at this broker; 0 if it doesn't answer."""
+def _request_percent(jvm: Jvm, broker: Broker, situation: BrokersSituation) -> float:
+    """Percent of a thread that the clients use at this broker; 0 if it doesn't answer."""
+    tag = ",".join(f"{name.replace('_', '-')}={value}" for name, value in situation.entity.items())
     try:
-        beans: Beans = jvm.beans(broker.jmx_port)
-        used = beans.read(f"kafka.server:type=Request,{tag},*", "request-time")
+        return sum(jvm.beans(broker.jmx_port).read(f"kafka.server:type=Request,{tag},*", "request-time").values())
     except Py4JError:
         return 0.0
-    return sum(used.values())

@@ -15,7 +15,7 @@ from scripts.command import run_app
 from scripts.scenarios.closed_loop.bars import check_bars
 from scripts.scenarios.closed_loop.measures import Measures, measure
 from scripts.scenarios.closed_loop.simulation import ClosedLoop
-from scripts.scenarios.closed_loop.situation import BrokersSituation, JobDown, Seconds, Seed, Situation
+from scripts.scenarios.closed_loop.situation import BrokersSituation, JobDown, Seconds, Seed, Situation, check_quota
 from scripts.testbed.work_folder import work_folder
 
 GREEDY_DEMAND = 50.0
@@ -51,6 +51,7 @@ class Simulate(Situation):
 
     def run(self) -> int:
         """Simulate, and print the figures."""
+        check_quota(self.quota)
         found = {"simulated": measure(self, ClosedLoop(self).run())}
         if self.compare:
             found["one gateway"] = measure(self.alone(), ClosedLoop(self.alone()).run())
@@ -111,6 +112,7 @@ class Brokers(BrokersSituation):
         """Run them, and print the figures."""
         from scripts.scenarios.closed_loop.brokers import run_brokers
 
+        check_quota(self.quota)
         found: dict[str, Measures] = {}
         for name, each in {"brokers": self, **({"one broker": self.alone()} if self.compare else {})}.items():
             with work_folder("closed-loop", fresh=True) as folder:

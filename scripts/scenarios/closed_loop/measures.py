@@ -1,18 +1,20 @@
 """Amounts that clients got, measured against their quota."""
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
-from scripts.scenarios.closed_loop.simulation import Served
+import numpy as np
+
 from scripts.scenarios.closed_loop.situation import Counters, Situation
+from sluice.state.arithmetic.columns import Floats
 
 FIRST_MS = 10_000
-"""The beginning that figures called `..._after` leave out: a new counter may burst for a window of its quota."""
-
+"""Beginning that figures called `..._after` leave out: a new counter may burst for a window of its quota."""
 
 FIRST_MINUTE_MS = 60_000
+
+Served = list[tuple[float, float, int]]
+"""Time in ms, amount and client of each served request, in order."""
 
 
 @dataclass(frozen=True)
@@ -37,61 +39,43 @@ class Measures:
 
 
 def measure(situation: Situation, served: Served) -> Measures:
-    """The figures of one simulation."""
+    """The figures of one run."""
     end_ms = situation.seconds * 1000.0
-    rows = list(zip(served.times_ms, served.amounts, strict=True))
-    after = [row for row in rows if row[0] >= FIRST_MS]
-    total, allowed = sum(served.amounts), situation.allowed(0, end_ms)
+    rows = np.array(served, float).reshape(-1, 3)
+    after = rows[rows[:, 0] >= FIRST_MS]
+    total, allowed = float(rows[:, 1].sum()), situation.allowed(0, end_ms)
     on = situation.on_ms / (situation.on_ms + situation.off_ms) if situation.off_ms else 1.0
     wanted = min(situation.demand * situation.seconds * on, allowed)
+    own = situation.counters is Counters.OWN
+    by_counter = [rows[rows[:, 2] == client, 0] for client in range(situation.clients)] if own else [rows[:, 0]]
     return Measures(
         mean=total / allowed,
-        mean_after=sum(amount for _, amount in after) / situation.allowed(FIRST_MS, end_ms),
+        mean_after=float(after[:, 1].sum()) / situation.allowed(FIRST_MS, end_ms),
         worst_minute=_worst(situation, rows, 60_000),
         worst_minute_after=_worst(situation, after, 60_000),
-        worst_later_minute=_worst(situation, [row for row in rows if row[0] >= FIRST_MINUTE_MS], 60_000),
+        worst_later_minute=_worst(situation, rows[rows[:, 0] >= FIRST_MINUTE_MS], 60_000),
         worst_5s=_worst(situation, rows, 5_000),
         worst_5s_after=_worst(situation, after, 5_000),
-        longest_silence_s=max(_silence_ms(situation, times) for times in _by_counter(situation, served)) / 1000,
+        longest_silence_s=max(_silence_ms(situation, times_ms) for times_ms in by_counter) / 1000,
         unused=1 - total / wanted,
         requests=len(rows),
     )
 
 
-def _worst(situation: Situation, rows: Iterable[tuple[float, float]], span_ms: int) -> float:
-    """The most that was served in a sliding window, over what the quota allows in it."""
+def _worst(situation: Situation, rows: Floats, span_ms: int) -> float:
+    """The greatest amount in a sliding window, over the amount that the quota allows in it."""
     span_ms = min(span_ms, situation.seconds * 1000)
-    window: deque[tuple[float, float]] = deque()
-    inside = worst = 0.0
-    for time_ms, amount in rows:
-        window.append((time_ms, amount))
-        inside += amount
-        while window[0][0] <= time_ms - span_ms:
-            inside -= window.popleft()[1]
-        from_ms = max(0.0, time_ms - span_ms)
-        worst = max(worst, inside / situation.allowed(from_ms, from_ms + span_ms))
-    return worst
+    times_ms, sums = rows[:, 0], np.concatenate(([0.0], np.cumsum(rows[:, 1])))
+    first = np.searchsorted(times_ms, times_ms - span_ms, side="right")
+    from_ms = np.maximum(0.0, times_ms - span_ms).tolist()
+    allowed = [situation.allowed(begin_ms, begin_ms + span_ms) for begin_ms in from_ms]
+    return float(np.max((sums[1:] - sums[first]) / allowed, initial=0.0))
 
 
-def _by_counter(situation: Situation, served: Served) -> list[list[float]]:
-    """The times at which requests on each counter were served."""
-    if situation.counters is Counters.SHARED:
-        return [served.times_ms]
-    times: list[list[float]] = [[] for _ in range(situation.clients)]
-    for time_ms, client in zip(served.times_ms, served.clients, strict=True):
-        times[client].append(time_ms)
-    return times
-
-
-def _silence_ms(situation: Situation, times_ms: Sequence[float]) -> float:
+def _silence_ms(situation: Situation, times_ms: Sequence[float] | Floats) -> float:
     """The longest time between two served requests, pauses of the clients left out."""
-    edges = [0.0, *times_ms, situation.seconds * 1000.0]
-    return max(_sending_ms(situation, later) - _sending_ms(situation, time) for time, later in pairwise(edges))
-
-
-def _sending_ms(situation: Situation, time_ms: float) -> float:
-    """Time in which clients wanted to send, until a moment."""
-    if not situation.off_ms:
-        return time_ms
-    periods, rest = divmod(time_ms, situation.on_ms + situation.off_ms)
-    return periods * situation.on_ms + min(rest, situation.on_ms)
+    edges_ms = np.concatenate(([0.0], times_ms, [situation.seconds * 1000.0]))
+    if situation.off_ms:  # the time in which clients wanted to send until then
+        periods, rest = np.divmod(edges_ms, situation.on_ms + situation.off_ms)
+        edges_ms = periods * situation.on_ms + np.minimum(rest, situation.on_ms)
+    return float(np.diff(edges_ms).max())

@@ -10,10 +10,11 @@ of the demand asks for it.
 import heapq
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 
+from scripts.scenarios.closed_loop.measures import Served
 from scripts.scenarios.closed_loop.situation import Counters, Situation, Waits
 from sluice.insight.whatif.deciding import Decider
 from sluice.state.contract.records import Request, TopicPartition
@@ -43,47 +44,6 @@ SETTINGS = QuotaSettings()
 NANOSECONDS_PER_POINT = 10_000_000
 
 
-class Served:
-    """Times and amounts of served requests, in order: of all clients together, and by client."""
-
-    def __init__(self) -> None:
-        self.times_ms: list[float] = []
-        self.amounts: list[float] = []
-        self.clients: list[int] = []
-
-    def add(self, time_ms: float, amount: float, client: int) -> None:
-        """One served request."""
-        self.times_ms.append(time_ms)
-        self.amounts.append(amount)
-        self.clients.append(client)
-
-
-class Job:
-    """Decides every request exactly, in the order of their arrival."""
-
-    def __init__(self) -> None:
-        self._decider = Decider(Quotas([]), SETTINGS, FOREVER_MS)
-
-    def decide(self, request: Request, quotas: Quotas) -> Iterator[tuple[CounterKey, DecidedCharge, int]]:
-        """The part of the decision that gateways read, for each charge, and its wait in ms."""
-        self._decider.quotas = quotas
-        timestamp_ms = request.timestamp_ms or 0
-        held_ms = {applied.quota: applied.ms for applied in request.throttled_by or ()}
-        for tags, outcomes in self._decider.charge(request, timestamp_ms).items():
-            for outcome in outcomes:
-                charge = outcome.charge
-                read = DecidedCharge(
-                    request.instance,
-                    outcome.value,
-                    charge.limit,
-                    timestamp_ms,
-                    held_ms.get(charge.kind, 0),
-                    charge.kind.consumer,
-                    request.withheld,
-                )
-                yield (charge.kind, tags), read, outcome.wait_ms
-
-
 class GatewayUnderTest:
     """One gateway: its shares, the decided waits it knows, and its clock."""
 
@@ -103,28 +63,27 @@ class GatewayUnderTest:
         self.shares.take_decided(counter, decided, self.clock_ms(time_ms))
         self._decided_until_ms[counter] = decided.event_ms + wait_ms if wait_ms else 0
 
-    def read_heartbeat(self, instance: str, sent_ms: int, time_ms: float) -> None:
-        """Read a decided heartbeat of any gateway."""
-        self.shares.gateways.take_heartbeat(instance, sent_ms, self.clock_ms(time_ms))
-
     def decided_wait_ms(self, time_ms: float) -> int:
         """Wait that decisions ask for. All counters of a simulation without own ones are one."""
         now_ms = self.clock_ms(time_ms)
         return max((until_ms - now_ms for until_ms in self._decided_until_ms.values()), default=0)
 
 
+Reading = Callable[[GatewayUnderTest, float], object]
+"""The way in which a gateway reads a decision or a heartbeat at a time."""
+
+
 class ClosedLoop:
-    """One simulation: `run` returns what was served."""
+    """One simulation: `run` returns the served requests."""
 
     def __init__(self, situation: Situation) -> None:
         self._situation = situation
         self._random = random.Random(situation.seed)  # a simulation needs no secrets
-        self._job = Job()
-        self._served = Served()
+        self._job = Decider(_quotas(situation, situation.limit), SETTINGS, FOREVER_MS)
+        self._known_quotas = self._job.quotas  # by the gateways
+        self._served: Served = []
         self._gateways: list[GatewayUnderTest] = []
-        self._quotas = _quotas(situation, situation.limit)
-        self._known_quotas = self._quotas  # by the gateways
-        self._read: deque[tuple[float, Callable[[GatewayUnderTest, float], None]]] = deque()
+        self._read: deque[tuple[float, Reading]] = deque()
         self._due: list[tuple[float, int, Callable[[float], None]]] = []
         self._numbers = count()
         self._job_free_ms = 0.0
@@ -135,28 +94,21 @@ class ClosedLoop:
         for _ in range(situation.gateways):
             self._start_gateway(-WARM_UP_MS - situation.latency_ms)
         self._at(0.0, self._connect)
-        self._plan_changes()
-        end_ms = situation.seconds * 1000.0
+        if situation.join is not None:
+            self._at(situation.join * 1000, self._join)
+        if situation.leave is not None:
+            self._at(situation.leave * 1000, self._leave)
+        if situation.limit_change is not None:
+            self._at(situation.limit_change[0] * 1000, self._change_limit)
         while self._due:
             time_ms, _, act = heapq.heappop(self._due)
-            if time_ms >= end_ms:
+            if time_ms >= situation.seconds * 1000.0:
                 break
             act(time_ms)
         return self._served
 
     def _at(self, time_ms: float, act: Callable[[float], None]) -> None:
         heapq.heappush(self._due, (time_ms, next(self._numbers), act))
-
-    def _plan_changes(self) -> None:
-        situation = self._situation
-        if situation.join is not None:
-            self._at(situation.join * 1000, self._join)
-        if situation.leave is not None:
-            self._at(situation.leave * 1000, self._leave)
-        if situation.limit_change is not None:
-            changed_ms = situation.limit_change[0] * 1000
-            self._at(changed_ms, self._change_limit)
-            self._at(changed_ms + situation.latency_ms, self._learn_limit)
 
     def _start_gateway(self, time_ms: float) -> None:
         skew_ms = self._random.randint(0, self._situation.clock_skew_ms)
@@ -169,45 +121,41 @@ class ClosedLoop:
 
     def _connect(self, time_ms: float) -> None:
         """Connect every client to each gateway; older connections end with their next request."""
+        situation = self._situation
         up = [gateway for gateway in self._gateways if gateway.is_up]
         self._connections = object()
-        for gateway, part in zip(up, self._situation.parts(len(up)), strict=True):
-            if part:
-                self._connect_to(gateway, part, time_ms)
-
-    def _connect_to(self, gateway: GatewayUnderTest, part: float, time_ms: float) -> None:
-        situation = self._situation
-        gap_ms = situation.size / (situation.demand * part / situation.clients) * 1000
-        for client in range(situation.clients):
-            first_ms = time_ms + self._random.random() * gap_ms
-            self._at(first_ms, partial(self._send, gateway, client, gap_ms, self._connections))
+        for gateway, part in zip(up, situation.parts(len(up)), strict=True):
+            for client in range(situation.clients) if part else ():
+                gap_ms = situation.size / (situation.demand * part / situation.clients) * 1000
+                first_ms = time_ms + self._random.random() * gap_ms
+                self._at(first_ms, partial(self._send, gateway, client, gap_ms, self._connections))
 
     def _join(self, time_ms: float) -> None:
         self._start_gateway(time_ms)
         self._connect(time_ms)
 
     def _leave(self, time_ms: float) -> None:
-        """The first gateway crashes: what it published is decided, and its clients go to the others."""
+        """The first gateway crashes: its published events are decided, and its clients go to the others."""
         self._gateways[0].is_up = False
         self._connect(time_ms)
 
     def _change_limit(self, time_ms: float) -> None:
-        self._quotas = _quotas(self._situation, self._situation.limit_at(time_ms))
-
-    def _learn_limit(self, _: float) -> None:
-        self._known_quotas = self._quotas
+        """The job knows the new limit at once, the gateways later."""
+        quotas = self._job.quotas = _quotas(self._situation, self._situation.limit_at(time_ms))
+        self._at(time_ms + self._situation.latency_ms, lambda _: setattr(self, "_known_quotas", quotas))
 
     def _heartbeat(self, gateway: GatewayUnderTest, time_ms: float) -> None:
         if not gateway.is_up:
             return
-        sent_ms = gateway.clock_ms(time_ms)
-        self._at(self._decided_at(time_ms), partial(self._read_heartbeat, gateway.instance, sent_ms))
+        instance, sent_ms = gateway.instance, gateway.clock_ms(time_ms)
+
+        def read(reader: GatewayUnderTest, read_ms: float) -> None:
+            reader.shares.gateways.take_heartbeat(instance, sent_ms, reader.clock_ms(read_ms))
+
+        self._at(self._decided_at(time_ms), lambda decided_ms: self._read_by_all(decided_ms, read))
         self._at(time_ms + HEARTBEAT_MS, partial(self._heartbeat, gateway))
 
-    def _read_heartbeat(self, instance: str, sent_ms: int, time_ms: float) -> None:
-        self._read_by_all(time_ms, lambda gateway, now_ms: gateway.read_heartbeat(instance, sent_ms, now_ms))
-
-    def _read_by_all(self, time_ms: float, read: Callable[[GatewayUnderTest, float], None]) -> None:
+    def _read_by_all(self, time_ms: float, read: Reading) -> None:
         """A decision arrives at all gateways; one that starts later reads it then."""
         self._read.append((time_ms, read))
         while self._read[0][0] < time_ms - LOOKBACK_MS:
@@ -243,22 +191,32 @@ class ClosedLoop:
             wait_ms, withheld, request.throttled_by = 0, False, None
         request.withheld = withheld
         if not withheld:
-            self._served.add(time_ms, situation.size, client)
+            self._served.append((time_ms, situation.size, client))
         self._at(self._decided_at(time_ms), partial(self._decide, request))
         return wait_ms, withheld
 
     def _decided_at(self, time_ms: float) -> float:
         """Time at which the decision on a request of now is read; after an outage the job works off its backlog."""
-        known_ms = time_ms + self._situation.latency_ms
-        down = self._situation.job_down
+        known_ms, down = time_ms + self._situation.latency_ms, self._situation.job_down
         if down is not None and down[0] * 1000 <= known_ms and time_ms < down[1] * 1000:
             self._job_free_ms = max(self._job_free_ms, down[1] * 1000 + self._situation.latency_ms)
         self._job_free_ms = max(known_ms, self._job_free_ms + CATCH_UP_MS if self._job_free_ms > known_ms else known_ms)
         return self._job_free_ms
 
     def _decide(self, request: Request, time_ms: float) -> None:
-        for counter, decided, wait_ms in self._job.decide(request, self._quotas):
-            self._read_by_all(time_ms, partial(_read_decision, counter, decided, wait_ms))
+        """The job decides a request exactly, in the order of arrival, and all gateways read the decision."""
+        event_ms = request.timestamp_ms or 0
+        applied_ms = {applied.quota: applied.ms for applied in request.throttled_by or ()}
+        for tags, outcomes in self._job.charge(request, event_ms).items():
+            for outcome in outcomes:
+                kind, limit, waited_ms = (
+                    outcome.charge.kind,
+                    outcome.charge.limit,
+                    applied_ms.get(outcome.charge.kind, 0),
+                )
+                charge = (request.instance, outcome.value, limit, event_ms, waited_ms, kind.consumer, request.withheld)
+                read = partial(_read_decision, (kind, tags), DecidedCharge(*charge), outcome.wait_ms)
+                self._read_by_all(time_ms, read)
 
 
 def _read_decision(

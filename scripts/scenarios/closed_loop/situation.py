@@ -97,8 +97,7 @@ Limit = Annotated[float, typer.Option(show_default="1000000 bytes/s or 10 percen
 Seconds = Annotated[int, typer.Option(min=20, help="Length of the run.")]
 Seed = Annotated[int, typer.Option(help="Seed of all random numbers.")]
 JobDown = Annotated[
-    Pair | None,
-    typer.Option(parser=span, metavar="FROM-TO", help="Nothing is decided between these seconds."),
+    Pair | None, typer.Option(parser=span, metavar="FROM-TO", help="Nothing is decided between these seconds.")
 ]
 
 
@@ -134,8 +133,7 @@ class Situation:
     leave: Annotated[float | None, _second("A gateway crashes at this second.")] = None
     job_down: JobDown = None
     limit_change: Annotated[
-        Pair | None,
-        typer.Option(parser=change, metavar="S:Q", help="At second S the limit becomes Q."),
+        Pair | None, typer.Option(parser=change, metavar="S:Q", help="At second S the limit becomes Q.")
     ] = None
     clock_skew_ms: Annotated[int, typer.Option(min=0, help="Largest difference of the gateways' clocks.")] = 0
     waits: Annotated[
@@ -144,7 +142,7 @@ class Situation:
 
     def __post_init__(self) -> None:
         """Fill in the defaults. Raises typer.BadParameter for an impossible situation."""
-        _fill_in_limit(self)
+        _fill_in(self, "limit", DEFAULT_LIMITS.get(self.quota.family, math.nan))
         _fill_in(self, "demand", self.limit * DEFAULT_DEMAND)
         _fill_in(self, "size", self.limit * DEFAULT_SIZE_S)
         if self.spread not in SIMULATED:
@@ -227,7 +225,7 @@ class BrokersSituation:
 
     def __post_init__(self) -> None:
         """Fill in the limit. Raises typer.BadParameter for an impossible situation."""
-        _fill_in_limit(self)
+        _fill_in(self, "limit", DEFAULT_LIMITS.get(self.quota.family, math.nan))
         if self.spread not in SIMULATED and self.brokers == 1:
             raise typer.BadParameter(f"--spread is {self.spread}; expected --brokers 2 or more with it")
 
@@ -271,10 +269,10 @@ class BrokersSituation:
         return [PARTITIONS] + [0] * others if self.spread is Spread.ONE else [PARTITIONS] * self.brokers
 
 
-def _fill_in_limit(situation: Situation | BrokersSituation) -> None:
-    if situation.quota not in QUOTAS:
-        raise typer.BadParameter(f"--quota is {situation.quota}; expected one of {', '.join(QUOTAS)}")
-    _fill_in(situation, "limit", DEFAULT_LIMITS[situation.quota.family])
+def check_quota(quota: QuotaKind) -> None:
+    """Raises typer.BadParameter for a quota that has no default limit."""
+    if quota not in QUOTAS:
+        raise typer.BadParameter(f"--quota is {quota}; expected one of {', '.join(QUOTAS)}")
 
 
 def _fill_in(situation: Situation | BrokersSituation, name: str, default: float) -> None:

@@ -1,18 +1,33 @@
-"""Greedy clients behind gateways: each sends its next request as soon as its wait and its demand allow."""
+"""Gateways of a job, and greedy clients: each sends its next request as soon as its wait and its demand allow."""
 
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event, Thread
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from sluice.configs.settings import Settings
 from sluice.gateways.client.client import Gateway
+from sluice.gateways.client.options import GatewayOptions
 from sluice.state.contract.records import Mutation, Request, TopicPartition
 from sluice.state.quotas.kinds import TOPIC_KINDS, Family, QuotaKind
 
 SIZE_S = 0.1
 """Size of a request, in seconds of the quota."""
+
+
+def gateway_options(settings: Settings, **more: Any) -> GatewayOptions:
+    """The options of a gateway that works with this job; `more` are further ones."""
+    topics = settings.topics
+    return GatewayOptions(
+        requests_topic=topics.requests,
+        decisions_topic=topics.decisions,
+        limits_topic=topics.limits,
+        waits_topic=topics.waits,
+        quota=settings.quota,
+        **more,
+    )
 
 
 class GreedyClient(NamedTuple):
