@@ -312,7 +312,7 @@ class DecisionsReader:
         if records:
             self.read += len(records)
             self.last_read_ms = now_ms()
-            self.model.take_all((record.value for record in records), self.last_read_ms)
+            self.model.on_records((record.value for record in records), self.last_read_ms)
 
     def close(self) -> None:
         """End the connection."""

@@ -1,7 +1,7 @@
-"""What clients do now, from the records of the decisions topic: a model of bounded size, with time as an argument.
+"""Live model of clients, from the records of the decisions topic: of bounded size, with time as an argument.
 
-It keeps what the decisions say, and computes only what Kafka's own arithmetic makes of it while time passes: a rate
-whose samples have all left the windows is 0, and tokens come back at the limit.
+It keeps the decided figures, and Kafka's own arithmetic for the time since: a rate is 0 when all its samples have left
+the windows, and tokens come back at the limit.
 """
 
 import math
@@ -24,17 +24,17 @@ from sluice.state.shares.alive import is_late
 MINUTE_MS = 60_000
 HOUR_MINUTES = 60
 MAX_MINUTES_AHEAD = 24 * 60
-"""How much of a long wait is known ahead: the minutes of the last hour need no more."""
+"""Longest part of a wait that is known ahead: the minutes of the last hour need no more."""
 
 POINTS = 60
 POINT_MS = 10_000
 """A sparkline is the highest decided rate of each POINT_MS of the last POINTS of them."""
 
 SECONDS = 300
-"""How many of the last seconds are counted one by one."""
+"""Number of seconds that are counted one by one."""
 
 FUTURE_MS = 60_000
-"""How far ahead of the present the time of an event counts; one that is further ahead counts as that."""
+"""Largest accepted clock skew: later timestamps are clamped to now + 60 s."""
 
 _SHOWN = 300
 """Characters that are kept of an id, a level, an API and a gateway's name: pages show no more, and a forged record may
@@ -47,11 +47,11 @@ _DECISION = msgspec.json.Decoder(Decision)
 
 
 def read_decision(value: bytes | None) -> Decision:
-    """The decision in a record. Raises what msgspec does, and RecursionError, for a record that holds none."""
+    """The decision in a record. Raises msgspec's errors, and RecursionError, for a record that holds none."""
     return _DECISION.decode(value or b"")
 
 
-class CounterKey(NamedTuple):
+class CounterId(NamedTuple):
     """A counter: its quota kind, its mode, and its tags, as a decision names them."""
 
     kind: QuotaKind
@@ -69,23 +69,23 @@ class CounterKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much the model keeps. Of counters the least recently charged go first."""
+    """Bounds of the model. The least recently charged counters go first."""
 
     counters: int = 200_000
     name_characters: int = 20_000_000
-    """Of all counters together: a name may have tens of thousands of characters."""
+    """All counters together: a name may have tens of thousands of characters."""
     waits: int = 5_000
-    """Of the last waits, over all counters."""
+    """Last waits, over all counters."""
     recent: int = 2_000
-    """Of the last decisions with a wait or a refusal, as they were read."""
+    """Last decisions with a wait or a refusal, as they were read."""
     recent_bytes: int = 16 * 1024 * 1024
     gateways: int = 500
 
 
-class Wait(NamedTuple):
-    """A wait as it was decided, or applied in line by a gateway."""
+class SeenWait(NamedTuple):
+    """A wait as it was decided, or applied inline by a gateway."""
 
-    key: CounterKey
+    key: CounterId
     timestamp_ms: int
     wait_ms: int
     inline: bool
@@ -97,7 +97,7 @@ class Wait(NamedTuple):
 
 
 class CounterState:
-    """What the decisions said last about one counter. Times are epoch milliseconds, by the events' clocks."""
+    """Last decided figures of one counter. Times are epoch milliseconds, by the events' clocks."""
 
     __slots__ = (
         "_base",
@@ -114,7 +114,7 @@ class CounterState:
         "until_ms",
     )
 
-    def __init__(self, key: CounterKey) -> None:
+    def __init__(self, key: CounterId) -> None:
         self.key = key
         self.at_ms = 0
         self.matched = "none"
@@ -129,7 +129,7 @@ class CounterState:
         self._points: array[float] | None = None
 
     def charge(self, charge: ChargeResult, at_ms: int, decision_id: str) -> None:
-        """Take over what a decision says. One that is older than the last adds only to the sparkline."""
+        """Apply a charge of a decision. One that is older than the last adds only to the sparkline."""
         rate = charge.rate
         if rate is not None:
             self._draw(rate, at_ms)
@@ -148,7 +148,7 @@ class CounterState:
             self._base = first
         elif first < self._base:
             if first < self._base - HOUR_MINUTES:
-                return  # longer ago than anybody asks
+                return  # longer ago than the figures show
             self._minutes <<= self._base - first
             self._base = first
         elif first - self._base > 2 * HOUR_MINUTES:
@@ -157,7 +157,7 @@ class CounterState:
         self._minutes |= ((1 << (last - first + 1)) - 1) << (first - self._base)
 
     def throttled_minutes(self, now_ms: int) -> int:
-        """How many of the last 60 minutes, the one that runs included, have a part of a wait."""
+        """Number of the last 60 minutes, the current one included, that have a part of a wait."""
         if not self._minutes:
             return 0
         newest = now_ms // MINUTE_MS - self._base
@@ -167,7 +167,7 @@ class CounterState:
         return ((self._minutes >> oldest) & ((1 << (newest - oldest + 1)) - 1)).bit_count()
 
     def wait_ms(self, now_ms: int) -> int:
-        """What is left of the last wait."""
+        """The rest of the last wait."""
         return max(0, self.until_ms - now_ms)
 
     def points(self, now_ms: int) -> list[float]:
@@ -197,8 +197,8 @@ class CounterState:
             points[index] = rate
 
 
-class Usage:
-    """What is left of the decided figures when time has passed, in Kafka's arithmetic."""
+class CurrentUsage:
+    """Decided figures, carried on to the present in Kafka's arithmetic."""
 
     def __init__(self, settings: QuotaSettings) -> None:
         self._client_span_ms = _span_ms(settings.client_window)
@@ -208,7 +208,7 @@ class Usage:
     def rate(self, counter: CounterState, now_ms: int) -> float | None:
         """The rate as last decided; 0 when all windows that were open then are over; None if decisions had none.
 
-        In between the true rate is lower than this one, by as much as only the job knows.
+        Until then the job alone knows the present rate.
         """
         mutations = counter.key.kind.family is Family.MUTATIONS
         span_ms = self._controller_span_ms if mutations else self._client_span_ms
@@ -241,7 +241,7 @@ class Usage:
         ]
 
     def remaining(self, counter: CounterState, now_ms: int) -> float | None:
-        """What is left of the limit: tokens, or what the rate may still grow by. None without a limit or a rate."""
+        """The rest of the limit: tokens, or the limit less the rate. None without a limit or a rate."""
         if counter.limit is None:
             return None
         if counter.tokens is not None:
@@ -255,7 +255,7 @@ def _span_ms(window: Window) -> int:
 
 
 class Second(msgspec.Struct):
-    """What was read in one second."""
+    """Figures of one second of reading."""
 
     at_s: int
     verdicts: dict[str, int] = {}
@@ -297,14 +297,14 @@ class _Recent:
 
 
 class LiveModel:
-    """Feed it every record of the decisions topic. Thread-safe.
+    """Model of all counters and gateways. Feed it every record of the decisions topic. Thread-safe.
 
     `evicted` counts counters that were forgotten because there were more than `bounds` allows, `unreadable` records
     that hold no decision. `total` counts decisions by verdict.
     """
 
     def __init__(self, settings: QuotaSettings | None = None, bounds: Bounds | None = None) -> None:
-        self.usage = Usage(settings or QuotaSettings())
+        self.usage = CurrentUsage(settings or QuotaSettings())
         self.bounds = bounds or Bounds()
         self.evicted = 0
         self.unreadable = 0
@@ -313,8 +313,8 @@ class LiveModel:
         """Grows with every record that was read."""
         self.lock = RLock()
         self._characters = 0
-        self._counters: OrderedDict[CounterKey, CounterState] = OrderedDict()
-        self._waits: deque[Wait] = deque(maxlen=self.bounds.waits)
+        self._counters: OrderedDict[CounterId, CounterState] = OrderedDict()
+        self._waits: deque[SeenWait] = deque(maxlen=self.bounds.waits)
         self._recent = _Recent(self.bounds.recent, self.bounds.recent_bytes)
         self._seconds: deque[Second] = deque(maxlen=SECONDS)
         self._gateways: OrderedDict[tuple[str, str], GatewaySeen] = OrderedDict()
@@ -324,12 +324,12 @@ class LiveModel:
         """The number of counters."""
         return len(self._counters)
 
-    def take(self, value: bytes | None, now_ms: int) -> None:
-        """Take over a record that is read at `now_ms`. One that holds no decision is counted, and changes nothing."""
-        self.take_all((value,), now_ms)
+    def on_record(self, value: bytes | None, now_ms: int) -> None:
+        """Apply a record that is read at `now_ms`. One that holds no decision is counted, and changes nothing."""
+        self.on_records((value,), now_ms)
 
-    def take_all(self, values: Iterable[bytes | None], now_ms: int) -> None:
-        """Take over records that are read at `now_ms`."""
+    def on_records(self, values: Iterable[bytes | None], now_ms: int) -> None:
+        """Apply records that are read at `now_ms`."""
         with self.lock:
             for value in values:
                 self.changes += 1
@@ -338,17 +338,17 @@ class LiveModel:
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                     self.unreadable += 1
                     continue
-                self._take(decision, value or b"", now_ms)
+                self._on_decision(decision, value or b"", now_ms)
 
     def counters(self) -> list[CounterState]:
         """All counters, the least recently charged first. Read them while you hold `lock`."""
         return list(self._counters.values())
 
-    def counter(self, key: CounterKey) -> CounterState | None:
+    def counter(self, key: CounterId) -> CounterState | None:
         """One counter."""
         return self._counters.get(key)
 
-    def waits(self, keys: Iterable[CounterKey] | None = None) -> Iterator[Wait]:
+    def waits(self, keys: Iterable[CounterId] | None = None) -> Iterator[SeenWait]:
         """The last waits, of these counters or of all, the newest first."""
         wanted = None if keys is None else set(keys)
         with self.lock:
@@ -373,20 +373,20 @@ class LiveModel:
             return sorted(self._gateways.values(), key=lambda seen: (seen.name, seen.instance))
 
     def forget(self) -> None:
-        """Begin anew, as after the topic was deleted and made again."""
+        """Start again, as after the topic was deleted and made again."""
         with self.lock:
             self._counters.clear()
             self._characters = 0
             self._waits.clear()
             self._gateways.clear()
 
-    def _take(self, decision: Decision, value: bytes, now_ms: int) -> None:
+    def _on_decision(self, decision: Decision, value: bytes, now_ms: int) -> None:
         at_ms = min(decision.timestamp_ms, now_ms + FUTURE_MS)
         second = self._second(now_ms // 1000)
         second.lag_ms = max(second.lag_ms, now_ms - at_ms)
         if decision.heartbeat is not UNSET:
             second.heartbeats += 1
-            self._take_heartbeat(decision, decision.heartbeat, at_ms, now_ms)
+            self._on_heartbeat(decision, decision.heartbeat, at_ms, now_ms)
             return
         verdict = decision.verdict.value
         self.total[verdict] += 1
@@ -410,12 +410,12 @@ class LiveModel:
         return counter
 
     def _of(self, quota: str, entity: CountedEntity, *, shadow: bool) -> CounterState | None:
-        """The counter, new if need be, which is now the most recently charged. None for a quota that nobody knows."""
+        """The counter, new if need be, which is now the most recently charged. None for an unknown quota."""
         kind = KINDS_BY_NAME.get(quota)
         if kind is None:
             return None
         partition = -1 if entity.partition is None else entity.partition
-        key = CounterKey(kind, shadow, entity.user or "", entity.client_id or "", entity.topic, partition)
+        key = CounterId(kind, shadow, entity.user or "", entity.client_id or "", entity.topic, partition)
         counter = self._counters.get(key)
         if counter is not None:
             self._counters.move_to_end(key)
@@ -431,7 +431,7 @@ class LiveModel:
         return counter
 
     def _wait(self, counter: CounterState, at_ms: int, wait_ms: int, decision: Decision, *, inline: bool) -> None:
-        """A later decided wait replaces one before; of those applied in line the one that ends last counts."""
+        """Note a wait: a later decided one replaces an earlier one; of those applied inline the last to end counts."""
         if wait_ms <= 0:
             if not inline and at_ms >= counter.at_ms:
                 counter.until_ms = 0
@@ -440,7 +440,7 @@ class LiveModel:
         counter.until_ms = max(counter.until_ms, until_ms) if inline else until_ms
         counter.wait(at_ms, wait_ms)
         self._waits.append(
-            Wait(
+            SeenWait(
                 counter.key,
                 at_ms,
                 wait_ms,
@@ -453,7 +453,7 @@ class LiveModel:
             )
         )
 
-    def _take_heartbeat(self, decision: Decision, heartbeat: Heartbeat, at_ms: int, now_ms: int) -> None:
+    def _on_heartbeat(self, decision: Decision, heartbeat: Heartbeat, at_ms: int, now_ms: int) -> None:
         key = (decision.gateway or "", decision.instance or "")
         known = self._gateways.get(key)
         if known is not None and is_late(at_ms, known.at_ms):
@@ -471,7 +471,7 @@ class LiveModel:
 
 
 def _decided_wait_ms(decision: Decision, charge: ChargeResult) -> int:
-    """How long the counter waits from the event on: that of the quota that decided may differ from its charge's."""
+    """The counter's wait from the event on: that of the deciding quota may differ from its charge's."""
     longest_ms = 0 if decision.mute_until_ms is None else decision.mute_until_ms - decision.timestamp_ms
     longest_ms = max(0, min(longest_ms, MAX_THROTTLE_MS))
     if charge.quota == decision.decided_by and charge.throttle_ms:

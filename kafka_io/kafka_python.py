@@ -19,7 +19,7 @@ from kafka.consumer.fetcher import Fetcher
 from kafka.errors import CorruptRecordError, for_code
 from kafka.protocol.admin import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 
-from sluice.state.decisions.epochs import Epoch, epoch_of
+from sluice.state.decisions.leader_epochs import LeaderEpoch, epoch_of
 from sluice.state.quotas.cluster import ClusterQuota
 
 OnUnreadable = Callable[[int, int, int, Exception], None]
@@ -36,7 +36,7 @@ class FetchedRecord(msgspec.Struct, gc=False):
 
 
 @lru_cache(maxsize=64)
-def epoch_in(stored_headers: bytes) -> Epoch | None:
+def epoch_in(stored_headers: bytes) -> LeaderEpoch | None:
     """The epoch in the headers of a FetchedRecord. Nearly all records have the same, so each is decoded once.
 
     Raises IndexError, and UnicodeDecodeError, where they are damaged.

@@ -14,7 +14,7 @@ from kafka import KafkaConsumer, TopicPartition
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.errors import TopicLostError
 from sluice.kafka_io.kafka_python import FetchedRecord, epoch_in, pass_over_unreadable_batches, topic_id
-from sluice.state.decisions.epochs import Fence
+from sluice.state.decisions.leader_epochs import Fence
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +75,8 @@ class TopicReader:
         """Begin at `since_ms`, in epoch milliseconds; None is the beginning of the topic.
 
         If `fenced`, records of an epoch older than one before them in their partition are left out, and markers of
-        epochs (`sluice.state.decisions.epochs`). `on_restart` is called when the topic is read from its beginning
-        again, because it was deleted and made again or has lost records; without it TopicLostError is raised.
+        epochs (`sluice.state.decisions.leader_epochs`). `on_restart` is called when the topic is read from its
+        beginning again, because it was deleted and made again or has lost records; without it TopicLostError is raised.
         """
         self.unreadable = 0
         self._kafka = kafka

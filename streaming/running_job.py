@@ -10,7 +10,7 @@ from sluice.configs.settings import Settings
 from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.limits import limits_publisher
-from sluice.state.decisions.epochs import Epoch
+from sluice.state.decisions.leader_epochs import LeaderEpoch
 from sluice.state.errors import SluiceError
 from sluice.streaming.audit import query as audit
 from sluice.streaming.audit.query import AuditQuery
@@ -47,7 +47,7 @@ class RunningJob:
         health: JobHealth,
         status: JobStatus,
         leadership: Leadership | None = None,
-        epoch: Epoch | None = None,
+        epoch: LeaderEpoch | None = None,
     ) -> None:
         self._spark = spark
         self._settings = settings

@@ -40,7 +40,7 @@ class _Entity(msgspec.Struct, gc=False):
 
 
 @projects(ChargeResult)
-class Charge(msgspec.Struct, gc=False):
+class ReadCharge(msgspec.Struct, gc=False):
     """A charge of a decision. No charge of a valid decision is larger than MAX_VALUE."""
 
     quota: str
@@ -77,7 +77,7 @@ class Decided(msgspec.Struct, gc=False):
     mute_until_ms: int | None = None
     decided_by: str | None = None
     quota_version: int = 0
-    charges: list[Charge] = []
+    charges: list[ReadCharge] = []
     throttled_by: Annotated[list[_AppliedWait], Meta(max_length=MAX_APPLIED_WAITS)] | None = None
     amounts: _Amounts | None = None
 
@@ -97,7 +97,7 @@ class Decided(msgspec.Struct, gc=False):
         return self.amounts is not None and self.amounts.bytes is not None
 
 
-Charges = Sequence[tuple[tuple[QuotaKind, Tags], Charge]]
+Charges = Sequence[tuple[tuple[QuotaKind, Tags], ReadCharge]]
 """The enforced charges of a decision, each with its counter."""
 
 _NONE: Mapping[CounterKey, int] = MappingProxyType({})
@@ -152,7 +152,7 @@ def order_of(decided: Decided, now_ms: int) -> Order:
     return min(decided.timestamp_ms, now_ms), _offset(decided.decision_id)
 
 
-def wait_of(decided: Decided, charge: Charge, wait_ms: int, order: Order) -> Wait:
+def wait_of(decided: Decided, charge: ReadCharge, wait_ms: int, order: Order) -> Wait:
     """The wait that a charge of a decision asks for."""
     rate = None if charge.quota in _TOKEN_QUOTAS else charge.rate
     return Wait(decided.timestamp_ms + wait_ms if wait_ms else 0, order, wait_ms, charge.quota, charge.limit, rate)

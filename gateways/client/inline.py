@@ -48,7 +48,7 @@ class InlineCharges:
             if admission.throttle_ms:
                 self.throttled += 1
                 self.throttled_ms += admission.throttle_ms
-            for waiting in admission.held:
+            for waiting in admission.throttled:
                 wait_ms = waiting.until_ms - now_ms
                 wait = Wait(waiting.until_ms, self._order(now_ms), wait_ms, waiting.counter[0], waiting.limit)
                 self._waits.apply(waiting.counter, wait)
@@ -106,7 +106,7 @@ class InlineCharges:
     def _on_heartbeat(self, decided: Decided, now_ms: int) -> None:
         if decided.instance:
             with self._lock:
-                self._shares.gateways.take_heartbeat(decided.instance, decided.timestamp_ms, now_ms)
+                self._shares.gateways.on_heartbeat(decided.instance, decided.timestamp_ms, now_ms)
 
     def _reset(self, charges: Charges, now_ms: int) -> None:
         with self._lock:
@@ -134,7 +134,7 @@ class InlineCharges:
                 if applied:
                     wait_ms = applied.get(counter, 0)
                 made = DecidedCharge(instance, value, limit, decided.timestamp_ms, wait_ms, is_fetch, withheld)
-                self._shares.take_decided(counter, made, now_ms)
+                self._shares.on_decided(counter, made, now_ms)
                 if is_own and not is_inline and not withheld:
                     self._shares.charge_decided(counter, value, limit, now_ms)
 

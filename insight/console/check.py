@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Self
 
-from sluice.insight.live import CounterKey, LiveModel
+from sluice.insight.live import CounterId, LiveModel
 from sluice.state.arithmetic.rounding import divide, round_half_up
 from sluice.state.arithmetic.token_bucket import wait_for_tokens_ms
 from sluice.state.quotas.kinds import (
@@ -57,7 +57,7 @@ class Answer(NamedTuple):
     kind: QuotaKind
     shadow: bool
     level: PrecedenceLevel
-    counter: CounterKey
+    counter: CounterId
     limit: float | None
     amount: float
     known: bool
@@ -121,7 +121,7 @@ def _answer(
     found: Resolution, kind: QuotaKind, amount: float, model: LiveModel, settings: QuotaSettings, now_ms: int
 ) -> Answer:
     tags = found.tags
-    key = CounterKey(kind, found.shadow, tags.user, tags.client_id, tags.topic, tags.partition)
+    key = CounterId(kind, found.shadow, tags.user, tags.client_id, tags.topic, tags.partition)
     with model.lock:
         counter = model.counter(key)
         rate = model.usage.rate(counter, now_ms) if counter else None

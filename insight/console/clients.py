@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 
-from sluice.insight.live import CounterKey, CounterState, LiveModel
+from sluice.insight.live import CounterId, CounterState, LiveModel
 from sluice.insight.reports.tenants import NO_TENANT, Tenants
 from sluice.state.quotas.kinds import KINDS_BY_NAME, QuotaKind
 
@@ -38,7 +38,7 @@ class Sort(StrEnum):
 ASCENDING_FIRST = (Sort.NAME, Sort.QUOTA, Sort.REMAINING)
 
 
-WeekMinutes = Mapping[CounterKey, int]
+WeekMinutes = Mapping[CounterId, int]
 """Minutes throttled in the last seven days, from the tables."""
 
 
@@ -103,7 +103,7 @@ class ClientsQuery:
 class Row(NamedTuple):
     """One counter on the page. Rates and limits per second, in the unit of the quota."""
 
-    key: CounterKey
+    key: CounterId
     matched: str
     rate: float | None
     limit: float | None
@@ -179,7 +179,7 @@ def band_of(share: float | None) -> str:
     return "" if share is None else f"{next((band for band in BANDS if share >= band), 0.0) * 100:.0f}"
 
 
-def tenant_of(key: CounterKey, tenants: Tenants) -> str:
+def tenant_of(key: CounterId, tenants: Tenants) -> str:
     """The tenant of a counter, by its names; a name that the counter isn't kept for is empty. Topics have no tenant."""
     return NO_TENANT if key.topic is not None else tenants.of(key.user, key.client_id)
 
@@ -194,7 +194,7 @@ def _chosen(
     places: Iterable[int] = range(len(counters)) if band is None else np.flatnonzero(shares >= band).tolist()
     shadow = mode == "shadow"
 
-    def is_wanted(key: CounterKey) -> bool:
+    def is_wanted(key: CounterId) -> bool:
         if (quota is not None and key.kind is not quota) or (mode and key.shadow is not shadow):
             return False
         if tenants is not None and query.tenant and tenant_of(key, tenants) != query.tenant:
@@ -239,7 +239,7 @@ def _candidates(values: "np.ndarray[Any, Any]", count: int, descending: bool) ->
     return list(map(int, places))
 
 
-def _words(sort: Sort, key: CounterKey) -> tuple[str, ...]:
+def _words(sort: Sort, key: CounterId) -> tuple[str, ...]:
     return (key.kind.value,) if sort is Sort.QUOTA else (key.user, key.client_id, key.topic or "")
 
 

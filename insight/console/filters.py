@@ -12,7 +12,7 @@ from sluice.insight.console import svg
 from sluice.insight.console.check import Answer
 from sluice.insight.console.clients import Row, band_of, tenant_of
 from sluice.insight.format import NOTHING, amount, duration, moment, percent, printable, short
-from sluice.insight.live import POINT_MS, POINTS, CounterKey, Second, Wait
+from sluice.insight.live import POINT_MS, POINTS, CounterId, Second, SeenWait
 from sluice.state.contract.records import CountedEntity, Decision, Verdict
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.kinds import KINDS_BY_NAME, Family
@@ -23,7 +23,7 @@ LONGEST_IN_ADDRESS = 1_000
 _SPAN = f"the last {POINTS * POINT_MS // 60_000} minutes"
 
 
-def who(tags: CounterKey | Tags | CountedEntity) -> str:
+def who(tags: CounterId | Tags | CountedEntity) -> str:
     """The client, or the topic-partition, that a counter is kept for."""
     if isinstance(tags, CountedEntity):
         tags = Tags.of(tags)
@@ -43,7 +43,7 @@ def entity_text(entity: QuotaEntity) -> str:
     )
 
 
-def address(key: CounterKey) -> str:
+def address(key: CounterId) -> str:
     """The address of the page of a counter's client."""
     if key.name_length > LONGEST_IN_ADDRESS:
         return "/client?" + urlencode({"digest": digest_of(key)})
@@ -53,13 +53,13 @@ def address(key: CounterKey) -> str:
     return "/client?" + urlencode({name: value for name, value in parts.items() if value}, errors="replace")
 
 
-def digest_of(key: CounterKey) -> str:
+def digest_of(key: CounterId) -> str:
     """The digest of the tags of a counter whose names are too long for an address."""
     tags = "\0".join((key.user, key.client_id, key.topic or "", str(key.partition)))
     return hashlib.sha256(tags.encode("utf-8", "replace")).hexdigest()[:32]
 
 
-def element_id(key: CounterKey) -> str:
+def element_id(key: CounterId) -> str:
     """The id of a counter's element, by which the script finds it again."""
     return "c" + hashlib.sha256(repr(key).encode("utf-8", "replace")).hexdigest()[:16]
 
@@ -140,7 +140,7 @@ def rate_chart(row: Row) -> Markup:
     return svg.chart(row.points, row.limit, f"{kind}: {highest} over {span}, {limit}", (limit, highest), span)
 
 
-def throttling_chart(waits: Sequence[Wait], now_ms: int) -> Markup:
+def throttling_chart(waits: Sequence[SeenWait], now_ms: int) -> Markup:
     """The longest throttle time that began in each POINT_MS."""
     newest = now_ms // POINT_MS
     points = [math.nan] * POINTS

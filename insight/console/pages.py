@@ -15,7 +15,7 @@ from sluice.insight.console.health import JobProbe
 from sluice.insight.console.tables import Tables, WeekMinutes
 from sluice.insight.errors import QueryError
 from sluice.insight.format import short
-from sluice.insight.live import CounterKey, CounterState, LiveModel
+from sluice.insight.live import CounterId, CounterState, LiveModel
 from sluice.insight.reports.tenants import Tenants
 from sluice.kafka_io.topic_follower import TopicFollower
 from sluice.sinks.tables.quotas import QuotaChange
@@ -207,7 +207,7 @@ def _counters_of(model: LiveModel, given: Given) -> list[CounterState]:
         return [counter for counter in long if digest_of(counter.key) == digest]
     tags = _tags(given)
     keys = (
-        CounterKey(kind, shadow, tags.user, tags.client_id, tags.topic, tags.partition)
+        CounterId(kind, shadow, tags.user, tags.client_id, tags.topic, tags.partition)
         for kind in QuotaKind
         for shadow in (False, True)
     )
@@ -221,7 +221,7 @@ def _tags(given: Given) -> Tags:
     return Tags(given.get("user", ""), given.get("client_id", ""), topic, int(partition) if is_number else -1)
 
 
-def _quotas_of(facts: Facts, tags: CounterKey | Tags) -> Iterator[tuple[QuotaKind, Resolution]]:
+def _quotas_of(facts: Facts, tags: CounterId | Tags) -> Iterator[tuple[QuotaKind, Resolution]]:
     """The limits that the next request would meet, enforced ones first."""
     in_force = facts.limits.in_force
     for levels in (in_force.enforced, in_force.shadow) if in_force else ():
@@ -231,7 +231,7 @@ def _quotas_of(facts: Facts, tags: CounterKey | Tags) -> Iterator[tuple[QuotaKin
             yield from ((k, levels.resolve_topic(k, tags.topic, -1)) for k in TOPIC_KINDS if levels.enabled(k))
 
 
-def _changes_of(facts: Facts, tags: CounterKey | Tags) -> Iterator[QuotaChange]:
+def _changes_of(facts: Facts, tags: CounterId | Tags) -> Iterator[QuotaChange]:
     """The changes of quotas that requests of this client may have met, the newest first."""
 
     def may_meet(name: EntityName, own: str | None) -> bool:

@@ -109,7 +109,7 @@ def reading(sources: Sources, options: ConsoleOptions) -> Iterator[Facts]:
     topics = sources.topics
 
     def on_decision(_: bytes | None, value: bytes | None) -> None:
-        model.take(value, now_ms())
+        model.on_record(value, now_ms())
 
     def on_limit(key: bytes | None, value: bytes | None) -> None:
         with suppress(InvalidQuotaError):  # counted by the view

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any
 
 from sluice.insight.errors import QueryError
-from sluice.insight.live import CounterKey
+from sluice.insight.live import CounterId
 from sluice.insight.reports.explain import decision_by_id
 from sluice.insight.reports.tables import Tables as ReportTables
 from sluice.insight.sql import run_query
@@ -61,14 +61,14 @@ class Tables:
         self._paths = paths
         self._options = storage_options
 
-    def minutes_of(self, day: date) -> dict[CounterKey, int]:
+    def minutes_of(self, day: date) -> dict[CounterId, int]:
         """Minutes that the throttle times of a counter touch, by the decisions of one day."""
         query = _MINUTES.format(day=day.isoformat(), most=_MOST_MINUTES, most_counters=MOST_COUNTERS)
         found = {}
         for quota, user, client_id, topic, partition, minutes in self._rows(query):
             if (kind := KINDS_BY_NAME.get(quota)) is not None:
                 number = -1 if partition is None else partition
-                found[CounterKey(kind, False, user or "", client_id or "", topic, number)] = minutes
+                found[CounterId(kind, False, user or "", client_id or "", topic, number)] = minutes
         return found
 
     def decision(self, decision_id: str) -> dict[str, Any] | None:
@@ -100,11 +100,11 @@ class WeekMinutes:
     """
 
     def __init__(self, tables: Tables) -> None:
-        self.minutes: Mapping[CounterKey, int] = {}
+        self.minutes: Mapping[CounterId, int] = {}
         self.changes: list[QuotaChange] = []
         self.trouble: str | None = "not read yet"
         self._tables = tables
-        self._days: dict[date, dict[CounterKey, int]] = {}
+        self._days: dict[date, dict[CounterId, int]] = {}
         self._settled: set[date] = set()
 
     def renewals(self) -> Iterator[float]:
@@ -131,7 +131,7 @@ class WeekMinutes:
                     self._settled.add(day)
         self._days = {day: self._days[day] for day in wanted}
         self._settled &= self._days.keys()
-        total: Tally[CounterKey] = Tally()
+        total: Tally[CounterId] = Tally()
         for minutes in self._days.values():
             total.update(minutes)
         self.minutes, self.trouble = dict(total.most_common(MOST_COUNTERS)), None

@@ -74,7 +74,7 @@ class Answers:
 
     def decision(self, _: bytes | None, value: bytes | None) -> None:
         """Count a record of the decisions topic."""
-        self.model.take(value, now_ms())
+        self.model.on_record(value, now_ms())
         decision = json.loads(value or b"")
         _, partition, offset = decision["decision_id"].rsplit("-", 2)
         self._take((int(partition), int(offset)), decision)

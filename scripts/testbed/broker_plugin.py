@@ -60,7 +60,7 @@ class Heartbeats:
 
     def __init__(self, settings: Settings) -> None:
         self._model = LiveModel()
-        reading = Reading(settings.topics.decisions, lambda _, value: self._model.take(value, now_ms()), now_ms())
+        reading = Reading(settings.topics.decisions, lambda _, value: self._model.on_record(value, now_ms()), now_ms())
         self._reader = TopicFollower(settings.kafka, reading)
         self._reader.start()
 

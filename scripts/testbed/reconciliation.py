@@ -14,7 +14,7 @@ from sluice.configs.settings import Settings
 from sluice.insight.sql import run_query
 from sluice.kafka_io.client import connect
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.decisions.epochs import Fence
+from sluice.state.decisions.leader_epochs import Fence
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.simulation import Simulation
 

@@ -49,7 +49,7 @@ BYTES_APIS = ("Produce", "Fetch")
 """The APIs that are charged bytes."""
 
 HEARTBEAT_API = "GatewayHeartbeat"
-"""`api` of the event by which a gateway says that it is alive. Kafka has no API of this name, and it costs nothing."""
+"""`api` of a gateway's heartbeat. Kafka has no API of this name, and it costs nothing."""
 
 UNMUTE_API = "Unmute"
 """`api` of the decision that answers an `Unmute`; Kafka has no API of this name."""
@@ -272,9 +272,9 @@ class Unmute(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Amounts(msgspec.Struct, omit_defaults=True, gc=False):
-    """Everything that charges depend on and a decision says nowhere else, so that a recorded day can be decided again.
+    """Fields of the event that charges depend on, so that a recorded day can be decided again.
 
-    An amount that the event doesn't say, or says as the default, is absent.
+    An amount that the event lacks, or that is the default, is absent.
     """
 
     bytes: AmountBytes = None
@@ -323,10 +323,7 @@ class ChargeResult(msgspec.Struct, gc=False):
     tokens: Annotated[float | UnsetType | None, _says("Of controller_mutation_rate only.")] = UNSET
     mode: Annotated[
         Literal["shadow"] | UnsetType,
-        _says(
-            "Present where the quota is on trial: metered on a counter of its own beside the enforced quota, never"
-            " enforced."
-        ),
+        _says("Present where the quota is on trial: metered on a counter of its own, never enforced."),
     ] = UNSET
 
 
@@ -382,7 +379,7 @@ class SourceRecord(msgspec.Struct, frozen=True):
 
 
 class FieldError(msgspec.Struct, frozen=True):
-    """Field of an event that breaks the contract, and what would be right."""
+    """Field of an event that breaks the contract, the problem, and the expected content."""
 
     field: str
     problem: str

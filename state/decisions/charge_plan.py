@@ -1,4 +1,4 @@
-"""Plans the charges of one request: one for each quota kind, grouped by the counter they go to."""
+"""Plan of the charges of one request: one for each quota kind, grouped by counter."""
 
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
@@ -46,7 +46,7 @@ class CounterCharges(msgspec.Struct, gc=False):
 
 
 class _Plan(msgspec.Struct, gc=False):
-    """Takes the charges of one request. `limited_only` says that a charge without a limit isn't wanted."""
+    """Charges of one request. With `limited_only` a charge without a limit is left out."""
 
     limited_only: ClassVar[bool]
 
@@ -61,7 +61,7 @@ class _Plan(msgspec.Struct, gc=False):
         """Add a charge to the counter of the resolution."""
         limit = resolution.limit
         if limit is None and (self.limited_only or resolution.shadow):
-            return  # a trial counts whom it limits; enforced quotas count everybody, as Kafka does
+            return  # a trial counts the clients it limits; enforced quotas count all clients, as Kafka does
         self._put(resolution, Charge(kind, resolution.level, limit, resolution.shadow, amounts, strict, withheld))
 
     def report(self, unmetered: Unmetered) -> None:
@@ -94,14 +94,14 @@ class ChargePlan(_Plan, gc=False):
 
 
 class LimitedCharges(_Plan, gc=False):
-    """The charges of one request on counters with a limit, in order: what a gateway charges in line."""
+    """The charges of one request on counters with a limit, in order: those that a gateway charges inline."""
 
     limited_only: ClassVar[bool] = True
 
     charges: list[tuple[Tags, Charge]] = []
 
     def report(self, unmetered: Unmetered) -> None:
-        """What has no counter isn't charged."""
+        """Leave out an amount without a counter."""
 
     def _put(self, resolution: Resolution, charge: Charge) -> None:
         self.charges.append((resolution.tags, charge))
@@ -165,10 +165,10 @@ def unmuted_kinds(unmute: Unmute) -> Iterator[QuotaKind]:
 
 
 def is_exempt(request: Request, policy: RequestPolicy) -> bool:
-    """Whether the request quota never throttles this request.
+    """True if the request quota never throttles this request.
 
     KIP-124 as accepted: cluster requests, including replica fetches, if ClusterAction is authorised; SaslHandshake only
-    while authenticating. Its earlier draft: a fixed list of APIs, no matter who sends them.
+    while authenticating. Its earlier draft: a fixed list of APIs, whoever sends them.
     """
     if policy is _DRAFT:
         return request.api in DRAFT_EXEMPT_APIS
@@ -196,12 +196,12 @@ def request_points(request: Request, settings: QuotaSettings) -> list[float]:
 
 
 def is_strict(request: Request) -> bool:
-    """Whether the caller understands refusals. A request without `api_version` counts as current."""
+    """True if the caller understands refusals. A request without `api_version` counts as current."""
     return request.api_version is None or request.api_version >= MUTATION_APIS[request.api]
 
 
 def is_validation(request: Request, settings: QuotaSettings) -> bool:
-    """Whether nothing is charged for the request's mutations, because they are only validated."""
+    """True if the request's mutations are only validated, so that none is charged."""
     return request.validate_only and settings.validate_only_exempt and request.api in VALIDATE_ONLY_APIS
 
 
@@ -217,7 +217,7 @@ def _plan_mutations(plan: _Plan, request: Request, quotas: ModeQuotas, settings:
 
 
 def _plan_executed(plan: _Plan, request: Request, partitions: int, quotas: ModeQuotas) -> None:
-    """Mutations that were executed elsewhere are charged as a permissive request's: nobody can refuse them any more."""
+    """Charge mutations that were executed elsewhere as those of a permissive request: it is too late to refuse them."""
     kind = QuotaKind.CONTROLLER_MUTATION_RATE
     if quotas.enabled(kind):
         plan.add(kind, quotas.resolve(kind, request.user or "", request.client_id or ""), [float(partitions)])

@@ -1,4 +1,4 @@
-"""Bounds of what the requests topic carries: every error names the field, the problem and what would be right."""
+"""Bounds of events and control records: every error names the field, the problem and what would be right."""
 
 from collections.abc import Iterator
 
@@ -35,13 +35,13 @@ def bound_waits(request: Request) -> None:
 
 
 def check_request(request: Request) -> None:
-    """Raises InvalidRequestError, naming the field, unless every amount and name is within its bounds."""
+    """Raise InvalidRequestError, naming the field, unless every amount and name is within its bounds."""
     check_amounts(request)
     check_lengths(request)
 
 
 def check_amounts(request: Request) -> None:
-    """Raises InvalidRequestError unless every amount is within its bounds and no required name is empty."""
+    """Raise InvalidRequestError unless every amount is within its bounds and no required name is empty."""
     if not request.api:
         raise InvalidRequestError("api", "is empty", "the name of a Kafka API such as Produce")
     if request.timestamp_ms is not None and not 0 <= request.timestamp_ms <= MAX_TIMESTAMP_MS:
@@ -62,7 +62,7 @@ def check_amounts(request: Request) -> None:
 
 
 def check_lengths(request: Request) -> None:
-    """Raises InvalidRequestError for names and lists that are too long, and for names that JSON in UTF-8 can't carry.
+    """Raise InvalidRequestError for names and lists that are too long, and for names that JSON in UTF-8 can't carry.
 
     A short event needs no such check if its names are ASCII or were read from JSON.
     """
@@ -80,7 +80,7 @@ def check_lengths(request: Request) -> None:
 
 
 def check_unmute(unmute: Unmute) -> None:
-    """Raises InvalidRequestError, naming the field, unless it names one entity and a quota that this can have."""
+    """Raise InvalidRequestError, naming the field, unless it names one entity and a quota that this can have."""
     entity = unmute.entity
     for part, name in (("user", entity.user), ("client_id", entity.client_id), ("topic", entity.topic)):
         if name is not None and not 0 < len(name) <= MAX_NAME_LENGTH:
@@ -185,7 +185,7 @@ def _check_heartbeat(request: Request, heartbeat: Heartbeat) -> None:
     for index, share in enumerate(heartbeat.shares):
         path = f"heartbeat.shares[{index}]"
         _check_counter(path, share.quota, share.entity)
-        for field_name in ("limit", "share", "throttle_ms"):  # what a meter shows may be below 0 by rounding
+        for field_name in ("limit", "share", "throttle_ms"):  # `charged` may be below 0 by rounding
             if getattr(share, field_name) < 0:
                 problem = f"is {getattr(share, field_name)}"
                 raise InvalidRequestError(f"{path}.{field_name}", problem, "a number from 0")

@@ -1,7 +1,7 @@
 """The waits topic: waits of more than a few seconds as compacted records, so that a new gateway knows them at once.
 
-Each counter has one record. Its key is the quota and the counter's tags as canonical JSON; its value says until when
-the counter waits. A null value says that the counter waits no more.
+Each counter has one record. Its key is the quota and the counter's tags as canonical JSON; its value has the end of the
+wait. With a null value the counter waits no more.
 """
 
 import msgspec

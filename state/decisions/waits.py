@@ -1,4 +1,4 @@
-"""Waits by counter: which counters a request leads to, and what a wait becomes under another limit.
+"""Waits by counter: the counters that a request leads to, and the rest of a wait under another limit.
 
 A wait belongs to the counter that asked for it, not to the client whose request was charged: a quota on a user counts
 all client-ids of that user together, so all of them wait together.
@@ -65,7 +65,7 @@ def possible_counters(
 
 
 def wait_under_limit_ms(wait_ms: int, rate: float | None, limit: float | None, new_limit: float | None) -> int:
-    """What is left of a wait, counted from the decision that asked for it, when its limit is raised or removed.
+    """Rest of a wait, counted from the decision that asked for it, when its limit is raised or removed.
 
     A wait never grows by this: a lower limit takes effect with the next decision. `rate` is the observed rate of a
     sampled quota, None for tokens. The wait of a rate is (O - Q) / Q * window, so the window follows from the old

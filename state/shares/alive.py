@@ -1,4 +1,4 @@
-"""Which gateways are alive, told by their heartbeats as the job decided them."""
+"""Membership of gateways: those whose heartbeats the job decides are alive."""
 
 from collections import deque
 
@@ -6,27 +6,27 @@ HEARTBEAT_MS = 1_000
 """Interval of a gateway's heartbeats."""
 
 MISSED_MS = 3_000
-"""A gateway is gone when its heartbeats are missing for so long while one's own are decided: two are missed."""
+"""Time without heartbeats of a gateway, while our own are decided, after which it is gone: two are missed."""
 
 SETTLE_MS = 1_000
-"""A heartbeat of one's own counts so long after it arrived: those of others, decided with it, have arrived by then."""
+"""Grace period after our own heartbeat is read. By then, those of other gateways in the same batch are read too."""
 
 FRESH_MS = 5_000
-"""Decisions have stopped when none of one's own heartbeats has arrived for so long."""
+"""Time without one of our own heartbeats after which decisions have stopped."""
 
 MAX_GATEWAYS = 1_000
-"""Most other gateways that are remembered. A new one takes the place of one that is gone; if none is, it isn't counted:
-forged heartbeats don't push those out that are known already."""
+"""Most other gateways that are remembered. A new one replaces one that is gone; if none is gone, it isn't counted:
+forged heartbeats evict no gateway that is known already."""
 
 SET_BACK_MS = 60_000
-"""A heartbeat so far behind its gateway's newest is of a clock that was set back; less is the order of decisions."""
+"""Lag behind its gateway's newest heartbeat that means a clock that was set back; less is the order of decisions."""
 
 _TOGETHER_MS = 100
-"""Heartbeats of one's own that arrive within so long count at once: a few times are kept, however many arrive."""
+"""Interval in which our own heartbeats are settled together: a few times are kept, however many arrive."""
 
 
 def is_late(heartbeat_ms: int, newest_ms: int) -> bool:
-    """Whether a heartbeat was only decided late: two tasks of a micro-batch write at the same time, in any order.
+    """True if a heartbeat was only decided late: two tasks of a micro-batch write at the same time, in any order.
 
     One that is SET_BACK_MS or more behind the newest isn't late: the gateway's clock was set back.
 
@@ -37,7 +37,7 @@ def is_late(heartbeat_ms: int, newest_ms: int) -> bool:
 
 
 class _Heard:
-    """Another gateway: the time of its newest decided heartbeat, and how far one's own were decided at the last."""
+    """Another gateway: the time of its newest decided heartbeat, and of our own newest at the last."""
 
     __slots__ = ("heartbeat_ms", "own_ms")
 
@@ -47,22 +47,22 @@ class _Heard:
 
 
 class AliveGateways:
-    """The gateways that are alive, oneself included. Fed with decided heartbeats; reads no clock.
+    """The gateways that are alive, ours included. Fed with decided heartbeats; reads no clock.
 
-    A gateway is alive while its heartbeats are at most MISSED_MS behind one's own newest that counts, by the time of
+    A gateway is alive while its heartbeats are at most MISSED_MS behind our own newest settled one, by the time of
     its newest or by the order in which both were decided: the first holds when a micro-batch brings many heartbeats in
-    any order, the second when clocks differ. One's own counts SETTLE_MS after it arrived: a slow job decides many
-    seconds at once, and those of a gateway that is alive may arrive last. While no heartbeat of one's own is decided,
-    nobody becomes alive or dead. Before the first one counts, `expected` gateways are alive: one that starts while the
-    job is down would take itself for alone.
+    any order, the second when clocks differ. Our own is settled SETTLE_MS after it arrived: a slow job decides many
+    seconds at once, and those of a gateway that is alive may arrive last. While no heartbeat of our own is decided,
+    no gateway becomes alive or gone. Before the first one is settled, `expected` gateways are alive: a gateway that
+    starts while the job is down would otherwise take the whole limit.
 
-    `count` is the number of gateways that are alive, oneself included.
+    `count` is the number of gateways that are alive, ours included.
 
     >>> starting = AliveGateways("a", expected=4)
-    >>> starting.take_heartbeat("a", 1_000, now_ms=1_300)
+    >>> starting.on_heartbeat("a", 1_000, now_ms=1_300)
     >>> starting.count
     4
-    >>> starting.take_heartbeat("a", 2_000, now_ms=2_300)
+    >>> starting.on_heartbeat("a", 2_000, now_ms=2_300)
     >>> starting.count
     1
     """
@@ -74,9 +74,9 @@ class AliveGateways:
         self._own_heard_ms = 0
         self._arrived: deque[tuple[int, int]] = (
             deque()
-        )  # when, and how far one's own were decided: those that don't count
-        self._settled_ms = 0  # one's own newest that counts
-        self._heard: dict[str, _Heard] = {}  # who was heard of longest ago comes first
+        )  # time of arrival and our newest heartbeat then; not yet settled
+        self._settled_ms = 0  # our own newest that is settled
+        self._heard: dict[str, _Heard] = {}  # the one heard of longest ago comes first
         self._recent = 0
         self.count = expected
 
@@ -86,35 +86,35 @@ class AliveGateways:
 
     @property
     def decided_ms(self) -> int:
-        """The time, by one's own clock, up to which everything is decided: that of one's own newest heartbeat."""
+        """Time, by our own clock, up to which everything is decided: that of our own newest heartbeat."""
         return self._own_ms
 
     def is_own(self, instance: str | None) -> bool:
-        """Whether this is the gateway that keeps the object."""
+        """True for our own gateway."""
         return instance == self._instance
 
     def known_until_ms(self, now_ms: int) -> int:
-        """Until when what the decisions say may be taken for the present: now, unless none has arrived for FRESH_MS."""
+        """Time up to which decisions describe the present: now, unless none has arrived for FRESH_MS."""
         return min(now_ms, self._own_heard_ms + FRESH_MS)
 
     def is_alive(self, instance: str) -> bool:
-        """Whether another gateway is alive.
+        """True if another gateway is alive.
 
         >>> alive = AliveGateways("a")
-        >>> alive.take_heartbeat("b", 1_000, now_ms=1_300)
+        >>> alive.on_heartbeat("b", 1_000, now_ms=1_300)
         >>> for heartbeat_ms in (1_000, 2_000, 4_000, 5_000):
-        ...     alive.take_heartbeat("a", heartbeat_ms, heartbeat_ms + 300)
+        ...     alive.on_heartbeat("a", heartbeat_ms, heartbeat_ms + 300)
         >>> alive.is_alive("b")
         True
-        >>> alive.take_heartbeat("a", 6_000, now_ms=6_300)
+        >>> alive.on_heartbeat("a", 6_000, now_ms=6_300)
         >>> alive.is_alive("b"), alive.count
         (False, 1)
         """
         heard = self._heard.get(instance)
         return heard is not None and self._is_recent(heard)
 
-    def take_heartbeat(self, instance: str, heartbeat_ms: int, now_ms: int) -> None:
-        """Take over a decided heartbeat that a gateway, perhaps oneself, sent at `heartbeat_ms` by its own clock."""
+    def on_heartbeat(self, instance: str, heartbeat_ms: int, now_ms: int) -> None:
+        """Apply a decided heartbeat that a gateway, perhaps ours, sent at `heartbeat_ms` by its own clock."""
         self.settle(now_ms)
         if instance == self._instance:
             self._own_ms = max(self._own_ms, min(heartbeat_ms, now_ms))
@@ -125,7 +125,7 @@ class AliveGateways:
         self._count()
 
     def settle(self, now_ms: int) -> None:
-        """Let one's own heartbeats count that arrived long enough ago."""
+        """Settle our own heartbeats that arrived long enough ago."""
         settled_ms = self._settled_ms
         while self._arrived and now_ms - self._arrived[0][0] >= SETTLE_MS:
             _, self._settled_ms = self._arrived.popleft()
@@ -134,10 +134,10 @@ class AliveGateways:
             self._count()
 
     def step_back(self, now_ms: int) -> None:
-        """One's own clock was set back, to now: nothing was heard later than that.
+        """Forget later times, because our own clock was set back to now.
 
         >>> alive = AliveGateways("a")
-        >>> alive.take_heartbeat("a", 9_000, now_ms=9_300)
+        >>> alive.on_heartbeat("a", 9_000, now_ms=9_300)
         >>> alive.step_back(1_000)
         >>> alive.decided_ms
         1000
@@ -162,7 +162,7 @@ class AliveGateways:
         self.count = alive if self._settled_ms else max(alive, self._expected)
 
     def _hear(self, instance: str, heartbeat_ms: int) -> None:
-        """Remember another gateway, which is recent now. Who else is changes when one's own count."""
+        """Remember another gateway, which is recent now. Others change when our own heartbeats are settled."""
         known = self._heard.pop(instance, None)
         if known is None and len(self._heard) >= MAX_GATEWAYS and not self._make_room():
             return
@@ -173,7 +173,7 @@ class AliveGateways:
             self._recent += 1
 
     def _make_room(self) -> bool:
-        """Forget who was heard of longest ago, unless it is alive."""
+        """Forget the gateway heard of longest ago, unless it is alive. Returns False if it is."""
         longest_ago = next(iter(self._heard))
         if self._is_recent(self._heard[longest_ago]):
             return False

@@ -1,8 +1,8 @@
-"""A gateway's share of one counter: what it may let through while the decisions on it are still under way.
+"""A gateway's share of one counter: the rate it may let through before the decisions on its requests arrive.
 
 Each gateway charges its own traffic at once, against its share of the limit. All gateways read all decisions, so each
-computes its own share (max-min fairness): the limit, less what those use that don't want more, is divided equally among
-those that do. What they used too much or too little together is made up for.
+computes its own share (max-min fairness): the limit, less the rates of gateways that want no more, is divided equally
+among those that do. Use above or below the limit is made up for later.
 """
 
 from collections.abc import Sequence
@@ -18,25 +18,25 @@ from sluice.state.shares.alive import AliveGateways
 from sluice.state.shares.meter import Meter
 
 CORRECTION_S = 30.0
-"""Seconds over which the gateways make up for what they used too much, or left unused, together."""
+"""Seconds over which the gateways together make up for use above or below the limit."""
 
 MAX_DEBT_S = 10.0
-"""Most that is made up for if they used too much, in seconds of the limit."""
+"""Largest use above the limit that is made up for, in seconds of the limit."""
 
 MAX_CREDIT_S = 5.0
-"""Most that is made up for if they left it unused, in seconds of the limit: the burst of a fresh bucket."""
+"""Largest unused amount that is made up for, in seconds of the limit: the burst of a fresh bucket."""
 
 MAX_PACE_DEBT_S = 3_600.0
 """Most that a gateway's own bucket may be below zero, in seconds of its share: the default of its `max_wait_ms`."""
 
 GROWTH = 4.0
-"""How much more than it uses a gateway that is held back is taken to want."""
+"""Rate that a throttled gateway is taken to want, as a multiple of the rate it uses."""
 
 RAMP_S = 5.0
 """Seconds in which a share may grow by the whole limit. It shrinks at once."""
 
 TARGET_MS = 100
-"""A share is computed anew after so long, or when something new was decided on its counter or the gateways changed."""
+"""Longest time until a share is computed again; a decision on its counter and a change of gateways are others."""
 
 _SIZE_WEIGHT = 0.02
 """Weight of the newest fetch in the mean size of the counter's fetches."""
@@ -48,11 +48,11 @@ _REQUEST_TIME = Family.REQUEST_TIME
 _NONE_REFUSED: Sequence[bool] = ()
 
 ANONYMOUS = ""
-"""Stands for all gateways that give no `instance`: they don't charge in line, and nobody knows whether they live."""
+"""Stands for all gateways that give no `instance`: they don't charge inline, and it isn't known if they are alive."""
 
 
 class Metering(msgspec.Struct, frozen=True, gc=False):
-    """How all counters of a gateway meter: what follows from the settings, computed once instead of at each charge.
+    """Constants of all meters of a gateway, computed from the settings once instead of at each charge.
 
     `span_ms` is the shortest time that a meter covers: S-1 windows. `burst_s` is the burst of a bucket in seconds of
     the share: half of what a meter lets through at once. A meter lets nothing more through then until its windows are
@@ -66,7 +66,7 @@ class Metering(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, settings: QuotaSettings) -> "Metering":
-        """What follows from these settings.
+        """The constants of these settings.
 
         >>> metering = Metering.of(QuotaSettings())
         >>> metering.span_ms, metering.burst_s
@@ -78,7 +78,7 @@ class Metering(msgspec.Struct, frozen=True, gc=False):
 
 
 class InlineCharge(msgspec.Struct, gc=False):
-    """What a charge in line came to.
+    """Result of a charge inline.
 
     `limit` and `share` are in units of the quota per second, `wait_ms` is not clamped; `refused` has one flag for each
     topic of a mutation request.
@@ -91,24 +91,24 @@ class InlineCharge(msgspec.Struct, gc=False):
 
 
 class DecidedCharge(msgspec.Struct, gc=False):
-    """What a decision says of one counter.
+    """Charge of a decision on one counter.
 
-    `value` is in units of the quota, `withheld` says that it was taken back; `limit` is the one it was decided under.
-    `held_ms` is the wait that the gateway had applied in line, None if it doesn't charge in line. `is_fetch` says that
-    the value is the size of one Fetch.
+    `value` is in units of the quota; if `withheld`, it was taken back. `limit` is the one it was decided under.
+    `applied_ms` is the wait that the gateway had applied inline, None if it doesn't charge inline. If `is_fetch`, the
+    value is the size of one Fetch.
     """
 
     instance: str | None
     value: float
     limit: float | None
     event_ms: int
-    held_ms: int | None = None
+    applied_ms: int | None = None
     is_fetch: bool = False
     withheld: bool = False
 
 
 class OtherGateway(msgspec.Struct, gc=False):
-    """What the decisions say of another gateway on one counter."""
+    """Another gateway's use of one counter, as decided."""
 
     charged: float = 0.0  # decays with the window: divided by its length it is a rate
     charged_ms: int = 0
@@ -129,7 +129,7 @@ class OtherGateway(msgspec.Struct, gc=False):
         self.charged += value
 
     def charged_at(self, event_ms: int, span_s: float) -> float:
-        """What is left of the charges at a time: they fade to 1/e in `span_s`."""
+        """The charges, faded to a time: to 1/e in `span_s`."""
         age_ms = event_ms - self.charged_ms
         return self.charged * exp(-age_ms / 1000.0 / span_s) if age_ms > 0 else self.charged
 
@@ -143,27 +143,27 @@ def _nobody() -> dict[str, OtherGateway]:
 
 
 class CounterShare(msgspec.Struct, gc=False):
-    """One counter on one gateway: its own meter, what the others use, its share and its waits. Reads no clock.
+    """One counter on one gateway: its own meter, the use of the others, its share and its waits. Reads no clock.
 
-    A gateway that is alone meters as Kafka does, on the whole limit. Beside others it paces its traffic with a bucket
+    A single gateway meters as Kafka does, on the whole limit. With others it paces its traffic with a bucket
     of the same burst, (S-1) * W * share: requests that are large for a share would leave the windows of a meter
     unused, or fill them twice.
 
     `own_charged` and `others_decided` are sums since the object exists, in units of the quota: once all is decided, any
-    two gateways agree on their sum. `held_until_ms` is when the last wait ends that was applied in line. `limit` is
-    the one of the last charge.
+    two gateways agree on their sum. `throttled_until_ms` is the end of the last wait that was applied inline. `limit`
+    is the one of the last charge.
     """
 
     own_charged: float = 0.0
     others_decided: float = 0.0
-    held_until_ms: int = 0
+    throttled_until_ms: int = 0
     limit: float = 0.0
     _meter: Meter | None = None  # of one's own traffic, from the first charge on
     _mutations: EntityCounters | None = None  # the same and a bucket, for a counter of mutations
     _pace_tokens: float = inf
     _pace_ms: int = 0
     _others: dict[str, OtherGateway] = msgspec.field(default_factory=_nobody)
-    _left_tokens: float = inf  # what all may still use, by what is decided
+    _left_tokens: float = inf  # of all gateways, by the decisions
     _left_ms: int = 0
     _decided_ms: int = 0  # newest time of a decided request
     _own_decided_ms: int = -1  # the same of one's own requests
@@ -223,7 +223,9 @@ class CounterShare(msgspec.Struct, gc=False):
             value, wait_ms, refused = self._charge_mutations(charge, share, metering, now_ms)
         else:
             value = sum(charge.amounts)
-            before = self._take_pace(charge, value, share, metering, now_ms)  # alone too: others may come
+            before = self._take_pace(
+                charge, value, share, metering, now_ms
+            )  # for a single gateway too: others may come
             meter = self._meter
             if meter is None:
                 meter = self._meter = Meter()
@@ -234,7 +236,7 @@ class CounterShare(msgspec.Struct, gc=False):
                 wait_ms = _paced_ms(charge, value, before, share, metering)
         self.own_charged += value
         if wait_ms > 0:
-            self.held_until_ms = max(self.held_until_ms, now_ms + wait_ms)
+            self.throttled_until_ms = max(self.throttled_until_ms, now_ms + wait_ms)
         return InlineCharge(limit, share, wait_ms, refused)
 
     def take_back(self, charge: Charge, metering: Metering, now_ms: int) -> None:
@@ -245,8 +247,8 @@ class CounterShare(msgspec.Struct, gc=False):
             self._meter.record(-value, metering.window, now_ms)
         self._pace_tokens += value
 
-    def take_decided(self, decided: DecidedCharge, gateways: AliveGateways, metering: Metering, now_ms: int) -> None:
-        """Take over what a decision says of this counter. `now_ms` is when it arrived.
+    def on_decided(self, decided: DecidedCharge, gateways: AliveGateways, metering: Metering, now_ms: int) -> None:
+        """Apply a charge of a decision, which arrived at `now_ms`.
 
         A time of the request that is later than that counts as that, so that no record reaches into the future.
         """
@@ -275,8 +277,8 @@ class CounterShare(msgspec.Struct, gc=False):
                 self._forget_gone(gateways)
             other = others[instance] = OtherGateway()
         other.record(value, event_ms, metering.span_ms / 1000.0)
-        if decided.held_ms:
-            other.hungry_until_ms = max(other.hungry_until_ms, now_ms + max(decided.held_ms, metering.span_ms))
+        if decided.applied_ms:
+            other.hungry_until_ms = max(other.hungry_until_ms, now_ms + max(decided.applied_ms, metering.span_ms))
 
     def rate(self, metering: Metering, now_ms: int) -> float:
         """The rate of this gateway's own traffic, in units of the quota per second."""
@@ -285,15 +287,15 @@ class CounterShare(msgspec.Struct, gc=False):
         return 0.0 if self._meter is None else self._meter.peek(metering.window, now_ms)
 
     def _is_idle(self, span_ms: int, now_ms: int) -> bool:
-        """Whether nobody has sent anything here for as long as a meter covers; who waits isn't idle."""
+        """True if no request was charged during the last full window. A throttled client is not idle."""
         last_ms = self._last_charge_ms
-        return last_ms is None or (now_ms > last_ms + span_ms and now_ms > self.held_until_ms + span_ms)
+        return last_ms is None or (now_ms > last_ms + span_ms and now_ms > self.throttled_until_ms + span_ms)
 
     def _target(self, limit: float, gateways: AliveGateways, metering: Metering, now_ms: int) -> float:
-        """What this gateway may use now that the others use what they use, by max-min fairness.
+        """The share that max-min fairness gives this gateway, by the present use of the others.
 
-        A contented gateway is left its rate. A hungry one, which was held back not long ago, gets an equal part, but at
-        most GROWTH times its rate: who sends a large request now and then waits too, and wants no more.
+        A contented gateway keeps its rate. A hungry one, which was throttled not long ago, gets an equal part, but at
+        most GROWTH times its rate: clients that send a large request now and then are throttled too, and want no more.
         """
         known_ms, span_s = gateways.known_until_ms(now_ms), metering.span_ms / 1000.0
         floor = limit / (2 * gateways.count)
@@ -308,7 +310,7 @@ class CounterShare(msgspec.Struct, gc=False):
                 free -= rate
         if gateways.count > 1:
             left = self._left(limit, gateways.decided_ms)
-            # Without decisions nobody can say whether what was left unused still is.
+            # Without decisions it isn't known if an unused rest is still unused.
             free += (left if known_ms == now_ms else min(0.0, left)) / CORRECTION_S
         return max(floor, _equal_part(free, wanted) if wanted else free)
 
@@ -318,7 +320,7 @@ class CounterShare(msgspec.Struct, gc=False):
             del self._others[instance]
 
     def _left(self, limit: float, decided_ms: int) -> float:
-        """What all gateways together may still use at a time up to which all is decided; below zero it is a debt."""
+        """The rest for all gateways together at a time up to which all is decided; below zero it is a debt."""
         since_s = max(0, decided_ms - self._left_ms) / 1000.0
         return min(self._left_tokens + limit * since_s, limit * MAX_CREDIT_S)
 
@@ -328,7 +330,7 @@ class CounterShare(msgspec.Struct, gc=False):
             self._left_tokens, self._left_ms = inf, 0
             return
         left = self._left_tokens
-        if not self._decided_ms:  # what the buckets of the gateways may let through at once
+        if not self._decided_ms:  # the bursts of the gateways' buckets
             left, self._left_ms = limit * metering.burst_s, event_ms
         if event_ms > self._decided_ms:
             self._decided_ms = event_ms
@@ -341,13 +343,13 @@ class CounterShare(msgspec.Struct, gc=False):
         self._left_tokens, self._left_ms = max(refilled - value, -limit * MAX_DEBT_S), event_ms
 
     def _note_size(self, size: float) -> None:
-        """One broker lets a fetch less through in each window than the quota allows: the one that would exceed it."""
+        """Note the mean size of fetches: a broker refuses the one in each window that would exceed the quota."""
         self._fetch_size += (size - self._fetch_size) * (_SIZE_WEIGHT if self._fetch_size else 1.0)
 
     def _charge_mutations(
         self, charge: Charge, share: float, metering: Metering, now_ms: int
     ) -> tuple[float, int, Sequence[bool]]:
-        """Value, wait and refusals of the charge as a broker has them whose limit is this share."""
+        """Value, wait and refusals of the charge at a broker with this share as its limit."""
         if self._mutations is None:
             self._mutations = EntityCounters()
         whole = Charge(charge.kind, charge.level, share, False, charge.amounts, charge.strict)
@@ -365,7 +367,7 @@ class CounterShare(msgspec.Struct, gc=False):
         after = before - value
         if after < 0.0:
             most = share * MAX_PACE_DEBT_S
-            if charge.kind.family is _REQUEST_TIME:  # Kafka forgets what hung for long within a window
+            if charge.kind.family is _REQUEST_TIME:  # Kafka forgets a long hang within a window
                 most = min(most, self.limit * MAX_DEBT_S)
             after = max(after, -most)
         self._pace_tokens, self._pace_ms = after, now_ms
@@ -373,7 +375,7 @@ class CounterShare(msgspec.Struct, gc=False):
 
 
 def _metered_ms(charge: Charge, meter: Meter, share: float, window: Window, now_ms: int) -> int:
-    """Record a charge of bytes or request time. The wait that a broker asks for whose limit is this share."""
+    """Record a charge of bytes or request time. Returns the wait of a broker with this share as its limit."""
     amounts = charge.amounts
     meter.record(amounts[0], window, now_ms)
     observed, window_ms = meter.observe(window, now_ms)
@@ -385,7 +387,7 @@ def _metered_ms(charge: Charge, meter: Meter, share: float, window: Window, now_
 
 
 def _paced_ms(charge: Charge, value: float, before: float, share: float, metering: Metering) -> int:
-    """The wait until the bucket is full again to 0, or for a Fetch until it can be served. It held `before` tokens.
+    """The wait until the bucket, which had `before` tokens, is back at 0, or for a Fetch until it can be served.
 
     A fetch that is larger than the bucket is served from a full one. Request time waits for a window at most, as in
     Kafka, but a window of the whole quota: a share refills more slowly.
@@ -400,7 +402,7 @@ def _paced_ms(charge: Charge, value: float, before: float, share: float, meterin
 
 
 def _equal_part(free: float, wanted: list[float]) -> float:
-    """An equal part for oneself and each of those others that want as much; the rest get what they want.
+    """An equal part for this gateway and each other that wants as much; the rest get the rate they want.
 
     >>> _equal_part(1000.0, [600.0, 100.0])
     450.0

@@ -1,4 +1,4 @@
-"""What one gateway charges in line: its share of every counter that its clients touch, fed with all decisions."""
+"""Inline charging of one gateway: its share of every counter that its clients touch, fed with all decisions."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -20,19 +20,19 @@ from sluice.state.shares.alive import AliveGateways
 from sluice.state.shares.counter_share import CounterShare, DecidedCharge, InlineCharge, Metering
 
 RECENT_COUNTERS = 100
-"""Number of counters, those used last, among which the busiest are looked for: a look at all would take too long."""
+"""Number of counters, those used last, among which the busiest are searched: a search of all would take too long."""
 
 MAX_SHOWN_CHARACTERS = 500
-"""Longest names of a counter that are shown: clients choose theirs, and a heartbeat has to fit into a Kafka record."""
+"""Longest names of a counter in a heartbeat: clients choose theirs, and a heartbeat has to fit into a Kafka record."""
 
 MAX_DOUBLE = float_info.max
 
-HELD_LOOKED_AT = 10
-"""Most counters that are passed over, because they wait, when one has to be forgotten."""
+THROTTLED_LOOKED_AT = 10
+"""Most throttled counters that are passed over when one has to be forgotten."""
 
 
-class HeldCounter(msgspec.Struct, frozen=True, gc=False):
-    """A counter that waits in line until a time, because of this limit."""
+class ThrottledCounter(msgspec.Struct, frozen=True, gc=False):
+    """A counter that is throttled inline until a time, because of this limit."""
 
     counter: CounterKey
     limit: float
@@ -40,12 +40,12 @@ class HeldCounter(msgspec.Struct, frozen=True, gc=False):
 
 
 class Admission(msgspec.Struct, frozen=True, gc=False):
-    """What a gateway does with a response that is ready, as its share has it.
+    """Answer of a gateway's shares to a request.
 
     The client waits `throttle_ms` after the response, 0 if it needn't. `refused` has one flag for each topic of a
-    mutation request. `withhold` says that a Fetch is to be answered empty. `quota`, `limit` and `share` are those of
-    the counter that asked for the wait, in units of the quota per second; None if none did. `held` are the counters of
-    the request that wait. `throttled_by` is the same as the event says it: the longest MAX_APPLIED_WAITS of them.
+    mutation request. With `withhold` a Fetch is to be answered empty. `quota`, `limit` and `share` are those of
+    the counter that asked for the wait, in units of the quota per second; None if none did. `throttled`
+    are the throttled counters of the request, `throttled_by` the same for the event: at most MAX_APPLIED_WAITS.
     """
 
     throttle_ms: int
@@ -55,33 +55,33 @@ class Admission(msgspec.Struct, frozen=True, gc=False):
     limit: float | None = None
     share: float | None = None
     throttled_by: tuple[AppliedWait, ...] = ()
-    held: tuple[HeldCounter, ...] = ()
+    throttled: tuple[ThrottledCounter, ...] = ()
 
 
 _NO_WAIT = Admission(0)
 
 
 _Charged = tuple[CounterKey, Charge, CounterShare, InlineCharge]
-"""A charge that was made: its counter, what was charged, what is known of the counter, and what it came to."""
+"""A charge that was made: its counter, the charge, the counter's state, and the result."""
 
 
 class GatewayShares:
     """The shares of one gateway. Not thread-safe; reads no clock: `now_ms` is epoch milliseconds.
 
     It keeps at most `max_counters` counters that its own clients touched, and as many that it knows from decisions
-    alone. Of each, those used least recently are forgotten first; of the former, which `forgotten` counts, those that
-    wait come last.
+    only. Of each, those used least recently are forgotten first; of the former, which `forgotten` counts, throttled
+    ones come last.
     """
 
     def __init__(
-        self, instance: str, settings: QuotaSettings, max_counters: int, max_mute_ms: int, expected_gateways: int = 1
+        self, instance: str, settings: QuotaSettings, max_counters: int, max_wait_ms: int, expected_gateways: int = 1
     ) -> None:
         self.gateways = AliveGateways(instance, expected_gateways)
         self.forgotten = 0
         self._settings = settings
         self._metering = Metering.of(settings)
         self._max_counters = max_counters
-        self._max_mute_ms = max_mute_ms
+        self._max_wait_ms = max_wait_ms
         self._touched: OrderedDict[CounterKey, CounterShare] = OrderedDict()
         self._heard: OrderedDict[CounterKey, CounterShare] = OrderedDict()
 
@@ -100,43 +100,43 @@ class GatewayShares:
                 continue  # a Fetch may name any partition, and must not take the place of counters in use
             share, inline = self._charge(counter, charge, now_ms)
             charged.append((counter, charge, share, inline))
-            is_free = is_free and share.held_until_ms <= now_ms and not inline.refused
+            is_free = is_free and share.throttled_until_ms <= now_ms and not inline.refused
         return _NO_WAIT if is_free else self._admission(request, charged, now_ms, delivered)
 
     def _admission(self, request: Request, charged: Sequence[_Charged], now_ms: int, delivered: bool) -> Admission:
-        """What follows from these charges, of which some counter waits or refuses."""
+        """The answer to these charges, of which one waits or is refused."""
         refused = next((tuple(inline.refused) for _, _, _, inline in charged if inline.refused), ())
         _, deciding, _, longest = max(charged, key=_wait_ms)
         least_ms = 1 if any(refused) else 0  # with 0 ms a refusal would look like success
-        wait_ms = min(max(longest.wait_ms, least_ms), MAX_THROTTLE_MS, self._max_mute_ms)
+        wait_ms = min(max(longest.wait_ms, least_ms), MAX_THROTTLE_MS, self._max_wait_ms)
         withhold = wait_ms > 0 and request.api == "Fetch" and not delivered
         if withhold:
             for _, charge, share, _ in charged:
                 if charge.kind.consumer:
                     share.take_back(charge, self._metering, now_ms)
-        held = tuple(_held(charged, now_ms))
-        throttled_by = _applied(held, now_ms)
+        throttled = tuple(_throttled(charged, now_ms))
+        throttled_by = _applied(throttled, now_ms)
         if not wait_ms:
-            return Admission(0, refused, throttled_by=throttled_by, held=held)
+            return Admission(0, refused, throttled_by=throttled_by, throttled=throttled)
         quota = deciding.kind.value
-        return Admission(wait_ms, refused, withhold, quota, longest.limit, longest.share, throttled_by, held)
+        return Admission(wait_ms, refused, withhold, quota, longest.limit, longest.share, throttled_by, throttled)
 
     def charge_decided(self, counter: CounterKey, value: float, limit: float, now_ms: int) -> None:
-        """Charge here what was decided of this gateway's own traffic and hadn't been charged in line.
+        """Charge a decided amount of this gateway's own traffic that hadn't been charged inline.
 
-        A value below 0 takes back what was charged in line too much.
+        A value below 0 takes back an excess of inline charges.
         """
         kind = KINDS_BY_NAME[counter[0]]
         amounts = [value, 0.0] if kind.family is Family.REQUEST_TIME else [value]
         self._charge(counter, Charge(kind, "", limit, False, amounts), now_ms)
 
-    def take_decided(self, counter: CounterKey, decided: DecidedCharge, now_ms: int) -> None:
-        """Take over what a decision says of one enforced counter. `now_ms` is when it arrived."""
+    def on_decided(self, counter: CounterKey, decided: DecidedCharge, now_ms: int) -> None:
+        """Apply a charge of a decision on an enforced counter, which arrived at `now_ms`."""
         share = self._touched.get(counter) or self._hear(counter)
-        share.take_decided(decided, self.gateways, self._metering, now_ms)
+        share.on_decided(decided, self.gateways, self._metering, now_ms)
 
     def reset(self, counter: CounterKey) -> None:
-        """Forget what was charged to a counter that an operator has reset."""
+        """Forget the charges of a counter that an operator has reset."""
         self._touched.pop(counter, None)
         self._heard.pop(counter, None)
 
@@ -146,12 +146,12 @@ class GatewayShares:
         self._heard.clear()
 
     def step_back(self, now_ms: int) -> None:
-        """The gateway's clock was set back, to now. Counters hold times that would come again only much later."""
+        """Forget all counters: the gateway's clock was set back to now, and their times would come again much later."""
         self.clear()
         self.gateways.step_back(now_ms)
 
     def share_of(self, counter: CounterKey) -> CounterShare | None:
-        """What is known of a counter; None if nothing is."""
+        """The state of a counter; None if it has none."""
         return self._touched.get(counter) or self._heard.get(counter)
 
     def busiest(self, now_ms: int) -> list[Share]:
@@ -170,7 +170,7 @@ class GatewayShares:
             known.limit,
             min(known.share(known.limit, self.gateways, self._metering, now_ms), MAX_DOUBLE),  # JSON has no infinity
             known.rate(self._metering, now_ms),
-            max(0, known.held_until_ms - now_ms),
+            max(0, known.throttled_until_ms - now_ms),
         )
 
     def _charge(self, counter: CounterKey, charge: Charge, now_ms: int) -> tuple[CounterShare, InlineCharge]:
@@ -180,32 +180,32 @@ class GatewayShares:
         else:
             self._touched.move_to_end(counter)  # used most recently from now on
         inline = share.charge(charge, self.gateways, self._metering, now_ms)
-        if share.held_until_ms > now_ms:
-            share.held_until_ms = min(share.held_until_ms, now_ms + self._max_mute_ms)
+        if share.throttled_until_ms > now_ms:
+            share.throttled_until_ms = min(share.throttled_until_ms, now_ms + self._max_wait_ms)
         return share, inline
 
     def _begin(self, counter: CounterKey, now_ms: int) -> CounterShare:
-        """A counter that one's own clients touch for the first time."""
+        """The state of a counter that our clients touch for the first time."""
         if len(self._touched) >= self._max_counters:
             self._forget_one(now_ms)
         share = self._touched[counter] = self._heard.pop(counter) if counter in self._heard else CounterShare()
         return share
 
     def _forget_one(self, now_ms: int) -> None:
-        """Forget the counter that was used least recently, if possible one that doesn't wait.
+        """Forget the counter that was used least recently, if possible one that isn't throttled.
 
-        Who waits isn't used: by touching many other counters a client would get rid of its wait.
+        A throttled counter isn't used: a client would get rid of its wait by touching many other counters.
         """
-        for _ in range(HELD_LOOKED_AT):
+        for _ in range(THROTTLED_LOOKED_AT):
             counter, share = next(iter(self._touched.items()))
-            if share.held_until_ms <= now_ms:
+            if share.throttled_until_ms <= now_ms:
                 break
             self._touched.move_to_end(counter)
         self._touched.popitem(last=False)
         self.forgotten += 1
 
     def _hear(self, counter: CounterKey) -> CounterShare:
-        """A counter that only decisions tell of, told of most recently from now on."""
+        """The state of a counter that is known from decisions only, now the most recent one."""
         share = self._heard.get(counter)
         if share is not None:
             self._heard.move_to_end(counter)
@@ -216,17 +216,17 @@ class GatewayShares:
         return share
 
 
-def _held(charged: Sequence[_Charged], now_ms: int) -> Iterator[HeldCounter]:
-    """The counters of a request that wait."""
+def _throttled(charged: Sequence[_Charged], now_ms: int) -> Iterator[ThrottledCounter]:
+    """The throttled counters of a request."""
     for counter, _, share, inline in charged:
-        if share.held_until_ms > now_ms:
-            yield HeldCounter(counter, inline.limit, share.held_until_ms)
+        if share.throttled_until_ms > now_ms:
+            yield ThrottledCounter(counter, inline.limit, share.throttled_until_ms)
 
 
-def _applied(held: Sequence[HeldCounter], now_ms: int) -> tuple[AppliedWait, ...]:
-    if len(held) > MAX_APPLIED_WAITS:
-        held = nlargest(MAX_APPLIED_WAITS, held, key=attrgetter("until_ms"))
-    return tuple([AppliedWait(each.counter[0], each.counter[1].entity(), each.until_ms - now_ms) for each in held])
+def _applied(throttled: Sequence[ThrottledCounter], now_ms: int) -> tuple[AppliedWait, ...]:
+    if len(throttled) > MAX_APPLIED_WAITS:
+        throttled = nlargest(MAX_APPLIED_WAITS, throttled, key=attrgetter("until_ms"))
+    return tuple([AppliedWait(each.counter[0], each.counter[1].entity(), each.until_ms - now_ms) for each in throttled])
 
 
 def _wait_ms(charged: _Charged) -> int:

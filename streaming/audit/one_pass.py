@@ -29,7 +29,7 @@ from sluice.sinks.tables.delta_files import DataFile, DayFiles, add_files, remov
 from sluice.sinks.tables.measures import add_up, measure, metrics_rows
 from sluice.sinks.tables.quota_metrics import MAX_MERGED_ROWS, merge_metrics
 from sluice.sinks.tables.unreadable import TimeBounds
-from sluice.state.decisions.epochs import EpochSpan, FencedFrom, read_epoch
+from sluice.state.decisions.leader_epochs import EpochSpan, FencedFrom, read_epoch
 
 log = logging.getLogger("sluice.audit")
 

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from sluice.configs.settings import Settings
 from sluice.kafka_io.clock import now_ms
-from sluice.state.decisions.epochs import HEADER, Epoch
+from sluice.state.decisions.leader_epochs import HEADER, LeaderEpoch
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint
@@ -66,7 +66,7 @@ class EnforceQuery(GatedQuery):
         watch: HasQuotas,
         tracked: "Accumulator[Tracked] | None" = None,
         may_begin: Callable[[], bool] = lambda: True,
-        epoch: Epoch | None = None,
+        epoch: LeaderEpoch | None = None,
     ) -> None:
         """`tracked` is told the number of entities of each page, and the numbers evicted.
 
@@ -148,7 +148,7 @@ class EnforceQuery(GatedQuery):
             .drop("event")
         )
 
-    def _counting(self, written: DataFrame, epoch: Epoch) -> DataFrame:
+    def _counting(self, written: DataFrame, epoch: LeaderEpoch) -> DataFrame:
         """Without decisions that another driver wrote after this one's markers, and without the markers.
 
         Only drivers that led before can have written them: after a later one this driver's decisions count no more.

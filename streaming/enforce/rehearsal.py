@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.configs.settings import Settings
 from sluice.kafka_io.clock import now_ms
-from sluice.state.decisions.epochs import Epoch
+from sluice.state.decisions.leader_epochs import LeaderEpoch
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -34,7 +34,7 @@ _BATCHES = 2
 
 _LONGEST_S = 60.0
 _POLL_S = 0.25
-_EPOCH = Epoch("rehearsal", 0)
+_EPOCH = LeaderEpoch("rehearsal", 0)
 _QUOTA_VERSION = 0
 _QUOTAS = [
     QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 1e9),

@@ -4,7 +4,7 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sluice.state.decisions.epochs import HEADER_PATTERN, EpochSpan, FencedFrom, fenced_from
+from sluice.state.decisions.leader_epochs import HEADER_PATTERN, EpochSpan, FencedFrom, fenced_from
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.leadership.spark_epochs import epoch_spans, is_fenced
 

@@ -1,7 +1,7 @@
 """Leader epochs: the numbers of a checkpoint's drivers, in files that one driver alone can make, and their markers.
 
 A driver begins its epoch when it leads. From the markers on, no decision of a driver with a lower epoch counts
-(`sluice.state.decisions.epochs`).
+(`sluice.state.decisions.leader_epochs`).
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from sluice.kafka_io.client import connect, error_line
 from sluice.sinks.errors import EpochMarkerError
-from sluice.state.decisions.epochs import HEADER, Epoch
+from sluice.state.decisions.leader_epochs import HEADER, LeaderEpoch
 from sluice.streaming.checkpoint.batch_log import CreateFile
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.job_identity import job_identity
@@ -37,7 +37,7 @@ _EXISTS = "org.apache.hadoop.fs.FileAlreadyExistsException"
 
 def begin_epoch(
     spark: SparkSession, checkpoint: Checkpoint, leadership: Leadership, topic: str, kafka: Mapping[str, str]
-) -> Epoch:
+) -> LeaderEpoch:
     """A new epoch, higher than those of all drivers before, with its markers in `topic`, that of decisions.
 
     1. Make the epoch's file.
@@ -47,7 +47,7 @@ def begin_epoch(
     Raises CheckpointError, LeadershipError and EpochMarkerError.
     """
     create = file_creator(spark, checkpoint) or checkpoint.sluice.create
-    epoch = Epoch(job_identity(checkpoint).job_id, new_epoch(checkpoint, create))
+    epoch = LeaderEpoch(job_identity(checkpoint).job_id, new_epoch(checkpoint, create))
     leadership.confirm()
     _write_markers(topic, kafka, epoch)
     return epoch
@@ -79,7 +79,7 @@ def _name(number: int) -> str:
     return f"{_FOLDER}/{number:020d}"
 
 
-def _write_markers(topic: str, kafka: Mapping[str, str], epoch: Epoch) -> None:
+def _write_markers(topic: str, kafka: Mapping[str, str], epoch: LeaderEpoch) -> None:
     """Write the epoch into each partition; returns once the brokers have it. Raises EpochMarkerError."""
     try:
         with closing(connect(KafkaProducer, kafka, acks="all")) as producer:

@@ -7,7 +7,7 @@ from operator import or_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from sluice.state.decisions.epochs import HEADER, EpochSpan, FencedFrom, read_epoch
+from sluice.state.decisions.leader_epochs import HEADER, EpochSpan, FencedFrom, read_epoch
 
 
 def epoch_header() -> Column:

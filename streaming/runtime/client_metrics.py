@@ -9,7 +9,7 @@ from threading import Lock
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from sluice.insight.live import Bounds, CounterKey, CounterState, LiveModel
+from sluice.insight.live import Bounds, CounterId, CounterState, LiveModel
 from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.kinds import QuotaSettings
 
@@ -56,7 +56,7 @@ class ClientMetrics(Collector):
 
     def on_record(self, value: bytes | None) -> None:
         """Apply a record. One that holds no decision changes nothing."""
-        self._model.take(value, self._clock_ms())
+        self._model.on_record(value, self._clock_ms())
 
     def collect(self) -> Iterator[Metric]:
         """The present metrics, or those of less than _COLLECT_MS ago."""
@@ -110,7 +110,7 @@ def _gauges() -> dict[str, GaugeMetricFamily]:
     return {name: GaugeMetricFamily(name, meaning, labels=labels) for name, meaning, labels in _GAUGES}
 
 
-def client_labels(key: CounterKey) -> tuple[str, ...]:
+def client_labels(key: CounterId) -> tuple[str, ...]:
     """The values of LABELS; empty where the counter has no such tag: to Prometheus an empty label is a missing one."""
     partition = "" if key.partition < 0 else str(key.partition)
     names = (key.user, key.client_id, key.topic or "")
@@ -132,5 +132,5 @@ def label_of(name: str) -> str:
     return f"{label}…{digest[:_DIGEST_DIGITS]}"
 
 
-def _mode(key: CounterKey) -> str:
+def _mode(key: CounterId) -> str:
     return "shadow" if key.shadow else ""

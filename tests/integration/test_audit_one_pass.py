@@ -22,7 +22,7 @@ from sluice.sinks.tables.decisions import decisions_table, parse_decisions
 from sluice.sinks.tables.delta_files import DayFiles
 from sluice.sinks.tables.measures import add_up, measure, metrics_rows
 from sluice.sinks.tables.quota_metrics import measure_decisions
-from sluice.state.decisions.epochs import Epoch
+from sluice.state.decisions.leader_epochs import LeaderEpoch
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.streaming.audit.one_pass import OnePass, Plan, TaskResult, write_part
 from sluice.streaming.audit.writer import AuditWriter
@@ -462,7 +462,7 @@ def test_a_task_has_few_large_records_in_memory_at_once(
 
 def test_a_header_that_is_no_epoch_is_kept_nowhere(tables: Settings, columns: pa.Schema) -> None:
     """Headers can be forged too: as long as records, and each different."""
-    job = [Epoch("job", number).header() for number in (1, 2)]
+    job = [LeaderEpoch("job", number).header() for number in (1, 2)]
     headers = [b"x" * 1_000, job[0], b"y" * 1_000, job[1], job[1], None]
 
     result = task(tables, columns, [decision(offset) for offset in range(6)], headers)
@@ -528,12 +528,12 @@ def test_markers_of_a_new_driver_are_no_doubt(
 ) -> None:
     """Each driver begins with them. Its decisions are written in one pass; a batch of markers alone writes nothing."""
     one_pass_only(monkeypatch)
-    topic, first, second = DEFAULTS.topics.decisions, Epoch("job", 1).header(), Epoch("job", 2).header()
+    topic, first, second = DEFAULTS.topics.decisions, LeaderEpoch("job", 1).header(), LeaderEpoch("job", 2).header()
     values = [None, text(decision(1)), None, text(decision(2))]
     batch = records(spark, [(topic, value) for value in values])
 
     write(tables, marked(batch, [first, first, second, second]), batch_id=0)
-    write(tables, marked(records(spark, [(topic, None)]), [Epoch("job", 3).header()]), batch_id=1)
+    write(tables, marked(records(spark, [(topic, None)]), [LeaderEpoch("job", 3).header()]), batch_id=1)
 
     assert offsets(tables.delta.decisions) == [1, 2]
     assert rows(tables.delta.unreadable) == []
@@ -553,7 +553,7 @@ def test_a_record_without_a_value_is_a_marker_only_with_an_epoch(spark: SparkSes
 
 def test_a_late_decision_of_a_driver_that_was_replaced_is_left_to_spark(spark: SparkSession, tables: Settings) -> None:
     """It is no row, and no file of it is left."""
-    older, newer = Epoch("job", 1).header(), Epoch("job", 2).header()
+    older, newer = LeaderEpoch("job", 1).header(), LeaderEpoch("job", 2).header()
     batch = records(spark, as_records([decision(1), decision(2), decision(3)]))
     write(tables, marked(batch, [older, newer, older]), batch_id=0)
 

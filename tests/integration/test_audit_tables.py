@@ -16,7 +16,7 @@ from sluice.sinks.tables.delta import Commit, RequestsTopic, append_once, create
 from sluice.sinks.tables.quota_metrics import measure_decisions, merge_metrics, quota_metrics_table
 from sluice.sinks.tables.unreadable import unreadable_table
 from sluice.state.contract.records import Amounts, Decision, Heartbeat
-from sluice.state.decisions.epochs import Epoch
+from sluice.state.decisions.leader_epochs import LeaderEpoch
 from tests.integration.audit_batches import (
     DAY_MS,
     DEFAULTS,
@@ -442,7 +442,7 @@ def test_decisions_of_a_driver_that_was_replaced_are_no_rows_and_markers_are_not
     """In whatever micro-batch they are read. What is no epoch fences nobody, and without a value it is unreadable."""
     topic = tables.topics.decisions
     values = [json.dumps(decision(number)).encode() for number in range(4)]
-    older, newer = Epoch("job", 1).header(), Epoch("job", 2).header()
+    older, newer = LeaderEpoch("job", 1).header(), LeaderEpoch("job", 2).header()
     read: list[tuple[bytes | None, bytes | None]] = [
         (values[0], older),
         (None, newer),

@@ -23,7 +23,7 @@ from sluice.jvm.errors import PluginBuildError
 from sluice.jvm.plugin_build import JAR_NAME, build_plugin, compile_java
 from sluice.state.arithmetic.charge import Charge
 from sluice.state.decisions.charge_plan import plan_charges
-from sluice.state.decisions.epochs import Fence, read_epoch
+from sluice.state.decisions.leader_epochs import Fence, read_epoch
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
@@ -267,13 +267,13 @@ class PythonShares:
             return None
         shares = self.inline._shares
         share = shares._touched.get(self.counter) or shares._begin(self.counter, self.now_ms)
-        share.held_until_ms = max(share.held_until_ms, step["held_until_ms"])
+        share.throttled_until_ms = max(share.throttled_until_ms, step["held_until_ms"])
         if step["charged"]:
             nothing = [0.0, 0.0] if self.kind is QuotaKind.REQUEST_PERCENTAGE else [0.0]
             charge = Charge(self.kind, "", step["limit"], False, nothing)
-            held_until_ms = share.held_until_ms
+            held_until_ms = share.throttled_until_ms
             now = share.charge(charge, shares.gateways, shares._metering, self.now_ms).share
-            share.held_until_ms = held_until_ms
+            share.throttled_until_ms = held_until_ms
         else:
             now = share.share(step["limit"], shares.gateways, shares._metering, self.now_ms)
         shares.gateways.settle(self.now_ms)

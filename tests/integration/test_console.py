@@ -27,7 +27,7 @@ from sluice.insight.console.pages import Facts
 from sluice.insight.console.server import ConsoleOptions, Sources, reading
 from sluice.insight.console.tables import Tables, WeekMinutes
 from sluice.insight.errors import QueryError
-from sluice.insight.live import CounterKey
+from sluice.insight.live import CounterId
 from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
@@ -69,7 +69,7 @@ DECISIONS = pa.schema(
         ("date", pa.date32()),
     ]
 )
-ALICE = CounterKey(QuotaKind.PRODUCER_BYTE_RATE, False, "alice", "", None, -1)
+ALICE = CounterId(QuotaKind.PRODUCER_BYTE_RATE, False, "alice", "", None, -1)
 QUOTA = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1000.0)
 
 
@@ -83,7 +83,7 @@ def write(path: Path, *rows: dict[str, Any]) -> str:
     return str(path)
 
 
-def minutes(path: str, today: datetime) -> dict[CounterKey, int]:
+def minutes(path: str, today: datetime) -> dict[CounterId, int]:
     week = WeekMinutes(Tables({"decisions": path, "quotas": path}, {}))
     week.renew(today)
     return dict(week.minutes)

@@ -28,7 +28,7 @@ expect.set_options(timeout=30_000)
 
 
 def take(facts: Facts, *decisions: dict[str, Any]) -> None:
-    facts.model.take_all([json.dumps(each).encode() for each in decisions], now_ms())
+    facts.model.on_records([json.dumps(each).encode() for each in decisions], now_ms())
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from scripts.testbed.reconciliation import records
 from sluice.configs.settings import Properties, Settings, load_settings
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.kafka_io.topics import ensure_lease_topic, ensure_topics
-from sluice.state.decisions.epochs import Epoch, Fence
+from sluice.state.decisions.leader_epochs import Fence, LeaderEpoch
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.query import EnforceQuery
@@ -54,7 +54,7 @@ class Driver(NamedTuple):
     """A driver that has begun to lead, as `sluice.streaming.job` does it."""
 
     leadership: Leadership
-    epoch: Epoch
+    epoch: LeaderEpoch
     query: EnforceQuery
 
 

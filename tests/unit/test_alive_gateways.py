@@ -8,7 +8,7 @@ from sluice.state.shares.alive import MAX_GATEWAYS, SETTLE_MS, AliveGateways
 
 def heartbeats(alive: AliveGateways, instance: str, *times_ms: int) -> None:
     for time_ms in times_ms:
-        alive.take_heartbeat(instance, time_ms, time_ms + 300)
+        alive.on_heartbeat(instance, time_ms, time_ms + 300)
 
 
 def test_a_gateway_is_alive_while_its_heartbeats_are_decided_beside_ones_own() -> None:
@@ -48,7 +48,7 @@ def test_nobody_dies_while_a_slow_job_decides_many_seconds_at_once(batch: list[t
     heartbeats(alive, "me", 1_000)
     counts = set()
     for number, (instance, time_ms) in enumerate(batch):
-        alive.take_heartbeat(instance, time_ms, now_ms=20_000 + 40 * number)
+        alive.on_heartbeat(instance, time_ms, now_ms=20_000 + 40 * number)
         counts.add(alive.count)
     alive.settle(20_000 + 40 * len(batch) + SETTLE_MS)
     counts.add(alive.count)
@@ -62,7 +62,7 @@ def test_a_heartbeat_that_comes_after_a_newer_one_takes_nothing_back() -> None:
     """Two tasks of a micro-batch write decisions at the same time, so those of one gateway come in any order."""
     alive = AliveGateways("me")
     for instance, time_ms in (("me", 1_000), ("a", 1_000), ("a", 10_000), ("a", 2_000), ("me", 10_000)):
-        alive.take_heartbeat(instance, time_ms, now_ms=20_000)
+        alive.on_heartbeat(instance, time_ms, now_ms=20_000)
     alive.settle(20_000 + SETTLE_MS)
 
     assert (alive.is_alive("a"), alive.count) == (True, 2)
@@ -82,14 +82,14 @@ def test_a_gateway_whose_clock_is_set_back_dies_all_the_same() -> None:
 def test_many_heartbeats_of_ones_own_take_no_memory() -> None:
     alive = AliveGateways("me")
     for number in range(10_000):
-        alive.take_heartbeat("me", 1_000 + number, now_ms=20_000 + number // 10)
+        alive.on_heartbeat("me", 1_000 + number, now_ms=20_000 + number // 10)
 
     assert len(alive._arrived) <= SETTLE_MS // 100
 
 
 def test_what_is_known_holds_for_the_present_only_while_ones_own_heartbeats_are_decided() -> None:
     alive = AliveGateways("me")
-    alive.take_heartbeat("me", 1_000, now_ms=2_000)
+    alive.on_heartbeat("me", 1_000, now_ms=2_000)
 
     assert alive.known_until_ms(6_000) == 6_000
     assert alive.known_until_ms(60_000) == 7_000

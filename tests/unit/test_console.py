@@ -57,7 +57,7 @@ TOKEN = "0123456789abcdef-token"  # noqa: S105 # of this test alone
 
 def facts_of(*decisions: dict[str, Any], entries: tuple[QuotaEntry, ...] = ()) -> Facts:
     model, limits = LiveModel(), LimitsView()
-    model.take_all([json.dumps(each).encode() for each in decisions], now_ms())
+    model.on_records([json.dumps(each).encode() for each in decisions], now_ms())
     for entry in entries:
         limits.take(limit_key(entry), limit_value(entry, 4))
     limits.take(VERSION_KEY, version_end(4, len(entries)))
@@ -414,7 +414,7 @@ def test_events_renew_the_page_when_a_decision_comes() -> None:
     stream = connection.getresponse()
     assert stream.headers["Content-Type"].startswith("text/event-stream")
     first = next(line for line in stream if line.startswith(b"data: "))
-    facts.model.take(json.dumps(decision(now_ms(), user="bob")).encode(), now_ms())
+    facts.model.on_record(json.dumps(decision(now_ms(), user="bob")).encode(), now_ms())
     fresh = next(line for line in stream if line.startswith(b"data: ") and b"bob" in line)
     server.stop()
     assert b"bob" not in first

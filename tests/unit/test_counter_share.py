@@ -39,14 +39,16 @@ class OneGateway:
     def alive(self, now_ms: int, *others: str) -> None:
         """Heartbeats of these, and one's own, are decided."""
         for instance in (*others, "me"):
-            self.gateways.take_heartbeat(instance, now_ms, now_ms)
+            self.gateways.on_heartbeat(instance, now_ms, now_ms)
 
     def charge(self, kind: QuotaKind, amount: float, now_ms: int) -> InlineCharge:
         return self.counter.charge(charge(kind, amount), self.gateways, METERING, now_ms)
 
-    def decided(self, instance: str | None, value: float, now_ms: int, held_ms: int | None = 0, **more: bool) -> None:
-        read = DecidedCharge(instance, value, LIMIT, now_ms, held_ms, **more)
-        self.counter.take_decided(read, self.gateways, METERING, now_ms)
+    def decided(
+        self, instance: str | None, value: float, now_ms: int, applied_ms: int | None = 0, **more: bool
+    ) -> None:
+        read = DecidedCharge(instance, value, LIMIT, now_ms, applied_ms, **more)
+        self.counter.on_decided(read, self.gateways, METERING, now_ms)
 
     def share(self, now_ms: int, limit: float = LIMIT) -> float:
         return self.counter.share(limit, self.gateways, METERING, now_ms)
@@ -95,8 +97,8 @@ def test_it_grows_by_the_limit_in_five_seconds_and_shrinks_at_once() -> None:
     gateway.decided("me", BURST, START_MS)
 
     assert gateway.share(START_MS + 1_000) == pytest.approx(LIMIT / 4 + LIMIT / 5)
-    gateway.decided("a", 1_000.0, START_MS + 1_000, held_ms=500)
-    gateway.decided("b", 1_000.0, START_MS + 1_000, held_ms=500)
+    gateway.decided("a", 1_000.0, START_MS + 1_000, applied_ms=500)
+    gateway.decided("b", 1_000.0, START_MS + 1_000, applied_ms=500)
     assert gateway.share(START_MS + 1_001) == pytest.approx((LIMIT - 1_000 / 30) / 3)
 
 
@@ -109,7 +111,7 @@ def test_what_the_contented_use_is_left_to_them_and_the_rest_is_divided_among_th
         gateway.charge(PRODUCE, 0.0, now_ms)
         gateway.decided("me", 400.0 if second else 400.0 + BURST, now_ms)
         gateway.decided("a", 200.0, now_ms)
-        gateway.decided("b", 400.0, now_ms, held_ms=100)
+        gateway.decided("b", 400.0, now_ms, applied_ms=100)
 
     assert gateway.share(now_ms) == pytest.approx(400.0, rel=0.06)
 
@@ -122,7 +124,7 @@ def test_who_uses_little_gets_little_more_though_it_is_held_back() -> None:
         gateway.alive(now_ms, "a")
         gateway.charge(PRODUCE, 0.0, now_ms)
         gateway.decided("me", 950.0 if second else 950.0 + BURST, now_ms)
-        gateway.decided("a", 50.0, now_ms, held_ms=100)
+        gateway.decided("a", 50.0, now_ms, applied_ms=100)
 
     assert gateway.share(now_ms) == pytest.approx(LIMIT - 250.0, rel=0.06)  # a quarter is never taken
 
@@ -138,7 +140,7 @@ def test_a_share_is_at_least_half_of_an_equal_part() -> None:
 def test_a_gateway_whose_heartbeats_are_missing_uses_nothing() -> None:
     gateway = OneGateway("a")
     now_ms = gateway.settle(START_MS, "a")
-    gateway.decided("a", 2 * BURST, now_ms, held_ms=60_000)
+    gateway.decided("a", 2 * BURST, now_ms, applied_ms=60_000)
     assert gateway.share(now_ms) <= LIMIT / 2
 
     now_ms = gateway.settle(now_ms)
@@ -149,7 +151,7 @@ def test_without_decisions_the_share_stays() -> None:
     """Neither does it grow, nor is anybody taken for contented because nothing is heard of them."""
     gateway = OneGateway("a")
     now_ms = gateway.settle(START_MS, "a")
-    gateway.decided("a", 3 * BURST, now_ms, held_ms=10)
+    gateway.decided("a", 3 * BURST, now_ms, applied_ms=10)
     held = gateway.share(now_ms)
     assert LIMIT / 4 < held < LIMIT / 2
     for second in range(1, 600):
@@ -161,7 +163,7 @@ def test_without_decisions_the_share_stays() -> None:
 def test_what_all_used_too_much_is_paid_back() -> None:
     gateway = OneGateway("a")
     now_ms = gateway.settle(START_MS, "a")
-    gateway.decided("a", 2 * BURST, now_ms, held_ms=100)
+    gateway.decided("a", 2 * BURST, now_ms, applied_ms=100)
     even = gateway.share(now_ms)
     gateway.decided("me", 2 * BURST, now_ms)
 
@@ -174,7 +176,7 @@ def test_what_all_left_unused_is_made_up_for() -> None:
     """The most is 5 s of the limit, in 30 s."""
     gateway = OneGateway("a")
     now_ms = gateway.settle(START_MS, "a")
-    gateway.decided("a", 1.0, now_ms, held_ms=100)
+    gateway.decided("a", 1.0, now_ms, applied_ms=100)
 
     assert gateway.share(now_ms) == pytest.approx(LIMIT - LIMIT / 4 + 5 * LIMIT / 30, rel=0.001)
 
@@ -184,7 +186,7 @@ def test_an_event_from_the_future_changes_no_more_than_one_of_now() -> None:
     for gateway, ahead_ms in ((now, 0), (future, 3_600_000)):
         gateway.settle(START_MS, "a")
         read = DecidedCharge("a", 3_000.0, LIMIT, START_MS + 11_000 + ahead_ms, 50)
-        gateway.counter.take_decided(read, gateway.gateways, METERING, START_MS + 11_000)
+        gateway.counter.on_decided(read, gateway.gateways, METERING, START_MS + 11_000)
 
     assert now.share(START_MS + 12_000) == future.share(START_MS + 12_000)
 
@@ -241,7 +243,7 @@ def test_gateways_agree_to_the_byte_once_all_is_decided(requests: Sequence[tuple
         decided.append(DecidedCharge(name, float(amount), LIMIT, now_ms, wait_ms, True, withheld))
     for read in decided:
         for name, counter in counters.items():
-            counter.take_decided(read, gateways[name], METERING, START_MS + 100_000)
+            counter.on_decided(read, gateways[name], METERING, START_MS + 100_000)
 
     assert len({counter.own_charged + counter.others_decided for counter in counters.values()}) == 1
 
@@ -252,8 +254,8 @@ def test_a_publisher_without_instance_is_left_what_it_uses() -> None:
         now_ms = START_MS + second * 1000
         gateway.alive(now_ms)
         gateway.charge(PRODUCE, 0.0, now_ms)
-        gateway.decided("me", 700.0 if second else 700.0 + BURST, now_ms, held_ms=10)
-        gateway.decided(None, 300.0, now_ms, held_ms=None)
+        gateway.decided("me", 700.0 if second else 700.0 + BURST, now_ms, applied_ms=10)
+        gateway.decided(None, 300.0, now_ms, applied_ms=None)
 
     assert gateway.share(now_ms) == pytest.approx(700.0, rel=0.08)
 
@@ -293,6 +295,6 @@ def test_the_smallest_and_the_largest_limit_are_computed_with(kind: QuotaKind, l
     for second in range(4):
         now_ms = START_MS + second * 1_000
         outcome = gateway.counter.charge(charge(kind, 2.0**53, limit), gateway.gateways, METERING, now_ms)
-        gateway.counter.take_decided(DecidedCharge("me", 2.0**53, limit, now_ms), gateway.gateways, METERING, now_ms)
+        gateway.counter.on_decided(DecidedCharge("me", 2.0**53, limit, now_ms), gateway.gateways, METERING, now_ms)
 
         assert (outcome.wait_ms > 0) == (limit < 1.0) or kind is FETCH  # a fetch is served from a full bucket

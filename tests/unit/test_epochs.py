@@ -6,17 +6,25 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.state.decisions.epochs import Epoch, EpochSpan, Fence, FencedFrom, epoch_of, fenced_from, read_epoch
+from sluice.state.decisions.leader_epochs import (
+    EpochSpan,
+    Fence,
+    FencedFrom,
+    LeaderEpoch,
+    epoch_of,
+    fenced_from,
+    read_epoch,
+)
 
-FIRST, SECOND, THIRD = (Epoch("job", number) for number in (1, 2, 3))
+FIRST, SECOND, THIRD = (LeaderEpoch("job", number) for number in (1, 2, 3))
 
-Record = tuple[int, Epoch | None, bytes | None]
+Record = tuple[int, LeaderEpoch | None, bytes | None]
 """Partition, epoch and value; a marker has no value."""
 
 records = st.lists(
     st.tuples(
         st.integers(0, 2),
-        st.none() | st.builds(Epoch, st.sampled_from(["one", "two"]), st.integers(1, 4)),
+        st.none() | st.builds(LeaderEpoch, st.sampled_from(["one", "two"]), st.integers(1, 4)),
         st.none() | st.just(b"{}"),
     ),
     max_size=40,
@@ -58,7 +66,7 @@ def test_each_partition_and_each_job_has_epochs_of_its_own() -> None:
     assert fence.passes(0, THIRD, b"{}")
 
     assert fence.passes(1, FIRST, b"{}")
-    assert fence.passes(0, Epoch("another", 1), b"{}")
+    assert fence.passes(0, LeaderEpoch("another", 1), b"{}")
 
 
 def test_records_without_an_epoch_count_whatever_came_before() -> None:
@@ -93,7 +101,7 @@ def test_a_partition_that_is_read_again_begins_anew() -> None:
 def test_forged_jobs_fill_no_memory() -> None:
     fence = Fence()
     for number in range(1000):
-        fence.passes(0, Epoch(f"forged-{number}", 1), b"{}")
+        fence.passes(0, LeaderEpoch(f"forged-{number}", 1), b"{}")
     assert len(fence._highest[0]) <= 16
 
 
@@ -119,7 +127,7 @@ def test_a_reader_of_parts_leaves_out_what_a_reader_of_records_does(read: list[R
     before: dict[int, dict[str, int]] = {}
     bounds = [0, *sorted(min(cut, len(read)) for cut in cuts), len(read)]
     for begin, end in pairwise(bounds):
-        spans: dict[tuple[int, Epoch], EpochSpan] = {}
+        spans: dict[tuple[int, LeaderEpoch], EpochSpan] = {}
         for (partition, epoch, _), (_, offset) in zip(read[begin:end], places[begin:end], strict=True):
             if epoch is not None:
                 first = spans[partition, epoch].first if (partition, epoch) in spans else offset
@@ -132,7 +140,7 @@ def test_a_reader_of_parts_leaves_out_what_a_reader_of_records_does(read: list[R
             assert passed[index] == (not left_out and not marker)
 
 
-def _covers(fenced: FencedFrom, partition: int, epoch: Epoch | None, offset: int) -> bool:
+def _covers(fenced: FencedFrom, partition: int, epoch: LeaderEpoch | None, offset: int) -> bool:
     return (fenced.partition, fenced.epoch) == (partition, epoch) and offset > fenced.after
 
 
@@ -150,7 +158,7 @@ def test_each_event_has_exactly_one_decision_that_counts(steps: list[tuple[int, 
     events = [b"%d" % number for number in range(6)]
     unpublished: dict[int, list[bytes]] = {}
     for driver, count in [*steps, (4, 0), (4, 6)]:
-        epoch = Epoch("job", driver + 1)
+        epoch = LeaderEpoch("job", driver + 1)
         if driver not in unpublished:
             if any(newer > driver for newer in unpublished):
                 continue  # it can't claim what a newer one has claimed

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.insight.live import HOUR_MINUTES, MINUTE_MS, POINT_MS, POINTS, Bounds, CounterKey, CounterState, LiveModel
+from sluice.insight.live import HOUR_MINUTES, MINUTE_MS, POINT_MS, POINTS, Bounds, CounterId, CounterState, LiveModel
+from sluice.state.arithmetic.sampled_rate import SampledRate
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings, Window
 
 AT_MS = 1_800_000_000_000
-ALICE = CounterKey(QuotaKind.PRODUCER_BYTE_RATE, False, "alice", "", None, -1)
+ALICE = CounterId(QuotaKind.PRODUCER_BYTE_RATE, False, "alice", "", None, -1)
 
 
 def decision(at_ms: int = AT_MS, user: str = "alice", **fields: Any) -> dict[str, Any]:
@@ -46,11 +47,11 @@ def decision(at_ms: int = AT_MS, user: str = "alice", **fields: Any) -> dict[str
 
 def fed(*decisions: dict[str, Any], now_ms: int = AT_MS, model: LiveModel | None = None) -> LiveModel:
     model = model or LiveModel()
-    model.take_all([json.dumps(each).encode() for each in decisions], now_ms)
+    model.on_records([json.dumps(each).encode() for each in decisions], now_ms)
     return model
 
 
-def counter_of(model: LiveModel, key: CounterKey = ALICE) -> CounterState:
+def counter_of(model: LiveModel, key: CounterId = ALICE) -> CounterState:
     counter = model.counter(key)
     assert counter is not None
     return counter
@@ -69,6 +70,25 @@ def test_a_rate_is_0_when_all_its_windows_are_over() -> None:
     model = fed(decision(), model=LiveModel(settings))
     assert model.usage.rate(counter_of(model), AT_MS + 10_999) == 800.0
     assert model.usage.rate(counter_of(model), AT_MS + 11_000) == 0.0
+
+
+@given(
+    pauses_ms=st.lists(st.integers(0, 20_000), min_size=1, max_size=30),
+    later_ms=st.integers(0, 30_000),
+    window=st.builds(Window, st.integers(2, 11), st.sampled_from([100, 1_000])),
+)
+def test_a_rate_is_0_as_soon_as_the_sampled_rate_is(pauses_ms: list[int], later_ms: int, window: Window) -> None:
+    rate, now_ms = SampledRate(), AT_MS - sum(pauses_ms)
+    for pause_ms in pauses_ms:
+        now_ms += pause_ms
+        rate.record(100.0, window, now_ms)
+    model = fed(
+        decision(charge={"rate": rate.peek(window, AT_MS)}), model=LiveModel(QuotaSettings(client_window=window))
+    )
+
+    shown = model.usage.rate(counter_of(model), AT_MS + later_ms)
+
+    assert (shown == 0.0) == (rate.peek(window, AT_MS + later_ms) == 0.0)
 
 
 def test_tokens_come_back_at_the_limit_up_to_the_burst() -> None:
@@ -165,14 +185,14 @@ def test_long_names_count_by_their_characters() -> None:
 def test_records_that_hold_no_decision_are_counted_and_change_nothing() -> None:
     model = LiveModel()
     for value in (None, b"", b"\xff", b"{}", b"[" * 100_000, b'{"decision_id": 1}', json.dumps(decision(-5)).encode()):
-        model.take(value, AT_MS)
+        model.on_record(value, AT_MS)
     assert (model.unreadable, model.known, sum(model.total.values())) == (7, 0, 0)
 
 
 def test_a_forged_verdict_is_no_decision() -> None:
     """Otherwise a writer to the topic could fill the memory with verdicts."""
     model = LiveModel()
-    model.take(json.dumps(decision() | {"verdict": "x" * 1_000}).encode(), AT_MS)
+    model.on_record(json.dumps(decision() | {"verdict": "x" * 1_000}).encode(), AT_MS)
 
     assert model.unreadable == 1
     assert not model.total
@@ -206,7 +226,7 @@ def test_of_a_gateway_the_newest_heartbeat_is_shown_in_whatever_order_they_come(
     def counters_after(at_ms: int, counters: int) -> int:
         heartbeat = {"staleness_ms": 40, "counters": counters, "shares": []}
         beat = decision(at_ms, api="GatewayHeartbeat", gateway="g1", instance="i1", heartbeat=heartbeat, charges=[])
-        model.take(json.dumps(beat).encode(), AT_MS)
+        model.on_record(json.dumps(beat).encode(), AT_MS)
         (seen,) = model.gateways()
         return seen.heartbeat.counters
 

@@ -44,7 +44,7 @@ def decision(
 
 def model_of(*records: bytes) -> LiveModel:
     model = LiveModel()
-    model.take_all(records, NOW_MS)
+    model.on_records(records, NOW_MS)
     return model
 
 

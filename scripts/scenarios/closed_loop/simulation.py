@@ -60,7 +60,7 @@ class GatewayUnderTest:
 
     def read(self, counter: CounterKey, decided: DecidedCharge, wait_ms: int, time_ms: float) -> None:
         """Read a decision."""
-        self.shares.take_decided(counter, decided, self.clock_ms(time_ms))
+        self.shares.on_decided(counter, decided, self.clock_ms(time_ms))
         self._decided_until_ms[counter] = decided.event_ms + wait_ms if wait_ms else 0
 
     def decided_wait_ms(self, time_ms: float) -> int:
@@ -150,7 +150,7 @@ class ClosedLoop:
         instance, sent_ms = gateway.instance, gateway.clock_ms(time_ms)
 
         def read(reader: GatewayUnderTest, read_ms: float) -> None:
-            reader.shares.gateways.take_heartbeat(instance, sent_ms, reader.clock_ms(read_ms))
+            reader.shares.gateways.on_heartbeat(instance, sent_ms, reader.clock_ms(read_ms))
 
         self._at(self._decided_at(time_ms), lambda decided_ms: self._read_by_all(decided_ms, read))
         self._at(time_ms + HEARTBEAT_MS, partial(self._heartbeat, gateway))

@@ -10,7 +10,7 @@ import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.common.header.Header;
 
 /**
- * Which decisions count when a driver of the job was replaced and publishes on; the rule of state/decisions/epochs.py.
+ * Which decisions count when a driver of the job was replaced and publishes on; the rule of state/decisions/leader_epochs.py.
  *
  * <p>After a record of an epoch no record of an older epoch of the same job counts in that partition. A marker, which
  * has an epoch and no value, is no decision. Used by one thread; `fenced` may be read by others.

@@ -1,8 +1,8 @@
-"""Which decisions count when a driver was replaced and publishes on: Kafka's order of a partition says it, no clock.
+"""Leader epochs: decisions of a replaced driver that publishes on don't count, by Kafka's order, without a clock.
 
-Each driver of a job has an epoch, a number that grows from driver to driver. Its decisions carry it in a header. It
-writes a marker, a record with that header and no value, into each partition before anything else. After a record of an
-epoch no record of an older epoch of the same job counts in that partition.
+Each driver of a job has a leader epoch, a number that grows from driver to driver. Its decisions carry it in a header.
+It writes a marker, a record with that header and no value, into each partition before anything else. After a record of
+an epoch no record of an older epoch of the same job counts in that partition.
 """
 
 import re
@@ -14,16 +14,16 @@ HEADER = "epoch"
 """The name of the header in a record of the decisions topic."""
 
 _MAX_JOBS = 16
-"""Jobs that are kept for each partition: there is one, and those that it follows. Whoever forges more fills nothing."""
+"""Jobs that are kept for each partition: there is one, and those that it follows. Forged ones fill no memory."""
 
 HEADER_PATTERN = r"([!-9;-~]{1,64}):([0-9]{1,18})"
-"""The whole of the header's value: job id and number. Anything else is no epoch."""
+"""The whole of the header's value: job id and number. Any other value is no epoch."""
 
 _PATTERN = re.compile(HEADER_PATTERN.encode())
 
 
-class Epoch(NamedTuple):
-    """The epoch of a driver: the job that it drives, and a number from 1 on that grows from driver to driver."""
+class LeaderEpoch(NamedTuple):
+    """Epoch of a driver: the job that it drives, and a number from 1 on that grows from driver to driver."""
 
     job_id: str
     number: int
@@ -31,24 +31,24 @@ class Epoch(NamedTuple):
     def header(self) -> bytes:
         """The value of the header.
 
-        >>> Epoch("3f", 2).header()
+        >>> LeaderEpoch("3f", 2).header()
         b'3f:2'
         """
         return f"{self.job_id}:{self.number}".encode()
 
 
 @lru_cache(maxsize=64)
-def read_epoch(header: bytes | None) -> Epoch | None:
+def read_epoch(header: bytes | None) -> LeaderEpoch | None:
     """The epoch in the value of a header; None if it has none.
 
     >>> read_epoch(b"3f:2"), read_epoch(b"3f"), read_epoch(None)
-    (Epoch(job_id='3f', number=2), None, None)
+    (LeaderEpoch(job_id='3f', number=2), None, None)
     """
     found = _PATTERN.fullmatch(header or b"")
-    return Epoch(found[1].decode(), int(found[2])) if found else None
+    return LeaderEpoch(found[1].decode(), int(found[2])) if found else None
 
 
-def epoch_of(headers: Iterable[tuple[str, bytes | None]] | None) -> Epoch | None:
+def epoch_of(headers: Iterable[tuple[str, bytes | None]] | None) -> LeaderEpoch | None:
     """The epoch in the headers of a record, as kafka-python has them; of several the last counts."""
     found = None
     for name, value in headers or ():
@@ -58,7 +58,7 @@ def epoch_of(headers: Iterable[tuple[str, bytes | None]] | None) -> Epoch | None
 
 
 class ConsumerRecord(Protocol):
-    """What `Fence` needs of kafka-python's record."""
+    """Fields of kafka-python's record that `Fence` needs."""
 
     partition: int
     headers: Iterable[tuple[str, bytes | None]] | None
@@ -66,9 +66,9 @@ class ConsumerRecord(Protocol):
 
 
 class Fence:
-    """Tells, record by record in the order of each partition, which ones count. `fenced` counts those that don't.
+    """Filter of records, in the order of each partition: `fenced` counts those that a replaced driver wrote.
 
-    >>> fence, (first, second) = Fence(), (Epoch("3f", 1), Epoch("3f", 2))
+    >>> fence, (first, second) = Fence(), (LeaderEpoch("3f", 1), LeaderEpoch("3f", 2))
     >>> fence.passes(0, first, b"{}"), fence.passes(0, second, None), fence.passes(0, first, b"{}"), fence.fenced
     (True, False, False, 1)
     """
@@ -77,8 +77,8 @@ class Fence:
         self.fenced = 0
         self._highest: dict[int, dict[str, int]] = {}
 
-    def passes(self, partition: int, epoch: Epoch | None, value: bytes | None) -> bool:
-        """Whether this record counts: a record without an epoch does, a marker doesn't."""
+    def passes(self, partition: int, epoch: LeaderEpoch | None, value: bytes | None) -> bool:
+        """True if this record counts: one without an epoch does, a marker doesn't."""
         if epoch is None:
             return True
         highest = self._highest.setdefault(partition, {})
@@ -94,7 +94,7 @@ class Fence:
         return not headers or self.passes(record.partition, epoch_of(headers), record.value)
 
     def forget(self, partition: int | None = None) -> None:
-        """A partition, or all of them, is read from an earlier offset again."""
+        """Forget the epochs of a partition, or of all, because it is read from an earlier offset again."""
         if partition is None:
             self._highest.clear()
         else:
@@ -109,7 +109,7 @@ class EpochSpan(NamedTuple):
     """The first and the last offset at which a partition has records of an epoch, in a part of the topic."""
 
     partition: int
-    epoch: Epoch
+    epoch: LeaderEpoch
     first: int
     last: int
 
@@ -118,18 +118,18 @@ class FencedFrom(NamedTuple):
     """Records of this epoch don't count after this offset of the partition."""
 
     partition: int
-    epoch: Epoch
+    epoch: LeaderEpoch
     after: int
 
 
 def fenced_from(spans: Iterable[EpochSpan], before: Highest) -> tuple[list[FencedFrom], dict[int, dict[str, int]]]:
-    """What of a part of the topic doesn't count, and the highest epochs after it; `before` are those before it.
+    """Records of a part of the topic that don't count, and the highest epochs after it; `before` are those before it.
 
     It is the rule of Fence for readers that don't go through records one by one.
 
-    >>> first, second = Epoch("3f", 1), Epoch("3f", 2)
+    >>> first, second = LeaderEpoch("3f", 1), LeaderEpoch("3f", 2)
     >>> fenced_from([EpochSpan(0, first, 0, 9), EpochSpan(0, second, 5, 12)], {})
-    ([FencedFrom(partition=0, epoch=Epoch(job_id='3f', number=1), after=5)], {0: {'3f': 2}})
+    ([FencedFrom(partition=0, epoch=LeaderEpoch(job_id='3f', number=1), after=5)], {0: {'3f': 2}})
     """
     spans = sorted(spans, key=lambda span: (span.partition, span.epoch.job_id, -span.epoch.number))
     highest = {partition: dict(jobs) for partition, jobs in before.items()}
@@ -149,7 +149,7 @@ def fenced_from(spans: Iterable[EpochSpan], before: Highest) -> tuple[list[Fence
     return fenced, highest
 
 
-def _raise(highest: dict[str, int], epoch: Epoch) -> None:
+def _raise(highest: dict[str, int], epoch: LeaderEpoch) -> None:
     """Note the job's epoch; of too many jobs the one that was noted first is forgotten."""
     highest[epoch.job_id] = epoch.number
     if len(highest) > _MAX_JOBS:
