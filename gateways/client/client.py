@@ -11,18 +11,15 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
-from sluice.gateways.client.answer import Answer, correction, decided_answer
-from sluice.gateways.client.awaited import AwaitedDecisions
+from sluice.gateways.client.answer import Answer, AwaitedDecisions, correction, decided_answer
 from sluice.gateways.client.decided import enforced_charges, read_decided
 from sluice.gateways.client.event_sender import EventSender
 from sluice.gateways.client.events import as_executed, asks_for_mutations, checked_parts
-from sluice.gateways.client.heartbeats import Heartbeats
 from sluice.gateways.client.in_force import InForce
 from sluice.gateways.client.inline import InlineCharges
 from sluice.gateways.client.options import GatewayOptions, process_name
-from sluice.gateways.client.policy import AdmissionPolicy
-from sluice.gateways.client.publisher import EventPublisher
-from sluice.gateways.client.staleness import Staleness
+from sluice.gateways.client.policy import AdmissionPolicy, Staleness
+from sluice.gateways.client.publisher import EventPublisher, Heartbeats
 from sluice.gateways.client.stats import GatewayStats
 from sluice.kafka_io.client import kafka_python_config
 from sluice.kafka_io.clock import now_ms
