@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from heapq import nsmallest
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,7 +23,7 @@ from sluice.cli.job_settings import job_settings
 from sluice.cli.options import BootstrapServersOption, ConfigOption
 from sluice.configs.settings import Settings, with_bootstrap_servers
 from sluice.insight.format import NOTHING, amount, duration, percent, printable, short
-from sluice.insight.live import CounterState, LiveModel
+from sluice.insight.live import CounterRow, CounterState, LiveModel
 from sluice.kafka_io.client import error_line
 from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.kinds import KINDS_BY_NAME, Family, QuotaKind
@@ -100,28 +100,6 @@ def top(
             print_lines(_snapshot_lines(reader, view))
 
 
-class Row(NamedTuple):
-    """One counter. `remaining` is in tokens for mutations, else in the unit of the limit, per second."""
-
-    entity: dict[str, str | int]
-    quota: QuotaKind
-    mode: str
-    matched: str
-    limit: float | None
-    rate: float | None
-    usage: float | None
-    remaining: float | None
-    wait_ms: int
-    minutes_throttled: int
-    points: list[float]
-    """NaN where nothing was decided."""
-
-    @property
-    def name(self) -> str:
-        """The entity in one text, as it was given."""
-        return " | ".join(f"{part}" for part in self.entity.values())
-
-
 @dataclass(frozen=True)
 class View:
     """The user's choice. `typed` is the filter while it is being typed, None otherwise."""
@@ -165,13 +143,13 @@ def _after_typing(view: View, typed: str, key: str) -> View:
     return replace(view, typed=(typed + key)[:_MAX_FILTER]) if key.isprintable() else view
 
 
-def rows_of(model: LiveModel, view: View, now_ms: int, most: int) -> list[Row]:
+def rows_of(model: LiveModel, view: View, now_ms: int, most: int) -> list[CounterRow]:
     """The first `most` counters with a limit that the view chooses, in its order."""
     text = (view.text if view.typed is None else view.typed).casefold()
     with model.lock:
         chosen = [counter for counter in model.counters() if _is_chosen(counter, view.quota, text)]
         ordered = nsmallest(most, chosen, key=_ORDERS[view.sort](model, now_ms))
-        return [_row(model, counter, now_ms) for counter in ordered]
+        return [model.row(counter, now_ms) for counter in ordered]
 
 
 def _is_chosen(counter: CounterState, quota: QuotaKind | None, text: str) -> bool:
@@ -184,36 +162,33 @@ def _is_chosen(counter: CounterState, quota: QuotaKind | None, text: str) -> boo
 _Order = Callable[[LiveModel, int], Callable[[CounterState], tuple[Any, ...]]]
 
 _ORDERS: Mapping[str, _Order] = {
-    "usage": lambda model, now_ms: lambda counter: (-(_used(model, counter, now_ms) or 0.0), counter.key),
+    "usage": lambda model, now_ms: lambda counter: (-(model.usage.used(counter, now_ms) or 0.0), counter.key),
     "wait": lambda _, now_ms: lambda counter: (-counter.wait_ms(now_ms), counter.key),
     "rate": lambda model, now_ms: lambda counter: (-(model.usage.rate(counter, now_ms) or 0.0), counter.key),
     "name": lambda _, __: lambda counter: (counter.key.user, counter.key.client_id, counter.key),
 }
 
 
-def _used(model: LiveModel, counter: CounterState, now_ms: int) -> float | None:
-    """The share of the limit in use; a throttled client has used it up, whatever is left of its rate."""
-    share = model.usage.share(counter, now_ms)
-    return max(share or 0.0, 1.0) if counter.wait_ms(now_ms) and not counter.key.shadow else share
+def name_of(row: CounterRow) -> str:
+    """The names of the counter in one text, as they were given."""
+    return " | ".join(map(str, row.key.tags().values()))
 
 
-def _row(model: LiveModel, counter: CounterState, now_ms: int) -> Row:
-    key = counter.key
-    names: dict[str, str | int] = {"user": key.user, "client_id": key.client_id, "topic": key.topic or ""}
-    entity = {part: name for part, name in names.items() if name != ""}
-    return Row(
-        entity | ({"partition": key.partition} if key.topic is not None else {}),
-        key.kind,
-        "shadow" if key.shadow else "enforce",
-        counter.matched,
-        counter.limit,
-        model.usage.rate(counter, now_ms),
-        _used(model, counter, now_ms),
-        model.usage.remaining(counter, now_ms),
-        counter.wait_ms(now_ms),
-        counter.throttled_minutes(now_ms),
-        counter.points(now_ms),
-    )
+def json_row(row: CounterRow) -> dict[str, object]:
+    """The row as `--json` prints it."""
+    return {
+        "entity": row.key.tags(),
+        "quota": row.key.kind,
+        "mode": "shadow" if row.key.shadow else "enforce",
+        "matched": row.matched,
+        "limit": row.limit,
+        "rate": row.rate,
+        "usage": row.used,
+        "remaining": row.remaining,
+        "wait_ms": row.wait_ms,
+        "minutes_throttled": row.hour_minutes,
+        "points": row.points,
+    }
 
 
 def verdicts_per_s(model: LiveModel, now_ms: int, since_ms: int) -> dict[str, float]:
@@ -226,23 +201,24 @@ def verdicts_per_s(model: LiveModel, now_ms: int, since_ms: int) -> dict[str, fl
     return counted
 
 
-def row_lines(rows: Sequence[Row]) -> Iterator[str]:
+def row_lines(rows: Sequence[CounterRow]) -> Iterator[str]:
     """The rows as a table."""
     return table_lines(COLUMNS, map(_cells, rows))
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: CounterRow) -> tuple[str, ...]:
     """The row as texts, one for each of COLUMNS."""
+    kind = row.key.kind
     return (
-        short(row.name, MAX_NAME) or "-",
-        row.quota.value + (" (shadow)" if row.mode == "shadow" else ""),
-        percent(row.usage),
-        amount(row.quota, row.limit),
-        amount(row.quota, row.rate),
-        amount(row.quota, row.remaining, per_s=row.quota.family is not Family.MUTATIONS),
+        short(name_of(row), MAX_NAME) or "-",
+        kind.value + (" (shadow)" if row.key.shadow else ""),
+        percent(row.used),
+        amount(kind, row.limit),
+        amount(kind, row.rate),
+        amount(kind, row.remaining, per_s=kind.family is not Family.MUTATIONS),
         short(row.matched, MAX_NAME),
         duration(row.wait_ms) if row.wait_ms else NOTHING,
-        str(row.minutes_throttled),
+        str(row.hour_minutes),
         sparkline(row.points[-SPARK_POINTS:], row.limit),
     )
 
@@ -349,7 +325,7 @@ def _snapshot(reader: DecisionsReader, view: View) -> dict[str, object]:
         "since_ms": reader.since_ms,
         "decisions_read": reader.read,
         "verdicts": dict(sorted(reader.model.total.items())),
-        "counters": [row._asdict() for row in rows_of(reader.model, view, at_ms, most=reader.model.known)],
+        "counters": [json_row(row) for row in rows_of(reader.model, view, at_ms, most=reader.model.known)],
     }
 
 
@@ -409,9 +385,9 @@ def screen(reader: DecisionsReader, view: View, most: int) -> "Group":
     return Group(*(Text(line, style, no_wrap=True, overflow="ellipsis") for line, style in lines))
 
 
-def colour(row: Row) -> str:
+def colour(row: CounterRow) -> str:
     """The colour of a row near its limit; rich leaves it out where NO_COLOR is set."""
-    return next((name for share, name in _BANDS if (row.usage or 0.0) >= share), "")
+    return next((name for share, name in _BANDS if (row.used or 0.0) >= share), "")
 
 
 @contextmanager

@@ -66,6 +66,12 @@ class CounterId(NamedTuple):
         """Characters of all names."""
         return len(self.user) + len(self.client_id) + len(self.topic or "")
 
+    def tags(self) -> dict[str, str | int]:
+        """The names of the counter that aren't empty; of a topic also the partition."""
+        names = {"user": self.user, "client_id": self.client_id, "topic": self.topic}
+        found: dict[str, str | int] = {part: name for part, name in names.items() if name}
+        return found if self.topic is None else found | {"partition": self.partition}
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -226,6 +232,11 @@ class CurrentUsage:
         rate = self.rate(counter, now_ms)
         return None if rate is None or counter.limit is None else rate / counter.limit
 
+    def used(self, counter: CounterState, now_ms: int) -> float | None:
+        """The share of the limit in use; a throttled client has used it up, whatever is left of its rate."""
+        share = self.share(counter, now_ms)
+        return max(share or 0.0, 1.0) if counter.wait_ms(now_ms) and not counter.key.shadow else share
+
     def shares(self, counters: Sequence[CounterState], now_ms: int) -> list[float]:
         """The share of each of many counters; NaN where `share` gives None."""
         all_open_ms = now_ms - min(self._client_span_ms, self._controller_span_ms)
@@ -252,6 +263,25 @@ class CurrentUsage:
 
 def _span_ms(window: Window) -> int:
     return window.samples * window.window_ms
+
+
+class CounterRow(NamedTuple):
+    """Present figures of one counter. `remaining` is in tokens for mutations, else in the unit of the limit."""
+
+    key: CounterId
+    matched: str
+    rate: float | None
+    limit: float | None
+    share: float | None
+    used: float | None
+    remaining: float | None
+    wait_ms: int
+    hour_minutes: int
+    seen_ms: int
+    points: list[float]
+    """NaN where nothing was decided."""
+    week_minutes: int | None
+    """Minutes throttled in the last seven days, from the tables."""
 
 
 class Second(msgspec.Struct):
@@ -347,6 +377,23 @@ class LiveModel:
     def counter(self, key: CounterId) -> CounterState | None:
         """One counter."""
         return self._counters.get(key)
+
+    def row(self, counter: CounterState, now_ms: int, week_minutes: int | None = None) -> CounterRow:
+        """The present figures of one counter."""
+        return CounterRow(
+            counter.key,
+            counter.matched,
+            self.usage.rate(counter, now_ms),
+            counter.limit,
+            self.usage.share(counter, now_ms),
+            self.usage.used(counter, now_ms),
+            self.usage.remaining(counter, now_ms),
+            counter.wait_ms(now_ms),
+            counter.throttled_minutes(now_ms),
+            counter.at_ms,
+            counter.points(now_ms),
+            week_minutes,
+        )
 
     def waits(self, keys: Iterable[CounterId] | None = None) -> Iterator[SeenWait]:
         """The last waits, of these counters or of all, the newest first."""

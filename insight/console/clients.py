@@ -4,12 +4,12 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 from urllib.parse import urlencode
 
 import numpy as np
 
-from sluice.insight.live import CounterId, CounterState, LiveModel
+from sluice.insight.live import CounterId, CounterRow, CounterState, LiveModel
 from sluice.insight.reports.tenants import NO_TENANT, Tenants
 from sluice.state.quotas.kinds import KINDS_BY_NAME, QuotaKind
 
@@ -100,27 +100,11 @@ class ClientsQuery:
         return "?" + urlencode({name: value for name, value in parts.items() if value}, errors="replace")
 
 
-class Row(NamedTuple):
-    """One counter on the page. Rates and limits per second, in the unit of the quota."""
-
-    key: CounterId
-    matched: str
-    rate: float | None
-    limit: float | None
-    share: float | None
-    remaining: float | None
-    wait_ms: int
-    hour_minutes: int
-    week_minutes: int | None
-    seen_ms: int
-    points: list[float]
-
-
 @dataclass(frozen=True, slots=True)
 class ClientsPage:
     """The rows of a page. `found` counters are selected, of `known`; of all, `bands` and `throttled` count some."""
 
-    rows: list[Row]
+    rows: list[CounterRow]
     found: int
     known: int
     bands: dict[float, int]
@@ -146,28 +130,10 @@ def select(
         found = counters if chosen is None else [counters[index] for index in chosen]
         known_shares = shares if chosen is None else shares[chosen]
         rows = [
-            row_of(model, counter, now_ms, week)
+            model.row(counter, now_ms, week.get(counter.key))
             for counter in _ordered(model, query, found, known_shares, now_ms, week)
         ]
     return ClientsPage(rows, len(found), len(counters), bands, throttled)
-
-
-def row_of(model: LiveModel, counter: CounterState, now_ms: int, week: WeekMinutes) -> Row:
-    """The figures of one counter."""
-    usage = model.usage
-    return Row(
-        counter.key,
-        counter.matched,
-        usage.rate(counter, now_ms),
-        counter.limit,
-        usage.share(counter, now_ms),
-        usage.remaining(counter, now_ms),
-        counter.wait_ms(now_ms),
-        counter.throttled_minutes(now_ms),
-        week.get(counter.key),
-        counter.at_ms,
-        counter.points(now_ms),
-    )
 
 
 def band_of(share: float | None) -> str:

@@ -10,9 +10,9 @@ from msgspec import UNSET
 
 from sluice.insight.console import svg
 from sluice.insight.console.check import Answer
-from sluice.insight.console.clients import Row, band_of, tenant_of
+from sluice.insight.console.clients import band_of, tenant_of
 from sluice.insight.format import NOTHING, amount, duration, moment, percent, printable, short
-from sluice.insight.live import POINT_MS, POINTS, CounterId, Second, SeenWait
+from sluice.insight.live import POINT_MS, POINTS, CounterId, CounterRow, Second, SeenWait
 from sluice.state.contract.records import CountedEntity, Decision, Verdict
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.kinds import KINDS_BY_NAME, Family
@@ -82,7 +82,7 @@ def throttle_time(ms: int) -> str:
     return duration(ms) if ms else NOTHING
 
 
-def remaining(row: Row) -> str:
+def remaining(row: CounterRow) -> str:
     """The rest of the limit: a rate, or tokens."""
     if row.key.kind.family is not Family.MUTATIONS:
         return amount(row.key.kind, row.remaining)
@@ -126,12 +126,12 @@ def sentence(decision: Decision) -> str:
     return "It was not throttled."
 
 
-def sparkline(row: Row) -> Markup:
+def sparkline(row: CounterRow) -> Markup:
     """The rates of the last minutes beside the other figures of a counter."""
     return svg.sparkline(row.points, row.limit, f"highest rate each {POINT_MS // 1000} seconds of {_SPAN}")
 
 
-def rate_chart(row: Row) -> Markup:
+def rate_chart(row: CounterRow) -> Markup:
     """The rates of the last minutes under the limit."""
     kind = row.key.kind
     span = f"{_SPAN}, {POINT_MS // 1000} s each"

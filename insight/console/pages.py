@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from sluice.insight.console.check import APIS, Asked, answers
-from sluice.insight.console.clients import ClientsQuery, row_of, select
+from sluice.insight.console.clients import ClientsQuery, select
 from sluice.insight.console.filters import LONGEST_IN_ADDRESS, digest_of, entity_text
 from sluice.insight.console.health import JobProbe
 from sluice.insight.console.tables import Tables, WeekMinutes
@@ -99,7 +99,7 @@ def client(facts: Facts, given: Given, now_ms: int) -> Context:
     model = facts.model
     with model.lock:
         counters = _counters_of(model, given)[:MOST_COUNTERS]
-        rows = [row_of(model, counter, now_ms, facts.week.minutes) for counter in counters]
+        rows = [model.row(counter, now_ms, facts.week.minutes.get(counter.key)) for counter in counters]
     keys = [row.key for row in rows]
     named = keys[0] if keys else _tags(given)
     return {

@@ -34,10 +34,11 @@ from scripts.testbed.load_generator import (
 from scripts.testbed.reconciliation import audited, rows
 from scripts.testbed.work_folder import work_folder
 from sluice.cli.job_settings import announced_run
-from sluice.cli.top import Row, View, row_lines, rows_of
+from sluice.cli.top import View, name_of, row_lines, rows_of
 from sluice.configs.settings import Settings, load_settings
 from sluice.gateways.client.client import Gateway
 from sluice.insight.format import amount, duration, printable
+from sluice.insight.live import CounterRow
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.kinds import QuotaKind
@@ -206,8 +207,8 @@ class Demo:
             yield from map(_client_line, rows_of(model, View(), at_ms, _LINE_CLIENTS))
         for row in rows_of(model, View(text=_GREEDY.user), at_ms, 1):
             asked = amount(_GREEDY.quota, _GREEDY.limit * _GREEDY_DEMAND)
-            got, limit = amount(row.quota, row.rate), amount(row.quota, row.limit)
-            yield f"  {row.name} asks two gateways for {asked} and gets {got} of {limit}"
+            got, limit = amount(row.key.kind, row.rate), amount(row.key.kind, row.limit)
+            yield f"  {name_of(row)} asks two gateways for {asked} and gets {got} of {limit}"
 
     def _counts(self) -> str:
         """The main numbers in one line."""
@@ -248,10 +249,10 @@ class Demo:
         return EXIT_FAILED if self.sent.failed or answers.answered != sent else 0
 
 
-def _client_line(row: Row) -> str:
+def _client_line(row: CounterRow) -> str:
     """A client as one line."""
-    used = f"{amount(row.quota, row.rate)} of {amount(row.quota, row.limit)} {row.quota}"
-    return f"  {printable(row.name):<22} {used}; {f'waits {duration(row.wait_ms)}' if row.wait_ms else 'no wait'}"
+    used = f"{amount(row.key.kind, row.rate)} of {amount(row.key.kind, row.limit)} {row.key.kind}"
+    return f"  {printable(name_of(row)):<22} {used}; {f'waits {duration(row.wait_ms)}' if row.wait_ms else 'no wait'}"
 
 
 @contextmanager
