@@ -32,7 +32,7 @@ from sluice.streaming.checkpoint.lock import is_locked
 from sluice.streaming.checkpoint.origin import Origin, check_origin, read_origin, with_pages
 from sluice.streaming.checkpoint.page_count import new_pages
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
-from sluice.streaming.workers.batched import are_lean
+from sluice.streaming.workers.batched import are_batched
 
 _AUDIT_TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable")
 
@@ -324,6 +324,6 @@ def check_sizing(settings: Settings) -> str:
     pages, wanted = new_pages(with_pages(settings)), new_pages(settings)
     partitions, cores = settings.enforce.shuffle_partitions, os.cpu_count() or 1
     tasks = f"{partitions} tasks" if partitions else f"as many tasks as Spark has cores (here {cores})"
-    workers = "batched" if are_lean(settings.enforce.lean_workers) else "PySpark's own, a millisecond for a page"
+    workers = "batched" if are_batched(settings.enforce.batched_workers) else "PySpark's own, a millisecond for a page"
     found = f"{pages} pages; a micro-batch reads and writes those it charges, in {tasks}; the workers are {workers}"
     return found if pages == wanted else f"{found}; `sluice state reshard` moves the balances to {wanted} pages"

@@ -93,7 +93,7 @@ class EnforceSettings:
     max_event_bytes: Int32
     max_charges_per_event: Int32
     shuffle_partitions: Annotated[int, Meta(ge=1, le=65_536)] | None  # None: the number of cores
-    lean_workers: bool
+    batched_workers: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from sluice.jvm.java import find_java
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.java_bridge import java
 from sluice.streaming.runtime.log import OWNER_ONLY
-from sluice.streaming.workers.batched import PYSPARK_VERSION, are_lean
+from sluice.streaming.workers.batched import PYSPARK_VERSION, are_batched
 
 log = logging.getLogger("sluice.session")
 
@@ -83,8 +83,8 @@ def session_properties(settings: Settings) -> dict[str, str]:
 
 
 def _workers(settings: Settings) -> dict[str, str]:
-    """The daemon of the Python workers; PySpark's own on the machines of a cluster, unless the workers are lean."""
-    if are_lean(settings.enforce.lean_workers):
+    """The daemon of the Python workers; PySpark's own on the machines of a cluster, unless the workers are batched."""
+    if are_batched(settings.enforce.batched_workers):
         return {_DAEMON: "sluice.streaming.workers.batched_daemon"}
     return {_DAEMON: "sluice.streaming.workers.daemon"} if settings.spark["spark.master"].startswith("local") else {}
 
@@ -101,9 +101,9 @@ def start_session(settings: Settings) -> SparkSession:
     if properties["spark.master"].startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         properties = local_properties() | properties
-    if settings.enforce.lean_workers and not are_lean(wanted=True):
+    if settings.enforce.batched_workers and not are_batched(wanted=True):
         log.warning(
-            "enforce.lean_workers is for PySpark %s; this is %s, whose own workers are slower and decide the same",
+            "enforce.batched_workers is for PySpark %s; this is %s, whose own workers are slower and decide the same",
             PYSPARK_VERSION,
             version("pyspark"),
         )

@@ -2,11 +2,11 @@
 
 PySpark's own workers make one pandas frame of the rows of each group and one of its state, and concatenate all of them,
 which takes ten times as long as what Spark does for a group. Here a batch of groups goes from Arrow to lists and back.
-The function is the same: PySpark calls it with the frames of one group, lean workers with `Groups`.
+The function is the same: PySpark calls it with the frames of one group, batched workers with `Groups`.
 
-`use_lean_groups` replaces two names in `pyspark.worker`: the serializer, which reads groups from Java and writes rows
-and states back, and the wrapper of the function. What PySpark calls them with and what Java expects is the same in no
-two releases, so with any other release nothing is replaced.
+`use_batched_groups` replaces two names in `pyspark.worker`: the serializer, which reads groups from Java and writes
+rows and states back, and the wrapper of the function. Their arguments and Java's format are the same in no two
+releases, so with any other release nothing is replaced.
 """
 
 import pickle
@@ -28,7 +28,7 @@ _UPDATED = (
     ' "hasTimedOut": false, "watermarkPresent": false, "defined": true, "updated": true, "removed": false,'
     ' "timeoutTimestamp": -1}'
 )
-"""What Java reads of a state that was given a value, as `GroupState.json` says it."""
+"""The state that was given a value, as Java reads it; `GroupState.json` writes the same."""
 
 _NO_TIMEOUT = -1
 
@@ -42,9 +42,9 @@ class Group(NamedTuple):
 
 
 class Groups(list[Group]):
-    """What a lean worker gives the function instead of the frames of one group; it has neither key nor state then.
+    """The groups that a batched worker gives the function instead of the frames of one, without key and state.
 
-    The function returns `Decided` for it.
+    The function returns `Decided` for them.
     """
 
 
@@ -55,16 +55,16 @@ class Decided(NamedTuple):
     states: Sequence[tuple[Any, ...]]
 
 
-def are_lean(wanted: bool) -> bool:
-    """Whether the job's workers are lean: if that is wanted, and PySpark is of the release of this file."""
+def are_batched(wanted: bool) -> bool:
+    """True if the job's workers are batched: if that is wanted, and PySpark is of the release of this file."""
     return wanted and version("pyspark") == PYSPARK_VERSION
 
 
-def use_lean_groups(worker: Any) -> None:
+def use_batched_groups(worker: Any) -> None:
     """Replace the path of groups in the module `pyspark.worker` of this process, unless it is of another release."""
     replaced = worker.wrap_grouped_map_pandas_udf_with_state is _wrap  # PySpark uses its worker processes again
-    if are_lean(wanted=True) and not replaced:
-        worker.ApplyInPandasWithStateSerializer = _lean_serializer(worker.ApplyInPandasWithStateSerializer)
+    if are_batched(wanted=True) and not replaced:
+        worker.ApplyInPandasWithStateSerializer = _batched_serializer(worker.ApplyInPandasWithStateSerializer)
         worker.wrap_grouped_map_pandas_udf_with_state = _wrap
 
 
@@ -90,10 +90,10 @@ def _wrap(function: Callable[[tuple[()], Groups, None], Decided], return_type: A
     return decide
 
 
-def _lean_serializer(base: type) -> type:
+def _batched_serializer(base: type) -> type:
     """The serializer, as a class below PySpark's own, whose constructor and Arrow types it uses."""
 
-    class LeanGroupsSerializer(base):  # type: ignore[misc] # the class is PySpark's, found at run time
+    class BatchedGroupsSerializer(base):  # type: ignore[misc] # the class is PySpark's, found at run time
         def load_stream(self, stream: IO[bytes]) -> Iterator[tuple[Any, _Stored]]:
             groups = _groups(_record_batches(stream))
             while some := list(islice(groups, _GROUPS)):
@@ -117,7 +117,7 @@ def _lean_serializer(base: type) -> type:
             if writer is not None:
                 writer.close()
 
-    return LeanGroupsSerializer
+    return BatchedGroupsSerializer
 
 
 def _record_batches(stream: IO[bytes]) -> Iterator["pa.RecordBatch"]:
@@ -151,7 +151,7 @@ def _groups(batches: Iterable["pa.RecordBatch"]) -> Iterator[tuple[_Info, list[l
 
 
 def _record_batch(decided: Decided, keys: list[bytes], return_type: Any, count_type: Any, state_type: Any) -> Any:
-    """What Java expects: a column of counts, one of rows and one of states, the shorter ones filled up with nulls."""
+    """The batch that Java expects: columns of counts, of rows and of states, the shorter ones filled up with nulls."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_type
 

@@ -27,13 +27,13 @@ USERS = 10
 
 
 @pytest.mark.parametrize("turns", [(True, False), pytest.param((False, True, False), marks=pytest.mark.long)])
-def test_lean_workers_and_those_of_pyspark_decide_alike_and_share_the_state(
+def test_batched_workers_and_those_of_pyspark_decide_alike_and_share_the_state(
     kafka_broker: str, tmp_path: Path, turns: Sequence[bool]
 ) -> None:
-    """Lean ones and PySpark's take turns on one checkpoint: one decision a request, the ones of `simulate`."""
+    """Batched ones and PySpark's take turns on one checkpoint: one decision a request, the ones of `simulate`."""
     requests = requests_of(time.time_ns() // 1_000_000)
-    for turn, lean in enumerate(turns):
-        job = job_with(tmp_path / "turns", kafka_broker, lean)
+    for turn, batched in enumerate(turns):
+        job = job_with(tmp_path / "turns", kafka_broker, batched)
         if turn == 0:
             ensure_topics(job.settings.topics, job.settings.kafka)
             job.publish(requests)
@@ -50,12 +50,12 @@ def test_lean_workers_and_those_of_pyspark_decide_alike_and_share_the_state(
     assert {decision["decision_id"]: untimed(decision) for decision in job.decisions()} == expected
 
 
-def job_with(folder: Path, broker: str, lean: bool) -> JobProcess:
+def job_with(folder: Path, broker: str, batched: bool) -> JobProcess:
     """The job of this folder, with these workers."""
     enforce: Json = {
         "checkpoint": str(folder / "checkpoint"),
         "max_offsets_per_trigger": 400,
-        "lean_workers": lean,
+        "batched_workers": batched,
     }
     return JobProcess(folder, broker, QUOTAS, state={"pages": 16}, enforce=enforce)
 

@@ -79,7 +79,7 @@ def test_parts_never_leave_the_operator_of_a_plan_that_does_not_combine_them(
 
 
 @pytest.mark.parametrize("max_entities", [1_000_000, 8])
-def test_a_lean_worker_decides_the_pages_that_pyspark_decides_one_by_one(tmp_path: Path, max_entities: int) -> None:
+def test_a_batched_worker_decides_the_pages_that_pyspark_decides_one_by_one(tmp_path: Path, max_entities: int) -> None:
     """The rows in few, the states in the order of the groups; also where entities have to leave."""
     job = load_settings(environment={})
     job = replace(job, enforce=replace(job.enforce, checkpoint=str(tmp_path)))

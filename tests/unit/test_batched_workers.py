@@ -1,4 +1,4 @@
-"""The lean path of groups between Java and Python, as far as it needs no Java."""
+"""The batched path of groups between Java and Python, as far as it needs no Java."""
 
 import io
 import pickle
@@ -16,7 +16,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 from sluice.configs.settings import Properties, load_settings
 from sluice.streaming.runtime.session import session_properties
 from sluice.streaming.workers import batched
-from sluice.streaming.workers.batched import PYSPARK_VERSION, Decided, Group, Groups, use_lean_groups
+from sluice.streaming.workers.batched import PYSPARK_VERSION, Decided, Group, Groups, use_batched_groups
 
 DAEMON = "spark.python.daemon.module"
 RETURN_TYPE = StructType([StructField("n", IntegerType())])
@@ -40,7 +40,7 @@ def worker() -> Any:
         ApplyInPandasWithStateSerializer=original.ApplyInPandasWithStateSerializer,
         wrap_grouped_map_pandas_udf_with_state=original.wrap_grouped_map_pandas_udf_with_state,
     )
-    use_lean_groups(found)
+    use_batched_groups(found)
     return found
 
 
@@ -117,7 +117,7 @@ def test_a_worker_process_that_is_used_again_is_replaced_once(worker: Any) -> No
     """Else each task would put a class on top of the last one's."""
     before = worker.ApplyInPandasWithStateSerializer
 
-    use_lean_groups(worker)
+    use_batched_groups(worker)
 
     assert worker.ApplyInPandasWithStateSerializer is before
     assert issubclass(before, ApplyInPandasWithStateSerializer)
@@ -128,7 +128,7 @@ def test_with_another_release_of_pyspark_nothing_is_replaced(monkeypatch: pytest
     monkeypatch.setattr(batched, "version", lambda _: f"{PYSPARK_VERSION}.1")
     worker = SimpleNamespace(wrap_grouped_map_pandas_udf_with_state=None)
 
-    use_lean_groups(worker)
+    use_batched_groups(worker)
 
     assert vars(worker) == {"wrap_grouped_map_pandas_udf_with_state": None}
 
@@ -143,12 +143,12 @@ def test_with_another_release_of_pyspark_nothing_is_replaced(monkeypatch: pytest
         (False, PYSPARK_VERSION, "spark://host:7077", None),
     ],
 )
-def test_the_daemon_is_lean_if_that_is_wanted_and_possible(
+def test_the_daemon_is_batched_if_that_is_wanted_and_possible(
     monkeypatch: pytest.MonkeyPatch, wanted: bool, installed: str, master: str, module: str | None
 ) -> None:
     settings = load_settings(environment={})
     monkeypatch.setattr(batched, "version", lambda _: installed)
-    enforce = replace(settings.enforce, lean_workers=wanted)
+    enforce = replace(settings.enforce, batched_workers=wanted)
 
     properties = session_properties(replace(settings, enforce=enforce, spark=Properties({"spark.master": master})))
 
