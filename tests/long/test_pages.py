@@ -33,7 +33,7 @@ def test_batched_workers_and_those_of_pyspark_decide_alike_and_share_the_state(
     """Batched ones and PySpark's take turns on one checkpoint: one decision a request, the ones of `simulate`."""
     requests = requests_of(time.time_ns() // 1_000_000)
     for turn, batched in enumerate(turns):
-        job = job_with(tmp_path / "turns", kafka_broker, batched)
+        job = job_with(tmp_path / f"turns-{len(turns)}", kafka_broker, batched)
         if turn == 0:
             ensure_topics(job.settings.topics, job.settings.kafka)
             job.publish(requests)
