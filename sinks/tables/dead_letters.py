@@ -1,64 +1,99 @@
 """The Delta table `dead_letters`: one row per event that couldn't be decided."""
 
-from functools import partial
+import binascii
+from base64 import b64decode
+from typing import Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from sluice.sinks.tables.delta import RECORD, RECORD_ID, SOURCE_COLUMNS, AuditTable, RequestsTopic, append_once
-from sluice.sinks.tables.unreadable import CORRUPT, FAULT, JSON_OPTIONS, TimeBounds, fault, json_fault
+from sluice.sinks.tables.delta import SOURCE_COLUMNS, AuditTable, Int32, Int64, columns
+from sluice.sinks.tables.faults import Faults, RequestsTopic, TimeBounds, holds
+from sluice.sinks.tables.json_records import JsonRecords
 
-_LETTER_DDL = """
-    source STRUCT<topic: STRING, partition: INT, offset: BIGINT>,
-    error STRUCT<field: STRING, problem: STRING, expected: STRING>, value STRING, value_bytes BIGINT
-"""
-
-_DDL = """
-    source_topic STRING, source_partition INT, source_offset BIGINT,
-    field STRING, problem STRING, expected STRING, value BINARY, value_bytes BIGINT, recorded_at TIMESTAMP, date DATE
-"""
+_COLUMNS = columns("""
+    source_topic STRING, source_partition INT, source_offset BIGINT, field STRING, problem STRING, expected
+    STRING, value BINARY, value_bytes BIGINT, recorded_at TIMESTAMP, date DATE
+""")
 """The source record, what was wrong, the event's own bytes, and when the dead letter was written."""
+
+_CONTENT = ("field", "problem", "expected", "value", "value_bytes")
+
+
+class _Source(msgspec.Struct, gc=False, omit_defaults=True):
+    topic: str | None = None
+    partition: Int32 | None = None
+    offset: Int64 | None = None
+
+
+class _Error(msgspec.Struct, gc=False, omit_defaults=True):
+    field: str | None = None
+    problem: str | None = None
+    expected: str | None = None
+
+
+class _Letter(msgspec.Struct, gc=False, omit_defaults=True):
+    """A dead letter as its topic has it; `value` is the event in base64."""
+
+    source: _Source | None = None
+    error: _Error | None = None
+    value: str | None = None
+    value_bytes: Int64 | None = None
+
+
+_LETTERS = JsonRecords(_Letter, "a dead letter")
 
 
 def dead_letters_table(path: str) -> AuditTable:
-    """The table at `path`, for rows of `parse_dead_letters`."""
-    return AuditTable(path, _DDL, ("date",), partial(append_once, path=path))
+    """The table at `path`, for rows of `letter_rows`."""
+    return AuditTable(path, _COLUMNS, (*SOURCE_COLUMNS, "field"))
 
 
-def parse_dead_letters(records: DataFrame, requests: RequestsTopic, bounds: TimeBounds) -> DataFrame:
-    """A row for each record of the dead-letter topic: RECORD, FAULT, and the columns of the table.
+def letter_rows(
+    records: pa.Table, faults: Faults, requests: RequestsTopic, bounds: TimeBounds, read_at_ms: int
+) -> tuple[pa.Table, list[bytes]]:
+    """A row of the table for each record, and what it says; that of a record with a fault is no row.
 
-    Records have the columns of Kafka and `read_at`. Of a record with a fault the SOURCE_COLUMNS and `date` are null.
+    The records have a `value` and a `timestamp`, and answer events of `requests`.
     """
-    text = F.col("value").cast("string")
-    letter = F.from_json(text, f"{_LETTER_DDL}, {CORRUPT} STRING", JSON_OPTIONS)
-    # ANSI or not, unbase64 fails at what is no base64.
-    event = F.try_to_binary(F.col("letter.value"), F.lit("base64"))
-    parsed = records.withColumn("letter", letter).withColumn("event", event)
-    source, error = F.col("letter.source"), F.col("letter.error")
-    sources = list(zip(SOURCE_COLUMNS, ("topic", "partition", "offset"), strict=True))
-    named = F.struct(*(source[part].alias(column) for column, part in sources))
-    faults = [
-        json_fault(F.col("letter"), "a dead letter"),
-        fault(
-            ~F.coalesce((source.topic != "") & (source.partition >= 0) & (source.offset >= 0), F.lit(False)),
-            "source",
-            "is not topic, partition and offset of a request event",
-        ),
-        fault(error.problem.isNull(), "error", "says no problem"),
-        fault(F.col("letter.value").isNotNull() & F.col("event").isNull(), "value", "is no base64"),
-        # The day of the record's time becomes a folder.
-        fault(bounds.broken_by(F.unix_millis("timestamp")), "timestamp", "is too far from the present"),
-        fault(requests.lacks(named), "source", f"names no event of topic {requests.name}"),
-    ]
-    good = F.col(FAULT).isNull()
-    return parsed.withColumn(FAULT, F.coalesce(*faults)).select(
-        F.struct(*RECORD_ID).alias(RECORD),
-        FAULT,
-        *(F.when(good, F.col(f"letter.source.{part}")).alias(column) for column, part in sources),
-        *(F.col(f"letter.error.{column}").alias(column) for column in ("field", "problem", "expected")),
-        F.col("event").alias("value"),
-        F.col("letter.value_bytes").alias("value_bytes"),
-        F.col("timestamp").alias("recorded_at"),
-        F.when(good, F.to_date("timestamp")).alias("date"),
+    letters, _ = _LETTERS.read(records["value"].to_pylist(), faults)
+    topic, partition, offset = (pc.struct_field(letters["source"], part) for part in ("topic", "partition", "offset"))
+    named = pc.and_(pc.not_equal(topic, ""), pc.and_(pc.greater_equal(partition, 0), pc.greater_equal(offset, 0)))
+    faults.add(~holds(named), "source", "is not topic, partition and offset of a request event")
+    problem = pc.struct_field(letters["error"], "problem")
+    faults.add(~holds(pc.is_valid(problem)), "error", "says no problem")
+    texts = letters["value"].to_pylist()
+    events = [_event(text) for text in texts]
+    no_base64 = [text is not None and event is None for text, event in zip(texts, events, strict=True)]
+    faults.add(np.array(no_base64, np.bool_), "value", "is no base64")
+    # The day of the record's time becomes a folder.
+    faults.add(bounds.broken_by(records["timestamp_ms"], read_at_ms), "timestamp", "is too far from the present")
+    faults.add(requests.lacks(topic, partition, offset), "source", f"names no event of topic {requests.name}")
+    rows = pa.table(
+        {
+            "source_topic": topic,
+            "source_partition": partition,
+            "source_offset": offset,
+            **{name: pc.struct_field(letters["error"], name) for name in ("field", "problem", "expected")},
+            "value": pa.array(events, pa.binary()),
+            "value_bytes": letters["value_bytes"],
+            "recorded_at": records["timestamp"],
+            "date": records["timestamp"].cast(pa.date32()),
+        },
+        _COLUMNS,
     )
+    return rows, [letter_content(row) for row in rows.select(_CONTENT).to_pylist()]
+
+
+def letter_content(row: dict[str, Any]) -> bytes:
+    """What a row of the table says, as `letter_rows` has it."""
+    return msgspec.json.encode([row[name] for name in _CONTENT])
+
+
+def _event(text: str | None) -> bytes | None:
+    try:
+        return None if text is None else b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None

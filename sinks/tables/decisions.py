@@ -1,170 +1,225 @@
 """The Delta table `decisions`: one row per decision."""
 
-from functools import partial
+from typing import Any
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from sluice.sinks.tables.delta import RECORD, RECORD_ID, SOURCE_COLUMNS, AuditTable, RequestsTopic, append_once
+from sluice.sinks.tables.delta import SOURCE_COLUMNS, AuditTable, Int32, Int64, columns, columns_of
+from sluice.sinks.tables.faults import Faults, Mask, RequestsTopic, TimeBounds, holds
+from sluice.sinks.tables.json_records import JsonRecords
 from sluice.sinks.tables.quota_metrics import METRIC_NAMES
-from sluice.sinks.tables.unreadable import CORRUPT, FAULT, JSON_OPTIONS, TimeBounds, fault, json_fault
-from sluice.state.contract.records import MAX_APPLIED_WAITS, MAX_ENTRIES, MAX_NAME_LENGTH, MAX_SHARES, Verdict
+from sluice.state.contract.records import (
+    MAX_APPLIED_WAITS,
+    MAX_ENTRIES,
+    MAX_NAME_LENGTH,
+    MAX_SHARES,
+    MAX_VALUE,
+    Verdict,
+)
 from sluice.state.quotas.entry import Mode
-
-_ENTITY_DDL = "STRUCT<user: STRING, client_id: STRING, topic: STRING, partition: INT>"
-
-_CHARGE_DDL = f"""STRUCT<
-    quota: STRING, entity: {_ENTITY_DDL},
-    matched: STRING, `limit`: DOUBLE, value: DOUBLE, rate: DOUBLE, tokens: DOUBLE,
-    throttle_ms: BIGINT, violated: BOOLEAN, mode: STRING
->"""
-
-_AMOUNTS_DDL = """STRUCT<
-    bytes: BIGINT, request_time_ns: BIGINT, network_time_ns: BIGINT,
-    topic_partitions: ARRAY<STRUCT<topic: STRING, partition: INT, bytes: BIGINT>>,
-    mutations: ARRAY<STRUCT<topic: STRING, partitions: INT>>, mutations_charged: INT, api_version: INT,
-    validate_only: BOOLEAN, cluster_action: BOOLEAN, authenticating: BOOLEAN, purgatory_ms: BIGINT,
-    withheld: BOOLEAN, requests: INT
->"""
-
-_HEARTBEAT_DDL = f"""STRUCT<
-    staleness_ms: BIGINT, counters: INT,
-    shares: ARRAY<STRUCT<
-        quota: STRING, entity: {_ENTITY_DDL}, `limit`: DOUBLE, share: DOUBLE, charged: DOUBLE, throttle_ms: BIGINT
-    >>
->"""
-
-_DECISION_DDL = f"""
-    decision_id STRING, request_id STRING, timestamp_ms BIGINT, user STRING, client_id STRING, api STRING,
-    gateway STRING, verdict STRING, throttle_time_ms BIGINT, mute_until_ms BIGINT, error_code INT,
-    topic_results ARRAY<STRUCT<topic: STRING, error_code: INT, error_message: STRING>>,
-    decided_by STRING, charges ARRAY<{_CHARGE_DDL}>, quota_version BIGINT, decided_at_ms BIGINT,
-    job_id STRING, instance STRING,
-    throttled_by ARRAY<STRUCT<quota: STRING, entity: {_ENTITY_DDL}, ms: BIGINT>>,
-    amounts {_AMOUNTS_DDL}, heartbeat {_HEARTBEAT_DDL}
-"""
-"""A decision as the decisions topic has it."""
-
-_DDL = f"""
-    source_topic STRING, source_partition INT, source_offset BIGINT, {_DECISION_DDL},
-    date DATE
-"""
-"""The decision, the source record that its id names, and the day on which it was decided (UTC)."""
-
-_LOOKED_UP_BY = ("decision_id", *SOURCE_COLUMNS, "timestamp_ms", "decided_at_ms", "user", "client_id")
-"""The source is what a micro-batch looks up, the others are what queries of the table ask for."""
-
-_DECISION_ID = r"^(.+)-(\d+)-(\d+)$"
-"""`topic-partition-offset`, where the topic may have dashes and digits of its own."""
 
 MAX_CHARGES = 4 * MAX_ENTRIES
 """More than any request leads to: each of its entries is charged to one topic quota and its shadow at most."""
 
-MAX_VALUE = 1e30
-"""Larger than any amount of a request; sums of amounts stay finite."""
+_DECISION_ID = r"^(?P<source_topic>.+)-(?P<source_partition>0|[1-9][0-9]{0,18})-(?P<source_offset>0|[1-9][0-9]{0,18})$"
+"""`topic-partition-offset`, where the topic may have dashes and digits of its own, and no zeros lead a number: two ids
+would name the same event."""
 
-_MAX_DOUBLE = 1.7976931348623157e308
+_LOOKED_UP_BY = ("decision_id", *SOURCE_COLUMNS, "timestamp_ms", "decided_at_ms", "user", "client_id")
+"""The source is what a micro-batch looks up, the others are what queries of the table ask for."""
+
+_DAY_MS = 86_400_000
+
+
+class _Entity(msgspec.Struct, gc=False, omit_defaults=True):
+    user: str | None = None
+    client_id: str | None = None
+    topic: str | None = None
+    partition: Int32 | None = None
+
+
+class _Charge(msgspec.Struct, gc=False, omit_defaults=True):
+    quota: str | None = None
+    entity: _Entity | None = None
+    matched: str | None = None
+    limit: float | None = None
+    value: float | None = None
+    rate: float | None = None
+    tokens: float | None = None
+    throttle_ms: Int64 | None = None
+    violated: bool | None = None
+    mode: str | None = None
+
+
+class _TopicResult(msgspec.Struct, gc=False, omit_defaults=True):
+    topic: str | None = None
+    error_code: Int32 | None = None
+    error_message: str | None = None
+
+
+class _TopicPartition(msgspec.Struct, gc=False, omit_defaults=True):
+    topic: str | None = None
+    partition: Int32 | None = None
+    bytes: Int64 | None = None
+
+
+class _Mutation(msgspec.Struct, gc=False, omit_defaults=True):
+    topic: str | None = None
+    partitions: Int32 | None = None
+
+
+class _Amounts(msgspec.Struct, gc=False, omit_defaults=True):
+    bytes: Int64 | None = None
+    request_time_ns: Int64 | None = None
+    network_time_ns: Int64 | None = None
+    topic_partitions: list[_TopicPartition | None] | None = None
+    mutations: list[_Mutation | None] | None = None
+    mutations_charged: Int32 | None = None
+    api_version: Int32 | None = None
+    validate_only: bool | None = None
+    cluster_action: bool | None = None
+    authenticating: bool | None = None
+    purgatory_ms: Int64 | None = None
+    withheld: bool | None = None
+    requests: Int32 | None = None
+
+
+class _AppliedWait(msgspec.Struct, gc=False, omit_defaults=True):
+    quota: str | None = None
+    entity: _Entity | None = None
+    ms: Int64 | None = None
+
+
+class _Share(msgspec.Struct, gc=False, omit_defaults=True):
+    quota: str | None = None
+    entity: _Entity | None = None
+    limit: float | None = None
+    share: float | None = None
+    charged: float | None = None
+    throttle_ms: Int64 | None = None
+
+
+class _Heartbeat(msgspec.Struct, gc=False, omit_defaults=True):
+    staleness_ms: Int64 | None = None
+    counters: Int32 | None = None
+    shares: list[_Share | None] | None = None
+
+
+class _Decision(msgspec.Struct, gc=False, omit_defaults=True):
+    """A decision as the decisions topic has it: the one list of the table's columns."""
+
+    decision_id: str | None = None
+    request_id: str | None = None
+    timestamp_ms: Int64 | None = None
+    user: str | None = None
+    client_id: str | None = None
+    api: str | None = None
+    gateway: str | None = None
+    verdict: str | None = None
+    throttle_time_ms: Int64 | None = None
+    mute_until_ms: Int64 | None = None
+    error_code: Int32 | None = None
+    topic_results: list[_TopicResult | None] | None = None
+    decided_by: str | None = None
+    charges: list[_Charge | None] | None = None
+    quota_version: Int64 | None = None
+    decided_at_ms: Int64 | None = None
+    job_id: str | None = None
+    instance: str | None = None
+    throttled_by: list[_AppliedWait | None] | None = None
+    amounts: _Amounts | None = None
+    heartbeat: _Heartbeat | None = None
+
+
+_COLUMNS = pa.schema(
+    [
+        *columns("source_topic STRING, source_partition INT, source_offset BIGINT"),
+        *columns_of(_Decision),
+        *columns("date DATE"),
+    ]
+)
+"""The source record that the decision's id names, the decision, and the day on which it was decided (UTC)."""
+
+_DECISIONS = JsonRecords(_Decision, "a decision")
 
 
 def decisions_table(path: str) -> AuditTable:
-    """The table at `path`, for rows of `parse_decisions`."""
-    return AuditTable(path, _DDL, ("date",), partial(append_once, path=path), _LOOKED_UP_BY)
+    """The table at `path`, for rows of `decision_rows`."""
+    return AuditTable(path, _COLUMNS, _LOOKED_UP_BY)
 
 
-def parse_decisions(records: DataFrame, requests: RequestsTopic, bounds: TimeBounds) -> DataFrame:
-    """A row for each record of the decisions topic: RECORD, FAULT, and the columns of the table.
+def decision_rows(
+    records: pa.Table, faults: Faults, requests: RequestsTopic, bounds: TimeBounds, read_at_ms: int
+) -> tuple[pa.Table, list[bytes]]:
+    """A row of the table for each record, and what it says; that of a record with a fault is no row.
 
-    Records have the columns of Kafka, `read_at` and `fenced`, whether a driver wrote it that had been replaced. Of a
-    record with a fault the SOURCE_COLUMNS and `date` are null.
+    The records have a `value` and answer events of `requests`.
     """
-    text = F.col("value").cast("string")
-    decision = F.from_json(text, f"{_DECISION_DDL}, {CORRUPT} STRING", JSON_OPTIONS)
-    parts = [F.regexp_extract("decision.decision_id", _DECISION_ID, group) for group in (1, 2, 3)]
-    source = F.struct(
-        parts[0].alias("source_topic"),
-        parts[1].try_cast("int").alias("source_partition"),
-        parts[2].try_cast("bigint").alias("source_offset"),
-    )
-    parsed = records.withColumn("decision", decision).withColumn("source", source)
-    unknown = fault(requests.lacks(F.col("source")), "decision_id", f"names no event of topic {requests.name}")
-    late = fault(F.col("fenced"), "epoch", "is of a driver that had been replaced")
-    faults = [late, json_fault(F.col("decision"), "a decision"), *_faults(bounds), unknown]
-    judged = parsed.withColumn(FAULT, F.coalesce(*faults))
-    good = F.col(FAULT).isNull()
-    return judged.select(
-        F.struct(*RECORD_ID).alias(RECORD),
-        FAULT,
-        *(F.when(good, F.col(f"source.{column}")).alias(column) for column in SOURCE_COLUMNS),
-        "decision.*",
-        F.to_date(F.timestamp_millis(F.when(good, F.col("decision.decided_at_ms")))).alias("date"),
-    ).drop(CORRUPT)
+    decisions, contents = _DECISIONS.read(records["value"].to_pylist(), faults)
+    source = pc.extract_regex(decisions["decision_id"], _DECISION_ID)
+    faults.add(~holds(pc.is_valid(source)), "decision_id", "is not topic-partition-offset of a request event")
+    for field in ("timestamp_ms", "decided_at_ms"):
+        broken = bounds.broken_by(decisions[field], read_at_ms)
+        faults.add(broken, field, "is missing or too far from the present")
+    _judge(decisions, faults)
+    if (pc.max(pc.binary_length(records["value"])).as_py() or 0) > MAX_NAME_LENGTH:  # no name is longer than its record
+        _judge_names(decisions["charges"], faults)
+    topic, *numbers = (pc.struct_field(source, name) for name in SOURCE_COLUMNS)
+    partition, offset = (pc.fill_null(number, "0").cast(pa.uint64()) for number in numbers)
+    faults.add(requests.lacks(topic, partition, offset), "decision_id", f"names no event of topic {requests.name}")
+    days = pc.fill_null(decisions["decided_at_ms"], 0).to_numpy() // _DAY_MS
+    row = {
+        "source_topic": topic,
+        "source_partition": partition.to_numpy().astype(np.int32),
+        "source_offset": offset.to_numpy().astype(np.int64),
+        **dict(zip(decisions.column_names, decisions.columns, strict=True)),
+        "date": pa.array(days.astype(np.int32)).cast(pa.date32()),
+    }
+    return pa.table(row, _COLUMNS), contents
 
 
-def _faults(bounds: TimeBounds) -> list[Column]:
-    """What Delta, the metrics or a reader of the tables would fail at. No condition may fail itself, or be null."""
-    charges, waits = F.col("decision.charges"), F.col("decision.throttled_by")
-    shares, requests = F.col("decision.heartbeat.shares"), F.col("decision.amounts.requests")
-    numbers = [
-        fault(_exceeds(within[name], _MAX_DOUBLE), f"{field}.{name}", "is no finite number")
-        for field, within, names in (("charges", charges, _NUMBERS), ("heartbeat.shares", shares, _SHARE_NUMBERS))
-        for name in names
-    ]
-    return [
-        fault(_is_no_source_id(), "decision_id", "is not topic-partition-offset of a request event"),
-        *(
-            fault(bounds.broken_by(F.col(f"decision.{name}")), name, "is missing or too far from the present")
-            for name in ("timestamp_ms", "decided_at_ms")
-        ),
-        fault(
-            ~F.coalesce(F.col("decision.verdict").isin([str(verdict) for verdict in Verdict]), F.lit(False)),
-            "verdict",
-            "is no verdict",
-        ),
-        fault(F.size(charges) > MAX_CHARGES, "charges", f"has more than {MAX_CHARGES} entries"),
-        fault(F.size(F.array_except(charges.quota, _quotas())) > 0, "charges.quota", "is no quota"),
-        fault(F.size(F.array_except(charges.mode, _modes())) > 0, "charges.mode", f"is not null or {Mode.SHADOW}"),
-        fault(_exceeds(charges.value, MAX_VALUE), "charges.value", f"is no number up to {MAX_VALUE:.0e}"),
-        *numbers,
-        fault(_has_long_name(charges), "charges.entity", f"has a name of more than {MAX_NAME_LENGTH} characters"),
-        fault(F.size(waits) > MAX_APPLIED_WAITS, "throttled_by", f"has more than {MAX_APPLIED_WAITS} entries"),
-        fault(F.size(shares) > MAX_SHARES, "heartbeat.shares", f"has more than {MAX_SHARES} entries"),
-        fault(F.coalesce(requests < 1, F.lit(False)), "amounts.requests", "is no number of requests"),
-    ]
+def decision_content(row: dict[str, Any]) -> bytes:
+    """What a row of the table says, as `decision_rows` has it."""
+    return _DECISIONS.as_json(row)
 
 
-_NUMBERS = ("limit", "rate", "tokens")
-_SHARE_NUMBERS = ("limit", "share", "charged")
+def _judge(decisions: pa.Table, faults: Faults) -> None:
+    """Note what Delta, the metrics or a reader of the tables would fail at."""
+    charges, waits = decisions["charges"], decisions["throttled_by"]
+    shares = pc.struct_field(decisions["heartbeat"], "shares")
+    requests = pc.struct_field(decisions["amounts"], "requests")
+    quotas, modes, values = (pc.struct_field(pc.list_flatten(charges), name) for name in ("quota", "mode", "value"))
+    faults.add(~_is_in(decisions["verdict"], list(map(str, Verdict))), "verdict", "is no verdict")
+    faults.add(_longer(charges, MAX_CHARGES), "charges", f"has more than {MAX_CHARGES} entries")
+    faults.add(_any(charges, ~_is_in(quotas, list(METRIC_NAMES))), "charges.quota", "is no quota")
+    faults.add(_any(charges, ~_is_in(modes, [None, str(Mode.SHADOW)])), "charges.mode", f"is not null or {Mode.SHADOW}")
+    too_large = holds(pc.greater(pc.abs(values), MAX_VALUE))
+    faults.add(_any(charges, too_large), "charges.value", f"is no number up to {MAX_VALUE:.0e}")
+    faults.add(_longer(waits, MAX_APPLIED_WAITS), "throttled_by", f"has more than {MAX_APPLIED_WAITS} entries")
+    faults.add(_longer(shares, MAX_SHARES), "heartbeat.shares", f"has more than {MAX_SHARES} entries")
+    faults.add(holds(pc.less(requests, 1)), "amounts.requests", "is no number of requests")
 
 
-def _is_no_source_id() -> Column:
-    """Also where zeros lead a number: two ids would name the same event."""
-    parts = [F.col(f"source.{column}").cast("string") for column in SOURCE_COLUMNS]
-    # Not concat_ws, which leaves out null: nothing at all would equal the empty id.
-    canonical = F.concat(parts[0], F.lit("-"), parts[1], F.lit("-"), parts[2])
-    return ~F.coalesce(canonical == F.col("decision.decision_id"), F.lit(False))
+def _judge_names(charges: pa.ChunkedArray, faults: Faults) -> None:
+    for name in ("user", "client_id", "topic"):
+        lengths = pc.utf8_length(pc.struct_field(pc.list_flatten(charges), ["entity", name]))
+        too_long = _any(charges, holds(pc.greater(lengths, MAX_NAME_LENGTH)))
+        faults.add(too_long, "charges.entity", f"has a name of more than {MAX_NAME_LENGTH} characters")
 
 
-def _quotas() -> Column:
-    return F.array(*map(F.lit, METRIC_NAMES))
+def _is_in(values: pa.ChunkedArray, known: list[str | None]) -> Mask:
+    return holds(pc.is_in(values, pa.array(known, pa.string())))
 
 
-def _modes() -> Column:
-    return F.array(F.lit(None).cast("string"), F.lit(str(Mode.SHADOW)))
+def _longer(lists: pa.ChunkedArray, maximum: int) -> Mask:
+    return holds(pc.greater(pc.list_value_length(lists), maximum))
 
 
-def _exceeds(values: Column, maximum: float) -> Column:
-    """Whether one of the values is not within +-maximum; NaN is greater than any number in Spark."""
-    within = (F.array_max(values) <= F.lit(maximum)) & (F.array_min(values) >= F.lit(-maximum))
-    return ~F.coalesce(within, F.lit(True))  # null: there are no values
-
-
-def _has_long_name(charges: Column) -> Column:
-    names = ("user", "client_id", "topic")
-    found = F.exists(
-        charges,
-        lambda charge: F.coalesce(
-            F.greatest(*(F.length(charge.entity[name]) for name in names)) > MAX_NAME_LENGTH, F.lit(False)
-        ),
-    )
-    # No name in a shorter record is too long: names of most records needn't be looked at.
-    return F.when(F.octet_length("value") > MAX_NAME_LENGTH, F.coalesce(found, F.lit(False))).otherwise(F.lit(False))
+def _any(lists: pa.ChunkedArray, wrong: Mask) -> Mask:
+    """True for each list of which an item is wrong; `wrong` goes over the items of all lists."""
+    found = np.zeros(len(lists), np.bool_)
+    found[pc.list_parent_indices(lists).to_numpy()[wrong]] = True
+    return found

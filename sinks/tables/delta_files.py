@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, date, datetime
+from datetime import date
 from typing import Any
 
 import msgspec
@@ -16,7 +16,9 @@ from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
-from sluice.sinks.tables.delta import Commit
+from sluice.kafka_io.clock import now_ms
+from sluice.sinks.tables.delta import AuditTable, Commit
+from sluice.sinks.tables.faults import holds, where
 
 _STATISTICS_CHARACTERS = 32
 """Characters of a text that statistics keep, as Delta's own do."""
@@ -93,17 +95,15 @@ class _DayWriter:
 
 
 class DayFiles:
-    """Writes rows of the table at `path` into a new file for each day, with statistics of some columns.
+    """Writes rows of a table into a new file for each day, with statistics of what they are looked up by.
 
-    Nobody reads the files before `add_files` has committed them.
+    The files are rows of the table once `add_files` has committed them.
     """
 
-    def __init__(
-        self, path: str, storage_options: Mapping[str, str], columns: pa.Schema, looked_up_by: Sequence[str]
-    ) -> None:
-        self._storage = _storage(path, storage_options)
-        self._columns = columns.remove(columns.get_field_index("date"))
-        self._looked_up_by = looked_up_by
+    def __init__(self, table: AuditTable, storage_options: Mapping[str, str]) -> None:
+        self._storage = _storage(table.path, storage_options)
+        self._columns = table.columns.remove(table.columns.get_field_index("date"))
+        self._looked_up_by = table.looked_up_by
         self._writers: dict[date, _DayWriter] = {}
 
     def write(self, rows: pa.Table) -> None:
@@ -111,7 +111,7 @@ class DayFiles:
         for day in pc.unique(rows["date"]).to_pylist():
             if day not in self._writers:
                 self._writers[day] = _DayWriter(self._storage, day, self._columns, self._looked_up_by)
-            self._writers[day].write(rows.filter(pc.equal(rows["date"], day)))
+            self._writers[day].write(where(holds(pc.equal(rows["date"], day)), rows))
 
     def close(self) -> list[DataFile]:
         """The files, complete. Raises OSError or DeltaError where the storage does."""
@@ -126,7 +126,7 @@ class DayFiles:
 
 
 def remove_files(path: str, storage_options: Mapping[str, str], files: Iterable[DataFile]) -> None:
-    """Remove files that nobody will commit. One that can't be removed stays until the table is vacuumed."""
+    """Remove files that won't be committed. One that can't be removed stays until the table is vacuumed."""
     storage = _storage(path, storage_options)
     for file in files:
         _remove(storage, file.path)
@@ -137,9 +137,8 @@ def add_files(table: DeltaTable, files: Sequence[DataFile], commit: Commit) -> N
     done = table.transaction_version(commit.application)
     if done is not None and done >= commit.batch_id:
         return
-    now_ms = int(datetime.now(UTC).timestamp() * 1000)
     actions: list[AddAction | RemoveAction] = [
-        AddAction(file.path, file.size, {"date": file.date}, now_ms, data_change=True, stats=file.statistics)
+        AddAction(file.path, file.size, {"date": file.date}, now_ms(), data_change=True, stats=file.statistics)
         for file in files
     ]
     properties = CommitProperties(app_transactions=[Transaction(*commit)])

@@ -1,7 +1,7 @@
-"""What decisions charged to each counter, measured in Arrow: the rows of the table `quota_metrics` without Spark.
+"""Measures of what decisions charged to each counter, from which the rows of the table `quota_metrics` are made.
 
 `measure` takes the rows of one task, `add_up` puts the measures of all tasks together, and `metrics_rows` makes the
-rows that `sluice.sinks.tables.quota_metrics.measure_decisions` makes with Spark.
+table's rows of them.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.sinks.tables.quota_metrics import METRIC_NAMES, order_offsets
+from sluice.sinks.tables.quota_metrics import METRIC_NAMES
 from sluice.state.quotas.kinds import QuotaKind
 
 _COUNTER = ("window_start_ms", "quota", "mode", "user", "client_id", "topic", "partition")
@@ -19,9 +19,12 @@ _GREATEST = ("throttle_time_max_ms", "last_timestamp_ms", "order")
 _LATEST = ("limit", "metered", "rate", "tokens")
 _CONSUMER_QUOTAS = [kind.value for kind in QuotaKind if kind.consumer]
 
+_ORDER_BITS = 62
+"""Of the number that orders decisions by time, then by offset: a positive BIGINT."""
+
 
 def measure(decisions: pa.Table, window_s: int) -> pa.Table:
-    """What rows of the decisions table charged to each counter, by window of `window_s` seconds of event time."""
+    """Charges of rows of the decisions table, by counter and by window of `window_s` seconds of event time."""
     charges = pc.list_flatten(decisions["charges"])
     decided = decisions.select(["timestamp_ms", "source_offset", "decided_by", "throttle_time_ms"])
     amounts = decisions["amounts"]
@@ -35,7 +38,7 @@ def measure(decisions: pa.Table, window_s: int) -> pa.Table:
 
     window_ms, timestamp_ms = window_s * 1000, decided["timestamp_ms"].to_numpy()
     in_window_ms = timestamp_ms % window_ms
-    offsets = order_offsets(window_ms)
+    offsets = _order_offsets(window_ms)
     # The counters took withheld bytes back: nobody got them.
     taken_back = pc.and_(decided["withheld"], pc.is_in(of("quota"), pa.array(_CONSUMER_QUOTAS)))
     # As in Kafka, a wait counts for the quota that decided it.
@@ -67,6 +70,17 @@ def measure(decisions: pa.Table, window_s: int) -> pa.Table:
     return add_up([flat])
 
 
+def _order_offsets(window_ms: int) -> int:
+    """The offsets that the order of a window's decisions tells apart, at `in_window_ms * offsets + offset % offsets`.
+
+    Only decisions of one millisecond need the offset: as many low bits of it as are free.
+
+    >>> _order_offsets(60_000) == 2**46
+    True
+    """
+    return 1 << (_ORDER_BITS - window_ms.bit_length())
+
+
 def add_up(measures: Sequence[pa.Table]) -> pa.Table:
     """Measures of the same counters and windows in one row."""
     together = pa.concat_tables(measures).sort_by("order")
@@ -85,7 +99,7 @@ def add_up(measures: Sequence[pa.Table]) -> pa.Table:
 
 
 def metrics_rows(measured: pa.Table, window_s: int) -> pa.Table:
-    """The rows for the table `quota_metrics`, with its columns in any order."""
+    """Rows of the table `quota_metrics`, with its columns in any order."""
     # Where no counter keeps a rate (exempt time, partitions without any quota): the amount over the window's length.
     rate = pc.if_else(measured["metered"], measured["rate"], pc.divide(measured["value"], float(window_s)))
     throttled = measured["throttled_count"]

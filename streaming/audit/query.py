@@ -4,7 +4,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.configs.settings import Settings
-from sluice.sinks.tables.delta import Commit, RequestsTopic, create_table
+from sluice.sinks.tables.delta import Commit, create_table
+from sluice.sinks.tables.faults import RequestsTopic
 from sluice.streaming.audit.request_ends import RequestEnds, current_ends
 from sluice.streaming.audit.writer import AuditWriter
 from sluice.streaming.checkpoint.folder import Checkpoint
@@ -28,9 +29,9 @@ class AuditQuery(GatedQuery):
         self._writer = AuditWriter(settings, EpochsSeen(checkpoint))
 
     def _rows(self) -> DataFrame:
-        """Records of all feeds' topics; their tables are created if there are none."""
+        """Records of the topics of answers; tables are created where there are none."""
         for table in self._writer.tables:
-            create_table(self._spark, table)
+            create_table(table, self._settings.delta.storage_options)
         topics = self._writer.topics
         records = kafka_source(self._spark, self._settings, topics, "earliest", self._settings.audit, headers=True)
         # In a stream this is the time of the micro-batch, which Spark's log keeps: a repeated one is judged as before.

@@ -1,26 +1,28 @@
 """Writing a micro-batch of decisions and dead letters into the Delta tables, each table by one commit."""
 
 import logging
-from collections.abc import Sequence
-from functools import partial, reduce
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
 
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from sluice.configs.settings import Settings
-from sluice.sinks.tables import dead_letters, decisions
-from sluice.sinks.tables.delta import RECORD, AuditFeed, AuditTable, Commit, RequestsTopic, new_rows, source_spans
-from sluice.sinks.tables.quota_metrics import quota_metrics_table
-from sluice.sinks.tables.unreadable import (
-    FAULT,
-    TimeBounds,
-    append_unreadable,
-    fault,
-    unreadable_rows,
-    unreadable_table,
-)
-from sluice.streaming.audit.one_pass import OnePass
-from sluice.streaming.leadership.epochs_seen import EpochsSeen, with_fenced
+from sluice.sinks.tables.dead_letters import dead_letters_table, letter_content, letter_rows
+from sluice.sinks.tables.decisions import decision_content, decision_rows, decisions_table
+from sluice.sinks.tables.delta import AuditTable, Commit
+from sluice.sinks.tables.delta_files import add_files, remove_files
+from sluice.sinks.tables.faults import RequestsTopic, TimeBounds
+from sluice.sinks.tables.measures import add_up, metrics_rows
+from sluice.sinks.tables.quota_metrics import merge_metrics, quota_metrics_table
+from sluice.sinks.tables.unreadable import known_records, unreadable_table
+from sluice.streaming.audit.answers import epoch_spans, further_answers, reported_answers
+from sluice.streaming.audit.worker_pass import Exclusions, Feed, Plan, TaskReport, write_part
+from sluice.streaming.leadership.epochs_seen import EpochsSeen
 
 log = logging.getLogger("sluice.audit")
 
@@ -32,21 +34,42 @@ _LONGEST_RETENTION_MS = 3_653 * _DAY_MS
 """Ten years stand for a topic that keeps its records for ever."""
 
 _MAX_CLOCK_DIFFERENCE_MS = _DAY_MS
-"""How far the clocks of gateways, broker and job may differ; a clock that is wrong by hours forges nothing."""
+"""Largest difference between the clocks of gateways, broker and job; a clock that is wrong by hours forges nothing."""
 
-_ANOTHER_ANSWER = ("value", "answers an event that has another answer already")
+_FILE_ROWS = 50_000
+"""Records that are worth a task and a file of their own."""
+
+_Open = Callable[[str], DeltaTable]
+"""Opens the table at a path."""
 
 
 class AuditWriter:
-    """Writes micro-batches: decisions that need no judging in one pass, all other records by Spark, table by table."""
+    """Writes micro-batches into the audit tables."""
 
     def __init__(self, settings: Settings, epochs: EpochsSeen) -> None:
-        """Needs a Spark session, and the tables before the first `write`."""
-        self._decisions_topic = settings.topics.decisions
-        self._epochs = epochs
-        self._feeds = audit_feeds(settings)
+        """Needs the tables before the first `write`."""
+        self._delta = settings.delta
+        self._feeds = (
+            Feed(
+                settings.topics.dead_letters,
+                dead_letters_table(settings.delta.dead_letters),
+                letter_rows,
+                letter_content,
+                of_decisions=False,
+            ),
+            Feed(
+                settings.topics.decisions,
+                decisions_table(settings.delta.decisions),
+                decision_rows,
+                decision_content,
+                of_decisions=True,
+            ),
+        )
         self._unreadable = unreadable_table(settings.delta.unreadable)
-        self._one_pass = _one_pass(settings)
+        self._window_s = settings.audit.metrics_window_s
+        self._bounds = _time_bounds(settings)
+        self._epochs = epochs
+        self._tasks: int | None = None
 
     @property
     def topics(self) -> list[str]:
@@ -56,7 +79,7 @@ class AuditWriter:
     @property
     def tables(self) -> list[AuditTable]:
         """All tables that are written."""
-        return [self._unreadable, *(table for feed in self._feeds for table in feed.tables)]
+        return [self._unreadable, quota_metrics_table(self._delta.quota_metrics), *(feed.table for feed in self._feeds)]
 
     def write(self, records: DataFrame, requests: RequestsTopic, commit: Commit) -> None:
         """Write one micro-batch; to write it again changes nothing.
@@ -64,97 +87,94 @@ class AuditWriter:
         Records have the columns of Kafka, `read_at`, the time of the micro-batch, and `epoch`, their header's value.
         They answer events of `requests`.
         """
-        others = self._one_pass.write(records, requests, commit, partial(self._epochs.take, commit.batch_id))
-        if others is None:
-            self._write_feeds(records, requests, self._feeds, commit)
-        elif others:
-            left = records.where(records.topic != self._decisions_topic)
-            self._write_feeds(
-                left, requests, [feed for feed in self._feeds if feed.topic != self._decisions_topic], commit
+        open_table = cache(lambda path: DeltaTable(path, storage_options=dict(self._delta.storage_options)))
+        exclusions = Exclusions()
+        while True:
+            reports = self._run(records, requests, exclusions)
+            found = self._excluded(reports, exclusions, requests.name, commit.batch_id, open_table)
+            if found is None:
+                break
+            # Rare: the tasks know now what counts for no answer, and write the others.
+            self._remove_files(reports)
+            exclusions = found
+        self._commit(reports, commit, open_table)
+        answers = sum(len(reported_answers(reports, topic)) for topic in self.topics)
+        self._tasks = 1 + answers // _FILE_ROWS
+
+    def _run(self, records: DataFrame, requests: RequestsTopic, exclusions: Exclusions) -> list[TaskReport]:
+        """Let tasks do their part, as many as the micro-batch before was worth."""
+        plan = Plan(
+            self._feeds,
+            self._unreadable,
+            dict(self._delta.storage_options),
+            requests,
+            self._bounds,
+            self._window_s,
+            exclusions,
+        )
+        tasks = records if self._tasks is None else records.coalesce(self._tasks)
+        found = tasks.mapInArrow(lambda batches: write_part(batches, plan), "report BINARY").collect()
+        return [msgspec.msgpack.decode(row["report"], type=TaskReport) for row in found]
+
+    def _excluded(
+        self, reports: Sequence[TaskReport], known: Exclusions, topic: str, batch_id: int, open_table: _Open
+    ) -> Exclusions | None:
+        """All that is known to count for no answer after these reports; None if they show nothing new."""
+        fenced = self._epochs.fenced(batch_id, epoch_spans(reports))
+        if fenced and not known.fenced:
+            return known._replace(fenced=fenced)
+        left_out, contradicting = [*known.left_out], [*known.contradicting]
+        for feed in self._feeds:
+            answers = reported_answers(reports, feed.topic)
+            is_good = pc.is_valid(answers["digest"])
+            good, unreadable = answers.filter(is_good), answers.filter(pc.invert(is_good))
+            if len(good):
+                repeating, others = further_answers(good, feed, open_table(feed.table.path), topic)
+                left_out += [(feed.topic, repeating)] if repeating else []
+                contradicting += [(feed.topic, others)] if others else []
+            if len(unreadable):
+                written = known_records(open_table(self._unreadable.path), feed.topic, unreadable)
+                left_out += [(feed.topic, written)] if written else []
+        found = Exclusions(known.fenced, left_out, contradicting)
+        return None if list(map(len, found)) == list(map(len, known)) else found
+
+    def _commit(self, reports: Sequence[TaskReport], commit: Commit, open_table: _Open) -> None:
+        """Commit table by table: a crash in between repeats all commits, and those that are there change nothing.
+
+        Metrics count the decisions that the decisions table doesn't have yet, so they are merged before it.
+        """
+        letters, decisions = (feed.table for feed in self._feeds)
+        for table in (self._unreadable, letters):
+            self._add_files(table, reports, commit, open_table)
+        self._log_unreadable(reports)
+        measures = [pa.ipc.open_stream(report.measures).read_all() for report in reports if report.measures]
+        if measures:
+            rows = metrics_rows(add_up(measures), self._window_s)
+            merge_metrics(rows, self._delta.quota_metrics, self._delta.storage_options, commit)
+        self._add_files(decisions, reports, commit, open_table)
+
+    def _add_files(self, table: AuditTable, reports: Sequence[TaskReport], commit: Commit, open_table: _Open) -> None:
+        if files := [file for report in reports for file in report.files.get(table.path, [])]:
+            add_files(open_table(table.path), files, commit)
+
+    def _remove_files(self, reports: Sequence[TaskReport]) -> None:
+        for report in reports:
+            for path, files in report.files.items():
+                remove_files(path, self._delta.storage_options, files)
+
+    def _log_unreadable(self, reports: Sequence[TaskReport]) -> None:
+        counts: Counter[tuple[str, str, str]] = Counter()
+        for report in reports:
+            counts.update({(topic, field, reason): count for topic, field, reason, count in report.faults})
+        for (topic, field, reason), count in counts.items():
+            path = self._unreadable.path
+            log.warning(
+                "%d records of topic %s are unreadable (%s %s); they are in %s", count, topic, field, reason, path
             )
-
-    def _write_feeds(
-        self, records: DataFrame, requests: RequestsTopic, feeds: Sequence[AuditFeed], commit: Commit
-    ) -> None:
-        records.persist()
-        try:
-            counted = with_fenced(records, self._decisions_topic, self._epochs, commit.batch_id)
-            for feed in feeds:
-                _write(feed, counted.where(counted.topic == feed.topic), requests, self._unreadable.path, commit)
-        finally:
-            records.unpersist()
-
-
-def _one_pass(settings: Settings) -> OnePass:
-    delta = settings.delta
-    return OnePass(
-        settings.topics.decisions,
-        decisions.decisions_table(delta.decisions),
-        delta.quota_metrics,
-        dict(delta.storage_options),
-        settings.audit.metrics_window_s,
-        _time_bounds(settings),
-    )
-
-
-def audit_feeds(settings: Settings) -> list[AuditFeed]:
-    """All tables that the query writes but `unreadable`.
-
-    Metrics count the decisions that the decisions table doesn't have yet, so they are written before it: a crash in
-    between repeats both commits and counts nothing twice.
-    """
-    topics, delta, bounds = settings.topics, settings.delta, _time_bounds(settings)
-    metrics = quota_metrics_table(delta.quota_metrics, delta.storage_options, settings.audit.metrics_window_s)
-    return [
-        AuditFeed(
-            topics.dead_letters,
-            partial(dead_letters.parse_dead_letters, bounds=bounds),
-            [dead_letters.dead_letters_table(delta.dead_letters)],
-            ["recorded_at", "date"],
-        ),
-        AuditFeed(
-            topics.decisions,
-            partial(decisions.parse_decisions, bounds=bounds),
-            [metrics, decisions.decisions_table(delta.decisions)],
-            ["date"],
-        ),
-    ]
-
-
-def _write(feed: AuditFeed, records: DataFrame, requests: RequestsTopic, unreadable: str, commit: Commit) -> None:
-    parsed = feed.parse(records, requests).persist()
-    try:
-        spans, has_faults = source_spans(parsed)
-        good = parsed.where(F.col(FAULT).isNull()).drop(FAULT)
-        faults = [parsed.where(F.col(FAULT).isNotNull()).select(RECORD, FAULT)] if has_faults else []
-        if not spans:
-            _write_unreadable(feed.topic, records, faults, unreadable, commit)
-            return
-        rows = new_rows(good, spans, feed.tables[-1].path, feed.own)
-        try:
-            if rows.contradicting is not None:
-                faults.append(rows.contradicting.select(RECORD, fault(F.lit(True), *_ANOTHER_ANSWER).alias(FAULT)))
-            _write_unreadable(feed.topic, records, faults, unreadable, commit)
-            for table in feed.tables:
-                table.write(rows.first.drop(RECORD), commit)
-        finally:
-            rows.release()
-    finally:
-        parsed.unpersist()
-
-
-def _write_unreadable(topic: str, records: DataFrame, faults: list[DataFrame], path: str, commit: Commit) -> None:
-    if not faults:
-        return
-    found = reduce(DataFrame.unionByName, faults)
-    # Both feeds append to the table in one micro-batch, and each is an application of its own.
-    own = Commit(f"{commit.application}-{topic}", commit.batch_id)
-    for field, reason, count in append_unreadable(unreadable_rows(records, found), own, path):
-        log.warning("%d records of topic %s are unreadable (%s %s); they are in %s", count, topic, field, reason, path)
 
 
 def _time_bounds(settings: Settings) -> TimeBounds:
-    """How old and how new genuine records can be when they are read, with generous margins."""
+    """Bounds on the age of genuine records when they are read, with generous margins."""
     topics, enforce = settings.topics, settings.enforce
     retentions = (topics.requests_retention_ms, max(topics.decisions_retention_ms, topics.dead_letters_retention_ms))
     if -1 in (*retentions, topics.decisions_retention_ms, topics.dead_letters_retention_ms):

@@ -1,12 +1,9 @@
-"""Which decisions of a micro-batch don't count because their driver was replaced before; markers are left out."""
+"""Epochs that the audit query has read, by which decisions of a driver that was replaced don't count."""
 
 import msgspec
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
-from sluice.state.decisions.leader_epochs import HEADER_PATTERN, EpochSpan, FencedFrom, fenced_from
+from sluice.state.decisions.leader_epochs import EpochSpan, FencedFrom, fenced_from
 from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.leadership.spark_epochs import epoch_spans, is_fenced
 
 _FILE = "epochs_seen.json"
 
@@ -34,20 +31,11 @@ class EpochsSeen:
         except msgspec.MsgspecError as error:
             raise self._files.damaged_file(_FILE, str(error)) from error
 
-    def take(self, batch_id: int, spans: list[EpochSpan]) -> list[FencedFrom]:
-        """What of this micro-batch doesn't count."""
+    def fenced(self, batch_id: int, spans: list[EpochSpan]) -> list[FencedFrom]:
+        """Note the epochs of a micro-batch; returns the records of it that don't count."""
         before = self._seen.before if batch_id == self._seen.batch_id else self._seen.after
         fenced, after = fenced_from(spans, before)
         if after != before:
             self._seen = _Seen(batch_id, before, after)
             self._files.write(_FILE, msgspec.json.encode(self._seen))
         return fenced
-
-
-def with_fenced(records: DataFrame, topic: str, seen: EpochsSeen, batch_id: int) -> DataFrame:
-    """The records without the markers of `topic`, with the column `fenced`: whether one of it doesn't count."""
-    ours = records.where(records.topic == topic)
-    fenced = seen.take(batch_id, epoch_spans(ours))
-    is_epoch = F.coalesce(F.col("epoch").cast("string").rlike(rf"\A{HEADER_PATTERN}\z"), F.lit(False))
-    marker = (records.topic == topic) & records.value.isNull() & is_epoch
-    return records.where(~marker).withColumn("fenced", (F.col("topic") == topic) & is_fenced(fenced)).drop("epoch")

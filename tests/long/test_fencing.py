@@ -9,28 +9,32 @@ import time
 import uuid
 from collections import Counter
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
 from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from scripts.testbed.reconciliation import records
 from sluice.configs.settings import Properties, Settings, load_settings
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.kafka_io.topics import ensure_lease_topic, ensure_topics
+from sluice.sinks.tables.faults import RequestsTopic
 from sluice.state.decisions.leader_epochs import Fence, LeaderEpoch
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.query import EnforceQuery
 from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
 from sluice.streaming.errors import LeadershipError
-from sluice.streaming.leadership.epochs_seen import EpochsSeen, with_fenced
 from sluice.streaming.leadership.leader_epochs import begin_epoch
 from sluice.streaming.leadership.leadership import LEASE_S, Leadership
 from sluice.streaming.leadership.spark_epochs import epoch_header
 from sluice.streaming.runtime.kafka import kafka_since
+from tests.audit_records import READ_AT_MS, decision, text
+from tests.audit_tables import rows, tables_in, write
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -101,13 +105,18 @@ def taking_over(spark: SparkSession, settings: Settings, watch: QuotaWatch) -> D
     return Driver(leadership, epoch, EnforceQuery(spark, settings, watch, epoch=epoch))
 
 
+def decided(event: str) -> bytes:
+    """The decision on this event."""
+    return text(decision(0) | {"decision_id": event})
+
+
 def micro_batch(spark: SparkSession, settings: Settings, batch_id: int) -> DataFrame:
     """What a micro-batch has decided: finished records."""
-    rows = []
+    made = []
     for number in range(EVENTS):
         event = f"{settings.topics.requests}-0-{batch_id * EVENTS + number}"
-        rows.append((False, settings.topics.decisions, b"%d" % number, b'{"decision_id":"%s"}' % event.encode()))
-    return spark.createDataFrame(rows, "partial boolean, topic string, key binary, value binary").coalesce(1)
+        made.append((False, settings.topics.decisions, b"%d" % number, decided(event)))
+    return spark.createDataFrame(made, "partial boolean, topic string, key binary, value binary").coalesce(1)
 
 
 def counting(settings: Settings) -> Counter[bytes]:
@@ -134,13 +143,14 @@ def as_a_gateway_reads(settings: Settings) -> tuple[Counter[bytes], int]:
 
 
 def as_audit_reads(spark: SparkSession, settings: Settings, tmp_path: Path) -> tuple[Counter[bytes], int]:
-    """The decisions that the audit query takes, and how many it leaves out."""
-    topic = settings.topics.decisions
-    read = kafka_since(spark, settings, [topic], 0).withColumn("epoch", epoch_header())
-    seen = EpochsSeen(Checkpoint(str(tmp_path / "audit")))
-    marked = with_fenced(read, topic, seen, 0).select("value", "fenced").collect()
-    taken = Counter(bytes(row["value"]) for row in marked if not row["fenced"])
-    return taken, sum(row["fenced"] for row in marked)
+    """The decisions that the audit query writes, and how many it leaves out."""
+    topics, audit = settings.topics, tables_in(tmp_path / "audit")
+    read = kafka_since(spark, settings, [topics.decisions], 0).withColumn("epoch", epoch_header())
+    batch = read.drop("headers").withColumn("read_at", F.lit(datetime.fromtimestamp(READ_AT_MS / 1000, UTC)))
+    write(replace(audit, topics=topics), batch, 0, requests=RequestsTopic(topics.requests, [10**9] * 2))
+    unreadable = rows(audit.delta.unreadable)
+    assert {row["field"] for row in unreadable} <= {"epoch"}
+    return Counter(decided(row["decision_id"]) for row in rows(audit.delta.decisions)), len(unreadable)
 
 
 @pytest.mark.parametrize("tries", [2, pytest.param(50, marks=pytest.mark.long)])
@@ -152,19 +162,19 @@ def test_a_driver_that_was_replaced_is_refused_every_time_and_each_event_has_one
     late = 0
     stale = taking_over(spark, settings, watch)
     for batch_id in range(tries):
-        rows = micro_batch(spark, settings, batch_id)
+        batch = micro_batch(spark, settings, batch_id)
         _, repeated = stale.query._log.begin(batch_id, 0, now_ms=time.time_ns() // 1_000_000)
         assert not repeated
         cut = chance.randrange(EVENTS + 1)
-        stale.query._publish(rows.where(f"{NUMBER} < {cut}"))
+        stale.query._publish(batch.where(f"{NUMBER} < {cut}"))
 
         leader = taking_over(spark, settings, watch)
         wakes_up_early = chance.random() < 0.5
         if wakes_up_early:
-            stale.query._publish(rows.where(f"{NUMBER} >= {cut}"))
-        leader.query._write_batch(rows, batch_id)
+            stale.query._publish(batch.where(f"{NUMBER} >= {cut}"))
+        leader.query._write_batch(batch, batch_id)
         if not wakes_up_early:
-            stale.query._publish(rows.where(f"{NUMBER} >= {cut}"))
+            stale.query._publish(batch.where(f"{NUMBER} >= {cut}"))
         late += EVENTS - cut
 
         with pytest.raises(LeadershipError, match="leads the checkpoint"):

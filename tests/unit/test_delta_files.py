@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from sluice.sinks.tables.delta import Commit
+from sluice.sinks.tables.delta import AuditTable, Commit
 from sluice.sinks.tables.delta_files import DataFile, DayFiles, add_files
 
 COLUMNS = pa.schema([("offset", pa.int64()), ("date", pa.date32())])
@@ -22,7 +22,7 @@ def path(tmp_path: Path) -> str:
 
 def written(path: str, *offsets: int) -> list[DataFile]:
     """Complete files that no commit has added yet."""
-    files = DayFiles(path, {}, COLUMNS, ["offset"])
+    files = DayFiles(AuditTable(path, COLUMNS, ["offset"]), {})
     files.write(pa.table([offsets, [date(2026, 1, 31)] * len(offsets)], schema=COLUMNS))
     return files.close()
 

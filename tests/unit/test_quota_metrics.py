@@ -6,40 +6,16 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from sluice.sinks.tables.delta import Commit
-from sluice.sinks.tables.quota_metrics import merge_metrics
+from sluice.sinks.tables.quota_metrics import merge_metrics, quota_metrics_table
 
 DAY = date(2026, 11, 21)
 WINDOW_START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
-SCHEMA = pa.schema(
-    [
-        ("window_start", pa.timestamp("us", "UTC")),
-        ("window_s", pa.int32()),
-        ("metric_group", pa.string()),
-        ("rate_metric", pa.string()),
-        ("quota", pa.string()),
-        ("mode", pa.string()),
-        ("user", pa.string()),
-        ("client_id", pa.string()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("limit", pa.float64()),
-        ("metered", pa.bool_()),
-        ("count", pa.int64()),
-        ("value", pa.float64()),
-        ("rate", pa.float64()),
-        ("tokens", pa.float64()),
-        ("violated_count", pa.int64()),
-        ("throttled_count", pa.int64()),
-        ("throttle_time_avg_ms", pa.float64()),
-        ("throttle_time_max_ms", pa.int64()),
-        ("last_timestamp_ms", pa.int64()),
-        ("date", pa.date32()),
-    ]
-)
+SCHEMA = quota_metrics_table("unused").columns
 
 
 def measured(entities: list[dict[str, object]]) -> pa.Table:
@@ -99,18 +75,6 @@ def test_a_shadow_quota_has_a_row_beside_the_enforced_one_of_the_same_counter(tm
     merge_metrics(measured(both[1:]), path, {}, Commit("audit", 1))
 
     assert counts_by_mode(path) == {None: 1, "shadow": 2}
-
-
-def test_a_table_of_an_older_release_gets_the_column_and_keeps_its_rows(tmp_path: Path) -> None:
-    """Also when the first batch after it is repeated."""
-    path = str(tmp_path)
-    write_deltalake(path, measured([{"user": "alice"}]).drop_columns(["mode"]))
-    both: list[dict[str, object]] = [{"user": "alice"}, {"user": "alice", "mode": "shadow"}]
-
-    for _ in range(2):
-        merge_metrics(measured(both), path, {}, Commit("audit", 0))
-
-    assert counts_by_mode(path) == {None: 2, "shadow": 1}
 
 
 def counts_by_mode(path: str) -> dict[object, int]:
@@ -183,7 +147,7 @@ def test_a_batch_that_ended_between_its_windows_is_completed_without_counting_on
     assert counts_by_window(path) == {0: 1, 1: 1}
 
 
-def test_a_batch_that_an_older_release_merged_at_once_is_not_counted_again(tmp_path: Path) -> None:
+def test_a_batch_that_is_merged_is_not_counted_again(tmp_path: Path) -> None:
     path = str(tmp_path)
     rows = measured([minute(0), minute(1)])
     write_deltalake(path, rows, commit_properties=CommitProperties(app_transactions=[Transaction("audit", 7)]))
@@ -191,6 +155,20 @@ def test_a_batch_that_an_older_release_merged_at_once_is_not_counted_again(tmp_p
     merge_metrics(rows, path, {}, Commit("audit", 7))
 
     assert counts_by_window(path) == {0: 1, 1: 1}
+
+
+def test_metrics_of_very_many_counters_are_merged_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repeated batch adds nothing, in whatever order its rows come."""
+    monkeypatch.setattr("sluice.sinks.tables.quota_metrics._MAX_MERGED_ROWS", 4)
+    path = str(tmp_path)
+    write_deltalake(path, measured([]))
+    users: list[dict[str, object]] = [{"user": f"user{number}"} for number in range(10)]
+
+    merge_metrics(measured(users), path, {}, Commit("audit", 0))
+    merge_metrics(measured(users[::-1]), path, {}, Commit("audit", 0))
+
+    assert counts(path) == {(f"user{number}", None, None, None): 1 for number in range(10)}
+    assert len(DeltaTable(path).history()) == 4
 
 
 def minute(number: int) -> dict[str, object]:

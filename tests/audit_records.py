@@ -1,32 +1,25 @@
-"""Micro-batches of the audit query for tests: decisions, dead letters, hostile records, and tables to write."""
+"""Records of the decisions and dead-letter topics for tests of the audit query: good, odd and hostile ones."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
+from random import Random
 from typing import Any
 
-from deltalake import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-
-from sluice.configs.settings import Settings, load_settings
-from sluice.sinks.tables.decisions import parse_decisions
-from sluice.sinks.tables.delta import Commit, RequestsTopic
-from sluice.sinks.tables.unreadable import TimeBounds
-from sluice.streaming.audit.writer import AuditWriter
-from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.leadership.epochs_seen import EpochsSeen
+from sluice.configs.settings import load_settings
+from sluice.sinks.tables.faults import RequestsTopic, TimeBounds
+from sluice.state.quotas.kinds import QuotaKind
 
 Json = dict[str, Any]
 T0 = 1_700_000_040_000  # a full minute
 DAY_MS = 86_400_000
+READ_AT_MS = T0 + 60_000
 BOUNDS = TimeBounds(past_ms=DAY_MS, future_ms=DAY_MS)
 DEFAULTS = load_settings(environment={})
 LAST = 2**63 - 2
 REQUESTS = RequestsTopic("my-requests", ends=[LAST + 1] * 4)
 """As full as a topic can be."""
+
+Record = tuple[str, bytes | None]
+"""Topic and value of a Kafka record."""
 
 
 def decision(offset: int, at_ms: int = T0, throttle_ms: int = 0, rate: float | None = 5.0, **more: Any) -> Json:
@@ -59,69 +52,35 @@ def decision(offset: int, at_ms: int = T0, throttle_ms: int = 0, rate: float | N
     }
 
 
-Record = tuple[str, bytes | None]
-"""Topic and value of a Kafka record."""
-
-FEEDS = ("decisions", "dead_letters")
-
-
 def letter(offset: int, value: str | None = "QQ==", **more: Any) -> Json:
     error = {"field": "user", "problem": "is of type int", "expected": "str"}
     event = {"topic": "my-requests", "partition": 0, "offset": offset}
     return {"source": event, "error": error, "value": value} | more
 
 
-def records(spark: SparkSession, values: Sequence[Record], first: int = 0, at_ms: int = T0) -> DataFrame:
-    """Kafka records of one partition from offset `first`, all of one time, read a minute later."""
-    columns = "topic string, partition int, offset bigint, timestamp timestamp, key binary, value binary"
-    time = datetime.fromtimestamp(at_ms / 1000, UTC)
-    rows = [(topic, 0, first + number, time, b"key", value) for number, (topic, value) in enumerate(values)]
-    return (
-        spark.createDataFrame(rows, columns)
-        .withColumn("read_at", F.lit(datetime.fromtimestamp(T0 / 1000 + 60, UTC)))
-        .withColumn("epoch", F.lit(None).cast("binary"))
-    )
-
-
-def judged(spark: SparkSession, decisions: list[Json]) -> DataFrame:
-    """What the audit query makes of these decisions, with the records that they are from."""
-    values = [(DEFAULTS.topics.decisions, json.dumps(value).encode()) for value in decisions]
-    return parse_decisions(records(spark, values).withColumn("fenced", F.lit(False)), REQUESTS, BOUNDS)
-
-
-def parsed(spark: SparkSession, decisions: list[Json]) -> DataFrame:
-    """Rows of the decisions table."""
-    return judged(spark, decisions).where("fault is null").drop("record", "fault")
-
-
-def tables_in(folder: Path) -> Settings:
-    paths: Json = {name: str(folder / name) for name in ("decisions", "quota_metrics", "dead_letters", "unreadable")}
-    return replace(DEFAULTS, delta=replace(DEFAULTS.delta, **paths))
-
-
-def write(
-    settings: Settings, batch: DataFrame, batch_id: int, query: str = "query", requests: RequestsTopic = REQUESTS
-) -> None:
-    """A micro-batch of the audit query."""
-    epochs = EpochsSeen(Checkpoint(f"{settings.delta.decisions}-audit"))
-    AuditWriter(settings, epochs).write(batch, requests, Commit(query, batch_id))
-
-
-def rows(path: str) -> list[Json]:
-    found: list[Json] = DeltaTable(path).to_pyarrow_dataset().to_table().to_pylist()
-    return found
-
-
-def offsets(path: str, column: str = "source_offset") -> list[int]:
-    return sorted(row[column] for row in rows(path))
+def text(answer: Json) -> bytes:
+    return json.dumps(answer).encode()
 
 
 def as_records(answers: list[Json]) -> list[Record]:
     return [(DEFAULTS.topics.decisions, json.dumps(answer).encode()) for answer in answers]
 
 
+def member(decided: Json, name: str, text: bytes) -> bytes:
+    """The decision with this JSON text as the value of one of its fields."""
+    return json.dumps(decided | {name: "@@"}).encode().replace(b'"@@"', text)
+
+
+def charged(**more: Any) -> bytes:
+    return json.dumps(decision(1, **more)).encode()
+
+
+def source(**more: Any) -> bytes:
+    return json.dumps(letter(1, source={"topic": "my-requests", "partition": 0, "offset": 1} | more)).encode()
+
+
 ENTITY: Json = {"user": "a|b", "client_id": None, "topic": None, "partition": None}
-IN_LINE: Json = {
+INLINE: Json = {
     "instance": "g-1",
     "throttled_by": [{"quota": "producer_byte_rate", "entity": ENTITY, "ms": 5}],
     "amounts": {
@@ -156,22 +115,54 @@ IN_LINE: Json = {
 }
 
 
-def member(decided: Json, name: str, text: bytes) -> bytes:
-    """The decision with this JSON text as the value of one of its fields."""
-    return json.dumps(decided | {name: "@@"}).encode().replace(b'"@@"', text)
-
-
-def charged(**more: Any) -> bytes:
-    return json.dumps(decision(1, **more)).encode()
-
-
-def source(**more: Any) -> bytes:
-    return json.dumps(letter(1, source={"topic": "my-requests", "partition": 0, "offset": 1} | more)).encode()
-
+FULL = decision(7, throttle_ms=300, tokens=-1.5) | INLINE | {"job_id": "mine", "gateway": "g-1", "mute_until_ms": T0}
+GOOD: dict[str, bytes] = {
+    "plain": text(decision(1)),
+    "full": text(FULL),
+    "without charges": text(decision(2) | {"charges": []}),
+    "other letters": text(decision(3, entity={"user": "Ünï\u2028 \U0001f600\t", "client_id": ""})),
+    "escaped": text(decision(4) | {"user": 'a"\\/\b\f\n\r\t\u0000'}),
+    "an unknown field": member(decision(5), "new", b'{"a": [1, {"b": null}]}'),
+    "the last offset": text(decision(LAST)),
+    "the least and the greatest numbers": text(
+        decision(6, rate=5e-324, limit=1.7976931348623157e308, tokens=-0.0)
+        | {"throttle_time_ms": 2**63 - 1, "mute_until_ms": -(2**63)}
+    ),
+    "whole numbers for fractions": text(decision(8, rate=7, limit=2**53)),
+    "a shadow quota": text(decision(9, mode="shadow")),
+    "spaces and line ends": b" \r\n\t" + json.dumps(decision(10), indent=2).encode() + b"\n\n",
+    "a deep unknown field": member(decision(11), "unknown", b"[" * 900 + b"]" * 900),
+    "an object for text": member(decision(12), "user", b'{"a": 1}'),
+    "half a letter": member(decision(13), "user", b'"\\ud800\\u0000"'),
+    "a list for text": member(decision(14), "user", b"[]"),
+    "a number for text": member(decision(15), "user", b"1"),
+    "an object in place of null": member(decision(16), "decided_by", b"{}"),
+    "no charges": text(decision(17) | {"charges": None}),
+    "a name of 1 MB": text(decision(18) | {"api": "x" * 1_000_000}),
+    "the most requests": member(decision(19), "amounts", b'{"requests": 2147483647, "bytes": -1}'),
+    "nothing that was waited for": member(decision(20), "throttled_by", b"[null, {}]"),
+    "nothing shared": member(decision(21), "heartbeat", b'{"shares": [null, {"limit": 1.7e308}]}'),
+    "the same field twice": text(decision(22)).replace(b'"user": "a|b"', b'"user": "mallory", "user": "a|b"'),
+    "the same field of a charge twice": text(decision(23)).replace(b'"value": 100.0', b'"value": 1.0, "value": 2.0'),
+    "the same id twice": text(decision(24)).replace(b'{"decision_id"', b'{"decision_id": "-", "decision_id"'),
+    "an end of 2048 bits": member(decision(25), "new", b"1" * 700),
+    "upper case": text(decision(26)).replace(b'"user"', b'"USER"'),
+    "as old as can be": text(decision(27, READ_AT_MS - BOUNDS.past_ms)),
+    "a name as long as can be": text(decision(28, entity={"user": "x" * 32_767})),
+    "the most that can be charged": text(decision(29, value=1e30)),
+}
+"""Decisions that nothing is wrong with, or nothing that keeps them from being rows."""
 
 DEEP = b"[" * 2000 + b"]" * 2000
 VERY_DEEP = b"[" * 200_000 + b"]" * 200_000
 IDS = [
+    "my-requests-3-\u0661",
+    "my-requests-3-1\n",
+    "my-\nrequests-3-1",
+    "my-requests-4-1",
+    f"my-requests-3-{LAST + 1}",
+    "your-requests-3-1",
+    "my-requests-4294967299-1",
     "junk",
     "",
     "-",
@@ -247,6 +238,24 @@ HOSTILE_DECISIONS: dict[str, tuple[bytes | None, str]] = {
     "counters overflow": (member(decision(1), "heartbeat", b'{"counters": 2147483648}'), "value"),
     "an endless share": (member(decision(1), "heartbeat", b'{"shares": [{"share": 1e999}]}'), "heartbeat.shares.share"),
     "21 shares": (member(decision(1), "heartbeat", b'{"shares": [' + b"{}," * 20 + b"{}]}"), "heartbeat.shares"),
+    "two objects": (text(decision(1)) + text(decision(2)), "value"),
+    "two lines": (text(decision(1)) + b"\n" + text(decision(2)), "value"),
+    "no object between two lines": (b"\n", "value"),
+    "ends in a comma": (text(decision(1)) + b",", "value"),
+    "no UTF-8 in an unknown field": (member(decision(1), "new", b'"\xff"'), "value"),
+    "a surrogate in UTF-8": (member(decision(1), "new", b'"\xed\xa0\x80"'), "value"),
+    "1.0 for an integer": (member(decision(1), "timestamp_ms", f"{T0}.0".encode()), "value"),
+    "1e3 for an integer": (member(decision(1), "throttle_time_ms", b"1e3"), "value"),
+    "an integer of 64 bits and one": (member(decision(1), "throttle_time_ms", str(2**63).encode()), "value"),
+    "a true number": (member(decision(1), "throttle_time_ms", b"true"), "value"),
+    "a comment": (b"/* */" + text(decision(1)), "value"),
+    "a byte order mark": (b"\xef\xbb\xbf" + text(decision(1)), "value"),
+    "a fraction in words": (charged(rate="5.0"), "value"),
+    "an integer beyond all fractions": (charged(rate="@@").replace(b'"@@"', b"1" + b"0" * 400), "value"),
+    "NaN in quotes": (charged(rate="NaN"), "charges.rate"),
+    "a mode in words": (charged(mode=""), "charges.mode"),
+    "a name that is one longer": (charged(entity={"user": "x" * 32_768}), "charges.entity"),
+    "more than can be charged": (charged(value=1.1e30), "charges.value"),
     **{f"id {bad!r}": (json.dumps(decision(1) | {"decision_id": bad}).encode(), "decision_id") for bad in IDS},
 }
 
@@ -269,6 +278,41 @@ HOSTILE_LETTERS: dict[str, tuple[bytes | None, str]] = {
 
 HOSTILE: list[tuple[Record, str]] = [
     ((getattr(DEFAULTS.topics, feed), value), field)
-    for feed, values in zip(FEEDS, (HOSTILE_DECISIONS, HOSTILE_LETTERS), strict=True)
+    for feed, values in (("decisions", HOSTILE_DECISIONS), ("dead_letters", HOSTILE_LETTERS))
     for value, field in values.values()
 ]
+"""Records that are no rows, and the field that is wrong."""
+
+
+def scrambled(seed: int) -> bytes:
+    """A decision with some bytes changed, left out or doubled: most are no JSON, and some are."""
+    random, value = Random(seed), bytearray(GOOD["full" if seed % 2 else "plain"])
+    for _ in range(random.randint(1, 3)):
+        place = random.randrange(len(value))
+        change = random.choice(["replace", "remove", "double", "digit"])
+        if change == "remove":
+            del value[place : place + random.randint(1, 4)]
+        elif change == "double":
+            value[place:place] = value[place : place + random.randint(1, 30)]
+        else:
+            value[place] = random.choice(b"0123456789" if change == "digit" else b'{}[]",:-.eE \\nul\xc3\x00')
+    return bytes(value)
+
+
+def some_decisions(count: int, seed: int) -> list[Json]:
+    """Of several clients, quotas and windows; some shadowed, withheld, sums, without a counter, at the same time."""
+    random = Random(seed)
+    quotas = [*(kind.value for kind in QuotaKind), "exempt-request-time"]
+    made = []
+    for offset in range(count):
+        at_ms, quota = T0 + random.choice([0, 1, 59_999, 60_000, 61_000]), random.choice(quotas)
+        wait_ms = random.choice([0, 0, 7, 300])
+        rate = None if quota == "exempt-request-time" else random.random() * 100
+        entity = {"user": random.choice(["a|b", None, "c"]), "client_id": random.choice(["", "x", None])}
+        more: Json = {"tokens": random.choice([None, 1.5]), "mode": random.choice([None, None, "shadow"])}
+        decided = decision(offset, at_ms, wait_ms, rate, value=random.random(), entity=entity, quota=quota, **more)
+        decided["decided_by"] = random.choice([None, quota])
+        decided["charges"] *= random.choice([0, 1, 1, 2])
+        amounts = {"withheld": random.choice([True, False, None]), "requests": random.choice([None, 1, 5])}
+        made.append(decided | {"amounts": random.choice([None, amounts])})
+    return made

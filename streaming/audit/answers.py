@@ -1,0 +1,78 @@
+"""Answers of a micro-batch that don't count, though nothing is wrong with each record alone.
+
+They are of a driver that was replaced, repeat an answer, give an event another answer than it has, or were called
+unreadable before. Only the driver sees that: it has the reports of all tasks, and the tables.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from sluice.sinks.tables.delta import Offsets, answered, by_partition, columns
+from sluice.state.decisions.leader_epochs import EpochSpan, read_epoch
+from sluice.streaming.audit.worker_pass import ANSWERS, Feed, TaskReport, content_digest, widen
+
+_SOURCES = columns("source_partition INT, source_offset BIGINT")
+_KEY = _SOURCES.names
+
+
+def reported_answers(reports: Iterable[TaskReport], topic: str) -> pa.Table:
+    """The answers (ANSWERS) that all tasks report of a topic."""
+    streams = [report.answers[topic] for report in reports if topic in report.answers]
+    return pa.concat_tables([ANSWERS.empty_table(), *(pa.ipc.open_stream(stream).read_all() for stream in streams)])
+
+
+def epoch_spans(reports: Iterable[TaskReport]) -> list[EpochSpan]:
+    """The spans of the micro-batch's epochs; several tasks may have read a partition of the topic."""
+    spans: dict[tuple[int, bytes], tuple[int, int]] = {}
+    for partition, header, first, last in (span for report in reports for span in report.epochs):
+        widen(spans, (partition, header), first, last)
+    return [
+        EpochSpan(partition, epoch, *span)
+        for (partition, header), span in spans.items()
+        if (epoch := read_epoch(header)) is not None
+    ]
+
+
+def further_answers(answers: pa.Table, feed: Feed, table: DeltaTable, topic: str) -> tuple[Offsets, Offsets]:
+    """Records that answer an event of `topic` again: those that repeat its answer, and those that contradict it.
+
+    The answer of an event is the row that the table has, or else its first record by partition and offset.
+    """
+    rows = _rows(answers, feed, table, topic)
+    together = pa.concat_tables([*rows, answers])
+    values = {name: together[name].to_numpy() for name in together.column_names}
+    order = np.lexsort([values[name] for name in ("offset", "partition", *_KEY)])
+    partition, offset, digest, *key = (values[name][order] for name in ("partition", "offset", "digest", *_KEY))
+    is_first = np.ones(len(order), np.bool_)
+    is_first[1:] = np.any([part[1:] != part[:-1] for part in key], axis=0)
+    first_digest = digest[is_first][np.cumsum(is_first) - 1]
+    further = ~is_first & (partition >= 0)
+    repeating, contradicting = (
+        by_partition(partition[records], offset[records])
+        for records in (further & (digest == first_digest), further & (digest != first_digest))
+    )
+    return repeating, contradicting
+
+
+def _rows(answers: pa.Table, feed: Feed, table: DeltaTable, topic: str) -> list[pa.Table]:
+    """The table's rows that answer the same events, in the form of answers of partition -1."""
+    found = _sources(answered(table, topic, _sources([answers]), _SOURCES))
+    rows = []
+    for part in answered(table, topic, found, feed.table.columns) if found else ():
+        digests = content_digest([feed.content(row) for row in part.to_pylist()])
+        before = {name: np.full(len(part), -1) for name in ("partition", "offset", "timestamp_ms")}
+        keys = {name: part[name] for name in _KEY}
+        rows.append(pa.table(before | keys | {"digest": digests}).select(ANSWERS.names).cast(ANSWERS))
+    return rows
+
+
+def _sources(parts: Iterable[pa.Table]) -> Offsets:
+    """The source records that these rows answer."""
+    keys = [part.select(_KEY) for part in parts]
+    if not keys:
+        return {}
+    together = pa.concat_tables(keys)
+    return by_partition(*(together[name].to_numpy() for name in _KEY))

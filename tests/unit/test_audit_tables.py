@@ -1,0 +1,332 @@
+"""The audit tables: one row per answered event, metrics that add up, and nothing counted twice."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from sluice.configs.settings import Settings
+from sluice.sinks.tables.delta import create_table
+from sluice.sinks.tables.faults import RequestsTopic
+from sluice.sinks.tables.unreadable import unreadable_table
+from sluice.state.decisions.leader_epochs import LeaderEpoch
+from tests.audit_records import (
+    DAY_MS,
+    DEFAULTS,
+    T0,
+    Json,
+    as_records,
+    decision,
+    letter,
+    some_decisions,
+    text,
+)
+from tests.audit_tables import offsets, records, rows, tables_in, write
+
+DECISIONS, LETTERS = DEFAULTS.topics.decisions, DEFAULTS.topics.dead_letters
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Settings:
+    """Empty tables."""
+    return tables_in(tmp_path)
+
+
+def faults(settings: Settings) -> list[tuple[int, str]]:
+    """Offset and field of the records that are unreadable."""
+    return sorted((row["offset"], row["field"]) for row in rows(settings.delta.unreadable))
+
+
+def counted(settings: Settings) -> int:
+    """The decisions that the metrics count; each of them has one charge."""
+    return sum(row["count"] for row in rows(settings.delta.quota_metrics))
+
+
+def in_order(found: list[Json]) -> list[Json]:
+    return sorted((dict(sorted(row.items())) for row in found), key=str)
+
+
+def contents(settings: Settings) -> list[list[Json]]:
+    """All rows of the tables, in an order of their own."""
+    delta = settings.delta
+    paths = (delta.decisions, delta.quota_metrics, delta.dead_letters, delta.unreadable)
+    return [in_order(rows(path)) for path in paths]
+
+
+def files(path: str) -> int:
+    return len(list(Path(path).glob("date=*/*.parquet")))
+
+
+def close(row: Json) -> Json:
+    """Sums of fractions in another order differ in their last digits."""
+    return {name: pytest.approx(value) if isinstance(value, float) else value for name, value in row.items()}
+
+
+def test_many_tasks_and_batches_leave_the_tables_of_one(tables: Settings, tmp_path: Path) -> None:
+    """Rows, partitions and metrics."""
+    made = some_decisions(300, seed=9)
+    at_once = tables_in(tmp_path / "at once")
+    write(at_once, records(as_records(made)), batch_id=0)
+
+    for batch_id, half in enumerate((made[:200], made[200:])):
+        write(tables, records(as_records(half), first=200 * batch_id), batch_id, tasks=3)
+
+    decisions, metrics, letters, unreadable = contents(tables)
+    expected = contents(at_once)
+    assert decisions == expected[0]
+    assert metrics == [close(row) for row in expected[1]]
+    assert letters == unreadable == []
+
+
+def test_a_fault_is_of_its_record_and_takes_no_other_along(tables: Settings) -> None:
+    made = [(DECISIONS, text(decision(offset))) for offset in range(5)]
+
+    write(tables, records([*made, (DECISIONS, b"junk"), (LETTERS, b"junk")]), batch_id=0, tasks=4)
+
+    assert offsets(tables.delta.decisions) == [*range(5)]
+    assert faults(tables) == [(5, "value"), (6, "value")]
+    assert counted(tables) == 5
+
+
+def test_a_repeated_batch_changes_nothing(tables: Settings) -> None:
+    """Such as after a crash before Spark noted that it was done."""
+    made = [*as_records(some_decisions(50, seed=1)), (LETTERS, text(letter(1))), (LETTERS, b"junk"), (DECISIONS, b"")]
+    write(tables, records(made), batch_id=0)
+    before = contents(tables)
+
+    write(tables, records(made), batch_id=0, tasks=2)
+
+    assert contents(tables) == before
+
+
+@pytest.mark.parametrize("commits", range(4))
+def test_a_crash_between_two_commits_counts_nothing_twice(
+    tables: Settings, monkeypatch: pytest.MonkeyPatch, commits: int
+) -> None:
+    """What was committed before it is known when the batch is repeated, and the rest is added."""
+    batch = records([*as_records([decision(1), decision(2)]), (LETTERS, text(letter(3))), (DECISIONS, b"junk")])
+    left = iter(range(commits))
+
+    def crash_after(commit: Any) -> Any:
+        def may_crash(*given: object) -> None:
+            if next(left, None) is None:
+                raise OSError("the machine is gone")
+            commit(*given)
+
+        return may_crash
+
+    with monkeypatch.context() as patch:
+        for commit in ("add_files", "merge_metrics"):
+            name = f"sluice.streaming.audit.writer.{commit}"
+            patch.setattr(
+                name, crash_after(getattr(__import__("sluice.streaming.audit.writer", fromlist=["_"]), commit))
+            )
+        with pytest.raises(OSError, match="gone"):
+            write(tables, batch, batch_id=0)
+    assert rows(tables.delta.decisions) == []
+
+    write(tables, batch, batch_id=0)
+
+    assert offsets(tables.delta.decisions) == [1, 2]
+    assert offsets(tables.delta.dead_letters) == [3]
+    assert faults(tables) == [(3, "value")]
+    assert counted(tables) == 2
+
+
+def test_another_query_that_reads_from_the_beginning_writes_nothing_again(tables: Settings) -> None:
+    """Its checkpoint is new, so its commits have another name; a record that is new is added."""
+    made = [*as_records([decision(1), decision(2)]), (LETTERS, text(letter(3))), (LETTERS, b"junk"), (DECISIONS, b"")]
+    write(tables, records(made), batch_id=0)
+    before = contents(tables)
+
+    write(tables, records(made), batch_id=0, query="another")
+    assert contents(tables) == before
+
+    write(tables, records([*made, (DECISIONS, text(decision(4)))]), batch_id=0, query="a third")
+    assert offsets(tables.delta.decisions) == [1, 2, 4]
+    assert counted(tables) == 3
+
+
+def test_an_event_that_is_answered_again_has_one_row(tables: Settings) -> None:
+    """In the same micro-batch, over tasks, and in a later one; a dead letter too."""
+    twice = [*as_records([decision(1), decision(2), decision(1)]), *[(LETTERS, text(letter(5)))] * 2]
+    write(tables, records(twice), batch_id=0, tasks=3)
+    write(tables, records([*as_records([decision(3), decision(2)]), twice[-1]], first=5), batch_id=1)
+
+    assert offsets(tables.delta.decisions) == [1, 2, 3]
+    assert offsets(tables.delta.dead_letters) == [5]
+    assert counted(tables) == 3
+    assert rows(tables.delta.unreadable) == []
+    assert files(tables.delta.decisions) == len(DeltaTable(tables.delta.decisions).file_uris())
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_a_second_decision_of_an_event_is_unreadable_unless_it_says_the_same(tables: Settings, tasks: int) -> None:
+    """In the same micro-batch and in a later one; the first that was written to the topic is the row."""
+    first, again, other = decision(1), decision(1), decision(1) | {"user": "mallory"}
+    write(tables, records(as_records([first, other, again, decision(2)])), batch_id=0, tasks=tasks)
+    write(tables, records(as_records([other, again, decision(3)]), first=4), batch_id=1, tasks=tasks)
+
+    found = {row["source_offset"]: row["user"] for row in rows(tables.delta.decisions)}
+    assert found == {1: "a|b", 2: "a|b", 3: "a|b"}
+    assert counted(tables) == 3
+    assert faults(tables) == [(1, "value"), (4, "value")]
+    assert {row["reason"] for row in rows(tables.delta.unreadable)} == {
+        "answers an event that has another answer already"
+    }
+    assert {json.loads(row["value"])["user"] for row in rows(tables.delta.unreadable)} == {"mallory"}
+
+
+def test_a_second_dead_letter_of_an_event_is_unreadable_unless_it_says_the_same(tables: Settings) -> None:
+    """However late it was written."""
+    same, other = letter(1), letter(1, value="Qg==")
+    write(tables, records([(LETTERS, text(same))]), batch_id=0)
+    later = [(LETTERS, text(answer)) for answer in (same, other)]
+    write(tables, records(later, first=1, at_ms=T0 + 1), batch_id=1)
+
+    assert [row["value"] for row in rows(tables.delta.dead_letters)] == [b"A"]
+    assert faults(tables) == [(2, "value")]
+
+
+def test_dead_letters_beside_decisions_are_written_too(tables: Settings) -> None:
+    """A batch may have either alone, or both."""
+    refused = (LETTERS, text(letter(5)))
+    write(tables, records([*as_records([decision(1)]), refused]), batch_id=0)
+    write(tables, records([(LETTERS, text(letter(6)))], first=2), batch_id=1)
+    write(tables, records(as_records([decision(2)]), first=3), batch_id=2)
+
+    assert offsets(tables.delta.decisions) == [1, 2]
+    assert offsets(tables.delta.dead_letters) == [5, 6]
+    assert rows(tables.delta.unreadable) == []
+
+
+def test_events_of_many_days_do_not_become_many_folders(tables: Settings) -> None:
+    """Days before the bounds are unreadable; what genuine events can have is a row."""
+    days = [decision(number, T0 - number * DAY_MS) for number in range(3000)]
+
+    write(tables, records(as_records(days)), batch_id=0)
+
+    dates = {row["date"] for row in rows(tables.delta.quota_metrics)}
+    assert 8 < len(dates) < 50
+    assert len(rows(tables.delta.decisions)) == len(dates)
+    assert len(rows(tables.delta.decisions)) + len(rows(tables.delta.unreadable)) == 3000
+
+
+def test_a_batch_of_very_many_source_partitions_is_written(tables: Settings) -> None:
+    """A condition for each of thousands can't be planned; duplicates are found all the same."""
+    requests = RequestsTopic("my-requests", ends=[100] * 3000)
+    wide = [decision(1) | {"decision_id": f"my-requests-{number}-7"} for number in range(3000)]
+    write(tables, records(as_records([decision(1), *wide])), 0, requests=requests)
+
+    write(tables, records(as_records([*wide, decision(2), decision(1)]), first=5000), 1, requests=requests)
+
+    assert len(rows(tables.delta.decisions)) == 3002
+
+
+def test_an_answer_to_a_very_old_event_is_looked_up_among_all(tables: Settings) -> None:
+    """Its span may hold more rows than memory; only those that the micro-batch has are kept."""
+    write(tables, records(as_records([decision(0), decision(10**12)])), batch_id=0)
+
+    write(tables, records(as_records([decision(0), decision(10**12 + 1)]), first=2), batch_id=1)
+
+    assert offsets(tables.delta.decisions) == [0, 10**12, 10**12 + 1]
+
+
+def test_a_decision_forged_before_its_event_does_not_take_the_genuine_ones_place(tables: Settings) -> None:
+    """The first answer of an event is the row, so one that names an event before it is there would be the first."""
+    forged = decision(10) | {"user": "mallory"}
+    before, after = (RequestsTopic("my-requests", ends=[0, 0, 0, end]) for end in (10, 11))
+    write(tables, records(as_records([decision(9), forged])), 0, requests=before)
+    write(tables, records(as_records([decision(10)]), first=2), 1, requests=after)
+
+    assert {row["source_offset"]: row["user"] for row in rows(tables.delta.decisions)} == {9: "a|b", 10: "a|b"}
+    assert faults(tables) == [(1, "decision_id")]
+    assert {row["reason"] for row in rows(tables.delta.unreadable)} == {"names no event of topic my-requests"}
+
+
+def test_decisions_of_a_driver_that_was_replaced_are_no_rows_and_markers_are_nothing(tables: Settings) -> None:
+    """In whatever micro-batch they are read. What is no epoch fences no driver, and without a value is unreadable."""
+    values = [text(decision(number)) for number in range(4)]
+    older, newer = LeaderEpoch("job", 1).header(), LeaderEpoch("job", 2).header()
+    read: list[tuple[bytes | None, bytes | None]] = [
+        (values[0], older),
+        (None, newer),
+        (values[1], older),
+        (values[1], newer),
+        (values[2], older),
+        (values[3], None),
+        (None, b"job:2\n"),
+    ]
+    for batch_id, begin in enumerate((0, 4)):
+        part = read[begin : begin + 4]
+        batch = records([(DECISIONS, value) for value, _ in part], begin, epochs=[epoch for _, epoch in part])
+        write(tables, batch, batch_id)
+
+    assert offsets(tables.delta.decisions) == [0, 1, 3]
+    assert faults(tables) == [(2, "epoch"), (4, "epoch"), (6, "value")]
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_a_late_decision_of_a_driver_that_was_replaced_is_no_row(tables: Settings, tasks: int) -> None:
+    """No file of it is left; it is no second answer, and what it says first does not count."""
+    older, newer = LeaderEpoch("job", 1).header(), LeaderEpoch("job", 2).header()
+    late = [decision(3) | {"user": "late"}, decision(2), decision(3)]
+    made = as_records([decision(1), decision(2), *late])
+    write(tables, records(made, epochs=[older, newer, older, older, newer]), batch_id=0, tasks=tasks)
+
+    assert {row["source_offset"]: row["user"] for row in rows(tables.delta.decisions)} == dict.fromkeys(
+        (1, 2, 3), "a|b"
+    )
+    assert {(row["offset"], row["field"], row["reason"]) for row in rows(tables.delta.unreadable)} == {
+        (offset, "epoch", "is of a driver that had been replaced") for offset in (2, 3)
+    }
+    assert counted(tables) == 3
+    assert files(tables.delta.decisions) == len(DeltaTable(tables.delta.decisions).file_uris())
+
+
+def test_markers_of_a_new_driver_are_nothing(tables: Settings) -> None:
+    """Each driver begins with them; a batch of markers alone writes nothing."""
+    first, second = LeaderEpoch("job", 1).header(), LeaderEpoch("job", 2).header()
+    values = [None, text(decision(1)), None, text(decision(2))]
+
+    write(tables, records([(DECISIONS, value) for value in values], epochs=[first, first, second, second]), batch_id=0)
+    write(tables, records([(DECISIONS, None)], first=4, epochs=[LeaderEpoch("job", 3).header()]), batch_id=1)
+
+    assert offsets(tables.delta.decisions) == [1, 2]
+    assert rows(tables.delta.unreadable) == []
+
+
+def test_a_record_without_a_value_is_a_marker_only_with_an_epoch(tables: Settings) -> None:
+    """Anything else without a value is unreadable, and so is each of them in the dead-letter topic."""
+    no_epochs = [None, b"", b"job:2\n", b"job"]
+    empty = [(DECISIONS, None) for _ in no_epochs] + [(LETTERS, None)]
+    epochs = [*no_epochs, LeaderEpoch("job", 1).header(), None]
+
+    write(tables, records([*empty, *as_records([decision(1)])], epochs=epochs), batch_id=0)
+
+    assert offsets(tables.delta.decisions) == [1]
+    assert faults(tables) == [(offset, "value") for offset in range(5)]
+
+
+def test_a_column_that_an_operator_added_is_null_in_new_rows(tables: Settings) -> None:
+    path = tables.delta.decisions
+    write(tables, records(as_records([decision(1)])), batch_id=0)
+    noted = DeltaTable(path).to_pyarrow_table().append_column("note", pa.array(["mine"]))
+    write_deltalake(path, noted, mode="overwrite", schema_mode="overwrite", partition_by=["date"])
+
+    write(tables, records(as_records([decision(2), decision(1)]), first=1), batch_id=1)
+
+    assert sorted((row["source_offset"], row["note"]) for row in rows(path)) == [(1, "mine"), (2, None)]
+    assert rows(tables.delta.unreadable) == []
+
+
+def test_tables_can_be_in_a_folder_that_is_named_by_a_uri(tmp_path: Path) -> None:
+    """As on a cluster whose machines have all mounted it."""
+    table = unreadable_table((tmp_path / "unreadable").as_uri())
+    create_table(table, {})
+    create_table(table, {})
+
+    assert DeltaTable(table.path).version() == 0

@@ -1,0 +1,92 @@
+"""The part of one task in the audit query's pass: few records in memory, files, and a report."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from sluice.sinks.tables.decisions import decision_content, decision_rows, decisions_table
+from sluice.sinks.tables.delta_files import DayFiles
+from sluice.sinks.tables.unreadable import unreadable_table
+from sluice.state.decisions.leader_epochs import LeaderEpoch
+from sluice.streaming.audit.worker_pass import Exclusions, Feed, Plan, TaskReport, write_part
+from tests.audit_records import BOUNDS, DEFAULTS, REQUESTS, Json, as_records, decision
+from tests.audit_tables import records
+
+TOPIC = DEFAULTS.topics.decisions
+
+
+def task(
+    folder: Path, decided: Sequence[Json], headers: Sequence[bytes | None] = (), read: Any = decision_rows
+) -> TaskReport:
+    """The report of one task on decisions with these epochs, each of which comes in a batch of its own."""
+    (folder / "decisions").mkdir()
+    feed = Feed(TOPIC, decisions_table(str(folder / "decisions")), read, decision_content, of_decisions=True)
+    unreadable = unreadable_table(str(folder / "unreadable"))
+    plan = Plan([feed], unreadable, {}, REQUESTS, BOUNDS, window_s=60, exclusions=Exclusions())
+    batches = records(as_records([*decided]), epochs=headers).to_batches(max_chunksize=1)
+    (answer,) = write_part(iter(batches), plan)
+    return msgspec.msgpack.decode(answer["report"][0].as_py(), type=TaskReport)
+
+
+def parquet_files(folder: Path) -> int:
+    return len(list(folder.glob("*/date=*/*.parquet")))
+
+
+@pytest.mark.parametrize(
+    ("bound", "value", "padding", "chunks"),
+    [("_CHUNK_ROWS", 7, 0, [7, 7, 7, 7, 7, 5]), ("_CHUNK_BYTES", 1_000_000, 120_000, [9, 9, 9, 9, 4])],
+    ids=["rows", "bytes"],
+)
+def test_a_task_takes_its_records_in_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, value: int, padding: int, chunks: list[int]
+) -> None:
+    """A task has few in memory at once, for forged decisions may be as large as Kafka takes records.
+
+    They go into the same file, and are measured together.
+    """
+    taken: list[int] = []
+
+    def read_and_count(chunk: pa.Table, *more: Any) -> Any:
+        taken.append(len(chunk))
+        return decision_rows(chunk, *more)
+
+    monkeypatch.setattr(f"sluice.streaming.audit.worker_pass.{bound}", value)
+
+    report = task(tmp_path, [decision(offset) | {"new": "x" * padding} for offset in range(40)], read=read_and_count)
+
+    assert taken == chunks
+    assert [len(files) for files in report.files.values()] == [1]
+    assert parquet_files(tmp_path) == 1
+    assert report.measures is not None
+    assert pa.ipc.open_stream(report.measures).read_all()["count"].to_pylist() == [40]
+    assert len(pa.ipc.open_stream(report.answers[TOPIC]).read_all()) == 40
+
+
+def test_a_header_that_is_no_epoch_is_kept_nowhere(tmp_path: Path) -> None:
+    """Headers can be forged too: as long as records, and each different."""
+    job = [LeaderEpoch("job", number).header() for number in (1, 2)]
+    headers = [b"x" * 1_000, job[0], b"y" * 1_000, job[1], job[1], None]
+
+    report = task(tmp_path, [decision(offset) for offset in range(6)], headers)
+
+    assert sorted(report.epochs) == [(0, job[0], 1, 1), (0, job[1], 3, 4)]
+
+
+def test_a_task_that_cannot_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The micro-batch fails, and is repeated."""
+
+    class FullDisk(DayFiles):
+        def write(self, rows: pa.Table) -> None:
+            super().write(rows)
+            raise OSError("no space left")
+
+    monkeypatch.setattr("sluice.streaming.audit.worker_pass.DayFiles", FullDisk)
+
+    with pytest.raises(OSError, match="no space left"):
+        task(tmp_path, [decision(1)])
+
+    assert parquet_files(tmp_path) == 0
