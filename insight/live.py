@@ -14,7 +14,7 @@ from threading import RLock
 from typing import NamedTuple
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from sluice.state.arithmetic.token_bucket import TokenBucket
 from sluice.state.contract.records import MAX_SHARES, ChargeResult, CountedEntity, Decision, Heartbeat, Verdict
@@ -41,9 +41,16 @@ _SHOWN = 300
 have a megabyte of each."""
 
 _NAN = math.nan
+_ALLOW = Verdict.ALLOW
 
 
-_DECISION = msgspec.json.Decoder(Decision)
+class _SkimmedDecision(Decision, gc=False):
+    """A decision with its amounts left as JSON: decoding them takes a sixth more time, and the model needs none."""
+
+    amounts: msgspec.Raw | UnsetType = UNSET  # type: ignore[assignment] # another type on purpose
+
+
+_DECISION = msgspec.json.Decoder(_SkimmedDecision)
 
 
 def read_decision(value: bytes | None) -> Decision:
@@ -435,7 +442,7 @@ class LiveModel:
             second.heartbeats += 1
             self._on_heartbeat(decision, decision.heartbeat, at_ms, now_ms)
             return
-        verdict = decision.verdict.value
+        verdict = decision.verdict
         self.total[verdict] += 1
         second.verdicts[verdict] = second.verdicts.get(verdict, 0) + 1
         inline = decision.throttled_by is not UNSET
@@ -447,7 +454,7 @@ class LiveModel:
             counter = self._of(wait.quota, wait.entity, shadow=False)
             if counter is not None:
                 self._wait(counter, at_ms, min(wait.ms, MAX_THROTTLE_MS), decision, inline=True)
-        if decision.throttled_by or decision.throttle_time_ms or decision.verdict is not Verdict.ALLOW:
+        if decision.throttled_by or decision.throttle_time_ms or verdict is not _ALLOW:
             self._recent.add(decision.decision_id, value)
 
     def _charged(self, charge: ChargeResult, at_ms: int, decision: Decision) -> CounterState | None:

@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.sinks.tables.delta import SOURCE_COLUMNS, AuditTable, Int32, Int64, columns
+from sluice.sinks.tables.delta import SOURCE_COLUMNS, AuditTable, columns
 from sluice.sinks.tables.faults import Faults, RequestsTopic, TimeBounds, holds
 from sluice.sinks.tables.json_records import JsonRecords
+from sluice.state.contract.records import DeadLetter
+from sluice.state.contract.rows import row_struct
 
 _COLUMNS = columns("""
     source_topic STRING, source_partition INT, source_offset BIGINT, field STRING, problem STRING, expected
@@ -22,28 +24,7 @@ _COLUMNS = columns("""
 _CONTENT = ("field", "problem", "expected", "value", "value_bytes")
 
 
-class _Source(msgspec.Struct, gc=False, omit_defaults=True):
-    topic: str | None = None
-    partition: Int32 | None = None
-    offset: Int64 | None = None
-
-
-class _Error(msgspec.Struct, gc=False, omit_defaults=True):
-    field: str | None = None
-    problem: str | None = None
-    expected: str | None = None
-
-
-class _Letter(msgspec.Struct, gc=False, omit_defaults=True):
-    """A dead letter as its topic has it; `value` is the event in base64."""
-
-    source: _Source | None = None
-    error: _Error | None = None
-    value: str | None = None
-    value_bytes: Int64 | None = None
-
-
-_LETTERS = JsonRecords(_Letter, "a dead letter")
+_LETTERS = JsonRecords(row_struct(DeadLetter), "a dead letter")
 
 
 def dead_letters_table(path: str) -> AuditTable:

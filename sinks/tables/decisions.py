@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.sinks.tables.delta import SOURCE_COLUMNS, AuditTable, Int32, Int64, columns, columns_of
+from sluice.sinks.tables.delta import SOURCE_COLUMNS, AuditTable, columns, columns_of
 from sluice.sinks.tables.faults import Faults, Mask, RequestsTopic, TimeBounds, holds
 from sluice.sinks.tables.json_records import JsonRecords
 from sluice.sinks.tables.quota_metrics import METRIC_NAMES
@@ -17,8 +16,10 @@ from sluice.state.contract.records import (
     MAX_NAME_LENGTH,
     MAX_SHARES,
     MAX_VALUE,
+    Decision,
     Verdict,
 )
+from sluice.state.contract.rows import row_struct
 from sluice.state.quotas.entry import Mode
 
 MAX_CHARGES = 4 * MAX_ENTRIES
@@ -33,117 +34,18 @@ _LOOKED_UP_BY = ("decision_id", *SOURCE_COLUMNS, "timestamp_ms", "decided_at_ms"
 
 _DAY_MS = 86_400_000
 
-
-class _Entity(msgspec.Struct, gc=False, omit_defaults=True):
-    user: str | None = None
-    client_id: str | None = None
-    topic: str | None = None
-    partition: Int32 | None = None
-
-
-class _Charge(msgspec.Struct, gc=False, omit_defaults=True):
-    quota: str | None = None
-    entity: _Entity | None = None
-    matched: str | None = None
-    limit: float | None = None
-    value: float | None = None
-    rate: float | None = None
-    tokens: float | None = None
-    throttle_ms: Int64 | None = None
-    violated: bool | None = None
-    mode: str | None = None
-
-
-class _TopicResult(msgspec.Struct, gc=False, omit_defaults=True):
-    topic: str | None = None
-    error_code: Int32 | None = None
-    error_message: str | None = None
-
-
-class _TopicPartition(msgspec.Struct, gc=False, omit_defaults=True):
-    topic: str | None = None
-    partition: Int32 | None = None
-    bytes: Int64 | None = None
-
-
-class _Mutation(msgspec.Struct, gc=False, omit_defaults=True):
-    topic: str | None = None
-    partitions: Int32 | None = None
-
-
-class _Amounts(msgspec.Struct, gc=False, omit_defaults=True):
-    bytes: Int64 | None = None
-    request_time_ns: Int64 | None = None
-    network_time_ns: Int64 | None = None
-    topic_partitions: list[_TopicPartition | None] | None = None
-    mutations: list[_Mutation | None] | None = None
-    mutations_charged: Int32 | None = None
-    api_version: Int32 | None = None
-    validate_only: bool | None = None
-    cluster_action: bool | None = None
-    authenticating: bool | None = None
-    purgatory_ms: Int64 | None = None
-    withheld: bool | None = None
-    requests: Int32 | None = None
-
-
-class _AppliedWait(msgspec.Struct, gc=False, omit_defaults=True):
-    quota: str | None = None
-    entity: _Entity | None = None
-    ms: Int64 | None = None
-
-
-class _Share(msgspec.Struct, gc=False, omit_defaults=True):
-    quota: str | None = None
-    entity: _Entity | None = None
-    limit: float | None = None
-    share: float | None = None
-    charged: float | None = None
-    throttle_ms: Int64 | None = None
-
-
-class _Heartbeat(msgspec.Struct, gc=False, omit_defaults=True):
-    staleness_ms: Int64 | None = None
-    counters: Int32 | None = None
-    shares: list[_Share | None] | None = None
-
-
-class _Decision(msgspec.Struct, gc=False, omit_defaults=True):
-    """A decision as the decisions topic has it: the one list of the table's columns."""
-
-    decision_id: str | None = None
-    request_id: str | None = None
-    timestamp_ms: Int64 | None = None
-    user: str | None = None
-    client_id: str | None = None
-    api: str | None = None
-    gateway: str | None = None
-    verdict: str | None = None
-    throttle_time_ms: Int64 | None = None
-    mute_until_ms: Int64 | None = None
-    error_code: Int32 | None = None
-    topic_results: list[_TopicResult | None] | None = None
-    decided_by: str | None = None
-    charges: list[_Charge | None] | None = None
-    quota_version: Int64 | None = None
-    decided_at_ms: Int64 | None = None
-    job_id: str | None = None
-    instance: str | None = None
-    throttled_by: list[_AppliedWait | None] | None = None
-    amounts: _Amounts | None = None
-    heartbeat: _Heartbeat | None = None
-
+_Row = row_struct(Decision)
 
 _COLUMNS = pa.schema(
     [
         *columns("source_topic STRING, source_partition INT, source_offset BIGINT"),
-        *columns_of(_Decision),
+        *columns_of(_Row),
         *columns("date DATE"),
     ]
 )
 """The source record that the decision's id names, the decision, and the day on which it was decided (UTC)."""
 
-_DECISIONS = JsonRecords(_Decision, "a decision")
+_DECISIONS = JsonRecords(_Row, "a decision")
 
 
 def decisions_table(path: str) -> AuditTable:

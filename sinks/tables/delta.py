@@ -1,24 +1,20 @@
 """The Delta tables that the audit query writes: their description, their creation, and the rows they have."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
-from msgspec import Meta, inspect
+from msgspec import inspect
 
 from sluice.sinks.tables.faults import Mask
+from sluice.state.contract.records import MAX_INT32
 
 SOURCE_COLUMNS = ("source_topic", "source_partition", "source_offset")
 """The request event that a row answers; an event has one decision or one dead letter."""
-
-_MAX_INT32 = 2**31 - 1
-
-Int32 = Annotated[int, Meta(ge=-(2**31), le=_MAX_INT32)]
-Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 Offsets = Mapping[int, npt.NDArray[np.int64]]
 """Offsets of records by partition."""
@@ -50,7 +46,7 @@ class AuditTable(NamedTuple):
 
 
 def columns_of(struct: type[msgspec.Struct]) -> pa.Schema:
-    """Columns for the fields of a struct, in their order; an integer is 32 bits wide if it is an Int32."""
+    """Columns for the fields of a struct, in their order; an integer is 32 bits wide if its bounds are."""
     return pa.schema(list(_fields(struct)))
 
 
@@ -145,7 +141,7 @@ def _arrow_type(kind: inspect.Type) -> pa.DataType:
             (value,) = (one for one in kind.types if not isinstance(one, inspect.NoneType))
             return _arrow_type(value)
         case inspect.IntType():
-            return pa.int32() if kind.le == _MAX_INT32 else pa.int64()
+            return pa.int32() if kind.le == MAX_INT32 else pa.int64()
         case inspect.ListType():
             return pa.list_(pa.field("element", _arrow_type(kind.item_type)))
         case inspect.StructType():

@@ -91,6 +91,8 @@ class Verdict(StrEnum):
     THROTTLE = "THROTTLE"
     REJECT = "REJECT"
 
+    __hash__ = str.__hash__  # Enum's own __hash__ is slow, and verdicts are counted
+
 
 class TopicPartition(msgspec.Struct, gc=False):
     """Bytes that a Produce request wrote to one partition, or that a Fetch request read from it."""
@@ -374,7 +376,7 @@ class SourceRecord(msgspec.Struct, frozen=True):
     """Kafka record of an event."""
 
     topic: str
-    partition: int
+    partition: Int32
     offset: int
 
 

@@ -12,7 +12,14 @@ from confluent_kafka import Producer
 from kafka import KafkaAdminClient
 
 from scripts.benchmarks.events import ONE_CHARGE
-from scripts.benchmarks.peers.decided import CHECKS, Decided, check_requests, check_same, decision, read_decisions
+from scripts.benchmarks.peers.decided import (
+    CHECKS,
+    ComparedDecision,
+    check_requests,
+    check_same,
+    decision,
+    read_decisions,
+)
 from scripts.benchmarks.peers.peer import (
     Application,
     Guarantee,
@@ -85,7 +92,7 @@ def test_quix_streams_decides_as_sluice_does(application: Application, requests:
 
 def _decided_around_a_restart(
     start: Callable[[], Peer], application: Application, requests: Records
-) -> dict[str, Decided]:
+) -> dict[str, ComparedDecision]:
     """What a peer decides that is stopped on the way and started again without its store, so from its changelog."""
     for part, count in ((requests[:BEFORE], BEFORE), (requests[BEFORE:], CHECKS)):
         _publish(application, part)
@@ -104,7 +111,7 @@ def _publish(application: Application, records: Records) -> None:
     producer.flush()
 
 
-def _sluices(requests: Records) -> dict[str, Decided]:
+def _sluices(requests: Records) -> dict[str, ComparedDecision]:
     """What the job's own pipeline decides on these requests in this order."""
     simulation = Simulation(Quotas(ONE_CHARGE.quotas), load_settings(environment={}))
     return dict(decision(record.value) for record in simulation.decide(value for _, value in requests))

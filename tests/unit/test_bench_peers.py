@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from scripts.benchmarks.events import ONE_CHARGE
-from scripts.benchmarks.peers.decided import CHECKS, Decided, check_requests, check_same, decision
+from scripts.benchmarks.peers.decided import CHECKS, ComparedDecision, check_requests, check_same, decision
 from scripts.benchmarks.peers.measure import HELD_TO, SLUICE, add_latency, add_throughput, measure_peers
 from scripts.benchmarks.peers.quix_peer import Enforcer
 from scripts.benchmarks.report import Findings
@@ -22,8 +22,8 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.simulation import Simulation
 
 PEERS = Path("scripts/benchmarks/peers")
-ALLOWED = Decided("ALLOW", 0, 0, 54.0)
-REFUSED = Decided("REJECT", 23, 23, -0.11499999999997436)
+ALLOWED = ComparedDecision("ALLOW", 0, 0, 54.0)
+REFUSED = ComparedDecision("REJECT", 23, 23, -0.11499999999997436)
 
 
 class KeyState:
@@ -92,8 +92,8 @@ def test_a_peer_that_decides_the_same_passes() -> None:
         REFUSED._replace(tokens=-0.11499999999997437),
     ],
 )
-def test_a_peer_that_decides_anything_else_is_refused(other: Decided) -> None:
-    with pytest.raises(BenchError, match="it is not measured: on the request b it decided Decided"):
+def test_a_peer_that_decides_anything_else_is_refused(other: ComparedDecision) -> None:
+    with pytest.raises(BenchError, match="it is not measured: on the request b it decided ComparedDecision"):
         check_same("it", {"a": ALLOWED, "b": other}, {"a": ALLOWED, "b": REFUSED})
 
 

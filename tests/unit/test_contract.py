@@ -13,6 +13,7 @@ from scripts.contracts import DOCS, schemas
 from sluice.state.contract import projection
 from sluice.state.contract.projection import projects
 from sluice.state.contract.records import Amounts, ChargeResult, Decision, Request, SourceRecord
+from sluice.state.contract.rows import row_struct
 from sluice.state.decisions.checks import check_request
 from sluice.state.errors import InvalidRequestError
 from tests.unit.test_simulate_command import simulate
@@ -118,3 +119,22 @@ def test_a_projection_may_be_more_careful_than_its_record() -> None:
 def test_a_projection_that_does_not_fit_its_record_is_refused(fields: dict[str, Any], problem: str) -> None:
     with pytest.raises(TypeError, match=problem):
         _projection(ChargeResult, **fields)
+
+
+def test_rows_have_the_fields_of_their_record_each_of_which_may_be_null() -> None:
+    row = row_struct(Decision)
+
+    assert row.__struct_fields__ == Decision.__struct_fields__
+    assert msgspec.json.encode(row()) == b"{}"
+    assert msgspec.json.decode(b'{"charges":[null,{"limit":null}],"amounts":{"requests":null}}', type=row)
+
+
+def test_columns_are_as_wide_as_the_contract_says() -> None:
+    """Delta and Arrow have them from these integers."""
+    value = b'{"error_code":%d,"throttle_time_ms":%d,"amounts":{"requests":%d,"purgatory_ms":%d}}'
+    row = row_struct(Decision)
+
+    assert msgspec.json.decode(value % (2**31 - 1, 2**63 - 1, 2**31 - 1, 2**63 - 1), type=row)
+    for wide in (value % (2**31, 0, 0, 0), value % (0, 2**63, 0, 0), value % (0, 0, 2**31, 0)):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.json.decode(wide, type=row)

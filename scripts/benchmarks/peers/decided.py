@@ -23,7 +23,7 @@ _ANSWER_S = 600.0
 _POLL_S = 0.2
 
 
-class Decided(NamedTuple):
+class ComparedDecision(NamedTuple):
     """The part of a decision that has to be the same, to the last bit."""
 
     verdict: str
@@ -68,20 +68,20 @@ def check_requests(end_ms: int) -> Iterator[tuple[bytes, bytes]]:
         yield f"{user}|app".encode(), msgspec.json.encode(request)
 
 
-def decision(value: bytes | None) -> tuple[str, Decided]:
+def decision(value: bytes | None) -> tuple[str, ComparedDecision]:
     """The request's id and the decision on it, out of a record of a decisions topic. Raises BenchError."""
     try:
         found = _decode(value or b"")
         (charge,) = found.charges
     except (msgspec.DecodeError, ValueError) as error:
         raise BenchError(f"this is no decision with one charge ({error}): {value!r:.200}") from error
-    return found.request_id, Decided(found.verdict, found.throttle_time_ms, charge.throttle_ms, charge.tokens)
+    return found.request_id, ComparedDecision(found.verdict, found.throttle_time_ms, charge.throttle_ms, charge.tokens)
 
 
 class Read(NamedTuple):
     """All decisions of a topic, and the times in ms at which the broker appended them, in ascending order."""
 
-    decided: dict[str, Decided]
+    decided: dict[str, ComparedDecision]
     appended_ms: list[int]
 
 
@@ -90,7 +90,7 @@ def read_decisions(servers: str, topic: str, count: int) -> Read:
 
     Raises BenchError if a request has two of them, or if there are too few in the end.
     """
-    decided: dict[str, Decided] = {}
+    decided: dict[str, ComparedDecision] = {}
     appended_ms: list[int] = []
     deadline_s = time.monotonic() + _ANSWER_S
     config = {"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False}
@@ -116,7 +116,7 @@ def _check_time(deadline_s: float, problem: str) -> None:
         raise BenchError(f"{problem} after {_ANSWER_S:.0f} s")
 
 
-def check_same(name: str, found: Mapping[str, Decided], expected: Mapping[str, Decided]) -> None:
+def check_same(name: str, found: Mapping[str, ComparedDecision], expected: Mapping[str, ComparedDecision]) -> None:
     """Raises BenchError naming the first request that `name` decided otherwise than Sluice, or not at all."""
     for request_id, wanted in expected.items():
         got = found.get(request_id)

@@ -11,7 +11,14 @@ from kafka import KafkaAdminClient
 
 from scripts.benchmarks.events import ONE_CHARGE, spread
 from scripts.benchmarks.latency import Latencies, answered
-from scripts.benchmarks.peers.decided import CHECKS, Decided, check_requests, check_same, read_decisions, steady_per_s
+from scripts.benchmarks.peers.decided import (
+    CHECKS,
+    ComparedDecision,
+    check_requests,
+    check_same,
+    read_decisions,
+    steady_per_s,
+)
 from scripts.benchmarks.peers.peer import (
     Application,
     Guarantee,
@@ -103,7 +110,7 @@ def _measure_throughput(rig: BenchmarkRig, scale: Scale, peers: Mapping[str, Pee
     rig.publish("peers-requests", chain(check_requests(end_ms), backlog))
     speeds: dict[str, list[float]] = {}
     for run in range(scale.warm_runs + scale.runs):
-        expected: dict[str, Decided] = {}
+        expected: dict[str, ComparedDecision] = {}
         for number, (name, peer) in enumerate(peers.items()):
             if run < scale.warm_runs and not peer.warms_up:
                 continue
