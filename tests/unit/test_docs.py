@@ -141,13 +141,16 @@ def test_every_page_is_within_two_links_of_the_readme() -> None:
     assert [str(page.relative_to(REPOSITORY)) for page in PAGES if page not in reached] == []
 
 
-def test_a_decision_record_has_ten_lines_at_most_and_begins_with_its_number() -> None:
-    records = sorted((REPOSITORY / "docs" / "decisions").glob("[0-9]*.md"))
+def test_a_decision_record_has_ten_lines_at_most_and_is_listed_with_its_number_and_title() -> None:
+    folder = REPOSITORY / "docs" / "decisions"
+    records, listed = sorted(folder.glob("[0-9]*.md")), (folder / "README.md").read_text()
 
     assert [record.name[:4] for record in records] == [f"{number:04}" for number in range(1, len(records) + 1)]
     for record in records:
         lines = record.read_text().splitlines()
-        assert lines[0].startswith(f"# {record.name[:4]}. ")
+        number, _, title = lines[0].removeprefix("# ").partition(". ")
+        assert number == record.name[:4]
+        assert f"* [{number}]({record.name}) {title}\n" in listed
         assert re.match(r"\* 20\d\d-\d\d-\d\d: ", lines[2])
         assert len(lines) <= 10, record.name
 
