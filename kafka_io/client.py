@@ -15,7 +15,7 @@ ClientT = TypeVar("ClientT")
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 CONNECT_TIMEOUT_MS = 10_000
-"""How long to look for a broker before giving up."""
+"""Longest search for a broker."""
 
 RetentionMillis = Annotated[int, Meta(ge=-1, le=9_007_199_254_740_991)]
 TopicName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
@@ -123,7 +123,7 @@ _ARGUMENTS: dict[str, tuple[str, Callable[[str], object]]] = {
 
 
 def _uses(kafka: Mapping[str, str], layer: str) -> bool:
-    """Whether `security.protocol` has the layer SASL or SSL; stores and logins of another one don't matter."""
+    """True if `security.protocol` has the layer SASL or SSL; stores and logins of another one don't matter."""
     return layer in kafka.get("security.protocol", "PLAINTEXT").upper()
 
 

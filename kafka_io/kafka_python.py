@@ -1,4 +1,4 @@
-"""What Sluice reads Kafka with beyond kafka-python's public calls. No other module that reads has its private names.
+"""Reading beyond kafka-python's public calls. No other module that reads has its private names.
 
 tests/unit/test_kafka_python.py names the release that they were tried with.
 

@@ -28,7 +28,7 @@ PARTITIONS_S = 10.0
 """Interval between two looks for new partitions of the topic."""
 
 OFFSETS_TIMEOUT_MS = 3_000
-"""How long to ask for offsets. Without it the client waits 30 s for a topic that was deleted."""
+"""Longest wait for offsets. Without it the client waits 30 s for a topic that was deleted."""
 
 FROM_NOW_MS = 1 << 62
 """A time later than that of any record: reading begins at the end of the topic."""

@@ -20,7 +20,7 @@ from sluice.streaming.runtime.kafka import kafka_since
 log = logging.getLogger("sluice.warm_up")
 
 WARM = "warm: "
-"""How the line of the log begins that says that executors are warm."""
+"""The beginning of the line in the log that tells of warm executors."""
 
 _PAUSE_S = 20.0
 """Spark ends a Python worker that was idle for a minute, and with it what it has loaded."""

@@ -69,7 +69,7 @@ class GatedQuery(ABC):
         self._write_batch(rows, batch_id)
 
     def _committed(self, query: StreamingQuery) -> bool:
-        """Whether the last micro-batch that was started is committed too."""
+        """True if the last micro-batch that was started is committed too."""
         if self._last_begun is None:
             return True
         progress = query.lastProgress

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class RunState(StrEnum):
-    """What a query is doing; the texts are part of `/readyz` and the status file."""
+    """The states of a query; the texts are part of `/readyz` and the status file."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -16,7 +16,7 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What an error that ended a query names: the record or partition that was read, or the page of the state."""
+    """The place named by the error that ended a query: the record or partition read, or the page of the state."""
 
     topic: str | None = None
     partition: int | None = None
@@ -30,7 +30,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class QueryState:
-    """What a query is doing, its restarts since the process started, and why and where it last ended."""
+    """The state of a query, its restarts since the process started, and the reason and place of its last end."""
 
     state: RunState = RunState.STARTING
     restarts: int = 0

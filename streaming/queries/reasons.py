@@ -14,7 +14,7 @@ _MAX_LENGTH = 400
 
 
 class Cause(Enum):
-    """What ended a query, as far as the job acts on it."""
+    """The causes of a query's end that the job acts on."""
 
     CHECKPOINT = auto()  # it is damaged, state in it too, or was made with other settings
     LOST_INPUT = auto()  # Kafka no longer has the records that were to be read next
@@ -23,7 +23,7 @@ class Cause(Enum):
 
     @property
     def is_lasting(self) -> bool:
-        """Whether a restart can't fix it: the operator has to act.
+        """True if a restart can't fix it: the operator has to act.
 
         Lost input is lasting, because a topic that was deleted and created again looks healthy as soon as it has as
         many records as the old one. Continuing would skip those records without any message.
@@ -55,7 +55,7 @@ _REPORTS = {
     ),
     r"No space left on device|File too large": "there is no room to write ({cause}); make room on the disk",
 }
-"""What Spark's report contains -> the text for the operator; `{cause}` in it is the report's innermost line."""
+"""A pattern in Spark's report -> the text for the operator; `{cause}` in it is the report's innermost line."""
 
 _ERROR_LINE = re.compile(r"(?:Caused by: )?((?:[\w$]+\.)*[\w$]*(?:Error|Exception)\b.*)")
 _CHECKPOINT_ERROR = re.compile(rf"\b({StateError.__name__}|{CheckpointError.__name__})\b")
@@ -80,7 +80,7 @@ _PLACES = [
         rf"\b{StateError.__name__}: page (?P<page>\d+): ",
     )
 ]
-"""How an error names where it is. The first match counts; the fields are only shown, and nothing acts on them."""
+"""Patterns by which an error names its place. The first match counts; the fields are shown, nothing acts on them."""
 
 
 def reason_of(error: BaseException | None, query: str) -> Reason:
@@ -113,7 +113,7 @@ def _innermost(report: str) -> str:
 
 
 def _place(report: str) -> Place | None:
-    """What the report names, if it names anything."""
+    """The place that the report names, if it names any."""
     text = " ".join(report.split())
     match = next((match for pattern in _PLACES if (match := pattern.search(text))), None)
     if match is None:

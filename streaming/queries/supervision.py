@@ -19,7 +19,7 @@ log = logging.getLogger("sluice.supervision")
 _POLL_S = 0.1
 _START_TIMEOUT_S = 20.0
 _TURN_TIMEOUT_S = 120.0
-"""How long a query waits for the one that it starts after."""
+"""Longest wait of a query for the one that it starts after."""
 
 _MAX_DETAILS_LENGTH = 20_000
 
@@ -87,7 +87,7 @@ class SupervisedQuery:
         return batches
 
     def has_ended_a_trigger(self) -> bool:
-        """Whether its first trigger since the process started has ended, well or badly."""
+        """True if its first trigger since the process started has ended, well or badly."""
         return self._first_trigger_ended.is_set()
 
     def quiet_s(self) -> float:
@@ -183,7 +183,7 @@ def backoff_s(failures: int, restart: RestartSettings) -> float:
 
 
 def _has_progressed(query: StreamingQuery) -> bool:
-    """Whether a trigger has ended well: Spark reports progress for a query's first trigger, even one without data."""
+    """True if a trigger has ended well: Spark reports progress for a query's first trigger, even one without data."""
     return query.lastProgress is not None
 
 

@@ -70,7 +70,7 @@ def dead_letters_watch(topic: str, kafka: Mapping[str, str], count: Callable[[in
 
 
 class TopicGrowth:
-    """How many records a topic gets from one look to the next.
+    """The number of records that a topic gets from one look to the next.
 
     >>> growth = TopicGrowth()
     >>> growth.since_last({0: 100, 1: 7}), growth.since_last({0: 103, 1: 7})

@@ -25,7 +25,7 @@ _FILE = "maintained.json"
 
 @dataclass(frozen=True, slots=True)
 class Maintained:
-    """What maintenance did to one table."""
+    """The work of maintenance on one table."""
 
     table: str
     files_before: int
