@@ -10,9 +10,8 @@ from sluice.streaming.audit.request_ends import RequestEnds, current_ends
 from sluice.streaming.audit.writer import AuditWriter
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.leadership.epochs_seen import EpochsSeen
-from sluice.streaming.leadership.spark_epochs import epoch_header
 from sluice.streaming.queries.gated_query import GatedQuery
-from sluice.streaming.runtime.kafka import kafka_source
+from sluice.streaming.runtime.kafka import epoch_header, kafka_source
 
 QUERY_NAME = "audit"
 

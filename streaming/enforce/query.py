@@ -31,9 +31,8 @@ from sluice.streaming.enforce.stages import (
 )
 from sluice.streaming.enforce.starting_offsets import starting_offsets
 from sluice.streaming.leadership.leader_epochs import file_creator
-from sluice.streaming.leadership.spark_epochs import epoch_header
 from sluice.streaming.queries.gated_query import GatedQuery
-from sluice.streaming.runtime.kafka import kafka_since, kafka_writer, requests_source
+from sluice.streaming.runtime.kafka import epoch_header, kafka_since, kafka_writer, requests_source
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator

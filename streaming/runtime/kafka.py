@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
-from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import functions as F
 
 from sluice.configs.settings import AuditSettings, EnforceSettings, Settings
+from sluice.state.decisions.leader_epochs import HEADER
 
 _SOURCE_DEFAULTS = {
     "kafka.fetch.max.wait.ms": "10",  # every small micro-batch would wait for the default of 500 ms
@@ -62,6 +64,11 @@ def kafka_since(spark: SparkSession, settings: Settings, topics: Sequence[str], 
         .option("includeHeaders", True)
         .load()
     )
+
+
+def epoch_header() -> Column:
+    """The value of the last header of the column `headers` that has the epoch's name; null if there is none."""
+    return F.element_at(F.filter("headers", lambda header: header.key == HEADER), -1).value
 
 
 def kafka_writer(writer: DataFrameWriter, settings: Settings) -> DataFrameWriter:

@@ -31,8 +31,7 @@ from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
 from sluice.streaming.errors import LeadershipError
 from sluice.streaming.leadership.leader_epochs import begin_epoch
 from sluice.streaming.leadership.leadership import LEASE_S, Leadership
-from sluice.streaming.leadership.spark_epochs import epoch_header
-from sluice.streaming.runtime.kafka import kafka_since
+from sluice.streaming.runtime.kafka import epoch_header, kafka_since
 from tests.audit_records import READ_AT_MS, decision, text
 from tests.audit_tables import rows, tables_in, write
 
