@@ -1,48 +1,24 @@
 """The peers of `./scripts/bench --only peers`: the checks before a figure of theirs is shown."""
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
-import typer
 
 from scripts.benchmarks.events import ONE_CHARGE
 from scripts.benchmarks.peers.decided import CHECKS, ComparedDecision, check_requests, check_same, decision
-from scripts.benchmarks.peers.measure import HELD_TO, SLUICE, add_latency, add_throughput, measure_peers
-from scripts.benchmarks.peers.quix_peer import Enforcer
+from scripts.benchmarks.peers.measure import measure_peers
 from scripts.benchmarks.report import Findings
 from scripts.benchmarks.rig import BenchError, BenchmarkRig
-from scripts.benchmarks.scale import Scale, measure_names
+from scripts.benchmarks.scale import Scale
 from sluice.configs.settings import load_settings
-from sluice.state.quotas.kinds import burst
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.simulation import Simulation
 
 PEERS = Path("scripts/benchmarks/peers")
 ALLOWED = ComparedDecision("ALLOW", 0, 0, 54.0)
 REFUSED = ComparedDecision("REJECT", 23, 23, -0.11499999999997436)
-
-
-class KeyState:
-    """What Quix Streams keeps for one key, as JSON."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, bytes] = {}
-
-    def get(self, name: str) -> Any:
-        return msgspec.json.decode(self._values.get(name, b"null"))
-
-    def set(self, name: str, value: object) -> None:
-        self._values[name] = msgspec.json.encode(value)
-
-
-def test_a_measure_is_chosen_by_its_name_or_letter() -> None:
-    assert measure_names("i, neighbours") == ["peers", "neighbours"]
-    with pytest.raises(typer.BadParameter, match="'z' is not right; expected some of throughput,latency,"):
-        measure_names("i,z")
 
 
 def test_a_backlog_that_can_not_hold_the_checks_is_refused_before_anything_starts() -> None:
@@ -58,25 +34,6 @@ def test_the_checks_are_allowed_refused_in_part_and_refused() -> None:
     assert min(Counter(found.verdict for found in decided).values()) > CHECKS / 20
     assert {found.verdict for found in decided} == {"ALLOW", "THROTTLE", "REJECT"}
     assert len({found.tokens for found in decided}) > CHECKS / 2
-
-
-def test_the_arithmetic_of_the_quix_peer_is_sluices() -> None:
-    (quota,), requests = ONE_CHARGE.quotas, list(check_requests(10**12))
-    states: defaultdict[bytes, Any] = defaultdict(KeyState)
-    enforcer = Enforcer(quota.value, burst(load_settings(environment={}).quota.controller_window, quota.value))
-    decided = [
-        decision(msgspec.json.encode(enforcer.decide(msgspec.json.decode(value), states[key])))
-        for key, value in requests
-    ]
-    simulation = Simulation(Quotas(ONE_CHARGE.quotas), load_settings(environment={}))
-    expected = [decision(record.value) for record in simulation.decide(value for _, value in requests)]
-    check_same("Quix Streams", dict(decided), dict(expected))
-
-
-def test_the_checks_come_in_the_order_of_their_times() -> None:
-    times = [msgspec.json.decode(value)["timestamp_ms"] for _, value in check_requests(10**12)]
-    assert times == sorted(times)
-    assert times[-1] == 10**12
 
 
 def test_a_peer_that_decides_the_same_passes() -> None:
@@ -110,27 +67,6 @@ def test_a_peer_that_leaves_a_request_out_or_invents_one_is_refused() -> None:
 def test_a_record_that_is_no_decision_is_named(value: bytes) -> None:
     with pytest.raises(BenchError, match="this is no decision with one charge"):
         decision(value)
-
-
-def test_throughput_has_a_ratio_to_each_peer_and_a_bar_against_the_one_with_sluices_guarantee() -> None:
-    found = Findings()
-    add_throughput(found, {SLUICE: [30.0], HELD_TO: [20.0], "another": [60.0]})
-    assert [(ratio.name, ratio.value, str(ratio.bar)) for ratio in found.ratios] == [
-        (f"Sluice / {HELD_TO}, throughput", 1.5, "≥ 1"),
-        ("Sluice / another, throughput", 0.5, "None"),
-    ]
-
-
-def test_latency_is_shown_as_percentiles_of_each_run() -> None:
-    found = Findings()
-    add_latency(found, {SLUICE: [[100] * 98 + [500] * 2, [300]], "another": [[50], [50]]})
-    assert [(figure.name, figure.values) for figure in found.figures] == [
-        ("Sluice, p50", [100.0, 300.0]),
-        ("another, p50", [50.0, 50.0]),
-        ("Sluice, p99", [500.0, 300.0]),
-        ("another, p99", [50.0, 50.0]),
-    ]
-    assert [ratio.value for ratio in found.ratios] == [4.0, 8.0]
 
 
 def test_quix_streams_is_pinned_with_all_it_needs_and_is_no_requirement_of_sluice() -> None:

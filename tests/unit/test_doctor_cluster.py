@@ -1,11 +1,9 @@
 """`sluice doctor --cluster`: the verdicts on probes of the driver and the executors."""
 
-import doctest
 from importlib.metadata import version
 
 import pytest
 
-from sluice.cli import doctor_cluster
 from sluice.cli.doctor_cluster import broker_verdict, clock_verdict, python_verdict, storage_verdict
 from sluice.cli.errors import CheckError
 from sluice.cli.machine_probe import PACKAGES, Clock, Probe
@@ -15,13 +13,6 @@ DRIVER = Probe(
 )
 ONE = DRIVER._replace(where="a, process 7", clock=Clock(-4.0, 3.0))
 TWO = DRIVER._replace(where="b, process 9", clock=Clock(11.0, 2.0))
-
-
-def test_worked_examples_hold() -> None:
-    results = doctest.testmod(doctor_cluster)
-
-    assert results.attempted
-    assert not results.failed
 
 
 def test_every_probed_package_is_installed() -> None:

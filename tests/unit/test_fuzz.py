@@ -21,7 +21,7 @@ from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import KINDS_BY_CODE, QuotaKind, QuotaSettings
 from sluice.state.store.codec import decode
 from sluice.state.store.pages import Pages
-from sluice.streaming.enforce.parsing import EventLimits, parse_event, parse_request
+from sluice.streaming.enforce.parsing import EventLimits, parse_event
 from sluice.streaming.enforce.source import Source
 from sluice.streaming.enforce.wire import dead_letter_record
 from tests.unit.test_pages import GOLDEN
@@ -135,14 +135,6 @@ def test_harmed_events_and_state_are_read_or_refused() -> None:
     outcomes = fuzz(EXAMPLES, SEED)
 
     assert min(outcomes[name] for name in ("event read", "event refused", "state read", "state refused")) > 100
-
-
-@given(st.binary(max_size=400))
-def test_any_bytes_are_an_event_or_refused(value: bytes) -> None:
-    try:
-        parse_request(value, SOURCE, EventLimits(300, 0))
-    except InvalidRequestError:
-        return
 
 
 @given(st.binary(max_size=400))

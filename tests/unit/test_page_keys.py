@@ -1,11 +1,8 @@
 """Keys of pages: one for each, and back."""
 
-import doctest
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.streaming.checkpoint import page_keys
 from sluice.streaming.checkpoint.page_keys import page_of_spark_key, spark_key_of_page
 
 
@@ -14,10 +11,3 @@ def test_every_page_has_a_key_of_32_bits_that_leads_back_to_it(page: int) -> Non
     """Murmur3 of a single int loses nothing."""
     assert -(2**31) <= spark_key_of_page(page) < 2**31
     assert page_of_spark_key(spark_key_of_page(page)) == page
-
-
-def test_worked_examples_hold() -> None:
-    """What the docstrings claim."""
-    results = doctest.testmod(page_keys)
-    assert results.attempted == 2
-    assert results.failed == 0

@@ -1,27 +1,20 @@
 """`./scripts/run` without its processes: its answers, its words while it waits, and its end."""
 
 import json
-import time
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Any, NamedTuple
 from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
 
-from scripts.scenarios import demo_screen
 from scripts.scenarios.demo import Demo
-from scripts.scenarios.demo_brokers import ClientUse, client_lines, summary_lines
-from scripts.scenarios.demo_screen import waiting
 from scripts.testbed.answers import Answers
-from scripts.testbed.job import SluiceJob
 from scripts.testbed.load_generator import LoadGenerator, Sent, publish
 from sluice.configs.settings import load_settings
-from sluice.state.quotas.kinds import QuotaKind
-from sluice.streaming.runtime.status import write_status
 
 NOW_MS = 1_760_000_000_000
 
@@ -83,41 +76,6 @@ def test_the_place_of_each_stored_request_is_told() -> None:
     assert callbacks == [stored] * 3
 
 
-def test_it_says_every_few_seconds_why_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_screen, "_WAITING_S", 0.01)
-    steps, output = iter(["for the broker", "for Java"]), StringIO()
-
-    with waiting(Console(file=output, width=80), lambda: next(steps, "for the queries")):
-        while "queries" not in output.getvalue():
-            time.sleep(0.005)
-
-    lines = output.getvalue().splitlines()
-    assert lines[:3] == [
-        "  0 s: waiting for the broker",
-        "  0 s: waiting for Java",
-        "  0 s: waiting for the queries",
-    ]
-
-
-def test_a_status_file_that_comes_and_goes_is_read_or_is_empty(tmp_path: Path) -> None:
-    """Each start removes that of the run before, while another thread reads it."""
-    job = SluiceJob(tmp_path)
-    done = Event()
-
-    def come_and_go() -> None:
-        while not done.is_set():
-            write_status(job.status_file, {})
-            job.status_file.unlink()
-
-    writer = Thread(target=come_and_go)
-    writer.start()
-    try:
-        assert all(job.status() == {} for _ in range(5_000))
-    finally:
-        done.set()
-        writer.join()
-
-
 def ended(tmp_path: Path, answers: Answers, sent: Sent) -> tuple[int, str]:
     """Exit code and output after the load of a run whose job has ended too, so that no answer comes any more."""
     settings, output = load_settings(environment={}), StringIO()
@@ -164,16 +122,3 @@ def test_requests_that_could_not_be_published_are_reported(tmp_path: Path) -> No
     assert code == 1
     assert "1 requests could not be published: [no] broker" in summary
     assert "not answered" not in summary
-
-
-def test_a_client_on_brokers_is_shown_beside_the_limit_that_is_set_now() -> None:
-    """`sluice quotas alter` changes it while the run goes on, or removes it."""
-    samples = [(time_ms, 200_000.0) for time_ms in range(0, 30_000, 100)]
-    kind = QuotaKind.PRODUCER_BYTE_RATE
-    uses = [ClientUse("app", kind, limit, samples, []) for limit in (2e6, None)]
-    raised, removed = client_lines(uses, {}, 30_000)
-
-    assert "2 MB/s of 2 MB/s; shares: none yet" in raised
-    assert "2 MB/s of no limit;" in removed
-    assert ["1.00 of its quota" in line for line in summary_lines(uses)] == [False, True, False]
-    assert ["without a limit" in line for line in summary_lines(uses)] == [False, False, True]

@@ -1,6 +1,5 @@
 """The screen of `sluice top` and its keys, without a terminal."""
 
-import doctest
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +8,6 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from sluice.cli import top
 from sluice.cli.format import json_text
 from sluice.cli.top import QUOTAS, SORTS, View, after_key, json_row, name_of, row_lines, rows_of, screen
 from sluice.insight.live import LiveModel
@@ -59,13 +57,6 @@ def shown(model: LiveModel, width: int = 200, **options: Any) -> str:
 
 def names(model: LiveModel, view: View, most: int = 10) -> list[str]:
     return [name_of(row) for row in rows_of(model, view, NOW_MS, most)]
-
-
-def test_worked_examples_hold() -> None:
-    results = doctest.testmod(top)
-
-    assert results.attempted
-    assert not results.failed
 
 
 def test_the_nearest_to_its_limit_is_first_and_who_waits_is_at_it() -> None:
