@@ -6,9 +6,8 @@ from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas import alteration
 from sluice.state.quotas.alteration import CONNECTION_CREATION_RATE, QuotaValue, RawEntity
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
-from sluice.state.quotas.entry import Mode, QuotaEntry
+from sluice.state.quotas.entry import Mode, QuotaEntry, quota_kind
 from sluice.state.quotas.kinds import KEY_ALIASES, QuotaKind
-from sluice.state.quotas.validation import quota_kind
 
 EntryKey = tuple[QuotaEntity, QuotaKind, bool]
 """Entity, kind, and whether it is a shadow quota."""

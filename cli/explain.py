@@ -45,7 +45,7 @@ def explain(
     from sluice.insight.reports.explain import decision_by_id, last_throttled
     from sluice.insight.reports.explain import explain as explain_decision
     from sluice.insight.reports.span import read_time
-    from sluice.insight.reports.tables import Tables
+    from sluice.insight.sql import Tables
 
     now = datetime.now(UTC)
     tables = Tables(delta.decisions, delta.quotas, delta.storage_options)

@@ -18,11 +18,10 @@ from sluice.cli.explain import explain
 from sluice.cli.job_settings import job_settings, settings_file
 from sluice.cli.options import BootstrapServersOption, ClientIdOption, ConfigOption, UserOption, command_group
 from sluice.cli.quotas import app as quotas_app
-from sluice.cli.slo import slo
 from sluice.cli.sql import sql
 from sluice.cli.state import app as state_app
 from sluice.cli.top import top
-from sluice.cli.usage import usage
+from sluice.cli.usage import slo, usage
 from sluice.cli.whatif import whatif
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.quotas import load_quotas_file

@@ -45,7 +45,7 @@ from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.resolution import Quotas
 
 if TYPE_CHECKING:
-    from sluice.insight.reports.tight_limits import Recent
+    from sluice.insight.reports.recent_usage import Recent
     from sluice.sinks.tables.quotas import QuotaChange
 
 EXIT_FAILED = 1
@@ -304,7 +304,7 @@ def _check_not_tight(
         return
     if not recent:
         return
-    from sluice.insight.reports.tight_limits import tight_limits  # deltalake is slow to import
+    from sluice.insight.reports.recent_usage import tight_limits  # deltalake is slow to import
 
     before, after = _preview(table, change)
     tight = list(tight_limits([new for _, new in differences(before, after) if new], after, recent))
@@ -323,8 +323,7 @@ def _recent_usage(table: TableOptions, target: QuotaEntity, added: Mapping[str, 
     delta, now = table.settings().delta, datetime.now(UTC)
     if table.table is not None and table.table != delta.quotas:
         raise UsageUnknownError("--table names no table of metrics")
-    from sluice.insight.recent_usage import RecentUsage
-    from sluice.insight.reports.tight_limits import freshness_note, recent_of
+    from sluice.insight.reports.recent_usage import RecentUsage, freshness_note, recent_of
 
     usage = RecentUsage(delta.quota_metrics, delta.storage_options, now)
     if note := freshness_note(usage.recorded_until(), now):

@@ -14,7 +14,7 @@ from kafka.errors import KafkaError
 from sluice.cli.errors import UnmuteError
 from sluice.configs.settings import Settings
 from sluice.insight.errors import UsageUnknownError
-from sluice.insight.recent_usage import RecentUsage, Usage
+from sluice.insight.reports.recent_usage import RecentUsage, Usage
 from sluice.kafka_io.client import connect, error_line
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import FROM_NOW_MS, TopicReader

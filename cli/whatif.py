@@ -144,7 +144,7 @@ def _report_json(replayed: "Replayed", scenarios: Sequence[Sequence[QuotaEntry]]
 
 def _stepped(settings: Settings, wanted: Sequence[QuotaEntry], steps: int) -> list[list[QuotaEntry]]:
     """The quotas of each step, beginning with those in force."""
-    from sluice.insight.whatif.steps import stepped
+    from sluice.insight.whatif.run import stepped
     from sluice.sinks.tables.quotas import QuotasTable  # deltalake is slow to import
 
     present = QuotasTable(settings.delta.quotas, settings.delta.storage_options).entries()

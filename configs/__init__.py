@@ -1,1 +1,0 @@
-"""Settings, quotas and jar versions, and their loader."""

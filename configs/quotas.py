@@ -7,9 +7,8 @@ from pathlib import Path
 from sluice.configs.yaml_file import read_yaml
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
-from sluice.state.quotas.entry import Mode, QuotaEntry
+from sluice.state.quotas.entry import Mode, QuotaEntry, check_value, quota_kind
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.state.quotas.validation import check_value, quota_kind
 
 ENTRY_KEYS = ("entity", "quotas", "mode")
 

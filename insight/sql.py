@@ -1,8 +1,8 @@
-"""Read-only SQL over the Delta tables, by DataFusion, which delta-rs has; no Java."""
+"""Read-only SQL over the Delta tables, for `sluice sql` and reports, by DataFusion, which delta-rs has; no Java."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
@@ -75,6 +75,32 @@ class Rows:
                 yield from zip(*(_in_microseconds(column).to_pylist() for column in batch.columns), strict=True)
         except (pa.ArrowException, DeltaError, OSError, ValueError, OverflowError) as error:
             raise self._failed(error) from error
+
+
+class Tables(NamedTuple):
+    """The tables of decisions and quotas: folders or URIs, and the options of delta-rs for them."""
+
+    decisions: str
+    quotas: str
+    storage_options: Mapping[str, str]
+
+    def rows(self, query: str) -> Rows:
+        """The answer to a query over the table `decisions`. Raises QueryError."""
+        return run_query(query, {"decisions": self.decisions}, self.storage_options)
+
+    def mappings(self, query: str) -> list[dict[str, Any]]:
+        """All rows of a short answer, by column. Raises QueryError."""
+        rows = self.rows(query)
+        return [dict(zip(rows.columns, row, strict=True)) for row in rows]
+
+
+def literal(text: str) -> str:
+    """Text as SQL, whatever is in it.
+
+    >>> literal("o'neil")
+    "'o''neil'"
+    """
+    return "'" + text.replace("'", "''") + "'"
 
 
 def run_query(query: str, paths: Mapping[str, str], storage_options: Mapping[str, str]) -> Rows:

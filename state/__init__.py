@@ -1,1 +1,0 @@
-"""Pure quota arithmetic without Spark or Kafka. Time is always an argument."""

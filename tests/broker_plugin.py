@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from scripts.testbed.jars import BROKER_JARS
 from sluice.jvm.java import find_java
-from sluice.jvm.plugin_build import CALLBACK_CLASS, REPORTER_CLASS, build_plugin, compile_java
+from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS, build_plugin, compile_java
 
 JAVA_SOURCES = Path(__file__).parent / "java"
 SECRET = "only-brokers-know-this"  # noqa: S105 # of no broker but those of tests

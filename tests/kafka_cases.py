@@ -10,9 +10,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from sluice.state.arithmetic.charge import Charge, Outcome
 from sluice.state.arithmetic.columns import Columns, columns_of, counters_from
-from sluice.state.arithmetic.counter import EntityCounters, request_wait_ms, wait_over_limit_ms
+from sluice.state.arithmetic.counter import Charge, EntityCounters, Outcome, request_wait_ms, wait_over_limit_ms
 from sluice.state.arithmetic.counter_arrays import CounterArrays, padded_windows_ms
 from sluice.state.arithmetic.sampled_rate import is_exceeded, padded_window_ms, wait_for_rate_ms
 from sluice.state.arithmetic.token_bucket import TokenBucket, wait_for_tokens_ms

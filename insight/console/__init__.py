@@ -1,1 +1,0 @@
-"""The web console and the live view of clients: reads topics and tables, and decides nothing."""

@@ -1,14 +1,16 @@
-"""Filters of the templates: names, addresses, figures and charts of counters, throttle times and answers."""
+"""Filters of the templates: names, addresses, figures and charts of counters, throttle times and answers.
+
+Charts are SVG, drawn by the server; each has a text for readers who can't see it.
+"""
 
 import hashlib
 import math
 from collections.abc import Callable, Sequence
 from urllib.parse import urlencode
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from msgspec import UNSET
 
-from sluice.insight.console import svg
 from sluice.insight.console.check import Answer
 from sluice.insight.console.clients import band_of, tenant_of
 from sluice.insight.format import NOTHING, amount, duration, moment, percent, printable, short
@@ -21,6 +23,53 @@ LONGEST_IN_ADDRESS = 1_000
 """Characters of names in an address; a counter with longer ones is addressed by its digest."""
 
 _SPAN = f"the last {POINTS * POINT_MS // 60_000} minutes"
+
+
+WIDTH = 640
+HEIGHT = 160
+
+
+def chart(points: Sequence[float], limit: float | None, text: str, labels: tuple[str, str], ticks: str) -> Markup:
+    """A chart of bars under a line at the limit; `labels` name the limit and the top, `ticks` the span of time."""
+    top = _top(points, limit) * 1.1
+    words = Markup('<text x="4" y="12">{}</text><text x="4" y="{}" class="tick">{}</text>').format(
+        labels[1], HEIGHT + 14, ticks
+    )
+    if limit is not None:
+        words += Markup('<text x="{}" y="{:.1f}" class="limit" text-anchor="end">{}</text>').format(
+            WIDTH - 4, max(10.0, HEIGHT - limit / top * HEIGHT - 4), labels[0]
+        )
+    return _svg("chart", WIDTH, HEIGHT + 20, text, _bars(points, limit, top, WIDTH, HEIGHT) + words)
+
+
+def _highest(points: Sequence[float]) -> float:
+    """The highest point; 0 without any."""
+    return max((point for point in points if not math.isnan(point)), default=0.0)
+
+
+def _top(points: Sequence[float], limit: float | None) -> float:
+    return max(_highest(points), limit or 0.0) or 1.0
+
+
+def _bars(points: Sequence[float], limit: float | None, top: float, width: int, height: int) -> Markup:
+    step = width / max(1, len(points))
+    bars = Markup().join(
+        Markup('<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" class="{}"/>').format(
+            index * step, height - tall, step * 0.8, tall, "over" if limit is not None and point > limit else "bar"
+        )
+        for index, point in enumerate(points)
+        if not math.isnan(point) and (tall := max(1.0, min(point / top, 1.0) * height))
+    )
+    if limit is None:
+        return bars
+    y = max(height - limit / top * height, 0.5)
+    return bars + Markup('<line x1="0" x2="{}" y1="{:.1f}" y2="{:.1f}" class="limit"/>').format(width, y, y)
+
+
+def _svg(kind: str, width: int, height: int, text: str, content: Markup) -> Markup:
+    return Markup('<svg class="{}" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
+        kind, width, height, escape(text), content
+    )
 
 
 def who(tags: CounterId | Tags | CountedEntity) -> str:
@@ -128,16 +177,18 @@ def sentence(decision: Decision) -> str:
 
 def sparkline(row: CounterRow) -> Markup:
     """The rates of the last minutes beside the other figures of a counter."""
-    return svg.sparkline(row.points, row.limit, f"highest rate each {POINT_MS // 1000} seconds of {_SPAN}")
+    width, height = 120, 24
+    bars = _bars(row.points, row.limit, _top(row.points, row.limit), width, height)
+    return _svg("spark", width, height, f"highest rate each {POINT_MS // 1000} seconds of {_SPAN}", bars)
 
 
 def rate_chart(row: CounterRow) -> Markup:
     """The rates of the last minutes under the limit."""
     kind = row.key.kind
     span = f"{_SPAN}, {POINT_MS // 1000} s each"
-    highest = f"highest {amount(kind, svg.highest(row.points))}"
+    highest = f"highest {amount(kind, _highest(row.points))}"
     limit = f"limit {amount(kind, row.limit)}"
-    return svg.chart(row.points, row.limit, f"{kind}: {highest} over {span}, {limit}", (limit, highest), span)
+    return chart(row.points, row.limit, f"{kind}: {highest} over {span}, {limit}", (limit, highest), span)
 
 
 def throttling_chart(waits: Sequence[SeenWait], now_ms: int) -> Markup:
@@ -148,22 +199,22 @@ def throttling_chart(waits: Sequence[SeenWait], now_ms: int) -> Markup:
         index = POINTS - 1 - (newest - wait.timestamp_ms // POINT_MS)
         if 0 <= index < POINTS and not points[index] >= wait.wait_ms / 1000:
             points[index] = wait.wait_ms / 1000
-    longest = f"longest {duration(svg.highest(points) * 1000)}"
-    return svg.chart(points, None, f"throttle times over {_SPAN}: {longest}", ("", longest), _SPAN)
+    longest = f"longest {duration(_highest(points) * 1000)}"
+    return chart(points, None, f"throttle times over {_SPAN}: {longest}", ("", longest), _SPAN)
 
 
 def decisions_chart(seconds: Sequence[Second], per_s: float) -> Markup:
     """The decisions of each second."""
     span, counts = _seconds_text(seconds), [float(second.decisions) for second in seconds]
     text = f"decisions per second over {span}; now {per_s:.0f}"
-    return svg.chart(counts, None, text, ("", f"{max(counts):.0f}/s"), span)
+    return chart(counts, None, text, ("", f"{max(counts):.0f}/s"), span)
 
 
 def lag_chart(seconds: Sequence[Second], lag_ms: int) -> Markup:
     """The greatest age of an event in each second."""
     span, lags = _seconds_text(seconds), [second.lag_ms / 1000 if second.lag_ms else math.nan for second in seconds]
     text = f"age of an event when its decision was read, over {span}; now {duration(lag_ms)}"
-    return svg.chart(lags, None, text, ("", duration(svg.highest(lags) * 1000)), span)
+    return chart(lags, None, text, ("", duration(_highest(lags) * 1000)), span)
 
 
 def _seconds_text(seconds: Sequence[Second]) -> str:

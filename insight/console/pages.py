@@ -11,8 +11,7 @@ import msgspec
 from sluice.insight.console.check import APIS, Asked, answers
 from sluice.insight.console.clients import ClientsQuery, select
 from sluice.insight.console.filters import LONGEST_IN_ADDRESS, digest_of, entity_text
-from sluice.insight.console.health import JobProbe
-from sluice.insight.console.tables import Tables, WeekMinutes
+from sluice.insight.console.tables import JobProbe, Tables, WeekMinutes
 from sluice.insight.errors import QueryError
 from sluice.insight.format import short
 from sluice.insight.live import CounterId, CounterState, LiveModel

@@ -9,10 +9,9 @@ from pathlib import Path
 from threading import Event
 
 from sluice.insight.console.app import create_app
-from sluice.insight.console.health import ASK_S, JobProbe
 from sluice.insight.console.pages import DeadLetters, Facts
 from sluice.insight.console.security import LOOPBACK_HOSTS
-from sluice.insight.console.tables import REFRESH_S, Tables, WeekMinutes
+from sluice.insight.console.tables import ASK_S, REFRESH_S, JobProbe, Tables, WeekMinutes
 from sluice.insight.errors import ConsoleError
 from sluice.insight.http_server import HttpServer, host_of
 from sluice.insight.live import Bounds, LiveModel

@@ -1,1 +1,0 @@
-"""Answers from the Delta tables: throttled requests and their reasons, usage, and limits compared with it."""

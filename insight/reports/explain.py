@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from sluice.insight.reports.span import to_ms
-from sluice.insight.reports.tables import Tables, literal
+from sluice.insight.sql import Tables, literal
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotaRow, QuotasTable
 from sluice.state.quotas.entity import QuotaEntity

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from sluice.insight.reports.span import Span
-from sluice.insight.reports.tables import Tables
+from sluice.insight.sql import Tables
 
 WEEK_MS = 7 * 24 * 3_600_000
 

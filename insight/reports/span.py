@@ -1,7 +1,8 @@
-"""Spans of event time, and times as people write them."""
+"""Spans of event time, times as people write them, and groupings of reports."""
 
 import re
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import NamedTuple
 
 from sluice.insight.errors import SpanError
@@ -10,6 +11,22 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _AGO = re.compile(r"(\d{1,6})([mhd])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+
+
+class By(StrEnum):
+    """The name of a row."""
+
+    USER = "user"
+    CLIENT = "client"
+    TENANT = "tenant"
+    TOPIC = "topic"
+
+
+class Per(StrEnum):
+    """The length of a period; days are those of UTC."""
+
+    HOUR = "hour"
+    DAY = "day"
 
 
 class Span(NamedTuple):

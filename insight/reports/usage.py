@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
-from sluice.insight.reports.grouping import By, Per
-from sluice.insight.reports.span import Span
-from sluice.insight.reports.tables import Tables
+from sluice.insight.reports.span import By, Per, Span
 from sluice.insight.reports.tenants import Tenants
+from sluice.insight.sql import Tables
 
 PERIODS = {Per.HOUR: timedelta(hours=1), Per.DAY: timedelta(days=1)}
 

@@ -1,1 +1,0 @@
-"""Recorded decisions under other quotas, and limits proposed from recorded usage."""

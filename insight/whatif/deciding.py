@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sluice.state.arithmetic.charge import Charge, Outcome
 from sluice.state.arithmetic.columns import columns_of
-from sluice.state.arithmetic.counter import EntityCounters
+from sluice.state.arithmetic.counter import Charge, EntityCounters, Outcome
 from sluice.state.contract.records import Decision, Request, Verdict
 from sluice.state.decisions.charge_plan import plan_limited
 from sluice.state.decisions.decision import RequestHead, combine, partial_decision

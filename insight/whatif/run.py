@@ -1,17 +1,21 @@
-"""Replay of a span of the decisions table under several sets of quotas at once, in one process or several."""
+"""Replay of a span of the decisions table under several sets of quotas at once, in one process or several.
+
+The sets may be steps from the quotas in force to those that are wanted.
+"""
 
 import multiprocessing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
+import msgspec
+
 from sluice.insight.reports.span import Span
 from sluice.insight.whatif.advice import Advisor, Seen
 from sluice.insight.whatif.deciding import Decider
-from sluice.insight.whatif.independence import independent_by, rows_of
-from sluice.insight.whatif.recording import Recording
+from sluice.insight.whatif.recording import Recording, independent_by, rows_of
 from sluice.insight.whatif.replay import ClientName, ClientReplay, Replay
 from sluice.insight.whatif.whose import Part, Whose
 from sluice.state.quotas.entity import QuotaEntity
@@ -144,3 +148,31 @@ def _joined(parts: Sequence[Replayed]) -> Replayed:
         sum(part.without_amounts for part in parts),
         [sum(each) for each in zip(*(part.given_up for part in parts), strict=True)],
     )
+
+
+def stepped(present: Iterable[QuotaEntry], wanted: Sequence[QuotaEntry], steps: int) -> list[list[QuotaEntry]]:
+    """The quotas of each step, the last one being those wanted. A limit moves by an equal amount with every step.
+
+    A quota that isn't in force yet has its wanted limit from the first step on. Limits of whole numbers stay whole.
+
+    >>> alice = QuotaEntity(user="alice")
+    >>> def limit(value: float) -> list[QuotaEntry]:
+    ...     return [QuotaEntry(alice, QuotaKind.PRODUCER_BYTE_RATE, value)]
+    >>> [entry.value for (entry,) in stepped(limit(1000.0), limit(500.0), 3)]
+    [833.0, 667.0, 500.0]
+    """
+    limits: dict[tuple[QuotaEntity, QuotaKind, bool], float] = {_key(entry): entry.value for entry in present}
+    return [
+        [_moved(entry, limits.get(_key(entry), entry.value), step / steps) for entry in wanted]
+        for step in range(1, steps + 1)
+    ]
+
+
+def _moved(entry: QuotaEntry, start: float, share: float) -> QuotaEntry:
+    value = entry.value if share == 1.0 else start + (entry.value - start) * share
+    value = max(1.0, float(round(value))) if entry.kind.family.whole else value
+    return msgspec.structs.replace(entry, value=value)
+
+
+def _key(entry: QuotaEntry) -> tuple[QuotaEntity, QuotaKind, bool]:
+    return entry.entity, entry.kind, entry.shadow

@@ -16,9 +16,8 @@ from deltalake.schema import Field, PrimitiveType
 from sluice.sinks.errors import QuotasTableError
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
-from sluice.state.quotas.entry import Mode, QuotaEntry
+from sluice.state.quotas.entry import Mode, QuotaEntry, check_value, quota_kind
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.state.quotas.validation import check_value, quota_kind
 
 QUOTAS_SCHEMA = Schema(
     [

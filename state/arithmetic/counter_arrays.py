@@ -13,9 +13,8 @@ from typing import Protocol
 
 import numpy as np
 
-from sluice.state.arithmetic.charge import Charge, Outcome
 from sluice.state.arithmetic.columns import Columns, Flags, Floats, Integers
-from sluice.state.arithmetic.counter import MUTATION_RATE_WINDOW
+from sluice.state.arithmetic.counter import MUTATION_RATE_WINDOW, Charge, Outcome
 from sluice.state.arithmetic.sampled_rate import is_exceeded, wait_for_rate_ms
 from sluice.state.arithmetic.token_bucket import wait_for_tokens_ms
 from sluice.state.quotas.kinds import UNLIMITED, Coexistence, Family, QuotaKind, QuotaSettings, Window, burst

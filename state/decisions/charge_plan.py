@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import msgspec
 
-from sluice.state.arithmetic.charge import Charge, Unmetered
+from sluice.state.arithmetic.counter import Charge, Unmetered
 from sluice.state.contract.records import HEARTBEAT_API, Request, Unmute
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import Mode

@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from sluice.state.arithmetic.charge import Outcome, Unmetered
-from sluice.state.arithmetic.counter import request_wait_ms
+from sluice.state.arithmetic.counter import Outcome, Unmetered, request_wait_ms
 from sluice.state.arithmetic.sampled_rate import SampledRate
 from sluice.state.contract.records import (
     QUOTA_EXCEEDED_MESSAGE,

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import check_number, check_value, quota_kind
 from sluice.state.quotas.kinds import KEY_ALIASES
-from sluice.state.quotas.validation import check_number, check_value, quota_kind
 
 RawEntity = Mapping[str, str | None]
 """An entity as Kafka's protocol names it: type (`user`, `client-id`, ...) to name, None for the default."""

@@ -9,9 +9,8 @@ from typing import NamedTuple
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.alteration import RawEntity
 from sluice.state.quotas.entity import QuotaEntity
-from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.entry import QuotaEntry, check_value, quota_kind
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.state.quotas.validation import check_value, quota_kind
 
 CLIENT_TYPES = frozenset({"user", "client-id"})
 

@@ -1,11 +1,14 @@
-"""One quota: the entity it is set on, its kind, its limit and its mode."""
+"""One quota: its entity, kind, limit and mode, and the rules of Kafka's controller for its key and its value."""
 
+import math
+from difflib import get_close_matches
 from enum import StrEnum
 
 import msgspec
 
+from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import CLIENT_KINDS, KEY_ALIASES, TOPIC_KINDS, UNLIMITED, QuotaKind
 
 
 class Mode(StrEnum):
@@ -27,3 +30,50 @@ class QuotaEntry(msgspec.Struct, frozen=True, gc=False):
     def mode(self) -> Mode:
         """The mode, as files, tables and commands write it."""
         return Mode.SHADOW if self.shadow else Mode.ENFORCE
+
+
+FRACTION_TOLERANCE = 1e-6
+"""Largest distance from a whole number at which Kafka accepts a long quota; it is stored as given."""
+
+
+def quota_kind(entity: QuotaEntity, key: object) -> QuotaKind:
+    """The kind that `key`, or an alias of it, names on such an entity.
+
+    Raises InvalidQuotaError (`unknown_key`) naming the keys that the entity can have, nearest first.
+    """
+    allowed = CLIENT_KINDS if entity.topic is None else TOPIC_KINDS
+    kind = KEY_ALIASES.get(key, key) if isinstance(key, str) else key
+    for candidate in allowed:
+        if candidate == kind:
+            return candidate
+    whom = "users and client-ids" if entity.topic is None else "a topic"
+    names = [str(candidate) for candidate in allowed]
+    nearest = get_close_matches(str(key), names, n=1)
+    hint = f"did you mean {nearest[0]}? " if nearest else ""
+    raise InvalidQuotaError(
+        "unknown_key", f"unknown quota key {key!r}; {hint}expected one of {', '.join(names)} on {whom}"
+    )
+
+
+def check_value(kind: QuotaKind, value: float) -> None:
+    """Raises InvalidQuotaError unless Kafka would store `value` (bytes/s, percent or mutations/s) for `kind`.
+
+    The checks run in Kafka's order; reasons: `unknown_key`, `not_finite`, `not_positive`, `too_large`, `fractional`.
+    """
+    if kind not in CLIENT_KINDS and kind not in TOPIC_KINDS:
+        raise InvalidQuotaError("unknown_key", f"unknown quota key {kind!r}; expected one of {', '.join(QuotaKind)}")
+    check_number(kind, value, largest_whole=UNLIMITED if kind.family.whole else None)
+
+
+def check_number(key: str, value: float, largest_whole: float | None) -> None:
+    """Raises InvalidQuotaError unless `value` is finite, above 0 and, with `largest_whole`, whole and at most that."""
+    if not math.isfinite(value):
+        raise InvalidQuotaError("not_finite", f"{key} is {value}; expected a finite number > 0")
+    if value <= 0:
+        raise InvalidQuotaError("not_positive", f"{key} is {value:g}; expected a number > 0")
+    if largest_whole is None:
+        return
+    if value > largest_whole:
+        raise InvalidQuotaError("too_large", f"{key} is {value:g}; expected at most {largest_whole:.0f}")
+    if abs(value - round(value)) > FRACTION_TOLERANCE:
+        raise InvalidQuotaError("fractional", f"{key} is {value}; expected a whole number")

@@ -12,9 +12,8 @@ import msgspec
 from sluice.state.contract.records import LimitKey, LimitRecord, VersionEnd
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
-from sluice.state.quotas.entry import Mode, QuotaEntry
+from sluice.state.quotas.entry import Mode, QuotaEntry, check_value, quota_kind
 from sluice.state.quotas.resolution import ModeQuotas, Quotas
-from sluice.state.quotas.validation import check_value, quota_kind
 
 VERSION_KEY = b'"version"'
 """Key of the record that ends a version. No quota has it: their keys are JSON objects."""

@@ -10,8 +10,7 @@ from math import exp, inf
 
 import msgspec
 
-from sluice.state.arithmetic.charge import Charge
-from sluice.state.arithmetic.counter import EntityCounters, request_wait_ms, wait_over_limit_ms
+from sluice.state.arithmetic.counter import Charge, EntityCounters, request_wait_ms, wait_over_limit_ms
 from sluice.state.arithmetic.rounding import divide, round_half_up
 from sluice.state.quotas.kinds import Family, QuotaSettings, Window
 from sluice.state.shares.alive import AliveGateways

@@ -9,7 +9,7 @@ from sys import float_info
 
 import msgspec
 
-from sluice.state.arithmetic.charge import Charge
+from sluice.state.arithmetic.counter import Charge
 from sluice.state.contract.records import MAX_APPLIED_WAITS, MAX_SHARES, AppliedWait, Request, Share
 from sluice.state.decisions.charge_plan import plan_limited
 from sluice.state.decisions.waits import CounterKey

@@ -6,7 +6,6 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from sluice.state.arithmetic.charge import Outcome
 from sluice.state.arithmetic.columns import (
     Columns,
     Flags,
@@ -19,10 +18,10 @@ from sluice.state.arithmetic.columns import (
     integers,
     take,
 )
-from sluice.state.arithmetic.counter import MUTATION_RATE_WINDOW, EntityCounters
+from sluice.state.arithmetic.counter import MUTATION_RATE_WINDOW, EntityCounters, Outcome
 from sluice.state.arithmetic.counter_arrays import Charged, CounterArrays, can_charge_together
 from sluice.state.quotas.kinds import QuotaSettings, burst
-from sluice.state.store.codec import decode_blocks, encode_blocks
+from sluice.state.store.codec import decode, decode_blocks, encode, encode_blocks
 from sluice.state.store.keys import KeyBlocks, Keys, key_hash
 
 TOGETHER = 64
@@ -300,3 +299,16 @@ def _flags(rows: Sequence[int] | Integers, length: int) -> Flags:
     flags = np.zeros(length, np.bool_)
     flags[rows] = True
     return flags
+
+
+def reshard(payloads: Iterable[bytes], before: int, after: int) -> dict[int, bytes]:
+    """Number and stored form of each of `after` pages that has entities; `payloads` are those of `before` pages.
+
+    Raises StateError if a page can't be read.
+    """
+    keys, columns = decode(payloads, before)
+    pages = pages_of_entities(keys, after)
+    rows = np.argsort(pages, kind="stable")
+    numbers, counts = np.unique(pages, return_counts=True)
+    stored = encode([keys[row] for row in rows.tolist()], take(columns, rows), np.cumsum(counts), after)
+    return dict(zip(numbers.tolist(), stored, strict=True))

@@ -10,7 +10,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from sluice.state.store.codec import CODEC_VERSION, decode
-from sluice.state.store.resharding import reshard
+from sluice.state.store.pages import reshard
 from sluice.streaming.checkpoint.origin import Origin
 from sluice.streaming.errors import StateFileError
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import NamedTuple
 
-from sluice.state.arithmetic.charge import Outcome
+from sluice.state.arithmetic.counter import Outcome
 from sluice.state.decisions.decision import combine as combine_request
 from sluice.state.decisions.decision import decide as decide_request
 from sluice.state.decisions.decision import partial_decision

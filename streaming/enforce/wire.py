@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from sluice.state.arithmetic.charge import Charge, Outcome
+from sluice.state.arithmetic.counter import Charge, Outcome
 from sluice.state.contract.records import DeadLetter, Decision, FieldError, SourceRecord, WaitRecord
 from sluice.state.decisions.decision import PartialDecision, RequestHead, clamp_throttle_ms
 from sluice.state.decisions.wait_records import LONG_WAIT_MS, wait_key, wait_value

@@ -20,8 +20,8 @@ from sluice.gateways.client.inline import InlineCharges
 from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.wait_table import WaitTable
 from sluice.jvm.errors import PluginBuildError
-from sluice.jvm.plugin_build import JAR_NAME, build_plugin, compile_java
-from sluice.state.arithmetic.charge import Charge
+from sluice.jvm.plugin import JAR_NAME, build_plugin, compile_java
+from sluice.state.arithmetic.counter import Charge
 from sluice.state.decisions.charge_plan import plan_charges
 from sluice.state.decisions.leader_epochs import Fence, read_epoch
 from sluice.state.errors import InvalidQuotaError

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from sluice.cli.errors import UsageError
 from sluice.cli.main import app
 from sluice.configs.settings import load_settings
-from sluice.state.arithmetic.charge import Charge
+from sluice.state.arithmetic.counter import Charge
 from sluice.state.quotas.entity import QuotaEntity, Tags, client_key, client_of_key
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind

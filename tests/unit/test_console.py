@@ -20,11 +20,10 @@ from hypothesis import strategies as st
 
 from sluice.insight.console.check import rate_wait_ms
 from sluice.insight.console.clients import ClientsQuery
-from sluice.insight.console.health import JobProbe
 from sluice.insight.console.pages import DeadLetters, Facts
 from sluice.insight.console.security import cookie_name
 from sluice.insight.console.server import MAX_CONNECTIONS, ConsoleOptions, check_address, console_server, token_of
-from sluice.insight.console.tables import Tables, WeekMinutes
+from sluice.insight.console.tables import JobProbe, Tables, WeekMinutes
 from sluice.insight.errors import ConsoleError, ListenError
 from sluice.insight.format import printable
 from sluice.insight.live import LiveModel

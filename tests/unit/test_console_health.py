@@ -7,7 +7,7 @@ from threading import Thread
 
 import pytest
 
-from sluice.insight.console.health import JobProbe
+from sluice.insight.console.tables import JobProbe
 
 
 @contextmanager

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.state.arithmetic.charge import Charge
-from sluice.state.arithmetic.counter import EntityCounters
+from sluice.state.arithmetic.counter import Charge, EntityCounters
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import PrecedenceLevel
 from sluice.state.shares.alive import AliveGateways

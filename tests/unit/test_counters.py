@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.state.arithmetic.charge import Charge
 from sluice.state.arithmetic.columns import columns_of, concatenate, counters_from
-from sluice.state.arithmetic.counter import EntityCounters
+from sluice.state.arithmetic.counter import Charge, EntityCounters
 from sluice.state.arithmetic.sampled_rate import SampledRate
 from sluice.state.quotas.kinds import Coexistence, QuotaKind, QuotaSettings
 from sluice.state.store.codec import decode

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from sluice.cli.main import app
 from sluice.insight.reports.explain import last_throttled
-from sluice.insight.reports.tables import Tables
+from sluice.insight.sql import Tables
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry

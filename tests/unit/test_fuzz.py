@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.state.arithmetic.charge import Charge
+from sluice.state.arithmetic.counter import Charge
 from sluice.state.contract.records import MAX_TIMESTAMP_MS
 from sluice.state.errors import InvalidRequestError, StateError
 from sluice.state.quotas.entity import Tags

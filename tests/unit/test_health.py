@@ -290,7 +290,7 @@ def test_a_caller_that_sends_byte_by_byte_is_cut_off(
     health: JobHealth, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A slow caller can't hold a connection, and doesn't make the job write tracebacks."""
-    monkeypatch.setattr("sluice.insight.read_deadline.READ_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("sluice.insight.http_server.READ_TIMEOUT_S", 0.3)
     server = health_server(health, 0)
     server.start()
     try:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from sluice.configs.settings import load_settings
-from sluice.state.arithmetic.charge import Charge
+from sluice.state.arithmetic.counter import Charge
 from sluice.state.decisions.decision import RequestHead
 from sluice.state.errors import StateError
 from sluice.state.quotas.entity import Tags

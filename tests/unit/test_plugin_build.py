@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sluice.jvm.errors import PluginBuildError
-from sluice.jvm.plugin_build import build_plugin
+from sluice.jvm.plugin import build_plugin
 
 
 def test_a_missing_compiler_is_named(tmp_path: Path) -> None:

@@ -11,9 +11,8 @@ from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import DEFAULTS
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
-from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.entry import QuotaEntry, check_value, quota_kind
 from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind
-from sluice.state.quotas.validation import check_value, quota_kind
 
 ALICE = QuotaEntity(user="alice")
 

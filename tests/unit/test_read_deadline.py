@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from sluice.insight import read_deadline
-from sluice.insight.read_deadline import ReadDeadline
+from sluice.insight import http_server
+from sluice.insight.http_server import ReadDeadline
 
 READ_TIMEOUT_S = 0.5
 
@@ -35,7 +35,7 @@ def port() -> Iterator[int]:
     )
     server = uvicorn.Server(config)
     with pytest.MonkeyPatch.context() as patch, socket.create_server(("127.0.0.1", 0)) as listener:
-        patch.setattr(read_deadline, "READ_TIMEOUT_S", READ_TIMEOUT_S)
+        patch.setattr(http_server, "READ_TIMEOUT_S", READ_TIMEOUT_S)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         yield listener.getsockname()[1]

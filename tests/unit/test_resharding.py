@@ -10,8 +10,7 @@ from sluice.state.arithmetic.columns import Columns, take
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.store.codec import decode
-from sluice.state.store.pages import page_of_entity
-from sluice.state.store.resharding import reshard
+from sluice.state.store.pages import page_of_entity, reshard
 from tests.unit.test_pages import FOREVER_MS, SETTINGS, charged, charges
 
 ChargeList = list[tuple[Tags, QuotaKind, float, float, int]]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sluice.cli.unmute import client_ids_apart
-from sluice.insight.recent_usage import Usage
+from sluice.insight.reports.recent_usage import Usage
 from sluice.state.contract.records import Unmute, UnmutedEntity
 from sluice.state.decisions.wait_records import read_wait
 from sluice.state.errors import InvalidRequestError

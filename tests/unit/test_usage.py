@@ -17,8 +17,8 @@ from sluice.cli.errors import UsageError
 from sluice.cli.format import csv_safe, write_csv
 from sluice.cli.main import app
 from sluice.insight.errors import TenantsFileError
-from sluice.insight.reports.tables import Tables
 from sluice.insight.reports.tenants import NO_TENANT, read_tenants
+from sluice.insight.sql import Tables
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind

@@ -18,8 +18,7 @@ from sluice.insight.whatif import replay as replay_module
 from sluice.insight.whatif.deciding import ALLOWED, Answer, Decider
 from sluice.insight.whatif.recording import Recording, decided_order
 from sluice.insight.whatif.replay import ClientReplay, Recorded, Replay
-from sluice.insight.whatif.run import Task, replay
-from sluice.insight.whatif.steps import stepped
+from sluice.insight.whatif.run import Task, replay, stepped
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import Request, Verdict
 from sluice.state.decisions.decision import partial_decision

@@ -19,8 +19,7 @@ from scripts.testbed.jars import PEER_JARS
 from scripts.testbed.processes import Child, last_line
 from sluice.jvm.jars import jars_home
 from sluice.jvm.java import find_java
-from sluice.jvm.plugin import java_compiler
-from sluice.jvm.plugin_build import compile_java
+from sluice.jvm.plugin import compile_java, java_compiler
 
 _FOLDER = Path(__file__).parent
 _SOURCE = _FOLDER / "KafkaStreamsPeer.java"

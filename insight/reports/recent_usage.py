@@ -1,14 +1,91 @@
-"""New limits compared with recent usage, before a slip of the hand silences a client."""
+"""Usage of the last quarter of an hour, from the table `quota_metrics`, and new limits that lie far below it."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
-from sluice.insight.recent_usage import SPAN, RecentUsage, Usage
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from sluice.insight.errors import UsageUnknownError
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import KEY_ALIASES, KINDS_BY_NAME, QuotaKind
 from sluice.state.quotas.resolution import Quotas, Resolution, level_of
+
+SPAN = timedelta(minutes=15)
+_MINUTE_S = 60
+_COLUMNS = ["user", "client_id", "topic", "partition", "window_start", "window_s", "value", "mode"]
+_NEWEST = "max.last_timestamp_ms"
+"""Name of that column's greatest value in a file, in the table's log."""
+
+
+class Usage(NamedTuple):
+    """Charges of a counter in one minute, or in one window of the table if that is longer."""
+
+    user: str
+    """"" where the counter has no user, like `client_id`."""
+    client_id: str
+    topic: str | None
+    partition: int
+    start: datetime
+    mode: str | None
+    """None for enforced quotas; a shadow quota counts the same requests once more."""
+    rate: float
+    """bytes/s, percent or mutations/s, over the whole minute."""
+
+
+class RecentUsage:
+    """The usage of the last SPAN before `now` by event time; needs no Java."""
+
+    def __init__(self, path: str, storage_options: Mapping[str, str], now: datetime) -> None:
+        """Open the table of metrics. Raises UsageUnknownError if there is none, or it can't be read."""
+        self._path = path
+        self._since = now - SPAN
+        try:
+            self._table = DeltaTable(path, storage_options=dict(storage_options))
+        except TableNotFoundError:
+            raise UsageUnknownError(f"no usage is recorded yet in {path}") from None
+        except Exception as error:  # deltalake raises no narrower class than this one
+            raise self._unreadable(error) from error
+
+    def recorded_until(self) -> datetime | None:
+        """The event time of the newest charge in the table, from its log alone; None while the table is empty.
+
+        Raises UsageUnknownError.
+        """
+        try:
+            files = self._table.get_add_actions(flatten=True)
+            newest = list(files[_NEWEST].to_pylist()) if _NEWEST in files.schema.names else []
+        except Exception as error:  # as above
+            raise self._unreadable(error) from error
+        newest_ms = max((value for value in newest if value is not None), default=None)
+        return None if newest_ms is None else datetime.fromtimestamp(newest_ms / 1000, UTC)
+
+    def of(self, kind: QuotaKind) -> list[Usage]:
+        """Charges of each counter of this kind. Raises UsageUnknownError."""
+        try:
+            found = self._table.scan(
+                columns=_COLUMNS,
+                predicate=f"quota = '{kind.value}' AND date >= DATE '{self._since:%Y-%m-%d}'"
+                f" AND window_start >= TIMESTAMP '{self._since:%Y-%m-%dT%H:%M:%S}Z'",
+            ).read_all()
+            rows = list(zip(*(found[name].to_pylist() for name in _COLUMNS), strict=True))
+        except Exception as error:  # arro3 raises no narrower class either
+            raise self._unreadable(error) from error
+        totals: dict[tuple[str, str, str | None, int, datetime, str | None], float] = {}
+        for user, client_id, topic, partition, window_start, window_s, value, mode in rows:
+            length_s = max(window_s, _MINUTE_S)
+            start = datetime.fromtimestamp(window_start.timestamp() // length_s * length_s, UTC)
+            key = (user or "", client_id or "", topic, -1 if partition is None else partition, start, mode)
+            totals[key] = totals.get(key, 0.0) + (value or 0.0) / length_s
+        return [Usage(*key, rate) for key, rate in totals.items()]
+
+    def _unreadable(self, error: Exception) -> UsageUnknownError:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return UsageUnknownError(f"the table {self._path} can't be read ({reason:.200})")
+
 
 LEAST_SHARE = 0.5
 """A limit below this share of a client's highest minute counts as a slip."""
