@@ -27,10 +27,8 @@ from sluice.kafka_io.topic_reader import TopicReader
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import SluiceError
 from sluice.state.quotas.cluster import client_quotas, cluster_changes
-from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.lock import is_locked
-from sluice.streaming.checkpoint.origin import Origin, check_origin, read_origin, with_pages
-from sluice.streaming.checkpoint.page_count import new_pages
+from sluice.streaming.checkpoint.folder import Checkpoint, is_locked
+from sluice.streaming.checkpoint.origin import Origin, check_origin, new_pages, read_origin, with_pages
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
 from sluice.streaming.workers.batched import are_batched
 

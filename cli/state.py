@@ -37,8 +37,7 @@ def export_state(
     enforce.checkpoint is only read, by Spark, so use the release that ran the job. sluice state import reads FILE.
     """
     from sluice.streaming.balances.file import check_free, write_balances
-    from sluice.streaming.checkpoint.folder import Checkpoint
-    from sluice.streaming.checkpoint.lock import locked
+    from sluice.streaming.checkpoint.folder import Checkpoint, locked
 
     settings = job_settings(config)
     check_free(file)
@@ -65,9 +64,8 @@ def import_state(
     """
     from sluice.streaming.balances.file import read_balances
     from sluice.streaming.balances.imported import store_imported
-    from sluice.streaming.checkpoint.folder import Checkpoint
-    from sluice.streaming.checkpoint.lock import locked
-    from sluice.streaming.checkpoint.page_count import new_pages
+    from sluice.streaming.checkpoint.folder import Checkpoint, locked
+    from sluice.streaming.checkpoint.origin import new_pages
 
     settings = job_settings(config)
     balances = read_balances(file)
@@ -113,7 +111,7 @@ def reshard_state(config: ConfigOption = None) -> None:
 
 
 def _place(settings: Settings) -> str:
-    from sluice.streaming.checkpoint.page_count import new_pages
+    from sluice.streaming.checkpoint.origin import new_pages
 
     return f"{new_pages(settings)} pages in {settings.enforce.checkpoint}"
 

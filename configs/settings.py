@@ -74,7 +74,7 @@ class Properties(dict[str, str]):
 class StateSettings:
     """Section `state`."""
 
-    pages: Annotated[int, Meta(ge=1, le=65_536)] | None  # None: as the checkpoint has, see checkpoint/page_count
+    pages: Annotated[int, Meta(ge=1, le=65_536)] | None  # None: as the checkpoint has, see checkpoint/origin
     idle_expiry_s: Int32
     max_entities: Annotated[int, Meta(ge=1, le=1_000_000_000)]
 

@@ -13,8 +13,7 @@ from sluice.kafka_io.cluster_quotas import ClusterQuotasReader
 from sluice.kafka_io.topics import ensure_lease_topic, ensure_topics
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import SluiceError
-from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.lock import locked
+from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import check_origin, with_pages
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint

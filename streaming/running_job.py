@@ -15,7 +15,7 @@ from sluice.state.errors import SluiceError
 from sluice.streaming.audit import query as audit
 from sluice.streaming.audit.query import AuditQuery
 from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.job_identity import job_identity
+from sluice.streaming.checkpoint.origin import job_identity
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files
 from sluice.streaming.enforce import query as enforce
 from sluice.streaming.enforce.query import EnforceQuery

@@ -18,7 +18,7 @@ from sluice.sinks.limits import limits_publisher
 from sluice.state.contract.records import HEARTBEAT_API
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.simulation import Simulation
+from sluice.streaming.enforce.pipeline import Simulation
 
 
 def eventually(holds: Callable[[], bool], seconds: float = 30) -> None:

@@ -7,16 +7,16 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.state.store.pages import Pages
 from sluice.streaming.enforce import pipeline
 from sluice.streaming.enforce.pipeline import Decided
-from sluice.streaming.enforce.pipeline_settings import PipelineSettings
-from sluice.streaming.enforce.source import Source
+from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import (
     ChargeRow,
     DecisionPart,
     OutputRecord,
-    Parcel,
-    decode_parcel,
+    PageBatch,
+    Source,
+    decode_page_batch,
     decode_parts,
-    encode_parcel,
+    encode_page_batch,
     packed,
 )
 
@@ -41,9 +41,9 @@ class MicroBatches:
     ) -> list[OutputRecord]:
         """Decide one micro-batch; `shuffle` puts a page's rows in the order in which Spark happens to give them."""
         rows_by_page: dict[int, list[ChargeRow | OutputRecord]] = defaultdict(list)
-        for parcels in pipeline.plan(events, quotas, self._settings, decided_at_ms):
-            for number, parcel in parcels.items():
-                rows_by_page[number] += [*parcel.charge_rows, *parcel.records]
+        for page_batches in pipeline.plan(events, quotas, self._settings, decided_at_ms):
+            for number, page_batch in page_batches.items():
+                rows_by_page[number] += [*page_batch.charge_rows, *page_batch.records]
         records: list[OutputRecord] = []
         parts: list[DecisionPart] = []
         for number, rows in rows_by_page.items():
@@ -58,12 +58,12 @@ class MicroBatches:
         settings = self._settings
         stored = [self.state[number]] if number in self.state else []
         page = Pages.from_bytes(stored, settings.pages)
-        parcels = (decode_parcel(encode_parcel(_parcel(row))) for row in rows)
-        decided = pipeline.decide(page, parcels, settings)
+        page_batches = (decode_page_batch(encode_page_batch(_page_batch(row))) for row in rows)
+        decided = pipeline.decide(page, page_batches, settings)
         self.waits += [(wait.key, wait.value) for wait in decided.waits]
         (self.state[number],) = page.to_bytes([number], settings.pages, settings.idle_expiry_ms, settings.quota)
         return decided
 
 
-def _parcel(row: ChargeRow | OutputRecord) -> Parcel:
-    return Parcel([row], []) if isinstance(row, ChargeRow) else Parcel([], [row])
+def _page_batch(row: ChargeRow | OutputRecord) -> PageBatch:
+    return PageBatch([row], []) if isinstance(row, ChargeRow) else PageBatch([], [row])

@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 from sluice.configs.settings import Settings, load_settings
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.simulation import Simulation
+from sluice.streaming.enforce.pipeline import Simulation
 
 SETTINGS = load_settings(environment={})
 START_MS = 1_800_000_000_000

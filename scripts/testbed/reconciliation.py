@@ -16,7 +16,7 @@ from sluice.kafka_io.client import connect
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.decisions.leader_epochs import Fence
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.simulation import Simulation
+from sluice.streaming.enforce.pipeline import Simulation
 
 _POLL_MS = 500
 _BY_RUN = {"decided_at_ms": 0, "job_id": None}

@@ -6,7 +6,7 @@ from pyspark.sql import functions as F
 from sluice.configs.settings import Settings
 from sluice.sinks.tables.delta import Commit, create_table
 from sluice.sinks.tables.faults import RequestsTopic
-from sluice.streaming.audit.request_ends import RequestEnds, current_ends
+from sluice.streaming.audit.answers import RequestEnds, current_ends
 from sluice.streaming.audit.writer import AuditWriter
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.leadership.epochs_seen import EpochsSeen

@@ -8,11 +8,8 @@ from sluice.configs.settings import Settings
 from sluice.streaming.balances.extract import last_committed, required_origin, stored_balances, stored_partitions
 from sluice.streaming.balances.file import Balances
 from sluice.streaming.balances.imported import read_imported_start, store_imported
-from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.job_identity import keep_job_identity
-from sluice.streaming.checkpoint.lock import locked
-from sluice.streaming.checkpoint.origin import PREPARED_SUFFIX, read_origin
-from sluice.streaming.checkpoint.page_count import new_pages
+from sluice.streaming.checkpoint.folder import Checkpoint, locked
+from sluice.streaming.checkpoint.origin import PREPARED_SUFFIX, keep_job_identity, new_pages, read_origin
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.leadership.leader_epochs import keep_epoch
 

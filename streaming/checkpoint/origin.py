@@ -1,14 +1,30 @@
 """The settings a checkpoint was created with, and the comparison with the current settings."""
 
+import secrets
 from dataclasses import replace
 
 import msgspec
 from msgspec import structs
 
 from sluice.configs.settings import Settings
+from sluice.kafka_io.clock import now_ms
 from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.page_count import new_pages
 from sluice.streaming.errors import CheckpointError
+from sluice.streaming.workers.batched import are_batched
+
+_BATCHED_PAGES = 4_096
+"""With a million entities a page has about 240: 30 kB. More pages cost more where all of them are charged."""
+
+_PAGES = 32
+"""PySpark's own workers take a millisecond for a page."""
+
+
+def new_pages(settings: Settings) -> int:
+    """The pages that the settings ask for; null asks for what fits the workers."""
+    if settings.state.pages is not None:
+        return settings.state.pages
+    return _BATCHED_PAGES if are_batched(settings.enforce.batched_workers) else _PAGES
+
 
 PREPARED_SUFFIX = ".resharded"
 """Suffix of the new checkpoint's name while `sluice state reshard` prepares it."""
@@ -120,3 +136,43 @@ def _check_not_between(checkpoint: Checkpoint) -> None:
         raise CheckpointError(
             f"`sluice state reshard` of {checkpoint.location} was interrupted; run it again to finish it"
         )
+
+
+_FILE = "job.json"
+
+
+class JobIdentity(msgspec.Struct, frozen=True):
+    """The id of the job on a checkpoint, and when the checkpoint got it, in epoch milliseconds."""
+
+    job_id: str
+    made_at_ms: int
+
+
+def job_identity(checkpoint: Checkpoint) -> JobIdentity:
+    """The identity of the job on this checkpoint; the first call makes it. Raises CheckpointError."""
+    identity = _read(checkpoint)
+    if identity is None:
+        identity = JobIdentity(secrets.token_hex(8), now_ms())
+        _write(checkpoint, identity)
+    return identity
+
+
+def keep_job_identity(source: Checkpoint, target: Checkpoint) -> None:
+    """Give `target`, which takes the place of `source`, the same identity. Raises CheckpointError."""
+    identity = _read(source)
+    if identity is not None:
+        _write(target, identity)
+
+
+def _read(checkpoint: Checkpoint) -> JobIdentity | None:
+    content = checkpoint.sluice.read(_FILE)
+    if content is None:
+        return None
+    try:
+        return msgspec.json.decode(content, type=JobIdentity)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise checkpoint.sluice.damaged_file(_FILE, str(error)) from error
+
+
+def _write(checkpoint: Checkpoint, identity: JobIdentity) -> None:
+    checkpoint.sluice.write(_FILE, msgspec.json.encode(identity))

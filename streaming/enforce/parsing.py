@@ -9,7 +9,7 @@ import msgspec
 from sluice.state.contract.records import MAX_ENTRIES, MAX_NAME_LENGTH, MAX_TIMESTAMP_MS, Request, Unmute
 from sluice.state.decisions.checks import bound_waits, check_amounts, check_lengths, check_unmute
 from sluice.state.errors import InvalidRequestError
-from sluice.streaming.enforce.source import Source
+from sluice.streaming.enforce.wire import Source
 
 _DECODER = msgspec.json.Decoder(Request)
 _UNMUTE = msgspec.json.Decoder(Unmute)

@@ -13,7 +13,9 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import NamedTuple
 
+from sluice.configs.settings import Settings
 from sluice.state.arithmetic.counter import Outcome
+from sluice.state.contract.records import MAX_TIMESTAMP_MS, Request
 from sluice.state.decisions.decision import combine as combine_request
 from sluice.state.decisions.decision import decide as decide_request
 from sluice.state.decisions.decision import partial_decision
@@ -21,24 +23,23 @@ from sluice.state.decisions.wait_records import LONG_WAIT_MS
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.store.pages import Pages, page_of_entity
-from sluice.streaming.enforce.pipeline_settings import PipelineSettings
-from sluice.streaming.enforce.planning import plan_event
-from sluice.streaming.enforce.source import Source
+from sluice.streaming.enforce.planning import PipelineSettings, plan_event, plan_request, plan_unmute, read_event
 from sluice.streaming.enforce.wire import (
     ChargeRow,
     DecisionPart,
     OutputRecord,
-    Parcel,
+    PageBatch,
+    Source,
     WaitOutput,
     decision_record,
     wait_output,
 )
 
-MAX_PARCEL_BYTES = 16 * 1024
-"""Bytes of events for each page after which parcels are sent. With more, the rows would not fit in the CPU cache."""
+MAX_PAGE_BATCH_BYTES = 16 * 1024
+"""Bytes of events for each page after which page batches are sent. More rows would not fit in the CPU cache."""
 
 _MAX_PLANNED_BYTES = 8 * 1024 * 1024
-"""Bytes of events after which parcels are sent, however many pages there are: they are objects until then."""
+"""Bytes of events after which page batches are sent, however many pages there are: they are objects until then."""
 
 _OFFSET_ORDER = attrgetter("partition", "offset")
 _PART_ORDER = attrgetter("part")
@@ -60,37 +61,37 @@ def plan(
     quotas: Quotas,
     settings: PipelineSettings,
     decided_at_ms: int,
-    max_parcel_bytes: int = MAX_PARCEL_BYTES,
-) -> Iterator[dict[int, Parcel]]:
-    """One parcel for each page; new parcels after `max_parcel_bytes` of events for each page.
+    max_page_batch_bytes: int = MAX_PAGE_BATCH_BYTES,
+) -> Iterator[dict[int, PageBatch]]:
+    """One page batch for each page; new page batches after `max_page_batch_bytes` of events for each page.
 
-    A record that needs no counter goes with the parcel of page `offset % pages`, so that all pages get some.
+    A record that needs no counter goes with the page batch of page `offset % pages`, so that all pages get some.
     """
-    max_bytes = min(max_parcel_bytes * settings.pages, _MAX_PLANNED_BYTES)
-    parcels: defaultdict[int, Parcel] = defaultdict(Parcel)
+    max_bytes = min(max_page_batch_bytes * settings.pages, _MAX_PLANNED_BYTES)
+    page_batches: defaultdict[int, PageBatch] = defaultdict(PageBatch)
     planned_bytes = 0
     for value, source in events:
         planned = plan_event(value, source, quotas, settings, decided_at_ms)
         if isinstance(planned, OutputRecord):
-            parcels[source.offset % settings.pages].records.append(planned)
+            page_batches[source.offset % settings.pages].records.append(planned)
         else:
             for row in planned:
-                parcels[page_of_entity(row.key, settings.pages)].charge_rows.append(row)
+                page_batches[page_of_entity(row.key, settings.pages)].charge_rows.append(row)
         planned_bytes += len(value or b"")
         if planned_bytes >= max_bytes:
-            yield parcels
-            parcels, planned_bytes = defaultdict(Parcel), 0
-    yield parcels
+            yield page_batches
+            page_batches, planned_bytes = defaultdict(PageBatch), 0
+    yield page_batches
 
 
-def decide(counters: Pages, parcels: Iterable[Parcel], settings: PipelineSettings) -> Decided:
+def decide(counters: Pages, page_batches: Iterable[PageBatch], settings: PipelineSettings) -> Decided:
     """Charge the counters of some pages with all rows that a micro-batch has for them."""
     records: list[OutputRecord] = []
     parts: list[DecisionPart] = []
     rows_by_key: dict[str, list[ChargeRow]] = {}
-    for parcel in parcels:
-        records.extend(parcel.records)
-        for row in parcel.charge_rows:
+    for page_batch in page_batches:
+        records.extend(page_batch.records)
+        for row in page_batch.charge_rows:
             rows_by_key.setdefault(row.key, []).append(row)
     waits: dict[tuple[QuotaKind, str], WaitOutput] = {}
     ordered = {key: in_charge_order(rows) for key, rows in rows_by_key.items()}
@@ -151,3 +152,38 @@ def in_charge_order(rows: list[ChargeRow]) -> list[ChargeRow]:
         merged.append((newest_ms[row.partition], index))
     merged.sort()
     return [by_offset[index] for _, index in merged]
+
+
+class Simulation:
+    """One source partition and one page: events are decided in the order given."""
+
+    def __init__(self, quotas: Quotas, settings: Settings) -> None:
+        self._quotas = quotas
+        pipeline_settings = PipelineSettings.of(settings)
+        # An event's own time stands for its record's, so no event can lie in the future or the past.
+        limits = pipeline_settings.limits._replace(max_future_ms=MAX_TIMESTAMP_MS, max_past_ms=MAX_TIMESTAMP_MS)
+        self._settings = pipeline_settings._replace(limits=limits)
+        self._counters = Pages()
+        self._newest_ms = 0
+        self._next_offset = 0
+
+    def decide(self, events: Iterable[bytes]) -> Iterator[OutputRecord]:
+        """A decision or dead letter per event. An event without a time gets the time of the previous request."""
+        for value in events:
+            yield self._decide(value, Source(self._settings.requests_topic, 0, self._next_offset, self._newest_ms))
+            self._next_offset += 1
+
+    def _decide(self, value: bytes, source: Source) -> OutputRecord:
+        event = read_event(value, source, self._settings)
+        if isinstance(event, OutputRecord):
+            return event
+        if isinstance(event, Request):
+            self._newest_ms = event.timestamp_ms or 0
+            planned = plan_request(event, source, self._quotas, self._settings, decided_at_ms=self._newest_ms)
+        else:
+            planned = plan_unmute(event, source, self._quotas, self._settings, decided_at_ms=self._newest_ms)
+        if isinstance(planned, OutputRecord):
+            return planned
+        records, parts, _ = decide(self._counters, [PageBatch(planned)], self._settings)
+        (record,) = [*records, *combine(parts, self._settings)]
+        return record

@@ -1,14 +1,52 @@
 """Planning one event: its dead letter, its decision if it charges nothing, or the charge rows of its counters."""
 
+from typing import NamedTuple
+
+from sluice.configs.settings import Settings
 from sluice.state.contract.records import Request, Unmute
 from sluice.state.decisions.charge_plan import ChargePlan, plan_charges, plan_resets
 from sluice.state.decisions.decision import RequestHead, allowed
 from sluice.state.errors import InvalidRequestError
+from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.parsing import parse_event
-from sluice.streaming.enforce.pipeline_settings import PipelineSettings
-from sluice.streaming.enforce.source import Source
-from sluice.streaming.enforce.wire import ChargeRow, OutputRecord, dead_letter_record, decision_record
+from sluice.streaming.checkpoint.origin import new_pages
+from sluice.streaming.enforce.parsing import EventLimits, parse_event
+from sluice.streaming.enforce.wire import ChargeRow, OutputRecord, Source, dead_letter_record, decision_record
+
+
+class PipelineSettings(NamedTuple):
+    """The job's settings that plan, decide and combine need. `job_id` marks its decisions, None without a job."""
+
+    requests_topic: str
+    decisions_topic: str
+    dead_letters_topic: str
+    waits_topic: str
+    quota: QuotaSettings
+    limits: EventLimits
+    pages: int
+    idle_expiry_ms: int
+    max_entities: int
+    job_id: str | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> "PipelineSettings":
+        """The pipeline's part of the job's settings."""
+        return cls(
+            settings.topics.requests,
+            settings.topics.decisions,
+            settings.topics.dead_letters,
+            settings.topics.waits,
+            settings.quota,
+            EventLimits(
+                settings.enforce.max_event_bytes,
+                settings.enforce.max_future_ms,
+                settings.enforce.max_past_ms,
+                settings.enforce.max_charges_per_event,
+            ),
+            new_pages(settings),
+            settings.state.idle_expiry_s * 1000,
+            settings.state.max_entities,
+        )
 
 
 def plan_event(

@@ -4,6 +4,7 @@ Its plan: source -> planner -> shuffle by page -> PageDecider, and then, where `
 group of parts -> combiner; last, the Kafka sink.
 """
 
+import json
 import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
@@ -13,13 +14,15 @@ from pyspark.sql import functions as F
 
 from sluice.configs.settings import Settings
 from sluice.kafka_io.clock import now_ms
+from sluice.kafka_io.topic_reader import TopicReader
 from sluice.state.decisions.leader_epochs import HEADER, LeaderEpoch
 from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.balances.imported import read_imported_start
 from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.job_identity import job_identity
+from sluice.streaming.checkpoint.origin import job_identity
 from sluice.streaming.enforce.batch_properties import BatchProperties
-from sluice.streaming.enforce.pipeline_settings import PipelineSettings
+from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.stages import (
     COMBINED_SCHEMA,
     DECIDED_SCHEMA,
@@ -29,7 +32,7 @@ from sluice.streaming.enforce.stages import (
     combiner,
     planner,
 )
-from sluice.streaming.enforce.starting_offsets import starting_offsets
+from sluice.streaming.errors import CheckpointError
 from sluice.streaming.leadership.leader_epochs import file_creator
 from sluice.streaming.queries.gated_query import GatedQuery
 from sluice.streaming.runtime.kafka import epoch_header, kafka_since, kafka_writer, requests_source
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
 
     from sluice.streaming.enforce.tracked_entities import Tracked
+
 
 log = logging.getLogger("sluice.enforce")
 
@@ -178,3 +182,27 @@ def _answered_event() -> Column:
     """
     value = F.col("value").cast("string")
     return F.coalesce(F.get_json_object(value, "$.decision_id"), F.get_json_object(value, "$.source"))
+
+
+_EARLIEST = -2  # in Spark's JSON of offsets
+
+
+def starting_offsets(settings: Settings) -> str:
+    """The option `startingOffsets` of Spark's Kafka source.
+
+    A checkpoint with imported balances names an offset per partition; partitions added since then are read from
+    their beginning. Raises CheckpointError if the topic has lost partitions, KafkaUnavailableError.
+    """
+    start = read_imported_start(Checkpoint(settings.enforce.checkpoint))
+    if start is None:
+        return settings.enforce.starting_offsets
+    topic = settings.topics.requests
+    with TopicReader(settings.kafka, topic) as reader:
+        partitions = reader.partitions()
+    lost = start.offsets.keys() - partitions
+    if lost:
+        raise CheckpointError(
+            f"topic {topic} has no partition {min(lost)}, which the balances in {settings.enforce.checkpoint} were"
+            " charged from; name the topic they come from, or a new enforce.checkpoint (balances start from zero)"
+        )
+    return json.dumps({topic: {str(number): start.offsets.get(number, _EARLIEST) for number in sorted(partitions)}})

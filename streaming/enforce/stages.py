@@ -17,10 +17,17 @@ from sluice.streaming.checkpoint.page_keys import page_of_spark_key, spark_key_o
 from sluice.streaming.enforce import pipeline
 from sluice.streaming.enforce.batch_properties import BatchProperties
 from sluice.streaming.enforce.garbage_collection import collection_paused
-from sluice.streaming.enforce.pipeline_settings import PipelineSettings
-from sluice.streaming.enforce.source import Source
+from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.tracked_entities import Tracked
-from sluice.streaming.enforce.wire import PackedRow, Parcel, decode_parcel, decode_parts, encode_parcel, packed
+from sluice.streaming.enforce.wire import (
+    PackedRow,
+    PageBatch,
+    Source,
+    decode_page_batch,
+    decode_parts,
+    encode_page_batch,
+    packed,
+)
 from sluice.streaming.workers.batched import Decided, Groups
 
 if TYPE_CHECKING:
@@ -43,7 +50,7 @@ ArrowStage = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def planner(settings: Settings, pipeline_settings: PipelineSettings) -> ArrowStage:
-    """Step plan: Kafka records (value, timestamp_ms, partition, offset) to parcels, each with its page's Spark key."""
+    """Step plan: Kafka records (value, timestamp_ms, partition, offset) to page batches with their Spark keys."""
     checkpoint = Checkpoint(settings.enforce.checkpoint).location
 
     def plan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -51,22 +58,22 @@ def planner(settings: Settings, pipeline_settings: PipelineSettings) -> ArrowSta
         quotas = properties.quotas(checkpoint)
         events = (event for batch in batches for event in _events(batch, pipeline_settings.requests_topic))
         with collection_paused():
-            for parcels in pipeline.plan(events, quotas, pipeline_settings, properties.decided_at_ms):
-                yield _planned(parcels)
+            for page_batches in pipeline.plan(events, quotas, pipeline_settings, properties.decided_at_ms):
+                yield _planned(page_batches)
 
     return plan
 
 
 class StoredPage(NamedTuple):
-    """One page of a micro-batch: its Spark key, its stored form if it has one, and the parcels that came for it."""
+    """One page of a micro-batch: its Spark key, its stored form if it has one, and its page batches."""
 
     spark_key: int
     payload: bytes | None
-    parcels: list[bytes]
+    page_batches: list[bytes]
 
 
 class PageDecider:
-    """Step decide, the stateful operator: parcels of a micro-batch, charged to the counters in their pages' state.
+    """Step decide, the stateful operator: page batches of a micro-batch, charged to the counters in their pages' state.
 
     PySpark's own workers call it with one page, Sluice's batched workers (`streaming/workers/batched.py`) with many. It
     decides the same: the counters of a page know nothing of those of another.
@@ -103,15 +110,15 @@ class PageDecider:
 
     def _decide_group(self, key: int, frames: Iterable[pd.DataFrame], state: "GroupState") -> Iterator[pd.DataFrame]:
         with collection_paused():
-            parcels = [payload for frame in frames for payload in frame["payload"]]
-            page = StoredPage(int(key), state.get[1] if state.exists else None, parcels)
+            page_batches = [payload for frame in frames for payload in frame["payload"]]
+            page = StoredPage(int(key), state.get[1] if state.exists else None, page_batches)
             rows, (payload,) = self._decide([page])
             state.update((_STATE_VERSION, payload))
             yield pd.DataFrame(rows, columns=PackedRow._fields)
 
     def _decide_groups(self, groups: Groups) -> Decided:
         with collection_paused():
-            pages = [StoredPage(key, state[1] if state else None, parcels) for key, state, parcels in groups]
+            pages = [StoredPage(key, state[1] if state else None, page_batches) for key, state, page_batches in groups]
             rows, payloads = self._decide(pages)
             return Decided(rows, [(_STATE_VERSION, payload) for payload in payloads])
 
@@ -122,8 +129,8 @@ class PageDecider:
         payloads = {number: payload for number, payload in stored.items() if payload is not None}
         payloads |= self._imported.pages(stored.keys() - payloads.keys())  # never charged here
         counters = stored_pages(payloads, settings.pages)
-        parcels = (decode_parcel(payload) for page in pages for payload in page.parcels)
-        records, parts, waits = pipeline.decide(counters, parcels, settings)
+        page_batches = (decode_page_batch(payload) for page in pages for payload in page.page_batches)
+        records, parts, waits = pipeline.decide(counters, page_batches, settings)
         if parts and not BatchProperties.of_task().combined:  # otherwise they would be written to Kafka as records
             raise RuntimeError("there are partial decisions in a micro-batch whose plan doesn't combine them")
         part = part_of_page(settings.max_entities, settings.pages)
@@ -179,7 +186,7 @@ def _events(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[bytes | None, S
         yield value, Source(topic, partition, offset, timestamp_ms)
 
 
-def _planned(parcels: Mapping[int, Parcel]) -> pa.RecordBatch:
-    keys = pa.array(map(spark_key_of_page, parcels), pa.int32())
-    payloads = pa.array(map(encode_parcel, parcels.values()), pa.binary())
+def _planned(page_batches: Mapping[int, PageBatch]) -> pa.RecordBatch:
+    keys = pa.array(map(spark_key_of_page, page_batches), pa.int32())
+    payloads = pa.array(map(encode_page_batch, page_batches.values()), pa.binary())
     return pa.RecordBatch.from_arrays([keys, payloads], schema=_PLANNED)

@@ -12,7 +12,23 @@ from sluice.state.decisions.wait_records import LONG_WAIT_MS, wait_key, wait_val
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.entity import Tags, client_key
 from sluice.state.quotas.kinds import Family
-from sluice.streaming.enforce.source import Source
+
+
+class Source(msgspec.Struct, frozen=True, gc=False):
+    """The Kafka record of an event; `timestamp_ms` is the record's, in epoch milliseconds."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+    def record_id(self) -> str:
+        """`topic-partition-offset`: the `decision_id`, and the default `request_id`.
+
+        The only place that builds it. `sluice.sinks.tables.decisions` is the only one that splits it.
+        """
+        return f"{self.topic}-{self.partition}-{self.offset}"
+
 
 MAX_DEAD_LETTER_VALUE_BYTES = 4 * 1024 * 1024
 """Longest value that a dead letter keeps: in base64, with its reason, it fits the 8 MiB that the topic allows."""
@@ -57,8 +73,8 @@ class ChargeRow(msgspec.Struct, array_like=True, gc=False):
     head: RequestHead | None
 
 
-class Parcel(msgspec.Struct, array_like=True):
-    """Rows that travel to one page together: one Spark row per parcel is far cheaper than one per event."""
+class PageBatch(msgspec.Struct, array_like=True):
+    """Rows that travel to one page together: one Spark row per page batch is far cheaper than one per event."""
 
     charge_rows: list[ChargeRow] = []
     records: list[OutputRecord] = []
@@ -89,7 +105,7 @@ class PackedRow(NamedTuple):
 
 _JSON = msgspec.json.Encoder()
 _PACK = msgspec.msgpack.Encoder()
-_PARCEL = msgspec.msgpack.Decoder(Parcel)
+_PAGE_BATCH = msgspec.msgpack.Decoder(PageBatch)
 _PARTS = msgspec.msgpack.Decoder(list[DecisionPart])
 
 
@@ -128,14 +144,14 @@ def dead_letter_record(topic: str, value: bytes | None, source: Source, error: I
     return OutputRecord(topic, None, _JSON.encode(letter))
 
 
-def encode_parcel(parcel: Parcel) -> bytes:
-    """The parcel in msgpack, for its way to a page."""
-    return _PACK.encode(parcel)
+def encode_page_batch(page_batch: PageBatch) -> bytes:
+    """The page batch in msgpack, for its way to a page."""
+    return _PACK.encode(page_batch)
 
 
-def decode_parcel(payload: bytes) -> Parcel:
-    """The parcel of `encode_parcel`."""
-    return _PARCEL.decode(payload)
+def decode_page_batch(payload: bytes) -> PageBatch:
+    """The page batch of `encode_page_batch`."""
+    return _PAGE_BATCH.decode(payload)
 
 
 def decode_parts(payload: bytes) -> list[DecisionPart]:

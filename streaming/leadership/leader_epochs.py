@@ -19,7 +19,7 @@ from sluice.sinks.errors import EpochMarkerError
 from sluice.state.decisions.leader_epochs import HEADER, LeaderEpoch
 from sluice.streaming.checkpoint.batch_log import CreateFile
 from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.job_identity import job_identity
+from sluice.streaming.checkpoint.origin import job_identity
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.java_bridge import hadoop_configuration, java
 from sluice.streaming.leadership.leadership import Leadership

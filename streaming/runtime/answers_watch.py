@@ -9,7 +9,7 @@ from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.state.contract.projection import projects
 from sluice.state.contract.records import Decision
-from sluice.streaming.checkpoint.job_identity import JobIdentity
+from sluice.streaming.checkpoint.origin import JobIdentity
 
 _LOOK_S = 2.0
 """Interval between two looks at the newest decisions."""

@@ -19,7 +19,7 @@ from scripts.testbed.kafka_quotas import AlteringAdmin
 from sluice.jvm.jars import JarSet
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.streaming.enforce.parsing import EventLimits, parse_request
-from sluice.streaming.enforce.source import Source
+from sluice.streaming.enforce.wire import Source
 from tests.broker_plugin import SECRET, plugin_properties
 
 _VALUE = bytes(50_000)

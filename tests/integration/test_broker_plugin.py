@@ -22,7 +22,7 @@ from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.simulation import Simulation
+from sluice.streaming.enforce.pipeline import Simulation
 from tests.broker_plugin import SECRET, plugin_properties
 from tests.integration.plugin_broker import PluginBroker, consume, produce, published, published_bytes, wait_until
 

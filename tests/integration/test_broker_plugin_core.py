@@ -32,7 +32,7 @@ from sluice.state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit
 from sluice.state.quotas.resolution import PRECEDENCE_LEVELS, Quotas
 from sluice.state.shares.alive import MAX_GATEWAYS
 from sluice.streaming.enforce.parsing import EventLimits, parse_request
-from sluice.streaming.enforce.source import Source
+from sluice.streaming.enforce.wire import Source
 from tests.broker_plugin import JavaCases, plugin_properties
 
 pytestmark = pytest.mark.kafka

@@ -16,7 +16,7 @@ from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.simulation import Simulation
+from sluice.streaming.enforce.pipeline import Simulation
 from tests.integration.job_process import JobProcess, wait_until
 from tests.unit.test_events import BAD
 

@@ -25,8 +25,7 @@ from sluice.state.quotas.cluster import client_quotas
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.lock import locked
+from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from tests.integration.job_process import JobProcess, wait_until
 from tests.integration.test_limits_topic import read
 

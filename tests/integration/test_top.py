@@ -26,7 +26,7 @@ from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.simulation import Simulation
+from sluice.streaming.enforce.pipeline import Simulation
 
 pytestmark = pytest.mark.kafka
 

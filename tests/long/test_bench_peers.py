@@ -32,7 +32,7 @@ from scripts.benchmarks.peers.peer import (
 from sluice.configs.settings import load_settings
 from sluice.state.quotas.kinds import burst
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.simulation import Simulation
+from sluice.streaming.enforce.pipeline import Simulation
 
 pytestmark = pytest.mark.kafka
 

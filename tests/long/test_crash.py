@@ -16,7 +16,7 @@ from sluice.configs.quotas import load_quotas_file
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.simulation import Simulation
+from sluice.streaming.enforce.pipeline import Simulation
 from tests.integration.job_process import AUDITED, JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

@@ -11,7 +11,7 @@ from scripts.testbed.job import Json
 from sluice.configs.quotas import load_quotas_file
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.simulation import Simulation
+from sluice.streaming.enforce.pipeline import Simulation
 from tests.integration.job_process import JobProcess
 from tests.long.test_state_commands import QUOTAS, requests_of, stop_after_a_micro_batch, untimed
 

@@ -20,8 +20,8 @@ from sluice.streaming.balances.imported import store_imported
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import Origin
 from sluice.streaming.checkpoint.spark_files import check_spark_files
-from sluice.streaming.enforce.simulation import Simulation
-from sluice.streaming.enforce.starting_offsets import starting_offsets
+from sluice.streaming.enforce.pipeline import Simulation
+from sluice.streaming.enforce.query import starting_offsets
 from sluice.streaming.errors import CheckpointError
 from tests.integration.job_process import JobProcess, Json, wait_until
 from tests.integration.test_job import creates

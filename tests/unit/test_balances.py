@@ -14,10 +14,9 @@ from sluice.state.store.codec import CODEC_VERSION, decode
 from sluice.streaming.balances import file as balances_module
 from sluice.streaming.balances.file import Balances, read_balances, write_balances
 from sluice.streaming.checkpoint.origin import Origin
-from sluice.streaming.enforce.pipeline_settings import PipelineSettings
-from sluice.streaming.enforce.simulation import Simulation
-from sluice.streaming.enforce.source import Source
-from sluice.streaming.enforce.wire import OutputRecord
+from sluice.streaming.enforce.pipeline import Simulation
+from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.wire import OutputRecord, Source
 from sluice.streaming.errors import StateFileError
 from tests import strategies
 from tests.micro_batches import MicroBatches

@@ -14,7 +14,7 @@ from scripts.benchmarks.rig import BenchError, BenchmarkRig
 from scripts.benchmarks.scale import Scale
 from sluice.configs.settings import load_settings
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.simulation import Simulation
+from sluice.streaming.enforce.pipeline import Simulation
 
 PEERS = Path("scripts/benchmarks/peers")
 ALLOWED = ComparedDecision("ALLOW", 0, 0, 54.0)

@@ -12,8 +12,7 @@ import pytest
 from sluice.configs.settings import Settings, load_settings
 from sluice.state.quotas.kinds import QuotaSettings, Window
 from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
-from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.lock import locked
+from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import check_origin
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.leadership.leader_epochs import keep_epoch, new_epoch
@@ -130,7 +129,7 @@ def test_a_damaged_origin_is_refused(tmp_path: Path) -> None:
 _HOLD = """
 import sys, time
 from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.lock import locked
+from sluice.streaming.checkpoint.folder import locked
 with locked(Checkpoint(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

@@ -17,11 +17,9 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import Coexistence, QuotaKind, QuotaSettings, RequestPolicy, Window
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.store.codec import decode
-from sluice.streaming.enforce.pipeline_settings import PipelineSettings
-from sluice.streaming.enforce.planning import plan_event
-from sluice.streaming.enforce.simulation import Simulation
-from sluice.streaming.enforce.source import Source
-from sluice.streaming.enforce.wire import ChargeRow
+from sluice.streaming.enforce.pipeline import Simulation
+from sluice.streaming.enforce.planning import PipelineSettings, plan_event
+from sluice.streaming.enforce.wire import ChargeRow, Source
 from tests.micro_batches import MicroBatches
 from tests.strategies import events, quota_entries, quota_settings
 

@@ -22,8 +22,7 @@ from sluice.kafka_io.topic_reader import Offsets, TopicReader
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.store.pages import Evicted
-from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.lock import locked
+from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import check_origin
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.runtime.health import JobHealth, health_server

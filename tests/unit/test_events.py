@@ -11,11 +11,9 @@ from sluice.state.contract.records import MAX_TIMESTAMP_MS, AppliedWait, Counted
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.parsing import EventLimits, parse_request
-from sluice.streaming.enforce.pipeline import plan
-from sluice.streaming.enforce.pipeline_settings import PipelineSettings
-from sluice.streaming.enforce.simulation import Simulation
-from sluice.streaming.enforce.source import Source
-from sluice.streaming.enforce.wire import ChargeRow, OutputRecord
+from sluice.streaming.enforce.pipeline import Simulation, plan
+from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.wire import ChargeRow, OutputRecord, Source
 from tests.unit.test_decisions import DEFAULTS, Json
 
 NOW_MS = 1_700_000_000_000
@@ -183,10 +181,10 @@ BAD = {
 def planned(value: bytes | None) -> list[tuple[int, ChargeRow | OutputRecord]]:
     """The rows of one event, each with its page."""
     rows: list[tuple[int, ChargeRow | OutputRecord]] = []
-    for parcels in plan([(value, SOURCE)], Quotas(), PipelineSettings.of(DEFAULTS), decided_at_ms=0):
-        for page, parcel in parcels.items():
-            rows += [(page, row) for row in parcel.charge_rows]
-            rows += [(page, record) for record in parcel.records]
+    for page_batches in plan([(value, SOURCE)], Quotas(), PipelineSettings.of(DEFAULTS), decided_at_ms=0):
+        for page, page_batch in page_batches.items():
+            rows += [(page, row) for row in page_batch.charge_rows]
+            rows += [(page, record) for record in page_batch.records]
     return rows
 
 

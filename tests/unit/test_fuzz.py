@@ -22,8 +22,7 @@ from sluice.state.quotas.kinds import KINDS_BY_CODE, QuotaKind, QuotaSettings
 from sluice.state.store.codec import decode
 from sluice.state.store.pages import Pages
 from sluice.streaming.enforce.parsing import EventLimits, parse_event
-from sluice.streaming.enforce.source import Source
-from sluice.streaming.enforce.wire import dead_letter_record
+from sluice.streaming.enforce.wire import Source, dead_letter_record
 from tests.unit.test_pages import GOLDEN
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "10000"))

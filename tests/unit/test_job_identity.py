@@ -11,12 +11,10 @@ import pytest
 from sluice.kafka_io import topic_reader
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.job_identity import JobIdentity, job_identity, keep_job_identity
-from sluice.streaming.enforce.pipeline_settings import PipelineSettings
-from sluice.streaming.enforce.planning import plan_event
-from sluice.streaming.enforce.simulation import Simulation
-from sluice.streaming.enforce.source import Source
-from sluice.streaming.enforce.wire import OutputRecord
+from sluice.streaming.checkpoint.origin import JobIdentity, job_identity, keep_job_identity
+from sluice.streaming.enforce.pipeline import Simulation
+from sluice.streaming.enforce.planning import PipelineSettings, plan_event
+from sluice.streaming.enforce.wire import OutputRecord, Source
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.runtime import answers_watch
 from sluice.streaming.runtime.answers_watch import ForeignDecisions, decisions_watch

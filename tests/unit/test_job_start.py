@@ -18,8 +18,7 @@ from sluice.configs.settings import HealthSettings, Properties, Settings, load_s
 from sluice.kafka_io import client as kafka_client
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.state.store.pages import Evicted
-from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.lock import locked
+from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.enforce.tracked_entities import EntitiesReport, Tracked
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.job import Job

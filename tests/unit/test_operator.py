@@ -20,10 +20,10 @@ from sluice.state.store.pages import Pages, page_of_entity
 from sluice.streaming.checkpoint.page_keys import spark_key_of_page
 from sluice.streaming.enforce import garbage_collection
 from sluice.streaming.enforce.batch_properties import BatchProperties
-from sluice.streaming.enforce.pipeline_settings import PipelineSettings
+from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.stages import PageDecider, combiner, stored_pages
 from sluice.streaming.enforce.tracked_entities import Tracked
-from sluice.streaming.enforce.wire import ChargeRow, Parcel, encode_parcel
+from sluice.streaming.enforce.wire import ChargeRow, PageBatch, encode_page_batch
 from sluice.streaming.workers.batched import Decided, Group, Groups
 
 SETTINGS = PipelineSettings.of(load_settings(environment={}))
@@ -63,17 +63,17 @@ def test_parts_never_leave_the_operator_of_a_plan_that_does_not_combine_them(
     """Kafka's sink would be given them as records without a topic."""
     job = load_settings(environment={})
     job = replace(job, enforce=replace(job.enforce, checkpoint=str(tmp_path)))
-    parcel = {"payload": [encode_parcel(Parcel([row], [])) for row in (charge_row(part) for part in (0, 1))]}
+    page_batch = {"payload": [encode_page_batch(PageBatch([row], [])) for row in (charge_row(part) for part in (0, 1))]}
     state, key, one_page = Mock(exists=False), (spark_key_of_page(0),), SETTINGS._replace(pages=1)
 
     monkeypatch.setattr(BatchProperties, "of_task", lambda: BatchProperties(1, 0, combined=False))
     with pytest.raises(RuntimeError, match="doesn't combine"):
-        list(PageDecider(job, one_page)(key, [pd.DataFrame(parcel)], state))
+        list(PageDecider(job, one_page)(key, [pd.DataFrame(page_batch)], state))
     state.update.assert_not_called()
 
     monkeypatch.setattr(BatchProperties, "of_task", lambda: BatchProperties(1, 0, combined=True))
     known = Mock()
-    (rows,) = PageDecider(job, one_page, known)(key, [pd.DataFrame(parcel)], state)
+    (rows,) = PageDecider(job, one_page, known)(key, [pd.DataFrame(page_batch)], state)
     assert list(rows["partial"]) == [True]
     known.add.assert_called_once_with(Tracked({key[0]: 2}))
 
@@ -88,7 +88,7 @@ def test_a_batched_worker_decides_the_pages_that_pyspark_decides_one_by_one(tmp_
     for number in range(4):
         keys = [key for key in (f"user-{count}|" for count in range(40)) if page_of_entity(key, 4) == number]
         rows = [single_row(offset, key) for offset, key in enumerate(keys)]
-        payloads = [encode_parcel(Parcel(rows[:3], [])), encode_parcel(Parcel(rows[3:], []))]
+        payloads = [encode_page_batch(PageBatch(rows[:3], [])), encode_page_batch(PageBatch(rows[3:], []))]
         groups.append(Group(spark_key_of_page(number), None, payloads))
         frames[groups[-1].key] = [pd.DataFrame({"payload": payloads})]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.streaming.audit.request_ends import RequestEnds
+from sluice.streaming.audit.answers import RequestEnds
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.errors import CheckpointError
 

@@ -87,7 +87,7 @@ def test_bad_quotas_and_bad_settings_are_one_line_and_exit_2(tmp_path: Path) -> 
 def test_it_needs_neither_spark_nor_kafka() -> None:
     """Importing the command's code imports neither."""
     modules = ("pyspark", "kafka", "pandas")
-    code = f"import sys, sluice.streaming.enforce.simulation; print([m for m in {modules} if m in sys.modules])"
+    code = f"import sys, sluice.streaming.enforce.pipeline; print([m for m in {modules} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
 
     assert done.stdout.strip() == b"[]"

@@ -14,8 +14,7 @@ from sluice.state.store.codec import decode
 from sluice.streaming.balances.file import Balances, read_balances, write_balances
 from sluice.streaming.balances.imported import ImportedBalances, read_imported_start, store_imported
 from sluice.streaming.checkpoint.batch_log import BatchLog
-from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.lock import locked
+from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import Origin, check_origin
 from sluice.streaming.errors import CheckpointError
 from tests.unit.test_resharding import stored

@@ -18,9 +18,9 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.parsing import parse_event
-from sluice.streaming.enforce.pipeline_settings import PipelineSettings
-from sluice.streaming.enforce.simulation import Simulation
-from sluice.streaming.enforce.source import Source
+from sluice.streaming.enforce.pipeline import Simulation
+from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.wire import Source
 from tests.micro_batches import MicroBatches
 from tests.unit.test_decisions import DEFAULTS
 from tests.unit.test_events import LIMITS, NOW_MS, SOURCE

@@ -9,9 +9,8 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import plan
-from sluice.streaming.enforce.pipeline_settings import PipelineSettings
-from sluice.streaming.enforce.source import Source
-from sluice.streaming.enforce.wire import DecisionPart, OutputRecord, Parcel, decode_parts, packed
+from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.wire import DecisionPart, OutputRecord, PageBatch, Source, decode_parts, packed
 
 SETTINGS = PipelineSettings.of(load_settings(environment={}))._replace(pages=3)
 QUOTAS = Quotas([QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 10.0)])
@@ -26,30 +25,30 @@ def produce(offset: int) -> tuple[bytes, Source]:
     return json.dumps(event).encode(), Source("requests", 0, offset, 1_700_000_000_000)
 
 
-def offsets(parcels: list[Parcel]) -> list[int]:
-    return sorted(row.offset for parcel in parcels for row in parcel.charge_rows)
+def offsets(page_batches: list[PageBatch]) -> list[int]:
+    return sorted(row.offset for page_batch in page_batches for row in page_batch.charge_rows)
 
 
-def test_all_rows_for_a_page_travel_in_one_parcel() -> None:
+def test_all_rows_for_a_page_travel_in_one_page_batch() -> None:
     """A dead letter among them."""
     events = [*(produce(offset) for offset in range(50)), (b"{", Source("requests", 0, 50, 0))]
 
-    (parcels,) = plan(events, QUOTAS, SETTINGS, decided_at_ms=0)
+    (page_batches,) = plan(events, QUOTAS, SETTINGS, decided_at_ms=0)
 
-    assert set(parcels) == {0, 1, 2}
-    assert offsets(list(parcels.values())) == list(range(50))
-    (letter,) = [record for parcel in parcels.values() for record in parcel.records]
+    assert set(page_batches) == {0, 1, 2}
+    assert offsets(list(page_batches.values())) == list(range(50))
+    (letter,) = [record for page_batch in page_batches.values() for record in page_batch.records]
     assert letter.topic == "quota-dead-letters"
 
 
-def test_parcels_are_sent_before_they_hold_too_much() -> None:
+def test_page_batches_are_sent_before_they_hold_too_much() -> None:
     """A worker's memory is bounded, whatever the size of the micro-batch."""
     events = [produce(offset) for offset in range(50)]
     event_bytes = len(events[0][0])
 
-    sent = list(plan(events, QUOTAS, SETTINGS, 0, max_parcel_bytes=10 * event_bytes // SETTINGS.pages))
+    sent = list(plan(events, QUOTAS, SETTINGS, 0, max_page_batch_bytes=10 * event_bytes // SETTINGS.pages))
 
-    assert [len(offsets(list(parcels.values()))) for parcels in sent] == [10] * 5 + [0]
+    assert [len(offsets(list(page_batches.values()))) for page_batches in sent] == [10] * 5 + [0]
 
 
 def test_records_leave_the_operator_a_mebibyte_to_a_row() -> None:
