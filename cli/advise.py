@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sluice.cli.changes import merged
 from sluice.cli.errors import UsageError
 from sluice.cli.format import time_text
-from sluice.cli.job_settings import job_settings
-from sluice.cli.options import ConfigOption, ToOption, from_option
+from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings
 from sluice.cli.quota_text import entity_text, quotas_yaml
 from sluice.cli.whatif import report_lines
 from sluice.configs.settings import Settings
@@ -20,6 +18,7 @@ from sluice.insight.format import printable
 from sluice.insight.reports.span import Span, from_ms, read_span
 from sluice.insight.whatif.whose import Whose
 from sluice.sinks.errors import QuotasTableError
+from sluice.state.quotas.alteration import merged
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind
 

@@ -6,8 +6,7 @@ import typer
 
 from sluice.cli.errors import UsageError
 from sluice.cli.format import MAX_NAME, print_json, print_lines, table_lines
-from sluice.cli.job_settings import job_settings
-from sluice.cli.options import ClientIdOption, ConfigOption, UserOption
+from sluice.cli.options import ClientIdOption, ConfigOption, UserOption, job_settings
 from sluice.configs.settings import Settings
 from sluice.insight.format import figure, short
 from sluice.kafka_io.clock import now_ms

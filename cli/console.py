@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.cli.job_settings import job_settings
-from sluice.cli.options import BootstrapServersOption, ConfigOption
+from sluice.cli.options import BootstrapServersOption, ConfigOption, job_settings
 from sluice.configs.settings import Settings, with_bootstrap_servers
 
 if TYPE_CHECKING:

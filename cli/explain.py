@@ -8,8 +8,7 @@ import typer
 
 from sluice.cli.errors import UsageError
 from sluice.cli.format import print_json
-from sluice.cli.job_settings import job_settings
-from sluice.cli.options import ClientIdOption, ConfigOption, UserOption
+from sluice.cli.options import ClientIdOption, ConfigOption, UserOption, job_settings
 from sluice.cli.sql import say_no_rows
 from sluice.insight.format import figure, printable
 

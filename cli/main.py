@@ -15,8 +15,15 @@ from sluice.cli.balance import balance
 from sluice.cli.console import console
 from sluice.cli.errors import BadInputError, UsageError
 from sluice.cli.explain import explain
-from sluice.cli.job_settings import job_settings, settings_file
-from sluice.cli.options import BootstrapServersOption, ClientIdOption, ConfigOption, UserOption, command_group
+from sluice.cli.options import (
+    BootstrapServersOption,
+    ClientIdOption,
+    ConfigOption,
+    UserOption,
+    command_group,
+    job_settings,
+    settings_file,
+)
 from sluice.cli.quotas import app as quotas_app
 from sluice.cli.sql import sql
 from sluice.cli.state import app as state_app

@@ -10,9 +10,8 @@ from typing import Any
 
 import yaml
 
-from sluice.cli.changes import Difference, entity_order
 from sluice.state.errors import InvalidQuotaError
-from sluice.state.quotas.alteration import RawEntity
+from sluice.state.quotas.alteration import Difference, RawEntity, entity_order
 from sluice.state.quotas.cluster import is_mirrored
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry

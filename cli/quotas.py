@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sluice.cli.changes import Difference, altered, differences, merged
 from sluice.cli.errors import UsageError
 from sluice.cli.format import print_json, print_lines, time_text
 from sluice.cli.options import (
@@ -38,7 +37,7 @@ from sluice.cli.resolve import explain, reach_lines
 from sluice.configs.quotas import load_quotas_file
 from sluice.insight.errors import UsageUnknownError
 from sluice.sinks.errors import QuotasTableError
-from sluice.state.quotas.alteration import FilterComponent, matches
+from sluice.state.quotas.alteration import Difference, FilterComponent, differences, matches, merged, with_altered
 from sluice.state.quotas.cluster import client_quotas, is_mirrored
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry
@@ -91,7 +90,7 @@ def alter_quotas(
     if not configs and not deleted:
         raise UsageError("nothing to alter; give --add-config, --add-config-file or --delete-config")
     added = {key: read_number(key, value) for key, value in configs.items()}
-    change = partial(altered, entity=target, added=added, deleted=deleted, shadow=mode is Mode.SHADOW)
+    change = partial(with_altered, entity=target, added=added, deleted=deleted, shadow=mode is Mode.SHADOW)
     if mode is Mode.ENFORCE and "topic" not in target and table.mirrors_a_cluster():
         raise UsageError(refused_alteration(table.settings().kafka, target, added, deleted))
     if added and mode is Mode.ENFORCE:
@@ -238,7 +237,7 @@ def import_quotas(
     if file is not None:
         configs = read_zookeeper_file(file)
         added = {key: read_number(key, value) for key, value in configs.items()}
-        wanted, refused = altered([], entity.entity(ctx), added), False
+        wanted, refused = with_altered([], entity.entity(ctx), added), False
     elif entity.filters(ctx):
         raise UsageError("--bootstrap-servers takes over all entities; leave out the entity options")
     else:

@@ -8,8 +8,8 @@ over.
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from sluice.cli.changes import entity_order
 from sluice.cli.quota_text import entity_text, entry_json, value_text
+from sluice.state.quotas.alteration import entity_order
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, QuotaKind

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from sluice.cli.format import csv_safe, json_text, table_lines, write_csv
-from sluice.cli.job_settings import job_settings
-from sluice.cli.options import ConfigOption
+from sluice.cli.options import ConfigOption, job_settings
 from sluice.configs.settings import DeltaSettings
 
 if TYPE_CHECKING:

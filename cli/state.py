@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sluice.cli.job_settings import job_settings
-from sluice.cli.options import ConfigOption, command_group
+from sluice.cli.options import ConfigOption, command_group, job_settings
 from sluice.configs.settings import Settings
 from sluice.streaming.errors import CheckpointError, StateFileError
 from sluice.streaming.runtime.log import OWNER_ONLY

@@ -19,8 +19,7 @@ import typer
 
 from sluice.cli.errors import TopError, UsageError
 from sluice.cli.format import print_json, print_lines, table_lines
-from sluice.cli.job_settings import job_settings
-from sluice.cli.options import BootstrapServersOption, ConfigOption
+from sluice.cli.options import BootstrapServersOption, ConfigOption, job_settings
 from sluice.configs.settings import Settings, with_bootstrap_servers
 from sluice.insight.format import NOTHING, amount, duration, percent, printable, short
 from sluice.insight.live import CounterRow, CounterState, LiveModel

@@ -12,8 +12,7 @@ import typer
 
 from sluice.cli.errors import UsageError
 from sluice.cli.format import MAX_NAME, csv_safe, json_text, print_json, print_lines, table_lines, write_csv
-from sluice.cli.job_settings import job_settings
-from sluice.cli.options import ConfigOption, ToOption, from_option
+from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings
 from sluice.cli.sql import say_no_rows
 from sluice.insight.format import printable, short
 from sluice.insight.reports.span import By, Per

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from scripts.testbed.broker import Broker
-from sluice.cli import job_settings
+from sluice.cli import options
 from sluice.configs.settings import Properties, load_settings
 from sluice.jvm.jars import SPARK_JARS
 from tests.broker_plugin import plugin_classes
@@ -73,8 +73,8 @@ def _turn(item: pytest.Item) -> int:
 @pytest.fixture(autouse=True)
 def _no_other_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command without --config means no ./scripts/run that happens to run beside the tests."""
-    monkeypatch.setattr(job_settings, "RUNNING", Path(gettempdir()) / "sluice-tests-know-of-no-run")
-    monkeypatch.delenv(job_settings.CONFIG_VARIABLE, raising=False)
+    monkeypatch.setattr(options, "RUNNING", Path(gettempdir()) / "sluice-tests-know-of-no-run")
+    monkeypatch.delenv(options.CONFIG_VARIABLE, raising=False)
 
 
 def _is_long(item: pytest.Item) -> bool:

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from sluice.insight.whatif.deciding import Decider
-from sluice.insight.whatif.replay import Recorded, Side
+from sluice.insight.whatif.replay import Decider, Recorded, Side
 from sluice.insight.whatif.whose import Whose
 from sluice.state.arithmetic.sampled_rate import SampledRate
 from sluice.state.quotas.entity import QuotaEntity, Tags

@@ -33,7 +33,7 @@ from scripts.testbed.load_generator import (
 )
 from scripts.testbed.reconciliation import audited, rows
 from scripts.testbed.work_folder import work_folder
-from sluice.cli.job_settings import announced_run
+from sluice.cli.options import announced_run
 from sluice.cli.top import View, name_of, row_lines, rows_of
 from sluice.configs.settings import Settings, load_settings
 from sluice.gateways.client.client import Gateway

@@ -18,7 +18,7 @@ from scripts.testbed.cluster import Cluster, create_topic
 from scripts.testbed.full_speed_client import FullSpeedClient, Role
 from scripts.testbed.job import Json, RunError, Sections, SluiceJob, quotas_in, storage_in
 from scripts.testbed.work_folder import work_folder
-from sluice.cli.job_settings import announced_run
+from sluice.cli.options import announced_run
 from sluice.insight.format import amount, printable
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms

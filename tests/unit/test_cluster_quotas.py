@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.cli.changes import differences
-from sluice.state.quotas.alteration import RawEntity
+from sluice.state.quotas.alteration import RawEntity, differences
 from sluice.state.quotas.cluster import ClusterQuota, client_quotas, cluster_changes, is_mirrored, mirrored
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry

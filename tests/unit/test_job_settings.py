@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from scripts.scenarios.demo import absolute_paths
 from scripts.scenarios.demo_screen import commands_to_try
-from sluice.cli import job_settings as found
-from sluice.cli.job_settings import announced_run, job_settings, running_settings
+from sluice.cli import options as found
+from sluice.cli.options import announced_run, job_settings, running_settings
 from sluice.cli.quotas import app
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import HealthSettings
@@ -74,9 +74,9 @@ def test_a_demo_that_was_killed_counts_no_more(tmp_path: Path, running: Path) ->
     """And the next one may have its name."""
     demo = settings_file(tmp_path, "demo")
     program = (
-        "import os, signal, sys\nfrom pathlib import Path\nfrom sluice.cli import job_settings\n"
-        "job_settings.RUNNING = Path(sys.argv[1])\n"
-        "with job_settings.announced_run('run', Path(sys.argv[2])): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "import os, signal, sys\nfrom pathlib import Path\nfrom sluice.cli import options\n"
+        "options.RUNNING = Path(sys.argv[1])\n"
+        "with options.announced_run('run', Path(sys.argv[2])): os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     subprocess.run([sys.executable, "-c", program, running, demo], check=False, cwd=Path(__file__).parents[2])
 

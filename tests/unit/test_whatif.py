@@ -15,9 +15,8 @@ from typer.testing import CliRunner
 from sluice.cli.main import app, main
 from sluice.insight.reports.span import Span
 from sluice.insight.whatif import replay as replay_module
-from sluice.insight.whatif.deciding import ALLOWED, Answer, Decider
 from sluice.insight.whatif.recording import Recording, decided_order
-from sluice.insight.whatif.replay import ClientReplay, Recorded, Replay
+from sluice.insight.whatif.replay import ALLOWED, Answer, ClientReplay, Decider, Recorded, Replay
 from sluice.insight.whatif.run import Task, replay, stepped
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import Request, Verdict

@@ -16,7 +16,7 @@ from itertools import count
 
 from scripts.scenarios.closed_loop.measures import Served
 from scripts.scenarios.closed_loop.situation import Counters, Situation, Waits
-from sluice.insight.whatif.deciding import Decider
+from sluice.insight.whatif.replay import Decider
 from sluice.state.contract.records import Request, TopicPartition
 from sluice.state.decisions.waits import CounterKey
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
