@@ -59,7 +59,10 @@ CHARGE = pa.struct(
 APPLIED = pa.struct([("quota", pa.string()), ("entity", ENTITY), ("ms", pa.int64())])
 DECISIONS = pa.schema(
     [
-        *((name, pa.string()) for name in ("decision_id", "user", "client_id", "api", "verdict", "decided_by")),
+        *(
+            (name, pa.string())
+            for name in ("decision_id", "request_id", "user", "client_id", "api", "verdict", "decided_by")
+        ),
         *((name, pa.int64()) for name in ("timestamp_ms", "throttle_time_ms", "mute_until_ms", "quota_version")),
         ("source_topic", pa.string()),
         ("source_partition", pa.int32()),
