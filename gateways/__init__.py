@@ -1,1 +1,1 @@
-"""Consumers of decisions: a client for gateways of any kind, and the plugin that makes brokers gateways."""
+"""What consumes decisions: a client for gateways of any kind, and an HTTP service built on it."""

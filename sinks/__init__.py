@@ -1,1 +1,1 @@
-"""The Kafka topics and Delta tables that the job writes."""
+"""What the job writes to: Kafka topics and Delta tables."""

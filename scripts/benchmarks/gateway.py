@@ -35,10 +35,14 @@ _SECTION = f"Gateway, {2 * CLIENTS} tracked counters"
 
 
 def measure_gateway(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
-    """`admit` while nobody waits, while all wait, and beside two other gateways; then reading decisions."""
+    """`admit` while no client is throttled, while all are, and beside two other gateways; then reading decisions."""
     settings = rig.setup("gateway", "gateway-requests").settings
     publish_limits(rig.servers, _QUOTAS, 1, {}, settings.topics.limits)
-    for title, size, gateways in (("nobody waits", 1, 1), ("all wait", 1_000_000, 1), ("beside two others", 1, 3)):
+    for title, size, gateways in (
+        ("no client throttled", 1, 1),
+        ("all throttled", 1_000_000, 1),
+        ("beside two others", 1, 3),
+    ):
         options = gateway_options(settings, expected_gateways=gateways, max_unsent=_UNSENT)
         with Gateway(settings.kafka, options) as gateway:
             costs = _admissions(gateway, size, scale.runs)

@@ -16,6 +16,7 @@ from sluice.kafka_io.clock import now_ms
 
 _QUOTAS = ONE_CHARGE.quotas
 _BARS = {50: at_most(2.0), 95: None, 99: at_most(2.0)}
+_RATES_PER_S = (100, 1_000, 5_000)
 _WARM_S = 3.0  # of requests to a new query that don't count; all of them are answered before the measurement
 _ANSWER_S = 120.0
 _SENT = re.compile(rb'"timestamp_ms":(\d+),"user":"user-')
@@ -37,7 +38,7 @@ def measure_latency(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None
     The copy has an empty requests topic of its own, so that it doesn't start with the other query's input.
     """
     with rig.driver() as job, rig.driver() as stock:
-        for rate_per_s in scale.rates_per_s:
+        for rate_per_s in scale.rates or ((1_000,) if scale.quick else _RATES_PER_S):
             found: dict[tuple[str, int], list[float]] = {}
             for run in range(scale.runs + 1):
                 name = f"latency-{rate_per_s}-{run}"
@@ -104,7 +105,8 @@ def _requests(load: Load, users: list[int]) -> Iterator[Record]:
 
 def measure_tracked(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
     """p50 and p99 with few and with many tracked entities, in turns, with the audit query."""
-    few, many = scale.known_entities[0], scale.known_entities[-1]
+    known = scale.known or (_FEW, scale.of(50_000, _MANY))
+    few, many = min(known), max(known)
     found: dict[tuple[int, int], list[float]] = {}
     with rig.driver() as driver:
         jobs = {users: _filled_job(rig, scale, driver, users) for users in sorted({few, many})}
@@ -122,7 +124,7 @@ def measure_tracked(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None
         key: findings.add(section, f"{key[0]} tracked, p{key[1]}", "ms", values) for key, values in found.items()
     }
     for percentile, bound in _KNOWN_BARS.items():
-        bar = at_most(bound) if (few, many) == (_FEW, _MANY) else None
+        bar = at_most(bound) if many == _MANY else None
         name = f"{many} / {few} tracked entities, p{percentile} latency at {_KNOWN_RATE_PER_S}/s"
         findings.compare(name, figures[many, percentile], figures[few, percentile], bar)
 

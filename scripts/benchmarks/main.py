@@ -50,12 +50,12 @@ _PACKAGES = ("pyspark", "delta-spark", "pandas", "pyarrow", "numpy", "msgspec", 
 
 def run_bench(scale: Scale) -> int:
     """Measure, and show the findings, also those before an interruption; 0 when everything was measured, else 1."""
-    findings, code = Findings(), 0
+    findings, code, overrides = Findings(), 0, scale.overrides()
     environment = _environment(scale)
     interrupt_on_signals()
     psutil.cpu_times_percent()  # the percentages below are since this call
     try:
-        with BenchmarkRig(scale.overrides) as rig:
+        with BenchmarkRig(overrides) as rig:
             for name in scale.only or _MEASURES:
                 code = max(code, _measure(name, rig, scale, findings))
     except KeyboardInterrupt:
@@ -109,7 +109,7 @@ def _environment(scale: Scale) -> dict[str, str]:
             f"{scale.runs} runs of {scale.events} events in batches of {scale.batch_events}, the first {scale.warm} of "
             f"which don't count; {scale.users} users"
         ),
-        "settings changed": json.dumps(scale.overrides) if scale.overrides else "none",
+        "settings changed": json.dumps(scale.overrides()),
     }
 
 

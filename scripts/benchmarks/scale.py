@@ -3,7 +3,7 @@
 import re
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -112,62 +112,44 @@ class Scale:
         ),
     ] = None
 
+    warm: int = field(init=False)
+    """Batches of each run that don't count."""
+    warm_runs: int = field(init=False)
+    """Runs of throughput that don't count."""
+    warm_s: float = field(init=False)
+    """Seconds of the first run of latency, which doesn't count."""
+    latency_s: float = field(init=False)
+    events: int = field(init=False)
+    """Events of one run over a backlog."""
+
     def __post_init__(self) -> None:
         """Fill in the defaults that depend on others."""
-        object.__setattr__(self, "batch_events", self.batch_events or (10_000 if self.quick else 100_000))
+        object.__setattr__(self, "batch_events", self.batch_events or self.of(10_000, 100_000))
         object.__setattr__(self, "users", self.users or self.batch_events)
+        object.__setattr__(self, "warm", self.of(1, 2))
+        object.__setattr__(self, "warm_runs", self.of(1, 3))
+        object.__setattr__(self, "warm_s", self.of(3, 60))
+        object.__setattr__(self, "latency_s", self.of(4, 15))
+        object.__setattr__(self, "events", self.batch_events * self.of(3, 5))
 
-    @property
-    def warm_runs(self) -> int:
-        """Runs of throughput that don't count."""
-        return 1 if self.quick else 3
+    def of(self, quick: int, usual: int) -> int:
+        """One of two sizes."""
+        return quick if self.quick else usual
 
-    @property
-    def warm_s(self) -> float:
-        """Seconds of the first run of latency, which doesn't count."""
-        return 3.0 if self.quick else 60.0
-
-    @property
-    def warm(self) -> int:
-        """Batches of each run that don't count."""
-        return 1 if self.quick else 2
-
-    @property
-    def events(self) -> int:
-        """Events of one run over a backlog."""
-        return self.batch_events * (3 if self.quick else 5)
-
-    @property
-    def latency_s(self) -> float:
-        """Seconds of each run of latency."""
-        return 4.0 if self.quick else 15.0
-
-    @property
-    def known_entities(self) -> Sequence[int]:
-        """Few and many tracked entities."""
-        return sorted(self.known or (10_000, 50_000 if self.quick else 1_000_000))
-
-    @property
-    def rates_per_s(self) -> Sequence[int]:
-        """Rates of latency."""
-        return self.rates or ((1_000,) if self.quick else (100, 1_000, 5_000))
-
-    @property
     def loads(self) -> Sequence[Load]:
         """Loads of throughput and cpu."""
         return [load for load in LOADS if self.charges is None or load.charges in self.charges]
 
-    @property
+    def length_s(self, usual: int) -> int:
+        """Seconds of a run of beside-kafka or invented-names."""
+        return self.seconds or self.of(70, usual)
+
     def overrides(self) -> Mapping[str, Mapping[str, Any]]:
         """Settings of the job on top of the others."""
         found: dict[str, dict[str, Any]] = {}
         for section, name, value in self.settings or ():
             found.setdefault(section, {})[name] = value
         return found
-
-    def length_s(self, usual: int) -> int:
-        """Seconds of a run of beside-kafka or invented-names."""
-        return self.seconds or (70 if self.quick else usual)
 
     def steady_events_per_s(self, batches: Sequence[Json]) -> float:
         """Median throughput of the batches after the warm ones."""

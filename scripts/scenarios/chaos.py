@@ -11,7 +11,7 @@ import typer
 from scripts.command import run_command
 from scripts.testbed.broker import Broker
 from scripts.testbed.load_generator import LoadGenerator, Rate, Sent
-from scripts.testbed.reconciliation import reconcile
+from scripts.testbed.reconciliation import drain, reconcile
 from scripts.testbed.rig import Rig, run_scenario
 
 _DRAIN_S = 900
@@ -50,7 +50,7 @@ def _is_balanced_after_kills(rig: Rig, broker: Broker, options: ChaosOptions) ->
         for number in range(1, options.kills + 1):
             victim = _kill(rig, broker, options, chance)
             print(f"kill {number}: {victim} after {sent.events} requests", flush=True)
-    rig.drain(_DRAIN_S)
+    drain(rig.settings, _DRAIN_S)
     found = reconcile(rig.settings)
     print(f"{options.kills} kills, seed {options.seed}: {found}")
     return found.balanced

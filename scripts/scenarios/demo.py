@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +16,11 @@ from rich.markup import escape
 
 from scripts.command import EXIT_FAILED, run_command, stop_on_signals
 from scripts.scenarios.demo_brokers import run_with_brokers
-from scripts.scenarios.demo_screen import WebConsole, commands_to_try, show_until, waiting, waiting_for_job
+from scripts.scenarios.demo_screen import WebConsole, running_job, show_until, waiting
 from scripts.testbed.answers import Answers
 from scripts.testbed.broker import Broker, free_ports
 from scripts.testbed.gateways import Connection, GreedyClient, gateway_options, sending
-from scripts.testbed.job import TABLES, RunError, Sections, SluiceJob, storage_in, wait_until
+from scripts.testbed.job import TABLES, Json, RunError, Sections, SluiceJob, storage_in
 from scripts.testbed.load_generator import (
     BadShare,
     BootstrapServers,
@@ -31,14 +31,13 @@ from scripts.testbed.load_generator import (
     Users,
     loading,
 )
-from scripts.testbed.reconciliation import audited, rows
+from scripts.testbed.reconciliation import drain, missing_answers, rows
 from scripts.testbed.work_folder import work_folder
-from sluice.cli.options import announced_run
 from sluice.cli.top import View, name_of, row_lines, rows_of
 from sluice.configs.settings import Settings, load_settings
 from sluice.gateways.client.client import Gateway
 from sluice.insight.format import amount, duration, printable
-from sluice.insight.live import CounterRow
+from sluice.insight.live import LiveModel
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.kinds import QuotaKind
@@ -99,24 +98,15 @@ def run_demo(options: RunOptions) -> int:
         job = SluiceJob(folder, *_layers(options.config, folder, bootstrap_servers))
         settings = job.settings
         ensure_topics(settings.topics, settings.kafka)
-        answers = stack.enter_context(closing(Answers(settings)))
-        answers.start()
-        stack.callback(job.stop)
         console.print(f"starting the job against {settings.kafka['bootstrap.servers']} (its logs: {folder}) ...")
-        stack.enter_context(announced_run(folder.name, job.settings_file))
         try:
-            with waiting_for_job(console, job):
-                job.start(cancel=stop)
+            web = stack.enter_context(running_job(console, job, stop, web_console=options.console))
         except RunError:
             if not stop.is_set():
                 raise
             console.print("stopped while the job was starting; nothing was published")
             return 0
-        print(commands_to_try(job.settings_file, settings.health), flush=True)
-        web = WebConsole(folder, job.settings_file) if options.console else None
-        if web is not None:
-            stack.callback(web.stop)
-        return Demo(job, answers, stop, console).run(options, broker, web)
+        return _run_load(options, job, broker, web, stop, console)
 
 
 def _layers(config: Path | None, folder: Path, bootstrap_servers: str | None) -> list[Sections]:
@@ -144,115 +134,87 @@ def absolute_paths(settings: Settings) -> Sections:
     }
 
 
-class Demo:
-    """The load on a running job, its picture and its summary."""
-
-    def __init__(self, job: SluiceJob, answers: Answers, stop: Event, console: Console) -> None:
-        self._job, self._answers, self._stop, self._console = job, answers, stop, console
-        self._settings = job.settings
-        self._begun_s = time.monotonic()
-        self._audited_before = audited(self._settings)
-        self.sent = Sent(stored=answers.sent)
-
-    def run(self, load: TrafficOptions, broker: Broker | None, web: WebConsole | None) -> int:
-        """Publish and show until it is to stop, let the job catch up, and print the summary."""
+def _run_load(
+    options: RunOptions, job: SluiceJob, broker: Broker | None, web: WebConsole | None, stop: Event, console: Console
+) -> int:
+    """Publish and show until it is to stop, let the job catch up, and print the summary."""
+    settings = job.settings
+    begun_s = time.monotonic()
+    with closing(Answers(settings)) as answers:
+        answers.start()
+        sent = Sent(stored=answers.sent)
 
         def check() -> None:
             if broker is not None:
                 broker.check()
-            self._job.running()
-            if web is not None and self._answers.answered:
-                web.keep(self._console)
+            job.running()
+            if web is not None and answers.answered:
+                web.keep(console)
 
-        with ExitStack() as stack:
-            stack.enter_context(loading(self._settings, load, load.rate, self.sent))
-            stack.enter_context(_greedy_client(self._settings))
-            show_until(self._stop, load.seconds, self._console, self._lines, check)
-            if self._stop.is_set():
-                self._console.print("stopping: the job answers first what was sent; a second Ctrl-C kills everything")
-        return self.finish()
+        def lines() -> list[str]:
+            rate = sent.events / (time.monotonic() - begun_s)
+            counts = _counts(answers, sent.events, rate, job.status().get("enforce", {}))
+            return [counts, *_clients(answers.model, console.is_terminal)]
 
-    def finish(self) -> int:
-        """Let the job catch up, stop it, and print the summary."""
-        self._wait(self._unanswered, "for the decisions of {} requests")
-        self._wait(self._not_in_delta, "for the audit query to write {} answers to Delta")
-        with waiting(self._console, lambda: "for the job to stop"):
-            self._job.stop()
-        return self.summary()
-
-    def _unanswered(self) -> int:
-        return self.sent.events - self.sent.failed - self._answers.answered
-
-    def _not_in_delta(self) -> int:
-        """Answers that the audit query has still to write, those to requests of others included."""
-        return self._answers.answered + self._answers.others - (audited(self._settings) - self._audited_before)
-
-    def _wait(self, missing: Callable[[], int], words: str) -> None:
-        """Wait until nothing is missing or the job has ended, at most a minute; `words` name the missing ones."""
-        if missing() <= 0:
-            return
-        with waiting(self._console, lambda: words.format(missing())), suppress(RunError):
-            wait_until(lambda: missing() <= 0 or not self._job.alive, _DRAIN_S)
-
-    def _lines(self) -> list[str]:
-        return list(self._picture())
-
-    def _picture(self) -> Iterator[str]:
-        """The counts, the clients as `sluice top` shows them, and the greedy client."""
-        at_ms, model = now_ms(), self._answers.model
-        yield self._counts()
-        if self._console.is_terminal:
-            yield from ("", *row_lines(rows_of(model, View(), at_ms, _TABLE_CLIENTS)), "")
-        else:
-            yield from map(_client_line, rows_of(model, View(), at_ms, _LINE_CLIENTS))
-        for row in rows_of(model, View(text=_GREEDY.user), at_ms, 1):
-            asked = amount(_GREEDY.quota, _GREEDY.limit * _GREEDY_DEMAND)
-            got, limit = amount(row.key.kind, row.rate), amount(row.key.kind, row.limit)
-            yield f"  {name_of(row)} asks two gateways for {asked} and gets {got} of {limit}"
-
-    def _counts(self) -> str:
-        """The main numbers in one line."""
-        sent, answers = self.sent.events, self._answers
-        rate = sent / (time.monotonic() - self._begun_s)
-        if not answers.answered:
-            return (
-                f"{sent} requests ({rate:.0f}/s); waiting for the first micro-batch, the slowest: Java and the workers"
-                " warm up"
-            )
-        batch = self._job.status().get("enforce", {})
-        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(answers.verdicts.items()))
-        return (
-            f"{sent} requests ({rate:.0f}/s) -> {answers.decisions} decisions ({verdicts or 'none yet'}),"
-            f" {answers.dead_letters} dead letters; batch {batch.get('batch_ms', '-')} ms, lag {batch.get('lag', '-')}"
-        )
-
-    def summary(self) -> int:
-        """Print the counts of the run; returns its exit code."""
-        answers, delta, sent = self._answers, self._settings.delta, self.sent.events - self.sent.failed
-        self._console.print(
-            f"{sent} requests = {answers.decisions} decisions + {answers.dead_letters} dead letters"
-            + (f" ({answers.duplicates} duplicates left out)" if answers.duplicates else ""),
-            *(f"  {verdict:<8} {count}" for verdict, count in sorted(answers.verdicts.items())),
-            *([f"besides, {answers.others} answers to the gateways and others"] if answers.others else []),
-            f"median time from request to decision: {answers.median_delay_ms()} ms",
-            f"in Delta, including earlier runs: {rows(delta.decisions)} decisions, "
-            f"{rows(delta.dead_letters)} dead letters, {rows(delta.quota_metrics)} rows of metrics",
-            sep="\n",
-            soft_wrap=True,
-        )
-        if (behind := self._not_in_delta()) > 0:
-            self._console.print(f"{behind} answers are not in Delta yet; the audit query continues with the next start")
-        if self.sent.failed:
-            self._console.print(f"{self.sent.failed} requests could not be published: {escape(self.sent.failure)}")
-        if answers.answered != sent:
-            self._console.print(f"{sent - answers.answered} requests were not answered in {_DRAIN_S} s")
-        return EXIT_FAILED if self.sent.failed or answers.answered != sent else 0
+        with loading(settings, options, options.rate, sent), _greedy_client(settings):
+            show_until(stop, options.seconds, console, lines, check)
+            if stop.is_set():
+                console.print("stopping: the job answers first what was sent; a second Ctrl-C kills everything")
+        missing = lambda: f"for {missing_answers(settings)} answers, and for Delta to have all of them"  # noqa: E731
+        with waiting(console, missing), suppress(RunError):
+            drain(settings, _DRAIN_S)
+        with waiting(console, lambda: "for the job to stop"):
+            job.stop()
+        return summary(console, settings, answers, sent)
 
 
-def _client_line(row: CounterRow) -> str:
-    """A client as one line."""
-    used = f"{amount(row.key.kind, row.rate)} of {amount(row.key.kind, row.limit)} {row.key.kind}"
-    return f"  {printable(name_of(row)):<22} {used}; {f'waits {duration(row.wait_ms)}' if row.wait_ms else 'no wait'}"
+def _counts(answers: Answers, sent: int, rate: float, batch: Json) -> str:
+    """The main numbers in one line."""
+    if not answers.answered:
+        start = "waiting for the first micro-batch, the slowest: Java and the workers warm up"
+        return f"{sent} requests ({rate:.0f}/s); {start}"
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(answers.verdicts.items()))
+    return (
+        f"{sent} requests ({rate:.0f}/s) -> {answers.decisions} decisions ({verdicts or 'none yet'}),"
+        f" {answers.dead_letters} dead letters; batch {batch.get('batch_ms', '-')} ms, lag {batch.get('lag', '-')}"
+    )
+
+
+def _clients(model: LiveModel, is_terminal: bool) -> Iterator[str]:
+    """The clients nearest to their limits, on a terminal as `sluice top` shows them, and the greedy client."""
+    at_ms = now_ms()
+    if is_terminal:
+        yield from ("", *row_lines(rows_of(model, View(), at_ms, _TABLE_CLIENTS)), "")
+    throttling = [row for row in rows_of(model, View(), at_ms, _TABLE_CLIENTS) if not row.key.shadow]
+    for row in () if is_terminal else throttling[:_LINE_CLIENTS]:
+        used = f"{amount(row.key.kind, row.rate)} of {amount(row.key.kind, row.limit)} {row.key.kind}"
+        wait = f"waits {duration(row.wait_ms)}" if row.wait_ms else "no wait"
+        yield f"  {printable(name_of(row)):<22} {used}; {wait}"
+    for row in rows_of(model, View(text=_GREEDY.user), at_ms, 1):
+        asked = amount(_GREEDY.quota, _GREEDY.limit * _GREEDY_DEMAND)
+        got, limit = amount(row.key.kind, row.rate), amount(row.key.kind, row.limit)
+        yield f"  {name_of(row)} asks two gateways for {asked} and gets {got} of {limit}"
+
+
+def summary(console: Console, settings: Settings, answers: Answers, load: Sent) -> int:
+    """Print the counts of a run; returns its exit code."""
+    delta, sent = settings.delta, load.events - load.failed
+    console.print(
+        f"{sent} requests = {answers.decisions} decisions + {answers.dead_letters} dead letters"
+        + (f" ({answers.duplicates} duplicates left out)" if answers.duplicates else ""),
+        *(f"  {verdict:<8} {count}" for verdict, count in sorted(answers.verdicts.items())),
+        *([f"besides, {answers.others} answers to the gateways and others"] if answers.others else []),
+        f"median time from request to decision: {answers.median_delay_ms()} ms",
+        f"in Delta, including earlier runs: {rows(delta.decisions)} decisions, "
+        f"{rows(delta.dead_letters)} dead letters, {rows(delta.quota_metrics)} rows of metrics",
+        sep="\n",
+        soft_wrap=True,
+    )
+    if load.failed:
+        console.print(f"{load.failed} requests could not be published: {escape(load.failure)}")
+    if answers.answered != sent:
+        console.print(f"{sent - answers.answered} requests were not answered in {_DRAIN_S} s")
+    return EXIT_FAILED if load.failed or answers.answered != sent else 0
 
 
 @contextmanager

@@ -11,14 +11,13 @@ import yaml
 from kafka import KafkaAdminClient
 from rich.console import Console
 
-from scripts.scenarios.demo_screen import WebConsole, commands_to_try, show_until, waiting, waiting_for_job
+from scripts.scenarios.demo_screen import running_job, show_until, waiting
 from scripts.testbed.broker import free_ports
 from scripts.testbed.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster, wait_for_gateways
 from scripts.testbed.cluster import Cluster, create_topic
 from scripts.testbed.full_speed_client import FullSpeedClient, Role
 from scripts.testbed.job import Json, RunError, Sections, SluiceJob, quotas_in, storage_in
 from scripts.testbed.work_folder import work_folder
-from sluice.cli.options import announced_run
 from sluice.insight.format import amount, printable
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms
@@ -52,18 +51,11 @@ def run_with_brokers(
         print(f"brokers: {cluster.bootstrap_servers}", flush=True)
         job = SluiceJob(folder, *_layers(folder, cluster, client_id))
         ensure_topics(job.settings.topics, job.settings.kafka)
-        stack.callback(job.stop)
-        stack.enter_context(announced_run(folder.name, job.settings_file))
-        with waiting_for_job(console, job):
-            job.start(cancel=stop)
-        entity = f"--client-id {next(iter(_CLIENTS))}"
-        print(commands_to_try(job.settings_file, job.settings.health, entity, entity), flush=True)
+        named = [f"--client-id {next(iter(_CLIENTS))}"] * 2
+        web = stack.enter_context(running_job(console, job, stop, *named, web_console=web_console))
         _make_topic(cluster, size)
         with waiting(console, lambda: "for the first decisions: Java and the workers warm up"):
             wait_for_gateways(job.settings, size)
-        web = WebConsole(folder, job.settings_file) if web_console else None
-        if web is not None:
-            stack.callback(web.stop)
         heartbeats = stack.enter_context(closing(Heartbeats(job.settings)))
         servers = cluster.bootstrap_servers
         clients = [FullSpeedClient(name, role, servers, _TOPIC) for name, role in _CLIENTS.items()]

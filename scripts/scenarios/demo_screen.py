@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
@@ -17,6 +17,7 @@ from rich.text import Text
 from scripts.testbed.broker import free_ports
 from scripts.testbed.job import SluiceJob
 from scripts.testbed.processes import Child, last_line
+from sluice.cli.options import announced_run
 from sluice.configs.settings import HealthSettings
 
 _WAITING_S = 3.0
@@ -50,11 +51,6 @@ def waiting(console: Console, reason: Callable[[], str]) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
-
-
-def waiting_for_job(console: Console, job: SluiceJob) -> AbstractContextManager[None]:
-    """Say why a job that starts waits, while this block runs."""
-    return waiting(console, lambda: _WAITING_FOR.get(job.status().get("waiting_for", ""), "for the job to start"))
 
 
 def show_until(
@@ -103,6 +99,27 @@ def commands_to_try(
             *probes,
         )
     )
+
+
+@contextmanager
+def running_job(
+    console: Console, job: SluiceJob, stop: Event, *named: str, web_console: bool
+) -> Iterator["WebConsole | None"]:
+    """Start the job and print commands to try; the web console, if wanted, is for the block to start.
+
+    `named` are an entity and a client for the commands, as options. Raises RunError, also on `stop`.
+    """
+    with ExitStack() as stack:
+        stack.callback(job.stop)
+        stack.enter_context(announced_run(job.folder.name, job.settings_file))
+        reason = lambda: _WAITING_FOR.get(job.status().get("waiting_for", ""), "for the job to start")  # noqa: E731
+        with waiting(console, reason):
+            job.start(cancel=stop)
+        print(commands_to_try(job.settings_file, job.settings.health, *named), flush=True)
+        web = WebConsole(job.folder, job.settings_file) if web_console else None
+        if web is not None:
+            stack.callback(web.stop)
+        yield web
 
 
 class WebConsole:

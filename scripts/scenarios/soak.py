@@ -1,13 +1,13 @@
 """`./scripts/soak`: a steady load for a long time, under which the job's memory and speed have to stay the same."""
 
 import math
-import statistics
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from statistics import median
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -15,7 +15,7 @@ from scripts.command import run_command
 from scripts.testbed.job import wait_until
 from scripts.testbed.load_generator import LoadGenerator
 from scripts.testbed.processes import descendants, resident_mib
-from scripts.testbed.reconciliation import answered, reconcile_counts
+from scripts.testbed.reconciliation import answered, drain, reconcile_counts
 from scripts.testbed.rig import Rig, run_scenario
 from scripts.testbed.work_folder import folder_bytes
 
@@ -72,27 +72,13 @@ class SoakOptions:
     seed: Annotated[int, typer.Option(min=0, help="The same seed sends the same requests.")] = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Measures of the job at one moment; `lag` is the number of requests without an answer."""
+Sample = Mapping[str, float]
+"""Measures of the job at one moment."""
 
-    java_mib: float
-    workers_mib: float
-    driver_mib: float
-    state_mib: float
-    batch_ms: float
-    batch_requests: float
-    lag: float
+NOT_JUDGED = ("state_mib", "batch_requests")
 
 
-NAMES = [field.name for field in fields(Sample)]
-LAG = NAMES.index("lag")
-NOT_JUDGED = (NAMES.index("state_mib"), NAMES.index("batch_requests"))
-"""Windows fill until every entity has sent a request in each of them; with many entities that takes hours."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trend:
+class Trend(NamedTuple):
     """One measure over the run: the medians of the first and of the last third of its samples."""
 
     name: str
@@ -110,89 +96,62 @@ class Trend:
 def trends(samples: Sequence[Sample], rate_per_s: float) -> list[Trend]:
     """Each measure's trend, judged by its growth; a lag may also stay below the requests of 10 s."""
     third = max(1, len(samples) // 3)
-    columns = list(zip(*map(astuple, samples), strict=True))
     found = []
-    for number, (name, values) in enumerate(zip(NAMES, columns, strict=True)):
-        first, last = statistics.median(values[:third]), statistics.median(values[-third:])
-        flat: bool | None = last <= first * _FLAT_RATIO
-        if number == LAG:
-            flat = flat or last <= rate_per_s * _FLAT_LAG_S
-        elif number in NOT_JUDGED:
-            flat = None
+    for name in samples[0]:
+        first, last = (median(each[name] for each in part) for part in (samples[:third], samples[-third:]))
+        is_small = name == "lag" and last <= rate_per_s * _FLAT_LAG_S
+        flat = None if name in NOT_JUDGED else is_small or last <= first * _FLAT_RATIO
         found.append(Trend(name, first, last, flat))
     return found
 
 
-class Soak:
-    """One run."""
-
-    def __init__(self, rig: Rig, options: SoakOptions) -> None:
-        self._rig = rig
-        self._options = options
-        self._entities = 1 if options.hot else options.entities
-        self._generator = LoadGenerator(
-            seed=options.seed,
-            users=self._entities,
-            clients=1 if options.hot else _CLIENTS,
-            zipf_skew=0.0,
-            bad_share=_BAD_SHARE,
-            in_turn=True,
-        )
-
-    def run(self) -> bool:
-        """Warm up, measure and print; true if everything is flat and balances."""
-        self._rig.start()
-        self._warm_up()
-        samples = self._measure()
-        found = trends(samples, self._options.rate)
-        print(f"\n{len(samples)} samples{'':<8} {'first third':>12} {'last third':>12} {'ratio':>7}")
-        print(*found, sep="\n", flush=True)
-        self._rig.drain(_DRAIN_S)
-        counted = reconcile_counts(self._rig.settings)
-        print(counted)
-        return counted.balanced and all(trend.flat is not False for trend in found)
-
-    def _warm_up(self) -> None:
-        """One request of each entity, as fast as possible."""
-        print(f"warming up: one request of each of {self._entities} entities ...", flush=True)
-        begun_s = time.monotonic()
-        self._rig.load(self._generator, self._entities)
-        requests = self._rig.requests()
-        wait_until(lambda: answered(self._rig.settings) >= requests, _DRAIN_S)
-        took_s = time.monotonic() - begun_s
-        print(f"all answered after {took_s:.0f} s; now {self._options.rate:g} requests/s", flush=True)
-
-    def _measure(self) -> list[Sample]:
-        samples: list[Sample] = []
-        print("     s", *(f"{name:>14}" for name in NAMES), flush=True)
-        begun_s = time.monotonic()
-        with self._rig.loading(self._generator, self._options.rate):
-            while time.monotonic() - begun_s < self._options.seconds:
-                time.sleep(max(0.0, begun_s + (len(samples) + 1) * _SAMPLE_S - time.monotonic()))
-                samples.append(self._sample())
-                values = (f"{value:14.1f}" for value in astuple(samples[-1]))
-                print(f"{time.monotonic() - begun_s:6.0f}", *values, flush=True)
-        return samples
-
-    def _sample(self) -> Sample:
-        pid = self._rig.running().pid
-        batch = self._rig.status().get("enforce", {})
-        state = Path(self._rig.settings.enforce.checkpoint) / "state"
-        workers = [child for child, command in descendants(pid).items() if "pyspark.worker" in command]
-        return Sample(
-            java_mib=resident_mib(self._rig.java()),
-            workers_mib=resident_mib(workers),
-            driver_mib=resident_mib([pid]),
-            state_mib=folder_bytes(state) / 2**20,
-            batch_ms=batch.get("batch_ms", math.nan),
-            batch_requests=batch.get("events", math.nan),
-            lag=self._rig.requests() - answered(self._rig.settings),
-        )
-
-
 def run_soak(options: SoakOptions) -> int:
     """Run it; 0 if everything is flat and balances, 1 if not."""
-    return run_scenario("soak", _SECTIONS, lambda rig, _: Soak(rig, options).run())
+    return run_scenario("soak", _SECTIONS, lambda rig, _: _is_flat_and_balanced(rig, options))
+
+
+def _is_flat_and_balanced(rig: Rig, options: SoakOptions) -> bool:
+    """Warm up, measure and print."""
+    entities, clients = (1, 1) if options.hot else (options.entities, _CLIENTS)
+    load = LoadGenerator(options.seed, entities, clients, zipf_skew=0.0, bad_share=_BAD_SHARE, in_turn=True)
+    rig.start()
+    print(f"warming up: one request of each of {entities} entities ...", flush=True)
+    begun_s = time.monotonic()
+    rig.load(load, entities)
+    requests = rig.requests()
+    wait_until(lambda: answered(rig.settings) >= requests, _DRAIN_S)
+    print(f"all answered after {time.monotonic() - begun_s:.0f} s; now {options.rate:g} requests/s", flush=True)
+    samples: list[Sample] = []
+    begun_s = time.monotonic()
+    with rig.loading(load, options.rate):
+        while (elapsed_s := time.monotonic() - begun_s) < options.seconds:
+            time.sleep(max(0.0, (len(samples) + 1) * _SAMPLE_S - elapsed_s))
+            samples.append(_sample(rig))
+            if len(samples) == 1:
+                print("     s", *(f"{name:>14}" for name in samples[0]))
+            values = (f"{value:14.1f}" for value in samples[-1].values())
+            print(f"{time.monotonic() - begun_s:6.0f}", *values, flush=True)
+    found = trends(samples, options.rate)
+    print(f"\n{len(samples)} samples{'':<8} {'first third':>12} {'last third':>12} {'ratio':>7}")
+    print(*map(str, found), sep="\n", flush=True)
+    drain(rig.settings, _DRAIN_S)
+    counted = reconcile_counts(rig.settings)
+    print(counted)
+    return counted.balanced and all(trend.flat is not False for trend in found)
+
+
+def _sample(rig: Rig) -> Sample:
+    pid, batch = rig.running().pid, rig.status().get("enforce", {})
+    workers = [child for child, command in descendants(pid).items() if "pyspark.worker" in command]
+    return {
+        "java_mib": resident_mib(rig.java()),
+        "workers_mib": resident_mib(workers),
+        "driver_mib": resident_mib([pid]),
+        "state_mib": folder_bytes(Path(rig.settings.enforce.checkpoint) / "state") / 2**20,
+        "batch_ms": batch.get("batch_ms", math.nan),
+        "batch_requests": batch.get("events", math.nan),
+        "lag": rig.requests() - answered(rig.settings),
+    }
 
 
 if __name__ == "__main__":

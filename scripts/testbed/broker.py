@@ -25,7 +25,7 @@ _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.log
 _STARTED = "Kafka Server started"
 _START_S = 120  # 3 s on an idle machine
 _STOP_S = 30
-_REPLICAS = 3  # of Kafka's own topics, where there are so many nodes
+_REPLICAS = 3  # of Kafka's own topics, where there are as many nodes
 _ATTEMPTS = 3  # a free port may be taken before Kafka listens on it
 
 

@@ -85,7 +85,7 @@ class SluiceJob:
 
     @property
     def alive(self) -> bool:
-        """True if the process runs."""
+        """True while the process runs."""
         return self.child is not None and self.child.alive
 
     def running(self) -> Child:

@@ -40,7 +40,7 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """True if the process still runs."""
+        """True while the process runs."""
         return self._process.poll() is None
 
     def wait(self, seconds: float) -> int:

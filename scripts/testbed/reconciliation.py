@@ -9,7 +9,7 @@ from typing import Any
 from deltalake import DeltaTable
 from kafka import KafkaConsumer, TopicPartition
 
-from scripts.testbed.job import TABLES, Json
+from scripts.testbed.job import TABLES, Json, wait_until
 from sluice.configs.settings import Settings
 from sluice.insight.sql import run_query
 from sluice.kafka_io.client import connect
@@ -112,9 +112,9 @@ def reconcile_counts(settings: Settings) -> Reconciliation:
     Duplicates are those in Delta, which has a row for each source record.
     """
     topics, delta = settings.topics, settings.delta
-    tables = {name: path for name, path in vars(delta).items() if name in TABLES and DeltaTable.is_deltatable(path)}
+    tables = {name: path for name in TABLES if DeltaTable.is_deltatable(path := getattr(delta, name))}
     unreadable: dict[str, int] = dict(run_query(_UNREADABLE, tables, {})) if "unreadable" in tables else {}
-    sources = " UNION ALL ".join(_SOURCES.format(table=table) for table in ("decisions", "dead_letters"))
+    sources = " UNION ALL ".join(_SOURCES.format(table=table) for table in _ANSWERS if table in tables)
     ((duplicates,),) = run_query(_DUPLICATES.format(sources=sources), tables, {})
     ((charges,),) = run_query("SELECT coalesce(sum(cardinality(charges)), 0) FROM decisions", tables, {})
     ((metered,),) = run_query("SELECT coalesce(sum(count), 0) FROM quota_metrics", tables, {})
@@ -133,6 +133,7 @@ def reconcile_counts(settings: Settings) -> Reconciliation:
     )
 
 
+_ANSWERS = ("decisions", "dead_letters")
 _UNREADABLE = "SELECT topic, count(*) FROM unreadable GROUP BY topic"
 _SOURCES = "SELECT source_partition, source_offset FROM {table}"
 _DUPLICATES = """
@@ -162,6 +163,18 @@ def answered(settings: Settings) -> int:
 
 def _records(settings: Settings, topic: str) -> int:
     return sum(ends(settings, topic).values())
+
+
+def missing_answers(settings: Settings) -> int:
+    """Number of requests without an answer."""
+    return _records(settings, settings.topics.requests) - answered(settings)
+
+
+def drain(settings: Settings, seconds: float) -> None:
+    """Wait until every request is answered and every answer is in Delta. Raises RunError if that takes longer."""
+    requests = _records(settings, settings.topics.requests)
+    wait_until(lambda: answered(settings) >= requests, seconds)
+    wait_until(lambda: audited(settings) >= requests, seconds)
 
 
 def ends(settings: Settings, topic: str) -> dict[int, int]:

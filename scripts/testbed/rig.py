@@ -13,7 +13,7 @@ from scripts.testbed.broker import Broker
 from scripts.testbed.job import Json, Sections, SluiceJob, quotas_in, storage_in, wait_until
 from scripts.testbed.load_generator import LoadGenerator, Sent, load, loading
 from scripts.testbed.processes import descendants, kill, python_workers
-from scripts.testbed.reconciliation import answered, audited, ends
+from scripts.testbed.reconciliation import answered, ends
 from scripts.testbed.work_folder import work_folder
 from sluice.kafka_io.topics import ensure_topics
 
@@ -78,12 +78,6 @@ class Rig(SluiceJob):
     def requests(self) -> int:
         """Number of requests in the topic."""
         return sum(ends(self.settings, self.settings.topics.requests).values())
-
-    def drain(self, seconds: float) -> None:
-        """Wait until every request is answered and every answer is in Delta."""
-        requests = self.requests()
-        wait_until(lambda: answered(self.settings) >= requests, seconds)
-        wait_until(lambda: audited(self.settings) >= requests, seconds)
 
 
 @contextmanager

@@ -14,7 +14,6 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import ThrottlingQuotaExceededError
 
-from scripts.testbed.background_loop import BackgroundLoop
 from scripts.testbed.broker import Broker, BrokerError
 from scripts.testbed.jars import OLD_BROKER_JARS
 from sluice.configs.settings import load_settings
@@ -23,6 +22,7 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import Simulation
+from tests.background_loop import BackgroundLoop
 from tests.broker_plugin import SECRET, plugin_properties
 from tests.integration.plugin_broker import PluginBroker, consume, produce, published, published_bytes, wait_until
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from scripts.testbed.background_loop import BackgroundLoop
 from sluice.configs.quotas import load_quotas_file
 from sluice.kafka_io.clock import now_ms
 from sluice.sinks.tables.quotas import QuotasTable
@@ -17,6 +16,7 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import Simulation
+from tests.background_loop import BackgroundLoop
 from tests.integration.job_process import JobProcess, wait_until
 from tests.unit.test_events import BAD
 

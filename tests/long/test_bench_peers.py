@@ -93,7 +93,7 @@ def test_quix_streams_decides_as_sluice_does(application: Application, requests:
 def _decided_around_a_restart(
     start: Callable[[], Peer], application: Application, requests: Records
 ) -> dict[str, ComparedDecision]:
-    """What a peer decides that is stopped on the way and started again without its store, so from its changelog."""
+    """Decisions of a peer that is stopped on the way and started again without its store, so from its changelog."""
     for part, count in ((requests[:BEFORE], BEFORE), (requests[BEFORE:], CHECKS)):
         _publish(application, part)
         with start() as peer:
@@ -112,6 +112,6 @@ def _publish(application: Application, records: Records) -> None:
 
 
 def _sluices(requests: Records) -> dict[str, ComparedDecision]:
-    """What the job's own pipeline decides on these requests in this order."""
+    """Decisions of the job's own pipeline on these requests in this order."""
     simulation = Simulation(Quotas(ONE_CHARGE.quotas), load_settings(environment={}))
     return dict(decision(record.value) for record in simulation.decide(value for _, value in requests))

@@ -45,7 +45,7 @@ def _first_value(servers: str, topic: str) -> bytes:
 
 
 def _alive(pid: int) -> bool:
-    """Whether the process runs; a zombie doesn't."""
+    """True if the process runs; a zombie doesn't."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

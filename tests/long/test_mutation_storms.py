@@ -25,11 +25,11 @@ pytestmark = [pytest.mark.kafka, pytest.mark.alone, pytest.mark.long]
 
 PER_S = 5.0
 BURST = 11 * PER_S
-"""What Kafka's token bucket holds at first: the quota for as many seconds as it has samples, 11 by default."""
+"""Tokens in Kafka's bucket at first: the quota for as many seconds as it has samples, 11 by default."""
 TOPICS = 130
 STORM_S = (TOPICS - BURST) / PER_S
 LATE = 1.5
-"""How late the last topic may be, over what the quota allows: on a busy machine refused requests come again late."""
+"""Greatest delay of the last topic, over the quota's: on a busy machine refused requests come again late."""
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from scripts.benchmarks.peers.peer import (
 from scripts.benchmarks.report import Findings, at_least
 from scripts.benchmarks.rig import BenchError, BenchmarkRig, Driver, Setup
 from scripts.benchmarks.scale import Scale
+from scripts.testbed.job import Json
 from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.kinds import burst
 
@@ -54,14 +55,15 @@ class Sluice(Peer):
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
+        self.batches: Sequence[Json] = ()
 
     def start(self, application: Application) -> None:
         """Start the enforce query."""
         self._driver.start("enforce", Path(application.state_folder).with_name("settings.yaml"))
 
     def stop(self) -> None:
-        """Stop it."""
-        self._driver.stop()
+        """Stop it, and keep its batches."""
+        self.batches = self._driver.stop()["batches"]
 
     def __exit__(self, *_: object) -> None:
         """Leave the driver to its owner."""
@@ -121,9 +123,15 @@ def _measure_throughput(rig: BenchmarkRig, scale: Scale, peers: Mapping[str, Pee
             expected = expected or read.decided  # Sluice is the first
             check_same(name, read.decided, expected)
             if run >= scale.warm_runs:
-                speed = steady_per_s(read.appended_ms, scale.warm * scale.batch_events)
-                speeds.setdefault(name, []).append(speed)
+                speeds.setdefault(name, []).append(_per_s(peer, scale, read.appended_ms))
     return speeds
+
+
+def _per_s(peer: Peer, scale: Scale, appended_ms: list[int]) -> float:
+    """Steady requests/s: of Sluice by its batches, of a peer by the times at which the broker has its decisions."""
+    if isinstance(peer, Sluice):
+        return scale.steady_events_per_s(peer.batches)
+    return steady_per_s(appended_ms, scale.warm * scale.batch_events)
 
 
 def _stamped_setup(rig: BenchmarkRig, scale: Scale, name: str) -> Setup:

@@ -12,6 +12,7 @@ from scripts.scenarios.closed_loop.situation import Situation
 from scripts.testbed.gateways import Connection, GreedyClient, gateway_options, sending
 from scripts.testbed.job import wait_until
 from scripts.testbed.processes import Child
+from scripts.testbed.reconciliation import drain
 from scripts.testbed.rig import Rig, rig_with_broker
 from sluice.configs.settings import Settings, load_settings
 from sluice.gateways.client.client import Gateway
@@ -64,7 +65,7 @@ def run_gateways(
             rig.start()
         for child in children:
             child.wait(seconds + _START_S)
-        rig.drain(_DRAIN_S)
+        drain(rig.settings, _DRAIN_S)
         return {client.user: _measured(rig, client, began_ms, seconds, gateways, demand) for client in CLIENTS}
 
 
