@@ -37,41 +37,9 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
 from tests.integration.job_process import TOPICS
+from tests.recorded import DECISIONS
 from tests.unit.test_live_model import decision
 
-ENTITY = pa.struct(
-    [("user", pa.string()), ("client_id", pa.string()), ("topic", pa.string()), ("partition", pa.int32())]
-)
-CHARGE = pa.struct(
-    [
-        ("quota", pa.string()),
-        ("entity", ENTITY),
-        ("matched", pa.string()),
-        ("limit", pa.float64()),
-        ("value", pa.float64()),
-        ("rate", pa.float64()),
-        ("tokens", pa.float64()),
-        ("throttle_ms", pa.int64()),
-        ("violated", pa.bool_()),
-        ("mode", pa.string()),
-    ]
-)
-APPLIED = pa.struct([("quota", pa.string()), ("entity", ENTITY), ("ms", pa.int64())])
-DECISIONS = pa.schema(
-    [
-        *(
-            (name, pa.string())
-            for name in ("decision_id", "request_id", "user", "client_id", "api", "verdict", "decided_by")
-        ),
-        *((name, pa.int64()) for name in ("timestamp_ms", "throttle_time_ms", "mute_until_ms", "quota_version")),
-        ("source_topic", pa.string()),
-        ("source_partition", pa.int32()),
-        ("source_offset", pa.int64()),
-        ("charges", pa.list_(CHARGE)),
-        ("throttled_by", pa.list_(APPLIED)),
-        ("date", pa.date32()),
-    ]
-)
 ALICE = CounterId(QuotaKind.PRODUCER_BYTE_RATE, False, "alice", "", None, -1)
 QUOTA = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1000.0)
 

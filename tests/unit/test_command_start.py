@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.report_tables import event, write_tables
+from tests.recorded import event_at, write_tables
 
 SLOW = {"pyspark", "pandas", "numpy", "pyarrow", "deltalake", "kafka", "jinja2", "starlette", "uvicorn", "httpx"}
 WITH_TABLES = {"numpy", "pyarrow", "deltalake"}
@@ -43,7 +43,7 @@ def test_top_imports_kafkas_client_alone() -> None:
 @pytest.mark.parametrize("command", [["explain", "quota-requests-0-0"], ["usage", "--from", "2026-11-02"], ["slo"]])
 def test_reports_import_neither_pandas_nor_spark_nor_kafka(tmp_path: Path, command: list[str]) -> None:
     at = datetime(2026, 11, 2, 10, tzinfo=UTC)
-    tables = write_tables(tmp_path, [], [event(at, "alice", "Produce", bytes=1)], at)
+    tables = write_tables(tmp_path, [], [event_at(at, "alice", "Produce", bytes=1)], at)
     settings = tmp_path / "settings.yaml"
     settings.write_text(f"delta: {{decisions: {tables.decisions}, quotas: {tables.quotas}}}\n")
 

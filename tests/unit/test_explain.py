@@ -15,7 +15,7 @@ from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
-from tests.unit.report_tables import event, report_tables, write_decisions, write_tables
+from tests.recorded import decided, event_at, report_tables, write_decisions, write_tables
 
 T = datetime(2026, 11, 2, 10, tzinfo=UTC)
 MUTATIONS = QuotaKind.CONTROLLER_MUTATION_RATE
@@ -27,7 +27,7 @@ def quota(value: float, entity: QuotaEntity | None = None) -> QuotaEntry:
 
 
 def creates(at: datetime, user: str = "alice", partitions: int = 600) -> bytes:
-    return event(at, user, "CreateTopics", mutations=[{"topic": "b", "partitions": partitions}], api_version=7)
+    return event_at(at, user, "CreateTopics", mutations=[{"topic": "b", "partitions": partitions}], api_version=7)
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tables:
     table.create([quota(10)], changed_by="carol", at=T - timedelta(days=2))
     lowered = [quota(5), quota(50, QuotaEntity(user=DEFAULT))]
     table.alter(lambda _: lowered, changed_by="bob", at=T - timedelta(days=1))
-    events = [creates(T), creates(T + timedelta(seconds=1), partitions=1), event(T, "zoe", "Metadata")]
-    write_decisions(found.decisions, Quotas(lowered, version=1), [*events, creates(T, HOSTILE, 9)])
+    events = [creates(T), creates(T + timedelta(seconds=1), partitions=1), event_at(T, "zoe", "Metadata")]
+    write_decisions(found.decisions, decided([*events, creates(T, HOSTILE, 9)], Quotas(lowered, version=1)))
     return found
 
 
@@ -101,7 +101,7 @@ def test_a_hostile_name_can_not_control_the_terminal() -> None:
 
 def test_a_client_has_its_last_throttled_requests_before_a_time(tables: Tables) -> None:
     late = T + timedelta(days=3)
-    write_decisions(tables.decisions, Quotas([quota(5)]), [creates(T - timedelta(days=3), partitions=900)] * 2)
+    write_decisions(tables.decisions, decided([creates(T - timedelta(days=3), partitions=900)] * 2, Quotas([quota(5)])))
 
     newest = last_throttled(tables, "alice", "app", late, 5)
 
@@ -131,13 +131,13 @@ def test_a_decision_is_explained_without_the_quotas_if_they_can_not_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_decisions(report_tables(tmp_path).decisions, Quotas([quota(5)]), [creates(T)])
+    write_decisions(report_tables(tmp_path).decisions, decided([creates(T)], Quotas([quota(5)])))
 
     assert "the quotas can't be read: no quotas table" in explain("quota-requests-0-0")
 
 
 def test_a_wait_that_a_gateway_applied_in_line_counts_as_throttled(tmp_path: Path) -> None:
     held = [{"quota": "request_percentage", "entity": {"user": "zoe"}, "ms": 800}]
-    tables = write_tables(tmp_path, [quota(5)], [event(T, "zoe", "Metadata", throttled_by=held)], T)
+    tables = write_tables(tmp_path, [quota(5)], [event_at(T, "zoe", "Metadata", throttled_by=held)], T)
 
     assert last_throttled(tables, "zoe", "app", T, 1) == ["quota-requests-0-0"]

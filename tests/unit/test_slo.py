@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from sluice.cli.main import app
 from sluice.insight.errors import SpanError
 from sluice.insight.reports.slo import touched_minutes
-from tests.unit.report_tables import event, write_tables
+from tests.recorded import event_at, write_tables
 
 T = datetime(2026, 11, 2, 10, tzinfo=UTC)
 WAIT = st.tuples(st.integers(-10, 30), st.integers(0, 20)).map(lambda wait: (wait[0], wait[0] + wait[1]))
@@ -21,7 +21,7 @@ WAIT = st.tuples(st.integers(-10, 30), st.integers(0, 20)).map(lambda wait: (wai
 
 def held(at: datetime, user: str, *waits_ms: int) -> bytes:
     waits = [{"quota": "request_percentage", "entity": {"user": user}, "ms": ms} for ms in waits_ms]
-    return event(at, user, "Metadata", throttled_by=waits)
+    return event_at(at, user, "Metadata", throttled_by=waits)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         held(T, "bob", 60_001),  # minutes 0 and 1
         held(T + timedelta(seconds=70), "bob", 100, 50),  # minute 1 again
         held(T + timedelta(seconds=179), "bob", 1_001),  # minutes 2 and 3
-        event(T, "carol", "Metadata"),
+        event_at(T, "carol", "Metadata"),
         held(T + timedelta(minutes=59, seconds=59), "\x1b", 600_000),  # beyond the end of the span
     ]
     write_tables(tmp_path, [], events, T)

@@ -23,7 +23,7 @@ from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
-from tests.unit.report_tables import SCHEMA, event, write_decisions
+from tests.recorded import DECISIONS, decided, event_at, write_decisions
 from tests.unit.test_quota_metrics import SCHEMA as METRICS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -50,13 +50,13 @@ def tables(now: datetime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     """Tables at the default paths of a folder, which is the current one: a few decisions, metrics and quotas."""
     monkeypatch.chdir(tmp_path)
     events = [
-        event(now, "alice", "Produce", topic_partitions=PARTITIONS, request_time_ns=20_000_000),
-        event(now, "bob", "Produce", topic_partitions=PARTITIONS, request_time_ns=10_000_000),
-        event(now, "bob", "Fetch", topic_partitions=PARTITIONS),
-        event(now, "bob", "Metadata"),
-        event(now, "greedy", "Metadata", request_time_ns=1_000_000_000, throttled_by=HELD),
+        event_at(now, "alice", "Produce", topic_partitions=PARTITIONS, request_time_ns=20_000_000),
+        event_at(now, "bob", "Produce", topic_partitions=PARTITIONS, request_time_ns=10_000_000),
+        event_at(now, "bob", "Fetch", topic_partitions=PARTITIONS),
+        event_at(now, "bob", "Metadata"),
+        event_at(now, "greedy", "Metadata", request_time_ns=1_000_000_000, throttled_by=HELD),
     ]
-    write_decisions(SETTINGS.delta.decisions, Quotas(QUOTAS), events)
+    write_decisions(SETTINGS.delta.decisions, decided(events, Quotas(QUOTAS)))
     metrics: Json = {"quota": "producer_byte_rate", "window_start": now, "window_s": 60, "date": now.date()}
     metrics |= {"user": "alice", "rate": 500.0, "limit": 1000.0, "value": 100.0, "throttled_count": 2}
     by_topic = metrics | {"quota": "producer.byte.rate", "user": None, "topic": "orders", "partition": 0, "limit": None}
@@ -151,7 +151,7 @@ def test_maintenance_adds_no_rows(tmp_path: Path) -> None:
 
 def test_an_empty_table_was_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    DeltaTable.create(SETTINGS.delta.decisions, SCHEMA)
+    DeltaTable.create(SETTINGS.delta.decisions, DECISIONS)
 
     result = CliRunner().invoke(app, ["sql", "SELECT * FROM decisions"])
 
@@ -163,14 +163,14 @@ def test_usage_counts_what_was_delivered_and_every_request_of_a_sum(now: datetim
     shutil.rmtree(SETTINGS.delta.decisions)
     query = "SELECT api, requests, bytes_in, bytes_out FROM usage ORDER BY requests, bytes_out, bytes_in"
     events = [
-        event(now, "carol", "Fetch", topic_partitions=PARTITIONS),
-        event(now, "carol", "Fetch", topic_partitions=PARTITIONS, withheld=True),
-        event(now, "carol", "Fetch", bytes=70, requests=2),
-        event(now, "carol", "Fetch", bytes=80, requests=3, withheld=True),
-        event(now, "carol", "Produce", bytes=90, requests=4),
-        event(now, "", "GatewayHeartbeat", heartbeat={"staleness_ms": 1, "counters": 1}),
+        event_at(now, "carol", "Fetch", topic_partitions=PARTITIONS),
+        event_at(now, "carol", "Fetch", topic_partitions=PARTITIONS, withheld=True),
+        event_at(now, "carol", "Fetch", bytes=70, requests=2),
+        event_at(now, "carol", "Fetch", bytes=80, requests=3, withheld=True),
+        event_at(now, "carol", "Produce", bytes=90, requests=4),
+        event_at(now, "", "GatewayHeartbeat", heartbeat={"staleness_ms": 1, "counters": 1}),
     ]
-    write_decisions(SETTINGS.delta.decisions, Quotas(QUOTAS), events)
+    write_decisions(SETTINGS.delta.decisions, decided(events, Quotas(QUOTAS)))
 
     assert rows(query) == [
         dict(api="Fetch", requests=1, bytes_in=None, bytes_out=0),
@@ -186,13 +186,13 @@ def test_usage_has_the_request_time_and_mutations_of_clients_without_any_quota(n
     """Nothing is charged for them then: what the event said counts, but not what was only validated."""
     create: Json = {"mutations": [{"topic": "t", "partitions": 3}, {"topic": "u", "partitions": 2}], "api_version": 7}
     events = [
-        event(now, "dave", "Metadata", request_time_ns=10_000_000, network_time_ns=5_000_000),
-        event(now, "dave", "CreateTopics", **create),
-        event(now, "dave", "CreateTopics", validate_only=True, **create),
-        event(now, "dave", "DeleteTopics", mutations_charged=4),
+        event_at(now, "dave", "Metadata", request_time_ns=10_000_000, network_time_ns=5_000_000),
+        event_at(now, "dave", "CreateTopics", **create),
+        event_at(now, "dave", "CreateTopics", validate_only=True, **create),
+        event_at(now, "dave", "DeleteTopics", mutations_charged=4),
     ]
     shutil.rmtree(SETTINGS.delta.decisions)
-    write_decisions(SETTINGS.delta.decisions, Quotas(), events)
+    write_decisions(SETTINGS.delta.decisions, decided(events, Quotas()))
 
     assert rows(
         "SELECT api, request_points AS points, mutations FROM usage ORDER BY api, mutations DESC NULLS LAST"

@@ -22,7 +22,7 @@ from sluice.insight.sql import Tables
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from tests.unit.report_tables import event, write_tables
+from tests.recorded import event_at, write_tables
 
 T = datetime(2026, 11, 2, 10, tzinfo=UTC)
 SPAN = ("--from", "2026-11-02", "--to", "2026-11-03")
@@ -42,18 +42,18 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tables:
     create: dict[str, Any] = {"mutations": [{"topic": "new", "partitions": 300}], "api_version": 7}
     held = [{"quota": "request_percentage", "entity": {"user": "bob"}, "ms": ms} for ms in (300, 800)]
     events = [
-        event(T, "alice", "Produce", topic_partitions=parts(orders=100, clicks=50), request_time_ns=2 * MS),
-        event(T, "alice", "Fetch", client_id="other", bytes=70, network_time_ns=3 * MS),
-        event(T, "alice", "Fetch", bytes=1000, withheld=True),
-        event(T, "alice", "CreateTopics", **create),
-        event(T, "alice", "CreateTopics", **create),  # refused
-        event(T, "alice", "CreateTopics", validate_only=True, **create),
-        event(
+        event_at(T, "alice", "Produce", topic_partitions=parts(orders=100, clicks=50), request_time_ns=2 * MS),
+        event_at(T, "alice", "Fetch", client_id="other", bytes=70, network_time_ns=3 * MS),
+        event_at(T, "alice", "Fetch", bytes=1000, withheld=True),
+        event_at(T, "alice", "CreateTopics", **create),
+        event_at(T, "alice", "CreateTopics", **create),  # refused
+        event_at(T, "alice", "CreateTopics", validate_only=True, **create),
+        event_at(
             T + timedelta(hours=1), "bob", "Produce", topic_partitions=parts(orders=7), requests=3, throttled_by=held
         ),
-        event(T, "bob", "Fetch", topic_partitions=parts(orders=9000), cluster_action=True),
-        event(T, FORMULA, "Metadata"),
-        event(T + timedelta(days=1), "bob", "Produce", bytes=1),  # after the span
+        event_at(T, "bob", "Fetch", topic_partitions=parts(orders=9000), cluster_action=True),
+        event_at(T, FORMULA, "Metadata"),
+        event_at(T + timedelta(days=1), "bob", "Produce", bytes=1),  # after the span
     ]
     return write_tables(tmp_path, quotas, events, T)
 
@@ -92,8 +92,8 @@ def test_an_event_with_several_lists_counts_once(tmp_path: Path, monkeypatch: py
     waits = [{"quota": "request_percentage", "entity": {"user": "carol"}, "ms": ms} for ms in (40, 900, 70, 20)]
     mutations = [{"topic": "new", "partitions": 5}, {"topic": "orders", "partitions": 6}]
     lists: dict[str, Any] = {"topic_partitions": parts(orders=1, clicks=2, views=4), "mutations": mutations}
-    carol = event(T, "carol", "Produce", requests=5, request_time_ns=MS, throttled_by=waits, **lists)
-    write_tables(tmp_path, [], [carol, event(T, "carol", "Produce", bytes=100)], T)
+    carol = event_at(T, "carol", "Produce", requests=5, request_time_ns=MS, throttled_by=waits, **lists)
+    write_tables(tmp_path, [], [carol, event_at(T, "carol", "Produce", bytes=100)], T)
 
     (used,) = rows("--by", "user")
     topics = {row["topic"]: (row["bytes_in"], row["mutations"]) for row in rows("--by", "topic")}
