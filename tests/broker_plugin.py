@@ -17,7 +17,7 @@ SECRET = "only-brokers-know-this"  # noqa: S105 # of no broker but those of test
 
 
 def plugin_classes(folder: Path) -> list[Path]:
-    """What a broker needs on its class path: the plugin, made for any Kafka, and the Java code of the tests."""
+    """The class path of a broker: the plugin, made for any Kafka, and the Java code of the tests."""
     jar = build_plugin(BROKER_JARS.paths(), folder)
     classes = folder / "classes"
     classes.mkdir()

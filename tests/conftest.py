@@ -142,5 +142,5 @@ def spark() -> "Iterator[SparkSession]":
 
 @pytest.fixture(scope="session")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """What a broker with the plugin needs on its class path."""
+    """The class path of a broker with the plugin."""
     return plugin_classes(tmp_path_factory.mktemp("classes"))

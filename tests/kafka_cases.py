@@ -51,7 +51,7 @@ class UnmappedCaseError(Exception):
 
 
 def in_scope(case: Json) -> bool:
-    """Whether Sluice has the feature a case is about; by mode, and ip entities alone are left out."""
+    """True if Sluice has the feature that a case is about; by mode, and ip entities alone are left out."""
     inputs = case["inputs"]
     if inputs["mode"] in OUT_OF_SCOPE_MODES:
         return False
@@ -60,7 +60,7 @@ def in_scope(case: Json) -> bool:
 
 
 def replay(case: Json, engine: "type[Engine]") -> list[Json]:
-    """What every event or step of the case answered by this engine, all fields that its expectation could name."""
+    """The answers of this engine to every event or step of a case, with all fields that its expectation could name."""
     inputs = case["inputs"]
     mode = inputs["mode"]
     if mode == "validate":
@@ -261,7 +261,7 @@ class MeterReplay(ABC):
 
     @abstractmethod
     def _measure(self, now_ms: int) -> Json:
-        """What the meter shows."""
+        """The value that the meter shows."""
 
     @abstractmethod
     def _record(self, operation: str, amount: float, now_ms: int) -> Json:
@@ -335,7 +335,7 @@ class RateReplay(MeterReplay):
 
 @dataclass
 class MutationQuotaHandle:
-    """What Kafka gives a request for its mutations: strict, permissive or unbounded."""
+    """Kafka's handle on the mutations of a request: strict, permissive or unbounded."""
 
     strict: bool
     user: str

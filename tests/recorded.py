@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from sluice.configs.settings import Settings, load_settings
-from sluice.insight.reports.tables import Tables
+from sluice.insight.sql import Tables
 from sluice.sinks.tables.decisions import decisions_table
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entry import QuotaEntry

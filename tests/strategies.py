@@ -1,4 +1,4 @@
-"""What the property tests draw from: quotas, requests and settings as they may come."""
+"""Strategies of the property tests: quotas, requests and settings as they may come."""
 
 import json
 from typing import Any

@@ -68,12 +68,12 @@ class PluginBroker:
         publish_limits(self.servers, entries, version, self._login)
 
     def alter_kafka_quota(self, client_id: str, key: str, value: float) -> None:
-        """What `kafka-configs --alter` does."""
+        """Set a quota as `kafka-configs --alter` does."""
         with closing(AlteringAdmin(bootstrap_servers=self.servers, **self._login)) as admin:
             admin.alter({"client-id": client_id}, {key: value})
 
     def charged(self) -> dict[tuple[str, str], float]:
-        """What each meter (group, client-id) was charged in the last ten seconds, by Kafka's own methods."""
+        """The charges of each meter (group, client-id) in the last ten seconds, by Kafka's own methods."""
         sums = json.loads(self._sums.read_text())
         return {(each["group"], each["client_id"]): each["sum"] for each in sums}
 
@@ -138,7 +138,7 @@ def published(servers: str, **login: Any) -> list[dict[str, Any]]:
 
 
 def published_bytes(servers: str, client_id: str = "greedy", **login: Any) -> Counter[str]:
-    """What the events of a client-id say, by API; those of a counter of a user alone have an empty one."""
+    """Bytes in the events of a client-id, by API; those of a counter of a user alone have an empty one."""
     sums: Counter[str] = Counter()
     for event in published(servers, **login):
         if "bytes" in event and event["client_id"] == client_id:

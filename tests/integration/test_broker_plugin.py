@@ -62,7 +62,7 @@ def plugin(tmp_path_factory: pytest.TempPathFactory, classes: list[Path]) -> Ite
 
 
 def charged_bytes(plugin: PluginBroker) -> Counter[str]:
-    """What Kafka charged the greedy client, by API."""
+    """Kafka's charges of the greedy client, by API."""
     return Counter({api: round(plugin.charged()[api, "greedy"]) for api in ("Produce", "Fetch")})
 
 

@@ -246,7 +246,7 @@ def random_steps(draw: random.Random, quota: str) -> list[dict[str, Any]]:
 
 
 class PythonShares:
-    """What the Python gateway makes of the same steps."""
+    """The Python gateway's shares after the same steps."""
 
     def __init__(self, quota: str, expected: int, window: Window) -> None:
         self.now_ms = START_MS
@@ -510,7 +510,7 @@ REQUEST_SIZES_S += [("request_percentage", 0.02), ("request_percentage", 0.3)]
 def served_by_brokers(
     java: JavaCases, quota: str, size_s: float, phases: Sequence[tuple[int, Sequence[int]]], connections: int = 1
 ) -> Served:
-    """What three brokers serve to a client that may use 1000 per second, a request being so many seconds of it."""
+    """The amount that three brokers serve to a client with 1000 per second; a request is so many seconds of it."""
     asked = {"quota": quota, "limit": 1_000.0, "size": 1_000 * size_s, "brokers": 3, "latency_ms": 300}
     served: Served = java.answer("brokers", asked | {"phases": phases, "connections": connections})
     return served

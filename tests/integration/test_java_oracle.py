@@ -43,7 +43,7 @@ def steps(window: Window, *, clock_steps_back: bool) -> list[tuple[int, float]]:
 
 
 class Java(NamedTuple):
-    """What is needed of Java, found once: finding a class takes as long as ten calls of it."""
+    """The Java classes that the tests call, found once: finding a class takes as long as ten calls of it."""
 
     metric_config: Any
     upper_bound: Any

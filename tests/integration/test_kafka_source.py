@@ -1,4 +1,4 @@
-"""What Spark's Kafka source can read: producers choose more than the value of a record."""
+"""Records that Spark's Kafka source can read: producers choose more than the value of a record."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -74,7 +74,7 @@ def test_a_records_time_ends_no_query(spark: SparkSession, kafka_broker: str, to
 
 
 def test_a_record_that_only_compression_makes_small_is_refused(kafka_broker: str, topics: TopicSettings) -> None:
-    """Of 800 MiB in zeros, which are 1 MiB on the wire, Java ran out of memory at every start of the job."""
+    """Java ran out of memory at every start of the job on 800 MiB of zeros, which are 1 MiB on the wire."""
     large, small = bytes(16 * 1024 * 1024), b"{}"
     with KafkaProducer(
         bootstrap_servers=kafka_broker,

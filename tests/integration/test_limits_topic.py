@@ -58,7 +58,7 @@ def publishing(topics: TopicSettings, servers: str, in_force: InForce) -> Iterat
 
 
 def read(topics: TopicSettings, servers: str) -> LimitsView:
-    """What a gateway knows that reads the topic from its beginning now."""
+    """The limits that a gateway knows when it reads the topic from its beginning now."""
     view, partition = LimitsView(), TopicPartition(topics.limits, 0)
     with closing(KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False)) as consumer:
         consumer.assign([partition])

@@ -1,4 +1,4 @@
-"""What a warm standby runs before it leads: micro-batches that leave nothing behind."""
+"""The rehearsal of a warm standby before it leads: micro-batches that leave nothing behind."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 @pytest.fixture
 def settings(kafka_broker: str, tmp_path: Path) -> Settings:
-    """Of a job whose checkpoint is a URI, with topics of its own."""
+    """Settings of a job whose checkpoint is a URI, with topics of its own."""
     defaults = load_settings(environment={})
     own = uuid4().hex[:8]
     names: dict[str, Any] = {

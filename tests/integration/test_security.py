@@ -127,7 +127,7 @@ def test_nobody_reads_what_is_not_theirs(broker: SecureBroker, job: JobProcess) 
 
 @pytest.mark.usefixtures("job")
 def test_mirroring_the_clusters_quotas_needs_describe_configs_on_the_cluster(broker: SecureBroker) -> None:
-    """Which the job has only where it is given."""
+    """The job has this right only where it is given."""
     kafka = login(broker, "job", PASSWORDS["job"])
     with pytest.raises(KafkaUnavailableError, match="the login has DescribeConfigs on the cluster"):
         read_cluster_quotas(kafka)
@@ -136,7 +136,7 @@ def test_mirroring_the_clusters_quotas_needs_describe_configs_on_the_cluster(bro
 
 
 def can_read_quotas(kafka: dict[str, str]) -> bool:
-    """Whether the broker has learnt of the right."""
+    """True if the broker has learnt of the right."""
     try:
         return read_cluster_quotas(kafka) == []
     except KafkaUnavailableError:

@@ -56,7 +56,7 @@ def admin_of(cluster: Cluster) -> KafkaAdminClient:
 
 
 class Watch:
-    """What the brokers and the clients are seen to do."""
+    """A watch on brokers and clients from outside."""
 
     def __init__(self, cluster: Cluster, heartbeats: Heartbeats, clients: list[FullSpeedClient]) -> None:
         self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
@@ -80,13 +80,13 @@ class Watch:
             pytest.fail(f"never {is_so.__name__}: {self.shares(HUNGRY)}")
 
     def used(self, since_s: float) -> float:
-        """What the client that is always hungry got since then, on the clock of `time.time`, over its quota."""
+        """The use of the client that is always hungry since then, on the clock of `time.time`, over its quota."""
         (client,) = (client for client in self._clients if client.name == HUNGRY)
         got = sum(amount for at_ms, amount in client.samples if at_ms >= since_s * 1000)
         return got / ((time.time() - since_s) * QUOTA)
 
     def alive(self) -> int:
-        """How many brokers Kafka takes for alive."""
+        """The number of brokers that Kafka takes for alive."""
         return len(self._admin.list_topics(timeout=10).brokers)
 
     def all_lead(self) -> bool:
@@ -99,12 +99,12 @@ class Watch:
 
 
 def is_shared_by_all(shares: dict[str, float]) -> bool:
-    """Whether each broker has a share, and one of those that stay has less than half."""
+    """True if each broker has a share, and one of those that stay has less than half."""
     return len(shares) == BROKERS and min(shares["broker-2"], shares["broker-3"]) < 0.45
 
 
 def is_shared_by_two(shares: dict[str, float]) -> bool:
-    """Whether the first broker is left out, and the others have all of the quota."""
+    """True if the first broker is left out, and the others have all of the quota."""
     return "broker-1" not in shares and sum(shares.values()) > 0.9
 
 

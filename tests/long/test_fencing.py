@@ -110,7 +110,7 @@ def decided(event: str) -> bytes:
 
 
 def micro_batch(spark: SparkSession, settings: Settings, batch_id: int) -> DataFrame:
-    """What a micro-batch has decided: finished records."""
+    """The decisions of a micro-batch: finished records."""
     made = []
     for number in range(EVENTS):
         event = f"{settings.topics.requests}-0-{batch_id * EVENTS + number}"

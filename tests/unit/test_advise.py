@@ -83,7 +83,7 @@ def test_counters_are_those_of_whom_the_limit_is_set_on() -> None:
 
 
 def test_the_default_covers_the_requests_of_all() -> None:
-    """Of 1 000 requests one client has ten large ones: 99 % is the others' rate."""
+    """One client has ten large requests among 1 000: 99 % is the others' rate."""
     requests = [recorded(number * 60_000, bytes=1000, user=f"user-{number}") for number in range(990)]
     requests += [recorded(number * 60_000, bytes=9000, user="large") for number in range(990, 1000)]
     everybody = pooled(seen_by(requests).items(), Whose.USER)
@@ -175,7 +175,7 @@ def test_defaults_a_quota_and_a_file(command: list[str], tmp_path: Path) -> None
 
 
 def test_where_nothing_was_recorded_nothing_is_proposed(command: list[str], tmp_path: Path) -> None:
-    """What is printed is an empty quota file."""
+    """The output is an empty quota file."""
     result = CliRunner().invoke(app, [*command, "--from", "2026-01-01", "--to", "2026-01-02"], catch_exceptions=False)
     (tmp_path / "proposed.yaml").write_text(result.stdout)
 

@@ -1,4 +1,4 @@
-"""Which gateways are alive, by their decided heartbeats."""
+"""Gateways that are alive, by their decided heartbeats."""
 
 from hypothesis import given
 from hypothesis import strategies as st

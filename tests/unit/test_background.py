@@ -11,7 +11,7 @@ LONG_S = 3600.0
 
 
 def test_an_error_ends_one_attempt_and_not_the_thread(caplog: pytest.LogCaptureFixture) -> None:
-    """Of any class; the log has it once, with its stack unless it is one that is to be expected."""
+    """The error may be of any class; the log has it once, with its stack unless it is one that is to be expected."""
     errors = iter([OSError("no broker"), OSError("no broker"), RuntimeError("unforeseen"), SystemExit(1)])
     done = Event()
 

@@ -118,7 +118,7 @@ class Place:
         self.checkpoint = Checkpoint(self.settings.enforce.checkpoint)
 
     def balance(self, *arguments: str) -> str:
-        """What `sluice balance` prints."""
+        """The output of `sluice balance`."""
         arguments = ("balance", *arguments, "--config", str(self.file))
         result = CliRunner().invoke(app, arguments, catch_exceptions=False, standalone_mode=False)
         assert result.exit_code == 0

@@ -34,7 +34,7 @@ INFO = pa.struct(
 
 @pytest.fixture
 def worker() -> Any:
-    """What of the module `pyspark.worker` is replaced."""
+    """The functions of the module `pyspark.worker` that are replaced."""
     original: Any = pyspark.worker
     found = SimpleNamespace(
         ApplyInPandasWithStateSerializer=original.ApplyInPandasWithStateSerializer,
@@ -58,7 +58,7 @@ def serializer(worker: Any) -> Any:
 
 
 def batch(keys: list[int], payloads: list[bytes], infos: list[tuple[str, bytes | None, int, int, bool]]) -> Any:
-    """What Java sends: rows of several groups, and a state for each, filled up with nulls."""
+    """A batch as Java sends it: rows of several groups, and a state for each, filled up with nulls."""
     columns = [
         {"properties": "{}", "keyRowAsUnsafe": key.encode(), "object": state, "startOffset": first, "numRows": rows}
         | {"isLastChunk": last}
@@ -71,7 +71,7 @@ def batch(keys: list[int], payloads: list[bytes], infos: list[tuple[str, bytes |
 
 
 def decide(worker: Any, function: Any, batches: list[Any]) -> tuple[int, list[Any]]:
-    """What Java gets for these batches: the marker of a stream, and the batches in it."""
+    """The answer to Java for these batches: the marker of a stream, and the batches in it."""
     sent, received = io.BytesIO(), io.BytesIO()
     with pa.ipc.new_stream(sent, batches[0].schema) as writer:
         for one in batches:

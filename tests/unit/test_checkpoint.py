@@ -1,4 +1,4 @@
-"""What Sluice keeps beside Spark's checkpoint."""
+"""Sluice's own files beside Spark's checkpoint."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What of a cluster's client quotas is mirrored, and what a mirrored version changes."""
+"""The client quotas of a cluster that are mirrored, and the changes by a mirrored version."""
 
 import math
 

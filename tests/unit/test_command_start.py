@@ -25,7 +25,7 @@ finally:
 
 
 def slow_imports(program: str, *arguments: str) -> set[str]:
-    """What of SLOW a Python program has imported when it ends."""
+    """The modules of SLOW that a Python program has imported when it ends."""
     command = [sys.executable, "-c", program, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -16,7 +16,7 @@ SETTINGS = QuotaSettings()
 METERING = Metering.of(SETTINGS)
 LIMIT = 1_000.0
 BURST = 5_000.0
-"""What all gateways together may let through at once."""
+"""The amount that all gateways together may let through at once."""
 
 START_MS = 1_000_000
 PRODUCE, FETCH = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE
@@ -191,7 +191,7 @@ def test_an_event_from_the_future_changes_no_more_than_one_of_now() -> None:
 
 
 def test_beside_others_traffic_is_paced_with_the_burst_of_the_share() -> None:
-    """Of 1 000 shared by two, each may let 2 500 through at once; 500 more wait for a second."""
+    """Two share 1 000: each may let 2 500 through at once; 500 more wait for a second."""
     gateway = OneGateway("a")
 
     assert gateway.charge(PRODUCE, BURST / 2, START_MS).wait_ms == 0

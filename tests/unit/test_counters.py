@@ -54,7 +54,7 @@ micro_batches = st.lists(
 
 
 def charge_all(batches: Sequence[dict[str, list[ChargedRequest]]], quota: QuotaSettings, together: int) -> object:
-    """What came of every request, and what is stored in the end; the state goes through bytes between batches."""
+    """The outcome of every request, and the stored state in the end; the state goes through bytes between batches."""
     stored, answers = Pages().to_bytes([0], 1, FOREVER_MS, quota), []
     for number, batch in enumerate(batches):
         page = Pages.from_bytes(stored, 1)

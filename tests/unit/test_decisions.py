@@ -1,4 +1,4 @@
-"""What requests are charged with and how the charges make a decision, through `simulate`'s path (the job's code)."""
+"""The charges of requests and the decisions that they make, through `simulate`'s path (the job's code)."""
 
 import json
 from dataclasses import replace
@@ -195,7 +195,7 @@ def test_withheld_bytes_are_taken_back_from_the_counters_of_other_tags_too() -> 
 
 
 def test_only_a_fetch_can_be_withheld() -> None:
-    """What was written is written."""
+    """Written bytes stay written."""
     _, second = decide(
         [quota(QuotaKind.PRODUCER_BYTE_RATE, 1000)], moves("Produce", 20_000, withheld=True), moves("Produce", 10)
     )

@@ -75,7 +75,7 @@ def _dockerfile(instruction: str) -> list[str]:
 
 
 def _copied() -> list[str]:
-    """What the Dockerfile copies from the checkout."""
+    """The files that the Dockerfile copies from the checkout."""
     copies = [line.split() for line in _dockerfile("COPY") if not line.startswith("--from")]
     return [source for words in copies for source in words[:-1]]
 

@@ -1,4 +1,4 @@
-"""Whose a decision is: an id that stays with the checkpoint, and decisions of others that are noticed."""
+"""The owner of a decision: an id that stays with the checkpoint, and decisions of others that are noticed."""
 
 import json
 import logging
@@ -80,7 +80,7 @@ def test_decisions_of_other_jobs_are_counted_and_each_job_is_logged_once(caplog:
 
 
 def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the check logged; a Kafka client of an earlier test may still log too."""
+    """The check's entries in the log; a Kafka client of an earlier test may still log too."""
     return [record.getMessage() for record in caplog.records if record.name == "sluice.foreign"]
 
 

@@ -1,4 +1,4 @@
-"""Which job a command is meant for, and that the answer says which it was."""
+"""The job that a command is meant for; the answer names it."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ from sluice.sinks.tables.quotas import QuotasTable
 
 @pytest.fixture(autouse=True)
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where running ./scripts/run are announced: none is, whatever runs on this machine."""
+    """The place where running ./scripts/run are announced: none is, whatever runs on this machine."""
     monkeypatch.delenv("SLUICE_CONFIG", raising=False)
     monkeypatch.setattr(found, "RUNNING", tmp_path / "running")
     return tmp_path / "running"

@@ -13,7 +13,7 @@ key_sets = st.lists(texts, unique=True, max_size=20)
 
 
 def pages_with(keys: list[str]) -> list[list[str]]:
-    """Which of the keys each page has."""
+    """The keys of each page."""
     return [[key for key in keys if key_hash(key.encode()) % PAGES == page] for page in range(PAGES)]
 
 

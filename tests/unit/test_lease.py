@@ -1,4 +1,4 @@
-"""Which driver leads: every reader of the lease topic comes to the same answer, from its beginning or from a part."""
+"""The driver that leads: every reader of the lease topic finds the same, from its beginning or from a part."""
 
 from hypothesis import given
 from hypothesis import strategies as st

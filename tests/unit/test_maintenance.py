@@ -113,7 +113,7 @@ def test_the_job_maintains_its_tables_every_so_many_hours(delta: DeltaSettings, 
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """What maintenance logged; Kafka clients of earlier tests may still log failed connections."""
+    """Maintenance's entries in the log; Kafka clients of earlier tests may still log failed connections."""
     return [record for record in caplog.records if record.name == "sluice.maintenance"]
 
 

@@ -52,7 +52,7 @@ ASKED = [
     *((rule["alert"], rule["expr"], " ".join(rule["annotations"].values())) for rule in _rules()),
     *((panel["title"], target["expr"], target["legendFormat"]) for panel in PANELS for target in panel["targets"]),
 ]
-"""Where, what, and the text that is shown with it."""
+"""Place, expression, and the text that is shown with it."""
 
 
 class BusyGateway(Gateway):

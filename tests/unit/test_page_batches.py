@@ -1,4 +1,4 @@
-"""How rows travel between the stages: few and large, but never without bound."""
+"""Rows between the stages: few and large, but never without bound."""
 
 import json
 

@@ -38,7 +38,7 @@ def charged(*charges: tuple[Tags, QuotaKind, float, float, int]) -> Pages:
 
 
 def entities(page: Pages) -> int:
-    """How many entities have counters in it."""
+    """The number of entities with counters in it."""
     return len(decode([bytes_of(page)], 1)[0])
 
 

@@ -55,7 +55,7 @@ class Mirrored:
         )
 
     def look(self, times: int = 1) -> None:
-        """What both threads of the job do, so often."""
+        """Do so often what both threads of the job do."""
         for _ in range(times):
             self.mirror.look()
             self.watch.look()

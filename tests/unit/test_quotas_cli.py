@@ -48,7 +48,7 @@ class Shell:
         return str(result.exception)
 
     def usage_error(self, *arguments: object) -> str:
-        """What is printed, in one line, for a command that contradicts itself."""
+        """The output, in one line, for a command that contradicts itself."""
         result = self.run(*arguments)
         assert result.exit_code == 2, (result.output, result.exception)
         return " ".join(result.stderr.replace("│", " ").split())
@@ -107,7 +107,7 @@ ALICE = QuotaEntity(user="alice")
 def test_alter_takes_and_prints_what_kafka_configs_does(
     shell: Shell, options: list[str], line: str, entity: QuotaEntity
 ) -> None:
-    """Of two entity types the line names the first only."""
+    """The line names only the first of two entity types."""
     assert shell.lines("alter", *options, "--add-config", "producer_byte_rate=1024") == [f"Completed updating {line}"]
     assert shell.table.entries() == [QuotaEntry(entity, QuotaKind.PRODUCER_BYTE_RATE, 1024.0)]
 

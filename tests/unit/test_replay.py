@@ -1,4 +1,4 @@
-"""How a stream is cut into micro-batches, pages and orders never changes a decision."""
+"""Cutting a stream into micro-batches, pages and orders never changes a decision."""
 
 import json
 import random
@@ -102,7 +102,7 @@ def test_forgetting_idle_entities_never_changes_a_decision(stream: list[bytes], 
 
 
 def test_two_source_partitions_are_merged_by_event_time() -> None:
-    """Of one counter's events the earlier is decided first, whatever partition it came from."""
+    """The earlier of one counter's events is decided first, whatever partition it came from."""
     entries = [QuotaEntry(QuotaEntity(user="u"), QuotaKind.CONTROLLER_MUTATION_RATE, 1.0)]
     plan = PipelineSettings.of(DEFAULTS)
     late, early = (

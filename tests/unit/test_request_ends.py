@@ -1,4 +1,4 @@
-"""How far the requests topic was filled when a micro-batch of the audit query began."""
+"""The ends of the requests topic when a micro-batch of the audit query began."""
 
 from pathlib import Path
 

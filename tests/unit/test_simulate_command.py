@@ -67,7 +67,7 @@ def test_a_missing_file_is_one_line_and_exit_2(tmp_path: Path) -> None:
 
 
 def test_bad_quotas_and_bad_settings_are_one_line_and_exit_2(tmp_path: Path) -> None:
-    """What, where, and what would be right."""
+    """The line names what is wrong, where, and what would be right."""
     files(tmp_path)
     (tmp_path / "bad-quotas.yaml").write_text("- {entity: {user: alice}, quotas: {controller_rate: 5}}\n")
     (tmp_path / "bad-settings.yaml").write_text("quota: {quota.window.nums: 5}\n")

@@ -19,7 +19,7 @@ PARTITION = TopicPartition("decisions", 0)
 NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
 
 Step = list[tuple[int, bytes]] | BaseException | str
-"""What one poll gives: records (offset, value), an error, or the new id of a topic that was made again."""
+"""The result of one poll: records (offset, value), an error, or the new id of a topic that was made again."""
 
 
 class ScriptedConsumer:

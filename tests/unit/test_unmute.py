@@ -201,7 +201,7 @@ def test_long_waits_go_to_the_waits_topic_once_for_each_counter() -> None:
 
 
 def apart(unmuted: UnmutedEntity, *entities: QuotaEntity, used: tuple[str, ...] = ()) -> list[str]:
-    """What is said of client-ids with counters of their own; `used` has the client-ids that were charged lately."""
+    """The answer on client-ids with counters of their own; `used` has the client-ids that were charged lately."""
     entries = [QuotaEntry(entity, QuotaKind.PRODUCER_BYTE_RATE, 10.0) for entity in entities]
     at = datetime(2026, 1, 1, tzinfo=UTC)
     usage = [Usage("alice", name, None, -1, at, None, 1.0) for name in used]

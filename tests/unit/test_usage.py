@@ -162,7 +162,7 @@ def test_in_csv_a_name_can_not_begin_a_row() -> None:
     ],
 )
 def test_in_csv_no_part_of_a_name_can_be_a_formula(name: str, shown: str) -> None:
-    """Where commas are decimal a spreadsheet takes a semicolon for the end of a cell."""
+    """A spreadsheet takes a semicolon for the end of a cell where commas are decimal."""
     assert csv_safe(name) == shown
 
 

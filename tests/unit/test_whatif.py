@@ -44,7 +44,7 @@ def recorded(at_ms: int, size: int = 1000, wait_ms: int = 0, user: str = "alice"
 
 
 def replayed(requests: list[Recorded], *limits: QuotaEntry, end_ms: int = SPAN.end_ms) -> dict[str, ClientReplay]:
-    """What the clients would do under these limits, by user."""
+    """The clients' requests under these limits, by user."""
     loop = Replay(Decider(Quotas(limits), QuotaSettings(), 3_600_000).decide, end_ms)
     for each in requests:
         loop.apply(each)
@@ -299,7 +299,7 @@ def test_two_processes_find_what_one_finds(busy_table: Path) -> None:
 
 
 def test_a_client_alone_fares_as_among_all(busy_table: Path) -> None:
-    """What shares a counter with it is replayed too, and not shown."""
+    """Clients that share a counter with it are replayed too, and not shown."""
     limits = [limit(5000.0, EVERYBODY)]
     everybody = replay(task(busy_table, limits), 1).clients[0]
 

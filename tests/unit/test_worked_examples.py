@@ -15,7 +15,7 @@ MODULES = [module.name for each in PACKAGES for module in pkgutil.walk_packages(
 
 @pytest.mark.parametrize("name", MODULES)
 def test_worked_examples_hold(name: str) -> None:
-    """What the docstring claims is what the code does."""
+    """The code does what the docstring claims."""
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 

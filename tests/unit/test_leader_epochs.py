@@ -1,4 +1,4 @@
-"""Which decisions count when a driver was replaced and publishes on."""
+"""Decisions that count when a driver was replaced and publishes on."""
 
 from collections.abc import Sequence
 from itertools import pairwise
