@@ -27,7 +27,6 @@ from tests.unit.test_pages import GOLDEN
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "10000"))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
-SOURCE = Source("requests", 0, 0, 1_700_000_000_000)
 
 _PAGES = 4
 _SETTINGS = QuotaSettings()
