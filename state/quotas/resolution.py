@@ -67,7 +67,7 @@ SHADOW_KEY_PREFIX = "shadow:"
 """Begins the key of each counter of a shadow quota, so that it is stored apart from the counter with the same tags.
 No other key begins so: names in keys are URL-encoded and have no colon, and keys of topics begin with `topic:`."""
 
-_Whom = TypeVar("_Whom", tuple[str, str], tuple[str, int])
+_Key = TypeVar("_Key", tuple[str, str], tuple[str, int])
 
 _ClientName = tuple[EntityName, EntityName]
 """User and client-id of an entity."""
@@ -276,11 +276,11 @@ def _resolution(tags: Tags, level: PrecedenceLevel, entry: QuotaEntry | None, mo
     return Resolution(tags, tags.key(), level, limit, shadow=False)
 
 
-def _cached(resolved: dict[_Whom, Resolution], whom: _Whom, resolution: Resolution) -> Resolution:
+def _cached(resolved: dict[_Key, Resolution], key: _Key, resolution: Resolution) -> Resolution:
     """Cache the resolution: most requests come from few clients."""
-    if len(f"{whom[0]}{whom[1]}") > MAX_CACHED_CHARACTERS:
+    if len(f"{key[0]}{key[1]}") > MAX_CACHED_CHARACTERS:
         return resolution
     if len(resolved) >= MAX_CACHED:
         resolved.clear()
-    resolved[whom] = resolution
+    resolved[key] = resolution
     return resolution

@@ -11,7 +11,7 @@ def heartbeats(alive: AliveGateways, instance: str, *times_ms: int) -> None:
         alive.on_heartbeat(instance, time_ms, time_ms + 300)
 
 
-def test_a_gateway_is_alive_while_its_heartbeats_are_decided_beside_ones_own() -> None:
+def test_a_gateway_is_alive_while_its_heartbeats_are_decided_with_ones_own() -> None:
     alive = AliveGateways("me")
     heartbeats(alive, "a", 1_000)
     heartbeats(alive, "me", 1_000, 2_000, 4_000, 5_000)

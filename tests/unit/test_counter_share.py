@@ -1,4 +1,4 @@
-"""A gateway's share of a counter: alone it is Kafka, beside others it is what they leave."""
+"""A gateway's share of a counter: a single gateway meters as Kafka, several divide the limit."""
 
 from collections.abc import Sequence
 
@@ -67,7 +67,7 @@ class OneGateway:
         st.tuples(st.integers(-500, 20_000), st.floats(0, 1e5), st.floats(0, 1e5), st.booleans()), max_size=30
     ),
 )
-def test_a_gateway_that_is_alone_meters_to_the_bit_as_the_scalar_engine_does(
+def test_a_single_gateway_meters_to_the_bit_as_the_scalar_engine_does(
     kind: QuotaKind, requests: Sequence[tuple[int, float, float, bool]]
 ) -> None:
     gateway, kafka, now_ms = OneGateway(), EntityCounters(), START_MS
@@ -101,7 +101,7 @@ def test_it_grows_by_the_limit_in_five_seconds_and_shrinks_at_once() -> None:
     assert gateway.share(START_MS + 1_001) == pytest.approx((LIMIT - 1_000 / 30) / 3)
 
 
-def test_what_the_contented_use_is_left_to_them_and_the_rest_is_divided_among_the_hungry() -> None:
+def test_the_contented_keep_their_rates_and_the_rest_is_divided_among_the_hungry() -> None:
     """A uses 200 a second and wants no more; b is held back: (1000 - 200) / 2."""
     gateway = OneGateway("a", "b")
     for second in range(60):
@@ -115,7 +115,7 @@ def test_what_the_contented_use_is_left_to_them_and_the_rest_is_divided_among_th
     assert gateway.share(now_ms) == pytest.approx(400.0, rel=0.06)
 
 
-def test_who_uses_little_gets_little_more_though_it_is_held_back() -> None:
+def test_who_uses_little_gets_little_more_though_it_is_throttled() -> None:
     """A large request now and then makes a gateway wait, and yet it wants no more: four times its 50 are left to it."""
     gateway = OneGateway("a")
     for second in range(60):
@@ -190,8 +190,8 @@ def test_an_event_from_the_future_changes_no_more_than_one_of_now() -> None:
     assert now.share(START_MS + 12_000) == future.share(START_MS + 12_000)
 
 
-def test_beside_others_traffic_is_paced_with_the_burst_of_the_share() -> None:
-    """Two share 1 000: each may let 2 500 through at once; 500 more wait for a second."""
+def test_with_others_traffic_is_paced_with_the_burst_of_the_share() -> None:
+    """Two gateways share 1 000: each may let 2 500 through at once; 500 more wait for a second."""
     gateway = OneGateway("a")
 
     assert gateway.charge(PRODUCE, BURST / 2, START_MS).wait_ms == 0

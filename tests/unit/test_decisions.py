@@ -463,7 +463,7 @@ def test_a_shadow_mutation_quota_refuses_nothing() -> None:
 BYTES = QuotaKind.PRODUCER_BYTE_RATE
 
 
-def test_a_lower_limit_is_tried_in_shadow_beside_the_live_one() -> None:
+def test_a_lower_limit_is_tried_in_shadow_with_the_live_one() -> None:
     """30 000 bytes in a fresh window of 10 s are 3 000 a second: within 4 000, over 2 000."""
     (decision,) = decide([quota(BYTES, 4000), quota(BYTES, 2000, shadow=True)], moves("Produce", 30_000))
 
@@ -489,7 +489,7 @@ def test_a_more_specific_shadow_quota_leaves_the_enforced_one_and_its_counter() 
 
 
 def test_what_no_shadow_quota_matches_is_not_charged_in_shadow() -> None:
-    """A trial on one user costs nobody else anything."""
+    """A trial on one user costs other users nothing."""
     trial = quota(BYTES, 1.0, QuotaEntity(user="bob"), shadow=True)
     with_trial, without = (decide(entries, moves("Produce", 5000)) for entries in ([trial], []))
 
@@ -508,7 +508,7 @@ def test_quotas_that_charge_one_counter_never_charge_two(
             assert not isinstance(planned, list) or len(planned) == 1
 
 
-def test_a_shadow_quota_of_a_partition_is_charged_beside_what_is_only_reported() -> None:
+def test_a_shadow_quota_of_a_partition_is_charged_and_the_enforced_amount_only_reported() -> None:
     trial = quota(QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 1.0, QuotaEntity(topic="orders"), shadow=True)
     (decision,) = decide([trial], moves("Produce", 5000))
 

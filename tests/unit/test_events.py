@@ -113,7 +113,7 @@ BAD = {
         "throttled_by[0].quota",
         "is empty",
     ),
-    "a wait of nobody": (
+    "a wait of no entity": (
         b'{"api": "Fetch", "throttled_by": [{"quota": "q", "entity": {}, "ms": 1}]}',
         "throttled_by[0].entity",
         "names nobody",
@@ -251,7 +251,7 @@ def test_a_wait_beyond_an_hour_counts_as_an_hour() -> None:
 
 
 def test_no_waits_in_line_are_not_the_same_as_nothing_said() -> None:
-    """An empty list says that the gateway charges in line."""
+    """An empty list says that the gateway charges inline."""
     said = [
         parse_request(value, SOURCE, LIMITS).throttled_by
         for value in (b'{"api":"A","throttled_by":[]}', b'{"api":"A"}')
