@@ -1,1 +1,1 @@
-"""What consumes decisions: a client for gateways of any kind, and an HTTP service built on it."""
+"""Consumers of decisions: a client for gateways of any kind, and the plugin that makes brokers gateways."""

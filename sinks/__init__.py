@@ -1,1 +1,1 @@
-"""What the job writes to: Kafka topics and Delta tables."""
+"""The Kafka topics and Delta tables that the job writes."""

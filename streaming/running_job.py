@@ -23,7 +23,7 @@ from sluice.streaming.enforce.quota_watch import QuotaWatch
 from sluice.streaming.enforce.tracked_entities import EntitiesReport, tracked_entities
 from sluice.streaming.errors import JobError
 from sluice.streaming.leadership.leadership import Leadership
-from sluice.streaming.queries.query_state import QueryState, RunState
+from sluice.streaming.queries.reasons import QueryState, RunState
 from sluice.streaming.queries.supervision import SupervisedQuery, times
 from sluice.streaming.runtime.answers_watch import ForeignDecisions, dead_letters_watch, decisions_watch
 from sluice.streaming.runtime.client_metrics import NEWEST_DECISIONS, ClientMetrics

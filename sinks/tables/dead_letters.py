@@ -69,7 +69,7 @@ def letter_rows(
 
 
 def letter_content(row: dict[str, Any]) -> bytes:
-    """What a row of the table says, as `letter_rows` has it."""
+    """The content of a row of the table, as `letter_rows` has it."""
     return msgspec.json.encode([row[name] for name in _CONTENT])
 
 

@@ -84,7 +84,7 @@ def decision_rows(
 
 
 def decision_content(row: dict[str, Any]) -> bytes:
-    """What a row of the table says, as `decision_rows` has it."""
+    """The content of a row of the table, as `decision_rows` has it."""
     return _DECISIONS.as_json(row)
 
 

@@ -51,7 +51,7 @@ class Faults:
 
 
 class TimeBounds(NamedTuple):
-    """How far a time in a record may lie before and after the time the record is read, in milliseconds.
+    """Largest distance of a time in a record, before and after the time of reading, in milliseconds.
 
     Each day of a table is a folder, and each time outside of years 1 to 9999 one that Python can't read.
     """

@@ -20,7 +20,7 @@ _LATEST = ("limit", "metered", "rate", "tokens")
 _CONSUMER_QUOTAS = [kind.value for kind in QuotaKind if kind.consumer]
 
 _ORDER_BITS = 62
-"""Of the number that orders decisions by time, then by offset: a positive BIGINT."""
+"""Bits of the number that orders decisions by time, then by offset: a positive BIGINT."""
 
 
 def measure(decisions: pa.Table, window_s: int) -> pa.Table:

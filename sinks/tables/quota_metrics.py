@@ -32,7 +32,7 @@ _OWN_FILES = 20
 
 _IDENTITY = ("date", "window_start", "window_s", "quota")
 _ENTITY = {"mode": "''", "user": "''", "client_id": "''", "topic": "''", "partition": "-1"}
-"""What else names a counter: `mode`, null for enforced quotas, and the parts of its entity, any of which may be null;
+"""Further names of a counter: `mode`, null for enforced quotas, and the parts of its entity, any of which may be null;
 with the value that replaces null in comparisons."""
 
 _NEWER = "new.last_timestamp_ms >= old.last_timestamp_ms"
@@ -55,7 +55,7 @@ _UPDATES = {
     "throttle_time_max_ms": _GREATEST,
     "last_timestamp_ms": _GREATEST,
 }
-"""How each column is updated when a micro-batch measures a window that has a row already (SQL of delta-rs)."""
+"""The update of each column when a micro-batch measures a window that has a row already (SQL of delta-rs)."""
 
 
 def quota_metrics_table(path: str) -> AuditTable:

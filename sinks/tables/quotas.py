@@ -91,7 +91,7 @@ class QuotasTable:
         self._storage_options = dict(storage_options or {})
 
     def exists(self) -> bool:
-        """Whether there is a Delta table at the path."""
+        """True if there is a Delta table at the path."""
         try:
             return DeltaTable.is_deltatable(self.path, self._storage_options)
         except (DeltaError, OSError, ValueError) as error:

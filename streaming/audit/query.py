@@ -9,7 +9,7 @@ from sluice.sinks.tables.faults import RequestsTopic
 from sluice.streaming.audit.answers import RequestEnds, current_ends
 from sluice.streaming.audit.writer import AuditWriter
 from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.leadership.epochs_seen import EpochsSeen
+from sluice.streaming.leadership.leader_epochs import EpochsSeen
 from sluice.streaming.queries.gated_query import GatedQuery
 from sluice.streaming.runtime.kafka import epoch_header, kafka_source
 

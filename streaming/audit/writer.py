@@ -22,7 +22,7 @@ from sluice.sinks.tables.quota_metrics import merge_metrics, quota_metrics_table
 from sluice.sinks.tables.unreadable import known_records, unreadable_table
 from sluice.streaming.audit.answers import epoch_spans, further_answers, reported_answers
 from sluice.streaming.audit.worker_pass import Exclusions, Feed, Plan, TaskReport, write_part
-from sluice.streaming.leadership.epochs_seen import EpochsSeen
+from sluice.streaming.leadership.leader_epochs import EpochsSeen
 
 log = logging.getLogger("sluice.audit")
 

@@ -9,6 +9,7 @@ from contextlib import closing
 from functools import partial
 from itertools import count
 
+import msgspec
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 from py4j.protocol import Py4JJavaError
@@ -16,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from sluice.kafka_io.client import connect, error_line
 from sluice.sinks.errors import EpochMarkerError
-from sluice.state.decisions.leader_epochs import HEADER, LeaderEpoch
+from sluice.state.decisions.leader_epochs import HEADER, EpochSpan, FencedFrom, LeaderEpoch, fenced_from
 from sluice.streaming.checkpoint.batch_log import CreateFile
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import job_identity
@@ -127,3 +128,39 @@ def _create(spark: SparkSession, checkpoint: Checkpoint, name: str, content: byt
             return False
         raise CheckpointError(f"can't make {name} in {checkpoint.location}: {error.java_exception}") from error
     return True
+
+
+_FILE = "epochs_seen.json"
+
+_ByPartition = dict[int, dict[str, int]]
+"""By partition and job the highest epoch."""
+
+
+class _Seen(msgspec.Struct):
+    """The highest epochs before and after the last micro-batch that raised any."""
+
+    batch_id: int
+    before: _ByPartition
+    after: _ByPartition
+
+
+class EpochsSeen:
+    """The highest epochs that were read, kept so that a repeated micro-batch is judged as before."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        """Raises CheckpointError if its file is damaged."""
+        self._files = checkpoint.sluice
+        content = self._files.read(_FILE)
+        try:
+            self._seen = _Seen(-1, {}, {}) if content is None else msgspec.json.decode(content, type=_Seen)
+        except msgspec.MsgspecError as error:
+            raise self._files.damaged_file(_FILE, str(error)) from error
+
+    def fenced(self, batch_id: int, spans: list[EpochSpan]) -> list[FencedFrom]:
+        """Note the epochs of a micro-batch; returns the records of it that don't count."""
+        before = self._seen.before if batch_id == self._seen.batch_id else self._seen.after
+        fenced, after = fenced_from(spans, before)
+        if after != before:
+            self._seen = _Seen(batch_id, before, after)
+            self._files.write(_FILE, msgspec.json.encode(self._seen))
+        return fenced

@@ -1,14 +1,50 @@
-"""Why a query ended: a cause to act on, and one line for the operator that says what to do about it."""
+"""The state of a query and the reason for its end: a cause to act on, and one line that tells operators what to do."""
 
 import re
-from enum import Enum, auto
+from dataclasses import asdict, dataclass
+from enum import Enum, StrEnum, auto
 from typing import NamedTuple
 
 from py4j.protocol import Py4JNetworkError
 
 from sluice.state.errors import SluiceError, StateError
 from sluice.streaming.errors import CheckpointError
-from sluice.streaming.queries.query_state import Place
+
+
+class RunState(StrEnum):
+    """The states of a query; the texts are part of `/readyz` and the status file."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    BACKING_OFF = "backing off"
+    GIVEN_UP = "given up"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place named by the error that ended a query: the record or partition read, or the page of the state."""
+
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    page: int | None = None
+
+    def known(self) -> dict[str, str | int]:
+        """The fields that are known, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class QueryState:
+    """The state of a query, its restarts since the process started, and the reason and place of its last end."""
+
+    state: RunState = RunState.STARTING
+    restarts: int = 0
+    failures_in_a_row: int = 0
+    reason: str | None = None
+    place: Place | None = None
+
 
 _MAX_LENGTH = 400
 

@@ -11,8 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.configs.settings import RestartSettings
 from sluice.streaming.queries.progress import QueryProgress
-from sluice.streaming.queries.query_state import Place, QueryState, RunState
-from sluice.streaming.queries.reasons import Cause, Reason, reason_of
+from sluice.streaming.queries.reasons import Cause, Place, QueryState, Reason, RunState, reason_of
 
 log = logging.getLogger("sluice.supervision")
 

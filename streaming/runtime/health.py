@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from sluice.insight.http_server import HttpServer
 from sluice.state.store.pages import Evicted
-from sluice.streaming.queries.query_state import QueryState, RunState
+from sluice.streaming.queries.reasons import QueryState, RunState
 
 MAX_CONNECTIONS = 32
 """Callers at a time; a further one closes the connection that has been idle for longest."""

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sluice.insight.errors import ListenError
 from sluice.insight.http_server import HttpServer
 from sluice.state.store.pages import Evicted
-from sluice.streaming.queries.query_state import Place, QueryState, RunState
+from sluice.streaming.queries.reasons import Place, QueryState, RunState
 from sluice.streaming.runtime.health import MAX_CONNECTIONS, JobHealth, health_server
 
 RUNNING = QueryState(RunState.RUNNING)

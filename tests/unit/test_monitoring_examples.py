@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from sluice import Gateway, GatewayCollector, GatewayOptions
 from sluice.state.contract.records import CountedEntity, Share
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
-from sluice.streaming.queries.query_state import QueryState, RunState
+from sluice.streaming.queries.reasons import QueryState, RunState
 from sluice.streaming.runtime.client_metrics import ClientMetrics
 from sluice.streaming.runtime.health import JobHealth
 from tests.unit.test_live_model import AT_MS, decision

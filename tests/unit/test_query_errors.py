@@ -5,8 +5,7 @@ from py4j.protocol import Py4JNetworkError
 
 from sluice.state.errors import StateError
 from sluice.streaming.errors import CheckpointError, JobError
-from sluice.streaming.queries.query_state import Place
-from sluice.streaming.queries.reasons import Cause, reason_of
+from sluice.streaming.queries.reasons import Cause, Place, reason_of
 
 REPORT = """[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred. Reason: Traceback (most recent call last):
   File "enforce.py", line 76, in _write_batch
