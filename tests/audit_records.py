@@ -300,7 +300,7 @@ def scrambled(seed: int) -> bytes:
 
 
 def some_decisions(count: int, seed: int) -> list[Json]:
-    """Of several clients, quotas and windows; some shadowed, withheld, sums, without a counter, at the same time."""
+    """Decisions of many clients, quotas and windows; some shadowed, withheld, sums, uncharged, at the same time."""
     random = Random(seed)
     quotas = [*(kind.value for kind in QuotaKind), "exempt-request-time"]
     made = []

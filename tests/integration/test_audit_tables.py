@@ -57,7 +57,7 @@ def test_what_cannot_be_read_or_written_is_kept_whole_and_the_rest_is_committed_
 def test_decisions_of_a_driver_that_was_replaced_and_second_answers_are_left_out(
     spark: SparkSession, tables: Settings
 ) -> None:
-    """What the driver finds in the reports of the tasks is known to the tasks that write."""
+    """The tasks that write know the findings of the driver in the reports of the tasks."""
     older, newer = LeaderEpoch("job", 1).header(), LeaderEpoch("job", 2).header()
     made = as_records([decision(1), decision(2), decision(1), decision(3) | {"user": "late"}, decision(3)])
     marker: list[Record] = [(DEFAULTS.topics.decisions, None)]

@@ -187,7 +187,7 @@ def test_a_dead_letter_whose_record_has_no_time_is_unreadable() -> None:
 
 @pytest.mark.parametrize("source", ["my-requests-3-10", "my-requests-3-11", "my-requests-4-1", "other-3-1"])
 def test_an_answer_to_an_event_that_is_not_there_is_unreadable(source: str) -> None:
-    """Of an offset that the topic hasn't reached, of a partition that it hasn't, and of another topic."""
+    """Answers of an offset that the topic hasn't reached, of a partition that it hasn't, and of another topic."""
     requests = RequestsTopic("my-requests", ends=[10] * 4)
     topic, partition, offset = source.rsplit("-", 2)
     refused = letter(1, source={"topic": topic, "partition": int(partition), "offset": int(offset)})

@@ -106,7 +106,7 @@ def test_a_repeated_batch_changes_nothing(tables: Settings) -> None:
 def test_a_crash_between_two_commits_counts_nothing_twice(
     tables: Settings, monkeypatch: pytest.MonkeyPatch, commits: int
 ) -> None:
-    """What was committed before it is known when the batch is repeated, and the rest is added."""
+    """Earlier commits are known when the batch is repeated, and the rest is added."""
     batch = records([*as_records([decision(1), decision(2)]), (LETTERS, text(letter(3))), (DECISIONS, b"junk")])
     left = iter(range(commits))
 

@@ -182,7 +182,7 @@ def test_every_request_of_a_sum_counts(path: str) -> None:
 
 
 def test_a_shadow_charge_is_measured_apart_from_the_enforced_one(path: str) -> None:
-    """Of one decision, on counters with the same tags: what is tried must not count twice in what is in force."""
+    """Charges of one decision, on counters with the same tags: the shadow one must not count in the enforced one."""
     both = decision(1)
     both["charges"] += decision(1, mode="shadow", limit=5.0)["charges"]
     merge(path, [both], batch_id=0)

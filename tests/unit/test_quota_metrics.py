@@ -176,7 +176,7 @@ def minute(number: int) -> dict[str, object]:
 
 
 def windows_of_files(path: str) -> list[int]:
-    """How many windows each of the table's files has."""
+    """The number of windows in each of the table's files."""
     rows = [pq.read_table(Path(path, file["path"])) for file in files(path)]
     return [len(set(table["window_start"].to_pylist())) for table in rows]
 
