@@ -32,7 +32,7 @@ takes records."""
 ANSWERS = columns("""
     partition INT, offset BIGINT, timestamp_ms BIGINT, source_partition INT, source_offset BIGINT, digest BIGINT
 """)
-"""A record, the event that it answers, and the digest of its content; these are null if it is unreadable."""
+"""A record, the event that it answers, and the digest of its content or 0; these are null if it is unreadable."""
 
 _REPORT = pa.schema([pa.field("report", pa.binary())])
 
@@ -55,9 +55,13 @@ class Feed(NamedTuple):
 
 
 class Exclusions(NamedTuple):
-    """Records that count for no answer: fenced ones, and with their topic those left out or contradicting an answer."""
+    """Records that count for no answer: fenced ones, and with their topic those left out or contradicting an answer.
+
+    Contents are only `compared` if an event is answered again, for the digests take time.
+    """
 
     fenced: Sequence[FencedFrom] = ()
+    compared: bool = False
     left_out: Sequence[tuple[str, Offsets]] = ()
     contradicting: Sequence[tuple[str, Offsets]] = ()
 
@@ -174,7 +178,8 @@ class _Part:
         read_at_ms = records["read_at"][0].cast(pa.timestamp("ms", "UTC"), safe=False).value
         rows, contents = feed.rows(records, faults, plan.requests, plan.bounds, read_at_ms)
         good = faults.good
-        self._answers[feed.topic].append(_answers(records, rows, contents, good))
+        digests = content_digest(contents) if plan.exclusions.compared else np.zeros(len(records), np.int64)
+        self._answers[feed.topic].append(_answers(records, rows, digests, good))
         rows = where(good, rows)
         if not good.all():
             self._write_unreadable(feed.topic, unreadable_rows(records, faults))
@@ -206,10 +211,10 @@ def widen(spans: dict[tuple[int, bytes], tuple[int, int]], key: tuple[int, bytes
     spans[key] = min(first, known_first), max(last, known_last)
 
 
-def _answers(records: pa.Table, rows: pa.Table, contents: Sequence[bytes], good: Mask) -> pa.Table:
+def _answers(records: pa.Table, rows: pa.Table, digests: npt.NDArray[np.int64], good: Mask) -> pa.Table:
     about = {name: records[name] for name in ANSWERS.names[:3]}
     about |= {name: pc.if_else(pa.array(good), rows[name], None) for name in ANSWERS.names[3:5]}
-    return pa.table(about | {"digest": pa.array(content_digest(contents), mask=~good)}, ANSWERS)
+    return pa.table(about | {"digest": pa.array(digests, mask=~good)}, ANSWERS)
 
 
 def _are_among(excluded: Sequence[tuple[str, Offsets]], topic: str, records: pa.Table) -> Mask:

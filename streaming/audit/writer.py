@@ -130,13 +130,16 @@ class AuditWriter:
             good, unreadable = answers.filter(is_good), answers.filter(pc.invert(is_good))
             if len(good):
                 repeating, others = further_answers(good, feed, open_table(feed.table.path), topic)
+                if (repeating or others) and not known.compared:
+                    return known._replace(compared=True)
                 left_out += [(feed.topic, repeating)] if repeating else []
                 contradicting += [(feed.topic, others)] if others else []
             if len(unreadable):
                 written = known_records(open_table(self._unreadable.path), feed.topic, unreadable)
                 left_out += [(feed.topic, written)] if written else []
-        found = Exclusions(known.fenced, left_out, contradicting)
-        return None if list(map(len, found)) == list(map(len, known)) else found
+        if len(left_out) == len(known.left_out) and len(contradicting) == len(known.contradicting):
+            return None
+        return known._replace(left_out=left_out, contradicting=contradicting)
 
     def _commit(self, reports: Sequence[TaskReport], commit: Commit, open_table: _Open) -> None:
         """Commit table by table: a crash in between repeats all commits, and those that are there change nothing.
