@@ -16,7 +16,7 @@ from sluice.cli.whatif import report_lines
 from sluice.configs.settings import Settings
 from sluice.insight.format import printable
 from sluice.insight.reports.span import Span, from_ms, read_span
-from sluice.insight.whatif.replay import Whose
+from sluice.insight.whatif.whose import Whose
 from sluice.sinks.errors import QuotasTableError
 from sluice.state.quotas.alteration import merged
 from sluice.state.quotas.entry import QuotaEntry

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from sluice.insight.whatif.replay import Decider, Recorded, Side, Whose
+from sluice.insight.whatif.replay import Decider, Recorded, Side
+from sluice.insight.whatif.whose import Whose
 from sluice.state.arithmetic.sampled_rate import SampledRate
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry

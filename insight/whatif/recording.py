@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from sluice.insight.errors import RecordingError
 from sluice.insight.reports.span import Span
-from sluice.insight.whatif.replay import Part, Recorded
+from sluice.insight.whatif.replay import Recorded
+from sluice.insight.whatif.whose import Part
 from sluice.state.contract.records import HEARTBEAT_API, UNMUTE_API, Mutation, Request, TopicPartition, Verdict
 from sluice.state.quotas.entry import QuotaEntry
 

@@ -12,7 +12,6 @@ Without waits, s = r.
 import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
@@ -23,47 +22,10 @@ from sluice.state.arithmetic.counter import Charge, EntityCounters, Outcome
 from sluice.state.contract.records import MAX_APPLIED_MS, Decision, Request, Verdict
 from sluice.state.decisions.charge_plan import plan_limited
 from sluice.state.decisions.decision import RequestHead, combine, partial_decision
-from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
+from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.store.pages import at_rest
-
-
-class Part(StrEnum):
-    """The column of a decision that all counters of a request depend on."""
-
-    USER = "user"
-    CLIENT_ID = "client_id"
-
-
-class Whose(StrEnum):
-    """The entity of a proposed limit."""
-
-    USER = "user"
-    CLIENT_ID = "client-id"
-    BOTH = "user/client-id"
-
-    @property
-    def part(self) -> Part:
-        """The column that tells apart requests whose counters never meet."""
-        return Part.CLIENT_ID if self is Whose.CLIENT_ID else Part.USER
-
-    def entity(self, tags: Tags) -> QuotaEntity | None:
-        """The entity of a limit for the counter with these tags; None if a quota file can't name it.
-
-        That is so for an empty name and for one that a file takes for the default entity.
-
-        >>> Whose.BOTH.entity(Tags("alice", "app")).to_mapping(), Whose.USER.entity(Tags("")) is None
-        ({'user': 'alice', 'client_id': 'app'}, True)
-        """
-        user = None if self is Whose.CLIENT_ID else tags.user
-        client_id = None if self is Whose.USER else tags.client_id
-        return None if {user, client_id} & {"", DEFAULT.value} else QuotaEntity(user, client_id)
-
-    def default(self) -> QuotaEntity:
-        """The default entity."""
-        return QuotaEntity(None if self is Whose.CLIENT_ID else DEFAULT, None if self is Whose.USER else DEFAULT)
-
 
 FORGET_EVERY_MS = 600_000
 """Interval between two searches for counters at rest, in the time of the requests."""

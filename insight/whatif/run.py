@@ -15,7 +15,8 @@ import msgspec
 from sluice.insight.reports.span import Span
 from sluice.insight.whatif.advice import Advisor, Seen
 from sluice.insight.whatif.recording import Recording, independent_by, rows_of
-from sluice.insight.whatif.replay import ClientName, ClientReplay, Decider, Part, Replay, Whose
+from sluice.insight.whatif.replay import ClientName, ClientReplay, Decider, Replay
+from sluice.insight.whatif.whose import Part, Whose
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings

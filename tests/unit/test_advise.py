@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from sluice.cli.main import app
 from sluice.configs.quotas import load_quotas_file
 from sluice.insight.whatif.advice import DAY_MS, HOUR_MS, Advisor, Confidence, Seen, pooled, proposals
-from sluice.insight.whatif.replay import Recorded, Side, Whose
+from sluice.insight.whatif.replay import Recorded, Side
+from sluice.insight.whatif.whose import Whose
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import Mutation, Request
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity

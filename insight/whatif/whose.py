@@ -1,0 +1,41 @@
+"""Parts of a client that counters are kept for and limits are set on."""
+
+from enum import StrEnum
+
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
+
+
+class Part(StrEnum):
+    """The column of a decision that all counters of a request depend on."""
+
+    USER = "user"
+    CLIENT_ID = "client_id"
+
+
+class Whose(StrEnum):
+    """The entity of a proposed limit."""
+
+    USER = "user"
+    CLIENT_ID = "client-id"
+    BOTH = "user/client-id"
+
+    @property
+    def part(self) -> Part:
+        """The column that tells apart requests whose counters never meet."""
+        return Part.CLIENT_ID if self is Whose.CLIENT_ID else Part.USER
+
+    def entity(self, tags: Tags) -> QuotaEntity | None:
+        """The entity of a limit for the counter with these tags; None if a quota file can't name it.
+
+        That is so for an empty name and for one that a file takes for the default entity.
+
+        >>> Whose.BOTH.entity(Tags("alice", "app")).to_mapping(), Whose.USER.entity(Tags("")) is None
+        ({'user': 'alice', 'client_id': 'app'}, True)
+        """
+        user = None if self is Whose.CLIENT_ID else tags.user
+        client_id = None if self is Whose.USER else tags.client_id
+        return None if {user, client_id} & {"", DEFAULT.value} else QuotaEntity(user, client_id)
+
+    def default(self) -> QuotaEntity:
+        """The default entity."""
+        return QuotaEntity(None if self is Whose.CLIENT_ID else DEFAULT, None if self is Whose.USER else DEFAULT)
