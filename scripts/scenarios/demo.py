@@ -1,5 +1,6 @@
 """`./scripts/run`: broker, job and a small load, shown live until Ctrl-C or for a number of seconds."""
 
+import logging
 import sys
 import time
 from collections.abc import Iterator
@@ -219,7 +220,11 @@ def summary(console: Console, settings: Settings, answers: Answers, load: Sent) 
 
 @contextmanager
 def _greedy_client(settings: Settings) -> Iterator[None]:
-    """Let the greedy client send, on a connection to each of two gateways, while this block runs."""
+    """Let the greedy client send, on a connection to each of two gateways, while this block runs.
+
+    What the gateways log is not shown: a broker that ends is one line of the run.
+    """
+    logging.getLogger("sluice.gateways").addHandler(logging.NullHandler())
     with ExitStack() as stack:
         gateways = [
             stack.enter_context(

@@ -41,7 +41,8 @@ class JobProcess(SluiceJob):
 
     def __init__(self, folder: Path, bootstrap_servers: str, quotas: Sequence[Json], /, **sections: Json) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        topics = {name: f"{folder.name}-{name}" for name in TOPICS}
+        # Tests share a broker, so the names hold that of the test's own folder.
+        topics = {name: f"{folder.parent.name}-{folder.name}-{name}" for name in TOPICS}
         own: Sections = {
             "kafka": {"bootstrap.servers": bootstrap_servers},
             "topics": {**topics, "partitions": 1},
