@@ -104,8 +104,7 @@ def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with (shared / "users").open("w") as users:
         with FileLock(shared / "lock"):
             address = shared / "address"
-            starts = not address.exists()
-            broker = Broker(shared / "broker") if starts else None
+            broker = None if address.exists() else Broker(shared / "broker")
             if broker is not None:
                 broker.start()
                 address.write_text(broker.bootstrap_servers)

@@ -11,7 +11,6 @@ from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from sluice import GatewayOptions
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.limits import limits_publisher
@@ -44,17 +43,6 @@ def own_settings(bootstrap_servers: str) -> Settings:
     settings = replace(settings, topics=topics)
     ensure_topics(settings.topics, settings.kafka)
     return settings
-
-
-def options(settings: Settings, **changes: Any) -> GatewayOptions:
-    topics = settings.topics
-    return GatewayOptions(
-        requests_topic=topics.requests,
-        decisions_topic=topics.decisions,
-        limits_topic=topics.limits,
-        waits_topic=topics.waits,
-        **changes,
-    )
 
 
 def read_events(settings: Settings) -> list[dict[str, Any]]:

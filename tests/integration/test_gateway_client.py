@@ -10,6 +10,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 
 from scripts.testbed.broker import Broker
+from scripts.testbed.gateways import gateway_options
 from sluice import Gateway, Request, StalePolicy, WhenFull
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
 from sluice.kafka_io.clock import now_ms
@@ -20,7 +21,7 @@ from sluice.state.decisions.wait_records import wait_key, wait_value
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from tests.deciding_side import deciding_side, eventually, options, own_settings, read_events, read_records
+from tests.deciding_side import deciding_side, eventually, own_settings, read_events, read_records
 from tests.gateway_loop import wait_ms
 
 pytestmark = pytest.mark.kafka
@@ -63,7 +64,7 @@ def write_to(settings: Settings, topic: str, *records: tuple[bytes, bytes | None
 def test_a_decision_throttles_its_client_until_the_time_it_names(kafka_broker: str) -> None:
     settings, clock = own_settings(kafka_broker), [now_ms()]
     until_ms = clock[0] + 5_000
-    with Gateway(settings.kafka, options(settings), clock_ms=lambda: clock[0]) as gateway:
+    with Gateway(settings.kafka, gateway_options(settings), clock_ms=lambda: clock[0]) as gateway:
         write(settings, decision("alice", until_ms), decision("bob", None))
         eventually(lambda: gateway.stats().decisions == 2)
 
@@ -79,7 +80,7 @@ def test_a_decision_throttles_its_client_until_the_time_it_names(kafka_broker: s
 
 def test_what_is_no_decision_is_passed_over(kafka_broker: str) -> None:
     settings = own_settings(kafka_broker)
-    with Gateway(settings.kafka, options(settings)) as gateway:
+    with Gateway(settings.kafka, gateway_options(settings)) as gateway:
         rubbish = (None, b"", b"\xff\xfe", b"[1]", b'{"request_id": 7}', b'{"user": "alice"}')
         odd_charges = json.loads(decision("mallory", now_ms() + 60_000)) | {"charges": "none"}
         write(settings, *rubbish, json.dumps(odd_charges).encode(), decision("alice", now_ms() + 60_000))
@@ -93,10 +94,10 @@ def test_a_record_that_no_decoder_can_follow_ends_no_reader(kafka_broker: str) -
     """Neither in a gateway that runs nor in one that starts later."""
     settings, now = own_settings(kafka_broker), now_ms()
     deep = decision("mallory", now + 60_000)[:-1] + b', "new": ' + b"[" * 2_000 + b"]" * 2_000 + b"}"
-    with Gateway(settings.kafka, options(settings)) as running:
+    with Gateway(settings.kafka, gateway_options(settings)) as running:
         assert running.wait_until_ready(30)
         write(settings, deep, decision("alice", now + 60_000))
-        with Gateway(settings.kafka, options(settings)) as later:
+        with Gateway(settings.kafka, gateway_options(settings)) as later:
             for gateway in (running, later):
                 eventually(lambda gateway=gateway: wait_ms(gateway, "alice", "app") > 0)  # type: ignore[misc]
                 assert (gateway.stats().unreadable_records, gateway.stats().reader_restarts) == (1, 0)
@@ -113,7 +114,7 @@ class NoText(str):
 
 def test_a_batch_that_the_consumer_cant_decode_is_passed_over(kafka_broker: str) -> None:
     settings, now = own_settings(kafka_broker), now_ms()
-    with Gateway(settings.kafka, options(settings)) as gateway:
+    with Gateway(settings.kafka, gateway_options(settings)) as gateway:
         assert gateway.wait_until_ready(30)
         producer = KafkaProducer(bootstrap_servers=kafka_broker, linger_ms=0)
         for partition in range(settings.topics.partitions):
@@ -131,7 +132,7 @@ def test_a_gateway_follows_the_limits_in_force_also_when_their_topic_is_made_aga
     settings, now = own_settings(kafka_broker), now_ms()
     in_force: list[tuple[int, tuple[QuotaEntry, ...]]] = [(1, (bytes_limit("alice"),))]
     publisher = limits_publisher(settings.topics, settings.kafka, lambda: in_force[0])
-    with Gateway(settings.kafka, options(settings, before_limits="hold")) as gateway:
+    with Gateway(settings.kafka, gateway_options(settings, before_limits="hold")) as gateway:
         assert wait_ms(gateway, "bob", "app") == 1_000
         publisher.start()
         try:
@@ -166,7 +167,7 @@ def test_a_new_gateway_knows_ten_thousand_kept_waits_within_seconds(kafka_broker
     write_to(settings, settings.topics.waits, *records)
 
     start_s = time.monotonic()
-    with Gateway(settings.kafka, options(settings, before_current="hold"), clock_ms=lambda: now) as gateway:
+    with Gateway(settings.kafka, gateway_options(settings, before_current="hold"), clock_ms=lambda: now) as gateway:
         assert wait_ms(gateway, "nobody", "app") == 1_000
         assert gateway.wait_until_ready(30)
         assert time.monotonic() - start_s < 10
@@ -180,7 +181,7 @@ def test_a_new_gateway_starts_from_the_recent_past_of_the_topic(kafka_broker: st
     write(settings, decision("long ago", now + 60_000), timestamp_ms=now - 120_000)
     write(settings, decision("lately", now + 60_000), timestamp_ms=now - 30_000)
 
-    with Gateway(settings.kafka, options(settings, lookback_s=60)) as gateway:
+    with Gateway(settings.kafka, gateway_options(settings, lookback_s=60)) as gateway:
         assert gateway.wait_until_ready(30)
         assert wait_ms(gateway, "lately", "app") > 0
         assert wait_ms(gateway, "long ago", "app") == 0
@@ -191,7 +192,9 @@ def test_ten_gateways_agree_on_the_throttled_clients(kafka_broker: str) -> None:
     users = [f"user-{number}" for number in range(50)]
     with ExitStack() as stack:
         gateways = [
-            stack.enter_context(Gateway(settings.kafka, options(settings, name=f"gateway-{n}"), clock_ms=lambda: now))
+            stack.enter_context(
+                Gateway(settings.kafka, gateway_options(settings, name=f"gateway-{n}"), clock_ms=lambda: now)
+            )
             for n in range(10)
         ]
         until = {user: now + 1_000 * number for number, user in enumerate(users)}
@@ -205,7 +208,9 @@ def test_ten_gateways_agree_on_the_throttled_clients(kafka_broker: str) -> None:
 
 def test_a_published_event_has_id_time_and_gateway_filled_in(kafka_broker: str) -> None:
     settings = own_settings(kafka_broker)
-    with Gateway(settings.kafka, options(settings, name="front"), clock_ms=lambda: 1_760_000_000_000) as gateway:
+    with Gateway(
+        settings.kafka, gateway_options(settings, name="front"), clock_ms=lambda: 1_760_000_000_000
+    ) as gateway:
         first = gateway.admit({"api": "Produce", "user": "alice"}).request_id
         gateway.admit(Request("Fetch", request_id="mine", timestamp_ms=5, gateway="other"))
 
@@ -216,7 +221,7 @@ def test_a_published_event_has_id_time_and_gateway_filled_in(kafka_broker: str) 
 
 def test_an_awaited_decision_comes_to_the_one_who_waits(kafka_broker: str) -> None:
     settings = own_settings(kafka_broker)
-    with deciding_side(settings, QUOTAS), Gateway(settings.kafka, options(settings)) as gateway:
+    with deciding_side(settings, QUOTAS), Gateway(settings.kafka, gateway_options(settings)) as gateway:
         topics = [{"topic": name, "partitions": 8} for name in ("a", "b", "c")]
         answer = gateway.admit_mutations({"api": "CreateTopics", "user": "alice", "mutations": topics})
 
@@ -228,7 +233,7 @@ def test_an_awaited_decision_comes_to_the_one_who_waits(kafka_broker: str) -> No
 def test_a_broker_that_dies_and_returns_loses_no_event_and_holds_up_no_request(tmp_path: Path) -> None:
     with Broker(tmp_path / "broker") as broker:
         settings = own_settings(broker.bootstrap_servers)
-        with Gateway(settings.kafka, options(settings, close_timeout_s=60)) as gateway:
+        with Gateway(settings.kafka, gateway_options(settings, close_timeout_s=60)) as gateway:
             published = [gateway.admit({"api": "Produce", "user": f"user-{n % 20}"}).request_id for n in range(500)]
             eventually(lambda: gateway.stats().unsent == 0)
             write(settings, decision("before", now_ms() + 600_000))
@@ -258,7 +263,7 @@ def test_a_gateway_may_start_before_its_broker_and_its_topics(tmp_path: Path) ->
     with Broker(tmp_path / "broker") as broker:
         settings = with_bootstrap_servers(load_settings(), broker.bootstrap_servers)
         broker.stop()
-        with Gateway(settings.kafka, options(settings)) as gateway:
+        with Gateway(settings.kafka, gateway_options(settings)) as gateway:
             gateway.admit({"api": "Produce"})
             assert wait_ms(gateway, "alice", "app") == 0
             broker.start()
@@ -270,7 +275,7 @@ def test_a_gateway_may_start_before_its_broker_and_its_topics(tmp_path: Path) ->
 
 def test_fail_closed_refuses_everybody_while_nothing_is_decided(kafka_broker: str) -> None:
     settings = own_settings(kafka_broker)
-    closed = options(settings, policy=StalePolicy.FAIL_CLOSED, stale_after_s=1.5)
+    closed = gateway_options(settings, policy=StalePolicy.FAIL_CLOSED, stale_after_s=1.5)
     with Gateway(settings.kafka, closed) as gateway:
         assert wait_ms(gateway, "alice", "app") == 0
         eventually(lambda: wait_ms(gateway, "alice", "app") >= 1_000)
@@ -285,7 +290,7 @@ def test_fail_closed_refuses_everybody_while_nothing_is_decided(kafka_broker: st
 
 def test_fail_open_lets_everybody_go_on_while_nothing_is_decided(kafka_broker: str) -> None:
     settings, clock = own_settings(kafka_broker), [now_ms()]
-    with Gateway(settings.kafka, options(settings, policy="fail_open"), clock_ms=lambda: clock[0]) as gateway:
+    with Gateway(settings.kafka, gateway_options(settings, policy="fail_open"), clock_ms=lambda: clock[0]) as gateway:
         gateway.admit({"api": "Produce"})
         clock[0] += 3_600_000
 
@@ -296,7 +301,7 @@ def test_fail_open_lets_everybody_go_on_while_nothing_is_decided(kafka_broker: s
 
 def test_a_closed_gateway_leaves_no_thread_behind(kafka_broker: str) -> None:
     settings, before = own_settings(kafka_broker), set(threading.enumerate())
-    gateway = Gateway(settings.kafka, options(settings))
+    gateway = Gateway(settings.kafka, gateway_options(settings))
     published = gateway.admit({"api": "Produce"}).request_id
     gateway.wait_until_ready(30)
 
@@ -309,7 +314,7 @@ def test_a_closed_gateway_leaves_no_thread_behind(kafka_broker: str) -> None:
 
 def test_many_threads_publish_and_check_at_once(kafka_broker: str) -> None:
     settings = own_settings(kafka_broker)
-    crowded = options(settings, max_unsent=100, when_full=WhenFull.BLOCK, close_timeout_s=60)
+    crowded = gateway_options(settings, max_unsent=100, when_full=WhenFull.BLOCK, close_timeout_s=60)
     with Gateway(settings.kafka, crowded) as gateway:
 
         def work(thread: int) -> None:

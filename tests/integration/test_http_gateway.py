@@ -20,6 +20,7 @@ import uvicorn
 from kafka import KafkaAdminClient, KafkaProducer
 
 from examples.http_gateway.app import KafkaService, create_app
+from scripts.testbed.gateways import gateway_options
 from sluice import Gateway, ThrottlingQuotaExceededError, WhenFull, retry_topics
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
 from sluice.gateways.client.retry import TopicErrors
@@ -28,7 +29,7 @@ from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from tests.deciding_side import deciding_side, eventually, options, own_settings, read_events
+from tests.deciding_side import deciding_side, eventually, own_settings, read_events
 
 pytestmark = pytest.mark.kafka
 
@@ -89,7 +90,9 @@ def client(settings: Settings, clock: Clock, kafka_broker: str) -> Iterator[Http
     """The client of a running HTTP gateway, whose events are decided."""
     with (
         deciding_side(settings, QUOTAS),
-        Gateway(settings.kafka, options(settings, name="http", when_full=WhenFull.DROP), clock_ms=clock) as gateway,
+        Gateway(
+            settings.kafka, gateway_options(settings, name="http", when_full=WhenFull.DROP), clock_ms=clock
+        ) as gateway,
         KafkaAdminClient(bootstrap_servers=kafka_broker) as admin,
         KafkaProducer(bootstrap_servers=kafka_broker, allow_auto_create_topics=False) as producer,
         socket.create_server(("127.0.0.1", 0)) as listener,
