@@ -24,7 +24,7 @@ from scripts.benchmarks.neighbours import measure_invented_names, measure_neighb
 from scripts.benchmarks.peers.measure import measure_peers
 from scripts.benchmarks.report import Findings, Report
 from scripts.benchmarks.rig import BenchmarkRig
-from scripts.benchmarks.scale import MEASURES, Scale
+from scripts.benchmarks.scale import MEASURES, Scale, sections
 from scripts.benchmarks.throughput import measure_audit, measure_cpu, measure_throughput
 from scripts.command import EXIT_FAILED, EXIT_INTERRUPTED, interrupt_on_signals, print_error, run_command
 from scripts.testbed.jars import BROKER_JARS
@@ -50,7 +50,7 @@ _PACKAGES = ("pyspark", "delta-spark", "pandas", "pyarrow", "numpy", "msgspec", 
 
 def run_bench(scale: Scale) -> int:
     """Measure, and show the findings, also those before an interruption; 0 when everything was measured, else 1."""
-    findings, code, overrides = Findings(), 0, scale.overrides()
+    findings, code, overrides = Findings(), 0, sections(scale.settings)
     environment = _environment(scale)
     interrupt_on_signals()
     psutil.cpu_times_percent()  # the percentages below are since this call
@@ -109,7 +109,7 @@ def _environment(scale: Scale) -> dict[str, str]:
             f"{scale.runs} runs of {scale.events} events in batches of {scale.batch_events}, the first {scale.warm} of "
             f"which don't count; {scale.users} users"
         ),
-        "settings changed": json.dumps(scale.overrides()),
+        "settings changed": json.dumps(sections(scale.settings)),
     }
 
 

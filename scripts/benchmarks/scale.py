@@ -2,7 +2,7 @@
 
 import re
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +11,7 @@ import typer
 import yaml
 
 from scripts.benchmarks.events import LOADS, Load
-from scripts.testbed.job import Json
+from scripts.testbed.job import Json, Sections
 
 MEASURES = {
     "throughput": ("a", "requests/s against a copy that decides nothing"),
@@ -64,6 +64,31 @@ def _list(parser: Any, help_text: str) -> Any:
     return typer.Option(parser=parser, metavar="N,...", help=help_text)
 
 
+Charges = Annotated[Sequence[int] | None, _list(_charges, "Charges a request.  [default: 1,2,4]")]
+SettingsOfJob = Annotated[
+    list[Any] | None,
+    typer.Option(
+        "--set",
+        parser=_setting,
+        metavar="SECTION.NAME=VALUE",
+        help="A setting of the job, such as state.pages=64 or spark.spark.driver.memory=4g; can be repeated.",
+    ),
+]
+
+
+def loads(charges: Sequence[int] | None) -> Sequence[Load]:
+    """The loads with these charges a request, or all."""
+    return [load for load in LOADS if charges is None or load.charges in charges]
+
+
+def sections(settings: list[Any] | None) -> Sections:
+    """Settings of the job, by section, of the option `--set`."""
+    found: dict[str, dict[str, Any]] = {}
+    for section, name, value in settings or ():
+        found.setdefault(section, {})[name] = value
+    return found
+
+
 _TITLES = "; ".join(f"{name} ({title})" for name, (_, title) in MEASURES.items())
 
 
@@ -90,9 +115,7 @@ class Scale:
     known: Annotated[
         Sequence[int] | None, _list(_numbers, "Few and many tracked entities.  [default: 10000,1000000 or 50000]")
     ] = None
-    charges: Annotated[
-        Sequence[int] | None, _list(_charges, "Charges a request for throughput and cpu.  [default: 1,2,4]")
-    ] = None
+    charges: Charges = None
     rates: Annotated[
         Sequence[int] | None, _list(_numbers, "Requests/s for latency.  [default: 100,1000,5000; quick: 1000]")
     ] = None
@@ -102,15 +125,7 @@ class Scale:
             min=0, show_default="120 and 600; quick: 70", help="Length of a run of beside-kafka and invented-names."
         ),
     ] = 0
-    settings: Annotated[
-        list[Any] | None,
-        typer.Option(
-            "--set",
-            parser=_setting,
-            metavar="SECTION.NAME=VALUE",
-            help="A setting of the job, such as state.pages=64 or spark.spark.driver.memory=4g; can be repeated.",
-        ),
-    ] = None
+    settings: SettingsOfJob = None
 
     warm: int = field(init=False)
     """Batches of each run that don't count."""
@@ -136,20 +151,9 @@ class Scale:
         """One of two sizes."""
         return quick if self.quick else usual
 
-    def loads(self) -> Sequence[Load]:
-        """Loads of throughput and cpu."""
-        return [load for load in LOADS if self.charges is None or load.charges in self.charges]
-
     def length_s(self, usual: int) -> int:
         """Seconds of a run of beside-kafka or invented-names."""
         return self.seconds or self.of(70, usual)
-
-    def overrides(self) -> Mapping[str, Mapping[str, Any]]:
-        """Settings of the job on top of the others."""
-        found: dict[str, dict[str, Any]] = {}
-        for section, name, value in self.settings or ():
-            found.setdefault(section, {})[name] = value
-        return found
 
     def steady_events_per_s(self, batches: Sequence[Json]) -> float:
         """Median throughput of the batches after the warm ones."""

@@ -7,7 +7,7 @@ from deltalake import DeltaTable
 from scripts.benchmarks.events import ONE_CHARGE, Load, spread
 from scripts.benchmarks.report import Findings, at_least
 from scripts.benchmarks.rig import BenchmarkRig, Setup
-from scripts.benchmarks.scale import Scale
+from scripts.benchmarks.scale import Scale, loads
 from scripts.testbed.job import Json
 from sluice.kafka_io.clock import now_ms
 
@@ -20,7 +20,7 @@ _UNIT = "requests/s"
 def measure_throughput(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
     """Enforce with 1, 2 and 4 charges a request, in turns with a copy whose records are as large as decisions."""
     with rig.driver() as job, rig.driver() as stock:
-        for load in scale.loads():
+        for load in loads(scale.charges):
             requests, speeds = f"throughput-{load.charges}-requests", dict[str, list[float]]()
             for run in range(scale.warm_runs + scale.runs):
                 setup = _setup(rig, scale, f"throughput-{load.charges}-{run}", requests, load)
@@ -46,7 +46,7 @@ def measure_cpu(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
     A change of the hot path shows here first: other work on the machine disturbs CPU time far less than speed.
     """
     with rig.driver() as driver:
-        for load in scale.loads():
+        for load in loads(scale.charges):
             requests, runs = f"cpu-{load.charges}-requests", list[Json]()
             for run in range(scale.warm_runs + scale.runs):
                 setup = _setup(rig, scale, f"cpu-{load.charges}-{run}", requests, load)
