@@ -8,7 +8,10 @@ from hdfs_native import Client, WriteOptions
 from hdfs_native.fsspec import HdfsFileSystem
 from pyarrow import fs
 
-_ATTEMPTS = 10
+_ATTEMPTS = 3
+_ATTEMPTS_WITH_ONE_REPLICA = 12
+"""A third of them fails where one of three data nodes is lost."""
+
 _FILE_MODE = 0o600
 _FOLDER_MODE = 0o700
 """For the owner alone, as the files that Spark writes are."""
@@ -81,8 +84,10 @@ class _OwnFiles(HdfsFileSystem):
 class _Written(BytesIO):
     """A small file, which is written when it is closed.
 
-    hdfs-native gives up if the first data node of a file doesn't answer. HDFS names it again for minutes after it was
-    lost, but not always first, so another attempt has another chance.
+    hdfs-native 0.14 gives up where a data node doesn't answer when a block begins (it passes over `firstBadLink`), and
+    HDFS names that node for minutes after it was lost. So another attempt begins the file anew, with other nodes. Where
+    HDFS has no more nodes than a file has replicas, the lost one is always among them: at last one replica is written,
+    of which HDFS then makes the others.
     """
 
     def __init__(self, client: Client, path: str, options: WriteOptions) -> None:
@@ -95,11 +100,25 @@ class _Written(BytesIO):
             return
         content = self.getvalue()
         super().close()
-        for attempt in range(_ATTEMPTS):
+        if self._failure(content, _ATTEMPTS) is None:
+            return
+        replicas = self._client.get_file_info(self._path).replication
+        self._options.replication = 1
+        if failure := self._failure(content, _ATTEMPTS_WITH_ONE_REPLICA):
+            raise failure
+        if replicas is not None:
+            self._client.set_replication(self._path, replicas)
+
+    def _failure(self, content: bytes, attempts: int) -> Exception | None:
+        """The last attempt's error, None once one succeeds. Raises OSError and RuntimeError if HDFS lets none begin."""
+        failure: Exception | None = None
+        for _ in range(attempts):
+            # hdfs_native.FileWriter closes a file whose write failed, which waits 15 s for a block that nobody has.
+            file = self._client.inner.create(self._path, self._options)
             try:
-                with self._client.create(self._path, self._options) as file:
-                    file.write(content)
-                return
-            except (OSError, RuntimeError):
-                if attempt == _ATTEMPTS - 1:
-                    raise
+                file.write(content)
+                file.close()
+                return None
+            except (OSError, RuntimeError) as error:
+                failure = error
+        return failure

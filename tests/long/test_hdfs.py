@@ -7,8 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+from hdfs_native import Client
 from pyspark.sql import SparkSession
 
 from scripts.testbed.hdfs import Hdfs
@@ -121,6 +123,8 @@ def test_files_are_written_and_read_while_a_data_node_is_dead(hdfs: Hdfs, checkp
         for number in range(6):  # the dead one is the first of some
             checkpoint.sluice.write(f"after-{number}", b"after")
             assert [checkpoint.sluice.read(name) for name in ("before", f"after-{number}")] == [b"before", b"after"]
+        written = Client(hdfs.url).list_status(urlsplit(checkpoint.location).path, recursive=True)
+        assert {file.replication for file in written} == {3}  # HDFS makes those that are missing
     finally:
         hdfs.restart(1)
 
