@@ -8,6 +8,8 @@ from typing import Self
 from kafka import KafkaAdminClient
 
 from scripts.testbed.broker import Broker, BrokerError, Node, Ports, new_cluster_id, remembered_ports
+from scripts.testbed.jars import BROKER_JARS
+from sluice.jvm.jars import JarSet
 
 _HEAP_MIB = 384
 _REPLICAS = 3
@@ -32,10 +34,11 @@ class Cluster:
         properties: PropertiesOf = lambda *_: {},
         plugins: Sequence[Path] = (),
         controllers: int = 0,
+        jars: JarSet = BROKER_JARS,
     ) -> None:
         self._folder = folder.absolute()
         self._size, self._controllers = size + controllers, controllers
-        self._properties, self._plugins = properties, plugins
+        self._properties, self._plugins, self._jars = properties, plugins, jars
         self._cluster_id = new_cluster_id()  # of brokers that have data already, their own id counts
         self._ports: list[Ports] = []
         self._nodes: list[Broker] = []
@@ -88,6 +91,7 @@ class Cluster:
             Broker(
                 self._folder / str(node.node_id),
                 self._properties(self.bootstrap_servers, node.node_id),
+                self._jars,
                 plugins=self._plugins,
                 node=node,
                 heap_mib=_HEAP_MIB,

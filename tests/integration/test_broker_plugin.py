@@ -15,8 +15,11 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import ThrottlingQuotaExceededError
 
 from scripts.testbed.broker import Broker, BrokerError
-from scripts.testbed.jars import OLD_BROKER_JARS
+from scripts.testbed.cluster import Cluster
+from scripts.testbed.jars import BROKER_JARS, OLD_BROKER_JARS
+from scripts.testbed.jmx import Jvm
 from sluice.configs.settings import load_settings
+from sluice.jvm.jars import JarSet
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -224,6 +227,19 @@ def test_limits_are_read_anew_from_a_topic_that_was_made_again(tmp_path: Path, c
 def test_the_plugin_works_on_the_older_kafka(tmp_path: Path, classes: list[Path]) -> None:
     (tmp_path / "log4j.properties").write_text(OLD_LOG)  # without it, it writes no log
     holds_and_lets_go(PluginBroker(tmp_path, [*classes, tmp_path], OLD_BROKER_JARS))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("jars", [BROKER_JARS, OLD_BROKER_JARS], ids=lambda jars: jars.name)
+def test_brokers_know_how_many_they_are_before_anything_is_decided(
+    tmp_path: Path, classes: list[Path], jars: JarSet
+) -> None:
+    """Each would take the whole limit otherwise. Kafka 3.9 doesn't tell a callback, and 5.0 won't."""
+    (tmp_path / "log4j.properties").write_text(OLD_LOG)
+    plugins = [*classes, tmp_path]
+    with Cluster(tmp_path, 2, lambda *_: plugin_properties(), plugins, jars=jars) as cluster, Jvm() as jvm:
+        beans = [jvm.beans(broker.jmx_port) for broker in cluster.brokers]
+        wait_until(lambda: all(set(each.read("sluice:type=gateway,*", "Gateways").values()) == {2} for each in beans))
 
 
 def holds_and_lets_go(plugin: PluginBroker) -> None:

@@ -130,11 +130,6 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         return meters;
     }
 
-    /** Sets how many brokers there are: with so many a limit is shared until the first own heartbeat is decided. */
-    void expect(int brokers) {
-        shares.expect(brokers);
-    }
-
     private Quotas quotas() {
         Quotas known = inForce;
         return known == null ? kafkaQuotas : known;
@@ -421,6 +416,11 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         public void restart() {
             limitsView = new LimitsView(); // the limits in force stay until a version is complete
         }
+
+        @Override
+        public void brokers(int count) {
+            shares.expect(count);
+        }
     }
 
     private final class DecisionsHandler implements TopicReader.Handler {
@@ -438,5 +438,8 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         public void restart() {
             shares.clear();
         }
+
+        @Override
+        public void brokers(int count) {} // the other reader is told, too
     }
 }

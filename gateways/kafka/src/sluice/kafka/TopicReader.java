@@ -8,6 +8,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AdminClientConfig;
 import org.apache.kafka.clients.admin.TopicDescription;
@@ -34,7 +35,7 @@ final class TopicReader implements Runnable {
     private static final Duration POLL = Duration.ofMillis(200);
     private static final Duration ASK = Duration.ofSeconds(3);
     private static final long RETRY_MS = 500;
-    private static final long NEW_PARTITIONS_NS = TimeUnit.SECONDS.toNanos(10);
+    private static final long LOOK_NS = TimeUnit.SECONDS.toNanos(10);
 
     /** What to do with what is read; all calls come from the reader's thread. */
     interface Handler {
@@ -43,6 +44,9 @@ final class TopicReader implements Runnable {
 
         /** The topic is read from its beginning again, because it was made again or has lost records. */
         void restart();
+
+        /** Is told every ten seconds how many brokers there are; not while the cluster doesn't say. */
+        void brokers(int count);
     }
 
     private final String topic;
@@ -125,12 +129,13 @@ final class TopicReader implements Runnable {
         long lookAgainNs = System.nanoTime();
         while (!isClosing) {
             if (System.nanoTime() - lookAgainNs >= 0) {
+                askForBrokers(admin);
                 if (!assign(consumer, describe(admin))) {
                     report("it doesn't exist yet");
                     pause();
                     continue;
                 }
-                lookAgainNs = System.nanoTime() + NEW_PARTITIONS_NS;
+                lookAgainNs = System.nanoTime() + LOOK_NS;
             }
             for (ConsumerRecord<byte[], byte[]> record : consumer.poll(POLL)) {
                 take(record);
@@ -138,6 +143,15 @@ final class TopicReader implements Runnable {
                 positions.put(new TopicPartition(topic, record.partition()), record.offset() + 1);
             }
             noteReading();
+        }
+    }
+
+    /** Asks how many brokers there are. If the cluster doesn't say, the last number holds, and reading goes on. */
+    private void askForBrokers(Admin admin) throws InterruptedException {
+        try {
+            handler.brokers(admin.describeCluster().nodes().get(ASK.toMillis(), TimeUnit.MILLISECONDS).size());
+        } catch (ExecutionException | TimeoutException error) {
+            LOG.debug("The cluster doesn't say how many brokers it has", error);
         }
     }
 
