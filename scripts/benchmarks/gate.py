@@ -1,0 +1,238 @@
+"""`./scripts/bench-gate`: speed of this checkout against that of an earlier commit, on one machine in turns."""
+
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from scripts.benchmarks.report import shown, table
+from scripts.command import EXIT_BAD_USAGE, EXIT_FAILED, interrupt_on_signals, run_command
+from scripts.testbed.processes import Child, last_line
+from sluice.state.errors import SluiceError
+
+_NEEDS = ("requirements.lock", "configs/jars.xml", "configs/jars.sha256", "scripts/testbed/broker-jars.sha256")
+"""Files that say which packages and jars a checkout needs."""
+
+_MORE_TURNS = 2
+"""Turns that follow where this side seems slower: a disturbance ends, a slower program stays slower."""
+
+_BENCH = ("--only", "throughput", "--charges", "1", "--quick")
+
+_RUN_S = 1800.0
+_END_S = 30.0
+
+
+@dataclass(frozen=True)
+class GateOptions:
+    """Compare this checkout's speed with that of an earlier commit, both in turns on this machine.
+
+    The harness gives the CPU time of the Python workers for a request with 1, 2 and 4 charges: the least of all turns.
+    The bench gives throughput over the copy: the median of all runs. It is short, so Java is not warm. Exit code 1 if
+    this checkout is worse by more than the limit.
+    """
+
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMIT",
+            show_default="the newest tag; before there is one, where HEAD left main, or HEAD's parent",
+            help="The commit to compare with.",
+        ),
+    ] = None
+    limit: Annotated[float, typer.Option(min=0, help="Per cent that may be lost.")] = 5.0
+    quick: Annotated[bool, typer.Option("--quick", help="A tiny load, to try the gate itself.")] = False
+
+
+class GateError(SluiceError):
+    """The two sides can't be compared."""
+
+
+class OtherLayoutError(GateError):
+    """A side has no such program, or one with other options."""
+
+
+class Side(NamedTuple):
+    """A checkout, and the Python that runs it."""
+
+    name: str
+    folder: Path
+    python: Path
+
+    def run(self, log: Path, module: str, *arguments: str) -> str:
+        """The output of a module of this checkout. Raises GateError when it fails, OtherLayoutError."""
+        if not (self.folder / f"{module.replace('.', '/')}.py").is_file():
+            raise OtherLayoutError(f"{self.name} has no {module}: there is nothing to compare it with")
+        environment = (f"PYTHONPATH={self.folder}", "PYTHONHASHSEED=0")
+        command = ("/usr/bin/env", "-C", str(self.folder), *environment, str(self.python), "-m", module, *arguments)
+        child = Child(command, log)
+        try:
+            code = child.wait(_RUN_S)
+        finally:
+            child.end(signal.SIGTERM, _END_S)
+        if code == EXIT_BAD_USAGE:
+            raise OtherLayoutError(f"{self.name}'s {module} has other options: there is nothing to compare it with")
+        if code:
+            raise GateError(f"{self.name}: {module}: {last_line(log)}")
+        return log.read_text()
+
+
+@dataclass
+class Compared:
+    """A quantity of both sides. Of a cost the least value counts, of anything else the median."""
+
+    name: str
+    unit: str
+    is_cost: bool
+    before: list[float] = field(default_factory=list)
+    now: list[float] = field(default_factory=list)
+
+    @property
+    def medians(self) -> tuple[float, float]:
+        """The values that count, before and now."""
+        counting: Callable[[Iterable[float]], float] = min if self.is_cost else statistics.median
+        return counting(self.before), counting(self.now)
+
+    def is_worse(self, limit: float) -> bool:
+        """True if more than `limit` per cent are lost.
+
+        >>> Compared("CPU", "µs", True, [20.0, 30.0], [25.0, 21.0]).is_worse(5.0)
+        False
+        """
+        before, now = self.medians
+        return now > before * (1 + limit / 100) if self.is_cost else now < before * (1 - limit / 100)
+
+    def row(self, limit: float) -> tuple[str, ...]:
+        """The row of the table."""
+        before, now = self.medians
+        verdict = f"WORSE by more than {limit:g} %" if self.is_worse(limit) else "ok"
+        return self.name, *(f"{shown(value)} {self.unit}" for value in (before, now)), f"{now / before:.3f}", verdict
+
+
+Values = Mapping[str, Sequence[float]]
+"""Name of a quantity -> its values of one turn."""
+
+
+class Part(NamedTuple):
+    """One of the two programs: what it measures, the unit, how often, and how it runs on a side."""
+
+    title: str
+    unit: str
+    is_cost: bool
+    turns: int
+    measure: Callable[[Side, Path, bool], Values]
+
+
+def harness(side: Side, folder: Path, quick: bool) -> Values:
+    """CPU time of a request in the Python workers, by charges."""
+    size = ("--events", "1000", "--users", "1000", "--batches", "1") if quick else ()
+    printed = side.run(folder / "harness.log", "scripts.benchmarks.harness", *size)
+    found = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    return {f"CPU of the workers, charges: {each['charges']}": [each["total_us"]] for each in found}
+
+
+def bench(side: Side, folder: Path, quick: bool) -> Values:
+    """Throughput over the copy's, of each run."""
+    size = ("--batch-events", "2000", "--runs", "1") if quick else ("--batch-events", "50000", "--runs", "2")
+    file = folder / "bench.json"
+    side.run(folder / "bench.log", "scripts.benchmarks.main", *_BENCH, *size, "--json", str(file))
+    speeds = {figure["name"]: figure["values"] for figure in json.loads(file.read_text())["figures"]}
+    pairs = zip(speeds["enforce"], speeds["copy"], strict=True)
+    return {"throughput over the copy, 1 charge": [enforce / copy for enforce, copy in pairs]}
+
+
+PARTS = (Part("harness", "µs/request", True, 3, harness), Part("bench", "", False, 2, bench))
+
+
+def compare(part: Part, before: Side, now: Side, options: GateOptions) -> list[Compared]:
+    """The quantities of a part, in turns. Raises GateError naming the side on which it fails."""
+    found: dict[str, Compared] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(part.turns + _MORE_TURNS):
+            if turn >= part.turns and not any(each.is_worse(options.limit) for each in found.values()):
+                break
+            for side in (now, before) if turn % 2 else (before, now):
+                for name, values in part.measure(side, Path(folder), options.quick).items():
+                    compared = found.setdefault(name, Compared(name, part.unit, part.is_cost))
+                    (compared.now if side is now else compared.before).extend(values)
+    return list(found.values())
+
+
+def run_gate(options: GateOptions) -> int:
+    """Compare, print the table, and return 1 if this checkout is slower."""
+    commit = baseline(options.baseline)
+    interrupt_on_signals()
+    now, found = Side("this checkout", Path.cwd(), Path(sys.executable)), list[Compared]()
+    with checked_out(commit) as before:
+        for part in PARTS:
+            print(f"bench-gate: {part.title} ...", file=sys.stderr, flush=True)
+            try:
+                found += compare(part, before, now, options)
+            except OtherLayoutError as error:
+                print(f"bench-gate: {error}")
+    if not found:
+        raise GateError(f"nothing of {before.name} can be compared")
+    rows = (each.row(options.limit) for each in found)
+    print("\n".join(table("Measure", before.name, now.name, "Ratio", "Verdict", rows=rows)))
+    return EXIT_FAILED if any(each.is_worse(options.limit) for each in found) else 0
+
+
+def baseline(given: str | None) -> str:
+    """The short name of the commit to compare with. Raises typer.BadParameter for one that doesn't exist."""
+    head = _git("rev-parse", "HEAD")
+    for name in [given] if given else [_git("describe", "--tags", "--abbrev=0"), _git("merge-base", "main", "HEAD")]:
+        commit = _git("rev-parse", "--short", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+        if commit and (given or not head.startswith(commit)):
+            return commit
+    if given:
+        raise typer.BadParameter(f"{given!r} is no commit of this repository; see git log", param_hint="--baseline")
+    return _git("rev-parse", "--short", "HEAD~1")
+
+
+@contextmanager
+def checked_out(commit: str) -> Iterator[Side]:
+    """A commit in a worktree of its own, with this Python and these jars if it needs the same, else with its own."""
+    _git("worktree", "prune")
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / "baseline"
+        _git("worktree", "add", "--quiet", "--detach", str(folder), commit)
+        try:
+            yield Side(commit, folder, _prepared(folder))
+        finally:
+            _git("worktree", "remove", "--force", str(folder))
+
+
+def _prepared(folder: Path) -> Path:
+    """The Python for a checkout: this one with this checkout's jars, or what its own set-up makes. Raises GateError."""
+    if all(_content(folder / name) == _content(Path(name)) for name in _NEEDS):
+        (folder / ".jars").symlink_to(Path(".jars").absolute())
+        return Path(sys.executable)
+    print(
+        "bench-gate: the baseline needs other packages or jars: they are installed first", file=sys.stderr, flush=True
+    )
+    done = subprocess.run(["./scripts/setup"], cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise GateError(f"the baseline can't be set up: {done.stderr.strip()[-500:]}")
+    return folder / ".venv/bin/python"
+
+
+def _content(file: Path) -> bytes | None:
+    return file.read_bytes() if file.is_file() else None
+
+
+def _git(*arguments: str) -> str:
+    """The output of git; nothing if it fails."""
+    done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)  # noqa: S607 - of the PATH
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+if __name__ == "__main__":
+    sys.exit(run_command("bench-gate", GateOptions, run_gate))
