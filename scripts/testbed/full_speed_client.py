@@ -1,7 +1,7 @@
 """A client of librdkafka in threads of this process that goes as fast as it may, and records the amounts it gets."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from threading import Event, Thread
 from typing import Any
@@ -36,19 +36,15 @@ class FullSpeedClient:
 
     `samples` are epoch milliseconds and amounts: bytes of values that a broker has acknowledged or that arrived, or
     acknowledged requests for `Role.REQUESTS`. `errors` are those that librdkafka reported, disconnects included.
-    `visits` are the partitions that it uses for `stay_s` each, over and over; without them it uses all.
     """
 
-    def __init__(
-        self, name: str, role: Role, servers: str, topic: str, visits: Sequence[Sequence[int]] = (), stay_s: float = 0.0
-    ) -> None:
+    def __init__(self, name: str, role: Role, servers: str, topic: str) -> None:
         self.name = name
         self.samples: list[tuple[int, float]] = []
         self.errors: list[str] = []
-        self._topic, self._visits, self._stay_s = topic, visits, stay_s
+        self._topic = topic
         self._config = {"bootstrap.servers": servers, "client.id": name, "error_cb": self._note_error, "log_level": 2}
         self._amount = 0.0
-        self._begun_s, self._visit = time.monotonic(), 0
         self._stop = Event()
         run = self._consume if role is Role.CONSUME else self._produce
         self._thread = Thread(target=run, args=(role is Role.REQUESTS,), name=name, daemon=True)
@@ -73,25 +69,6 @@ class FullSpeedClient:
             self.samples.append((time.time_ns() // 1_000_000, self._amount))
             self._amount = 0.0
 
-    def _visited(self) -> Sequence[int]:
-        """The partitions of the present visit; none if there are no visits."""
-        return self._visits[self._visit % len(self._visits)] if self._visits else ()
-
-    def _is_next_visit(self) -> bool:
-        """True if a visit is over; the next one begins then."""
-        before = self._visit
-        if self._visits:
-            self._visit = int((time.monotonic() - self._begun_s) / self._stay_s)
-        return self._visit != before
-
-    def _partitions(self) -> Iterator[int]:
-        """The partition of each record: -1, which librdkafka takes for any, if there are no visits."""
-        number = 0
-        while True:
-            visited = self._visited()
-            number += 1
-            yield visited[number % len(visited)] if visited else -1
-
     def _produce(self, is_small: bool) -> None:
         limits = {"queue.buffering.max.kbytes": _QUEUE_BYTES // 1024}
         producer = confluent_kafka.Producer({**self._config, **limits, **(_SMALL_REQUESTS if is_small else {})})
@@ -103,12 +80,9 @@ class FullSpeedClient:
             elif error.code() != KafkaError._PURGE_QUEUE:  # noqa: SLF001 # it is documented
                 self._note_error(error)
 
-        partitions = self._partitions()
         while not self._stop.is_set():
-            if self._is_next_visit():
-                producer.purge(in_flight=False)
             try:
-                producer.produce(self._topic, value, partition=next(partitions), on_delivery=delivered)
+                producer.produce(self._topic, value, on_delivery=delivered)
                 producer.poll(0)
             except BufferError:  # its queue is full
                 producer.poll(_POLL_S)
@@ -120,14 +94,8 @@ class FullSpeedClient:
         consumer = confluent_kafka.Consumer({**self._config, **group, "enable.partition.eof": True})
         partitions = consumer.list_topics(self._topic, timeout=30).topics[self._topic].partitions
         begin = confluent_kafka.OFFSET_BEGINNING
-
-        def assign() -> None:
-            consumer.assign([TopicPartition(self._topic, number, begin) for number in self._visited() or partitions])
-
-        assign()
+        consumer.assign([TopicPartition(self._topic, number, begin) for number in partitions])
         while not self._stop.is_set():
-            if self._is_next_visit():
-                assign()
             for message in consumer.consume(1000, timeout=_POLL_S):
                 error = message.error()
                 if error is None:

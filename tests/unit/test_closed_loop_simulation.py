@@ -8,7 +8,7 @@ from scripts.scenarios.closed_loop.bars import judge
 from scripts.scenarios.closed_loop.main import main
 from scripts.scenarios.closed_loop.measures import FIRST_MS, Measures, measure
 from scripts.scenarios.closed_loop.simulation import ClosedLoop
-from scripts.scenarios.closed_loop.situation import SIMULATED, Counters, Situation, Spread, Waits
+from scripts.scenarios.closed_loop.situation import Counters, Situation, Spread, Waits
 from sluice.state.quotas.kinds import QuotaKind
 
 LIMIT = 1_000_000.0
@@ -24,7 +24,7 @@ def simulated(wanted: Situation) -> Measures:
     return measure(wanted, ClosedLoop(wanted).run())
 
 
-@pytest.mark.parametrize("spread", SIMULATED)
+@pytest.mark.parametrize("spread", Spread)
 @pytest.mark.parametrize("quota", KINDS)
 def test_four_gateways_hold_a_greedy_client_as_one_broker_does(quota: QuotaKind, spread: Spread) -> None:
     judged = judge(situation(quota, spread=spread, seconds=300))
@@ -89,8 +89,6 @@ def test_clients_with_counters_of_their_own_have_a_quota_each() -> None:
         (["simulate", "--leave", "1", "--gateways", "1"], "--leave is given with one gateway"),
         (["simulate", "--job-down", "300-420", "--seconds", "60"], "--job-down begins at second 300; expected"),
         (["simulate", "--limit-change", "60:9", "--seconds", "60"], "--limit-change begins at second 60; expected"),
-        (["simulate", "--spread", "hop"], "--spread is hop; expected one of even, skew, one"),
-        (["brokers", "--spread", "move", "--brokers", "1"], "--spread is move; expected --brokers 2 or more with it"),
         (["simulate", "--join", "90", "--seconds", "60"], "--join begins at second 90; expected --seconds above 90"),
         (["gateways", "--job-down", "9-3"], "'9-3' is not right; expected FROM-TO in seconds"),
     ],

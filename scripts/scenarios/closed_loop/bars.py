@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from scripts.scenarios.closed_loop.measures import Measures, measure
 from scripts.scenarios.closed_loop.simulation import ClosedLoop
-from scripts.scenarios.closed_loop.situation import QUOTAS, SIMULATED, Situation
+from scripts.scenarios.closed_loop.situation import QUOTAS, Situation, Spread
 
 MEAN = (0.97, 1.02)
 MEAN_DIFFERENCE = 0.03
@@ -93,7 +93,7 @@ def _drawn(chosen: random.Random, seconds: int) -> Situation:
         size=LIMIT * chosen.choice(_SIZES_S),
         gateways=chosen.choice(_GATEWAYS),
         latency_ms=chosen.choice(_LATENCIES_MS),
-        spread=chosen.choice(SIMULATED),
+        spread=chosen.choice(list(Spread)),
         seed=chosen.randrange(1_000_000),
         seconds=seconds,
     )

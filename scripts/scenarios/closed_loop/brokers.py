@@ -1,4 +1,4 @@
-"""The closed loop with Kafka brokers as gateways, and clients of librdkafka at full speed."""
+"""The closed loop with Kafka brokers as gateways, and a client of librdkafka at full speed."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,7 @@ from kafka import KafkaAdminClient
 from py4j.protocol import Py4JError
 
 from scripts.scenarios.closed_loop.measures import Measures, Served, measure
-from scripts.scenarios.closed_loop.situation import BrokersSituation, Situation, Spread
+from scripts.scenarios.closed_loop.situation import CLIENT, BrokersSituation, Situation
 from scripts.testbed.broker import Broker
 from scripts.testbed.broker_plugin import new_exempt_client_id, plugin_cluster, wait_for_gateways
 from scripts.testbed.cluster import Cluster, create_topic
@@ -26,9 +26,6 @@ from sluice.state.quotas.kinds import QuotaKind
 
 OUTAGE_S = 60.0
 """Outage of the job, or of a broker, that was killed."""
-
-SETTLED_S = 12.0
-"""Time within which a client that has moved has to have its quota at its new broker."""
 
 TOPIC = "orders"
 
@@ -46,15 +43,10 @@ _ROLES = {
 
 @dataclass(frozen=True)
 class BrokersMeasures(Measures):
-    """Amounts of the clients, errors that librdkafka reported, and the cores that the brokers used together.
-
-    `mean_after_move` is from SETTLED_S after the move on. `least_part` is the part of the client that got least.
-    """
+    """Amounts of the client, errors that librdkafka reported, and the cores that the brokers used together."""
 
     client_errors: int
     broker_cpu: float
-    mean_after_move: float | None = None
-    least_part: float | None = None
 
 
 def run_brokers(folder: Path, situation: BrokersSituation) -> BrokersMeasures:
@@ -65,7 +57,7 @@ def run_brokers(folder: Path, situation: BrokersSituation) -> BrokersMeasures:
             _set_own_quota(cluster, situation)
             rig = None
         else:
-            quota = {"entity": situation.entity, "quotas": {situation.quota.value: situation.limit}}
+            quota = {"entity": {"client_id": CLIENT}, "quotas": {situation.quota.value: situation.limit}}
             cluster, rig = stack.enter_context(plugin_brokers(folder, situation.brokers, [quota]))
         with connect(KafkaAdminClient, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
             create_topic(admin, TOPIC, situation.leaders())
@@ -93,9 +85,8 @@ def plugin_brokers(folder: Path, size: int, quotas: Sequence[Json]) -> Iterator[
 
 
 def _set_own_quota(cluster: Cluster, situation: BrokersSituation) -> None:
-    entity = {name.replace("_", "-"): value for name, value in situation.entity.items()}
     with connect(AlteringAdmin, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
-        admin.alter(entity, {situation.quota.value: situation.limit})
+        admin.alter({"client-id": CLIENT}, {situation.quota.value: situation.limit})
 
 
 def _fill(cluster: Cluster) -> None:
@@ -108,31 +99,18 @@ def _fill(cluster: Cluster) -> None:
 def _measure(situation: BrokersSituation, cluster: Cluster, rig: Rig | None) -> BrokersMeasures:
     role, servers = _ROLES[situation.quota], cluster.bootstrap_servers
     began_ms, cpu_before_s = now_ms(), _cpu_s(cluster)
-    clients = [
-        FullSpeedClient(name, role, servers, TOPIC, situation.visits(), situation.stay_s) for name in situation.names
-    ]
+    client = FullSpeedClient(CLIENT, role, servers, TOPIC)
     request_time = _run(situation, cluster, rig)
-    for client in clients:
-        client.stop()
-    amounts = request_time or sorted(sample for client in clients for sample in client.samples)
-    served: Served = [(float(at_ms - began_ms), amount, 0) for at_ms, amount in amounts]
+    client.stop()
+    served: Served = [(float(at_ms - began_ms), amount, 0) for at_ms, amount in request_time or client.samples]
     served = [row for row in served if row[0] <= situation.seconds * 1000]
     asked = Situation(situation.quota, situation.limit, situation.limit * 1e6, 1, seconds=situation.seconds)
-    parts = [sum(amount for _, amount in client.samples) for client in clients]
     cpu_s = sum(used_s - cpu_before_s.get(pid, 0.0) for pid, used_s in _cpu_s(cluster).items())
     return BrokersMeasures(
         **vars(measure(asked, served)),
-        client_errors=sum(len(client.errors) for client in clients),
+        client_errors=len(client.errors),
         broker_cpu=cpu_s / situation.seconds,
-        mean_after_move=_mean_after_move(situation, served) if situation.spread is Spread.MOVE else None,
-        least_part=min(parts) / sum(parts) if situation.clients > 1 else None,
     )
-
-
-def _mean_after_move(situation: BrokersSituation, served: Served) -> float:
-    from_ms, to_ms = (situation.stay_s + SETTLED_S) * 1000.0, situation.seconds * 1000.0
-    got = sum(amount for time_ms, amount, _ in served if time_ms > from_ms)
-    return got / (situation.limit * (to_ms - from_ms) / 1000.0)
 
 
 def _cpu_s(cluster: Cluster) -> dict[int, float]:
@@ -141,9 +119,9 @@ def _cpu_s(cluster: Cluster) -> dict[int, float]:
 
 
 def _run(situation: BrokersSituation, cluster: Cluster, rig: Rig | None) -> list[tuple[int, float]]:
-    """Let the clients run, with the situation's faults.
+    """Let the client run, with the situation's faults.
 
-    Returns samples of their request time at all brokers, in percent-seconds, if that has the quota. They are those of
+    Returns samples of its request time at all brokers, in percent-seconds, if that has the quota. They are those of
     Kafka's own metric, a rate over some 10 s, which is the only one that a broker has of it.
     """
     faults: list[tuple[float, Callable[[], object]]] = []
@@ -161,17 +139,17 @@ def _run(situation: BrokersSituation, cluster: Cluster, rig: Rig | None) -> list
             while faults and faults[0][0] <= time.monotonic() - began_s:
                 faults.pop(0)[1]()
             if jvm is not None:
-                percent = sum(_request_percent(jvm, broker, situation) for broker in cluster.alive)
+                percent = sum(_request_percent(jvm, broker) for broker in cluster.alive)
                 now_s = time.monotonic()
                 samples.append((now_ms(), percent * (now_s - last_s)))
                 last_s = now_s
     return samples
 
 
-def _request_percent(jvm: Jvm, broker: Broker, situation: BrokersSituation) -> float:
-    """Percent of a thread that the clients use at this broker; 0 if it doesn't answer."""
-    tag = ",".join(f"{name.replace('_', '-')}={value}" for name, value in situation.entity.items())
+def _request_percent(jvm: Jvm, broker: Broker) -> float:
+    """Percent of a thread that the client uses at this broker; 0 if it doesn't answer."""
+    pattern = f"kafka.server:type=Request,client-id={CLIENT},*"
     try:
-        return sum(jvm.beans(broker.jmx_port).read(f"kafka.server:type=Request,{tag},*", "request-time").values())
+        return sum(jvm.beans(broker.jmx_port).read(pattern, "request-time").values())
     except Py4JError:
         return 0.0

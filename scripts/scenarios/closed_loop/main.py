@@ -103,7 +103,7 @@ class Gateways:
 class Brokers(BrokersSituation):
     """Run Kafka brokers with the plugin and the job.
 
-    Clients of librdkafka send at full speed. It prints JSON.
+    A client of librdkafka sends at full speed. It prints JSON.
     """
 
     compare: Annotated[bool, typer.Option("--compare", help="Also run one broker with Kafka's own quota.")] = False

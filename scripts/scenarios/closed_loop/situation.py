@@ -20,29 +20,18 @@ DEFAULT_SIZE_S = 0.1
 SKEW = 0.7
 """Part of the traffic that goes to the first gateway with Spread.SKEW."""
 
-STAY_S = 5.0
-"""Stay of a client that hops at a broker."""
-
 PARTITIONS = 4
 """Partitions of a client that a broker leads, as a rule."""
 
 CLIENT = "app"
-USER = "ANONYMOUS"
-"""Kafka's name for a client that doesn't log in."""
 
 
 class Spread(StrEnum):
-    """Spread of a client's traffic over the gateways; the last two are only for real brokers."""
+    """Spread of a client's traffic over the gateways."""
 
     EVEN = "even"
     SKEW = "skew"
     ONE = "one"
-    MOVE = "move"
-    HOP = "hop"
-
-
-SIMULATED = (Spread.EVEN, Spread.SKEW, Spread.ONE)
-"""The spreads of a simulation."""
 
 
 class Counters(StrEnum):
@@ -145,8 +134,6 @@ class Situation:
         _fill_in(self, "limit", DEFAULT_LIMITS.get(self.quota.family, math.nan))
         _fill_in(self, "demand", self.limit * DEFAULT_DEMAND)
         _fill_in(self, "size", self.limit * DEFAULT_SIZE_S)
-        if self.spread not in SIMULATED:
-            raise typer.BadParameter(f"--spread is {self.spread}; expected one of {', '.join(SIMULATED)}")
         if self.size < 1 and self.quota.family is Family.BYTES:
             raise typer.BadParameter(f"--size is {self.size}; expected at least one byte")
         if self.off_ms and not self.on_ms:
@@ -199,63 +186,28 @@ class Situation:
 
 @dataclass(frozen=True)
 class BrokersSituation:
-    """A situation with brokers. With `own_quotas` they have Kafka's own quotas, and there is neither plugin nor job.
-
-    A client that moves or hops uses the partitions of one broker at a time. The quota is on the client-id of one
-    client, or on the user of several.
-    """
+    """A situation with brokers. With `own_quotas` they have Kafka's own quotas, and there is neither plugin nor job."""
 
     quota: Quota = QuotaKind.PRODUCER_BYTE_RATE
     limit: Limit = math.nan
     brokers: Annotated[int, typer.Option(min=1, max=9, help="Number of brokers.")] = 3
     seconds: Seconds = 900
-    spread: Annotated[
-        Spread,
-        typer.Option(
-            help="Leaders of the client's partitions: even, skew (80 % on the first), one, move (to another broker"
-            " half way) or hop (every 5 s)."
-        ),
-    ] = Spread.EVEN
+    spread: Annotated[Spread, typer.Option(help="Leaders of partitions: even, skew (80 % on the first) or one.")] = (
+        Spread.EVEN
+    )
     own_quotas: Annotated[bool, typer.Option("--own-quotas", help="Kafka's own quotas, without plugin and job.")] = (
         False
     )
     kill_job_at: Annotated[float | None, _second("The job is killed, and back 60 s later.")] = None
     kill_broker_at: Annotated[float | None, _second("A broker is killed, and back 60 s later.")] = None
-    clients: Annotated[int, typer.Option(min=1, help="Clients, of one user, who then has the quota.")] = 1
 
     def __post_init__(self) -> None:
-        """Fill in the limit. Raises typer.BadParameter for an impossible situation."""
+        """Fill in the limit. Raises typer.BadParameter for one that isn't above 0."""
         _fill_in(self, "limit", DEFAULT_LIMITS.get(self.quota.family, math.nan))
-        if self.spread not in SIMULATED and self.brokers == 1:
-            raise typer.BadParameter(f"--spread is {self.spread}; expected --brokers 2 or more with it")
 
     def alone(self) -> "BrokersSituation":
         """The same client on one broker with Kafka's own quota."""
-        return BrokersSituation(self.quota, self.limit, 1, self.seconds, own_quotas=True, clients=self.clients)
-
-    @property
-    def names(self) -> list[str]:
-        """The client-ids."""
-        return [CLIENT] if self.clients == 1 else [f"{CLIENT}-{number}" for number in range(1, self.clients + 1)]
-
-    @property
-    def entity(self) -> dict[str, str]:
-        """Entity of the quota."""
-        return {"client_id": CLIENT} if self.clients == 1 else {"user": USER}
-
-    @property
-    def stay_s(self) -> float:
-        """Time that a client which moves or hops uses one broker."""
-        return self.seconds / 2 if self.spread is Spread.MOVE else STAY_S
-
-    def visits(self) -> list[list[int]]:
-        """The partitions that a client which moves or hops uses one after the other, none for others.
-
-        >>> BrokersSituation(brokers=3, seconds=60, spread=Spread.MOVE).visits()
-        [[0, 1, 2, 3], [4, 5, 6, 7]]
-        """
-        visited = {Spread.MOVE: 2, Spread.HOP: self.brokers}.get(self.spread, 0)
-        return [list(range(PARTITIONS * number, PARTITIONS * (number + 1))) for number in range(visited)]
+        return BrokersSituation(self.quota, self.limit, 1, self.seconds, own_quotas=True)
 
     def leaders(self) -> list[int]:
         """Number of the client's partitions that each broker leads.
