@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from scripts.benchmarks.copy import start_copy, start_stock_session
 from scripts.testbed.job import Json
-from scripts.testbed.processes import descendants, resident_mib
+from scripts.testbed.processes import compiler_cpu_s, descendants, resident_mib
 from sluice.configs.settings import Settings, load_settings
 from sluice.kafka_io.background import BackgroundService
 from sluice.state.errors import SluiceError
@@ -46,7 +46,7 @@ class Driver:
     def __init__(self) -> None:
         self._stops: list[Callable[[], object]] = []
         self._began_s = 0.0
-        self._cpu_before = {"java": 0.0, "python": 0.0}
+        self._cpu_before: dict[str, float] = {}
 
     def session(self, settings: Path, stock: bool = False) -> None:
         """Start the session that all queries share: the job's, or a `stock` one with Spark's own defaults."""
@@ -81,7 +81,10 @@ class Driver:
         return self.stop()
 
     def stop(self) -> Json:
-        """Stop between two micro-batches: the batches, seconds since the start, CPU seconds of Java and Python."""
+        """Stop between two micro-batches: the batches, seconds since the start, and CPU seconds.
+
+        They are those of Java, of them those of its compiler, and those of Python.
+        """
         self._check()
         took_s = time.monotonic() - self._began_s
         for stop in self._stops:
@@ -109,12 +112,12 @@ class Driver:
         self._stops += [watching.stop, enforce.stop]
 
     def _cpu_s(self) -> dict[str, float]:
-        """CPU seconds so far of Java, and of the Python processes below it, also those that have ended."""
+        """CPU seconds so far of Java, its compiler, and the Python processes below it, also those that have ended."""
         gateway = self._spark.sparkContext._gateway  # noqa: SLF001 - PySpark has no public way to its JVM
         java = psutil.Process(gateway.proc.pid)  # type: ignore[union-attr] # a started context has its gateway
         workers = [process.cpu_times() for process in java.children(recursive=True)]
         python_s = sum(each.user + each.system + each.children_user + each.children_system for each in workers)
-        return {"java": sum(java.cpu_times()[:2]), "python": python_s}
+        return {"java": sum(java.cpu_times()[:2]), "compiler": compiler_cpu_s(java.pid), "python": python_s}
 
     def _batches(self) -> list[Json]:
         return [summarize(progress) for progress in self._query.recentProgress if progress["numInputRows"]]

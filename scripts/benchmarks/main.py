@@ -22,7 +22,7 @@ from scripts.benchmarks.gateway import measure_gateway
 from scripts.benchmarks.latency import measure_latency, measure_tracked
 from scripts.benchmarks.neighbours import measure_invented_names, measure_neighbours
 from scripts.benchmarks.peers.measure import measure_peers
-from scripts.benchmarks.report import Findings, Report
+from scripts.benchmarks.report import Findings, to_json, to_markdown
 from scripts.benchmarks.rig import BenchmarkRig
 from scripts.benchmarks.scale import MEASURES, Scale, sections
 from scripts.benchmarks.throughput import measure_audit, measure_cpu, measure_throughput
@@ -67,19 +67,16 @@ def run_bench(scale: Scale) -> int:
     }
     if not findings.figures:
         return code
-    report = Report(environment, findings)
-    print(report.markdown())
+    print(to_markdown(environment, findings))
     if scale.json:
-        scale.json.write_text(report.to_json())
-    if scale.markdown:
-        scale.markdown.write_text(report.markdown())
+        scale.json.write_text(to_json(environment, findings))
     return code
 
 
 def _measure(name: str, rig: BenchmarkRig, scale: Scale, findings: Findings) -> int:
     """Take a measurement; 1 if it fails, which doesn't keep the others from being taken."""
     start_s, code = time.monotonic(), 0
-    print(f"bench: {name}: {MEASURES[name][1]} ...", file=sys.stderr, flush=True)
+    print(f"bench: {name}: {MEASURES[name]} ...", file=sys.stderr, flush=True)
     try:
         _MEASURES[name](rig, scale, findings)
     except InvalidSettingsError:  # of --set: the same in every measurement
@@ -107,7 +104,7 @@ def _environment(scale: Scale) -> dict[str, str]:
         "load average over 1 minute, before": f"{os.getloadavg()[0]:.1f}",
         "scale": (
             f"{scale.runs} runs of {scale.events} events in batches of {scale.batch_events}, the first {scale.warm} of "
-            f"which don't count; {scale.users} users"
+            f"which don't count; {scale.users} users; Java is {'not warm' if scale.quick else 'warm'}"
         ),
         "settings changed": json.dumps(sections(scale.settings)),
     }

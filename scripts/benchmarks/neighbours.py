@@ -48,7 +48,8 @@ def measure_neighbours(rig: BenchmarkRig, scale: Scale, findings: Findings) -> N
         for run in range(scale.runs + 1):
             found = _capacity(rig, driver, run)
             for beside, values in p99_ms.items():
-                latencies_ms = _others(rig, scale, driver, f"neighbours-{run}-{beside}", found / 2 if beside else 0.0)
+                name, warm_s = f"neighbours-{run}-{beside}", _WARM_S if run else scale.warm_s
+                latencies_ms = _others(rig, scale, driver, name, found / 2 if beside else 0.0, warm_s)
                 if run:  # the first run warms Java up
                     values.append(float(np.percentile(latencies_ms, 99)))
             if run:
@@ -73,14 +74,14 @@ def _capacity(rig: BenchmarkRig, driver: Driver, run: int) -> float:
     return statistics.median(speeds)
 
 
-def _others(rig: BenchmarkRig, scale: Scale, driver: Driver, name: str, wide_per_s: float) -> Latencies:
+def _others(rig: BenchmarkRig, scale: Scale, driver: Driver, name: str, wide_per_s: float, warm_s: float) -> Latencies:
     """Latencies of the others' requests, after a warm-up that has wide requests too."""
     setup = rig.setup(name, f"{name}-requests", FOUR_CHARGES.quotas)
     requests = setup.settings.topics.requests
     with rig.reader(setup.settings.topics.decisions) as reader:
         driver.start("enforce", setup.file)
         with rig.sending(requests, wide_per_s, _wide_requests()) if wide_per_s else nullcontext():
-            answered(rig, scale, setup, reader, _OTHERS_PER_S, _WARM_S, FOUR_CHARGES)
+            answered(rig, scale, setup, reader, _OTHERS_PER_S, warm_s, FOUR_CHARGES)
             latencies_ms = answered(rig, scale, setup, reader, _OTHERS_PER_S, scale.latency_s, FOUR_CHARGES)
     driver.stop()
     return latencies_ms
@@ -116,6 +117,7 @@ def measure_invented_names(rig: BenchmarkRig, scale: Scale, findings: Findings) 
     with rig.driver() as driver:
         driver.session(alone.file)
         with _deciding(rig, scale, driver, alone) as run:
+            run.latencies_ms(scale.warm_s)
             found = [run.latencies_ms(scale.latency_s)]
         with _flood(rig, known, cycle(range(_KNOWN_NAMES))), _deciding(rig, scale, driver, known) as run:
             found.append(run.latencies_ms(scale.latency_s))

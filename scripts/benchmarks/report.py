@@ -2,14 +2,13 @@
 
 import json
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """Bound that a ratio or a figure must reach: the least or the greatest value."""
+class Bar(NamedTuple):
+    """Bound that a ratio must reach: the least or the greatest value."""
 
     bound: float
     is_least: bool
@@ -32,15 +31,13 @@ def at_most(bound: float) -> Bar:
     return Bar(bound, is_least=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(NamedTuple):
     """One quantity, measured once per run."""
 
     section: str
     name: str
     unit: str
     values: Sequence[float]
-    bar: Bar | None = None
 
     @property
     def median(self) -> float:
@@ -48,8 +45,7 @@ class Figure:
         return statistics.median(self.values)
 
 
-@dataclass(frozen=True, slots=True)
-class Ratio:
+class Ratio(NamedTuple):
     """The median of one figure divided by that of another one."""
 
     name: str
@@ -62,6 +58,11 @@ class Ratio:
         """Infinite where the divisor was too small to be measured."""
         return self.of.median / self.to.median if self.to.median else float("inf")
 
+    @property
+    def verdict(self) -> str:
+        """The bar, and whether it is reached."""
+        return "" if self.bar is None else f"{self.bar} {'reached' if self.bar.reached(self.value) else 'MISSED'}"
+
 
 @dataclass(slots=True)
 class Findings:
@@ -70,11 +71,11 @@ class Findings:
     figures: list[Figure] = field(default_factory=list)
     ratios: list[Ratio] = field(default_factory=list)
 
-    def add(self, section: str, name: str, unit: str, values: Sequence[float], bar: Bar | None = None) -> Figure:
+    def add(self, section: str, name: str, unit: str, values: Sequence[float]) -> Figure:
         """Add a figure. Raises ValueError when there are no values: nothing was measured."""
         if not values:
             raise ValueError(f"{section}: {name} was not measured")
-        self.figures.append(Figure(section, name, unit, list(values), bar))
+        self.figures.append(Figure(section, name, unit, list(values)))
         return self.figures[-1]
 
     def compare(self, name: str, of: Figure, to: Figure, bar: Bar | None = None) -> None:
@@ -82,43 +83,43 @@ class Findings:
         self.ratios.append(Ratio(name, of, to, bar))
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Findings with the environment they were measured in: machine, versions, command."""
-
-    environment: Mapping[str, str]
-    findings: Findings
-
-    def to_json(self) -> str:
-        """Everything as JSON, with every single run."""
-        figures = [
-            {"section": f.section, "name": f.name, "unit": f.unit, "median": f.median, "values": f.values}
-            | _bar_json(f.bar, f.median)
-            for f in self.findings.figures
-        ]
-        ratios = [
-            {"name": r.name, "value": r.value, "of": r.of.name, "to": r.to.name} | _bar_json(r.bar, r.value)
-            for r in self.findings.ratios
-        ]
-        content = {"environment": dict(self.environment), "figures": figures, "ratios": ratios}
-        return json.dumps(content, indent=1, ensure_ascii=False)
-
-    def markdown(self) -> str:
-        """Everything as Markdown tables, for a terminal and for docs/performance.md."""
-        lines = [f"- {name}: {value}" for name, value in self.environment.items()]
-        for title in dict.fromkeys(figure.section for figure in self.findings.figures):
-            lines += ["", *_table(title, "Median", "Lowest", "Highest", "Unit", "Bar", rows=self._figures(title))]
-        ratios = ((r.name, shown(r.value), _verdict(r.bar, r.value)) for r in self.findings.ratios)
-        return "\n".join([*lines, "", *_table("Ratio of medians", "Value", "Bar", rows=ratios)]) + "\n"
-
-    def _figures(self, section: str) -> Iterator[Sequence[str]]:
-        for figure in self.findings.figures:
-            if figure.section == section:
-                numbers = map(shown, (figure.median, min(figure.values), max(figure.values)))
-                yield figure.name, *numbers, figure.unit, _verdict(figure.bar, figure.median)
+def to_json(environment: Mapping[str, str], findings: Findings) -> str:
+    """Everything as JSON, with every single run."""
+    figures = [
+        {"section": f.section, "name": f.name, "unit": f.unit, "median": f.median, "values": f.values}
+        for f in findings.figures
+    ]
+    ratios = [
+        {
+            "name": r.name,
+            "value": r.value,
+            "of": r.of.name,
+            "to": r.to.name,
+            "bar": str(r.bar or ""),
+            "verdict": r.verdict,
+        }
+        for r in findings.ratios
+    ]
+    return json.dumps(
+        {"environment": dict(environment), "figures": figures, "ratios": ratios}, indent=1, ensure_ascii=False
+    )
 
 
-def _table(*head: str, rows: Iterator[Sequence[str]]) -> list[str]:
+def to_markdown(environment: Mapping[str, str], findings: Findings) -> str:
+    """Everything as Markdown tables, for a terminal and for docs/performance.md."""
+    lines = [f"- {name}: {value}" for name, value in environment.items()]
+    for title in dict.fromkeys(figure.section for figure in findings.figures):
+        rows = (
+            (f.name, *map(shown, (f.median, min(f.values), max(f.values))), f.unit)
+            for f in findings.figures
+            if f.section == title
+        )
+        lines += ["", *table(title, "Median", "Lowest", "Highest", "Unit", rows=rows)]
+    ratios = ((r.name, shown(r.value), r.verdict) for r in findings.ratios)
+    return "\n".join([*lines, "", *table("Ratio of medians", "Value", "Bar", rows=ratios)]) + "\n"
+
+
+def table(*head: str, rows: Iterable[Sequence[str]]) -> list[str]:
     """A table whose columns are aligned."""
     table = [head, *rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -134,11 +135,3 @@ def shown(number: float) -> str:
     """
     rounded = float(f"{number:.3g}")
     return f"{rounded:,.0f}".replace(",", " ") if abs(rounded) >= 1000 else f"{rounded:.3g}"
-
-
-def _verdict(bar: Bar | None, value: float) -> str:
-    return "" if bar is None else f"{bar} {'reached' if bar.reached(value) else 'MISSED'}"
-
-
-def _bar_json(bar: Bar | None, value: float) -> dict[str, Any]:
-    return {"bar": str(bar) if bar else None, "reached": bar.reached(value) if bar else None}

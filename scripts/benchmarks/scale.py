@@ -2,8 +2,9 @@
 
 import re
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,18 +15,18 @@ from scripts.benchmarks.events import LOADS, Load
 from scripts.testbed.job import Json, Sections
 
 MEASURES = {
-    "throughput": ("a", "requests/s against a copy that decides nothing"),
-    "latency": ("b", "against the copy"),
-    "cpu": ("e", "CPU time of a request"),
-    "audit": ("f", "decisions/s into Delta"),
-    "beside-kafka": ("h", "clients at full speed, with the plugin and with Kafka's own quotas"),
-    "peers": ("i", "the same decisions in Kafka Streams and in Quix Streams"),
-    "tracked": ("k", "latency by tracked entities"),
-    "neighbours": ("m", "latency beside a user with wide requests"),
-    "invented-names": ("n", "latency beside a client that invents names"),
-    "gateway": ("p", "CPU time of the gateway client"),
+    "throughput": "requests/s against a copy that decides nothing",
+    "latency": "against the copy",
+    "cpu": "CPU time of a request",
+    "audit": "decisions/s into Delta",
+    "beside-kafka": "clients at full speed, with the plugin and with Kafka's own quotas",
+    "peers": "the same decisions in Kafka Streams and in Quix Streams",
+    "tracked": "latency by tracked entities",
+    "neighbours": "latency beside a user with wide requests",
+    "invented-names": "latency beside a client that invents names",
+    "gateway": "CPU time of the gateway client",
 }
-"""Name of a measure -> its letter and title."""
+"""Name of a measure -> its title."""
 
 
 def chosen(text: str, known: Collection[str]) -> list[str]:
@@ -38,9 +39,8 @@ def chosen(text: str, known: Collection[str]) -> list[str]:
 
 
 def measure_names(text: str) -> list[str]:
-    """The measures of `throughput,b`, by names or letters."""
-    letters = {letter: name for name, (letter, _) in MEASURES.items()}
-    return chosen(",".join(letters.get(item.strip(), item) for item in text.split(",")), MEASURES)
+    """The measures of `throughput,latency`."""
+    return chosen(text, MEASURES)
 
 
 def _charges(text: str) -> list[int]:
@@ -89,32 +89,30 @@ def sections(settings: list[Any] | None) -> Sections:
     return found
 
 
-_TITLES = "; ".join(f"{name} ({title})" for name, (_, title) in MEASURES.items())
+_TITLES = "; ".join(f"{name} ({title})" for name, title in MEASURES.items())
 
 
 @dataclass(frozen=True)
 class Scale:
     """Measure speed and scale, each against something else in the same run.
 
-    Java compiles for minutes, which doesn't matter to a job that runs for months. So the first runs of throughput, the
-    first minute of latency and the first batches of each run don't count.
+    Java compiles for minutes, which doesn't matter to a job that runs for months. So no run over a backlog counts until
+    each side has decided 150 micro-batches, or compiles for less than 5 µs a request; nor do the first minute of
+    latency, which is as much, and the first batches of each run.
     """
 
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: minutes instead of most of an hour.")] = False
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small sizes: minutes instead of hours, and Java is not warm.")
+    ] = False
     only: Annotated[
         Collection[str] | None,
         typer.Option(parser=measure_names, metavar="NAME,...", help=f"Measure only these: {_TITLES}."),
     ] = None
     runs: Annotated[int, typer.Option(min=1, help="Runs of every figure.")] = 3
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write every single run to this file.")] = None
-    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables to this file too.")] = None
     batch_events: Annotated[
         int, typer.Option(min=0, show_default="100000; quick: 10000", help="Events of a micro-batch.")
     ] = 0
-    users: Annotated[int, typer.Option(min=0, show_default="events of a micro-batch", help="Distinct users.")] = 0
-    known: Annotated[
-        Sequence[int] | None, _list(_numbers, "Few and many tracked entities.  [default: 10000,1000000 or 50000]")
-    ] = None
     charges: Charges = None
     rates: Annotated[
         Sequence[int] | None, _list(_numbers, "Requests/s for latency.  [default: 100,1000,5000; quick: 1000]")
@@ -129,20 +127,19 @@ class Scale:
 
     warm: int = field(init=False)
     """Batches of each run that don't count."""
-    warm_runs: int = field(init=False)
-    """Runs of throughput that don't count."""
     warm_s: float = field(init=False)
-    """Seconds of the first run of latency, which doesn't count."""
+    """Seconds of the first run of latency, which doesn't count: 150 micro-batches and more."""
     latency_s: float = field(init=False)
+    users: int = field(init=False)
+    """Distinct users, as many as events of a micro-batch."""
     events: int = field(init=False)
     """Events of one run over a backlog."""
 
     def __post_init__(self) -> None:
         """Fill in the defaults that depend on others."""
         object.__setattr__(self, "batch_events", self.batch_events or self.of(10_000, 100_000))
-        object.__setattr__(self, "users", self.users or self.batch_events)
+        object.__setattr__(self, "users", self.batch_events)
         object.__setattr__(self, "warm", self.of(1, 2))
-        object.__setattr__(self, "warm_runs", self.of(1, 3))
         object.__setattr__(self, "warm_s", self.of(3, 60))
         object.__setattr__(self, "latency_s", self.of(4, 15))
         object.__setattr__(self, "events", self.batch_events * self.of(3, 5))
@@ -159,3 +156,27 @@ class Scale:
         """Median throughput of the batches after the warm ones."""
         speeds: list[float] = [batch["events"] * 1000.0 / batch["batch_ms"] for batch in batches[self.warm :]]
         return statistics.median(speeds)
+
+
+_WARM_BATCHES = 150
+_WARM_US = 5.0
+
+
+def counted_runs(scale: Scale, take: Callable[[int], Mapping[str, Json]]) -> list[Mapping[str, Json]]:
+    """The runs over a backlog that count, each with the results of all sides; `take` is given the number of the run.
+
+    Runs count once Java is warm on all sides: after 150 micro-batches, or when a run spends less than 5 µs a request on
+    compiling. A quick bench takes one run before.
+    """
+    counted: list[Mapping[str, Json]] = []
+    is_warm = False
+    for number in count():
+        found = take(number)
+        if is_warm:
+            counted.append(found)
+        batches = (number + 1) * scale.events // scale.batch_events
+        compiling_us = max(side["compiler_cpu_s"] for side in found.values()) * 1e6 / scale.events
+        is_warm = is_warm or scale.quick or batches >= _WARM_BATCHES or compiling_us < _WARM_US
+        if len(counted) == scale.runs:
+            break
+    return counted

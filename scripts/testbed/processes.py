@@ -93,6 +93,17 @@ def resident_mib(pids: Iterable[int]) -> float:
     return resident_bytes / 2**20
 
 
+def compiler_cpu_s(pid: int) -> float:
+    """CPU seconds so far of the threads in which a Java process compiles: for minutes, until it is warm."""
+    process, tasks = psutil.Process(pid), Path("/proc") / str(pid) / "task"
+    spent_s = 0.0
+    for thread in process.threads():
+        with suppress(FileNotFoundError):  # Java ends compiler threads that have nothing to do
+            if (tasks / str(thread.id) / "comm").read_text().startswith(("C1 Compiler", "C2 Compiler")):
+                spent_s += thread.user_time + thread.system_time
+    return spent_s
+
+
 def last_line(log: Path) -> str:
     """The last line of a log file that isn't blank."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]

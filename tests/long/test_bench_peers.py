@@ -22,12 +22,12 @@ from scripts.benchmarks.peers.decided import (
 )
 from scripts.benchmarks.peers.peer import (
     Application,
-    Guarantee,
     KafkaStreams,
     Peer,
-    QuixStreams,
     compile_peer,
+    plain_loop,
     quix_python,
+    quix_streams,
 )
 from sluice.configs.settings import load_settings
 from sluice.state.quotas.kinds import burst
@@ -66,17 +66,10 @@ def requests() -> Records:
     return list(check_requests(time.time_ns() // 1_000_000))
 
 
-@pytest.mark.parametrize(
-    "guarantee", [Guarantee.EXACTLY_ONCE, pytest.param(Guarantee.AT_LEAST_ONCE, marks=pytest.mark.long)]
-)
-def test_kafka_streams_decides_as_sluice_does(
-    guarantee: Guarantee, application: Application, requests: Records, tmp_path: Path
-) -> None:
+def test_kafka_streams_decides_as_sluice_does(application: Application, requests: Records, tmp_path: Path) -> None:
     classes = compile_peer(tmp_path)
 
-    decided = _decided_around_a_restart(
-        lambda: KafkaStreams(classes, guarantee, tmp_path / "streams.log"), application, requests
-    )
+    decided = _decided_around_a_restart(lambda: KafkaStreams(classes, tmp_path / "streams.log"), application, requests)
 
     check_same("Kafka Streams", decided, _sluices(requests))
 
@@ -85,9 +78,18 @@ def test_kafka_streams_decides_as_sluice_does(
 def test_quix_streams_decides_as_sluice_does(application: Application, requests: Records, tmp_path: Path) -> None:
     python = quix_python()
 
-    decided = _decided_around_a_restart(lambda: QuixStreams(python, tmp_path / "quix.log"), application, requests)
+    decided = _decided_around_a_restart(lambda: quix_streams(python, tmp_path), application, requests)
 
     check_same("Quix Streams", decided, _sluices(requests))
+
+
+def test_the_plain_loop_decides_as_sluice_does(application: Application, requests: Records, tmp_path: Path) -> None:
+    _publish(application, requests)
+    with plain_loop(tmp_path) as peer:
+        peer.start(application)
+        decided = read_decisions(application.servers, application.decisions, CHECKS).decided
+
+    check_same("the loop", decided, _sluices(requests))
 
 
 def _decided_around_a_restart(

@@ -3,6 +3,8 @@
 import pytest
 
 from scripts.benchmarks.report import Findings, at_least, at_most
+from scripts.benchmarks.scale import Scale, counted_runs
+from scripts.testbed.job import Json
 
 
 @pytest.fixture
@@ -10,7 +12,6 @@ def findings() -> Findings:
     found = Findings()
     enforce = found.add("Throughput", "enforce", "requests/s", [900.0, 300.0, 600.0])
     copy = found.add("Throughput", "copy", "requests/s", [1000.0, 5000.0, 800.0])
-    found.add("State", "an entity", "bytes", [130.0], at_most(150))
     found.compare("enforce / copy", enforce, copy, at_least(0.6))
     found.compare("copy / enforce", copy, enforce, at_most(1.5))
     return found
@@ -36,3 +37,36 @@ def test_a_ratio_is_the_ratio_of_the_medians(findings: Findings) -> None:
 )
 def test_a_bar_is_reached_from_its_own_side(bar: object, value: float, reached: bool) -> None:
     assert bar.reached(value) is reached  # type: ignore[attr-defined] # parametrize has no types
+
+
+class Runs:
+    """Runs of two sides; the compiler of one has nothing to do, that of the other one has spent these seconds."""
+
+    def __init__(self, *compiler_s: float) -> None:
+        self.taken = 0
+        self._compiler_s = compiler_s
+
+    def __call__(self, number: int) -> dict[str, Json]:
+        assert number == self.taken
+        self.taken += 1
+        spent_s = self._compiler_s[min(number, len(self._compiler_s) - 1)]
+        return {"copy": {"number": number, "compiler_cpu_s": 0.0}, "enforce": {"compiler_cpu_s": spent_s}}
+
+
+def counted(scale: Scale, runs: Runs) -> list[int]:
+    return [run["copy"]["number"] for run in counted_runs(scale, runs)]
+
+
+def test_runs_count_once_java_compiles_for_less_than_5_microseconds_a_request_on_both_sides() -> None:
+    runs = Runs(20.0, 2.6, 2.4, 20.0)  # seconds for the 500 000 requests of a run
+
+    assert counted(Scale(runs=2), runs) == [3, 4]
+    assert runs.taken == 5
+
+
+def test_runs_count_after_150_micro_batches_however_long_java_compiles() -> None:
+    assert counted(Scale(runs=1), Runs(20.0)) == [30]
+
+
+def test_a_quick_bench_takes_one_run_that_does_not_count_and_does_not_wait_for_java() -> None:
+    assert counted(Scale(quick=True, runs=2), Runs(20.0)) == [1, 2]

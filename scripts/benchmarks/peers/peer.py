@@ -1,4 +1,4 @@
-"""The peers: Kafka Streams (KafkaStreamsPeer.java) with either guarantee, and Quix Streams (quix_peer.py)."""
+"""The peers: Kafka Streams (KafkaStreamsPeer.java), Quix Streams (quix_peer.py) and a plain loop (loop_peer.py)."""
 
 import hashlib
 import json
@@ -7,16 +7,16 @@ import signal
 import subprocess
 import sys
 from abc import abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from filelock import FileLock
 
 from scripts.benchmarks.driver import BenchError
 from scripts.testbed.jars import PEER_JARS
-from scripts.testbed.processes import Child, last_line
+from scripts.testbed.processes import Child, compiler_cpu_s, last_line
 from sluice.jvm.jars import jars_home
 from sluice.jvm.java import find_java
 from sluice.jvm.plugin import compile_java, java_compiler
@@ -25,6 +25,9 @@ _FOLDER = Path(__file__).parent
 _SOURCE = _FOLDER / "KafkaStreamsPeer.java"
 _LOCK = _FOLDER / "quix.lock"
 _END_S = 60
+
+GUARANTEE = "exactly_once_v2"
+"""Kafka Streams' `processing.guarantee`: Sluice's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +49,7 @@ class Application:
 
 
 class Peer(AbstractContextManager["Peer"]):
-    """Runs one application at a time, in processes of its own, which end with the context.
-
-    `warms_up` is true if it gets faster for some minutes, as Java does, also over several applications.
-    """
-
-    warms_up = False
+    """Runs one application at a time, in processes of its own, which end with the context."""
 
     @abstractmethod
     def start(self, application: Application) -> None:
@@ -61,15 +59,12 @@ class Peer(AbstractContextManager["Peer"]):
     def stop(self) -> None:
         """Stop the application cleanly; does nothing if none runs. Raises BenchError."""
 
+    def compiler_s(self) -> float:
+        """CPU seconds that it has spent on compiling, over all applications: Java does so for minutes."""
+        return 0.0
+
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-
-class Guarantee(StrEnum):
-    """Kafka Streams' `processing.guarantee`."""
-
-    EXACTLY_ONCE = "exactly_once_v2"
-    AT_LEAST_ONCE = "at_least_once"
 
 
 def compile_peer(folder: Path) -> Path:
@@ -83,13 +78,11 @@ def compile_peer(folder: Path) -> Path:
 class KafkaStreams(Peer):
     """One Java process, which runs one application after another, so that it stays warm as Sluice's does."""
 
-    warms_up = True
-
-    def __init__(self, classes: Path, guarantee: Guarantee, log: Path) -> None:
+    def __init__(self, classes: Path, log: Path) -> None:
         java, _ = find_java()
         class_path = os.pathsep.join(map(str, [*PEER_JARS.paths(), classes]))
         command = [java, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", class_path, _SOURCE.stem]
-        self._guarantee, self._log = guarantee, log
+        self._log = log
         with log.open("a") as output:
             # Ctrl-C is for the bench, which then closes the input.
             self._process = subprocess.Popen(
@@ -100,11 +93,15 @@ class KafkaStreams(Peer):
         """Start the application."""
         command = asdict(application)
         command["application"], command["threads"] = command.pop("name"), command.pop("partitions")
-        self._command(action="start", guarantee=self._guarantee, **command)
+        self._command(action="start", guarantee=GUARANTEE, **command)
 
     def stop(self) -> None:
         """Stop the application cleanly."""
         self._command(action="stop")
+
+    def compiler_s(self) -> float:
+        """CPU seconds of its compiler so far."""
+        return compiler_cpu_s(self._process.pid)
 
     def __exit__(self, *_: object) -> None:
         """Close the input, which ends the application and Java."""
@@ -151,17 +148,20 @@ def _install(*command: str) -> None:
         raise BenchError(f"Quix Streams can't be installed: {lines[-1]}; check the network, then try again")
 
 
-class QuixStreams(Peer):
-    """A process for each partition, in one consumer group, exactly-once; new ones at each start."""
+class Processes(Peer):
+    """A command that runs the application: a process for each partition in one consumer group, new ones at each start.
 
-    def __init__(self, python: Path, log: Path) -> None:
-        self._python, self._log = python, log
+    With `is_single` there is one process.
+    """
+
+    def __init__(self, command: Sequence[str], log: Path, *, is_single: bool = False) -> None:
+        self._command, self._log, self._is_single = command, log, is_single
         self._children: list[Child] = []
 
     def start(self, application: Application) -> None:
         """Start the processes."""
-        command = [str(self._python), str(_FOLDER / "quix_peer.py"), json.dumps(asdict(application))]
-        self._children = [Child(command, self._log_of(number)) for number in range(application.partitions)]
+        command, count = [*self._command, json.dumps(asdict(application))], application.partitions
+        self._children = [Child(command, self._log_of(number)) for number in range(1 if self._is_single else count)]
 
     def stop(self) -> None:
         """Stop the processes, each after its last commit."""
@@ -173,7 +173,18 @@ class QuixStreams(Peer):
         for child in children:
             child.end(signal.SIGTERM, _END_S)
         if ended:
-            raise BenchError(f"Quix Streams ended: {last_line(self._log_of(ended[0]))}")
+            raise BenchError(f"{self._log.stem} ended: {last_line(self._log_of(ended[0]))}")
 
     def _log_of(self, number: int) -> Path:
         return self._log.with_name(f"{self._log.stem}-{number}.log")
+
+
+def quix_streams(python: Path, folder: Path) -> Processes:
+    """Quix Streams, exactly-once; it logs into the folder."""
+    return Processes([str(python), str(_FOLDER / "quix_peer.py")], folder / "quix-streams.log")
+
+
+def plain_loop(folder: Path) -> Processes:
+    """The loop of confluent-kafka."""
+    command = [sys.executable, "-m", "scripts.benchmarks.peers.loop_peer"]
+    return Processes(command, folder / "confluent-kafka-loop.log", is_single=True)
