@@ -19,6 +19,7 @@ from sluice.cli.options import (
     BootstrapServersOption,
     ClientIdOption,
     ConfigOption,
+    JobConfigOption,
     UserOption,
     command_group,
     job_settings,
@@ -51,30 +52,26 @@ EXIT_BAD_INPUT = 2
 MOST_SHOWN = 2000
 """Longest error shown, in characters; a name in it may be of any length."""
 
-app = command_group()
+app = command_group("One Kafka quota for each client, whatever the number of brokers or gateways that serve it.")
 app.add_typer(quotas_app, name="quotas")
 app.add_typer(state_app, name="state")
 
 
 @app.callback(invoke_without_command=True)
-def help_without_command(
-    context: typer.Context,
+def show_version(
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
-    """Kafka-style quotas, enforced in real time and cluster-wide on Spark."""
+    """The version, if it is asked for."""
     if version:
         from importlib.metadata import version as installed_version  # slow to import, as a mail parser comes with it
 
         typer.echo(f"sluice {installed_version('sluice-kafka')}")
         raise typer.Exit
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-        raise typer.Exit(EXIT_BAD_INPUT)
 
 
 @app.command()
 def run(
-    config: ConfigOption = None,
+    config: JobConfigOption = None,
     bootstrap_servers: BootstrapServersOption = None,
     status_file: Annotated[
         Path | None, typer.Option(help="JSON file for the job's state and last micro-batches.")
@@ -128,7 +125,7 @@ def run(
 def simulate(
     quotas: Annotated[Path, typer.Option(help="Quota YAML: a list of {entity: ..., quotas: ...}.")],
     events: Annotated[Path, typer.Option(help="Request events, one JSON object a line; - reads standard input.")],
-    config: ConfigOption = None,
+    config: JobConfigOption = None,
 ) -> None:
     """Decide a file of events with the arithmetic of the job, without Spark or Kafka.
 

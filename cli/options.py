@@ -104,13 +104,14 @@ def _is_locked(file: int) -> bool:
     return False
 
 
+_SETTINGS = f"Settings YAML, over configs/default.yaml. Default: ${CONFIG_VARIABLE}"
+
 ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        help=f"Settings YAML, over configs/default.yaml. Default: ${CONFIG_VARIABLE}.",
-    ),
+    Path | None, typer.Option("--config", help=f"{_SETTINGS}, or those of the running ./scripts/run.")
 ]
+JobConfigOption = Annotated[Path | None, typer.Option("--config", help=f"{_SETTINGS}.")]
+"""For commands that take no settings of a running ./scripts/run."""
+
 BootstrapServersOption = Annotated[
     str | None, typer.Option("--bootstrap-servers", help="Kafka's address; overrides kafka.bootstrap.servers.")
 ]
@@ -134,6 +135,13 @@ ENTITY_ORDER = "entity_order"
 class _Group(TyperGroup):
     """A group whose help has each command's first sentence whole: Typer cuts it at the width of the terminal."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Print the help if there is no command; the exit code is 2, as for other bad usage."""
+        if not args:
+            typer.echo(ctx.get_help())
+            raise typer.Exit(2)
+        return super().parse_args(ctx, args)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """One entry for each command, wrapped."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
@@ -142,15 +150,10 @@ class _Group(TyperGroup):
             formatter.write_dl(rows)
 
 
-def command_group(help_text: str | None = None) -> typer.Typer:
-    """A group of commands that prints plain text, and help without a command."""
+def command_group(help_text: str) -> typer.Typer:
+    """A group of commands that prints plain text, and its help without a command."""
     return typer.Typer(
-        cls=_Group,
-        help=help_text,
-        no_args_is_help=help_text is not None,
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
+        cls=_Group, help=help_text, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
     )
 
 
@@ -288,14 +291,7 @@ def _named(entity_type: str, name: str) -> EntityFilter:
 class TableOptions:
     """Options that locate the quotas table."""
 
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            help=f"Settings YAML, whose delta.quotas is the table's path. Default: ${CONFIG_VARIABLE}, or the running"
-            " ./scripts/run.",
-        ),
-    ] = None
+    config: ConfigOption = None
     table: Annotated[str | None, typer.Option("--table", help="The table's path; overrides delta.quotas.")] = None
 
     def settings(self) -> Settings:

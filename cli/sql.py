@@ -32,10 +32,11 @@ def sql(
     config: ConfigOption = None,
     output_format: Annotated[OutputFormat, typer.Option("--format", help="Form of the output.")] = OutputFormat.TABLE,
 ) -> None:
-    """Query the Delta tables in SQL (DataFusion's), without Java: decisions, quota_metrics, dead_letters, quotas.
+    """Query the Delta tables in SQL (DataFusion's), without Java. Nothing can be changed.
 
-    Also `unreadable`, and `usage`: a row for each decision with bytes_in, bytes_out, request_points and mutations.
-    Nothing can be changed. Double quotes are for names ("limit"), single ones for text ('alice').
+    The tables are decisions, quota_metrics, dead_letters, unreadable and quotas; the view usage has a row for each
+    decision with bytes_in, bytes_out, request_points and mutations. Double quotes are for names ("limit"), single ones
+    for text ('alice').
     """
     delta = job_settings(config).delta
     # pyarrow takes half a second to import, and few commands need it

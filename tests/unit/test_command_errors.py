@@ -46,6 +46,20 @@ def test_help_texts_are_whole(group: list[str], width: str, monkeypatch: pytest.
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("group", [[], ["quotas"], ["state"]])
+def test_without_a_command_the_help_is_printed(
+    group: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["sluice", *group])
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    printed = capsys.readouterr()
+    assert (ended.value.code, printed.err) == (2, "")
+    assert "\nCommands:\n" in printed.out
+
+
 def test_only_a_standby_can_be_warm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["sluice", "run", "--warm"])
 
