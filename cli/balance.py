@@ -7,6 +7,7 @@ import typer
 from sluice.cli.errors import UsageError
 from sluice.cli.format import MAX_NAME, print_json, print_lines, table_lines
 from sluice.cli.options import ClientIdOption, ConfigOption, UserOption, job_settings
+from sluice.cli.quota_text import counter_text
 from sluice.configs.settings import Settings
 from sluice.insight.format import figure, short
 from sluice.kafka_io.clock import now_ms
@@ -70,7 +71,7 @@ def _read(settings: Settings, client: "Client") -> tuple[int, int | None, int, "
 
 def _row(one: "Balance", now_ms: int) -> tuple[str, ...]:
     return (
-        " ".join(f"{part} '{short(str(name), MAX_NAME)}'" for part, name in one.tags.to_mapping().items()),
+        short(counter_text(one.tags), 2 * MAX_NAME),
         f"{one.kind} (shadow)" if one.shadow else one.kind,
         figure(one.rate),
         figure(one.limit),

@@ -18,6 +18,7 @@ from msgspec import structs
 
 from sluice.cli.errors import CheckError
 from sluice.configs.settings import Settings
+from sluice.insight.http_server import is_loopback
 from sluice.jvm.jars import SPARK_JARS
 from sluice.jvm.java import find_java
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
@@ -259,7 +260,8 @@ def check_health(settings: Settings) -> str:
                 f"nothing can listen at {place} ({error.strerror}); set health.address to an address of this machine"
                 " and health.port to a free port"
             ) from error
-    return f"{place}; readable for every host that reaches it"
+    readers = "this machine alone" if is_loopback(health.address) else "every host that reaches it"
+    return f"{place}; readable for {readers}"
 
 
 def check_tracked_entities(settings: Settings) -> str:

@@ -9,8 +9,11 @@ import typer
 from sluice.cli.errors import UsageError
 from sluice.cli.format import print_json
 from sluice.cli.options import ClientIdOption, ConfigOption, UserOption, job_settings
+from sluice.cli.quota_text import counter_text
 from sluice.cli.sql import say_no_rows
 from sluice.insight.format import figure, printable
+from sluice.state.contract.records import CountedEntity
+from sluice.state.quotas.entity import Tags
 
 if TYPE_CHECKING:
     from sluice.insight.reports.explain import Explained, Limit
@@ -117,11 +120,7 @@ def _charge_lines(charge: dict[str, Any], limit: "Limit | None", *, decided: boo
 
 
 def _counter(entity: dict[str, Any] | None) -> str:
-    entity = entity or {}
-    if entity.get("topic") is not None:
-        return f"partition {entity['partition']} of topic '{entity['topic']}'"
-    labels = {"user": "user", "client_id": "client-id"}
-    return " and ".join(f"{labels[part]} '{entity[part]}'" for part in labels if entity.get(part)) or "no name"
+    return counter_text(Tags.of(CountedEntity(**(entity or {}))))
 
 
 def _time(at_ms: int | None) -> str:

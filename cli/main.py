@@ -34,7 +34,7 @@ from sluice.cli.whatif import whatif
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import load_settings, with_bootstrap_servers
-from sluice.insight.errors import QueryError, SpanError, TenantsFileError
+from sluice.insight.errors import NoTableError, QueryError, SpanError, TenantsFileError
 from sluice.insight.format import printable
 from sluice.jvm.java import find_java
 from sluice.state.contract.records import Unmute, UnmutedEntity
@@ -255,6 +255,8 @@ def main() -> None:
         sys.exit(app(standalone_mode=False) or 0)
     except TyperException as error:
         _fail(error.format_message(), error.exit_code)
+    except NoTableError as error:  # the command is right
+        _fail(str(error), EXIT_FAILED)
     except BAD_INPUT as error:
         _fail(str(error), EXIT_BAD_INPUT)
     except SluiceError as error:

@@ -13,7 +13,7 @@ import yaml
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.alteration import Difference, RawEntity, entity_order
 from sluice.state.quotas.cluster import is_mirrored
-from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity
+from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.kinds import KEY_ALIASES
 
@@ -52,6 +52,18 @@ def entity_text(entity: QuotaEntity) -> str:
 
 def _part_text(label: str, name: EntityName) -> str:
     return f"the default {label}" if name is DEFAULT else f"{label} '{name}'"
+
+
+def counter_text(counter: Tags) -> str:
+    """The counter by its tags.
+
+    >>> counter_text(Tags(user="alice", client_id="app")), counter_text(Tags(topic="orders", partition=3))
+    ("user 'alice' and client-id 'app'", "partition 3 of topic 'orders'")
+    """
+    if counter.topic is not None:
+        return f"partition {counter.partition} of topic '{counter.topic}'"
+    names = (("user", counter.user), ("client-id", counter.client_id))
+    return " and ".join(f"{label} '{name}'" for label, name in names if name) or "no name"
 
 
 def value_text(entry: QuotaEntry) -> str:

@@ -8,7 +8,7 @@ over.
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from sluice.cli.quota_text import entity_text, entry_json, value_text
+from sluice.cli.quota_text import counter_text, entity_text, entry_json, value_text
 from sluice.state.quotas.alteration import entity_order
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import Mode, QuotaEntry
@@ -132,9 +132,7 @@ def _overlap(name: EntityName, other: EntityName) -> bool:
 def _counter_text(counter: Tags) -> str:
     if counter.topic is not None:
         return f"each partition of topic '{counter.topic}'"
-    if not counter.user:
-        return f"client-id '{counter.client_id}' of all users"
-    return f"user '{counter.user}'" + (f" and client-id '{counter.client_id}'" if counter.client_id else "")
+    return counter_text(counter) + ("" if counter.user else " of all users")
 
 
 def _counter_mapping(counter: Tags) -> dict[str, str | int]:

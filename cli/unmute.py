@@ -12,6 +12,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from sluice.cli.errors import UnmuteError
+from sluice.cli.quota_text import counter_text
 from sluice.configs.settings import Settings
 from sluice.insight.errors import UsageUnknownError
 from sluice.insight.reports.recent_usage import RecentUsage, Usage
@@ -92,8 +93,7 @@ def run_unmute(settings: Settings, unmute: Unmute, timeout_s: float) -> Iterator
             " letters"
         ) from error
     for charge in answer.charges:
-        entity = " ".join(f"{part} {name}" for part, name in Tags.of(charge.entity).to_mapping().items())
-        yield f"{charge.quota}: the counter of {entity} is reset"
+        yield f"{charge.quota}: the counter of {counter_text(Tags.of(charge.entity))} is reset"
     yield from client_ids_apart(unmute, entries, partial(_recent, settings))
 
 

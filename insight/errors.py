@@ -7,6 +7,17 @@ class QueryError(SluiceError):
     """An SQL query over the Delta tables is wrong, or a table that it names can't be read."""
 
 
+class NoTableError(QueryError):
+    """A table that a query names doesn't exist yet."""
+
+    def __init__(self, *missing: str) -> None:
+        """`missing`: the tables, each with its path."""
+        super().__init__(
+            f"there is no table yet for {', '.join(missing)}; the job makes a table when it has something to write:"
+            " start it, or name the settings of the one you mean (--config)"
+        )
+
+
 class UsageUnknownError(SluiceError):
     """There is no table of metrics yet, or it can't be read, so recent usage is unknown."""
 

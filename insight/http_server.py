@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Iterable
+from ipaddress import ip_address
 from operator import attrgetter
 from threading import Event, Thread
 from typing import Any
@@ -24,6 +25,18 @@ SHUTDOWN_S = 2
 
 READ_TIMEOUT_S = 10.0
 """Longest time from the first byte of a request, or from the connection, to the last byte of its body."""
+
+
+def is_loopback(address: str) -> bool:
+    """True for an address that only this machine can reach.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0")
+    (True, True, True, False)
+    """
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
 
 
 class ReadDeadline(H11Protocol):

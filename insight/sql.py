@@ -8,7 +8,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from sluice.insight.errors import QueryError
+from sluice.insight.errors import NoTableError, QueryError
 
 _USAGE = """
 SELECT to_timestamp_millis(d.timestamp_ms) AS time, d.date, d.user, d.client_id, d.api, d.gateway, d.verdict,
@@ -109,8 +109,9 @@ def run_query(query: str, paths: Mapping[str, str], storage_options: Mapping[str
     engine, missing = _engine(query, paths, storage_options)
 
     def failed(error: Exception) -> QueryError:
-        hint = f"; there is no table yet for {', '.join(missing)}" if missing else ""
-        return QueryError(f"the query fails: {' '.join(str(error).split()) or type(error).__name__}{hint}")
+        if missing:
+            return NoTableError(*missing)
+        return QueryError(f"the query fails: {' '.join(str(error).split()) or type(error).__name__}")
 
     try:
         if not query.lower().startswith("describe "):

@@ -4,7 +4,6 @@ import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from threading import Event
 
@@ -13,7 +12,7 @@ from sluice.insight.console.pages import DeadLetters, Facts
 from sluice.insight.console.security import LOOPBACK_HOSTS
 from sluice.insight.console.tables import ASK_S, REFRESH_S, JobProbe, Tables, WeekMinutes
 from sluice.insight.errors import ConsoleError
-from sluice.insight.http_server import HttpServer, host_of
+from sluice.insight.http_server import HttpServer, host_of, is_loopback
 from sluice.insight.live import Bounds, LiveModel
 from sluice.insight.reports.tenants import Tenants
 from sluice.kafka_io.background import BackgroundService
@@ -84,18 +83,6 @@ def check_address(options: ConsoleOptions) -> None:
             f"the console at {options.address} would be open to everybody; give --token or --token-file, or listen on"
             " 127.0.0.1"
         )
-
-
-def is_loopback(address: str) -> bool:
-    """True for an address that only this machine can reach.
-
-    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0")
-    (True, True, True, False)
-    """
-    try:
-        return ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
 
 
 @contextmanager

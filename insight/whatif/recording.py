@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from numpy.typing import NDArray
 
-from sluice.insight.errors import RecordingError
+from sluice.insight.errors import NoTableError, RecordingError
 from sluice.insight.reports.span import Span
 from sluice.insight.whatif.replay import Recorded
 from sluice.insight.whatif.whose import Part
@@ -46,7 +46,7 @@ class Recording:
     """The decisions of a span. The row groups that overlap in time are in memory together, and no others."""
 
     def __init__(self, path: str, storage_options: Mapping[str, str], span: Span, chosen: Chosen | None = None) -> None:
-        """Open the table at `path`; of its rows only those that `chosen` flags. Raises RecordingError."""
+        """Open the table at `path`; of its rows only those that `chosen` flags. Raises RecordingError, NoTableError."""
         self.rows = 0
         self.without_amounts = 0
         self._path, self._span, self._chosen = path, span, chosen
@@ -55,7 +55,7 @@ class Recording:
             self._dataset: Any = table.to_pyarrow_dataset()
             files = pa.table(table.get_add_actions(flatten=True)).select(["path", "num_records", _FIRST])
         except TableNotFoundError:
-            raise RecordingError(f"no decisions are recorded yet in {path}") from None
+            raise NoTableError(f"decisions ({path})") from None
         except (DeltaError, OSError, ValueError, KeyError) as error:
             raise self._unreadable(error) from error
         self._files = {row["path"]: row for row in files.to_pylist()}

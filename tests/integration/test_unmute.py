@@ -56,10 +56,10 @@ def test_one_command_ends_a_long_wait(shared_job: JobProcess) -> None:
     wait_until(lambda: tracked_entities(job) >= tracked + 1, 30)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.splitlines() == [
-        "producer_byte_rate: the counter of user long-wait is reset",
-        "request_percentage: the counter of user long-wait is reset",
-        "controller_mutation_rate: the counter of user long-wait is reset",
-        "consumer_byte_rate: the counter of client_id app is reset",
+        "producer_byte_rate: the counter of user 'long-wait' is reset",
+        "request_percentage: the counter of user 'long-wait' is reset",
+        "controller_mutation_rate: the counter of user 'long-wait' is reset",
+        "consumer_byte_rate: the counter of client-id 'app' is reset",
     ]
     assert [(decision["api"], decision["verdict"]) for decision in decisions] == [
         ("Produce", "THROTTLE"),

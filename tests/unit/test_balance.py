@@ -165,7 +165,7 @@ def test_limits_are_those_of_the_newest_snapshot(place: Place) -> None:
 def test_a_hostile_name_is_found_and_printed_escaped(place: Place) -> None:
     shown = place.balance("--user", HOSTILE, "--client-id", HOSTILE)
 
-    assert r"user '=cmd\x1b[2J|<b>\u202e' client_id '=cmd\x1b[2J|<b>\u202e'" in shown
+    assert r"user '=cmd\x1b[2J|<b>\u202e' and client-id '=cmd\x1b[2J|<b>\u202e'" in shown
     assert "\x1b" not in shown
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import socket
 import sys
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -256,6 +257,21 @@ def test_a_health_address_of_another_machine_fails(settings: Settings) -> None:
     health = dataclasses.replace(settings.health, address="192.0.2.1", port=9464)
     with pytest.raises(CheckError, match=r"nothing can listen at 192\.0\.2\.1:9464 .*set health\.address"):
         doctor.check_health(dataclasses.replace(settings, health=health))
+
+
+@pytest.mark.parametrize(
+    ("address", "readers"),
+    [("127.0.0.1", "this machine alone"), ("0.0.0.0", "every host that reaches it")],  # noqa: S104 # as above
+)
+def test_the_health_line_says_who_can_read_it(settings: Settings, address: str, readers: str) -> None:
+    with closing(socket.socket()) as free:
+        free.bind((address, 0))
+        port = free.getsockname()[1]
+    health = dataclasses.replace(settings.health, address=address, port=port)
+
+    found = doctor.check_health(dataclasses.replace(settings, health=health))
+
+    assert found == f"{address}:{port}; readable for {readers}"
 
 
 def test_a_missing_java_is_found_before_a_broker_is_waited_for(

@@ -244,7 +244,6 @@ def test_a_terminal_executes_nothing_that_a_name_says() -> None:
         ("SELEC 1", "the query fails"),
         ("", "the query fails"),
         ("SELECT nope FROM decisions", "nope"),
-        ("SELECT * FROM dead_letters", "there is no table yet for dead_letters (sluice-data/delta/dead_letters)"),
         ("SELECT 1; SELECT 2", "the query fails"),
         ("SELECT 1/0", "the query fails"),
         ("SELECT CAST('x' AS INT) FROM decisions", "the query fails"),
@@ -266,6 +265,32 @@ def test_what_is_no_query_is_one_line_and_changes_nothing(
 
     assert sorted(tables.rglob("*")) == before
     assert DeltaTable(SETTINGS.delta.quotas).version() == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "table"),
+    [
+        (["sql", "SELECT * FROM dead_letters"], "dead_letters"),
+        (["explain", "--user", "alice"], "decisions"),
+        (["usage"], "decisions"),
+        (["slo"], "decisions"),
+    ],
+)
+def test_a_table_that_is_not_there_yet_is_one_line_that_says_what_makes_it(
+    command: list[str], table: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "settings.yaml").write_text(f"delta: {{{table}: {tmp_path}/{table}}}\n")
+    monkeypatch.setattr("sys.argv", ["sluice", *command, "--config", str(tmp_path / "settings.yaml")])
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    (error,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 1
+    assert error == (
+        f"sluice: error: there is no table yet for {table} ({tmp_path}/{table}); the job makes a table when it has"
+        " something to write: start it, or name the settings of the one you mean (--config)"
+    )
 
 
 @pytest.mark.usefixtures("tables")

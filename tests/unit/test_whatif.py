@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from sluice.cli.main import app, main
+from sluice.insight.errors import NoTableError
 from sluice.insight.reports.span import Span
 from sluice.insight.whatif import replay as replay_module
 from sluice.insight.whatif.recording import Recording, decided_order
@@ -408,4 +409,5 @@ def test_a_table_that_is_not_there_is_one_line(command: list[str], tmp_path: Pat
 
     result = CliRunner().invoke(app, command)
 
-    assert str(result.exception) == f"no decisions are recorded yet in {tmp_path / 'nowhere'}"
+    assert isinstance(result.exception, NoTableError)
+    assert str(result.exception).startswith(f"there is no table yet for decisions ({tmp_path / 'nowhere'}); ")
