@@ -3,7 +3,7 @@
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -32,6 +32,7 @@ from sluice.state.quotas.kinds import UNLIMITED, Family, QuotaKind, QuotaSetting
 from sluice.state.quotas.resolution import PrecedenceLevel, Quotas, Resolution
 from sluice.state.store.codec import decode
 from sluice.state.store.pages import Pages
+from tests import charging
 
 Json = dict[str, Any]
 
@@ -76,13 +77,6 @@ def replay(case: Json, engine: "type[Engine]") -> list[Json]:
     raise UnmappedCaseError(f"unknown mode {mode!r}")
 
 
-class ChargedRequest(NamedTuple):
-    """A request as a page is charged with it."""
-
-    timestamp_ms: int
-    charges: Sequence[Charge]
-
-
 class Measured(NamedTuple):
     """A rate per second, the length of the window it covers, and the wait it asks for under a limit."""
 
@@ -104,7 +98,8 @@ class Engine(ABC):
     def charge(self, key: str, charge: Charge, now_ms: int) -> Outcome:
         """Charge an entity as the job does."""
         page = Pages([key], self._columns_of(key))
-        ((_, (outcome,)),) = page.charge({key: [ChargedRequest(now_ms, [charge])]}, self.settings, self.together)
+        rows = {key: [charging.Row.of(now_ms, [charge])]}
+        ((_, (outcome,)),) = charging.charge(page, rows, self.settings, self.together)
         _, self._columns[key] = decode(page.to_bytes([0], 1, 2**50, self.settings), 1)
         return outcome
 

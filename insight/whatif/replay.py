@@ -12,16 +12,15 @@ Without waits, s = r.
 import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from sluice.state.arithmetic.columns import columns_of
 from sluice.state.arithmetic.counter import Charge, EntityCounters, Outcome
-from sluice.state.contract.records import MAX_APPLIED_MS, Decision, Request, Verdict
+from sluice.state.contract.records import MAX_APPLIED_MS, Request, Verdict
 from sluice.state.decisions.charge_plan import plan_limited
-from sluice.state.decisions.decision import RequestHead, combine, partial_decision
+from sluice.state.decisions.decision import ALLOWED, Answer, Waits, answered
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.quotas.resolution import Quotas
@@ -30,16 +29,6 @@ from sluice.state.store.pages import at_rest
 FORGET_EVERY_MS = 600_000
 """Interval between two searches for counters at rest, in the time of the requests."""
 
-
-class Answer(NamedTuple):
-    """The answer to a client: the verdict, the wait in ms, and the quota that decided it."""
-
-    verdict: Verdict
-    throttle_ms: int
-    decided_by: str | None
-
-
-ALLOWED = Answer(Verdict.ALLOW, 0, None)
 
 Outcomes = dict[Tags, list[Outcome]]
 """Outcomes of the charges of a request, by the tags of their counters."""
@@ -61,8 +50,7 @@ class Decider:
         for charged in outcomes.values():
             for outcome in charged:
                 if outcome.wait_ms or any(outcome.refused):
-                    decision = self.decision(request, now_ms, outcomes)
-                    return Answer(decision.verdict, decision.throttle_time_ms, decision.decided_by)
+                    return self.answer(request, now_ms, outcomes)
         return ALLOWED
 
     def charge(self, request: Request, now_ms: int) -> Outcomes:
@@ -75,11 +63,12 @@ class Decider:
             for tags, of_counter in _by_counter(charges).items()
         }
 
-    def decision(self, request: Request, now_ms: int, outcomes: Outcomes) -> Decision:
-        """The decision on these outcomes, without fields that repeat or report."""
-        head = RequestHead.of_request(request, "", [], self.quotas.version, now_ms)
-        partials = [partial_decision(charged, tags) for tags, charged in outcomes.items()]
-        return combine(head, now_ms, partials, self._settings)
+    def answer(self, request: Request, now_ms: int, outcomes: Outcomes) -> Answer:
+        """The answer to these outcomes."""
+        waits = Waits()
+        for charged in outcomes.values():
+            waits.join(Waits.of(charged))
+        return answered(waits, request.purgatory_ms, now_ms, self._settings)
 
     def _counter(self, tags: Tags) -> EntityCounters:
         counter = self._counters.get(tags)

@@ -9,7 +9,6 @@ import msgspec
 
 from sluice.state.arithmetic.sampled_rate import SampledRate, is_exceeded, wait_for_rate_ms
 from sluice.state.arithmetic.token_bucket import TokenBucket, wait_for_tokens_ms
-from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import UNLIMITED, Coexistence, Family, QuotaKind, QuotaSettings, Window, burst
 
 
@@ -28,15 +27,6 @@ class Charge(msgspec.Struct, array_like=True, gc=False):
     amounts: list[float]
     strict: bool = False
     withheld: bool = False
-
-
-class Unmetered(msgspec.Struct, array_like=True, gc=False):
-    """An amount that is reported without a counter: exempt request time, or bytes while no topic has a quota."""
-
-    quota: str
-    level: str
-    tags: Tags | None
-    value: float
 
 
 class Outcome(msgspec.Struct, gc=False):

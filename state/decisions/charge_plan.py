@@ -1,16 +1,16 @@
 """Plan of the charges of one request: one for each quota kind, grouped by counter."""
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import msgspec
 
-from sluice.state.arithmetic.counter import Charge, Unmetered
+from sluice.state.arithmetic.counter import Charge
 from sluice.state.contract.records import HEARTBEAT_API, Request, Unmute
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import Mode
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, QuotaKind, QuotaSettings, RequestPolicy
-from sluice.state.quotas.resolution import ModeQuotas, PrecedenceLevel, Quotas, Resolution
+from sluice.state.quotas.resolution import ModeQuotas, Quotas, Resolution
 
 MUTATION_APIS = {"CreateTopics": 6, "DeleteTopics": 5, "CreatePartitions": 3}
 """The APIs of KIP-599, each with its first version that understands a refusal (strict). Older versions only wait."""
@@ -64,26 +64,53 @@ class _Plan(msgspec.Struct, gc=False):
             return  # a trial counts the clients it limits; enforced quotas count all clients, as Kafka does
         self._put(resolution, Charge(kind, resolution.level, limit, resolution.shadow, amounts, strict, withheld))
 
-    def report(self, unmetered: Unmetered) -> None:
-        """Add an amount that has no counter."""
-        raise NotImplementedError
+    def exempt(self) -> None:
+        """Note that the request's time is reported and charged to no counter."""
+
+    def add_partitions(self, request: Request, quotas: ModeQuotas, kind: QuotaKind, withheld: bool, /) -> None:
+        """Add a charge for each topic-partition; without any quota of the kind there is nothing to charge."""
+        if quotas.enabled(kind):
+            for (topic, partition), moved in bytes_by_partition(request).items():
+                self.add(kind, quotas.resolve_topic(kind, topic, partition), [moved], withheld=withheld)
 
     def _put(self, resolution: Resolution, charge: Charge) -> None:
         raise NotImplementedError
 
 
+class PartitionCharges(NamedTuple):
+    """Charges of the topic-partitions of a request, which come before counter number `before` of its plan.
+
+    Without `quotas` no quota of the kind is set, and the bytes are only reported.
+    """
+
+    before: int
+    kind: QuotaKind
+    withheld: bool
+    quotas: ModeQuotas | None
+
+
 class ChargePlan(_Plan, gc=False):
-    """All charges of one request, by the key of their counter and in order, and its unmetered amounts."""
+    """All charges of one request on counters of its client, by their key and in order; those of topic-partitions apart.
+
+    `is_exempt` says that request time is reported as exempt.
+    """
 
     limited_only: ClassVar[bool] = False
 
-    counters: dict[str, CounterCharges]
-    unmetered: list[Unmetered]
+    counters: dict[str, CounterCharges] = {}
+    partitions: list[PartitionCharges] = []
+    is_exempt: bool = False
 
-    def report(self, unmetered: Unmetered) -> None:
-        """Enforced and shadow quotas report the same exempt time, so only the first is added."""
-        if unmetered.quota != EXEMPT_REQUEST_TIME or all(each.quota != unmetered.quota for each in self.unmetered):
-            self.unmetered.append(unmetered)
+    def exempt(self) -> None:
+        """Enforced and shadow quotas report the same time, once."""
+        self.is_exempt = True
+
+    def add_partitions(self, _: Request, quotas: ModeQuotas, kind: QuotaKind, withheld: bool, /) -> None:
+        """Note the charges; shadow quotas report no bytes, as the enforced ones have done it."""
+        if quotas.enabled(kind):
+            self.partitions.append(PartitionCharges(len(self.counters), kind, withheld, quotas))
+        elif quotas.mode is not _SHADOW:
+            self.partitions.append(PartitionCharges(len(self.counters), kind, withheld, None))
 
     def _put(self, resolution: Resolution, charge: Charge) -> None:
         counter = self.counters.get(resolution.key)
@@ -100,9 +127,6 @@ class LimitedCharges(_Plan, gc=False):
 
     charges: list[tuple[Tags, Charge]] = []
 
-    def report(self, unmetered: Unmetered) -> None:
-        """Leave out an amount without a counter."""
-
     def _put(self, resolution: Resolution, charge: Charge) -> None:
         self.charges.append((resolution.tags, charge))
 
@@ -112,7 +136,7 @@ def plan_charges(request: Request, quotas: Quotas, settings: QuotaSettings) -> C
 
     Shadow quotas are planned after the enforced ones and on counters of their own, so they change nothing for those.
     """
-    plan = ChargePlan({}, [])
+    plan = ChargePlan()
     if request.api == HEARTBEAT_API:
         return plan
     _plan(plan, request, quotas, settings)
@@ -139,14 +163,14 @@ def _plan(plan: _Plan, request: Request, quotas: ModeQuotas, settings: QuotaSett
         elif request.api == "Fetch" and not request.cluster_action:
             _plan_bytes(plan, request, quotas, _CONSUMER, _TOPIC_CONSUMER)
     if request.mutations_charged is not None:
-        _plan_executed(plan, request, request.mutations_charged, quotas)
+        _plan_executed(plan, request, quotas)
     if request.request_time_ns is not None or request.network_time_ns is not None:
         _plan_request_time(plan, request, quotas, settings)
 
 
 def plan_resets(unmute: Unmute, quotas: Quotas) -> ChargePlan:
     """The counters that requests of this entity are charged to under these quotas, each with charges that reset it."""
-    plan, entity = ChargePlan({}, []), unmute.entity
+    plan, entity = ChargePlan(), unmute.entity
     for kind in unmuted_kinds(unmute):
         if not quotas.enabled(kind):
             continue
@@ -212,15 +236,14 @@ def _plan_mutations(plan: _Plan, request: Request, quotas: ModeQuotas, settings:
     if is_validation(request, settings):
         return
     resolution = quotas.resolve(kind, request.user or "", request.client_id or "")
-    amounts = [float(mutation.partitions) for mutation in request.mutations]
-    plan.add(kind, resolution, amounts, strict=is_strict(request))
+    plan.add(kind, resolution, charged_mutations(request), strict=is_strict(request))
 
 
-def _plan_executed(plan: _Plan, request: Request, partitions: int, quotas: ModeQuotas) -> None:
+def _plan_executed(plan: _Plan, request: Request, quotas: ModeQuotas) -> None:
     """Charge mutations that were executed elsewhere as those of a permissive request: it is too late to refuse them."""
     kind = QuotaKind.CONTROLLER_MUTATION_RATE
     if quotas.enabled(kind):
-        plan.add(kind, quotas.resolve(kind, request.user or "", request.client_id or ""), [float(partitions)])
+        plan.add(kind, quotas.resolve(kind, request.user or "", request.client_id or ""), charged_mutations(request))
 
 
 def _plan_bytes(
@@ -229,34 +252,45 @@ def _plan_bytes(
     withheld = request.withheld and client_kind.consumer
     if quotas.enabled(client_kind):
         resolution = quotas.resolve(client_kind, request.user or "", request.client_id or "")
-        size = request.bytes
-        if size is None:
-            size = sum([touched.bytes for touched in request.topic_partitions])
-        plan.add(client_kind, resolution, [float(size)], withheld=withheld)
-    metered = quotas.enabled(topic_kind)
-    if not metered and (plan.limited_only or quotas.mode is _SHADOW):
-        return  # the enforced quotas have reported the bytes of each partition
-    for (topic, partition), moved in _bytes_by_partition(request).items():
-        if metered:
-            resolution = quotas.resolve_topic(topic_kind, topic, partition)
-            plan.add(topic_kind, resolution, [moved], withheld=withheld)
-        else:
-            tags = Tags(topic=topic, partition=partition)
-            plan.report(Unmetered(topic_kind, PrecedenceLevel.NONE, tags, moved))
+        plan.add(client_kind, resolution, charged_bytes(request), withheld=withheld)
+    plan.add_partitions(request, quotas, topic_kind, withheld)
 
 
 def _plan_request_time(plan: _Plan, request: Request, quotas: ModeQuotas, settings: QuotaSettings) -> None:
     kind = _REQUEST_PERCENTAGE
     if not quotas.enabled(kind):
         return
-    points = request_points(request, settings)
     if is_exempt(request, settings.policy):
-        plan.report(Unmetered(EXEMPT_REQUEST_TIME, "exempt", None, sum(points)))
+        plan.exempt()
     else:
-        plan.add(kind, quotas.resolve(kind, request.user or "", request.client_id or ""), points)
+        resolution = quotas.resolve(kind, request.user or "", request.client_id or "")
+        plan.add(kind, resolution, request_points(request, settings))
 
 
-def _bytes_by_partition(request: Request) -> dict[tuple[str, int], float]:
+def charged_bytes(request: Request) -> list[float]:
+    """[bytes] of a Produce or Fetch.
+
+    >>> charged_bytes(Request(api="Fetch", bytes=70)), charged_bytes(Request(api="Fetch"))
+    ([70.0], [0.0])
+    """
+    if request.bytes is not None:
+        return [float(request.bytes)]
+    return [float(sum([touched.bytes for touched in request.topic_partitions]))]
+
+
+def charged_mutations(request: Request) -> list[float]:
+    """The partitions of each mutated topic, or those that were executed elsewhere.
+
+    >>> charged_mutations(Request(api="Metadata", mutations_charged=7))
+    [7.0]
+    """
+    if request.mutations_charged is not None:
+        return [float(request.mutations_charged)]
+    return [float(mutation.partitions) for mutation in request.mutations]
+
+
+def bytes_by_partition(request: Request) -> dict[tuple[str, int], float]:
+    """The bytes of each topic-partition, which may come several times in a request."""
     sizes: dict[tuple[str, int], float] = {}
     for touched in request.topic_partitions:
         key = (touched.topic, touched.partition)

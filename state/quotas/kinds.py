@@ -44,7 +44,7 @@ class QuotaKind(StrEnum):
 
     To add a kind of the family BYTES, add a line here and charge it in `state.decisions.charge_plan`; other code that
     depends on a kind reads this table. A second kind of request time or mutations also needs fields of its own in
-    `PartialDecision`. CONTRIBUTING.md, "How to add a quota kind", has all steps.
+    `sluice.state.decisions.decision.Waits`. CONTRIBUTING.md, "How to add a quota kind", has all steps.
 
     `code` identifies the kind's rate in stored state: codes count up from 0 and never change their meaning.
     `metric_group` is Kafka's metric group. `consumer` marks what a Fetch consumes: the bytes of one that was answered

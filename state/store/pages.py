@@ -1,8 +1,8 @@
 """Pages: the counters of all counted entities that hash to a page, read from and written to one block of bytes each."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,9 +18,10 @@ from sluice.state.arithmetic.columns import (
     integers,
     take,
 )
-from sluice.state.arithmetic.counter import MUTATION_RATE_WINDOW, EntityCounters, Outcome
-from sluice.state.arithmetic.counter_arrays import Charged, CounterArrays, can_charge_together
-from sluice.state.quotas.kinds import QuotaSettings, burst
+from sluice.state.arithmetic.counter import MUTATION_RATE_WINDOW, EntityCounters
+from sluice.state.arithmetic.counter_arrays import CounterArrays, Outcomes, can_charge_together
+from sluice.state.arithmetic.shapes import Charged, Shapes
+from sluice.state.quotas.kinds import QuotaKind, QuotaSettings, burst
 from sluice.state.store.codec import decode, decode_blocks, encode, encode_blocks
 from sluice.state.store.keys import KeyBlocks, Keys, key_hash
 
@@ -30,10 +31,14 @@ module scripts.benchmarks.engines of commit cdf654a."""
 
 _EARLIEST_MS = np.iinfo(np.int64).min
 
-_BLOCK = 512
-"""Entities charged together per block. Larger blocks fall out of the CPU cache and run slower."""
+RowT = TypeVar("RowT", bound=Charged)
 
-RequestT = TypeVar("RequestT", bound=Charged)
+
+class ChargedRows(NamedTuple, Generic[RowT]):
+    """Rows that were charged, those of one entity one after another and in order, and the outcomes of each kind."""
+
+    rows: list[RowT]
+    outcomes: dict[QuotaKind, Outcomes]
 
 
 def page_of_entity(key: str, pages: int) -> int:
@@ -96,28 +101,31 @@ class Pages:
         return read
 
     def charge(
-        self, requests_by_key: Mapping[str, Sequence[RequestT]], settings: QuotaSettings, together: int = TOGETHER
-    ) -> list[tuple[RequestT, list[Outcome]]]:
-        """Charge entities, by their key, with their requests in the order given: each request with its outcomes.
+        self,
+        rows_by_key: Mapping[str, Sequence[RowT]],
+        shapes: Shapes,
+        settings: QuotaSettings,
+        together: int = TOGETHER,
+    ) -> list[ChargedRows[RowT]]:
+        """Charge entities, by their key, with their rows in the order given.
 
-        The array engine charges the first request of every entity, then every second one, and so on, while at least
-        `together` entities have a further request that it supports. The scalar engine charges the rest. Both give
-        the same results, to the last bit.
+        The array engine charges the first row of every entity, then every second one, and so on, while at least
+        `together` entities have a further row that it supports. The scalar engine charges the rest. Both give the same
+        results, to the last bit.
         """
-        supported: Mapping[str, Sequence[RequestT]] = {}
-        if len(requests_by_key) >= together:
-            supported = {
-                key: requests for key, requests in requests_by_key.items() if can_charge_together(requests, settings)
-            }
+        supported: Mapping[str, Sequence[RowT]] = {}
+        if len(rows_by_key) >= together:
+            supported = {key: rows for key, rows in rows_by_key.items() if can_charge_together(rows, shapes, settings)}
         rounds = _rounds(supported.values(), together)
         if not rounds:
-            return self._charge_singly(requests_by_key, settings)
+            return [self._charge_singly(rows_by_key, shapes, settings)]
         rest = {
-            key: requests[rounds:] if key in supported else requests
-            for key, requests in requests_by_key.items()
-            if key not in supported or len(requests) > rounds
+            key: rows[rounds:] if key in supported else rows
+            for key, rows in rows_by_key.items()
+            if key not in supported or len(rows) > rounds
         }
-        return self._charge_together(supported, rounds, settings) + self._charge_singly(rest, settings)
+        charged = [self._charge_together(supported, rounds, shapes, settings)]
+        return [*charged, self._charge_singly(rest, shapes, settings)] if rest else charged
 
     def counters(self, key: str) -> EntityCounters:
         """The counters of one entity, created by their first use. The object is valid until the next `charge`."""
@@ -149,41 +157,38 @@ class Pages:
         return encode_blocks(self._keys.blocks(keys[rows], ends), take(columns, rows), ends, pages)
 
     def _charge_singly(
-        self, requests_by_key: Mapping[str, Sequence[RequestT]], settings: QuotaSettings
-    ) -> list[tuple[RequestT, list[Outcome]]]:
-        """Charge all requests of these entities with the scalar engine."""
-        self._load(requests_by_key)
-        charged = []
-        for key, requests in requests_by_key.items():
+        self, rows_by_key: Mapping[str, Sequence[RowT]], shapes: Shapes, settings: QuotaSettings
+    ) -> ChargedRows[RowT]:
+        """Charge all rows of these entities with the scalar engine."""
+        self._load(rows_by_key)
+        charged, outcomes = list[RowT](), dict[QuotaKind, Outcomes]()
+        for key, rows in rows_by_key.items():
             counters = self._singles[key]
-            for request in requests:
-                charged.append((request, counters.charge_request(request.charges, request.timestamp_ms, settings)))
-        return charged
+            for row in rows:
+                for charge in shapes[row.shape].charges_of(row.amounts):
+                    of_kind = outcomes.get(charge.kind)
+                    if of_kind is None:
+                        of_kind = outcomes[charge.kind] = Outcomes()
+                    of_kind.add(len(charged), counters.charge(charge, row.timestamp_ms, settings))
+                charged.append(row)
+        return ChargedRows(charged, outcomes)
 
     def _charge_together(
-        self, requests_by_key: Mapping[str, Sequence[RequestT]], rounds: int, settings: QuotaSettings
-    ) -> list[tuple[RequestT, list[Outcome]]]:
-        """Charge the first `rounds` requests of these entities with the array engine; they become the last rows."""
+        self, rows_by_key: Mapping[str, Sequence[RowT]], rounds: int, shapes: Shapes, settings: QuotaSettings
+    ) -> ChargedRows[RowT]:
+        """Charge the first `rounds` rows of these entities with the array engine; they become the last entities."""
         self._numbers, self._columns = self._merged()
         self._singles, self._single_rows, self._single_numbers = {}, [], []
-        others, keys, taken, columns = self._taken_out(requests_by_key)
-        kinds = {
-            charge.kind for requests in requests_by_key.values() for request in requests for charge in request.charges
-        }
+        others, keys, taken, columns = self._taken_out(rows_by_key)
+        queues = [rows_by_key[key][:rounds] for key in keys]
+        charged = [row for rows in queues for row in rows]
+        kinds = {charge.kind for shape in {row.shape for row in charged} for charge in shapes[shape].charges}
         counters = CounterArrays(columns, kinds, settings)
-        queues = [requests_by_key[key] for key in keys]
-        entities = list(range(len(queues)))
-        charged: list[tuple[RequestT, list[Outcome]]] = []
-        for number in range(rounds):
-            entities = [entity for entity in entities if len(queues[entity]) > number]
-            for block in _blocks(entities):
-                requests = [queues[entity][number] for entity in block]
-                now_ms = integers(request.timestamp_ms for request in requests)
-                outcomes = counters.charge(np.array(block), now_ms, [request.charges for request in requests])
-                charged.extend(zip(requests, outcomes, strict=True))
+        entities = np.repeat(np.arange(len(keys)), integers(map(len, queues)))
+        outcomes = counters.charge(entities, charged, shapes)
         self._numbers = np.concatenate([self._numbers[others], taken])
         self._columns = concatenate([take(self._columns, others), counters.columns()])
-        return charged
+        return ChargedRows(charged, outcomes)
 
     def _load(self, keys: Iterable[str]) -> None:
         """Convert these entities to objects, all in one step: that is cheaper than one by one."""
@@ -287,12 +292,6 @@ def _rounds(queues: Iterable[Sequence[Charged]], together: int) -> int:
     """Number of rounds in which at least `together` of the queues have a further request."""
     longest_first = sorted(map(len, queues), reverse=True)
     return longest_first[together - 1] if len(longest_first) >= together else 0
-
-
-def _blocks(entities: Sequence[int]) -> Iterator[Sequence[int]]:
-    """The entities in blocks that are charged together."""
-    for start in range(0, len(entities), _BLOCK):
-        yield entities[start : start + _BLOCK]
 
 
 def _flags(rows: Sequence[int] | Integers, length: int) -> Flags:

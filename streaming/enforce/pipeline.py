@@ -14,16 +14,15 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from sluice.configs.settings import Settings
-from sluice.state.arithmetic.counter import Outcome
-from sluice.state.contract.records import MAX_TIMESTAMP_MS, Request
-from sluice.state.decisions.decision import combine as combine_request
-from sluice.state.decisions.decision import decide as decide_request
-from sluice.state.decisions.decision import partial_decision
+from sluice.state.arithmetic.shapes import Shapes
+from sluice.state.contract.records import MAX_TIMESTAMP_MS, Request, WaitRecord
+from sluice.state.decisions.charge_texts import charge_of, charge_texts, waits_of
+from sluice.state.decisions.decision import ALLOWED, Waits, answered, clamp_throttle_ms, decided
 from sluice.state.decisions.wait_records import LONG_WAIT_MS
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import Family, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
-from sluice.state.store.pages import Pages, page_of_entity
-from sluice.streaming.enforce.planning import PipelineSettings, plan_event, plan_request, plan_unmute, read_event
+from sluice.state.store.pages import ChargedRows, Pages
+from sluice.streaming.enforce.planning import PipelineSettings, Planner, planner, read_event
 from sluice.streaming.enforce.wire import (
     ChargeRow,
     DecisionPart,
@@ -31,7 +30,6 @@ from sluice.streaming.enforce.wire import (
     PageBatch,
     Source,
     WaitOutput,
-    decision_record,
     wait_output,
 )
 
@@ -69,14 +67,14 @@ def plan(
     """
     max_bytes = min(max_page_batch_bytes * settings.pages, _MAX_PLANNED_BYTES)
     page_batches: defaultdict[int, PageBatch] = defaultdict(PageBatch)
-    planned_bytes = 0
+    planned_bytes, plan_event = 0, planner(quotas, settings).plan
     for value, source in events:
-        planned = plan_event(value, source, quotas, settings, decided_at_ms)
+        planned = plan_event(value, source, decided_at_ms)
         if isinstance(planned, OutputRecord):
             page_batches[source.offset % settings.pages].records.append(planned)
         else:
-            for row in planned:
-                page_batches[page_of_entity(row.key, settings.pages)].charge_rows.append(row)
+            for page, row in planned:
+                page_batches[page].charge_rows.append(row)
         planned_bytes += len(value or b"")
         if planned_bytes >= max_bytes:
             yield page_batches
@@ -86,51 +84,119 @@ def plan(
 
 def decide(counters: Pages, page_batches: Iterable[PageBatch], settings: PipelineSettings) -> Decided:
     """Charge the counters of some pages with all rows that a micro-batch has for them."""
-    records: list[OutputRecord] = []
-    parts: list[DecisionPart] = []
+    made = Decided([], [], [])
     rows_by_key: dict[str, list[ChargeRow]] = {}
     for page_batch in page_batches:
-        records.extend(page_batch.records)
+        made.records.extend(page_batch.records)
         for row in page_batch.charge_rows:
             rows_by_key.setdefault(row.key, []).append(row)
-    waits: dict[tuple[QuotaKind, str], WaitOutput] = {}
-    ordered = {key: in_charge_order(rows) for key, rows in rows_by_key.items()}
-    for row, outcomes in counters.charge(ordered, settings.quota):
-        if row.parts == 1 and row.head is not None:
-            decision = decide_request(row.head, row.timestamp_ms, outcomes, row.tags, settings.quota)
-            records.append(decision_record(settings.decisions_topic, decision, settings.job_id))
+    for key, rows in rows_by_key.items():
+        if len(rows) > 1:
+            rows_by_key[key] = in_charge_order(rows)
+    shapes, waits = Shapes(), dict[tuple[QuotaKind, str], _Wait]()
+    for charged in counters.charge(rows_by_key, shapes, settings.quota):
+        _decide(charged, shapes, settings, made)
+        _note_waits(charged, shapes, waits)
+    made.waits.extend(wait_output(settings.waits_topic, *wait) for wait in waits.values())
+    return made
+
+
+def _decide(charged: ChargedRows[ChargeRow], shapes: Shapes, settings: PipelineSettings, made: Decided) -> None:
+    """Make the record of each row, or its part of one."""
+    topic, records, parts = settings.decisions_topic, made.records, made.parts
+    texts = charge_texts(charged.rows, charged.outcomes, shapes)
+    waits = waits_of(charged.rows, charged.outcomes, shapes)
+    for number, (row, charges) in enumerate(zip(charged.rows, texts, strict=True)):
+        if row.parts == 1:
+            records.append(_record(topic, row, charges, waits.get(number), settings.quota))
         else:
-            partial = partial_decision(outcomes, row.tags)
-            parts.append(DecisionPart(row.partition, row.offset, row.part, row.timestamp_ms, row.head, partial))
-        for outcome in outcomes:
-            # The last outcome of a counter counts; one without a long wait matters only after another one or a reset.
-            if outcome.wait_ms > LONG_WAIT_MS or waits or not outcome.charge.amounts:
-                _note_wait(waits, row, outcome, settings.waits_topic)
-    return Decided(records, parts, list(waits.values()))
+            parts.append(
+                DecisionPart(
+                    row.partition,
+                    row.offset,
+                    row.part,
+                    row.timestamp_ms,
+                    row.purgatory_ms,
+                    row.record_key,
+                    row.said,
+                    charges,
+                    waits.get(number),
+                )
+            )
 
 
-def _note_wait(waits: dict[tuple[QuotaKind, str], WaitOutput], row: ChargeRow, outcome: Outcome, topic: str) -> None:
-    """Keep what the waits topic has to say of a counter after this charge; the charges of a counter come in order."""
-    charge = outcome.charge
-    counter = (charge.kind, row.key)
-    is_new = outcome.wait_ms > LONG_WAIT_MS or not charge.amounts
-    if not charge.shadow and (is_new or counter in waits):
-        waits[counter] = wait_output(topic, row, outcome)
+def _record(
+    topic: str, row: ChargeRow | DecisionPart, charges: bytes, waits: Waits | None, settings: QuotaSettings
+) -> OutputRecord:
+    """The record of a decision; the row is the first of its request."""
+    answer = ALLOWED if waits is None else answered(waits, row.purgatory_ms, row.timestamp_ms, settings)
+    return OutputRecord(topic, row.record_key, decided(row.said or b"", charges, waits, answer, row.timestamp_ms))
+
+
+class _Wait(NamedTuple):
+    """News of a counter, whose entity is JSON, for the waits topic."""
+
+    kind: QuotaKind
+    entity: bytes
+    record: WaitRecord | None
+
+
+def _note_waits(charged: ChargedRows[ChargeRow], shapes: Shapes, waits: dict[tuple[QuotaKind, str], _Wait]) -> None:
+    """Keep what the waits topic has to say of each counter after its last charge, which come in order.
+
+    A charge without a long wait matters only after one, or if it is a reset.
+    """
+    resets = {number for number, row in enumerate(charged.rows) if not row.amounts}
+    for kind, outcomes in charged.outcomes.items():
+        long_ms = {
+            position: clamp_throttle_ms(violation.wait_ms)
+            for position, violation in outcomes.violations.items()
+            if violation.wait_ms > LONG_WAIT_MS
+        }
+        if not (long_ms or resets or waits):
+            continue
+        for position, number in enumerate(outcomes.rows):
+            row = charged.rows[number]
+            counter = kind, row.key
+            if position not in long_ms and number not in resets and counter not in waits:
+                continue
+            charge = charge_of(shapes[row.shape], kind)
+            if not charge.shadow:
+                rate = None if kind.family is Family.MUTATIONS else outcomes.rates[position]
+                record = _wait_record(row, long_ms[position], charge.limit, rate) if position in long_ms else None
+                waits[counter] = _Wait(kind, row.entity, record)
+
+
+def _wait_record(row: ChargeRow, throttle_ms: int, limit: float | None, rate: float | None) -> WaitRecord:
+    """A wait that the row's request leads to. One for tokens has no rate, as they come back at the limit
+    (`sluice.state.decisions.waits.wait_under_limit_ms`)."""
+    return WaitRecord(row.timestamp_ms + throttle_ms, throttle_ms, limit, rate, row.timestamp_ms, row.offset)
 
 
 def combine(parts: Iterable[DecisionPart], settings: PipelineSettings) -> Iterator[OutputRecord]:
-    """One decision per request, from all its partial decisions."""
+    """One decision per request, from all its parts."""
     parts_by_request: dict[tuple[int, int], list[DecisionPart]] = {}
     for part in parts:
         parts_by_request.setdefault((part.partition, part.offset), []).append(part)
     for of_request in parts_by_request.values():
         of_request.sort(key=_PART_ORDER)
         first = of_request[0]
-        if first.head is None:
-            raise ValueError("the first part of a request carries its head")
-        partials = [part.partial for part in of_request]
-        decision = combine_request(first.head, first.timestamp_ms, partials, settings.quota)
-        yield decision_record(settings.decisions_topic, decision, settings.job_id)
+        if first.said is None:
+            raise ValueError("the first part of a request carries its decision")
+        charges = b",".join([part.charges for part in of_request])
+        yield _record(settings.decisions_topic, first, charges, _joined(of_request), settings.quota)
+
+
+def _joined(parts: list[DecisionPart]) -> Waits | None:
+    """The waits of all parts of a request, None if there are none."""
+    joined = None
+    for part in parts:
+        if part.waits is not None:
+            if joined is None:
+                joined = part.waits
+            else:
+                joined.join(part.waits)
+    return joined
 
 
 def in_charge_order(rows: list[ChargeRow]) -> list[ChargeRow]:
@@ -158,11 +224,11 @@ class Simulation:
     """One source partition and one page: events are decided in the order given."""
 
     def __init__(self, quotas: Quotas, settings: Settings) -> None:
-        self._quotas = quotas
         pipeline_settings = PipelineSettings.of(settings)
         # An event's own time stands for its record's, so no event can lie in the future or the past.
         limits = pipeline_settings.limits._replace(max_future_ms=MAX_TIMESTAMP_MS, max_past_ms=MAX_TIMESTAMP_MS)
         self._settings = pipeline_settings._replace(limits=limits)
+        self._planner = Planner(quotas, self._settings)
         self._counters = Pages()
         self._newest_ms = 0
         self._next_offset = 0
@@ -179,11 +245,11 @@ class Simulation:
             return event
         if isinstance(event, Request):
             self._newest_ms = event.timestamp_ms or 0
-            planned = plan_request(event, source, self._quotas, self._settings, decided_at_ms=self._newest_ms)
+            planned = self._planner.plan_request(event, source, decided_at_ms=self._newest_ms)
         else:
-            planned = plan_unmute(event, source, self._quotas, self._settings, decided_at_ms=self._newest_ms)
+            planned = self._planner.plan_unmute(event, source, decided_at_ms=self._newest_ms)
         if isinstance(planned, OutputRecord):
             return planned
-        records, parts, _ = decide(self._counters, [PageBatch(planned)], self._settings)
+        records, parts, _ = decide(self._counters, [PageBatch([row for _, row in planned])], self._settings)
         (record,) = [*records, *combine(parts, self._settings)]
         return record

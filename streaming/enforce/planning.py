@@ -1,17 +1,43 @@
 """Planning one event: its dead letter, its decision if it charges nothing, or the charge rows of its counters."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
 
 from sluice.configs.settings import Settings
-from sluice.state.contract.records import Request, Unmute
-from sluice.state.decisions.charge_plan import ChargePlan, plan_charges, plan_resets
-from sluice.state.decisions.decision import RequestHead, allowed
+from sluice.state.arithmetic.counter import Charge
+from sluice.state.arithmetic.shapes import encode_shape
+from sluice.state.contract.records import ChargeResult, CountedEntity, Mutation, Request, Unmute
+from sluice.state.decisions.charge_plan import (
+    EXEMPT_REQUEST_TIME,
+    ChargePlan,
+    PartitionCharges,
+    bytes_by_partition,
+    charged_bytes,
+    charged_mutations,
+    plan_charges,
+    plan_resets,
+    request_points,
+)
+from sluice.state.decisions.charge_texts import entity_text
+from sluice.state.decisions.decision import Batch, said, said_of_unmute
 from sluice.state.errors import InvalidRequestError
-from sluice.state.quotas.kinds import QuotaSettings
-from sluice.state.quotas.resolution import Quotas
+from sluice.state.quotas.entity import Tags, client_key
+from sluice.state.quotas.entry import Mode
+from sluice.state.quotas.kinds import Family, QuotaKind, QuotaSettings
+from sluice.state.quotas.resolution import MAX_CACHED, MAX_CACHED_CHARACTERS, ModeQuotas, Quotas
+from sluice.state.store.pages import page_of_entity
 from sluice.streaming.checkpoint.origin import new_pages
 from sluice.streaming.enforce.parsing import EventLimits, parse_event
-from sluice.streaming.enforce.wire import ChargeRow, OutputRecord, Source, dead_letter_record, decision_record
+from sluice.streaming.enforce.wire import ChargeRow, OutputRecord, Source, dead_letter_record
+
+_BYTES, _REQUEST_TIME = Family.BYTES, Family.REQUEST_TIME
+"""Looked up for every request, which is slow on an Enum."""
+
+PlacedRow = tuple[int, ChargeRow]
+"""A row and the page that it goes to."""
 
 
 class PipelineSettings(NamedTuple):
@@ -49,18 +75,6 @@ class PipelineSettings(NamedTuple):
         )
 
 
-def plan_event(
-    value: bytes | None, source: Source, quotas: Quotas, settings: PipelineSettings, decided_at_ms: int
-) -> OutputRecord | list[ChargeRow]:
-    """The charge rows of one event, or its record if it charges no counter."""
-    event = read_event(value, source, settings)
-    if isinstance(event, Request):
-        return plan_request(event, source, quotas, settings, decided_at_ms)
-    if isinstance(event, Unmute):
-        return plan_unmute(event, source, quotas, settings, decided_at_ms)
-    return event
-
-
 def read_event(value: bytes | None, source: Source, settings: PipelineSettings) -> Request | Unmute | OutputRecord:
     """The request or control record of one event; the dead letter of an event that breaks the contract."""
     try:
@@ -69,45 +83,242 @@ def read_event(value: bytes | None, source: Source, settings: PipelineSettings) 
         return dead_letter_record(settings.dead_letters_topic, value, source, error)
 
 
-def plan_request(
-    request: Request, source: Source, quotas: Quotas, settings: PipelineSettings, decided_at_ms: int
-) -> OutputRecord | list[ChargeRow]:
-    """One charge row per counter that the request charges; the decision itself if it charges none."""
-    plan = plan_charges(request, quotas, settings.quota)
-    head = RequestHead.of_request(request, source.record_id(), plan.unmetered, quotas.version, decided_at_ms)
-    return _planned(head, request.timestamp_ms or 0, plan, source, settings)
+class _Counter(msgspec.Struct, gc=False):
+    """A counter that requests of a client are charged to: what their rows say of it, and where its amounts come from.
 
-
-def plan_unmute(
-    unmute: Unmute, source: Source, quotas: Quotas, settings: PipelineSettings, decided_at_ms: int
-) -> OutputRecord | list[ChargeRow]:
-    """One charge row per counter that is reset; the decision itself if there is none.
-
-    Its time is when the micro-batch began, by the job's clock: a gateway takes the answer only if it is later than the
-    decision that mutes, and the operator's clock may be wrong.
+    `page` is the page that keeps it.
     """
-    head = RequestHead.of_unmute(unmute, source.record_id(), quotas.version, decided_at_ms)
-    return _planned(head, decided_at_ms, plan_resets(unmute, quotas), source, settings)
+
+    key: str
+    page: int
+    entity: bytes
+    shape: bytes
+    families: tuple[Family, ...]
+
+    @classmethod
+    def of(cls, key: str, tags: Tags, charges: Sequence[Charge], pages: int) -> "_Counter":
+        """The counter of these charges."""
+        families = tuple(charge.kind.family for charge in charges)
+        return cls(key, page_of_entity(key, pages), entity_text(tags.entity()), encode_shape(charges), families)
 
 
-def _planned(
-    head: RequestHead, timestamp_ms: int, plan: ChargePlan, source: Source, settings: PipelineSettings
-) -> OutputRecord | list[ChargeRow]:
-    """One charge row per counter of the plan; the decision itself if there is none."""
-    if not plan.counters:
-        return decision_record(settings.decisions_topic, allowed(head, timestamp_ms, []), settings.job_id)
-    parts = len(plan.counters)
-    return [
-        ChargeRow(
-            source.partition,
-            source.offset,
-            timestamp_ms,
-            key,
-            counter.tags,
-            counter.charges,
-            part,
-            parts,
-            None if part else head,
+class _ClientPlan(msgspec.Struct, gc=False):
+    """The charges of the requests of one client that are alike but for their amounts and topic-partitions.
+
+    `record_key` is the key of their decisions.
+    """
+
+    counters: list[_Counter]
+    partitions: list[PartitionCharges]
+    is_exempt: bool
+    record_key: bytes
+
+
+_PartitionName = tuple[QuotaKind, Mode, bool, str, int]
+"""Kind, mode and withholding of a charge, topic and partition."""
+
+_ClientTraits = tuple[str, str, str, int | None, bool, bool, bool, bool, bool, bool, bool, bool]
+"""User, client-id, and all that decides what a request is charged to, but for topic-partitions: see `_traits`."""
+
+
+class Planner:
+    """Plans events under the quotas of one version. It finds the counters of a client once, and keeps them as text."""
+
+    def __init__(self, quotas: Quotas, settings: PipelineSettings) -> None:
+        self.quotas = quotas
+        self._settings = settings
+        self._clients: dict[_ClientTraits, _ClientPlan] = {}
+        self._partitions: dict[_PartitionName, _Counter | None] = {}
+
+    def plan(self, value: bytes | None, source: Source, decided_at_ms: int) -> OutputRecord | list[PlacedRow]:
+        """The charge rows of one event, each with its page, or its record if it charges no counter."""
+        event = read_event(value, source, self._settings)
+        if isinstance(event, Request):
+            return self.plan_request(event, source, decided_at_ms)
+        if isinstance(event, Unmute):
+            return self.plan_unmute(event, source, decided_at_ms)
+        return event
+
+    def plan_request(self, request: Request, source: Source, decided_at_ms: int) -> OutputRecord | list[PlacedRow]:
+        """One charge row per counter that the request charges; the decision itself if it charges none."""
+        plan = self._plan_of(request)
+        charged = [(counter, self._amounts(counter, request)) for counter in plan.counters]
+        unmetered: list[ChargeResult] = []
+        if plan.partitions:
+            charged, unmetered = self._with_partitions(charged, plan, request)
+        if plan.is_exempt:
+            points = sum(request_points(request, self._settings.quota))
+            unmetered.append(ChargeResult(EXEMPT_REQUEST_TIME, matched="exempt", value=points))
+        batch = Batch(self.quotas.version, decided_at_ms, self._settings.job_id)
+        text = said(request, source.record_id(), unmetered, batch)
+        timestamp_ms = request.timestamp_ms or 0
+        return self._placed(charged, source, timestamp_ms, request.purgatory_ms, plan.record_key, text)
+
+    def plan_unmute(self, unmute: Unmute, source: Source, decided_at_ms: int) -> OutputRecord | list[PlacedRow]:
+        """One charge row per counter that is reset; the decision itself if there is none.
+
+        Its time is when the micro-batch began, by the job's clock: a gateway takes the answer only if it is later than
+        the decision that mutes, and the operator's clock may be wrong.
+        """
+        counters = plan_resets(unmute, self.quotas).counters
+        no_amounts: list[float] = []
+        charged = [
+            (_Counter.of(key, counter.tags, counter.charges, self._settings.pages), no_amounts)
+            for key, counter in counters.items()
+        ]
+        text = said_of_unmute(
+            unmute, source.record_id(), Batch(self.quotas.version, decided_at_ms, self._settings.job_id)
         )
-        for part, (key, counter) in enumerate(plan.counters.items())
-    ]
+        record_key = client_key(unmute.entity.user or "", unmute.entity.client_id or "").encode()
+        return self._placed(charged, source, decided_at_ms, 0, record_key, text)
+
+    def _placed(
+        self,
+        charged: Sequence[tuple[_Counter, list[float]]],
+        source: Source,
+        timestamp_ms: int,
+        purgatory_ms: int,
+        record_key: bytes,
+        text: bytes,
+    ) -> OutputRecord | list[PlacedRow]:
+        """The charge rows of these counters, each with its page; without any, the decision itself."""
+        if not charged:
+            return OutputRecord(self._settings.decisions_topic, record_key, text)
+        rows, parts = [], len(charged)
+        said: bytes | None = text
+        key: bytes | None = record_key
+        for part, (counter, amounts) in enumerate(charged):
+            row = ChargeRow(
+                source.partition,
+                source.offset,
+                timestamp_ms,
+                counter.key,
+                counter.entity,
+                counter.shape,
+                amounts,
+                part,
+                parts,
+                purgatory_ms,
+                key,
+                said,
+            )
+            rows.append((counter.page, row))
+            key = said = None
+        return rows
+
+    def _plan_of(self, request: Request) -> _ClientPlan:
+        """The plan of the client's requests that are like this one."""
+        traits = _traits(request)
+        plan = self._clients.get(traits)
+        if plan is None:
+            plan = self._new_plan(traits)
+            if len(traits[0]) + len(traits[1]) + len(traits[2]) <= MAX_CACHED_CHARACTERS:
+                put_bounded(self._clients, traits, plan)
+        return plan
+
+    def _new_plan(self, traits: _ClientTraits) -> _ClientPlan:
+        planned = plan_charges(_request_like(traits), self.quotas, self._settings.quota)
+        counters = [
+            _Counter.of(key, counter.tags, counter.charges, self._settings.pages)
+            for key, counter in planned.counters.items()
+        ]
+        return _ClientPlan(counters, planned.partitions, planned.is_exempt, client_key(*traits[:2]).encode())
+
+    def _amounts(self, counter: _Counter, request: Request) -> list[float]:
+        """The amounts that a request charges a counter of its client."""
+        amounts: list[float] = []
+        for family in counter.families:
+            if family is _BYTES:
+                amounts += charged_bytes(request)
+            elif family is _REQUEST_TIME:
+                amounts += request_points(request, self._settings.quota)
+            else:
+                amounts += charged_mutations(request)
+        return amounts
+
+    def _with_partitions(
+        self, charged: list[tuple[_Counter, list[float]]], plan: _ClientPlan, request: Request
+    ) -> tuple[list[tuple[_Counter, list[float]]], list[ChargeResult]]:
+        """The charges with those of the topic-partitions among them, and the bytes that are only reported."""
+        sizes = bytes_by_partition(request)
+        with_partitions, unmetered, taken = [], list[ChargeResult](), 0
+        for before, kind, withheld, quotas in plan.partitions:
+            with_partitions += charged[taken:before]
+            taken = before
+            for (topic, partition), moved in sizes.items():
+                if quotas is None:
+                    entity = CountedEntity(None, None, topic, partition)
+                    unmetered.append(ChargeResult(kind, entity, "none", None, moved, None))
+                else:
+                    counter = self._partition_counter(quotas, kind, withheld, topic, partition)
+                    if counter is not None:
+                        with_partitions.append((counter, [moved]))
+        return [*with_partitions, *charged[taken:]], unmetered
+
+    def _partition_counter(
+        self, quotas: ModeQuotas, kind: QuotaKind, withheld: bool, topic: str, partition: int
+    ) -> _Counter | None:
+        """The counter of a topic-partition; none if a trial doesn't limit the topic."""
+        name = kind, quotas.mode, withheld, topic, partition
+        if name in self._partitions:
+            return self._partitions[name]
+        plan = ChargePlan()
+        plan.add(kind, quotas.resolve_topic(kind, topic, partition), [0.0], withheld=withheld)
+        counters = [
+            _Counter.of(key, counter.tags, counter.charges, self._settings.pages)
+            for key, counter in plan.counters.items()
+        ]
+        found = counters[0] if counters else None
+        if len(topic) <= MAX_CACHED_CHARACTERS:
+            put_bounded(self._partitions, name, found)
+        return found
+
+
+@lru_cache(maxsize=1)
+def planner(quotas: Quotas, settings: PipelineSettings) -> Planner:
+    """The planner of these quotas: a worker process keeps it from micro-batch to micro-batch until they change."""
+    return Planner(quotas, settings)
+
+
+def _traits(request: Request) -> _ClientTraits:
+    return (
+        request.user or "",
+        request.client_id or "",
+        request.api,
+        request.api_version,
+        request.validate_only,
+        request.cluster_action,
+        request.authenticating,
+        request.withheld,
+        request.bytes is not None or bool(request.topic_partitions),
+        bool(request.mutations),
+        request.mutations_charged is not None,
+        request.request_time_ns is not None or request.network_time_ns is not None,
+    )
+
+
+def _request_like(traits: _ClientTraits) -> Request:
+    """A request of these traits: no plan that is kept can depend on anything else."""
+    user, client_id, api, api_version, validate_only, cluster_action, authenticating, withheld, *amounts = traits
+    has_bytes, has_mutations, has_executed, has_time = amounts
+    return Request(
+        api,
+        user=user,
+        client_id=client_id,
+        api_version=api_version,
+        validate_only=validate_only,
+        cluster_action=cluster_action,
+        authenticating=authenticating,
+        withheld=withheld,
+        bytes=0 if has_bytes else None,
+        mutations=[Mutation("", 0)] if has_mutations else [],
+        mutations_charged=0 if has_executed else None,
+        request_time_ns=0 if has_time else None,
+    )
+
+
+def put_bounded(cache: dict[Any, Any], key: Any, value: Any) -> None:
+    """Keep a value, and forget all others when there are too many: that bounds the memory of a worker."""
+    if len(cache) >= MAX_CACHED:
+        cache.clear()
+    cache[key] = value

@@ -5,13 +5,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from sluice.state.arithmetic.counter import Charge, Outcome
-from sluice.state.contract.records import DeadLetter, Decision, FieldError, SourceRecord, WaitRecord
-from sluice.state.decisions.decision import PartialDecision, RequestHead, clamp_throttle_ms
-from sluice.state.decisions.wait_records import LONG_WAIT_MS, wait_key, wait_value
+from sluice.state.contract.records import CountedEntity, DeadLetter, FieldError, SourceRecord, WaitRecord
+from sluice.state.decisions.decision import Waits
+from sluice.state.decisions.wait_records import wait_key, wait_value
 from sluice.state.errors import InvalidRequestError
-from sluice.state.quotas.entity import Tags, client_key
-from sluice.state.quotas.kinds import Family
+from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.kinds import QuotaKind
 
 
 class Source(msgspec.Struct, frozen=True, gc=False):
@@ -57,20 +56,25 @@ class WaitOutput(NamedTuple):
 
 
 class ChargeRow(msgspec.Struct, array_like=True, gc=False):
-    """The charges of one request on one counter; only row 0 carries the head.
+    """One request on one counter, flat: all that is known before the counter is charged is text already.
 
-    Row `part` of `parts`: the number of this counter among the request's counters.
+    It is row `part` of `parts`: the number of this counter among the request's counters. `shape` and `amounts` are its
+    charges (`sluice.state.arithmetic.shapes`), none of them amounts if they reset the counter; `entity` is the
+    counter's as JSON. Row 0 alone carries the record's key, and `said`, the decision without charges.
     """
 
     partition: int
     offset: int
     timestamp_ms: int
     key: str
-    tags: Tags
-    charges: list[Charge]
+    entity: bytes
+    shape: bytes
+    amounts: list[float]
     part: int
     parts: int
-    head: RequestHead | None
+    purgatory_ms: int
+    record_key: bytes | None
+    said: bytes | None
 
 
 class PageBatch(msgspec.Struct, array_like=True):
@@ -81,14 +85,20 @@ class PageBatch(msgspec.Struct, array_like=True):
 
 
 class DecisionPart(msgspec.Struct, array_like=True, gc=False):
-    """The partial decision of one counter for a request that charges several; only part 0 carries the head."""
+    """The charges of a row as JSON, for a request that charges several counters, and the waits that they ask for.
+
+    Only part 0 carries the record's key and what was said.
+    """
 
     partition: int
     offset: int
     part: int
     timestamp_ms: int
-    head: RequestHead | None
-    partial: PartialDecision
+    purgatory_ms: int
+    record_key: bytes | None
+    said: bytes | None
+    charges: bytes
+    waits: Waits | None
 
 
 class PackedRow(NamedTuple):
@@ -107,29 +117,13 @@ _JSON = msgspec.json.Encoder()
 _PACK = msgspec.msgpack.Encoder()
 _PAGE_BATCH = msgspec.msgpack.Decoder(PageBatch)
 _PARTS = msgspec.msgpack.Decoder(list[DecisionPart])
+_ENTITY = msgspec.json.Decoder(CountedEntity)
 
 
-def decision_record(topic: str, decision: Decision, job_id: str | None) -> OutputRecord:
-    """The record of a decision of this job. Its key is `user|client_id`: a client's decisions are in one partition."""
-    decision.job_id = job_id
-    key = client_key(decision.user or "", decision.client_id or "")
-    return OutputRecord(topic, key.encode(), _JSON.encode(decision))
-
-
-def wait_output(topic: str, row: ChargeRow, outcome: Outcome) -> WaitOutput:
-    """The record of a counter of the row after its charge: its wait if that is long, else that it waits no more.
-
-    A bucket's wait has no rate: tokens come back at the limit (`sluice.state.decisions.waits.wait_under_limit_ms`).
-    """
-    charge = outcome.charge
-    key = wait_key((charge.kind, row.tags))
-    throttle_ms = clamp_throttle_ms(outcome.wait_ms)
-    if throttle_ms <= LONG_WAIT_MS:
-        return WaitOutput(topic, key, None)
-    rate = None if charge.kind.family is Family.MUTATIONS else outcome.rate
-    until_ms = row.timestamp_ms + throttle_ms
-    wait = WaitRecord(until_ms, throttle_ms, charge.limit, rate, row.timestamp_ms, row.offset)
-    return WaitOutput(topic, key, wait_value(wait))
+def wait_output(topic: str, kind: QuotaKind, entity: bytes, wait: WaitRecord | None) -> WaitOutput:
+    """The record of a counter, whose entity is JSON: its wait, or that it waits no more."""
+    key = wait_key((kind, Tags.of(_ENTITY.decode(entity))))
+    return WaitOutput(topic, key, None if wait is None else wait_value(wait))
 
 
 def dead_letter_record(topic: str, value: bytes | None, source: Source, error: InvalidRequestError) -> OutputRecord:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -15,16 +14,12 @@ from sluice.state.quotas.kinds import Coexistence, QuotaKind, QuotaSettings
 from sluice.state.store.codec import decode
 from sluice.state.store.pages import Pages
 from tests import strategies
+from tests.charging import Row, charge
 from tests.unit.test_pages import contents
 
 FOREVER_MS = 2**50
 ONE_BY_ONE = 2**31
 KEYS = ("a|", "b|", "c|", "d|", "topic:t|0")
-
-
-class ChargedRequest(NamedTuple):
-    timestamp_ms: int
-    charges: Sequence[Charge]
 
 
 limits = st.one_of(st.none(), st.sampled_from([0.5, 1.0, 5.0, 100.0, 1e6]), st.floats(1e-3, 1e9))
@@ -45,21 +40,19 @@ def charges(draw: st.DrawFn) -> list[Charge]:
     return made
 
 
-requests = st.builds(
-    ChargedRequest, st.integers(-50, 40_000).map(lambda after_ms: strategies.START_MS + after_ms), charges()
-)
+requests = st.builds(Row.of, st.integers(-50, 40_000).map(lambda after_ms: strategies.START_MS + after_ms), charges())
 micro_batches = st.lists(
     st.dictionaries(st.sampled_from(KEYS), st.lists(requests, min_size=1, max_size=4), min_size=1), max_size=4
 )
 
 
-def charge_all(batches: Sequence[dict[str, list[ChargedRequest]]], quota: QuotaSettings, together: int) -> object:
+def charge_all(batches: Sequence[dict[str, list[Row]]], quota: QuotaSettings, together: int) -> object:
     """The outcome of every request, and the stored state in the end; the state goes through bytes between batches."""
     stored, answers = Pages().to_bytes([0], 1, FOREVER_MS, quota), []
     for number, batch in enumerate(batches):
         page = Pages.from_bytes(stored, 1)
         places = {id(request): (number, key, place) for key in batch for place, request in enumerate(batch[key])}
-        for request, outcomes in page.charge(batch, quota, together):
+        for request, outcomes in charge(page, batch, quota, together):
             answers.append((places[id(request)], repr(outcomes)))
         stored = page.to_bytes([0], 1, FOREVER_MS, quota)
     keys, columns = decode(stored, 1)
@@ -76,7 +69,7 @@ def everything(counters: EntityCounters) -> str:
 @settings(max_examples=150)
 @given(batches=micro_batches, quota=strategies.quota_settings, together=st.integers(1, 4))
 def test_many_entities_together_give_the_same_as_one_by_one(
-    batches: list[dict[str, list[ChargedRequest]]], quota: QuotaSettings, together: int
+    batches: list[dict[str, list[Row]]], quota: QuotaSettings, together: int
 ) -> None:
     """Outcomes and stored counters: every kind, late and early, strict and not, shadow or not, withheld or not."""
     quota = replace(quota, coexistence=Coexistence.MAX)  # the other needs copies of samples and is done one by one
@@ -94,7 +87,7 @@ def test_a_thousand_entities_are_charged_together_as_one_by_one() -> None:
     ]
     batches = [
         {
-            f"user-{user}|": [ChargedRequest(user % 7 + 700 * (batch * 3 + turn), charged) for turn in range(3)]
+            f"user-{user}|": [Row.of(user % 7 + 700 * (batch * 3 + turn), charged) for turn in range(3)]
             for user in range(1000)
         }
         for batch in range(8)
@@ -122,8 +115,8 @@ def test_withheld_bytes_are_recorded_measured_and_taken_back_as_kafka_does(
         if withheld:
             kafka.record(-amount, quota.client_window, now_ms)
 
-        charge = Charge(kind, "user", 100.0, False, [amount], withheld=withheld)
-        ((_, (outcome,)),) = page.charge({key: [ChargedRequest(now_ms, [charge])]}, quota, together)
+        charged = Charge(kind, "user", 100.0, False, [amount], withheld=withheld)
+        ((_, (outcome,)),) = charge(page, {key: [Row.of(now_ms, [charged])]}, quota, together)
 
         assert (outcome.value, outcome.rate, outcome.violated) == (amount, expected, expected > 100.0)
     assert page.counters(key).rates[kind] == kafka
@@ -131,19 +124,17 @@ def test_withheld_bytes_are_recorded_measured_and_taken_back_as_kafka_does(
 
 @given(batches=micro_batches, quota=strategies.quota_settings, partitions=amounts, together=st.sampled_from([1, 2**31]))
 def test_executed_mutations_are_charged_below_zero_whatever_the_bucket_holds(
-    batches: list[dict[str, list[ChargedRequest]]], quota: QuotaSettings, partitions: float, together: int
+    batches: list[dict[str, list[Row]]], quota: QuotaSettings, partitions: float, together: int
 ) -> None:
     """After any past: nothing is refused, and every partition is taken."""
     limit, key, now_ms = 5.0, KEYS[0], strategies.START_MS
     quota = replace(quota, coexistence=Coexistence.MAX)
     page = Pages()
     for batch in batches:
-        page.charge(batch, quota, together)
+        charge(page, batch, quota, together)
     charges = [Charge(QuotaKind.CONTROLLER_MUTATION_RATE, "user", limit, False, [count]) for count in (0.0, partitions)]
 
-    (_, (before,)), (_, (after,)) = page.charge(
-        {key: [ChargedRequest(now_ms, [charge]) for charge in charges]}, quota, together
-    )
+    (_, (before,)), (_, (after,)) = charge(page, {key: [Row.of(now_ms, [each]) for each in charges]}, quota, together)
 
     assert (after.refused, after.value) == ([False], partitions)
     assert after.tokens == (before.tokens or 0.0) - partitions
@@ -154,8 +145,8 @@ def test_a_request_is_answered_once_though_damaged_state_names_its_entity_twice(
     """A second row of the same name must not make a second decision."""
     row = columns_of([EntityCounters()])
     page = Pages(["a|", "a|"], concatenate([row, row]))
-    request = ChargedRequest(0, [Charge(QuotaKind.PRODUCER_BYTE_RATE, "user", 1.0, False, [1.0])])
+    request = Row.of(0, [Charge(QuotaKind.PRODUCER_BYTE_RATE, "user", 1.0, False, [1.0])])
 
-    answers = page.charge({"a|": [request]}, QuotaSettings(coexistence=Coexistence.MAX), together)
+    answers = charge(page, {"a|": [request]}, QuotaSettings(coexistence=Coexistence.MAX), together)
 
     assert len(answers) == 1

@@ -13,7 +13,7 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import JobIdentity, job_identity, keep_job_identity
 from sluice.streaming.enforce.pipeline import Simulation
-from sluice.streaming.enforce.planning import PipelineSettings, plan_event
+from sluice.streaming.enforce.planning import PipelineSettings, Planner
 from sluice.streaming.enforce.wire import OutputRecord, Source
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.runtime import answers_watch
@@ -57,7 +57,7 @@ def test_decisions_of_a_job_have_its_id_and_simulated_ones_none() -> None:
     event, source = b'{"api": "Metadata"}', Source("r", 0, 0, 0)
     settings = PipelineSettings.of(DEFAULTS)._replace(job_id="own")
 
-    record = plan_event(event, source, Quotas(), settings, 0)
+    record = Planner(Quotas(), settings).plan(event, source, 0)
     (simulated,) = Simulation(Quotas(), DEFAULTS).decide([event])
 
     assert isinstance(record, OutputRecord)

@@ -12,9 +12,11 @@ import pytest
 
 from sluice.configs.settings import load_settings
 from sluice.state.arithmetic.counter import Charge
-from sluice.state.decisions.decision import RequestHead
+from sluice.state.arithmetic.shapes import encode_shape
+from sluice.state.contract.records import CountedEntity, Request
+from sluice.state.decisions.charge_texts import entity_text
+from sluice.state.decisions.decision import Batch, said
 from sluice.state.errors import StateError
-from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.store.pages import Pages, page_of_entity
 from sluice.streaming.checkpoint.page_keys import spark_key_of_page
@@ -111,12 +113,14 @@ def single_row(offset: int, key: str) -> ChargeRow:
     """A request of 5 bytes under a limit of 1 byte/s, decided by its one counter."""
     charge = Charge(QuotaKind.PRODUCER_BYTE_RATE, "user", 1.0, False, [5.0])
     user = key.removesuffix("|")
-    head = RequestHead(f"q-0-{offset}", "", user, "", "Produce", None, [], 0, [], 1, 0)
-    return ChargeRow(0, offset, 1_700_000_000_000, key, Tags(user=user, client_id=""), [charge], 0, 1, head)
+    text = said(Request("Produce", user=user), f"q-0-{offset}", [], Batch(1, 0, None))
+    entity, shape = entity_text(CountedEntity(user=user)), encode_shape([charge])
+    return ChargeRow(0, offset, 1_700_000_000_000, key, entity, shape, charge.amounts, 0, 1, 0, key.encode(), text)
 
 
 def charge_row(part: int) -> ChargeRow:
-    return ChargeRow(0, 0, 0, f"user-{part}", Tags(user=f"user-{part}"), [], part, 2, None)
+    entity = entity_text(CountedEntity(user=f"user-{part}"))
+    return ChargeRow(0, 0, 0, f"user-{part}", entity, encode_shape([]), [], part, 2, 0, None, None)
 
 
 def test_damaged_state_names_its_page() -> None:

@@ -17,11 +17,12 @@ from sluice.insight.errors import NoTableError
 from sluice.insight.reports.span import Span
 from sluice.insight.whatif import replay as replay_module
 from sluice.insight.whatif.recording import Recording, decided_order
-from sluice.insight.whatif.replay import ALLOWED, Answer, ClientReplay, Decider, Recorded, Replay
+from sluice.insight.whatif.replay import ClientReplay, Decider, Recorded, Replay
 from sluice.insight.whatif.run import Task, replay, stepped
 from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.arithmetic.counter import Outcome
 from sluice.state.contract.records import Request, Verdict
-from sluice.state.decisions.decision import partial_decision
+from sluice.state.decisions.decision import ALLOWED, Answer, clamp_throttle_ms
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
@@ -76,6 +77,11 @@ def charges_of(decision: Json) -> list[Json]:
     return [charge for charge in decision["charges"] if charge["limit"] is not None and "mode" not in charge]
 
 
+def reported_ms(outcome: Outcome) -> int:
+    """The wait that a decision says of a charge."""
+    return max(clamp_throttle_ms(outcome.wait_ms), 1 if any(outcome.refused) else 0) if outcome.violated else 0
+
+
 # --- what is decided ---------------------------------------------------------------------------------------------
 
 
@@ -101,14 +107,14 @@ def test_each_decision_is_that_of_simulate_to_the_bit(
     found = []
     for each in Recording(str(path), {}, span):
         outcomes = decider.charge(each.request, each.timestamp_ms)
-        decision = decider.decision(each.request, each.timestamp_ms, outcomes)
-        charges = [charge for tags, made in outcomes.items() for charge in partial_decision(made, tags).charges]
-        found.append((each.timestamp_ms, decision.verdict, decision.throttle_time_ms, decision.decided_by, charges))
+        answer = decider.answer(each.request, each.timestamp_ms, outcomes)
+        charges = [outcome for made in outcomes.values() for outcome in made]
+        found.append((each.timestamp_ms, answer.verdict, answer.throttle_ms, answer.decided_by, charges))
 
     assert json.loads(json.dumps([row[:4] for row in found])) == [
         [each["timestamp_ms"], each["verdict"], each["throttle_time_ms"], each["decided_by"]] for each in expected
     ]
-    assert [[(c.quota, c.value, c.rate, c.throttle_ms, c.violated) for c in row[4]] for row in found] == [
+    assert [[(o.charge.kind, o.value, o.rate, reported_ms(o), o.violated) for o in row[4]] for row in found] == [
         [(c["quota"], c["value"], c["rate"], c["throttle_ms"], c["violated"]) for c in charges_of(each)]
         for each in expected
     ]
