@@ -1,6 +1,7 @@
 """`./scripts/cluster` as a process, in a folder of its own: three of its kinds of kills, and the books."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +27,9 @@ def test_each_request_has_one_decision_after_kills_in_a_cluster(tmp_path: Path, 
         timeout=1700,
     )
 
-    assert (done.returncode, done.stderr) == (0, "")
+    # a library that reads tables says there that the data node that was killed doesn't answer
+    errors = [line for line in done.stderr.splitlines() if " WARN  hdfs_native::" not in line]
+    assert (done.returncode, errors) == (0, [])
     assert " 0 different from simulate" in done.stdout
     assert done.stdout.endswith(": balanced\n")
-    assert [line.split()[1] for line in done.stdout.splitlines() if line[:5].strip().isdigit()] == victims
+    assert re.findall(r"^ +[0-9]+  (\w+) ", done.stdout, re.MULTILINE) == victims
