@@ -204,7 +204,11 @@ def summary(console: Console, settings: Settings, answers: Answers, load: Sent) 
         f"{sent} requests = {answers.decisions} decisions + {answers.dead_letters} dead letters"
         + (f" ({answers.duplicates} duplicates left out)" if answers.duplicates else ""),
         *(f"  {verdict:<8} {count}" for verdict, count in sorted(answers.verdicts.items())),
-        *([f"besides, {answers.others} answers to the gateways and others"] if answers.others else []),
+        *(
+            [f"besides, {answers.others} decisions on events of the gateways, such as greedy's requests, and of others"]
+            if answers.others
+            else []
+        ),
         f"median time from request to decision: {answers.median_delay_ms()} ms",
         f"in Delta, including earlier runs: {rows(delta.decisions)} decisions, "
         f"{rows(delta.dead_letters)} dead letters, {rows(delta.quota_metrics)} rows of metrics",

@@ -51,8 +51,8 @@ def run_with_brokers(
         print(f"brokers: {cluster.bootstrap_servers}", flush=True)
         job = SluiceJob(folder, *_layers(folder, cluster, client_id))
         ensure_topics(job.settings.topics, job.settings.kafka)
-        named = [f"--client-id {next(iter(_CLIENTS))}"] * 2
-        web = stack.enter_context(running_job(console, job, stop, *named, web_console=web_console))
+        named = f"--client-id {next(iter(_CLIENTS))}"
+        web = stack.enter_context(running_job(console, job, stop, named, web_console=web_console))
         _make_topic(cluster, size)
         with waiting(console, lambda: "for the first decisions: Java and the workers warm up"):
             wait_for_gateways(job.settings, size)

@@ -78,24 +78,25 @@ def show_until(
 
 
 def commands_to_try(
-    settings_file: Path,
-    health: HealthSettings,
-    entity: str = "--user alice",
-    client: str = "--user alice --client-id reporting",
+    settings_file: Path, health: HealthSettings, client: str = "--user alice --client-id reporting"
 ) -> str:
-    """Commands to try while it runs, which work in any folder: the limit of an entity, and a client of the load."""
-    address = f"http://{health.address}:{health.port}"
+    """Commands to try while it runs or afterwards; `client` names a throttled client of the load, as options.
+
+    The first line is for a terminal in any folder, and lets the others be short.
+    """
+    address, program = f"http://{health.address}:{health.port}", Path(sys.executable).with_name("sluice")
     probes = (f"  curl {address}/readyz  # also /healthz and /metrics",) if health.port else ()
-    sluice, config = shlex.quote(str(Path(sys.executable).with_name("sluice"))), shlex.quote(str(settings_file))
+    sluice = shlex.quote(str(program.relative_to(Path.cwd()) if program.is_relative_to(Path.cwd()) else program))
     return "\n".join(
         (
             "to try in another terminal:",
-            f"  {sluice} quotas describe --config {config}",
-            f"  {sluice} quotas alter {entity} --add-config producer_byte_rate=2000000 --config {config}",
-            f"  {sluice} quotas resolve {client} --config {config}",
-            f"  {sluice} quotas history --config {config}",
-            f"  {sluice} top --config {config}",
-            f"  {sluice} doctor --config {config}",
+            f"  cd {shlex.quote(str(Path.cwd()))}; export SLUICE_CONFIG={shlex.quote(str(settings_file.absolute()))}",
+            f"  {sluice} top",
+            f"  {sluice} explain {client}",
+            f"  {sluice} quotas resolve {client}",
+            f"  {sluice} quotas alter {client} --add-config producer_byte_rate=5000000",
+            f"  {sluice} quotas history",
+            f"  {sluice} doctor",
             *probes,
         )
     )
@@ -103,11 +104,11 @@ def commands_to_try(
 
 @contextmanager
 def running_job(
-    console: Console, job: SluiceJob, stop: Event, *named: str, web_console: bool
+    console: Console, job: SluiceJob, stop: Event, *client: str, web_console: bool
 ) -> Iterator["WebConsole | None"]:
     """Start the job and print commands to try; the web console, if wanted, is for the block to start.
 
-    `named` are an entity and a client for the commands, as options. Raises RunError, also on `stop`.
+    `client` is the one that the commands name, as options. Raises RunError, also on `stop`.
     """
     with ExitStack() as stack:
         stack.callback(job.stop)
@@ -115,7 +116,7 @@ def running_job(
         reason = lambda: _WAITING_FOR.get(job.status().get("waiting_for", ""), "for the job to start")  # noqa: E731
         with waiting(console, reason):
             job.start(cancel=stop)
-        print(commands_to_try(job.settings_file, job.settings.health, *named), flush=True)
+        print(commands_to_try(job.settings_file, job.settings.health, *client), flush=True)
         web = WebConsole(job.folder, job.settings_file) if web_console else None
         if web is not None:
             stack.callback(web.stop)

@@ -113,11 +113,11 @@ def test_commands_to_paste_work_in_any_folder(tmp_path: Path) -> None:
     demo = settings_file(folder, "demo")
     QuotasTable(str(folder / "demo")).create([], "seed", datetime(2026, 1, 1, tzinfo=UTC))
 
-    (describe,) = (
-        line for line in commands_to_try(demo, HealthSettings("", 0, 600)).splitlines() if "describe" in line
-    )
+    _, settings_line, *commands = commands_to_try(demo, HealthSettings("", 0, 600)).splitlines()
+    (history,) = (line for line in commands if line.endswith("history"))
 
-    assert subprocess.run(describe, shell=True, cwd="/", check=True).returncode == 0  # noqa: S602 -- a shell is pasted into
+    pasted = f"{settings_line}\n{history}"
+    assert subprocess.run(pasted, shell=True, cwd="/", check=True).returncode == 0  # noqa: S602 -- a shell is pasted into
 
 
 def test_the_address_of_the_health_checks_is_printed_if_there_is_one(tmp_path: Path) -> None:

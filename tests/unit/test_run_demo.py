@@ -105,7 +105,7 @@ def test_answers_to_others_change_neither_counts_nor_exit_code(answers: Answers,
 
     assert code == 0
     assert "3 requests = 3 decisions + 0 dead letters\n" in summary
-    assert "besides, 1 answers to the gateways and others" in summary
+    assert "besides, 1 decisions on events of the gateways, such as greedy's requests, and of others" in summary
 
 
 def test_requests_that_could_not_be_published_are_reported(tmp_path: Path) -> None:
