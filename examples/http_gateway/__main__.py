@@ -4,10 +4,12 @@ import argparse
 import logging
 import signal
 import socket
+import sys
 from contextlib import suppress
 
 import uvicorn
 from kafka import KafkaAdminClient, KafkaProducer
+from kafka.errors import KafkaError
 
 from examples.http_gateway.app import KafkaService, create_app
 from sluice import Gateway, GatewayOptions, WhenFull
@@ -26,8 +28,11 @@ def main() -> None:
     options = GatewayOptions(name=arguments.name, when_full=WhenFull.DROP)  # BLOCK would block the event loop
     listener = socket.create_server(("127.0.0.1", arguments.port))
     with Gateway(kafka, options) as gateway:
-        admin = KafkaAdminClient(bootstrap_servers=arguments.bootstrap_servers)
-        producer = KafkaProducer(bootstrap_servers=arguments.bootstrap_servers, allow_auto_create_topics=False)
+        try:
+            admin = KafkaAdminClient(bootstrap_servers=arguments.bootstrap_servers)
+            producer = KafkaProducer(bootstrap_servers=arguments.bootstrap_servers, allow_auto_create_topics=False)
+        except KafkaError as error:
+            sys.exit(f"gateway: error: {error}; check that a broker runs there, and --bootstrap-servers")
         app = create_app(gateway, KafkaService(gateway, admin, producer))
         print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
         uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off")).run(sockets=[listener])

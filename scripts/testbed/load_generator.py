@@ -72,8 +72,11 @@ def _hash64(number: int) -> int:
     return number ^ (number >> 31)
 
 
-def api_mix(text: str) -> dict[str, float]:
-    """The mix of `Produce=50,Fetch=30`: API -> weight. Raises typer.BadParameter."""
+def read_mix(text: str) -> dict[str, float]:
+    """The mix of `Produce=50,Fetch=30`: API -> weight. Raises typer.BadParameter.
+
+    It can't have the name of the option's field, whose default takes its place when the field's type is evaluated.
+    """
     mix: dict[str, float] = {}
     for part in text.split(","):
         match = re.fullmatch(r"\s*([A-Za-z]+)=([0-9]+(?:\.[0-9]+)?)\s*", part)
@@ -112,7 +115,7 @@ class LoadGenerator:
         Mapping[str, float] | None,
         typer.Option(
             "--mix",
-            parser=api_mix,
+            parser=read_mix,
             metavar="API=WEIGHT,...",
             help=f"Kafka APIs and their weights.  [default: {_MIX}]",
         ),

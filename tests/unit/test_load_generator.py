@@ -5,7 +5,8 @@ import json
 import msgspec
 import pytest
 
-from scripts.testbed.load_generator import BAD_EVENTS, BAD_KINDS, LoadGenerator, bad_event, main
+from scripts.command import run_command
+from scripts.testbed.load_generator import BAD_EVENTS, BAD_KINDS, LoadGenerator, LoadOptions, bad_event, main
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, Request
 from sluice.state.decisions.checks import check_request
 from sluice.state.errors import InvalidRequestError
@@ -88,10 +89,31 @@ def test_the_event_far_in_the_future_is_bad_for_its_time_alone() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--rate", "-1"], ["--bad", "2"], ["--users", "0"], ["--users", "1.5"], ["--skew", "nan"], ["--mix", "Produce"]],
+    [
+        ["--rate", "-1"],
+        ["--bad", "2"],
+        ["--users", "0"],
+        ["--users", "1.5"],
+        ["--skew", "nan"],
+        ["--mix", "Produce"],
+        ["--mix", "Produce=0"],
+    ],
 )
 def test_bad_usage_ends_with_code_2_and_names_the_option(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
     assert capsys.readouterr().err.startswith(f"load: error: Invalid value for '{arguments[0]}': ")
+
+
+def test_a_mix_is_each_api_with_its_weight() -> None:
+    def run(options: LoadOptions) -> int:
+        return 0 if options.api_mix == {"Produce": 50.0, "Fetch": 12.5} else 1
+
+    assert run_command("load", LoadOptions, run, ["--mix", "Produce=50, Fetch=12.5"]) == 0
+
+
+def test_a_wrong_mix_says_what_would_be_right(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--mix", "Produce"]) == 2
+    said = "'Produce' is not right; expected each API once, such as Produce=50"
+    assert capsys.readouterr().err == f"load: error: Invalid value for '--mix': {said}\n"
