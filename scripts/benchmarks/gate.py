@@ -6,7 +6,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,8 +36,8 @@ class GateOptions:
     """Compare this checkout's speed with that of an earlier commit, both in turns on this machine.
 
     The harness gives the CPU time of the Python workers for a request with 1, 2 and 4 charges: the least of all turns.
-    The bench gives throughput over the copy: the median of all runs. It is short, so Java is not warm. Exit code 1 if
-    this checkout is worse by more than the limit.
+    The bench gives throughput over the copy, the median of all runs, and the least CPU time of the query without Java's
+    compiler. It is short, so Java is not warm. Exit code 1 if this checkout is worse by more than the limit.
     """
 
     baseline: Annotated[
@@ -96,10 +96,10 @@ class Compared:
     now: list[float] = field(default_factory=list)
 
     @property
-    def medians(self) -> tuple[float, float]:
+    def counting(self) -> tuple[float, float]:
         """The values that count, before and now."""
-        counting: Callable[[Iterable[float]], float] = min if self.is_cost else statistics.median
-        return counting(self.before), counting(self.now)
+        chosen: Callable[[Iterable[float]], float] = min if self.is_cost else statistics.median
+        return chosen(self.before), chosen(self.now)
 
     def is_worse(self, limit: float) -> bool:
         """True if more than `limit` per cent are lost.
@@ -107,49 +107,60 @@ class Compared:
         >>> Compared("CPU", "µs", True, [20.0, 30.0], [25.0, 21.0]).is_worse(5.0)
         False
         """
-        before, now = self.medians
+        if not self.before or not self.now:
+            return False
+        before, now = self.counting
         return now > before * (1 + limit / 100) if self.is_cost else now < before * (1 - limit / 100)
 
     def row(self, limit: float) -> tuple[str, ...]:
         """The row of the table."""
-        before, now = self.medians
+        before, now = self.counting
         verdict = f"WORSE by more than {limit:g} %" if self.is_worse(limit) else "ok"
         return self.name, *(f"{shown(value)} {self.unit}" for value in (before, now)), f"{now / before:.3f}", verdict
 
 
-Values = Mapping[str, Sequence[float]]
-"""Name of a quantity -> its values of one turn."""
+class Found(NamedTuple):
+    """The values of a quantity in one turn of a side."""
+
+    name: str
+    unit: str
+    is_cost: bool
+    values: Sequence[float]
 
 
 class Part(NamedTuple):
-    """One of the two programs: what it measures, the unit, how often, and how it runs on a side."""
+    """One of the two programs: how often it runs on each side, and its run with a tiny load or not."""
 
     title: str
-    unit: str
-    is_cost: bool
     turns: int
-    measure: Callable[[Side, Path, bool], Values]
+    measure: Callable[[Side, Path, bool], Sequence[Found]]
 
 
-def harness(side: Side, folder: Path, quick: bool) -> Values:
+def harness(side: Side, folder: Path, quick: bool) -> list[Found]:
     """CPU time of a request in the Python workers, by charges."""
     size = ("--events", "1000", "--users", "1000", "--batches", "1") if quick else ()
     printed = side.run(folder / "harness.log", "scripts.benchmarks.harness", *size)
     found = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
-    return {f"CPU of the workers, charges: {each['charges']}": [each["total_us"]] for each in found}
+    name = "CPU of the workers, charges:"
+    return [Found(f"{name} {each['charges']}", "µs/request", True, [each["total_us"]]) for each in found]
 
 
-def bench(side: Side, folder: Path, quick: bool) -> Values:
-    """Throughput over the copy's, of each run."""
+def bench(side: Side, folder: Path, quick: bool) -> list[Found]:
+    """Throughput over the copy's, and CPU time of Java and Python without Java's compiler, of each run."""
     size = ("--batch-events", "2000", "--runs", "1") if quick else ("--batch-events", "50000", "--runs", "2")
     file = folder / "bench.json"
     side.run(folder / "bench.log", "scripts.benchmarks.main", *_BENCH, *size, "--json", str(file))
-    speeds = {figure["name"]: figure["values"] for figure in json.loads(file.read_text())["figures"]}
-    pairs = zip(speeds["enforce"], speeds["copy"], strict=True)
-    return {"throughput over the copy, 1 charge": [enforce / copy for enforce, copy in pairs]}
+    values = {figure["name"]: figure["values"] for figure in json.loads(file.read_text())["figures"]}
+    pairs = zip(values["enforce"], values["copy"], strict=True)
+    found = [Found("throughput over the copy, 1 charge", "", False, [enforce / copy for enforce, copy in pairs])]
+    parts = [values.get(f"enforce: {part}") for part in ("Java", "Python", "of it Java's compiler")]
+    if all(parts):  # the first benches don't have them
+        spent = [java + python - compiler for java, python, compiler in zip(*parts, strict=True)]
+        found.append(Found("CPU of the query, 1 charge", "µs/request", True, spent))
+    return found
 
 
-PARTS = (Part("harness", "µs/request", True, 3, harness), Part("bench", "", False, 2, bench))
+PARTS = (Part("harness", 3, harness), Part("bench", 2, bench))
 
 
 def compare(part: Part, before: Side, now: Side, options: GateOptions) -> list[Compared]:
@@ -160,10 +171,10 @@ def compare(part: Part, before: Side, now: Side, options: GateOptions) -> list[C
             if turn >= part.turns and not any(each.is_worse(options.limit) for each in found.values()):
                 break
             for side in (now, before) if turn % 2 else (before, now):
-                for name, values in part.measure(side, Path(folder), options.quick).items():
-                    compared = found.setdefault(name, Compared(name, part.unit, part.is_cost))
-                    (compared.now if side is now else compared.before).extend(values)
-    return list(found.values())
+                for each in part.measure(side, Path(folder), options.quick):
+                    compared = found.setdefault(each.name, Compared(each.name, each.unit, each.is_cost))
+                    (compared.now if side is now else compared.before).extend(each.values)
+    return [each for each in found.values() if each.before and each.now]
 
 
 def run_gate(options: GateOptions) -> int:

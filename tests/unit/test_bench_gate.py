@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from scripts.benchmarks.gate import Compared, GateOptions, OtherLayoutError, Part, Side, Values, baseline, compare
+from scripts.benchmarks.gate import Compared, Found, GateOptions, OtherLayoutError, Part, Side, baseline, compare
 
 BEFORE = Side("before", Path("before"), Path(sys.executable))
 NOW = Side("now", Path("now"), Path(sys.executable))
@@ -36,14 +36,14 @@ class Scripted:
     values: dict[str, list[float]]
     order: list[str]
 
-    def __call__(self, side: Side, _folder: Path, _quick: bool) -> Values:
+    def __call__(self, side: Side, _folder: Path, _quick: bool) -> list[Found]:
         self.order.append(side.name)
-        return {"cost": [self.values[side.name].pop(0)]}
+        return [Found("cost", "", True, [self.values[side.name].pop(0)])]
 
 
 def compared(before: list[float], now: list[float]) -> tuple[Compared, list[str]]:
     program = Scripted({"before": before, "now": now}, [])
-    (found,) = compare(Part("it", "", True, 2, program), BEFORE, NOW, GateOptions())
+    (found,) = compare(Part("it", 2, program), BEFORE, NOW, GateOptions())
     return found, program.order
 
 
@@ -61,6 +61,11 @@ def test_a_side_that_seems_slower_has_two_more_turns() -> None:
     slower, order = compared([10.0] * 4, [12.0] * 4)
     assert slower.is_worse(5.0)
     assert len(order) == 8
+
+
+def test_a_quantity_that_one_side_has_not_is_left_out() -> None:
+    program = Part("it", 1, lambda side, *_: [Found("both", "", True, [1.0]), Found(side.name, "", True, [1.0])])
+    assert [each.name for each in compare(program, BEFORE, NOW, GateOptions())] == ["both"]
 
 
 def test_a_commit_without_the_program_can_not_be_compared(tmp_path: Path) -> None:
