@@ -36,9 +36,12 @@ def main() -> None:
     producer = Producer(
         {"bootstrap.servers": wanted["servers"], "linger.ms": 5, "queue.buffering.max.messages": _QUEUE}
     )
+    producer.list_topics(wanted["decisions"], timeout=30)  # else the first decisions wait for it, then go all at once
     consumer.subscribe([wanted["requests"]])
     while not stop.is_set():
         for record in consumer.consume(_POLL_EVENTS, timeout=_POLL_S):
+            if record.error():  # such as a new topic that the broker doesn't know yet
+                continue
             key, request = record.key(), msgspec.json.decode(record.value() or b"")
             producer.produce(wanted["decisions"], msgspec.json.encode(enforcer.decide(request, states[key])), key)
         producer.poll(0)
