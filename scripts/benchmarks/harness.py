@@ -51,21 +51,10 @@ _ARROW_ROWS = 20_000  # as in the job's session
 _FIRST_MS = 1_800_000_000_000
 _QUOTA_VERSION = 1
 _JOB_ID = "0123456789abcdef"
+_EVENT = ("value", "partition", "offset", "timestamp_ms")
+_ROW = ("partial", "topic", "key", "value")
+_STATE = ("keyRowAsUnsafe", "object", "startOffset", "numRows", "isLastChunk")
 
-_EVENTS = pa.schema(
-    [("value", pa.binary()), ("partition", pa.int32()), ("offset", pa.int64()), ("timestamp_ms", pa.int64())]
-)
-_STATE = pa.struct(
-    [
-        ("properties", pa.string()),
-        ("keyRowAsUnsafe", pa.binary()),
-        ("object", pa.binary()),
-        ("startOffset", pa.int32()),
-        ("numRows", pa.int32()),
-        ("isLastChunk", pa.bool_()),
-    ]
-)
-_COMBINED = pa.schema([("partial", pa.bool_()), ("topic", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
 _DECIDED = (
     StructType()
     .add("partial", BooleanType())
@@ -165,7 +154,7 @@ class Workers:
         own = [event for event, user in zip(stamped, users, strict=True) if user % TASKS == task]
         rows = [(value, task, offset, ms) for offset, (value, ms) in enumerate(own, self._offsets[task])]
         self._offsets[task] += len(rows)
-        return [_batch(rows[start : start + _ARROW_ROWS], _EVENTS) for start in range(0, len(rows), _ARROW_ROWS)]
+        return [_batch(rows[start : start + _ARROW_ROWS], _EVENT) for start in range(0, len(rows), _ARROW_ROWS)]
 
     def _decided(self, page_batches: dict[int, list[bytes]]) -> list[Row]:
         """Rows that leave the stateful operator; pages are stored."""
@@ -191,17 +180,15 @@ class Workers:
         return rows
 
     def _groups(self, keys: Sequence[int], page_batches: dict[int, list[bytes]]) -> io.BytesIO:
-        """Arrow stream of the groups of these keys, as Java sends it."""
+        """Arrow stream of the groups of these keys, as Java sends it: as many states as groups, and then nulls."""
         rows: list[tuple[int, bytes]] = []
-        states: list[tuple[object, ...]] = []
+        states: list[dict[str, object]] = []
         for key in keys:
-            states.append(("{}", b"%d" % key, self.pages.get(key, b""), len(rows), len(page_batches[key]), True))
+            state = (b"%d" % key, self.pages.get(key, b""), len(rows), len(page_batches[key]), True)
+            states.append(dict(zip(_STATE, state, strict=True)))
             rows += [(key, payload) for payload in page_batches[key]]
-        infos = [dict(zip((each.name for each in _STATE), state, strict=True)) for state in states]
-        columns = [[key for key, _ in rows], [payload for _, payload in rows], infos + [None] * (len(rows) - len(keys))]
-        types = pa.int32(), pa.binary(), _STATE
-        arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
-        batch = pa.RecordBatch.from_arrays(arrays, names=["key", "payload", "state"])
+        padded = [*states, *[None] * (len(rows) - len(keys))]
+        batch = _batch([(*row, state) for row, state in zip(rows, padded, strict=True)], ("key", "payload", "state"))
         stream = io.BytesIO()
         with pa.ipc.new_stream(stream, batch.schema) as writer:
             writer.write_batch(batch)
@@ -222,9 +209,10 @@ class Workers:
         """Records of finished rows and of parts, which meet by key."""
         found: list[Row] = []
         for task in range(TASKS):
-            batch = _batch([row for row in rows if crc32(row[2] or b"") % TASKS == task], _COMBINED)
+            own = [row for row in rows if crc32(row[2] or b"") % TASKS == task]
+            batches = [_batch(own, _ROW)] if own else []
             with self._timed("combine"):
-                combined = list(self._combine(iter([batch])))
+                combined = list(self._combine(iter(batches)))
             for made in combined:
                 found += zip([False] * len(made), *(column.to_pylist() for column in made.columns), strict=True)
         return found
@@ -274,10 +262,8 @@ def _event_ms(number: int) -> int:
     return _FIRST_MS + number * 1000 // EVENTS_PER_S
 
 
-def _batch(rows: Iterable[Sequence[object]], schema: Any) -> Any:
-    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+def _batch(rows: Iterable[Sequence[object]], names: Sequence[str]) -> Any:
+    return pa.RecordBatch.from_arrays([pa.array(column) for column in zip(*rows, strict=True)], names=names)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import typer
 
 from scripts.command import run_command
 from scripts.testbed.broker import Broker
-from scripts.testbed.load_generator import LoadGenerator, Rate, Sent
+from scripts.testbed.load_generator import LoadGenerator, Rate, Sent, loading
 from scripts.testbed.reconciliation import drain, reconcile
 from scripts.testbed.rig import Rig, run_scenario
 
@@ -45,7 +45,8 @@ def run_chaos(options: ChaosOptions) -> int:
 
 def _is_balanced_after_kills(rig: Rig, broker: Broker, options: ChaosOptions) -> bool:
     sent, chance = Sent(), random.Random(options.seed)  # repeatable on purpose
-    with rig.loading(LoadGenerator(seed=options.seed, clients=20, bad_share=0.01), options.rate, sent):
+    load = LoadGenerator(seed=options.seed, clients=20, bad_share=0.01)
+    with loading(rig.settings, load, options.rate, sent):
         rig.start()
         for number in range(1, options.kills + 1):
             victim = _kill(rig, broker, options, chance)

@@ -13,12 +13,13 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from scripts.benchmarks.report import table
 from scripts.command import EXIT_FAILED, run_command, stop_on_signals
 from scripts.testbed.answers import Answers
 from scripts.testbed.cluster import Cluster
 from scripts.testbed.hdfs import Hdfs
 from scripts.testbed.job import TABLES, Sections, wait_until
-from scripts.testbed.load_generator import LoadGenerator, Sent
+from scripts.testbed.load_generator import LoadGenerator, Sent, loading
 from scripts.testbed.processes import kill
 from scripts.testbed.reconciliation import audited, reconcile
 from scripts.testbed.rig import Rig
@@ -50,17 +51,8 @@ class Victim(StrEnum):
     DATANODE = "datanode"
 
 
-AIM_S = {Victim.EXECUTOR: 10.0, Victim.DRIVER: 30.0}
-"""Seconds after which decisions are to go on, where there is an aim."""
-
-
-@dataclass(frozen=True)
-class Killed:
-    """One kill: its victim, and the seconds until a request that was published after it was answered."""
-
-    victim: Victim
-    what: str
-    seconds: float
+AIM = {Victim.EXECUTOR: "10 s", Victim.DRIVER: "30 s"}
+"""Time after which decisions are to go on, where there is an aim."""
 
 
 def planned(named: Sequence[Victim], count: int, possible: Sequence[Victim], chance: random.Random) -> list[Victim]:
@@ -73,26 +65,6 @@ def planned(named: Sequence[Victim], count: int, possible: Sequence[Victim], cha
     while len(victims) < count:
         victims += chance.sample(list(possible), min(len(possible), count - len(victims)))
     return victims
-
-
-def table(kills: Sequence[Killed]) -> str:
-    """A line for each kill, under a head.
-
-    >>> print(table([Killed(Victim.EXECUTOR, "executor with process 7", 4.25), Killed(Victim.BROKER, "broker 2", 12)]))
-    kill  kind      what was killed                decisions went on after   aim
-       1  executor  executor with process 7                          4.2 s  10 s
-       2  broker    broker 2                                        12.0 s     -
-    """
-    return "\n".join([_HEAD, *(_line(number, killed) for number, killed in enumerate(kills, 1))])
-
-
-_HEAD = "kill  kind      what was killed                decisions went on after   aim"
-
-
-def _line(number: int, killed: Killed) -> str:
-    aim_s = AIM_S.get(killed.victim)
-    aim = "-" if aim_s is None else f"{aim_s:.0f} s"
-    return f"{number:>4}  {killed.victim:<8}  {killed.what:<28} {killed.seconds:>23.1f} s {aim:>5}"
 
 
 class Storage(StrEnum):
@@ -174,7 +146,8 @@ class _Run:
         leader = self._drivers[0]
         print("starting the job ...", flush=True)
         leader.start(cancel=self._stop)
-        with leader.loading(LoadGenerator(seed=7, users=50, clients=5, bad_share=0.01), self._options.rate, self._sent):
+        load = LoadGenerator(seed=7, users=50, clients=5, bad_share=0.01)
+        with loading(self._settings, load, self._options.rate, self._sent):
             ends_s = time.monotonic() + self._options.seconds
             self._until_decided(0)
             print(f"{len(self._parts.spark.executors())} executors decide", flush=True)
@@ -189,15 +162,15 @@ class _Run:
             driver.stop()
         found = reconcile(self._settings)
         if kills:
-            print(table(kills), flush=True)
+            print(*table("kind", "killed", "decisions went on after", "aim", rows=kills), sep="\n", flush=True)
         copies = f"{found.duplicates} copies, {found.different_copies} of them different, {found.fenced} fenced"
         print(f"in the topics {copies}; without the copies:", flush=True)
         found = replace(found, duplicates=0)  # a repeated task may publish a copy of an answer
         print(found, flush=True)
         return 0 if found.balanced and found.simulated and not found.different_copies else EXIT_FAILED
 
-    def _kill_all(self) -> list[Killed]:
-        """Kill the planned victims, spread over the load."""
+    def _kill_all(self) -> list[Sequence[str]]:
+        """Kill the planned victims, spread over the load. Returns a row of the table for each."""
         planned_s = max(self._options.seconds, self._options.requests / self._options.rate)
         pause_s = planned_s / (len(self._victims) + 1) if self._victims else 0.0
         kills = []
@@ -220,7 +193,7 @@ class _Run:
             verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(self._answers.verdicts.items()))
             print(f"{self._answers.answered} of {self._sent.events} answered: {verdicts}", flush=True)
 
-    def _kill(self, victim: Victim) -> Killed:
+    def _kill(self, victim: Victim) -> Sequence[str]:
         """Kill one, wait until a request published since is answered, and start another in its place."""
         begun_s = time.monotonic()
         what, replace = self._victim(victim)
@@ -228,7 +201,7 @@ class _Run:
         took_s = time.monotonic() - begun_s
         print(f"{victim} killed ({what}); requests published since are answered after {took_s:.1f} s", flush=True)
         replace()
-        return Killed(victim, what, took_s)
+        return victim, what, f"{took_s:.1f} s", AIM.get(victim, "-")
 
     def _victim(self, victim: Victim) -> tuple[str, Callable[[], object]]:
         """Kill one. Returns its description, and a function that starts another one, unless something else does."""

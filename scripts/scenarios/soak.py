@@ -7,15 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from threading import Event
 from typing import Annotated, NamedTuple
 
 import typer
 
+from scripts.benchmarks.report import table
 from scripts.command import run_command
 from scripts.testbed.job import wait_until
-from scripts.testbed.load_generator import LoadGenerator
+from scripts.testbed.load_generator import LoadGenerator, loading
+from scripts.testbed.load_generator import load as publish_load
 from scripts.testbed.processes import descendants, resident_mib
-from scripts.testbed.reconciliation import answered, drain, reconcile_counts
+from scripts.testbed.reconciliation import drain, missing_answers, reconcile_counts
 from scripts.testbed.rig import Rig, run_scenario
 from scripts.testbed.work_folder import folder_bytes
 
@@ -86,11 +89,13 @@ class Trend(NamedTuple):
     last: float
     flat: bool | None
 
-    def __str__(self) -> str:
-        """A row of the table."""
+    def row(self) -> tuple[str, ...]:
+        """The row of the table."""
         ratio = f"{self.last / self.first:.2f}" if self.first else "-"
-        verdict = {True: "flat", False: "NOT FLAT", None: ""}[self.flat]
-        return f"{self.name:<15} {self.first:>12.1f} {self.last:>12.1f} {ratio:>7}  {verdict}"
+        return self.name, f"{self.first:.1f}", f"{self.last:.1f}", ratio, _VERDICTS[self.flat]
+
+
+_VERDICTS = {True: "flat", False: "NOT FLAT", None: ""}
 
 
 def trends(samples: Sequence[Sample], rate_per_s: float) -> list[Trend]:
@@ -117,13 +122,12 @@ def _is_flat_and_balanced(rig: Rig, options: SoakOptions) -> bool:
     rig.start()
     print(f"warming up: one request of each of {entities} entities ...", flush=True)
     begun_s = time.monotonic()
-    rig.load(load, entities)
-    requests = rig.requests()
-    wait_until(lambda: answered(rig.settings) >= requests, _DRAIN_S)
+    publish_load(rig.settings, load, Event(), 0.0, count=entities)
+    wait_until(lambda: missing_answers(rig.settings) <= 0, _DRAIN_S)
     print(f"all answered after {time.monotonic() - begun_s:.0f} s; now {options.rate:g} requests/s", flush=True)
     samples: list[Sample] = []
     begun_s = time.monotonic()
-    with rig.loading(load, options.rate):
+    with loading(rig.settings, load, options.rate):
         while (elapsed_s := time.monotonic() - begun_s) < options.seconds:
             time.sleep(max(0.0, (len(samples) + 1) * _SAMPLE_S - elapsed_s))
             samples.append(_sample(rig))
@@ -132,8 +136,8 @@ def _is_flat_and_balanced(rig: Rig, options: SoakOptions) -> bool:
             values = (f"{value:14.1f}" for value in samples[-1].values())
             print(f"{time.monotonic() - begun_s:6.0f}", *values, flush=True)
     found = trends(samples, options.rate)
-    print(f"\n{len(samples)} samples{'':<8} {'first third':>12} {'last third':>12} {'ratio':>7}")
-    print(*map(str, found), sep="\n", flush=True)
+    head = (f"{len(samples)} samples", "first third", "last third", "ratio", "")
+    print("", *table(*head, rows=(trend.row() for trend in found)), sep="\n", flush=True)
     drain(rig.settings, _DRAIN_S)
     counted = reconcile_counts(rig.settings)
     print(counted)
@@ -150,7 +154,7 @@ def _sample(rig: Rig) -> Sample:
         "state_mib": folder_bytes(Path(rig.settings.enforce.checkpoint) / "state") / 2**20,
         "batch_ms": batch.get("batch_ms", math.nan),
         "batch_requests": batch.get("events", math.nan),
-        "lag": rig.requests() - answered(rig.settings),
+        "lag": missing_answers(rig.settings),
     }
 
 

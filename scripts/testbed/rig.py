@@ -1,7 +1,7 @@
 """Rig of the scenarios: a job on brokers, with a load; start, load, break, drain and reconcile it in a folder."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Self
@@ -11,9 +11,8 @@ import psutil
 from scripts.command import EXIT_FAILED
 from scripts.testbed.broker import Broker
 from scripts.testbed.job import Json, Sections, SluiceJob, quotas_in, storage_in, wait_until
-from scripts.testbed.load_generator import LoadGenerator, Sent, load, loading
 from scripts.testbed.processes import descendants, kill, python_workers
-from scripts.testbed.reconciliation import answered, ends
+from scripts.testbed.reconciliation import answered, missing_answers
 from scripts.testbed.work_folder import work_folder
 from sluice.kafka_io.topics import ensure_topics
 
@@ -46,9 +45,9 @@ class Rig(SluiceJob):
 
     def start(self, cancel: Event | None = None) -> None:
         """Start the job and wait until it answers waiting requests, if there are any."""
-        before, requests = answered(self.settings), self.requests()
+        before, waiting = answered(self.settings), missing_answers(self.settings)
         super().start(cancel)
-        wait_until(lambda: answered(self.settings) > before or before == requests, _START_S)
+        wait_until(lambda: answered(self.settings) > before or waiting <= 0, _START_S)
 
     def kill(self) -> None:
         """kill -9, and wait until the job's Java has ended too."""
@@ -64,20 +63,6 @@ class Rig(SluiceJob):
     def java(self) -> list[int]:
         """Process ids of the job's Java virtual machine."""
         return [pid for pid, command in descendants(self.running().pid).items() if "org.apache.spark" in command]
-
-    def load(self, generator: LoadGenerator, count: int) -> None:
-        """Publish a load of `count` events as fast as possible."""
-        load(self.settings, generator, Event(), 0.0, count=count)
-
-    def loading(
-        self, generator: LoadGenerator, rate_per_s: float, sent: Sent | None = None
-    ) -> AbstractContextManager[None]:
-        """Publish a load in the background while a block runs."""
-        return loading(self.settings, generator, rate_per_s, sent)
-
-    def requests(self) -> int:
-        """Number of requests in the topic."""
-        return sum(ends(self.settings, self.settings.topics.requests).values())
 
 
 @contextmanager

@@ -85,7 +85,6 @@ def test_clients_with_counters_of_their_own_have_a_quota_each() -> None:
         (["simulate", "--job-down", "60-50"], "'60-50' is not right; expected FROM-TO in seconds"),
         (["simulate", "--limit-change", "60"], "'60' is not right; expected S:Q"),
         (["simulate", "--demand", "0"], "--demand is 0.0; expected a number above 0"),
-        (["simulate", "--off-ms", "10"], "--off-ms is given without --on-ms"),
         (["simulate", "--leave", "1", "--gateways", "1"], "--leave is given with one gateway"),
         (["simulate", "--job-down", "300-420", "--seconds", "60"], "--job-down begins at second 300; expected"),
         (["simulate", "--limit-change", "60:9", "--seconds", "60"], "--limit-change begins at second 60; expected"),

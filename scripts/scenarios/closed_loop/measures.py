@@ -22,7 +22,7 @@ class Measures:
     """Served amounts over the quota, the longest silence in seconds, and the part of the quota that was not used.
 
     `worst_minute` and `worst_5s` are the most in any sliding 60 and 5 s. `..._after` leaves out the first 10 s,
-    `worst_later_minute` the first minute. The silence is the longest time in which clients that wanted to send were
+    `worst_later_minute` the first minute. The silence is the longest time in which clients were
     served nothing, all of a counter together. `unused` is 1 - served / min(demand, quota).
     """
 
@@ -44,8 +44,7 @@ def measure(situation: Situation, served: Served) -> Measures:
     rows = np.array(served, float).reshape(-1, 3)
     after = rows[rows[:, 0] >= FIRST_MS]
     total, allowed = float(rows[:, 1].sum()), situation.allowed(0, end_ms)
-    on = situation.on_ms / (situation.on_ms + situation.off_ms) if situation.off_ms else 1.0
-    wanted = min(situation.demand * situation.seconds * on, allowed)
+    wanted = min(situation.demand * situation.seconds, allowed)
     own = situation.counters is Counters.OWN
     by_counter = [rows[rows[:, 2] == client, 0] for client in range(situation.clients)] if own else [rows[:, 0]]
     return Measures(
@@ -73,9 +72,6 @@ def _worst(situation: Situation, rows: Floats, span_ms: int) -> float:
 
 
 def _silence_ms(situation: Situation, times_ms: Sequence[float] | Floats) -> float:
-    """The longest time between two served requests, pauses of the clients left out."""
+    """The longest time between two served requests."""
     edges_ms = np.concatenate(([0.0], times_ms, [situation.seconds * 1000.0]))
-    if situation.off_ms:  # the time in which clients wanted to send until then
-        periods, rest = np.divmod(edges_ms, situation.on_ms + situation.off_ms)
-        edges_ms = periods * situation.on_ms + np.minimum(rest, situation.on_ms)
     return float(np.diff(edges_ms).max())

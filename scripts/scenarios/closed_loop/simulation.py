@@ -169,9 +169,6 @@ class ClosedLoop:
         if connections is not self._connections or not gateway.is_up:
             return
         again = partial(self._send, gateway, client, gap_ms, connections)
-        if not self._situation.is_on(time_ms):
-            self._at(self._situation.next_on_ms(time_ms) + self._random.random(), again)
-            return
         wait_ms = 0 if self._situation.waits is Waits.IN_LINE else gateway.decided_wait_ms(time_ms)
         if wait_ms > 0:
             self._at(time_ms + wait_ms, again)

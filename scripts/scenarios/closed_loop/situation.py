@@ -114,8 +114,6 @@ class Situation:
     )
     clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 1
     counters: Annotated[Counters, typer.Option(help="One counter for all clients, or one for each.")] = Counters.SHARED
-    on_ms: Annotated[int, typer.Option(min=0, help="Clients send for this time, then pause for --off-ms.")] = 0
-    off_ms: Annotated[int, typer.Option(min=0, help="Length of the pauses; 0 is none.")] = 0
     seconds: Seconds = 900
     seed: Seed = 1
     join: Annotated[float | None, _second("One more gateway starts at this second.")] = None
@@ -136,8 +134,6 @@ class Situation:
         _fill_in(self, "size", self.limit * DEFAULT_SIZE_S)
         if self.size < 1 and self.quota.family is Family.BYTES:
             raise typer.BadParameter(f"--size is {self.size}; expected at least one byte")
-        if self.off_ms and not self.on_ms:
-            raise typer.BadParameter("--off-ms is given without --on-ms; expected both")
         if self.leave is not None and self.gateways == 1 and self.join is None:
             raise typer.BadParameter("--leave is given with one gateway; expected --gateways 2 or more")
         for name in ("join", "leave", "job_down", "limit_change"):
@@ -173,15 +169,6 @@ class Situation:
         if self.spread is Spread.ONE:
             return [1.0] + [0.0] * (gateways - 1)
         return [SKEW] + [(1.0 - SKEW) / (gateways - 1)] * (gateways - 1)
-
-    def is_on(self, time_ms: float) -> bool:
-        """True if clients send at this time."""
-        return not self.off_ms or time_ms % (self.on_ms + self.off_ms) < self.on_ms
-
-    def next_on_ms(self, time_ms: float) -> float:
-        """Time at which clients that pause go on."""
-        period_ms = self.on_ms + self.off_ms
-        return (time_ms // period_ms + 1) * period_ms
 
 
 @dataclass(frozen=True)
