@@ -31,7 +31,7 @@ from sluice.state.quotas.cluster import client_quotas, cluster_changes
 from sluice.streaming.checkpoint.folder import Checkpoint, is_locked
 from sluice.streaming.checkpoint.origin import Origin, check_origin, new_pages, read_origin, with_pages
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
-from sluice.streaming.workers.batched import are_batched
+from sluice.streaming.workers.contract import are_batched
 
 _AUDIT_TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable")
 

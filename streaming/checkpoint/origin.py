@@ -10,7 +10,7 @@ from sluice.configs.settings import Settings
 from sluice.kafka_io.clock import now_ms
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.errors import CheckpointError
-from sluice.streaming.workers.batched import are_batched
+from sluice.streaming.workers.contract import are_batched
 
 _BATCHED_PAGES = 4_096
 """With a million entities a page has about 240: 30 kB. More pages cost more where all of them are charged."""

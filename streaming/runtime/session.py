@@ -20,7 +20,7 @@ from sluice.jvm.java import find_java
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.java_bridge import java
 from sluice.streaming.runtime.log import OWNER_ONLY
-from sluice.streaming.workers.batched import PYSPARK_VERSION, are_batched
+from sluice.streaming.workers.contract import are_batched, broken_contract
 
 log = logging.getLogger("sluice.session")
 
@@ -101,12 +101,8 @@ def start_session(settings: Settings) -> SparkSession:
     if properties["spark.master"].startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         properties = local_properties() | properties
-    if settings.enforce.batched_workers and not are_batched(wanted=True):
-        log.warning(
-            "enforce.batched_workers is for PySpark %s; this is %s, whose own workers are slower and decide the same",
-            PYSPARK_VERSION,
-            version("pyspark"),
-        )
+    if settings.enforce.batched_workers and (reason := broken_contract()):
+        log.warning("workers are those of PySpark %s, slower with many pages: %s", version("pyspark"), reason)
     find_java()
     properties["spark.jars"] = ",".join(map(str, SPARK_JARS.paths()))
     interrupt = signal.getsignal(signal.SIGINT)

@@ -1,24 +1,21 @@
-"""Workers that hand many groups of `applyInPandasWithState` to their function at once. Bound to PySpark 4.2.0.
+"""Workers that hand many groups of `applyInPandasWithState` to their function at once.
 
 PySpark's own workers make one pandas frame of the rows of each group and one of its state, and concatenate all of them,
 which takes ten times as long as what Spark does for a group. Here a batch of groups goes from Arrow to lists and back.
 The function is the same: PySpark calls it with the frames of one group, batched workers with `Groups`.
 
 `use_batched_groups` replaces two names in `pyspark.worker`: the serializer, which reads groups from Java and writes
-rows and states back, and the wrapper of the function. Their arguments and Java's format are the same in no two
-releases, so with any other release nothing is replaced.
+rows and states back, and the wrapper of the function. Their arguments and Java's format change from release to release:
+`contract` tries both paths before.
 """
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib.metadata import version
 from itertools import islice
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-PYSPARK_VERSION = "4.2.0"
 
 _GROUPS = 2048
 """Groups given to the function at once: the cost of a call is nothing then, and memory stays bounded."""
@@ -55,17 +52,13 @@ class Decided(NamedTuple):
     states: Sequence[tuple[Any, ...]]
 
 
-def are_batched(wanted: bool) -> bool:
-    """True if the job's workers are batched: if that is wanted, and PySpark is of the release of this file."""
-    return wanted and version("pyspark") == PYSPARK_VERSION
-
-
 def use_batched_groups(worker: Any) -> None:
-    """Replace the path of groups in the module `pyspark.worker` of this process, unless it is of another release."""
-    replaced = worker.wrap_grouped_map_pandas_udf_with_state is _wrap  # PySpark uses its worker processes again
-    if are_batched(wanted=True) and not replaced:
-        worker.ApplyInPandasWithStateSerializer = _batched_serializer(worker.ApplyInPandasWithStateSerializer)
-        worker.wrap_grouped_map_pandas_udf_with_state = _wrap
+    """Replace the path of groups in the module `pyspark.worker` of this process.
+
+    Raises AttributeError if it has no such path. `contract` tells whether the new one fits.
+    """
+    worker.ApplyInPandasWithStateSerializer = _batched_serializer(worker.ApplyInPandasWithStateSerializer)
+    worker.wrap_grouped_map_pandas_udf_with_state = _wrap
 
 
 class _Stored(NamedTuple):

@@ -1,25 +1,22 @@
-"""The worker daemon with batched workers (`spark.python.daemon.module`)."""
+"""The worker daemon with batched workers (`spark.python.daemon.module`); PySpark's own where the contract is broken."""
 
-import socket
-
-from pyspark import daemon
+import sys
 
 from sluice.streaming.workers.batched import use_batched_groups
-from sluice.streaming.workers.daemon import Worker, run_daemon
+from sluice.streaming.workers.contract import broken_contract
+from sluice.streaming.workers.daemon import run_daemon
 
 
-def batched(work: Worker) -> Worker:
-    """The worker with its path of groups replaced, in its own process: `pyspark.worker` can't be imported before."""
+def use_batched_workers() -> None:
+    """Replace the path of groups of all workers to come, or say in one line why they keep PySpark's own."""
+    import pyspark.worker
 
-    def work_batched(connection: socket.socket, authenticated: bool) -> int:
-        import pyspark.worker
-
+    reason = broken_contract()
+    if reason is None:
         use_batched_groups(pyspark.worker)
-        return work(connection, authenticated)
-
-    return work_batched
+    else:
+        print(f"sluice: workers are PySpark's own, slower with many pages: {reason}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
-    daemon.worker = batched(daemon.worker)  # type: ignore[assignment] # PySpark calls it with positions
-    run_daemon()
+    run_daemon(use_batched_workers)

@@ -1,14 +1,22 @@
 """PySpark's daemon, which forks the Python workers, deaf to SIGTERM and SIGINT (`spark.python.daemon.module`).
 
+It imports what a worker needs, so that workers have it when they are forked. PySpark's own imports nothing before, as a
+library might have started a thread: the one thread that these start is jemalloc's, which is made for forks.
+
 systemd ends a service by SIGTERM to all of its processes. Workers that obeyed would fail the micro-batch that the job
 lets end. Java ends the daemon by closing its standard input, and with it the workers, however Java itself ends.
 """
 
+import os
 import signal
 import socket
 from collections.abc import Callable
+from importlib import import_module
 
 from pyspark import daemon
+
+_STAGES = "sluice.streaming.enforce.stages"
+"""By its name: the package of the daemon is below that of the query."""
 
 Worker = Callable[[socket.socket, bool], int]
 
@@ -25,10 +33,13 @@ def quietly(work: Worker) -> Worker:
     return work_quietly
 
 
-def run_daemon() -> None:
-    """Run Spark's daemon until Java closes its standard input."""
+def run_daemon(prepare: Callable[[], None] = lambda: None) -> None:
+    """Load the stages, `prepare`, and run Spark's daemon until Java closes its standard input."""
     # Blocked, not ignored: PySpark sets handlers of its own, in the workers too, which inherit the mask.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # no threads of numpy's, which would not be there after a fork
+    import_module(_STAGES)
+    prepare()
     daemon.worker = quietly(daemon.worker)  # type: ignore[assignment] # PySpark calls it with positions
     daemon.manager()
 

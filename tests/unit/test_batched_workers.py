@@ -2,6 +2,7 @@
 
 import io
 import pickle
+from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -10,14 +11,16 @@ import pyarrow as pa
 import pyspark.worker
 import pytest
 from pyspark.serializers import SpecialLengths, read_int
-from pyspark.sql.pandas.serializers import ApplyInPandasWithStateSerializer
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from sluice.configs.settings import Properties, load_settings
 from sluice.streaming.runtime.session import session_properties
-from sluice.streaming.workers import batched
-from sluice.streaming.workers.batched import PYSPARK_VERSION, Decided, Group, Groups, use_batched_groups
+from sluice.streaming.workers import batched, contract
+from sluice.streaming.workers.batched import Decided, Group, Groups, use_batched_groups
+from sluice.streaming.workers.batched_daemon import use_batched_workers
+from sluice.streaming.workers.contract import are_batched, broken_contract
 
+PYSPARK: Any = pyspark.worker
 DAEMON = "spark.python.daemon.module"
 RETURN_TYPE = StructType([StructField("n", IntegerType())])
 INFO = pa.struct(
@@ -35,10 +38,9 @@ INFO = pa.struct(
 @pytest.fixture
 def worker() -> Any:
     """The functions of the module `pyspark.worker` that are replaced."""
-    original: Any = pyspark.worker
     found = SimpleNamespace(
-        ApplyInPandasWithStateSerializer=original.ApplyInPandasWithStateSerializer,
-        wrap_grouped_map_pandas_udf_with_state=original.wrap_grouped_map_pandas_udf_with_state,
+        ApplyInPandasWithStateSerializer=PYSPARK.ApplyInPandasWithStateSerializer,
+        wrap_grouped_map_pandas_udf_with_state=PYSPARK.wrap_grouped_map_pandas_udf_with_state,
     )
     use_batched_groups(found)
     return found
@@ -113,41 +115,83 @@ def test_groups_go_to_the_function_with_all_their_rows_and_come_back_in_order(wo
     assert {state["oldTimeoutTimestamp"] for state in states} == {-1}
 
 
-def test_a_worker_process_that_is_used_again_is_replaced_once(worker: Any) -> None:
-    """Else each task would put a class on top of the last one's."""
-    before = worker.ApplyInPandasWithStateSerializer
-
-    use_batched_groups(worker)
-
-    assert worker.ApplyInPandasWithStateSerializer is before
-    assert issubclass(before, ApplyInPandasWithStateSerializer)
+@pytest.fixture
+def untried() -> Iterator[None]:
+    """The contract is tried anew, also after the test."""
+    broken_contract.cache_clear()
+    yield
+    broken_contract.cache_clear()
 
 
-def test_with_another_release_of_pyspark_nothing_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own path decides the same."""
-    monkeypatch.setattr(batched, "version", lambda _: f"{PYSPARK_VERSION}.1")
-    worker = SimpleNamespace(wrap_grouped_map_pandas_udf_with_state=None)
+@pytest.mark.usefixtures("untried")
+def test_java_gets_the_same_from_this_release_of_pyspark_by_both_paths() -> None:
+    own = PYSPARK.ApplyInPandasWithStateSerializer
 
-    use_batched_groups(worker)
+    assert broken_contract() is None
+    assert are_batched(wanted=True)
+    assert not are_batched(wanted=False)
+    assert PYSPARK.ApplyInPandasWithStateSerializer is own
 
-    assert vars(worker) == {"wrap_grouped_map_pandas_udf_with_state": None}
+
+@pytest.mark.usefixtures("untried")
+@pytest.mark.parametrize(
+    ("module", "name", "other", "reason"),
+    [
+        (batched, "_NO_TIMEOUT", 0, "Java would get other rows or states"),
+        (batched, "_GROUPS", "many", "ValueError: Stop argument"),
+        (PYSPARK, "read_udfs", lambda *_: None, "TypeError: cannot unpack"),
+    ],
+)
+def test_a_release_with_another_contract_keeps_its_own_path(
+    monkeypatch: pytest.MonkeyPatch, module: Any, name: str, other: object, reason: str
+) -> None:
+    """PySpark changes its part; here ours is changed in some cases, which comes to the same."""
+    monkeypatch.setattr(module, name, other)
+
+    assert str(broken_contract()).startswith(reason)
+    assert not are_batched(wanted=True)
+
+
+@pytest.mark.usefixtures("untried")
+def test_a_release_without_the_serializer_keeps_its_own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Spark's main branch since July 2026."""
+    monkeypatch.delattr(PYSPARK, "ApplyInPandasWithStateSerializer")
+
+    assert "ApplyInPandasWithStateSerializer" in str(broken_contract())
+    assert not hasattr(PYSPARK, "ApplyInPandasWithStateSerializer")
+
+
+@pytest.mark.usefixtures("untried")
+def test_a_daemon_whose_workers_are_not_batched_says_so_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On an executor, whose PySpark may be another one than the driver's."""
+    monkeypatch.setattr(batched, "_NO_TIMEOUT", 0)
+    own = PYSPARK.ApplyInPandasWithStateSerializer
+
+    use_batched_workers()
+
+    assert PYSPARK.ApplyInPandasWithStateSerializer is own
+    assert capsys.readouterr().err == (
+        "sluice: workers are PySpark's own, slower with many pages: Java would get other rows or states\n"
+    )
 
 
 @pytest.mark.parametrize(
-    ("wanted", "installed", "master", "module"),
+    ("wanted", "fits", "master", "module"),
     [
-        (True, PYSPARK_VERSION, "local[2]", "sluice.streaming.workers.batched_daemon"),
-        (True, PYSPARK_VERSION, "spark://host:7077", "sluice.streaming.workers.batched_daemon"),
-        (False, PYSPARK_VERSION, "local[2]", "sluice.streaming.workers.daemon"),
-        (True, "4.3.0", "local[2]", "sluice.streaming.workers.daemon"),
-        (False, PYSPARK_VERSION, "spark://host:7077", None),
+        (True, True, "local[2]", "sluice.streaming.workers.batched_daemon"),
+        (True, True, "spark://host:7077", "sluice.streaming.workers.batched_daemon"),
+        (False, True, "local[2]", "sluice.streaming.workers.daemon"),
+        (True, False, "local[2]", "sluice.streaming.workers.daemon"),
+        (False, True, "spark://host:7077", None),
     ],
 )
 def test_the_daemon_is_batched_if_that_is_wanted_and_possible(
-    monkeypatch: pytest.MonkeyPatch, wanted: bool, installed: str, master: str, module: str | None
+    monkeypatch: pytest.MonkeyPatch, wanted: bool, fits: bool, master: str, module: str | None
 ) -> None:
     settings = load_settings(environment={})
-    monkeypatch.setattr(batched, "version", lambda _: installed)
+    monkeypatch.setattr(contract, "broken_contract", lambda: None if fits else "other rows")
     enforce = replace(settings.enforce, batched_workers=wanted)
 
     properties = session_properties(replace(settings, enforce=enforce, spark=Properties({"spark.master": master})))
