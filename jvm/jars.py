@@ -1,6 +1,6 @@
 """Jars from a Maven registry: resolved by the Ivy inside pyspark, checked, and kept in one folder for each set.
 
-`python -m sluice.jvm.jars` downloads those that Spark needs in addition to pyspark's own.
+`python -m sluice.jvm.jars` downloads those that Spark needs in addition to pyspark's own, and archives their classes.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -24,7 +24,7 @@ from sluice.jvm.errors import JarError
 from sluice.jvm.java import find_java
 from sluice.state.errors import SluiceError
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY: Path = Path(__file__).resolve().parents[1]
 """The checkout, or where the packages are installed."""
 
 _CONFIGS = REPOSITORY / "configs"
@@ -57,7 +57,7 @@ class JarSet:
         Raises JarError (can't be downloaded, or not the right one) and JavaError.
         """
         if not self._complete():
-            with _lock():
+            with home_lock():
                 if not self._complete():  # another process may have downloaded them meanwhile
                     self._make_complete()
         return self._jars()
@@ -79,7 +79,7 @@ class JarSet:
 
     def accept(self) -> None:
         """Resolves the versions again and records the checksums of the jars as the expected ones."""
-        with _lock():
+        with home_lock():
             fresh = self._resolved()
             lines = [f"{_sha256(jar)}  {self.name}/{jar.name}\n" for jar in sorted(fresh.glob("*.jar"))]
         self.checksums.write_text("".join(lines))
@@ -190,8 +190,8 @@ def has_artifact(artifact: str, names: list[str]) -> bool:
     return any(pattern.fullmatch(name) for name in names)
 
 
-def run_download_command(jars: JarSet) -> None:
-    """The command line that downloads a set; exit 1 with one line if that fails."""
+def run_download_command(jars: JarSet, then: Callable[[], None] = lambda: None) -> None:
+    """The command line that downloads a set, then does more; exit 1 with one line if that fails."""
 
     def download(
         accept: Annotated[
@@ -203,6 +203,7 @@ def run_download_command(jars: JarSet) -> None:
             if accept:
                 jars.accept()
             jars.paths()
+            then()
         except SluiceError as error:
             sys.exit(f"jars: {error}")
 
@@ -210,7 +211,7 @@ def run_download_command(jars: JarSet) -> None:
 
 
 @contextmanager
-def _lock() -> Iterator[None]:
+def home_lock() -> Iterator[None]:
     """One download at a time for all processes; the lock goes with the process, however it ends."""
     home = jars_home()
     lock = FileLock(home / "lock", fallback_to_soft=False)  # a soft lock would outlive a killed process
@@ -249,4 +250,6 @@ def _sha256(file: Path) -> str:
 
 
 if __name__ == "__main__":
-    run_download_command(SPARK_JARS)
+    from sluice.jvm.class_archive import make_archive  # which imports this module
+
+    run_download_command(SPARK_JARS, make_archive)

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 
 from sluice.jvm.errors import JavaError
@@ -36,13 +37,19 @@ def find_java() -> tuple[str, int]:
     Raises JavaError when there is none, it doesn't run or it is older than 17.
     """
     executable = _executable()
+    version = parse_java_version(java_banner(executable))
+    check_java_version(version, executable)
+    return executable, version
+
+
+@cache  # a job's start asks several times
+def java_banner(executable: str) -> str:
+    """The output of `java -version`, which names the build. Raises JavaError when it doesn't run."""
     try:
         shown = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JavaError(f"{executable} can't be run ({error}); {_FIX}") from error
-    version = parse_java_version(shown.stderr + shown.stdout)
-    check_java_version(version, executable)
-    return executable, version
+    return shown.stderr + shown.stdout
 
 
 def _executable() -> str:

@@ -3,9 +3,12 @@
 import atexit
 import logging
 import os
+import re
+import shlex
 import shutil
 import signal
 import sys
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
@@ -15,8 +18,8 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from sluice.configs.settings import Settings
-from sluice.jvm.jars import SPARK_JARS
-from sluice.jvm.java import find_java
+from sluice.jvm.class_archive import ARCHIVE_OPTION, find_archive, joined
+from sluice.jvm.jars import SPARK_JARS, jars_home
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.java_bridge import java
 from sluice.streaming.runtime.log import OWNER_ONLY
@@ -34,6 +37,7 @@ uses of that.
 
 _DAEMON = "spark.python.daemon.module"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_CLASS_PATH = "spark.driver.extraClassPath"
 
 _LONGEST_SOCKET_FOLDER_BYTES = 60
 """Longest path of the folder: a socket's path has at most 107 bytes on Linux and 103 on macOS; Spark adds 43."""
@@ -103,13 +107,13 @@ def start_session(settings: Settings) -> SparkSession:
         properties = local_properties() | properties
     if settings.enforce.batched_workers and (reason := broken_contract()):
         log.warning("workers are those of PySpark %s, slower with many pages: %s", version("pyspark"), reason)
-    find_java()
-    properties["spark.jars"] = ",".join(map(str, SPARK_JARS.paths()))
+    properties |= _jars(properties)
     interrupt = signal.getsignal(signal.SIGINT)
     context = SparkContext.getOrCreate(SparkConf().setAll(list(properties.items())))
     if current_thread() is main_thread():
         signal.signal(signal.SIGINT, interrupt)  # the context has set a handler that raises KeyboardInterrupt
     _leave_signals_to_the_driver(context)
+    _tell_of_unused_archive(context, properties)
     builder = SparkSession.builder
     for name, value in properties.items():
         builder = builder.config(name, value)
@@ -117,6 +121,46 @@ def start_session(settings: Settings) -> SparkSession:
     partitions = settings.enforce.shuffle_partitions or session.sparkContext.defaultParallelism
     session.conf.set("spark.sql.shuffle.partitions", str(partitions))
     return session
+
+
+def _jars(properties: Mapping[str, str]) -> dict[str, str]:
+    """Properties by which Java finds Sluice's jars, and the archive of their classes if there is one that fits.
+
+    Those of `spark.jars` can't be archived, nor can any after jars that section `spark` has on the class path.
+    """
+    own, given, archive = SPARK_JARS.paths(), properties.get(_CLASS_PATH), find_archive()
+    jars = {} if _is_one_process(properties) else {"spark.jars": ",".join(map(str, own))}
+    if archive is None or given:
+        command = f"{sys.executable} -m {SPARK_JARS.command}"
+        why = f"with {_CLASS_PATH}" if given else f"for this Java and these jars, which {command} makes"
+        log.info("the start takes longer: there is no archive of classes %s", why)
+        return jars | {_CLASS_PATH: joined([*filter(None, [given]), *own])}
+    return jars | {
+        _CLASS_PATH: joined(archive.class_path),
+        _JAVA_OPTIONS: f"{shlex.join(archive.options)} {properties[_JAVA_OPTIONS]}",
+    }
+
+
+def _tell_of_unused_archive(context: SparkContext, properties: Mapping[str, str]) -> None:
+    """Say so if Java has left the archive aside, which Java itself doesn't."""
+    if ARCHIVE_OPTION not in properties[_JAVA_OPTIONS]:
+        return
+    jvm = java(context)
+    diagnostics = jvm.java.lang.Class.forName("com.sun.management.HotSpotDiagnosticMXBean")
+    bean = jvm.java.lang.management.ManagementFactory.getPlatformMXBean(diagnostics)
+    if bean.getVMOption("UseSharedSpaces").getValue() != "true":
+        log.info(
+            "the start takes longer: Java leaves the archive of classes in %s aside, which is damaged, or made with"
+            " other options; remove it, and %s -m %s makes it again",
+            jars_home(),
+            sys.executable,
+            SPARK_JARS.command,
+        )
+
+
+def _is_one_process(properties: Mapping[str, str]) -> bool:
+    """True if the executor is the driver, which needs no copies of jars."""
+    return re.fullmatch(r"local(\[.*\])?", properties["spark.master"]) is not None
 
 
 def _leave_signals_to_the_driver(context: SparkContext) -> None:

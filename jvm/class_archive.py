@@ -1,0 +1,126 @@
+"""An archive of the classes that the job loads, from which Java takes them instead of from jars (class data sharing).
+
+`python -m sluice.jvm.jars` makes it. A start with it takes two thirds of the CPU time to the first decision. The file
+fits one Java and one class path; its name says which. Without one that fits, Java loads classes as ever.
+"""
+
+import gzip
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from sluice.jvm.errors import JavaError
+from sluice.jvm.jars import REPOSITORY, SPARK_JARS, home_lock, jars_home, pyspark_jars
+from sluice.jvm.java import find_java, java_banner
+from sluice.state.errors import SluiceError
+
+CLASSES = REPOSITORY / "configs" / "spark-classes.txt.gz"
+"""Names of the classes that the job loads, and its lambdas, in the form that Java reads; written by `write_classes`."""
+
+ARCHIVE_OPTION = "-XX:SharedArchiveFile="
+_PATTERN = "classes-*.jsa"
+_OWNER_ONLY = 0o600
+_LONGEST_CLASS_PATH_BYTES = 100_000
+"""The longest class path with an archive: Linux takes at most 128 KiB in one argument of a process."""
+
+_QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
+"""No word of the classes of the list that a Java doesn't have or can't archive."""
+
+
+class ClassArchive(NamedTuple):
+    """The archive for a class path, whose file need not be there."""
+
+    file: Path
+    class_path: Sequence[Path]
+
+    @property
+    def options(self) -> list[str]:
+        """The options of a Java that uses it; one that doesn't fit, or is damaged, is left aside without a word."""
+        quiet = "-Xlog:cds*=off,class+path=off"
+        return ["-Xshare:auto", f"{ARCHIVE_OPTION}{self.file}", "-XX:+VerifySharedSpaces", quiet]
+
+
+def find_archive() -> ClassArchive | None:
+    """The archive that fits this Java and these jars; None if there is none. Raises JarError and JavaError."""
+    archive = _archive()
+    return archive if archive.file.is_file() and _has_short_path(archive.class_path) else None
+
+
+def make_archive() -> None:
+    """Make the archive unless it is there, and remove those of other jars. Raises JarError and JavaError.
+
+    Says on standard error that it does, or why it can't.
+    """
+    archive = _archive()
+    if archive.file.is_file() or not _has_short_path(archive.class_path):
+        return
+    print("jars: archiving Spark's classes for this Java (once, half a minute)", file=sys.stderr)
+    try:
+        with home_lock():
+            if not archive.file.is_file():  # another process may have made it meanwhile
+                _dump(archive)
+                for other in set(jars_home().glob(_PATTERN)) - {archive.file}:
+                    other.unlink()  # a Java that uses it keeps it
+    except (SluiceError, OSError) as error:  # as of a disk that is full, or a Java without archives
+        print(f"jars: {error}; the job starts without an archive of classes, which takes longer", file=sys.stderr)
+
+
+def class_path() -> list[Path]:
+    """The jars of Sluice's set and of pyspark, by name: a wildcard would take them in the order of the file system."""
+    return [*SPARK_JARS.paths(), *sorted(pyspark_jars().glob("*.jar"))]
+
+
+def archive_key(java: str, classes: bytes, class_path: Sequence[Path]) -> str:
+    """A name for what Java compares before it uses an archive: its own version, and paths, sizes and times of the jars.
+
+    `java` is what `java -version` prints.
+    """
+    jars = [(str(jar), stat.st_size, int(stat.st_mtime)) for jar in class_path if (stat := jar.stat())]
+    return hashlib.sha256(repr((java, hashlib.sha256(classes).hexdigest(), jars)).encode()).hexdigest()[:16]
+
+
+def write_classes(loaded: str) -> None:
+    """Write the list of classes from what Java writes with `-XX:DumpLoadedClassList`: sorted, and without numbers.
+
+    Proxies are left out, which Java makes anew and names as it likes.
+    """
+    lines = {line.partition(" id: ")[0] for line in loaded.splitlines() if line[:1] != "#" and "/$Proxy" not in line}
+    CLASSES.write_bytes(gzip.compress("".join(f"{line}\n" for line in sorted(lines)).encode(), mtime=0))
+
+
+def _archive() -> ClassArchive:
+    java, _ = find_java()
+    path = class_path()
+    return ClassArchive(jars_home() / f"classes-{archive_key(java_banner(java), CLASSES.read_bytes(), path)}.jsa", path)
+
+
+def _has_short_path(class_path: Sequence[Path]) -> bool:
+    return len(os.fsencode(joined(class_path))) <= _LONGEST_CLASS_PATH_BYTES
+
+
+def joined(class_path: Iterable[Path | str]) -> str:
+    """The class path as Java takes it."""
+    return os.pathsep.join(map(str, class_path))
+
+
+def _dump(archive: ClassArchive) -> None:
+    """Let Java write the archive, which gets its name when it is complete. Raises JavaError."""
+    java, _ = find_java()
+    with TemporaryDirectory(prefix="classes-", dir=archive.file.parent) as folder:
+        classes, fresh = Path(folder, "classes.txt"), Path(folder, "fresh.jsa")
+        classes.write_bytes(gzip.decompress(CLASSES.read_bytes()))
+        command = [
+            *(java, "-Xshare:dump", f"-XX:SharedClassListFile={classes}", f"{ARCHIVE_OPTION}{fresh}"),
+            *("-XX:+UseG1GC", "-XX:TieredStopAtLevel=1", "-Xmx512m", *_QUIET, "-cp", joined(archive.class_path)),
+        ]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ended.returncode != 0 or not fresh.is_file():
+            lines = (ended.stderr or ended.stdout).strip().splitlines() or [f"exit code {ended.returncode}"]
+            raise JavaError(f"{java} can't archive classes: {lines[0]}")
+        fresh.chmod(_OWNER_ONLY)
+        fresh.rename(archive.file)

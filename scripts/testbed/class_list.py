@@ -1,0 +1,48 @@
+"""Writes the list of classes to archive: `python -m scripts.testbed.class_list`, after a change of Spark or the jars.
+
+A job decides a small load twice, the second time with state to load, and writes tables. Its Java tells what it loads.
+"""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import yaml
+
+from scripts.testbed.broker import Broker
+from scripts.testbed.job import Sections, SluiceJob, storage_in, wait_until
+from scripts.testbed.load_generator import TrafficOptions, loading
+from sluice.jvm.class_archive import class_path, joined, write_classes
+from sluice.kafka_io.topics import ensure_topics
+
+_RATE_PER_S = 200.0
+_LONGEST_S = 180.0
+
+
+def loaded_classes(folder: Path) -> str:
+    """Everything that Java loaded in a job, as Java lists it."""
+    classes, loaded = folder / "classes.txt", ""
+    java = {
+        "spark.driver.extraClassPath": joined(class_path()),
+        "spark.driver.extraJavaOptions": f"-XX:DumpLoadedClassList={classes}",
+    }
+    with Broker(folder / "broker") as broker:
+        embedded = yaml.safe_load(Path("configs/embedded.yaml").read_text())
+        own: Sections = {
+            "kafka": {"bootstrap.servers": broker.bootstrap_servers},
+            "audit": {"trigger_s": 1},
+            "spark": java,
+        }
+        job = SluiceJob(folder, embedded, storage_in(folder), own)
+        ensure_topics(job.settings.topics, job.settings.kafka)
+        with loading(job.settings, TrafficOptions(), _RATE_PER_S):
+            for _ in range(2):
+                job.start()
+                wait_until(lambda: {"enforce", "audit"} <= job.status().keys(), _LONGEST_S)
+                job.stop()
+                loaded += classes.read_text()
+    return loaded
+
+
+if __name__ == "__main__":
+    with TemporaryDirectory(prefix="sluice-classes-") as temporary:
+        write_classes(loaded_classes(Path(temporary)))

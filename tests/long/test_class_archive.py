@@ -1,0 +1,80 @@
+"""The archive of classes with the Java that makes it: a job uses it, and Java leaves one aside that is damaged."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sluice.jvm.class_archive import ClassArchive, find_archive, joined, make_archive
+from sluice.jvm.java import find_java
+from tests.integration.job_process import JobProcess, wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.long]
+
+
+@pytest.fixture(scope="module")
+def archive() -> ClassArchive:
+    """The archive as set-up makes it."""
+    make_archive()
+    found = find_archive()
+    assert found is not None
+    return found
+
+
+def java(archive: ClassArchive, *options: str) -> subprocess.CompletedProcess[str]:
+    """A Java that only tells its version, with the archive."""
+    command = [find_java()[0], *archive.options, *options, "-cp", joined(archive.class_path), "-version"]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def _empty(content: bytes) -> bytes:
+    return content[:0]
+
+
+def _truncated(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def _changed_header(content: bytes) -> bytes:
+    return content[:200] + b"\xff" * 16 + content[216:]
+
+
+def _changed_class(content: bytes) -> bytes:
+    half = len(content) // 2
+    return content[:half] + b"\xff" * 16 + content[half + 16 :]
+
+
+@pytest.mark.parametrize("damage", [_empty, _truncated, _changed_header, _changed_class])
+def test_java_leaves_a_damaged_archive_aside_and_says_nothing(
+    archive: ClassArchive, tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    """With `-Xshare:on` it would refuse to start, as it does without an archive that fits."""
+    assert java(archive, "-Xshare:on").returncode == 0
+    damaged = ClassArchive(tmp_path / "damaged.jsa", archive.class_path)
+    damaged.file.write_bytes(damage(archive.file.read_bytes()))
+    assert java(damaged, "-Xshare:on").returncode != 0
+
+    ended = java(damaged)
+
+    assert ended.returncode == 0
+    assert ended.stdout + ended.stderr == java(damaged, "-Xshare:off").stderr
+
+
+@pytest.mark.kafka
+def test_a_job_takes_its_classes_from_the_archive(archive: ClassArchive, kafka_broker: str, tmp_path: Path) -> None:
+    job = JobProcess(tmp_path / "job", kafka_broker, [])
+    try:
+        job.start()
+        job.publish([b'{"api": "Metadata"}'])
+        wait_until(lambda: len(job.decisions()) == 1, 120)
+        processes = psutil.Process(job.running().pid).children(recursive=True)
+        java_process = next(process for process in processes if process.name() == "java")
+        files = {mapped.path for mapped in java_process.memory_maps()}
+        log = job.log_file.read_text()
+    finally:
+        job.stop()
+
+    assert str(archive.file) in files
+    assert "the start takes longer" not in log

@@ -1,0 +1,125 @@
+"""The archive of Spark's classes: its name says what it fits, and two processes make it once."""
+
+import gzip
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from sluice.jvm import class_archive
+from sluice.jvm.class_archive import archive_key, find_archive, make_archive
+
+JAVA = 'openjdk version "17.0.15" 2025-04-15'
+
+_DUMPS = """#!/bin/bash
+if [[ "$1" == -version ]]; then echo 'openjdk version "17.0.15"'; exit; fi
+for option in "$@"; do [[ $option == -XX:SharedArchiveFile=* ]] && echo archive >"${option#*=}"; done
+echo made >>"$JAVA_HOME/made"
+"""
+"""A Java that writes an archive, and tells that it has."""
+
+
+@pytest.fixture
+def jars(tmp_path: Path) -> list[Path]:
+    """Two jars."""
+    jars = [tmp_path / "a-1.jar", tmp_path / "b-1.jar"]
+    for jar in jars:
+        jar.write_bytes(b"content")
+    return jars
+
+
+@pytest.fixture
+def home(tmp_path: Path, jars: list[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the archives, for a Java that makes some."""
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(_DUMPS)
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(class_archive, "class_path", lambda: jars)
+    return tmp_path / "home" / "jars"
+
+
+def made(home: Path) -> int:
+    """Number of archives that Java made."""
+    return len((home.parent.parent / "java" / "made").read_text().splitlines())
+
+
+def test_an_archive_fits_one_java_one_list_and_the_same_jars_in_the_same_order(jars: list[Path]) -> None:
+    key = archive_key(JAVA, b"classes", jars)
+
+    assert archive_key(JAVA, b"classes", jars) == key
+    others = {
+        archive_key(JAVA.replace("15", "16"), b"classes", jars),
+        archive_key(JAVA, b"other classes", jars),
+        archive_key(JAVA, b"classes", jars[::-1]),
+    }
+    jars[0].write_bytes(b"other content")
+    others.add(archive_key(JAVA, b"classes", jars))
+    os.utime(jars[1], (1, 1))
+    others.add(archive_key(JAVA, b"classes", jars))
+    assert len(others | {key}) == 6
+
+
+def test_an_archive_is_made_once_for_its_owner_alone_and_found(home: Path) -> None:
+    assert find_archive() is None
+
+    make_archive()
+    make_archive()
+
+    archive = find_archive()
+    assert archive is not None
+    assert archive.file.read_text() == "archive\n"
+    assert stat.S_IMODE(archive.file.stat().st_mode) == 0o600
+    assert made(home) == 1
+    assert sorted(file.name for file in home.iterdir()) == sorted([archive.file.name, "lock"])
+
+
+def test_the_archive_of_jars_that_changed_is_replaced(home: Path, jars: list[Path]) -> None:
+    make_archive()
+    jars[0].write_bytes(b"other content")
+    assert find_archive() is None
+
+    make_archive()
+
+    assert find_archive() is not None
+    assert len(list(home.glob("*.jsa"))) == 1
+
+
+def test_a_java_that_cannot_archive_is_one_line_and_stops_nothing(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home.parent.parent / "java" / "bin" / "java").write_text(
+        _DUMPS.replace("for option", "echo 'no such option' >&2; exit 1; for option")
+    )
+
+    make_archive()
+
+    assert find_archive() is None
+    assert list(home.glob("classes*")) == []
+    assert "can't archive classes: no such option; the job starts without" in capsys.readouterr().err
+
+
+def test_a_class_path_that_is_too_long_for_one_argument_has_no_archive(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux would refuse to start Java."""
+    monkeypatch.setattr(class_archive, "_LONGEST_CLASS_PATH_BYTES", 20)
+
+    make_archive()
+
+    assert find_archive() is None
+    assert not home.exists()
+
+
+def test_the_list_has_classes_of_spark_kafka_and_delta() -> None:
+    names = gzip.decompress(class_archive.CLASSES.read_bytes()).decode().splitlines()
+
+    assert {
+        "org/apache/spark/sql/execution/streaming/runtime/MicroBatchExecution",
+        "org/apache/spark/sql/kafka010/KafkaMicroBatchStream",
+        "org/apache/kafka/clients/producer/KafkaProducer",
+        "org/apache/spark/sql/delta/catalog/DeltaCatalog",
+    } <= set(names)
