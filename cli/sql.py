@@ -1,19 +1,16 @@
 """The command `sluice sql`: a query over the Delta tables, without Java."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import Annotated, TextIO
 
 import typer
 
 from sluice.cli.format import csv_safe, json_text, table_lines, write_csv
 from sluice.cli.options import ConfigOption, job_settings
 from sluice.configs.settings import DeltaSettings
-
-if TYPE_CHECKING:
-    from sluice.insight.sql import Rows
 
 TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable", "quotas")
 """Settings in section `delta` with a table's path; queries know the table by the same name."""
@@ -44,7 +41,9 @@ def sql(
 
     paths = {name: getattr(delta, name) for name in TABLES}
     rows = run_query(query, paths, delta.storage_options)
-    _PRINTERS[output_format](rows, sys.stdout)
+    _PRINTERS[output_format](rows.columns, rows, sys.stdout)
+    if output_format is OutputFormat.TABLE:
+        typer.echo(f"{rows.count} {'row' if rows.count == 1 else 'rows'}")
     audited = {name: path for name, path in paths.items() if name != "quotas"}
     if not rows.count and tables_of(query, audited):
         say_no_rows(delta, *audited.values())
@@ -71,23 +70,24 @@ def no_rows_hint(written_at: datetime | None, now: datetime) -> str:
     return f"no rows; the audit query last wrote {ago_s:.0f} s ago, at {at}: newer decisions are not in the tables yet"
 
 
-def _json_lines(rows: "Rows", out: TextIO) -> None:
+def print_json_lines(columns: Sequence[str], rows: Iterable[Sequence[object]], out: TextIO) -> None:
+    """Write each row as an object of JSON on a line."""
     for row in rows:
-        out.write(json_text(dict(zip(rows.columns, row, strict=True))) + "\n")
+        out.write(json_text(dict(zip(columns, row, strict=True))) + "\n")
 
 
-def _csv(rows: "Rows", out: TextIO) -> None:
-    write_csv(rows.columns, ([_cell(value) for value in row] for row in rows), out)
+def print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]], out: TextIO) -> None:
+    """Write the rows as CSV."""
+    write_csv(columns, ([_cell(value) for value in row] for row in rows), out)
 
 
 def _cell(value: object) -> str:
     return csv_safe(value) if isinstance(value, str) else _text(value)
 
 
-def _table(rows: "Rows", out: TextIO) -> None:
-    for line in table_lines(rows.columns, ([_text(value) for value in row] for row in rows)):
+def _table(columns: Sequence[str], rows: Iterable[Sequence[object]], out: TextIO) -> None:
+    for line in table_lines(columns, ([_text(value) for value in row] for row in rows)):
         out.write(line + "\n")
-    out.write(f"{rows.count} {'row' if rows.count == 1 else 'rows'}\n")
 
 
 def _text(value: object) -> str:
@@ -99,8 +99,4 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json_text(value).strip('"')
 
 
-_PRINTERS: dict[OutputFormat, Callable[["Rows", TextIO], None]] = {
-    OutputFormat.TABLE: _table,
-    OutputFormat.CSV: _csv,
-    OutputFormat.JSON: _json_lines,
-}
+_PRINTERS = {OutputFormat.TABLE: _table, OutputFormat.CSV: print_csv, OutputFormat.JSON: print_json_lines}

@@ -1,24 +1,20 @@
 """The commands `sluice usage`, for chargeback, and `sluice slo`: throttled minutes a week by client."""
 
-import itertools
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, TextIO
 
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.cli.format import MAX_NAME, csv_safe, json_text, print_json, print_lines, table_lines, write_csv
+from sluice.cli.format import MAX_NAME, print_json, table_lines
 from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings
-from sluice.cli.sql import say_no_rows
+from sluice.cli.sql import print_csv, print_json_lines, say_no_rows
 from sluice.insight.format import printable, short
 from sluice.insight.reports.span import By, Per
-
-if TYPE_CHECKING:
-    from sluice.insight.reports.usage import Used
 
 
 class UsageFormat(StrEnum):
@@ -28,9 +24,6 @@ class UsageFormat(StrEnum):
     CSV = "csv"
     JSON = "json"
     PARQUET = "parquet"
-
-
-_PARQUET_ROWS = 100_000
 
 
 def usage(
@@ -56,52 +49,28 @@ def usage(
     delta = job_settings(config).delta
     # pyarrow takes half a second to import, and few commands need it
     from sluice.insight.reports import usage as report
-    from sluice.insight.reports.span import read_span
+    from sluice.insight.reports.span import from_ms, read_span
     from sluice.insight.reports.tenants import Tenants, read_tenants
     from sluice.insight.sql import Tables
 
-    now = datetime.now(UTC)
-    span = read_span(start, end, now=now, default=timedelta(days=1))
+    span = read_span(start, end, now=datetime.now(UTC), default=timedelta(days=1))
     known = read_tenants(tenants) if tenants is not None else Tenants()
-    tables = Tables(delta.decisions, delta.quotas, delta.storage_options)
-    rows = report.usage(tables, span, by, per, known)
-    amounts = report.TOPIC_AMOUNTS if by is By.TOPIC else report.Amounts._fields
-    columns = ("start", *report.NAMES[by], *amounts)
-    first = next(rows, None)
-    found = itertools.chain([first], rows) if first is not None else ()
-    _PRINTERS[output_format](columns, map(_row, found))
-    if first is None:
+    found = report.usage(Tables(delta.decisions, delta.quotas, delta.storage_options), span, by, per, known)
+    if output_format is UsageFormat.PARQUET:
+        import pyarrow.parquet as pq
+
+        pq.write_table(found, sys.stdout.buffer)
+    else:
+        starts = map(from_ms, found["start"].cast("int64").to_pylist())
+        rows = zip(starts, *(column.to_pylist() for column in found.columns[1:]), strict=True)
+        _PRINTERS[output_format](found.column_names, rows, sys.stdout)
+    if not len(found):
         say_no_rows(delta, delta.decisions)
 
 
-def _row(used: "Used") -> tuple[Any, ...]:
-    from sluice.insight.reports.span import from_ms
-
-    return (from_ms(used.start_ms), *used.names, *used.amounts)
-
-
-def _cell(value: object) -> object:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    return csv_safe(value) if isinstance(value, str) else value
-
-
-def _csv(columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
-    write_csv(columns, ([_cell(value) for value in row] for row in rows), sys.stdout)
-
-
-def _json(columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
-    for row in rows:
-        sys.stdout.write(json_text(dict(zip(columns, row, strict=True))) + "\n")
-
-
-def _table(columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
-    print_lines(table_lines(columns, ([_shown(value) for value in row] for row in rows)))
-
-
-def column_is_text(name: str) -> bool:
-    """True for a column of times or names, false for one of amounts."""
-    return name in ("start", "user", "client_id", "tenant", "topic")
+def _table(columns: Sequence[str], rows: Iterable[Sequence[object]], out: TextIO) -> None:
+    for line in table_lines(columns, ([_shown(value) for value in row] for row in rows)):
+        out.write(line + "\n")
 
 
 def _shown(value: object) -> str:
@@ -112,32 +81,7 @@ def _shown(value: object) -> str:
     return short(str(value), MAX_NAME)
 
 
-def _parquet(columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    types: dict[str, pa.DataType] = {name: pa.string() if column_is_text(name) else pa.int64() for name in columns}
-    types |= {"start": pa.timestamp("ms", "UTC")}
-    if "request_time_ms" in types:
-        types["request_time_ms"] = pa.float64()
-    schema = pa.schema(types)
-    with pq.ParquetWriter(sys.stdout.buffer, schema) as writer:
-        for batch in _batches(rows):
-            values = [dict(zip(columns, row, strict=True)) for row in batch]
-            writer.write_table(pa.Table.from_pylist(values, schema=schema))
-
-
-def _batches(rows: Iterable[tuple[Any, ...]]) -> Iterable[list[tuple[Any, ...]]]:
-    iterator = iter(rows)
-    return iter(lambda: list(itertools.islice(iterator, _PARQUET_ROWS)), [])
-
-
-_PRINTERS: dict[UsageFormat, Callable[[Sequence[str], Iterable[tuple[Any, ...]]], None]] = {
-    UsageFormat.TABLE: _table,
-    UsageFormat.CSV: _csv,
-    UsageFormat.JSON: _json,
-    UsageFormat.PARQUET: _parquet,
-}
+_PRINTERS = {UsageFormat.TABLE: _table, UsageFormat.CSV: print_csv, UsageFormat.JSON: print_json_lines}
 
 
 def slo(

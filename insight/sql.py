@@ -57,6 +57,9 @@ _ADDS_ROWS = {"WRITE", "MERGE", "STREAMING UPDATE"}
 
 _NEWEST_COMMITS = 100
 
+_ERRORS = (pa.ArrowException, DeltaError, OSError, ValueError, OverflowError)
+"""Errors of reading rows."""
+
 
 class Rows:
     """The rows of an answer, batch by batch, the names of their columns, and how many were given so far."""
@@ -73,8 +76,21 @@ class Rows:
             for batch in self._reader:
                 self.count += batch.num_rows
                 yield from zip(*(_in_microseconds(column).to_pylist() for column in batch.columns), strict=True)
-        except (pa.ArrowException, DeltaError, OSError, ValueError, OverflowError) as error:
+        except _ERRORS as error:
             raise self._failed(error) from error
+
+    def tables(self, rows: int) -> Iterator[pa.Table]:
+        """All rows in tables of at least `rows`, but for the last, which may be empty. Raises QueryError."""
+        batches: list[pa.RecordBatch] = []
+        try:
+            for batch in self._reader:
+                batches.append(batch)
+                if sum(map(len, batches)) >= rows:
+                    yield pa.Table.from_batches(batches)
+                    batches = []
+        except _ERRORS as error:
+            raise self._failed(error) from error
+        yield pa.Table.from_batches(batches, self._reader.schema)
 
 
 class Tables(NamedTuple):

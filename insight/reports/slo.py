@@ -13,8 +13,6 @@ from sluice.insight.sql import Tables
 
 WEEK_MS = 7 * 24 * 3_600_000
 
-_CLIENTS_OF_EVENTS = "coalesce(api, '') NOT IN ('GatewayHeartbeat', 'Unmute')"
-
 
 class ClientMinutes(NamedTuple):
     """A client and the minutes in which it waited."""
@@ -47,11 +45,11 @@ def slo(tables: Tables, span: Span, objective_minutes: float, most: int) -> Slo:
     throttled = [
         ClientMinutes(user, client_id, minutes, minutes * a_week)
         for (user, client_id), rows in groupby(
-            tables.rows(_WAITS.format(condition=_condition(span))), key=itemgetter(0, 1)
+            tables.rows(_WAITS.format(condition=span.condition())), key=itemgetter(0, 1)
         )
         if (minutes := touched_minutes(((first, last) for *_, first, last in rows), *_minutes(span)))
     ]
-    ((clients,),) = tables.rows(_COUNT.format(condition=_condition(span)))
+    ((clients,),) = tables.rows(_COUNT.format(condition=span.condition()))
     beyond = sum(client.minutes_a_week > objective_minutes for client in throttled)
     worst = sorted(throttled, key=lambda client: (-client.minutes, client.user, client.client_id))
     return Slo(clients, clients - beyond, worst[:most])
@@ -76,10 +74,6 @@ def touched_minutes(waits: Iterable[tuple[int, int]], start: int, end: int) -> i
 
 def _minutes(span: Span) -> tuple[int, int]:
     return span.start_ms // 60_000, (span.end_ms - 1) // 60_000
-
-
-def _condition(span: Span) -> str:
-    return f"{span.condition()} AND {_CLIENTS_OF_EVENTS}"
 
 
 _WAITS = """

@@ -3,163 +3,149 @@
 Amounts, not charges: a client that no quota counts has them too.
 """
 
-from collections.abc import Iterator, Sequence
-from datetime import timedelta
-from typing import NamedTuple
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from sluice.insight.reports.span import By, Per, Span
 from sluice.insight.reports.tenants import Tenants
 from sluice.insight.sql import Tables
 
-PERIODS = {Per.HOUR: timedelta(hours=1), Per.DAY: timedelta(days=1)}
+PERIODS_MS = {Per.HOUR: 3_600_000, Per.DAY: 86_400_000}
 
 NAMES = {By.USER: ("user",), By.CLIENT: ("user", "client_id"), By.TENANT: ("tenant",), By.TOPIC: ("topic",)}
 """The columns that name the user, client, tenant or topic of a row."""
 
+# The lists are added up here: SQL would make a row of each of their items, which takes twice as long as all else.
+_EVENTS = """
+SELECT timestamp_ms - timestamp_ms % {period_ms} AS start,
+  coalesce(user, '') AS user, coalesce(client_id, '') AS client_id,
+  coalesce(amounts['requests'], 1) AS requests, coalesce(amounts['bytes'], 0) AS bytes,
+  coalesce(amounts['request_time_ns'], 0) + coalesce(amounts['network_time_ns'], 0) AS time_ns,
+  coalesce(amounts['mutations_charged'], 0) AS mutations_charged,
+  coalesce(throttle_time_ms, 0) AS wait_ms, throttled_by AS waits,
+  amounts['topic_partitions'] AS partitions, amounts['mutations'] AS mutations,
+  CAST(coalesce(api = 'Produce', false) AS BIGINT) AS produced,
+  CAST(coalesce(api = 'Fetch', false) AND NOT coalesce(amounts['withheld'], false)
+    AND NOT coalesce(amounts['cluster_action'], false) AS BIGINT) AS fetched,
+  CAST(coalesce(verdict <> 'REJECT', false) AND NOT coalesce(amounts['validate_only'], false) AS BIGINT) AS mutates,
+  CAST(coalesce(throttle_time_ms > 0, false) OR coalesce(verdict <> 'ALLOW', false) OR throttled_by[1] IS NOT NULL
+    AS BIGINT) AS throttled
+FROM decisions WHERE {condition}
+"""
 
-class Amounts(NamedTuple):
-    """Usage: bytes, milliseconds of request time and of waits, partitions created, added or deleted."""
+_EVENTS_AT_ONCE = 250_000
+_MOST_SUMS = 1_000_000
+"""Sums that are added up again: memory grows with the clients (or topics) times the periods, not with the events."""
 
-    requests: int
-    bytes_in: int
-    bytes_out: int
-    request_time_ms: float
-    mutations: int
-    throttled_requests: int
-    throttled_ms: int
+_Numbers = npt.NDArray[Any]
 
 
-TOPIC_AMOUNTS = ("bytes_in", "bytes_out", "mutations")
-"""The amounts that belong to a topic; the others are of a whole request."""
-
-
-class Used(NamedTuple):
-    """The usage of one period, which begins at `start_ms`: the names, as NAMES says, and the amounts."""
-
-    start_ms: int
-    names: tuple[str, ...]
-    amounts: tuple[float, ...]
-    """As `Amounts`, or for topics as TOPIC_AMOUNTS."""
-
-
-def usage(tables: Tables, span: Span, by: By, per: Per, tenants: Tenants) -> Iterator[Used]:
+def usage(tables: Tables, span: Span, by: By, per: Per, tenants: Tenants) -> pa.Table:
     """The usage in a span, by period and then by name. Raises QueryError.
 
-    Memory grows with the clients (or topics) times the periods, not with the decisions.
+    Columns: `start` of the period, the names as NAMES says, and the amounts: requests, bytes, milliseconds of request
+    time and of waits, partitions created, added or deleted. A topic has bytes and mutations; the others are of a whole
+    request.
     """
+    measure, names = _of_topics if by is By.TOPIC else _of_clients, NAMES[By.CLIENT if by is By.TENANT else by]
+    sums: list[pa.Table] = []
+    query = _EVENTS.format(period_ms=PERIODS_MS[per], condition=span.condition())
+    for events in tables.rows(query).tables(_EVENTS_AT_ONCE):
+        sums.append(_add_up(measure(events), names))
+        if sum(map(len, sums)) > _MOST_SUMS:
+            sums = [_add_up(pa.concat_tables(sums), names)]
+    total = pa.concat_tables(sums)
     if by is By.TENANT:
-        return _by_tenant(_by_names(tables, span, By.CLIENT, per), tenants)
-    return _by_topic(tables, span, per) if by is By.TOPIC else _by_names(tables, span, by, per)
+        clients = zip(*(total[name].to_pylist() for name in names), strict=True)
+        total = total.append_column("tenant", pa.array([tenants.of(*client) for client in clients], pa.string()))
+    return _finished(_add_up(total, NAMES[by]))
 
 
-def _by_names(tables: Tables, span: Span, by: By, per: Per) -> Iterator[Used]:
-    names = ("u", "c")[: len(NAMES[by])]
-    query = _CLIENTS.format(
-        events=_filled(_EVENTS, span, per),
-        waits=_filled(_WAITS, span, per),
-        names=", ".join(names),
-        same=" AND ".join(f"t.{name} = a.{name}" for name in ("start_ms", *names)),
-        shown=", ".join(f"a.{name}" for name in names),
+def _of_clients(events: pa.Table) -> pa.Table:
+    """The amounts of each event. It may have several waits, of which the longest counts."""
+    sizes, mutations, waits_ms = (_numbers(events[name]) for name in ("bytes", "mutations_charged", "wait_ms"))
+    np.add.at(sizes, *_items(events["partitions"], "bytes"))
+    np.add.at(mutations, *_items(events["mutations"], "partitions"))
+    np.maximum.at(waits_ms, *_items(events["waits"], "ms"))
+    return pa.table(
+        {
+            "start": events["start"],
+            "user": events["user"].cast(pa.string()),  # sums by views of texts take three times as long
+            "client_id": events["client_id"].cast(pa.string()),
+            "requests": events["requests"],
+            "bytes_in": pc.multiply(events["produced"], _column(sizes)),
+            "bytes_out": pc.multiply(events["fetched"], _column(sizes)),
+            "request_time_ms": events["time_ns"],
+            "mutations": pc.multiply(events["mutates"], _column(mutations)),
+            "throttled_requests": pc.multiply(events["throttled"], events["requests"]),
+            "throttled_ms": _column(waits_ms),
+        }
     )
-    for row in tables.rows(query):
-        yield Used(row[0], row[1 : 1 + len(names)], row[1 + len(names) :])
 
 
-def _by_tenant(by_client: Iterator[Used], tenants: Tenants) -> Iterator[Used]:
-    sums: dict[tuple[int, str], list[float]] = {}
-    for used in by_client:
-        _add(sums, (used.start_ms, tenants.of(*used.names)), used.amounts)
-    return _used(sums)
-
-
-def _by_topic(tables: Tables, span: Span, per: Per) -> Iterator[Used]:
-    """The query sums by pairs: an event may have topic-partitions and mutations, each with a topic."""
-    sums: dict[tuple[int, str], list[float]] = {}
-    for start_ms, partition_topic, mutation_topic, bytes_in, bytes_out, mutations in tables.rows(
-        _TOPICS.format(events=_filled(_EVENTS, span, per))
+def _of_topics(events: pa.Table) -> pa.Table:
+    """The amounts of each topic-partition, and of each topic of a mutation."""
+    parts = []
+    for lists, field, counted in (
+        ("partitions", "bytes", {"bytes_in": "produced", "bytes_out": "fetched"}),
+        ("mutations", "partitions", {"mutations": "mutates"}),
     ):
-        if partition_topic is not None and (bytes_in is not None or bytes_out is not None):
-            _add(sums, (start_ms, partition_topic), (bytes_in or 0, bytes_out or 0, 0))
-        if mutation_topic is not None and mutations is not None:
-            _add(sums, (start_ms, mutation_topic), (0, 0, mutations))
-    return _used(sums)
+        event, amounts = _items(events[lists], field)
+        flags = {name: _numbers(events[flag])[event] for name, flag in counted.items()}
+        items = pc.list_flatten(events[lists])
+        columns = {
+            "start": _column(_numbers(events["start"])[event]),
+            "topic": pc.struct_field(items, "topic").cast(pa.string()).filter(pc.struct_field(items, field).is_valid()),
+            **{name: _column(amounts * flags.get(name, 0)) for name in ("bytes_in", "bytes_out", "mutations")},
+        }
+        parts.append(pa.table(columns).filter(_column(sum(flags.values(), np.zeros_like(amounts))).cast(pa.bool_())))
+    return pa.concat_tables(parts)
 
 
-def _add(sums: dict[tuple[int, str], list[float]], key: tuple[int, str], amounts: Sequence[float]) -> None:
-    total = sums.setdefault(key, [0] * len(amounts))
-    total[:] = [before + more for before, more in zip(total, amounts, strict=True)]
+def _items(lists: pa.ChunkedArray, field: str) -> tuple[_Numbers, _Numbers]:
+    """The place of the list of each item, and a number that the item has, unless it is null."""
+    numbers = pc.struct_field(pc.list_flatten(lists), field)
+    return _numbers(pc.list_parent_indices(lists).filter(numbers.is_valid())), _numbers(numbers.drop_null())
 
 
-def _used(sums: dict[tuple[int, str], list[float]]) -> Iterator[Used]:
-    for (start_ms, name), total in sorted(sums.items()):
-        yield Used(start_ms, (name,), tuple(total))
+# To numpy and back by memory, and no constants in Arrow: each of its ways with Python's numbers imports pandas.
+def _numbers(column: pa.ChunkedArray) -> _Numbers:
+    return np.concatenate([np.zeros(0, np.int64), *map(np.from_dlpack, column.chunks)])
 
 
-def _filled(query: str, span: Span, per: Per) -> str:
-    period_ms = PERIODS[per] // timedelta(milliseconds=1)
-    condition = f"{span.condition()} AND coalesce(api, '') NOT IN ('GatewayHeartbeat', 'Unmute')"
-    return query.format(start=f"timestamp_ms - timestamp_ms % {period_ms}", condition=condition)
+def _column(numbers: _Numbers) -> pa.Array:
+    return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [None, pa.py_buffer(numbers)])
 
 
-# DataFusion reads the table again for each place that names it, and the column `amounts` costs more than all others: so
-# one query over one scan. The lists of an event are unpacked side by side, one row for each place in them, the shorter
-# ones with nulls at the end; a list of one element makes a row of an event without any. `first` marks the event's first
-# row, which alone counts what belongs to the whole event. A list without a first element is empty or null; its
-# cardinality would take as long as the rest.
-_EVENTS = """
-  SELECT {start} AS start_ms, coalesce(user, '') AS u, coalesce(client_id, '') AS c,
-    unnest(make_array(true)) AS first, unnest(amounts['topic_partitions']) AS p, unnest(amounts['mutations']) AS m,
-    coalesce(amounts['requests'], 1) AS requests,
-    CASE WHEN amounts['topic_partitions'][1] IS NULL THEN amounts['bytes'] END AS bytes,
-    coalesce(amounts['request_time_ns'], 0) + coalesce(amounts['network_time_ns'], 0) AS time_ns,
-    amounts['mutations_charged'] AS mutations_charged,
-    verdict <> 'REJECT' AND NOT coalesce(amounts['validate_only'], false) AS mutates,
-    api = 'Produce' AS produced,
-    api = 'Fetch' AND NOT coalesce(amounts['withheld'], false) AND NOT coalesce(amounts['cluster_action'], false)
-      AS fetched,
-    throttle_time_ms > 0 OR verdict <> 'ALLOW' OR throttled_by[1] IS NOT NULL AS throttled
-  FROM decisions WHERE {condition}
-"""
+def _add_up(amounts: pa.Table, names: tuple[str, ...]) -> pa.Table:
+    """Sums by `start` and names, as `group_by` makes them in twice the time, once it has imported pandas."""
+    keys = {name: amounts[name].dictionary_encode() for name in ("start", *names)}
+    values = {name: key.chunk(0).dictionary if len(key) else amounts[name] for name, key in keys.items()}
+    code = np.zeros(len(amounts), np.int64)
+    for name, key in keys.items():
+        code = code * len(values[name]) + _numbers(pa.chunked_array([part.indices for part in key.chunks], pa.int32()))
+    groups = _column(code).dictionary_encode()
+    group, rest = _numbers(pa.chunked_array([groups.indices])), _numbers(pa.chunked_array([groups.dictionary]))
+    columns: dict[str, pa.Array] = {}
+    for name in reversed(keys):
+        rest, place = np.divmod(rest, len(values[name]) or 1)
+        columns = {name: values[name].take(_column(place))} | columns
+    for name in amounts.column_names:
+        if name not in ("start", "user", "client_id", "tenant", "topic"):
+            total = np.zeros(len(rest), np.int64)
+            np.add.at(total, group, _numbers(amounts[name]))
+            columns[name] = _column(total)
+    return pa.table(columns)
 
-# An event may have several waits, of which the longest counts.
-_CLIENTS = """
-WITH a AS (
-  SELECT start_ms, {names}, sum(requests) FILTER (WHERE first) AS requests,
-    coalesce(sum(p['bytes']) FILTER (WHERE produced), 0)
-      + coalesce(sum(bytes) FILTER (WHERE produced AND first), 0) AS bytes_in,
-    coalesce(sum(p['bytes']) FILTER (WHERE fetched), 0)
-      + coalesce(sum(bytes) FILTER (WHERE fetched AND first), 0) AS bytes_out,
-    sum(time_ns) FILTER (WHERE first) / 1000000.0 AS request_time_ms,
-    coalesce(sum(m['partitions']) FILTER (WHERE mutates), 0)
-      + coalesce(sum(mutations_charged) FILTER (WHERE mutates AND first), 0) AS mutations,
-    coalesce(sum(requests) FILTER (WHERE throttled AND first), 0) AS throttled_requests
-  FROM ({events}) GROUP BY start_ms, {names}
-),
-t AS (
-  SELECT start_ms, {names}, sum(wait_ms) AS wait_ms
-  FROM (
-    SELECT start_ms, {names}, max(greatest(throttle_time_ms, w['ms'])) AS wait_ms
-    FROM ({waits})
-    GROUP BY start_ms, {names}, source_topic, source_partition, source_offset
-  )
-  GROUP BY start_ms, {names}
-)
-SELECT a.start_ms, {shown}, a.requests, a.bytes_in, a.bytes_out, a.request_time_ms, a.mutations, a.throttled_requests,
-  coalesce(t.wait_ms, 0) AS throttled_ms
-FROM a LEFT JOIN t ON {same}
-ORDER BY a.start_ms, {shown}
-"""
 
-_WAITS = """
-  SELECT {start} AS start_ms, coalesce(user, '') AS u, coalesce(client_id, '') AS c,
-    source_topic, source_partition, source_offset, throttle_time_ms,
-    unnest(make_array(true)) AS first, unnest(throttled_by) AS w
-  FROM decisions WHERE {condition} AND (throttle_time_ms > 0 OR throttled_by[1] IS NOT NULL)
-"""
-
-_TOPICS = """
-SELECT start_ms, p['topic'] AS partition_topic, m['topic'] AS mutation_topic,
-  sum(p['bytes']) FILTER (WHERE produced) AS bytes_in, sum(p['bytes']) FILTER (WHERE fetched) AS bytes_out,
-  sum(m['partitions']) FILTER (WHERE mutates) AS mutations
-FROM ({events}) GROUP BY start_ms, p['topic'], m['topic']
-"""
+def _finished(sums: pa.Table) -> pa.Table:
+    """The sums in order, with times as such."""
+    columns = dict(zip(sums.column_names, sums.columns, strict=True))
+    columns["start"] = columns["start"].cast(pa.timestamp("ms", "UTC"))
+    if "request_time_ms" in columns:
+        columns["request_time_ms"] = _column(_numbers(columns["request_time_ms"]) / 1e6)
+    return pa.table(columns).sort_by([(name, "ascending") for name in columns])
