@@ -3,6 +3,7 @@
 import fcntl
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,11 @@ from hypothesis import settings as hypothesis_settings
 
 from scripts.testbed.broker import Broker
 from sluice.cli import options
+from sluice.cli.main import main
 from sluice.configs.settings import Properties, load_settings
 from sluice.jvm.jars import SPARK_JARS
 from tests.broker_plugin import plugin_classes
+from tests.commands import Ended, Sluice
 from tests.integration.job_process import QUICK_JAVA
 
 if TYPE_CHECKING:
@@ -84,6 +87,19 @@ def _is_long(item: pytest.Item) -> bool:
 
 def _is_marked(item: pytest.Item, name: str) -> bool:
     return item.get_closest_marker(name) is not None
+
+
+@pytest.fixture
+def sluice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Sluice:
+    """Runs the command line as its script does."""
+
+    def run(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["sluice", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Ended(int(ended.value.code or 0), *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture

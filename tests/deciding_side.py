@@ -12,12 +12,14 @@ from typing import Any
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
+from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.limits import limits_publisher
 from sluice.state.contract.records import HEARTBEAT_API
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import Simulation
+from tests.integration.job_process import TOPICS
 
 
 def eventually(holds: Callable[[], bool], seconds: float = 30) -> None:
@@ -28,19 +30,16 @@ def eventually(holds: Callable[[], bool], seconds: float = 30) -> None:
         time.sleep(0.02)
 
 
-def own_settings(bootstrap_servers: str) -> Settings:
+def own_topics(partitions: int | None = None) -> TopicSettings:
+    """Topics that no other test uses; they don't exist yet. They have the default partitions, if none are named."""
+    topics, stem = load_settings(environment={}).topics, uuid.uuid4().hex[:8]
+    names: dict[str, Any] = {name: f"{name.replace('_', '-')}-{stem}" for name in TOPICS}
+    return replace(topics, **names, partitions=partitions or topics.partitions)
+
+
+def own_settings(bootstrap_servers: str, partitions: int | None = None) -> Settings:
     """Settings with topics that no other test uses; they exist."""
-    settings = with_bootstrap_servers(load_settings(), bootstrap_servers)
-    stem = uuid.uuid4().hex[:8]
-    topics = replace(
-        settings.topics,
-        requests=f"requests-{stem}",
-        decisions=f"decisions-{stem}",
-        dead_letters=f"dead-letters-{stem}",
-        limits=f"limits-{stem}",
-        waits=f"waits-{stem}",
-    )
-    settings = replace(settings, topics=topics)
+    settings = replace(with_bootstrap_servers(load_settings(), bootstrap_servers), topics=own_topics(partitions))
     ensure_topics(settings.topics, settings.kafka)
     return settings
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from kafka import KafkaProducer
 
+from scripts.testbed.gateways import gateway_options
 from scripts.testbed.processes import Child, kill
 from sluice.gateways.client.client import Gateway
-from sluice.gateways.client.options import GatewayOptions
 from sluice.state.contract.records import HEARTBEAT_API
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.shares.alive import HEARTBEAT_MS, MISSED_MS
@@ -60,13 +60,10 @@ def test_a_greedy_client_is_held_to_its_quota_by_every_gateway(job: JobProcess) 
             """Heartbeats of gateways are decided too."""
             answered[number] += decision["user"] == "greedy"
 
+        options = [gateway_options(job.settings, name=f"gateway-{number}") for number in range(10)]
         gateways = [
-            stack.enter_context(
-                WatchedGateway(
-                    partial(note, number), job.settings.kafka, gateway_options(job, f"gateway-{number}"), clock
-                )
-            )
-            for number in range(10)
+            stack.enter_context(WatchedGateway(partial(note, number), job.settings.kafka, each, clock))
+            for number, each in enumerate(options)
         ]
         for gateway in gateways:
             assert gateway.wait_until_ready(60)
@@ -103,19 +100,11 @@ def test_a_gateway_process_that_is_killed_leaves_its_share_to_the_others_and_the
         time.sleep(0.05)  # the pace of the client, not the passing of time
         return any(share.quota == PRODUCE and share.share > 0.9 * BYTES_PER_S for share in gateway.shares())
 
-    with WatchedGateway(note, job.settings.kafka, gateway_options(job, "survivor")) as gateway:
+    with WatchedGateway(note, job.settings.kafka, gateway_options(job.settings, name="survivor")) as gateway:
         assert gateway.wait_until_ready(60)
         wait_until(lambda: gateway.stats().limits_version is not None, DEADLINE_S)
-        command = [
-            sys.executable,
-            "-m",
-            "scripts.scenarios.closed_loop.gateways",
-            str(job.settings_file),
-            "2",
-            "600",
-            "2",
-        ]
-        child = Child(command, tmp_path / "gateway.log")
+        program = [sys.executable, "-m", "scripts.scenarios.closed_loop.gateways"]
+        child = Child([*program, str(job.settings_file), "2", "600", "2"], tmp_path / "gateway.log")
         wait_until(lambda: not admit() and counter(gateway, PRODUCE, user="producer").others_decided > 0, DEADLINE_S)
         [killed] = gateway.stats().instances
         wait_until(lambda: not admit() and beats_ms.get(killed, 0) > 0, DEADLINE_S)
@@ -135,18 +124,6 @@ def test_a_gateway_process_that_is_killed_leaves_its_share_to_the_others_and_the
         values = [each["value"] for made in charged for each in made["charges"] if each["quota"] == PRODUCE]
         known = counter(gateway, PRODUCE, user="producer")
         wait_until(lambda: known.own_charged + known.others_decided == sum(values), DEADLINE_S)
-
-
-def gateway_options(job: JobProcess, name: str) -> GatewayOptions:
-    """The options of a gateway on the topics of this job."""
-    topics = job.settings.topics
-    return GatewayOptions(
-        name=name,
-        requests_topic=topics.requests,
-        decisions_topic=topics.decisions,
-        limits_topic=topics.limits,
-        waits_topic=topics.waits,
-    )
 
 
 class WatchedGateway(Gateway):

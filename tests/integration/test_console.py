@@ -5,15 +5,12 @@ import json
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -22,7 +19,6 @@ from deltalake import write_deltalake
 from kafka import KafkaAdminClient, KafkaProducer
 
 from scripts.testbed.job import wait_until
-from sluice.configs.settings import load_settings
 from sluice.insight.console.pages import Facts
 from sluice.insight.console.server import ConsoleOptions, Sources, reading
 from sluice.insight.console.tables import Tables, WeekMinutes
@@ -36,7 +32,8 @@ from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
-from tests.integration.job_process import TOPICS
+from tests.commands import SLUICE, run_sluice
+from tests.deciding_side import own_topics
 from tests.recorded import DECISIONS
 from tests.unit.test_live_model import decision
 
@@ -119,17 +116,7 @@ def test_tables_that_dont_exist_are_said_to(tmp_path: Path) -> None:
 
 @contextmanager
 def console(settings: Path, *options: str) -> Iterator[tuple[Callable[[str], str], "subprocess.Popen[str]"]]:
-    command = [
-        sys.executable,
-        "-m",
-        "sluice.cli.main",
-        "console",
-        "--config",
-        str(settings),
-        "--port",
-        "0",
-        *options,
-    ]
+    command = [*SLUICE, "console", "--config", str(settings), "--port", "0", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -157,9 +144,7 @@ def eventually(get: Callable[[str], str], path: str, *shown: str) -> None:
 
 @pytest.fixture
 def topics() -> TopicSettings:
-    topics, suffix = load_settings(environment={}).topics, uuid4().hex[:8]
-    names: dict[str, Any] = {name: f"{name.replace('_', '-')}-{suffix}" for name in TOPICS}
-    return replace(topics, partitions=2, **names)
+    return own_topics(partitions=2)
 
 
 @pytest.mark.kafka
@@ -170,7 +155,7 @@ def test_the_process_shows_what_topics_and_tables_say_and_ends_by_sigterm(
     ensure_topics(topics, kafka)
     quotas = QuotasTable(str(tmp_path / "quotas"))
     quotas.create([QUOTA], "the-author", now)
-    write(tmp_path / "decisions", row(now, 41, wait_ms=1_000))
+    write(tmp_path / "decisions", row(now.replace(second=0), 41, wait_ms=1_000))  # within one minute
     settings = tmp_path / "settings.yaml"
     names = ("requests", "decisions", "dead_letters", "limits", "waits")
     content = {
@@ -179,10 +164,7 @@ def test_the_process_shows_what_topics_and_tables_say_and_ends_by_sigterm(
         "delta": {name: str(tmp_path / name) for name in ("quotas", "decisions")},
     }
     settings.write_text(yaml.safe_dump(content))
-    with (
-        closing(KafkaProducer(bootstrap_servers=kafka_broker)) as producer,
-        console(settings) as (get, process),
-    ):
+    with closing(KafkaProducer(bootstrap_servers=kafka_broker)) as producer, console(settings) as (get, process):
 
         def send(topic: str, value: dict[str, Any] | bytes, key: bytes | None = None, partition: int = 0) -> None:
             content = value if isinstance(value, bytes) else json.dumps(value).encode()
@@ -208,38 +190,19 @@ def test_the_process_shows_what_topics_and_tables_say_and_ends_by_sigterm(
         assert process.stderr.read() == ""
 
 
-def test_without_a_token_the_command_refuses_other_addresses_in_one_line(tmp_path: Path) -> None:
-    settings = tmp_path / "settings.yaml"
-    settings.write_text("{}")
-    command = [sys.executable, "-m", "sluice.cli.main", "console", "--config", str(settings)]
-    done = subprocess.run(
-        [*command, "--address", "0.0.0.0"],  # noqa: S104 # refused
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("sluice: error: the console at 0.0.0.0 would be open to everybody; give --token")
-    assert done.stderr.count("\n") == 1
-
-
-def test_a_port_in_use_is_said_in_one_line(tmp_path: Path) -> None:
+def test_what_keeps_the_console_from_starting_is_one_line(tmp_path: Path) -> None:
     settings = tmp_path / "settings.yaml"
     settings.write_text("kafka: {bootstrap.servers: '127.0.0.1:1'}")
+    open_to_all = run_sluice("console", "--config", settings, "--address", "0.0.0.0")  # noqa: S104 # refused
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = subprocess.run(
-            [sys.executable, "-m", "sluice.cli.main", "console", "--config", str(settings), "--port", str(port)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        f"sluice: error: can't listen on 127.0.0.1:{port} (Address already in use); --port 0 takes a free one\n"
-    )
+        in_use = run_sluice("console", "--config", settings, "--port", port)
+
+    assert (open_to_all.code, open_to_all.output, in_use.code, in_use.output) == (1, "", 1, "")
+    refusal = "sluice: error: the console at 0.0.0.0 would be open to everybody; give --token"
+    assert open_to_all.error_line.startswith(refusal)
+    reason = f"can't listen on 127.0.0.1:{port} (Address already in use); --port 0 takes a free one"
+    assert in_use.error_line == f"sluice: error: {reason}"
 
 
 @pytest.mark.kafka

@@ -1,9 +1,6 @@
 """Records that Spark's Kafka source can read: producers choose more than the value of a record."""
 
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
-from uuid import uuid4
 
 import pytest
 from kafka import KafkaProducer
@@ -11,10 +8,9 @@ from kafka.errors import InvalidTimestampError, MessageSizeTooLargeError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from sluice.configs.settings import load_settings
 from sluice.kafka_io.client import TopicSettings
-from sluice.kafka_io.topics import ensure_topics
 from sluice.state.contract.records import MAX_TIMESTAMP_MS
+from tests.deciding_side import own_settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -39,13 +35,7 @@ TIMES = [
 @pytest.fixture
 def topics(kafka_broker: str) -> TopicSettings:
     """Topics as the job creates them."""
-    own = uuid4().hex[:8]
-    names: dict[str, Any] = {
-        name: f"{name}-{own}" for name in ("requests", "decisions", "dead_letters", "limits", "waits", "claims")
-    }
-    topics = replace(load_settings(environment={}).topics, partitions=1, **names)
-    ensure_topics(topics, {"bootstrap.servers": kafka_broker})
-    return topics
+    return own_settings(kafka_broker, partitions=1).topics
 
 
 def accepted(servers: str, topic: str) -> Iterator[int]:

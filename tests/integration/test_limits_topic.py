@@ -3,14 +3,11 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
-from uuid import uuid4
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
-from sluice.configs.settings import load_settings
 from sluice.kafka_io.client import TopicSettings
 from sluice.sinks.limits import limits_publisher
 from sluice.sinks.tables.quotas import QuotasTable
@@ -19,6 +16,7 @@ from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import LimitsView, limit_key, limit_value
+from tests.deciding_side import own_topics
 from tests.integration.job_process import JobProcess
 
 pytestmark = pytest.mark.kafka
@@ -39,16 +37,7 @@ class InForce:
 
 @pytest.fixture
 def topics() -> TopicSettings:
-    topics, suffix = load_settings(environment={}).topics, uuid4().hex[:8]
-    return replace(
-        topics,
-        partitions=1,
-        requests=f"requests-{suffix}",
-        decisions=f"decisions-{suffix}",
-        dead_letters=f"dead-letters-{suffix}",
-        limits=f"limits-{suffix}",
-        waits=f"waits-{suffix}",
-    )
+    return own_topics(partitions=1)
 
 
 @contextmanager
@@ -128,18 +117,14 @@ def test_a_topic_that_was_deleted_is_whole_again(topics: TopicSettings, kafka_br
 
 
 @pytest.mark.spark
-def test_a_running_job_publishes_each_change_within_a_second(shared_job: JobProcess, kafka_broker: str) -> None:
-    """1 s from taking it over; it looks for a new version every `quotas.poll_ms`."""
+def test_a_running_job_publishes_each_change(shared_job: JobProcess, kafka_broker: str) -> None:
+    """Though no request comes; `./scripts/closed-loop` measures when."""
     settings = shared_job.settings
     table = QuotasTable(settings.delta.quotas)
     before = table.entries()
     wait_for(settings.topics, kafka_broker, has(table.version(), *before))
-    altered_s = time.monotonic()
     version = table.alter(lambda entries: [*entries, ALICE], "test", datetime.now(UTC))
     wait_for(settings.topics, kafka_broker, has(version, *before, ALICE))
-    elapsed_s = time.monotonic() - altered_s
-
-    assert elapsed_s < settings.quotas.poll_ms / 1000 + 1.0 + 0.5  # the last: reading it as a new gateway
 
 
 def test_what_others_write_is_put_right(topics: TopicSettings, kafka_broker: str) -> None:

@@ -3,16 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
-from typing import Any
-from uuid import uuid4
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from pyspark.sql import SparkSession
 
-from sluice.configs.settings import Properties, Settings, load_settings
-from sluice.kafka_io.topics import ensure_topics
+from sluice.configs.settings import Settings
 from sluice.streaming.enforce.rehearsal import rehearse
+from tests.deciding_side import own_settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -20,16 +18,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 @pytest.fixture
 def settings(kafka_broker: str, tmp_path: Path) -> Settings:
     """Settings of a job whose checkpoint is a URI, with topics of its own."""
-    defaults = load_settings(environment={})
-    own = uuid4().hex[:8]
-    names: dict[str, Any] = {
-        name: f"{name}-{own}" for name in ("requests", "decisions", "dead_letters", "limits", "waits", "claims")
-    }
-    topics = replace(defaults.topics, partitions=1, **names)
-    kafka = Properties({"bootstrap.servers": kafka_broker})
-    ensure_topics(topics, kafka)
-    enforce = replace(defaults.enforce, checkpoint=(tmp_path / "enforce").as_uri())
-    return replace(defaults, kafka=kafka, topics=topics, enforce=enforce)
+    settings = own_settings(kafka_broker, partitions=1)
+    return replace(settings, enforce=replace(settings.enforce, checkpoint=(tmp_path / "enforce").as_uri()))
 
 
 def publish(settings: Settings, count: int) -> None:

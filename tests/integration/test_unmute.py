@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 import urllib.request
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +13,7 @@ from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
+from tests.commands import run_sluice
 from tests.integration.job_process import JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -47,15 +46,14 @@ def test_one_command_ends_a_long_wait(shared_job: JobProcess) -> None:
     job.publish([produce(100_000)])
     job.answered(answered + 1)
     wait_until(lambda: len(waits()) == 1, 30)
-    command = [sys.executable, "-m", "sluice.cli.main", "unmute", "--config", str(job.settings_file)]
-    ran = subprocess.run([*command, "--user", USER, "--client-id", "app"], capture_output=True, text=True, check=False)
+    ran = run_sluice("unmute", "--config", job.settings_file, "--user", USER, "--client-id", "app")
     job.publish([produce(100)])
     job.answered(answered + 3)
     decisions = [decision for decision in job.decisions() if decision["user"] == USER]
 
     wait_until(lambda: tracked_entities(job) >= tracked + 1, 30)
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert ran.stdout.splitlines() == [
+    assert (ran.code, ran.error) == (0, "")
+    assert ran.output.splitlines() == [
         "producer_byte_rate: the counter of user 'long-wait' is reset",
         "request_percentage: the counter of user 'long-wait' is reset",
         "controller_mutation_rate: the counter of user 'long-wait' is reset",
@@ -77,8 +75,7 @@ def test_without_the_topics_it_says_so_at_once(kafka_broker: str, tmp_path: Path
     quota = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 10.0)
     QuotasTable(job.settings.delta.quotas).create([quota], "test", datetime.now(UTC))
 
-    command = [sys.executable, "-m", "sluice.cli.main", "unmute", "--config", str(job.settings_file)]
-    ran = subprocess.run([*command, "--user", "alice"], capture_output=True, text=True, check=False, timeout=30)
+    ran = run_sluice("unmute", "--config", job.settings_file, "--user", "alice")
 
-    assert (ran.returncode, ran.stderr.count("\n")) == (1, 1)
-    assert ran.stderr.startswith("sluice: error: no topic nobody-made-it, ")
+    assert ran.code == 1
+    assert ran.error_line.startswith("sluice: error: no topic nobody-made-it, ")

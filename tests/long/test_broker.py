@@ -13,11 +13,12 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 from scripts.testbed.broker import Broker, BrokerError, last_error
 from sluice.cli.doctor import run_doctor
-from sluice.configs.settings import Properties, load_settings
+from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.jvm.errors import JarError
 from sluice.jvm.jars import REPOSITORY, SPARK_JARS
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.tables.quotas import QuotasTable
+from tests.deciding_side import own_topics
 
 pytestmark = pytest.mark.kafka
 
@@ -119,31 +120,22 @@ def test_a_killed_parent_takes_its_broker_along(tmp_path: Path) -> None:
 
 
 def test_the_doctor_passes_once_everything_is_there(kafka_broker: str, tmp_path: Path) -> None:
-    defaults = load_settings(environment={})
+    defaults, topics = with_bootstrap_servers(load_settings(environment={}), kafka_broker), own_topics()
     settings = dataclasses.replace(
         defaults,
-        kafka=Properties({"bootstrap.servers": kafka_broker}),
         enforce=dataclasses.replace(defaults.enforce, checkpoint=str(tmp_path / "checkpoint")),
         audit=dataclasses.replace(defaults.audit, checkpoint=str(tmp_path / "audit")),
         delta=dataclasses.replace(defaults.delta, quotas=str(tmp_path / "quotas")),
-        topics=dataclasses.replace(
-            defaults.topics,
-            requests="doctor-r",
-            decisions="doctor-d",
-            dead_letters="doctor-x",
-            limits="doctor-l",
-            waits="doctor-w",
-        ),
+        topics=topics,
     )
     QuotasTable(settings.delta.quotas).create([], "test", datetime(2026, 1, 1, tzinfo=UTC))
     SPARK_JARS.paths()
     lines: list[str] = []
 
     assert run_doctor(settings, lines.append) == 1
-    assert [line for line in lines if line.startswith("FAIL")] == [
-        "FAIL  topics: doctor-r, doctor-d, doctor-x, doctor-l, doctor-w not there; sluice run creates them, or create"
-        " them yourself"
-    ]
+    missing = ", ".join((topics.requests, topics.decisions, topics.dead_letters, topics.limits, topics.waits))
+    expected = f"FAIL  topics: {missing} not there; sluice run creates them, or create them yourself"
+    assert [line for line in lines if line.startswith("FAIL")] == [expected]
 
     ensure_topics(settings.topics, settings.kafka)
     lines.clear()

@@ -6,22 +6,21 @@ one goes on exactly where a test lets it.
 
 import random
 import time
-import uuid
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from scripts.testbed.reconciliation import records
-from sluice.configs.settings import Properties, Settings, load_settings
+from sluice.configs.settings import Settings
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
-from sluice.kafka_io.topics import ensure_lease_topic, ensure_topics
+from sluice.kafka_io.topics import ensure_lease_topic
 from sluice.sinks.tables.faults import RequestsTopic
 from sluice.state.decisions.leader_epochs import Fence, LeaderEpoch
 from sluice.streaming.checkpoint.folder import Checkpoint
@@ -34,6 +33,7 @@ from sluice.streaming.leadership.leadership import LEASE_S, Leadership
 from sluice.streaming.runtime.kafka import epoch_header, kafka_since
 from tests.audit_records import READ_AT_MS, decision, text
 from tests.audit_tables import rows, tables_in, write
+from tests.deciding_side import own_settings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -64,20 +64,13 @@ class Driver(NamedTuple):
 @pytest.fixture
 def settings(kafka_broker: str, tmp_path: Path) -> Settings:
     """Topics of two partitions and a checkpoint that is a URI."""
-    defaults, own = load_settings(environment={}), uuid.uuid4().hex[:8]
-    names: dict[str, Any] = {
-        name: f"{name}-{own}" for name in ("requests", "decisions", "dead_letters", "limits", "waits", "claims")
-    }
-    settings = replace(
-        defaults,
-        kafka=Properties({"bootstrap.servers": kafka_broker}),
-        topics=replace(defaults.topics, partitions=2, **names),
-        enforce=replace(defaults.enforce, checkpoint=(tmp_path / "checkpoint").as_uri()),
-        delta=replace(defaults.delta, quotas=str(tmp_path / "quotas")),
-    )
-    ensure_topics(settings.topics, settings.kafka)
+    settings = own_settings(kafka_broker, partitions=2)
     ensure_lease_topic(settings.topics, settings.kafka)
-    return settings
+    return replace(
+        settings,
+        enforce=replace(settings.enforce, checkpoint=(tmp_path / "checkpoint").as_uri()),
+        delta=replace(settings.delta, quotas=str(tmp_path / "quotas")),
+    )
 
 
 @pytest.fixture

@@ -1,28 +1,22 @@
 """An error of the command line is one printable line, whatever was in it."""
 
-import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from sluice.cli.main import app, main
+from sluice.cli.main import app
+from tests.commands import Sluice
 
 
 @pytest.mark.parametrize("name", ["x\x1b[2J\x1b]0;owned\x07", "x\nsluice: all is well", "\u202ex\u2028", "\x9b31m"])
-def test_hostile_text_does_not_reach_the_terminal(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["sluice", "doctor", "--config", f"/nowhere/{name}"])
+def test_hostile_text_does_not_reach_the_terminal(sluice: Sluice, name: str) -> None:
+    ended = sluice("doctor", "--config", f"/nowhere/{name}")
 
-    with pytest.raises(SystemExit) as ended:
-        main()
-
-    (line,) = capsys.readouterr().err.splitlines()
-    assert ended.value.code == 2
-    assert line.startswith("sluice: error: /nowhere/")
-    assert line.isprintable()
+    assert ended.code == 2
+    assert ended.error_line.startswith("sluice: error: /nowhere/")
+    assert ended.error_line.isprintable()
 
 
 def test_the_version_is_the_installed_one() -> None:
@@ -47,39 +41,24 @@ def test_help_texts_are_whole(group: list[str], width: str, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("group", [[], ["quotas"], ["state"]])
-def test_without_a_command_the_help_is_printed(
-    group: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["sluice", *group])
+def test_without_a_command_the_help_is_printed(sluice: Sluice, group: list[str]) -> None:
+    ended = sluice(*group)
 
-    with pytest.raises(SystemExit) as ended:
-        main()
-
-    printed = capsys.readouterr()
-    assert (ended.value.code, printed.err) == (2, "")
-    assert "\nCommands:\n" in printed.out
+    assert (ended.code, ended.error) == (2, "")
+    assert "\nCommands:\n" in ended.output
 
 
-def test_only_a_standby_can_be_warm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["sluice", "run", "--warm"])
+def test_only_a_standby_can_be_warm(sluice: Sluice) -> None:
+    ended = sluice("run", "--warm")
 
-    with pytest.raises(SystemExit) as ended:
-        main()
-
-    assert ended.value.code == 2
-    assert capsys.readouterr().err == "sluice: error: --warm is given without --standby; expected both\n"
+    assert (ended.code, ended.error) == (2, "sluice: error: --warm is given without --standby; expected both\n")
 
 
-def test_a_standby_needs_a_checkpoint_in_shared_storage(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_standby_needs_a_checkpoint_in_shared_storage(sluice: Sluice, tmp_path: Path) -> None:
     settings = tmp_path / "sluice.yaml"
     settings.write_text(f"enforce: {{checkpoint: {tmp_path}/checkpoint}}\n")
-    monkeypatch.setattr(sys, "argv", ["sluice", "run", "--standby", "--config", str(settings)])
 
-    with pytest.raises(SystemExit) as ended:
-        main()
+    ended = sluice("run", "--standby", "--config", settings)
 
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith(f"but enforce.checkpoint is the path {tmp_path}/checkpoint; expected a URI")
+    assert ended.code == 2
+    assert ended.error_line.endswith(f"but enforce.checkpoint is the path {tmp_path}/checkpoint; expected a URI")

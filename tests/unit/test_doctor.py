@@ -2,10 +2,10 @@
 
 import dataclasses
 import socket
-import sys
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,7 +13,6 @@ from deltalake import write_deltalake
 
 from sluice.cli import doctor
 from sluice.cli.errors import CheckError
-from sluice.cli.main import main
 from sluice.configs.settings import Properties, Settings, load_settings
 from sluice.jvm.errors import JarError
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
@@ -27,6 +26,7 @@ from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import check_origin
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.runtime.health import JobHealth, health_server
+from tests.commands import Sluice
 from tests.unit.test_console_health import answering
 
 
@@ -38,16 +38,12 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
+    tables: dict[str, Any] = {name: str(tmp_path / name) for name in ("quotas", "decisions", "quota_metrics")}
     return dataclasses.replace(
         defaults,
         kafka=Properties({"bootstrap.servers": address}),
         enforce=dataclasses.replace(defaults.enforce, checkpoint=str(tmp_path / "checkpoint")),
-        delta=dataclasses.replace(
-            defaults.delta,
-            quotas=str(tmp_path / "quotas"),
-            decisions=str(tmp_path / "decisions"),
-            quota_metrics=str(tmp_path / "quota_metrics"),
-        ),
+        delta=dataclasses.replace(defaults.delta, **tables),
     )
 
 
@@ -65,18 +61,9 @@ def test_every_check_is_one_line_and_any_failure_is_exit_1(
 
     verdicts = {line[6:].split(":")[0]: line[:6].strip() for line in lines}
     verdicts.pop("java")  # a machine without Java runs these tests too
-    assert verdicts == {
-        "python": "ok",
-        "jars of Spark": "FAIL",
-        "broker": "FAIL",
-        "job": "ok",
-        "checkpoint": "ok",
-        "quotas table": "FAIL",
-        "tables": "ok",
-        "health": "ok",
-        "tracked entities": "ok",
-        "sizing": "ok",
-    }
+    well = ("python", "job", "checkpoint", "tables", "health", "tracked entities", "sizing")
+    failing = ("jars of Spark", "broker", "quotas table")
+    assert verdicts == dict.fromkeys(well, "ok") | dict.fromkeys(failing, "FAIL")
     assert not any("\n" in line for line in lines)
     assert exit_code == 1
 
@@ -275,17 +262,14 @@ def test_the_health_line_says_who_can_read_it(settings: Settings, address: str, 
 
 
 def test_a_missing_java_is_found_before_a_broker_is_waited_for(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sluice: Sluice
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    servers = settings.kafka["bootstrap.servers"]
-    monkeypatch.setattr(sys, "argv", ["sluice", "run", "--bootstrap-servers", servers])
 
-    with pytest.raises(SystemExit) as ended:
-        main()
+    ended = sluice("run", "--bootstrap-servers", settings.kafka["bootstrap.servers"])
 
-    assert ended.value.code == 1
-    assert f"JAVA_HOME is {tmp_path}, but there is no bin/java in it" in capsys.readouterr().err
+    assert ended.code == 1
+    assert f"JAVA_HOME is {tmp_path}, but there is no bin/java in it" in ended.error
 
 
 def test_brokers_without_the_plugin_beside_brokers_with_it_are_named() -> None:

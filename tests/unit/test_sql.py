@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
-from sluice.cli.main import app, main
+from sluice.cli.main import app
 from sluice.configs.settings import load_settings
 from sluice.insight.sql import last_written
 from sluice.sinks.tables.quotas import QuotasTable
@@ -23,6 +23,7 @@ from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
+from tests.commands import Sluice
 from tests.recorded import DECISIONS, decided, event_at, write_decisions
 from tests.unit.test_quota_metrics import SCHEMA as METRICS
 
@@ -80,15 +81,12 @@ def rows(query: str) -> list[Json]:
     return [json.loads(line) for line in sql(query, "--format", "json").splitlines()]
 
 
-def refused(*arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+def refused(sluice: Sluice, *arguments: str) -> str:
     """The one line of an error, which ends the command with exit 2."""
-    monkeypatch.setattr("sys.argv", ["sluice", "sql", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    captured = capsys.readouterr()
-    said, _, error = captured.err.partition("\n")
+    ended = sluice("sql", *arguments)
+    said, error = ended.error.splitlines()
     assert said.startswith("sluice: settings: ")
-    assert (ended.value.code, captured.out, error.count("\n")) == (2, "", 1)
+    assert (ended.code, ended.output) == (2, "")
     return error
 
 
@@ -256,12 +254,10 @@ def test_a_terminal_executes_nothing_that_a_name_says() -> None:
         ("EXPLAIN ANALYZE INSERT INTO quotas SELECT * FROM quotas", "the query fails"),
     ],
 )
-def test_what_is_no_query_is_one_line_and_changes_nothing(
-    tables: Path, query: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_query_is_one_line_and_changes_nothing(tables: Path, query: str, said: str, sluice: Sluice) -> None:
     before = sorted(tables.rglob("*"))
 
-    assert said in refused(query, monkeypatch=monkeypatch, capsys=capsys)
+    assert said in refused(sluice, query)
 
     assert sorted(tables.rglob("*")) == before
     assert DeltaTable(SETTINGS.delta.quotas).version() == 0
@@ -298,24 +294,18 @@ def test_columns_can_be_described() -> None:
     assert {"decision_id", "charges"} <= {row["column_name"] for row in rows("DESCRIBE decisions")}
 
 
-def test_a_damaged_table_is_one_line(
-    tables: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_table_is_one_line(tables: Path, sluice: Sluice) -> None:
     for commit in (tables / SETTINGS.delta.decisions / "_delta_log").iterdir():
         commit.write_text("no commit")
 
-    said = refused("SELECT * FROM decisions", monkeypatch=monkeypatch, capsys=capsys)
-
-    assert "decisions can't be read" in said
+    assert "decisions can't be read" in refused(sluice, "SELECT * FROM decisions")
 
 
-def test_a_table_whose_file_is_gone_is_one_line(
-    tables: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_whose_file_is_gone_is_one_line(tables: Path, sluice: Sluice) -> None:
     for file in (tables / SETTINGS.delta.decisions).rglob("*.parquet"):
         file.unlink()
 
-    refused("SELECT * FROM decisions", "--format", "json", monkeypatch=monkeypatch, capsys=capsys)
+    refused(sluice, "SELECT * FROM decisions", "--format", "json")
 
 
 _CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)

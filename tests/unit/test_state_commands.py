@@ -1,12 +1,10 @@
 """`sluice state ...` as far as no Spark is needed: what it refuses, and balances that nothing was charged to yet."""
 
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from sluice.cli.main import main
 from sluice.configs.settings import Settings, load_settings
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind
@@ -17,6 +15,7 @@ from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import Origin, check_origin
 from sluice.streaming.errors import CheckpointError
+from tests.commands import Ended, Sluice
 from tests.unit.test_resharding import stored
 
 USERS = [Tags(f"user{number}") for number in range(20)]
@@ -31,11 +30,10 @@ def imported_entities(settings: Settings, pages: int) -> int:
 class Place:
     """A folder with settings, a checkpoint and a file of balances, and the command line run on them."""
 
-    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, sluice: Sluice) -> None:
         self.file = folder / "balances"
         self._settings_file = folder / "settings.yaml"
-        self._capsys = capsys
-        self._monkeypatch = monkeypatch
+        self._sluice = sluice
         self.use(pages=8)
         write_balances(self.file, Balances(Origin.of(self.settings), {0: 17, 1: 4}, stored(CHARGES, 8)))
 
@@ -54,19 +52,28 @@ class Place:
         enforce = {"checkpoint": str(self._settings_file.parent / "checkpoint")}
         self._settings_file.write_text(yaml.safe_dump({"state": {"pages": pages}, "enforce": enforce, **sections}))
 
-    def state(self, *arguments: object) -> tuple[int, str, str]:
-        """Run `sluice state ...`: exit code, standard output and error."""
-        command = ["sluice", "state", *map(str, arguments), "--config", str(self._settings_file)]
-        self._monkeypatch.setattr(sys, "argv", command)
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, *self._capsys.readouterr()  # type: ignore[return-value] # main's codes are ints
+    def state(self, *arguments: object) -> Ended:
+        """Run `sluice state ...`."""
+        return self._sluice("state", *arguments, "--config", self._settings_file)
+
+    def refused(self, *arguments: object) -> tuple[int, str]:
+        """Run `sluice state ...`, which says nothing but one line of error: exit code and line."""
+        ended = self.state(*arguments)
+        assert ended.output == ""
+        return ended.code, ended.error_line
 
 
 @pytest.fixture
-def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(tmp_path: Path, sluice: Sluice, monkeypatch: pytest.MonkeyPatch) -> Place:
     """Balances of twenty users in 8 pages, and a checkpoint that doesn't exist yet."""
-    return Place(tmp_path, capsys, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    return Place(tmp_path, sluice)
+
+
+def plan_batch(place: Place, conf: bytes = b"{}") -> None:
+    """Spark has planned micro-batch 0."""
+    place.checkpoint.spark.write("metadata", b'{"id": "some"}')
+    place.checkpoint.spark.write("offsets/0", b"v1\n" + conf + b'\n{"quota-requests": {"0": 20, "1": 4}}')
 
 
 def test_an_import_says_what_it_did_and_where_the_job_goes_on(place: Place) -> None:
@@ -123,11 +130,8 @@ def test_a_reshard_with_nothing_to_change_changes_nothing(place: Place) -> None:
         assert (code, output.count("\n")) == (0, 1)
         assert output.startswith("nothing to change: the balances are in 8 pages in ")
         assert not Path(place.checkpoint.location + ".before-reshard-1").exists()
-        files = place.checkpoint.spark
-        files.write("metadata", b'{"id": "some"}')
-        conf = b'{"conf": {"spark.sql.shuffle.partitions": "3"}}'
-        files.write("offsets/0", b"v1\n" + conf + b'\n{"quota-requests": {"0": 20, "1": 4}}')
-        files.write("commits/0", b"v1\n{}")
+        plan_batch(place, b'{"conf": {"spark.sql.shuffle.partitions": "3"}}')
+        place.checkpoint.spark.write("commits/0", b"v1\n{}")
         BatchLog(place.checkpoint).begin(0, quota_version=0, now_ms=1)
 
 
@@ -171,18 +175,18 @@ def test_balances_go_to_no_other_topic_or_window(
 ) -> None:
     """They would mean something else. One line says which setting; the checkpoint stays untouched."""
     place.use(8, **sections)
-    code, output, error = place.state("import", place.file)
+    code, error = place.refused("import", place.file)
 
-    assert (code, output, error.count("\n")) == (2, "", 1)
+    assert code == 2
     assert named in error
     assert place.checkpoint.is_new()
 
     place.use(8)
     place.state("import", place.file)
     place.use(5, **sections)
-    code, output, error = place.state("reshard")
+    code, error = place.refused("reshard")
 
-    assert (code, output, error.count("\n")) == (1, "", 1)
+    assert code == 1
     assert named in error
     assert read_imported_start(place.checkpoint) is not None
 
@@ -191,9 +195,9 @@ def test_an_import_takes_a_new_folder_only(place: Place) -> None:
     """One with anything in it may be a job's."""
     place.state("import", place.file)
 
-    code, output, error = place.state("import", place.file)
+    code, error = place.refused("import", place.file)
 
-    assert (code, output, error.count("\n")) == (1, "", 1)
+    assert code == 1
     assert "isn't empty; name a new enforce.checkpoint" in error
 
 
@@ -201,58 +205,47 @@ def test_a_damaged_file_leaves_no_trace(place: Place) -> None:
     """Bad input is exit 2, one line."""
     place.file.write_bytes(place.file.read_bytes()[:-1])
 
-    code, output, error = place.state("import", place.file)
+    code, error = place.refused("import", place.file)
 
-    assert (code, output, error.count("\n")) == (2, "", 1)
+    assert code == 2
     assert "is damaged" in error
     assert place.checkpoint.is_new()
 
 
 @pytest.mark.parametrize("command", [("export", "unused"), ("reshard",)])
-def test_there_must_be_balances(
-    place: Place, command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_there_must_be_balances(place: Place, command: tuple[str, ...]) -> None:
     """Neither no checkpoint nor one without a micro-batch; no folder is made."""
-    monkeypatch.chdir(tmp_path)
     for words in ("name the enforce.checkpoint of a job that has run", "has committed no micro-batch"):
-        code, output, error = place.state(*command)
+        code, error = place.refused(*command)
 
-        assert (code, output, error.count("\n")) == (1, "", 1)
+        assert code == 1
         assert words in error
         assert not Path("unused").exists()
         check_origin(place.checkpoint, place.settings)
 
 
 @pytest.mark.parametrize("command", [("export", "unused"), ("reshard",)])
-def test_a_running_job_is_left_alone(
-    place: Place, command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_running_job_is_left_alone(place: Place, command: tuple[str, ...]) -> None:
     """It holds its checkpoint."""
-    monkeypatch.chdir(tmp_path)
     place.state("import", place.file)
 
     with locked(place.checkpoint):
-        code, output, error = place.state(*command)
+        code, error = place.refused(*command)
 
-    assert (code, output, error.count("\n")) == (1, "", 1)
+    assert code == 1
     assert "is in use by a job or another command; stop it with SIGTERM first" in error
 
 
 @pytest.mark.parametrize("command", [("export", "unused"), ("reshard",)])
-def test_a_micro_batch_that_was_begun_has_to_be_committed_first(
-    place: Place, command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_micro_batch_that_was_begun_has_to_be_committed_first(place: Place, command: tuple[str, ...]) -> None:
     """Part of its decisions may be out; only its own query leaves those out when it repeats the batch."""
-    monkeypatch.chdir(tmp_path)
     place.state("import", place.file)
-    planned = place.checkpoint.spark
-    planned.write("metadata", b'{"id": "some"}')
-    planned.write("offsets/0", b'v1\n{}\n{"quota-requests": {"0": 20, "1": 4}}')
+    plan_batch(place)
     BatchLog(place.checkpoint).begin(0, quota_version=0, now_ms=1)
 
-    code, output, error = place.state(*command)
+    code, error = place.refused(*command)
 
-    assert (code, output, error.count("\n")) == (1, "", 1)
+    assert code == 1
     assert "micro-batch 0" in error
     assert "start the job once with the settings it ran with" in error
 
@@ -260,9 +253,7 @@ def test_a_micro_batch_that_was_begun_has_to_be_committed_first(
 def test_a_micro_batch_that_was_only_planned_is_left_to_the_next_run(place: Place) -> None:
     """As it is when a job is stopped: nothing of it was decided, so the balances stand before it."""
     place.state("import", place.file)
-    planned = place.checkpoint.spark
-    planned.write("metadata", b'{"id": "some"}')
-    planned.write("offsets/0", b'v1\n{}\n{"quota-requests": {"0": 20, "1": 4}}')
+    plan_batch(place)
 
     code, _, _ = place.state("export", place.file.with_name("again"))
 

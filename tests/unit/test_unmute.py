@@ -1,8 +1,6 @@
 """Unmuting: a control record among the events resets counters in their order, and is answered by a decision."""
 
 import json
-import subprocess
-import sys
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +19,7 @@ from sluice.streaming.enforce.parsing import parse_event
 from sluice.streaming.enforce.pipeline import Simulation
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import Source
+from tests.commands import Sluice
 from tests.micro_batches import MicroBatches
 from tests.unit.test_decisions import DEFAULTS
 from tests.unit.test_events import LIMITS, NOW_MS, SOURCE
@@ -235,10 +234,8 @@ def test_client_ids_with_counters_of_their_own_are_named() -> None:
         (["--user", "a", "--quota", "bytes"], "quota: is 'bytes'; expected one of producer_byte_rate, "),
     ],
 )
-def test_a_wrong_command_is_one_line_and_exit_2(arguments: list[str], line: str) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "sluice.cli.main", "unmute", *arguments], capture_output=True, text=True, check=False
-    )
+def test_a_wrong_command_is_one_line_and_exit_2(sluice: Sluice, arguments: list[str], line: str) -> None:
+    ended = sluice("unmute", *arguments)
 
-    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
-    assert ran.stderr.startswith(f"sluice: error: {line}")
+    assert ended.code == 2
+    assert ended.error_line.startswith(f"sluice: error: {line}")

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from sluice.cli.main import app, main
+from sluice.cli.main import app
 from sluice.insight.errors import NoTableError
 from sluice.insight.reports.span import Span
 from sluice.insight.whatif import replay as replay_module
@@ -28,6 +28,7 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 from tests import strategies
+from tests.commands import Sluice
 from tests.recorded import SETTINGS, START_MS, Json, event, simulated, write_decisions
 
 ALICE = QuotaEntity(user="alice")
@@ -394,20 +395,11 @@ def test_a_quota_that_is_not_in_force_yet_is_not_stepped() -> None:
         (["--client", ""], "--client is empty"),
     ],
 )
-def test_wrong_options_are_one_line(
-    command: list[str],
-    arguments: list[str],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr("sys.argv", ["sluice", *command, *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
+def test_wrong_options_are_one_line(command: list[str], arguments: list[str], said: str, sluice: Sluice) -> None:
+    ended = sluice(*command, *arguments)
 
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
+    assert ended.code == 2
+    assert said in ended.error_line
 
 
 def test_a_table_that_is_not_there_is_one_line(command: list[str], tmp_path: Path) -> None:

@@ -1,0 +1,33 @@
+"""The command line: as a process, and in the process of the test."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+SLUICE = (sys.executable, "-m", "sluice.cli.main")
+
+
+class Ended(NamedTuple):
+    """Exit code, standard output and standard error of a command that has ended."""
+
+    code: int
+    output: str
+    error: str
+
+    @property
+    def error_line(self) -> str:
+        """The only line of the error."""
+        (line,) = self.error.splitlines()
+        return line
+
+
+Sluice = Callable[..., Ended]
+"""Runs `sluice` with these arguments in the process of the test: the fixture `sluice`."""
+
+
+def run_sluice(*arguments: object) -> Ended:
+    """Run `sluice` with these arguments as a process without input."""
+    command = [*SLUICE, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, stdin=subprocess.DEVNULL)
+    return Ended(done.returncode, done.stdout, done.stderr)
