@@ -21,13 +21,11 @@ _PAGES_PER_FILE = 256
 """Few files for many pages: one costs milliseconds on a disk, and a tenth of a second in an object store."""
 
 
-class ImportedStart(msgspec.Struct, frozen=True, omit_defaults=True):
+class ImportedStart(msgspec.Struct, frozen=True):
     """The start of a checkpoint with imported balances: the next offset by partition, and the files with balances."""
 
     offsets: dict[int, Offset]
-    files: list[int] = []
-    single_pages: list[int] = msgspec.field(name="seeded", default_factory=list)
-    """Pages with a file of their own, in a checkpoint of an earlier release."""
+    files: list[int]
 
 
 def store_imported(checkpoint: Checkpoint, balances: Balances) -> None:
@@ -65,7 +63,6 @@ class ImportedBalances:
 
     location: str
     files: frozenset[int]
-    single_pages: frozenset[int]
 
     @classmethod
     def of(cls, settings: Settings) -> "ImportedBalances":
@@ -76,17 +73,14 @@ class ImportedBalances:
     @classmethod
     def at(cls, checkpoint: Checkpoint, start: ImportedStart | None) -> "ImportedBalances":
         """Those that `start` names."""
-        files, single_pages = (start.files, start.single_pages) if start else ([], [])
-        return cls(checkpoint.location, frozenset(files), frozenset(single_pages))
+        return cls(checkpoint.location, frozenset(start.files if start else ()))
 
     def pages(self, numbers: Iterable[int]) -> dict[int, bytes]:
         """The stored form of those of these pages that have imported balances. Raises CheckpointError."""
         found: dict[int, bytes] = {}
         by_file: dict[int, list[int]] = {}
         for number in numbers:
-            if number in self.single_pages:
-                found[number] = self._content(_single_page_file(number))
-            elif number // _PAGES_PER_FILE in self.files:
+            if number // _PAGES_PER_FILE in self.files:
                 by_file.setdefault(number // _PAGES_PER_FILE, []).append(number)
         for file, wanted in by_file.items():
             stored = self._file_pages(file)
@@ -95,7 +89,7 @@ class ImportedBalances:
 
     def all_pages(self) -> dict[int, bytes]:
         """The stored form of every page with imported balances. Raises CheckpointError."""
-        found = self.pages(self.single_pages)
+        found: dict[int, bytes] = {}
         for file in self.files:
             found.update(self._file_pages(file))
         return found
@@ -116,7 +110,3 @@ class ImportedBalances:
 
 def _file(number: int) -> str:
     return f"{_FOLDER}/pages-{number:05d}.bin"
-
-
-def _single_page_file(number: int) -> str:
-    return f"{_FOLDER}/{number:05d}.bin"

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from sluice.configs.settings import Settings, load_settings
@@ -48,18 +47,6 @@ def test_each_page_starts_with_its_imported_balances_every_time(settings: Settin
     for number in range(PAGES):
         assert imported.pages([number]) == {at: page for at, page in balances.pages.items() if at == number}
     assert imported.all_pages() == balances.pages
-
-
-def test_balances_that_an_earlier_release_imported_are_found(settings: Settings, balances: Balances) -> None:
-    """It wrote one file for each page."""
-    folder = Checkpoint(settings.enforce.checkpoint)
-    for number, payload in balances.pages.items():
-        folder.sluice.write(f"seeds/{number:05d}.bin", payload)
-    folder.sluice.write("start.json", msgspec.json.encode({"offsets": {"0": 17}, "seeded": list(balances.pages)}))
-
-    imported = ImportedBalances.of(settings)
-
-    assert imported.pages(range(PAGES)) == imported.all_pages() == balances.pages
 
 
 def test_a_checkpoint_of_its_own_has_no_imported_balances(settings: Settings) -> None:
