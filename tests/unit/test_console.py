@@ -320,23 +320,11 @@ def test_hostile_names_are_shown_and_do_nothing(name: str) -> None:
     at_ms = now_ms()
     entity = {"user": name, "client_id": name}
     applied = [{"quota": "producer_byte_rate", "entity": entity, "ms": 700}]
-    heartbeat = {
-        "staleness_ms": 1,
-        "counters": 1,
-        "shares": [{"quota": name, "entity": entity, "limit": 9.0, "share": 3.0, "charged": 2.0}],
-    }
+    share = {"quota": name, "entity": entity, "limit": 9.0, "share": 3.0, "charged": 2.0}
+    heartbeat = {"staleness_ms": 1, "counters": 1, "shares": [share]}
+    said = {"client_id": name, "gateway": name, "api": name, "decision_id": name, "throttled_by": applied}
     facts = facts_of(
-        decision(
-            at_ms,
-            name,
-            charge={"entity": entity, "matched": name},
-            client_id=name,
-            gateway=name,
-            api=name,
-            wait_ms=9_000,
-            decision_id=name,
-            throttled_by=applied,
-        ),
+        decision(at_ms, name, charge={"entity": entity, "matched": name}, wait_ms=9_000, **said),
         decision(at_ms, name, api="GatewayHeartbeat", gateway=name, instance=name, heartbeat=heartbeat, charges=[]),
         decision(at_ms, verdict=name),
         entries=(QuotaEntry(QuotaEntity(user=name, client_id=name), QuotaKind.PRODUCER_BYTE_RATE, 5.0),),
@@ -344,23 +332,11 @@ def test_hostile_names_are_shown_and_do_nothing(name: str) -> None:
     facts.dead_letters.take(json.dumps({"error": {"field": name, "problem": name}}).encode())
     with serving(facts) as get:
         plain = get("/")
-        [address] = {
-            each for each in Structure(plain.text).addresses if each.startswith("/client") and "alice" not in each
-        }
-        short_name = name[:2_000]
-        asked = urlencode(
-            {"user": short_name, "client_id": short_name, "search": short_name, "id": short_name, "topic": short_name}
-        )
-        paths = [
-            "/",
-            "/overview",
-            "/quotas",
-            address,
-            f"/request?id={quote(name[:300])}",
-            f"/check?{asked}",
-            f"/?{asked}",
-        ]
-        for path in paths:
+        clients = {each for each in Structure(plain.text).addresses if each.startswith("/client")}
+        [address] = {each for each in clients if "alice" not in each}
+        asked = urlencode(dict.fromkeys(("user", "client_id", "search", "id", "topic"), name[:2_000]))
+        request = f"/request?id={quote(name[:300])}"
+        for path in ("/", "/overview", "/quotas", address, request, f"/check?{asked}", f"/?{asked}"):
             page = get(path)
             assert page.status == 200, path
             found = Structure(page.text)
@@ -388,14 +364,8 @@ def test_a_client_with_a_long_name_has_a_page_too() -> None:
 
 def test_every_table_has_a_caption_and_every_field_a_label() -> None:
     with serving(facts_of(decision(now_ms(), wait_ms=5))) as get:
-        for path in (
-            "/",
-            "/overview",
-            "/quotas",
-            "/client?user=alice",
-            "/request?id=requests-0-1",
-            "/check?user=alice",
-        ):
+        pages = ("/", "/overview", "/quotas", "/client?user=alice", "/request?id=requests-0-1", "/check?user=alice")
+        for path in pages:
             text = get(path).text
             found = Structure(text)
             assert found.tags["table"] == found.tags["caption"], path

@@ -22,20 +22,28 @@ LIMITS = EventLimits(
     max_event_bytes=1_048_576, max_future_ms=60_000, max_past_ms=DEFAULTS.enforce.max_past_ms, max_charges=1_000
 )
 WEEK_MS = 7 * 86_400_000
-SHARE = {
-    "quota": "producer_byte_rate",
-    "entity": {"user": "alice"},
-    "limit": 10.5,
-    "share": 5.5,
-    "charged": 4.5,
-    "throttle_ms": 7,
-}
+SHARE: Json = {"quota": "producer_byte_rate", "entity": {"user": "alice"}, "limit": 10.5, "share": 5.5}
+SHARE |= {"charged": 4.5, "throttle_ms": 7}
+HEARTBEAT = {"staleness_ms": 12, "counters": 3}
 
 
-def heartbeat_of(*shares: Json) -> bytes:
-    heartbeat = {"staleness_ms": 12, "counters": 3, "shares": shares}
-    return json.dumps({"api": "GatewayHeartbeat", "instance": "g-1", "heartbeat": heartbeat}).encode()
+def heartbeat_of(*shares: Json, **changed: object) -> bytes:
+    return event("GatewayHeartbeat", instance="g-1", heartbeat=HEARTBEAT | {"shares": shares} | changed)
 
+
+def event(api: str = "Fetch", **fields: object) -> bytes:
+    return json.dumps({"api": api} | fields).encode()
+
+
+def waited(**changed: object) -> bytes:
+    """An event with one wait in line, in which this is changed."""
+    return event(throttled_by=[WAIT | changed])
+
+
+LONG = "x" * 32_768
+WAIT: Json = {"quota": "q", "entity": {"user": "a"}, "ms": 1}
+TOUCHED = {"topic": "t", "partition": 0}
+MUTATION = {"topic": "t", "partitions": 1}
 
 BAD = {
     "null": (None, "value", "is null"),
@@ -51,129 +59,67 @@ BAD = {
     "a whole surrogate, cut short": (b'{"api": "\\ud83d\\ude00", ', "value", "is not JSON"),
     "a list": (b"[1]", "value", "is of type array"),
     "no api": (b"{}", "api", "is missing"),
-    "empty api": (b'{"api": ""}', "api", "is empty"),
+    "empty api": (event(""), "api", "is empty"),
     "api is a number": (b'{"api": 3}', "api", "is of type int"),
-    "user is a number": (b'{"api": "Fetch", "user": 5}', "user", "is of type int"),
-    "timestamp is a string": (b'{"api": "Fetch", "timestamp_ms": "5"}', "timestamp_ms", "is of type str"),
-    "timestamp is a float": (b'{"api": "Fetch", "timestamp_ms": 5.0}', "timestamp_ms", "is of type float"),
-    "timestamp is negative": (b'{"api": "Fetch", "timestamp_ms": -1}', "timestamp_ms", "is -1"),
-    "timestamp is huge": (b'{"api": "Fetch", "timestamp_ms": 99999999999999999999}', "timestamp_ms", "is 9999"),
-    "far future": (b'{"api": "Fetch", "timestamp_ms": 1700000060001}', "timestamp_ms", "lies 60001 ms ahead"),
+    "user is a number": (event(user=5), "user", "is of type int"),
+    "timestamp is a string": (event(timestamp_ms="5"), "timestamp_ms", "is of type str"),
+    "timestamp is a float": (event(timestamp_ms=5.0), "timestamp_ms", "is of type float"),
+    "timestamp is negative": (event(timestamp_ms=-1), "timestamp_ms", "is -1"),
+    "timestamp is huge": (event(timestamp_ms=99_999_999_999_999_999_999), "timestamp_ms", "is 9999"),
+    "far future": (event(timestamp_ms=NOW_MS + 60_001), "timestamp_ms", "lies 60001 ms ahead"),
+    "far past": (event(timestamp_ms=NOW_MS - WEEK_MS - 1), "timestamp_ms", "lies 604800001 ms before"),
     "NaN": (b'{"api": "Fetch", "request_time_ns": NaN}', "value", "is not JSON"),
     "beyond a double": (b'{"api": "Fetch", "request_time_ns": 1e400}', "request_time_ns", "can't be read"),
-    "negative bytes": (
-        b'{"api": "Fetch", "topic_partitions": [{"topic": "t", "partition": 0, "bytes": -1}]}',
-        "topic_partitions[0].bytes",
-        "is -1",
-    ),
-    "partitions missing": (
-        b'{"api": "CreateTopics", "mutations": [{"topic": "t"}]}',
-        "mutations[0].partitions",
-        "is missing",
-    ),
+    "negative bytes": (event(topic_partitions=[TOUCHED | {"bytes": -1}]), "topic_partitions[0].bytes", "is -1"),
+    "partitions missing": (event("CreateTopics", mutations=[{"topic": "t"}]), "mutations[0].partitions", "is missing"),
     "partitions huge": (
-        b'{"api": "CreateTopics", "mutations": [{"topic": "t", "partitions": 2147483648}]}',
-        "mutations[0].partitions",
-        "is 2147483648",
+        event("CreateTopics", mutations=[MUTATION | {"partitions": 2**31}]),
+        *("mutations[0].partitions", "is 2147483648"),
     ),
-    "topic empty": (
-        b'{"api": "CreateTopics", "mutations": [{"topic": "", "partitions": 1}]}',
-        "mutations[0].topic",
-        "is empty",
-    ),
-    "flag is a string": (b'{"api": "CreateTopics", "validate_only": "no"}', "validate_only", "is of type str"),
-    "too large": (b'{"api": "Fetch", "user": "' + b"x" * 1_048_576 + b'"}', "value", "has 10486"),
-    "name too long": (b'{"api": "Fetch", "user": "' + b"x" * 32_768 + b'"}', "user", "has 32768 characters"),
+    "topic empty": (event("CreateTopics", mutations=[MUTATION | {"topic": ""}]), "mutations[0].topic", "is empty"),
+    "flag is a string": (event("CreateTopics", validate_only="no"), "validate_only", "is of type str"),
+    "too large": (event(user="x" * 1_048_576), "value", "has 10486"),
+    "name too long": (event(user=LONG), "user", "has 32768 characters"),
     "nested too deeply": (b'{"api": "Fetch", "more": ' + b"[" * 100_000, "value", "is nested too deeply"),
-    "far past": (
-        b'{"api": "Fetch", "timestamp_ms": %d}' % (NOW_MS - WEEK_MS - 1),
-        "timestamp_ms",
-        "lies 604800001 ms before",
-    ),
-    "no request": (b'{"api": "Requests", "requests": 0}', "requests", "is 0"),
-    "requests huge": (b'{"api": "Requests", "requests": 2147483648}', "requests", "is 2147483648"),
-    "bytes negative": (b'{"api": "Fetch", "bytes": -1}', "bytes", "is -1"),
-    "bytes huge": (b'{"api": "Fetch", "bytes": 9007199254740993}', "bytes", "is 9007199254740993"),
-    "bytes of neither": (b'{"api": "Metadata", "bytes": 1}', "bytes", "comes with api 'Metadata'"),
-    "bytes twice": (
-        b'{"api": "Fetch", "bytes": 1, "topic_partitions": [{"topic": "t", "partition": 0}]}',
-        "bytes",
-        "comes with topic_partitions",
-    ),
-    "withheld is a string": (b'{"api": "Fetch", "withheld": "no"}', "withheld", "is of type str"),
-    "executed negative": (b'{"api": "CreateTopics", "mutations_charged": -1}', "mutations_charged", "is -1"),
+    "no request": (event("Requests", requests=0), "requests", "is 0"),
+    "requests huge": (event("Requests", requests=2**31), "requests", "is 2147483648"),
+    "bytes negative": (event(bytes=-1), "bytes", "is -1"),
+    "bytes huge": (event(bytes=2**53 + 1), "bytes", "is 9007199254740993"),
+    "bytes of neither": (event("Metadata", bytes=1), "bytes", "comes with api 'Metadata'"),
+    "bytes twice": (event(bytes=1, topic_partitions=[TOUCHED]), "bytes", "comes with topic_partitions"),
+    "withheld is a string": (event(withheld="no"), "withheld", "is of type str"),
+    "executed negative": (event("CreateTopics", mutations_charged=-1), "mutations_charged", "is -1"),
     "executed and to decide": (
-        b'{"api": "CreateTopics", "mutations_charged": 1, "mutations": [{"topic": "t", "partitions": 1}]}',
-        "mutations_charged",
-        "comes with mutations",
+        event("CreateTopics", mutations_charged=1, mutations=[MUTATION]),
+        *("mutations_charged", "comes with mutations"),
     ),
-    "instance too long": (b'{"api": "Fetch", "instance": "' + b"x" * 32_768 + b'"}', "instance", "has 32768"),
-    "a wait of no quota": (
-        b'{"api": "Fetch", "throttled_by": [{"quota": "", "entity": {"user": "a"}, "ms": 1}]}',
-        "throttled_by[0].quota",
-        "is empty",
-    ),
-    "a wait of no entity": (
-        b'{"api": "Fetch", "throttled_by": [{"quota": "q", "entity": {}, "ms": 1}]}',
-        "throttled_by[0].entity",
-        "names nobody",
-    ),
+    "instance too long": (event(instance=LONG), "instance", "has 32768"),
+    "a wait of no quota": (waited(quota=""), "throttled_by[0].quota", "is empty"),
+    "a wait of no entity": (waited(entity={}), "throttled_by[0].entity", "names nobody"),
     "a wait of a negative partition": (
-        b'{"api": "Fetch", "throttled_by": [{"quota": "q", "entity": {"topic": "t", "partition": -1}, "ms": 1}]}',
-        "throttled_by[0].entity.partition",
-        "is -1",
+        waited(entity=TOUCHED | {"partition": -1}),
+        *("throttled_by[0].entity.partition", "is -1"),
     ),
-    "a negative wait": (
-        b'{"api": "Fetch", "throttled_by": [{"quota": "q", "entity": {"user": "a"}, "ms": -1}]}',
-        "throttled_by[0].ms",
-        "is -1",
-    ),
-    "a wait of a fraction": (
-        b'{"api": "Fetch", "throttled_by": [{"quota": "q", "entity": {"user": "a"}, "ms": 0.5}]}',
-        "throttled_by[0].ms",
-        "is of type float",
-    ),
-    "too many waits": (
-        json.dumps({"api": "Fetch", "throttled_by": [{"quota": "q", "entity": {"user": "a"}, "ms": 1}] * 65}).encode(),
-        "throttled_by",
-        "has 65 entries",
-    ),
-    "a wait of a long name": (
-        b'{"api": "Fetch", "throttled_by": [{"quota": "q", "entity": {"user": "' + b"x" * 32_768 + b'"}, "ms": 1}]}',
-        "throttled_by[0].entity.user",
-        "has 32768",
-    ),
-    "a heartbeat of a client": (
-        b'{"api": "Fetch", "heartbeat": {"staleness_ms": 1, "counters": 1}}',
-        "heartbeat",
-        "comes with api 'Fetch'",
-    ),
-    "a heartbeat from the future": (
-        b'{"api": "GatewayHeartbeat", "heartbeat": {"staleness_ms": -1, "counters": 1}}',
-        "heartbeat.staleness_ms",
-        "is -1",
-    ),
+    "a negative wait": (waited(ms=-1), "throttled_by[0].ms", "is -1"),
+    "a wait of a fraction": (waited(ms=0.5), "throttled_by[0].ms", "is of type float"),
+    "too many waits": (event(throttled_by=[WAIT] * 65), "throttled_by", "has 65 entries"),
+    "a wait of a long name": (waited(entity={"user": LONG}), "throttled_by[0].entity.user", "has 32768"),
+    "a heartbeat of a client": (event(heartbeat=HEARTBEAT), "heartbeat", "comes with api 'Fetch'"),
+    "a heartbeat from the future": (heartbeat_of(staleness_ms=-1), "heartbeat.staleness_ms", "is -1"),
     "a heartbeat without counters": (
-        b'{"api": "GatewayHeartbeat", "heartbeat": {"staleness_ms": 1}}',
-        "heartbeat.counters",
-        "is missing",
+        event("GatewayHeartbeat", heartbeat={"staleness_ms": 1}),
+        *("heartbeat.counters", "is missing"),
     ),
     "a negative share": (heartbeat_of({**SHARE, "share": -0.5}), "heartbeat.shares[0].share", "is -0.5"),
     "an endless limit": (
         heartbeat_of(SHARE).replace(b"10.5", b"1e400"),
-        "heartbeat.shares[0].limit",
-        "can't be read",
+        *("heartbeat.shares[0].limit", "can't be read"),
     ),
     "too many shares": (heartbeat_of(*[SHARE] * 21), "heartbeat.shares", "has 21 entries"),
-    "too many mutations": (
-        json.dumps({"api": "DeleteTopics", "mutations": [{"topic": "t", "partitions": 1}] * 1_001}).encode(),
-        "mutations",
-        "has 1001 entries",
-    ),
+    "too many mutations": (event("DeleteTopics", mutations=[MUTATION] * 1_001), "mutations", "has 1001 entries"),
     "too many topic-partitions": (
-        json.dumps({"api": "Produce", "topic_partitions": [{"topic": "t", "partition": 0}] * 1_001}).encode(),
-        "topic_partitions",
-        "has 1001 entries",
+        event("Produce", topic_partitions=[TOUCHED] * 1_001),
+        *("topic_partitions", "has 1001 entries"),
     ),
 }
 
@@ -240,24 +186,18 @@ def test_defaults_come_from_the_kafka_record() -> None:
 
 def test_a_wait_beyond_an_hour_counts_as_an_hour() -> None:
     """The request was served whatever the gateway says of its wait, so the event must be charged."""
-    wait = {"quota": "q", "entity": {"user": "alice"}, "ms": 10**30}
-
-    request = parse_request(json.dumps({"api": "Fetch", "throttled_by": [wait]}).encode(), SOURCE, LIMITS)
+    request = parse_request(waited(ms=10**30), SOURCE, LIMITS)
     heartbeat = parse_request(heartbeat_of({**SHARE, "throttle_ms": 10**30}), SOURCE, LIMITS).heartbeat
 
-    assert request.throttled_by == [AppliedWait("q", CountedEntity(user="alice"), 3_600_000)]
+    assert request.throttled_by == [AppliedWait("q", CountedEntity(user="a"), 3_600_000)]
     assert heartbeat is not None
     assert heartbeat.shares[0].throttle_ms == 3_600_000
 
 
 def test_no_waits_in_line_are_not_the_same_as_nothing_said() -> None:
     """An empty list says that the gateway charges inline."""
-    said = [
-        parse_request(value, SOURCE, LIMITS).throttled_by
-        for value in (b'{"api":"A","throttled_by":[]}', b'{"api":"A"}')
-    ]
-
-    assert said == [[], None]
+    assert parse_request(event(throttled_by=[]), SOURCE, LIMITS).throttled_by == []
+    assert parse_request(event(), SOURCE, LIMITS).throttled_by is None
 
 
 @pytest.mark.parametrize("at_ms", [-1, -9_000_000_000_000_000, MAX_TIMESTAMP_MS + 1, 9_000_000_000_000_000])
@@ -269,14 +209,14 @@ def test_a_records_time_that_no_event_may_have_stands_for_none(at_ms: int) -> No
 
 def test_an_old_event_is_decided_at_its_own_time() -> None:
     """Late events are welcome: the bucket takes back the time, as Kafka's does when the clock steps back."""
-    event = b'{"api": "Fetch", "timestamp_ms": %d}' % (NOW_MS - WEEK_MS)
+    old = event(timestamp_ms=NOW_MS - WEEK_MS)
 
-    assert parse_request(event, SOURCE, LIMITS).timestamp_ms == NOW_MS - WEEK_MS
+    assert parse_request(old, SOURCE, LIMITS).timestamp_ms == NOW_MS - WEEK_MS
 
 
 def test_simulated_events_may_be_of_any_time() -> None:
     """An event's own time stands for its record's."""
-    events = [b'{"api": "Fetch", "timestamp_ms": %d}' % at_ms for at_ms in (NOW_MS, 0, NOW_MS)]
+    events = [event(timestamp_ms=at_ms) for at_ms in (NOW_MS, 0, NOW_MS)]
 
     records = list(Simulation(Quotas(), DEFAULTS).decide(events))
 
@@ -284,9 +224,9 @@ def test_simulated_events_may_be_of_any_time() -> None:
 
 
 def test_as_many_charges_as_are_allowed_are_decided() -> None:
-    event = {"api": "Produce", "topic_partitions": [{"topic": "t", "partition": number} for number in range(1_000)]}
+    wide = event("Produce", topic_partitions=[{"topic": "t", "partition": number} for number in range(1_000)])
 
-    assert len(parse_request(json.dumps(event).encode(), SOURCE, LIMITS).topic_partitions) == 1_000
+    assert len(parse_request(wide, SOURCE, LIMITS).topic_partitions) == 1_000
 
 
 @given(st.one_of(st.none(), st.binary(max_size=200), st.text(max_size=200).map(str.encode)))
@@ -305,6 +245,6 @@ FIELDS = ("api", "user", "client_id", "timestamp_ms", "topic_partitions", "mutat
 
 
 @given(st.dictionaries(st.sampled_from(FIELDS), json_values))
-def test_every_object_is_answered_once(event: dict[str, object]) -> None:
+def test_every_object_is_answered_once(said: dict[str, object]) -> None:
     """A decision or a dead letter, never neither and never both."""
-    assert len(planned(json.dumps(event).encode())) == 1
+    assert len(planned(json.dumps(said).encode())) == 1

@@ -8,7 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from sluice.streaming.queries.reasons import Place, QueryState, RunState
 from sluice.streaming.runtime.health import MAX_CONNECTIONS, JobHealth, health_server
 
 RUNNING = QueryState(RunState.RUNNING)
+HAS_IPV6 = socket.has_ipv6 and Path("/proc/net/if_inet6").exists()
 BATCH = {"query": "enforce", "batch_ms": 240, "events": 7, "lag": 5}
 
 
@@ -31,12 +32,20 @@ def health() -> JobHealth:
     return JobHealth("enforce", stalled_after_s=600)
 
 
+@contextmanager
+def serving(health: JobHealth, *address: str) -> Iterator[HttpServer]:
+    server = health_server(health, 0, *address)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
 @pytest.fixture
 def server(health: JobHealth) -> Iterator[HttpServer]:
-    server = health_server(health, 0)
-    server.start()
-    yield server
-    server.stop()
+    with serving(health) as server:
+        yield server
 
 
 def get(server: HttpServer, path: str) -> tuple[int, str]:
@@ -81,12 +90,8 @@ def test_a_job_is_ready_while_requests_are_decided(server: HttpServer, health: J
     status, body = get(server, "/readyz")
 
     assert status == 200
-    assert json.loads(body)["queries"]["audit"] == {
-        "state": "backing off",
-        "restarts": 3,
-        "reason": "disk",
-        "place": None,
-    }
+    audit = {"state": "backing off", "restarts": 3, "reason": "disk", "place": None}
+    assert json.loads(body)["queries"]["audit"] == audit
 
     health.heartbeat({"enforce": QueryState(RunState.BACKING_OFF), "audit": RUNNING}, 1)
     assert get(server, "/readyz")[0] == 503
@@ -114,15 +119,15 @@ def test_readyz_says_why_the_job_isnt_ready(server: HttpServer, health: JobHealt
     ]
 
 
-def test_a_job_that_takes_long_to_stop_is_alive(
+def test_a_job_without_a_heartbeat_is_dead_unless_it_stops(
     server: HttpServer, health: JobHealth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It must not be killed in its last micro-batch."""
     health.heartbeat({"enforce": RUNNING}, 1)
     monkeypatch.setattr("sluice.streaming.runtime.health._MAX_HEARTBEAT_AGE_S", 0.0)
+    assert [get(server, path)[0] for path in ("/healthz", "/readyz")] == [503, 503]
 
     health.report_phase("stopping")
-
     assert get(server, "/healthz")[0] == 200
 
 
@@ -187,16 +192,6 @@ def test_known_entities_are_a_metric(server: HttpServer, health: JobHealth) -> N
     assert '\nsluice_evicted_entities{kind="owing"} 1.0\n' in metrics
 
 
-def test_a_job_without_a_heartbeat_is_dead(
-    server: HttpServer, health: JobHealth, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    health.heartbeat({"enforce": RUNNING}, 1)
-    monkeypatch.setattr("sluice.streaming.runtime.health._MAX_HEARTBEAT_AGE_S", 0.0)
-
-    assert get(server, "/healthz")[0] == 503
-    assert get(server, "/readyz")[0] == 503
-
-
 def test_metrics_are_prometheus_text(server: HttpServer, health: JobHealth) -> None:
     health.count_batch(BATCH)
     health.count_batch(BATCH)
@@ -255,35 +250,20 @@ def test_an_address_of_another_machine_is_said_in_one_line(health: JobHealth, ad
 
 def test_by_default_only_this_machine_is_answered(health: JobHealth) -> None:
     """127.0.0.2 is this machine too, by an address the server doesn't listen on."""
-    server = health_server(health, 0)
-    server.start()
-    try:
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.2", server.port), timeout=5)
-    finally:
-        server.stop()
+    with serving(health) as server, pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", server.port), timeout=5)
 
 
-def test_an_open_address_answers_others(health: JobHealth) -> None:
-    server = health_server(health, 0, "0.0.0.0")  # noqa: S104 # what is tested
-    server.start()
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.2:{server.port}/healthz", timeout=5) as answer:
-            assert answer.status == 200
-    finally:
-        server.stop()
-
-
-def test_an_ipv6_address_is_an_address(health: JobHealth) -> None:
-    if not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists():
-        pytest.skip("this machine has no IPv6")
-    server = health_server(health, 0, "::1")
-    server.start()
-    try:
-        with urllib.request.urlopen(f"http://[::1]:{server.port}/healthz", timeout=5) as answer:
-            assert answer.status == 200
-    finally:
-        server.stop()
+@pytest.mark.parametrize(
+    ("listens", "asked"),
+    [("0.0.0.0", "127.0.0.2"), pytest.param("::1", "[::1]", marks=pytest.mark.skipif(not HAS_IPV6, reason="no IPv6"))],  # noqa: S104 # what is tested
+)
+def test_an_open_or_an_ipv6_address_answers(health: JobHealth, listens: str, asked: str) -> None:
+    with (
+        serving(health, listens) as server,
+        urllib.request.urlopen(f"http://{asked}:{server.port}/healthz", timeout=5) as answer,
+    ):
+        assert answer.status == 200
 
 
 def test_a_caller_that_sends_byte_by_byte_is_cut_off(
@@ -291,17 +271,16 @@ def test_a_caller_that_sends_byte_by_byte_is_cut_off(
 ) -> None:
     """A slow caller can't hold a connection, and doesn't make the job write tracebacks."""
     monkeypatch.setattr("sluice.insight.http_server.READ_TIMEOUT_S", 0.3)
-    server = health_server(health, 0)
-    server.start()
-    try:
-        start_s = time.monotonic()
-        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as caller, suppress(OSError):
-            while time.monotonic() - start_s < 5:
-                caller.sendall(b"G")
-                time.sleep(0.05)
-        assert time.monotonic() - start_s < 5
-    finally:
-        server.stop()
+    start_s = time.monotonic()
+    with (
+        serving(health) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=5) as caller,
+        suppress(OSError),
+    ):
+        while time.monotonic() - start_s < 5:
+            caller.sendall(b"G")
+            time.sleep(0.05)
+    assert time.monotonic() - start_s < 5
     assert capfd.readouterr().err == ""
 
 

@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -30,26 +32,26 @@ class Shell:
     def __init__(self, table: Path) -> None:
         self.table = QuotasTable(str(table))
 
-    def run(self, *arguments: object, answer: str | None = None) -> Result:
-        command, *rest = map(str, arguments)
+    def run(self, line: str, answer: str | None = None) -> Result:
+        command, *rest = shlex.split(line)
         author = ["--as", "carol"] if command in ("alter", "apply", "import", "revert") else []
         return CliRunner().invoke(app, [command, *rest, *author, "--table", self.table.path], input=answer)
 
-    def lines(self, *arguments: object, answer: str | None = None) -> list[str]:
+    def lines(self, line: str, answer: str | None = None) -> list[str]:
         """The lines printed by a command that succeeds."""
-        result = self.run(*arguments, answer=answer)
+        result = self.run(line, answer)
         assert result.exit_code == 0, (result.output, result.exception)
         return result.stdout.splitlines()
 
-    def error(self, *arguments: object) -> str:
+    def error(self, line: str) -> str:
         """The message of a command that is refused as bad input."""
-        result = self.run(*arguments)
+        result = self.run(line)
         assert isinstance(result.exception, InvalidQuotaError), (result.output, result.exception)
         return str(result.exception)
 
-    def usage_error(self, *arguments: object) -> str:
+    def usage_error(self, line: str) -> str:
         """The output, in one line, for a command that contradicts itself."""
-        result = self.run(*arguments)
+        result = self.run(line)
         assert result.exit_code == 2, (result.output, result.exception)
         return " ".join(result.stderr.replace("│", " ").split())
 
@@ -76,60 +78,54 @@ ALICE = QuotaEntity(user="alice")
 @pytest.mark.parametrize(
     ("options", "line", "entity"),
     [
-        (["--entity-type", "users", "--entity-name", "alice"], "config for user alice.", ALICE),
-        (["--user", "alice"], "config for user alice.", ALICE),
-        (["--client", "app"], "config for client app.", QuotaEntity(client_id="app")),
+        ("--entity-type users --entity-name alice", "config for user alice.", ALICE),
+        ("--user alice", "config for user alice.", ALICE),
+        ("--client app", "config for client app.", QuotaEntity(client_id="app")),
+        ("--entity-type users --entity-default", "default config for users in the cluster.", QuotaEntity(user=DEFAULT)),
+        ("--client-defaults", "default config for clients in the cluster.", QuotaEntity(client_id=DEFAULT)),
         (
-            ["--entity-type", "users", "--entity-default"],
-            "default config for users in the cluster.",
-            QuotaEntity(user=DEFAULT),
-        ),
-        (["--client-defaults"], "default config for clients in the cluster.", QuotaEntity(client_id=DEFAULT)),
-        (
-            ["--entity-type=clients", "--entity-name="],
+            "--entity-type=clients --entity-name=",
             "default config for clients in the cluster.",
             QuotaEntity(client_id=DEFAULT),
         ),
-        (["--user", "alice", "--client", "app"], "config for user alice.", QuotaEntity(user="alice", client_id="app")),
-        (["--user-defaults", "--client", "app"], "config for client app.", QuotaEntity(user=DEFAULT, client_id="app")),
+        ("--user alice --client app", "config for user alice.", QuotaEntity(user="alice", client_id="app")),
+        ("--user-defaults --client app", "config for client app.", QuotaEntity(user=DEFAULT, client_id="app")),
         (
-            ["--entity-type", "clients", "--entity-name", "app", "--entity-type", "users", "--entity-default"],
+            "--entity-type clients --entity-name app --entity-type users --entity-default",
             "config for client app.",
             QuotaEntity(user=DEFAULT, client_id="app"),
         ),
         (
-            ["--entity-type", "users", "--entity-default", "--entity-type", "clients", "--entity-name", "app"],
+            "--entity-type users --entity-default --entity-type clients --entity-name app",
             "default config for users in the cluster.",
             QuotaEntity(user=DEFAULT, client_id="app"),
         ),
     ],
 )
 def test_alter_takes_and_prints_what_kafka_configs_does(
-    shell: Shell, options: list[str], line: str, entity: QuotaEntity
+    shell: Shell, options: str, line: str, entity: QuotaEntity
 ) -> None:
     """The line names only the first of two entity types."""
-    assert shell.lines("alter", *options, "--add-config", "producer_byte_rate=1024") == [f"Completed updating {line}"]
+    assert shell.lines(f"alter {options} --add-config producer_byte_rate=1024") == [f"Completed updating {line}"]
     assert shell.table.entries() == [QuotaEntry(entity, QuotaKind.PRODUCER_BYTE_RATE, 1024.0)]
 
 
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--topic", "orders"], "config for topic orders."),
-        (["--topic-defaults"], "default config for topics in the cluster."),
-        (["--entity-type", "topics", "--entity-name", "orders"], "config for topic orders."),
+        ("--topic orders", "config for topic orders."),
+        ("--topic-defaults", "default config for topics in the cluster."),
+        ("--entity-type topics --entity-name orders", "config for topic orders."),
     ],
 )
-def test_topics_have_quotas_too(shell: Shell, options: list[str], line: str) -> None:
-    assert shell.lines("alter", *options, "--add-config", "producer.byte.rate=1e6") == [f"Completed updating {line}"]
+def test_topics_have_quotas_too(shell: Shell, options: str, line: str) -> None:
+    assert shell.lines(f"alter {options} --add-config producer.byte.rate=1e6") == [f"Completed updating {line}"]
     assert [entry.kind for entry in shell.table.entries()] == [QuotaKind.TOPIC_PRODUCER_BYTE_RATE]
 
 
 def test_one_call_sets_and_removes(shell: Shell) -> None:
-    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=1,consumer_byte_rate=2")
-    shell.lines(
-        "alter", "--user", "alice", "--add-config", "request_percentage=3", "--delete-config", "consumer_byte_rate"
-    )
+    shell.lines("alter --user alice --add-config producer_byte_rate=1,consumer_byte_rate=2")
+    shell.lines("alter --user alice --add-config request_percentage=3 --delete-config consumer_byte_rate")
     assert {entry.kind: entry.value for entry in shell.table.entries()} == {
         QuotaKind.PRODUCER_BYTE_RATE: 1.0,
         QuotaKind.REQUEST_PERCENTAGE: 3.0,
@@ -138,49 +134,45 @@ def test_one_call_sets_and_removes(shell: Shell) -> None:
 
 
 def test_the_names_of_the_proposals_set_and_remove_the_same_quotas(shell: Shell) -> None:
-    shell.lines("alter", "--user", "alice", "--add-config", "request_time_percent=1,controller_mutations_rate=2")
-    shell.lines("alter", "--user", "alice", "--delete-config", "request_percentage,controller_mutations_rate")
+    shell.lines("alter --user alice --add-config request_time_percent=1,controller_mutations_rate=2")
+    shell.lines("alter --user alice --delete-config request_percentage,controller_mutations_rate")
     assert shell.table.entries() == []
 
 
 def test_configs_can_come_from_a_properties_file(shell: Shell, tmp_path: Path) -> None:
     file = tmp_path / "alice.properties"
     file.write_text("# alice\nproducer_byte_rate = 1024\nrequest_percentage: 50\n")
-    shell.lines("alter", "--user", "alice", "--add-config-file", file)
+    shell.lines(f"alter --user alice --add-config-file {file}")
     assert [entry.value for entry in shell.table.entries()] == [1024.0, 50.0]
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "line",
     [
-        ["alter", "--user", "alice", "--add-config", "producer_byte_rate=1024"],
-        ["alter", "--user", "alice", "--add-config", "producer_byte_rate=1024", "--dry-run"],
-        ["apply", EXAMPLE, "--yes"],
-        ["import", "--file", "{node}", "--user", "alice", "--yes"],
-        ["revert", "--to-version", "0"],
-        ["describe"],
-        ["export"],
-        ["history"],
+        "alter --user alice --add-config producer_byte_rate=1024",
+        "alter --user alice --add-config producer_byte_rate=1024 --dry-run",
+        f"apply {EXAMPLE} --yes",
+        "import --file {node} --user alice --yes",
+        "revert --to-version 0",
+        *("describe", "export", "history"),
     ],
-    ids=lambda arguments: f"{arguments[0]}{len(arguments)}",
 )
-def test_no_command_makes_a_table(no_table: Shell, tmp_path: Path, arguments: list[str]) -> None:
+def test_no_command_makes_a_table(no_table: Shell, tmp_path: Path, line: str) -> None:
     """A new table would be one that no job reads. The error says how to go on."""
     node = tmp_path / "alice.json"
     node.write_text('{"version":1,"config":{"producer_byte_rate":"1024"}}')
 
-    result = no_table.run(*(str(argument).replace("{node}", str(node)) for argument in arguments))
+    result = no_table.run(line.replace("{node}", str(node)))
 
     assert isinstance(result.exception, QuotasTableError)
     assert "the job makes it when it starts (`sluice run`)" in str(result.exception)
-    assert "--config" in str(result.exception)
-    assert "--table" in str(result.exception)
+    assert {"--config", "--table"} <= set(re.findall(r"--[a-z]+", str(result.exception)))
     assert not Path(no_table.table.path).exists()
 
 
 def test_shadow_marks_only_the_quotas_that_are_set_with_it(shell: Shell) -> None:
-    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=1024")
-    shell.lines("alter", "--user", "alice", "--add-config", "request_percentage=10", "--mode", "shadow")
+    shell.lines("alter --user alice --add-config producer_byte_rate=1024")
+    shell.lines("alter --user alice --add-config request_percentage=10 --mode shadow")
     assert shell.lines("describe") == [
         "Quota configs for user-principal 'alice' are producer_byte_rate=1024.0, request_percentage=10.0 (shadow)"
     ]
@@ -188,14 +180,14 @@ def test_shadow_marks_only_the_quotas_that_are_set_with_it(shell: Shell) -> None
 
 def test_a_shadow_quota_stands_beside_the_enforced_one(shell: Shell) -> None:
     """Setting and removing one leaves the other."""
-    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=1024")
-    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=512", "--mode", "shadow")
+    shell.lines("alter --user alice --add-config producer_byte_rate=1024")
+    shell.lines("alter --user alice --add-config producer_byte_rate=512 --mode shadow")
     both = "Quota configs for user-principal 'alice' are producer_byte_rate=1024.0, producer_byte_rate=512.0 (shadow)"
     assert shell.lines("describe") == [both]
-    shell.lines("alter", "--user", "alice", "--delete-config", "producer_byte_rate")
+    shell.lines("alter --user alice --delete-config producer_byte_rate")
     assert [(entry.value, entry.shadow) for entry in shell.table.entries()] == [(512.0, True)]
-    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=2048")
-    shell.lines("alter", "--user", "alice", "--delete-config", "producer_byte_rate", "--mode", "shadow")
+    shell.lines("alter --user alice --add-config producer_byte_rate=2048")
+    shell.lines("alter --user alice --delete-config producer_byte_rate --mode shadow")
     assert [(entry.value, entry.shadow) for entry in shell.table.entries()] == [(2048.0, False)]
     changes = [line.split("  ")[-1] for line in shell.lines("history")]
     assert changes == [
@@ -208,23 +200,23 @@ def test_a_shadow_quota_stands_beside_the_enforced_one(shell: Shell) -> None:
 
 
 def test_removing_a_quota_that_is_set_in_the_other_mode_only_names_that_mode(shell: Shell) -> None:
-    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=512", "--mode", "shadow")
-    shell.lines("alter", "--user", "alice", "--add-config", "request_percentage=5")
-    assert shell.error("alter", "--user", "alice", "--delete-config", "producer_byte_rate").endswith(
+    shell.lines("alter --user alice --add-config producer_byte_rate=512 --mode shadow")
+    shell.lines("alter --user alice --add-config request_percentage=5")
+    assert shell.error("alter --user alice --delete-config producer_byte_rate").endswith(
         "Invalid config(s): producer_byte_rate; producer_byte_rate is set in mode shadow: add --mode shadow"
     )
-    assert shell.error(
-        "alter", "--user", "alice", "--delete-config", "request_percentage", "--mode", "shadow"
-    ).endswith("Invalid config(s): request_percentage; request_percentage is set in mode enforce: add --mode enforce")
+    assert shell.error("alter --user alice --delete-config request_percentage --mode shadow").endswith(
+        "Invalid config(s): request_percentage; request_percentage is set in mode enforce: add --mode enforce"
+    )
     assert len(shell.table.entries()) == 2
 
 
 def test_a_dry_run_of_a_shadow_quota_looks_at_shadow_quotas_alone(shell: Shell) -> None:
     """An enforced quota of alice's doesn't keep her out of a trial on all users; a trial of bob's own does."""
-    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=1024")
-    shell.lines("alter", "--user", "bob", "--add-config", "producer_byte_rate=1024", "--mode", "shadow")
-    trial = ["alter", "--user-defaults", "--add-config", "consumer_byte_rate=1,producer_byte_rate=512"]
-    assert shell.lines(*trial, "--mode", "shadow", "--dry-run") == [
+    shell.lines("alter --user alice --add-config producer_byte_rate=1024")
+    shell.lines("alter --user bob --add-config producer_byte_rate=1024 --mode shadow")
+    trial = "alter --user-defaults --add-config consumer_byte_rate=1,producer_byte_rate=512"
+    assert shell.lines(f"{trial} --mode shadow --dry-run") == [
         "+ the default user-principal: consumer_byte_rate 1.0 (shadow)",
         "+ the default user-principal: producer_byte_rate 512.0 (shadow)",
         "applies to every user, all clients of a user counted together",
@@ -239,24 +231,24 @@ def test_a_file_may_have_both_modes_and_export_gives_it_back(shell: Shell, tmp_p
         "- entity:\n    user: alice\n  mode: shadow\n  quotas:\n    producer_byte_rate: 512\n"
     )
     file.write_text(content)
-    assert shell.lines("apply", file, "--yes")[:-1] == [
+    assert shell.lines(f"apply {file} --yes")[:-1] == [
         "+ user-principal 'alice': producer_byte_rate 1024.0",
         "+ user-principal 'alice': producer_byte_rate 512.0 (shadow)",
     ]
     assert shell.run("export").stdout == content
-    assert shell.lines("apply", file, "--yes") == ["Nothing changes."]
+    assert shell.lines(f"apply {file} --yes") == ["Nothing changes."]
     file.write_text(content[: content.index("- entity", 1)])
-    assert shell.lines("apply", file, "--prune", "--dry-run") == [
+    assert shell.lines(f"apply {file} --prune --dry-run") == [
         "- user-principal 'alice': producer_byte_rate 512.0 (shadow)"
     ]
 
 
 def test_resolve_shows_a_trial_after_what_is_enforced(shell: Shell) -> None:
-    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=1024")
-    trial = ["--add-config", "producer_byte_rate=512", "--mode", "shadow"]
-    shell.lines("alter", "--user", "alice", "--client", "app", *trial)
-    shell.lines("alter", "--user-defaults", *trial)
-    assert shell.lines("resolve", "--user", "alice", "--client-id", "app")[:3] == [
+    shell.lines("alter --user alice --add-config producer_byte_rate=1024")
+    trial = "--add-config producer_byte_rate=512 --mode shadow"
+    shell.lines(f"alter --user alice --client app {trial}")
+    shell.lines(f"alter --user-defaults {trial}")
+    assert shell.lines("resolve --user alice --client-id app")[:3] == [
         "producer_byte_rate: 1024.0 from user-principal 'alice', counted for user 'alice'",
         "producer_byte_rate: 512.0 (shadow) from user-principal 'alice', client-id 'app',"
         " counted apart for user 'alice' and client-id 'app'",
@@ -265,8 +257,8 @@ def test_resolve_shows_a_trial_after_what_is_enforced(shell: Shell) -> None:
 
 
 def test_a_dry_run_shows_the_change_and_whom_it_hits_and_writes_nothing(shell: Shell) -> None:
-    shell.lines("apply", EXAMPLE, "--yes")
-    assert shell.lines("alter", "--user-defaults", "--add-config", "producer_byte_rate=1024", "--dry-run") == [
+    shell.lines(f"apply {EXAMPLE} --yes")
+    assert shell.lines("alter --user-defaults --add-config producer_byte_rate=1024 --dry-run") == [
         "+ the default user-principal: producer_byte_rate 1024.0",
         "applies to every user, all clients of a user counted together",
         "producer_byte_rate is set more specifically for user-principal 'alice'; "
@@ -276,8 +268,8 @@ def test_a_dry_run_shows_the_change_and_whom_it_hits_and_writes_nothing(shell: S
 
 
 def test_alter_answers_machines_with_the_version_and_the_changes(shell: Shell) -> None:
-    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=1024")
-    answer = shell.run("alter", "--user", "alice", "--add-config", "producer_byte_rate=2048", "--json").stdout
+    shell.lines("alter --user alice --add-config producer_byte_rate=1024")
+    answer = shell.run("alter --user alice --add-config producer_byte_rate=2048 --json").stdout
     assert json.loads(answer) == {
         "version": 2,
         "changes": [
@@ -294,54 +286,52 @@ def test_alter_answers_machines_with_the_version_and_the_changes(shell: Shell) -
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--add-config", "producer_byte_rate=0"], "producer_byte_rate is 0; expected a number > 0"),
-        (["--add-config", "producer_byte_rate=1.5"], "expected a whole number"),
-        (["--add-config", "producer_byte_rate=NaN"], "expected a finite number > 0"),
-        (["--add-config", "producer_byte_rate=1_000"], "producer_byte_rate is '1_000'; expected a number > 0"),
-        (["--add-config", "producer_byte_rate=lots"], "producer_byte_rate is 'lots'; expected a number > 0"),
-        (["--add-config", "producer_byte_rates=1"], "did you mean producer_byte_rate?"),
-        (["--add-config", "producer_byte_rate"], "expected key=value,key=value"),
-        (["--add-config", "producer_byte_rate=1,producer_byte_rate=2"], "producer_byte_rate is given twice"),
-        (["--add-config", "request_percentage=1,request_time_percent=2"], "are the same quota"),
-        (["--add-config", "producer_byte_rate=1", "--delete-config", "producer_byte_rate"], "given twice"),
-        (["--add-config", "connection_creation_rate=1"], "Sluice meters requests, not connections"),
-        (["--add-config", "request_percentage=9,producer_byte_rate=0"], "producer_byte_rate is 0"),
-        (["--delete-config", "consumer_byte_rate"], "Invalid config(s): consumer_byte_rate"),
-        (["--delete-config", "nope,request_percentage,nada"], "Invalid config(s): nope,nada"),
+        ("--add-config producer_byte_rate=0", "producer_byte_rate is 0; expected a number > 0"),
+        ("--add-config producer_byte_rate=1.5", "expected a whole number"),
+        ("--add-config producer_byte_rate=NaN", "expected a finite number > 0"),
+        ("--add-config producer_byte_rate=1_000", "producer_byte_rate is '1_000'; expected a number > 0"),
+        ("--add-config producer_byte_rate=lots", "producer_byte_rate is 'lots'; expected a number > 0"),
+        ("--add-config producer_byte_rates=1", "did you mean producer_byte_rate?"),
+        ("--add-config producer_byte_rate", "expected key=value,key=value"),
+        ("--add-config producer_byte_rate=1,producer_byte_rate=2", "producer_byte_rate is given twice"),
+        ("--add-config request_percentage=1,request_time_percent=2", "are the same quota"),
+        ("--add-config producer_byte_rate=1 --delete-config producer_byte_rate", "given twice"),
+        ("--add-config connection_creation_rate=1", "Sluice meters requests, not connections"),
+        ("--add-config request_percentage=9,producer_byte_rate=0", "producer_byte_rate is 0"),
+        ("--delete-config consumer_byte_rate", "Invalid config(s): consumer_byte_rate"),
+        ("--delete-config nope,request_percentage,nada", "Invalid config(s): nope,nada"),
     ],
 )
-def test_alter_refuses_what_kafka_refuses_and_changes_nothing(shell: Shell, options: list[str], problem: str) -> None:
-    shell.lines("alter", "--user", "alice", "--add-config", "request_percentage=5")
-    assert problem in shell.error("alter", "--user", "alice", *options)
+def test_alter_refuses_what_kafka_refuses_and_changes_nothing(shell: Shell, options: str, problem: str) -> None:
+    shell.lines("alter --user alice --add-config request_percentage=5")
+    assert problem in shell.error(f"alter --user alice {options}")
     assert shell.table.entries() == [QuotaEntry(ALICE, QuotaKind.REQUEST_PERCENTAGE, 5.0)]
 
 
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--add-config", "request_percentage=5"], "no entity; give --user"),
-        (["--user", "alice"], "nothing to alter"),
-        (["--entity-type", "users", "--user", "alice"], "can't be mixed"),
-        (["--entity-type", "users", "--add-config", "request_percentage=5"], "the user has no name"),
-        (["--entity-name", "alice", "--add-config", "request_percentage=5"], "more names than entity types"),
-        (["--entity-type", "ips", "--entity-name", "127.0.0.1"], "Sluice meters requests, not connections"),
-        (["--ip", "127.0.0.1"], "Sluice meters requests, not connections"),
-        (["--user", "alice", "--add-config", "a=1", "--add-config-file", "f"], "are both given"),
-        (["--user", "alice", "--mode", "off"], "off"),
-        (["--entity-type", "groups"], "groups"),
+        ("--add-config request_percentage=5", "no entity; give --user"),
+        ("--user alice", "nothing to alter"),
+        ("--entity-type users --user alice", "can't be mixed"),
+        ("--entity-type users --add-config request_percentage=5", "the user has no name"),
+        ("--entity-name alice --add-config request_percentage=5", "more names than entity types"),
+        ("--entity-type ips --entity-name 127.0.0.1", "Sluice meters requests, not connections"),
+        ("--ip 127.0.0.1", "Sluice meters requests, not connections"),
+        ("--user alice --add-config a=1 --add-config-file f", "are both given"),
+        ("--user alice --mode off", "off"),
+        ("--entity-type groups", "groups"),
     ],
 )
-def test_alter_refuses_options_that_contradict_each_other(shell: Shell, options: list[str], problem: str) -> None:
-    assert problem in shell.usage_error("alter", *options)
+def test_alter_refuses_options_that_contradict_each_other(shell: Shell, options: str, problem: str) -> None:
+    assert problem in shell.usage_error(f"alter {options}")
 
 
 @pytest.mark.parametrize(
-    "options",
-    [["--user", "alice", "--user-defaults"], ["--topic", "orders", "--user", "alice"]],
-    ids=["two users", "topic and user"],
+    "options", ["--user alice --user-defaults", "--topic orders --user alice"], ids=["two users", "topic and user"]
 )
-def test_alter_refuses_entities_that_kafka_has_not(shell: Shell, options: list[str]) -> None:
-    shell.error("alter", *options, "--add-config", "request_percentage=5")
+def test_alter_refuses_entities_that_kafka_has_not(shell: Shell, options: str) -> None:
+    shell.error(f"alter {options} --add-config request_percentage=5")
     assert shell.table.version() == 0
 
 
@@ -351,8 +341,8 @@ def test_alter_refuses_entities_that_kafka_has_not(shell: Shell, options: list[s
 @pytest.fixture
 def example(shell: Shell) -> Shell:
     """The quotas of configs/quotas.yaml and one for every client-id of every user, at version 2."""
-    shell.lines("apply", EXAMPLE, "--yes")
-    shell.lines("alter", "--user-defaults", "--client-defaults", "--add-config", "request_percentage=1e9")
+    shell.lines(f"apply {EXAMPLE} --yes")
+    shell.lines("alter --user-defaults --client-defaults --add-config request_percentage=1e9")
     return shell
 
 
@@ -373,20 +363,20 @@ ORDERS = "Quota configs for topic 'orders' are consumer.byte.rate=8388608.0, pro
 @pytest.mark.parametrize(
     ("options", "lines"),
     [
-        (["--user", "alice"], [ALICE_LINE]),
-        (["--user", "alice", "--client", "reporting"], [REPORTING]),
-        (["--entity-type", "users"], [ANY_USER, ALICE_LINE, GREEDY]),
-        (["--entity-type", "users", "--entity-type", "clients"], [ANYBODY, REPORTING]),
-        (["--entity-type", "users", "--entity-name", "alice", "--entity-type", "clients"], [REPORTING]),
-        (["--user-defaults"], [ANY_USER]),
-        (["--entity-type", "topics"], [ORDERS]),
-        (["--topic", "other"], []),
+        ("--user alice", [ALICE_LINE]),
+        ("--user alice --client reporting", [REPORTING]),
+        ("--entity-type users", [ANY_USER, ALICE_LINE, GREEDY]),
+        ("--entity-type users --entity-type clients", [ANYBODY, REPORTING]),
+        ("--entity-type users --entity-name alice --entity-type clients", [REPORTING]),
+        ("--user-defaults", [ANY_USER]),
+        ("--entity-type topics", [ORDERS]),
+        ("--topic other", []),
     ],
 )
 def test_describe_shows_entities_with_exactly_the_types_asked_for(
-    example: Shell, options: list[str], lines: list[str]
+    example: Shell, options: str, lines: list[str]
 ) -> None:
-    assert example.lines("describe", *options) == lines
+    assert example.lines(f"describe {options}") == lines
 
 
 def test_describe_without_an_entity_shows_all(example: Shell) -> None:
@@ -394,8 +384,8 @@ def test_describe_without_an_entity_shows_all(example: Shell) -> None:
 
 
 def test_describe_tells_machines_who_set_a_quota(shell: Shell) -> None:
-    shell.lines("alter", "--user-defaults", "--add-config", "request_percentage=5", "--mode", "shadow")
-    answer = json.loads(shell.run("describe", "--json").stdout)
+    shell.lines("alter --user-defaults --add-config request_percentage=5 --mode shadow")
+    answer = json.loads(shell.run("describe --json").stdout)
     (quota,) = answer["quotas"]
     assert answer["version"] == 1
     assert quota.pop("changed_at").endswith("Z")
@@ -448,7 +438,7 @@ def test_properties_files_continue_lines_and_keep_equals_signs_in_values(tmp_pat
 
 
 def test_resolve_shows_the_level_the_counter_and_what_was_passed_over(example: Shell) -> None:
-    assert example.lines("resolve", "--user", "alice", "--client-id", "reporting", "--topic", "orders") == [
+    assert example.lines("resolve --user alice --client-id reporting --topic orders") == [
         "producer_byte_rate: 1048576.0 from user-principal 'alice', client-id 'reporting',"
         " counted for user 'alice' and client-id 'reporting'",
         "  passed over user-principal 'alice': 1.048576E7",
@@ -470,8 +460,8 @@ def test_resolve_shows_the_level_the_counter_and_what_was_passed_over(example: S
 
 def test_resolve_tells_unlimited_from_not_counted(shell: Shell) -> None:
     """Kafka counts nothing while no quota of the kind is set, and counts everybody as soon as one is."""
-    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=1024")
-    assert shell.lines("resolve", "--user", "bob", "--client-id", "app") == [
+    shell.lines("alter --user alice --add-config producer_byte_rate=1024")
+    assert shell.lines("resolve --user bob --client-id app") == [
         "producer_byte_rate: unlimited, counted for user 'bob'",
         "consumer_byte_rate: unlimited, not counted",
         "request_percentage: unlimited, not counted",
@@ -480,7 +470,7 @@ def test_resolve_tells_unlimited_from_not_counted(shell: Shell) -> None:
 
 
 def test_resolve_tells_machines_the_same(example: Shell) -> None:
-    answer = json.loads(example.run("resolve", "--client-id", "other", "--json").stdout)
+    answer = json.loads(example.run("resolve --client-id other --json").stdout)
     assert answer["version"] == 2
     enforced, shadow = answer["quotas"][:2]
     assert enforced == {
@@ -512,36 +502,36 @@ def test_resolve_needs_a_request(example: Shell) -> None:
 
 
 def test_history_tells_who_changed_what_newest_first(shell: Shell) -> None:
-    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=1024")
-    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=2048")
-    shell.lines("alter", "--client", "app", "--add-config", "producer_byte_rate=1")
-    shell.lines("alter", "--user", "alice", "--delete-config", "producer_byte_rate")
-    lines = [line.split("  ") for line in shell.lines("history", "--user", "alice")]
+    shell.lines("alter --user alice --add-config producer_byte_rate=1024")
+    shell.lines("alter --user alice --add-config producer_byte_rate=2048")
+    shell.lines("alter --client app --add-config producer_byte_rate=1")
+    shell.lines("alter --user alice --delete-config producer_byte_rate")
+    lines = [line.split("  ") for line in shell.lines("history --user alice")]
     assert [(version, author, change) for version, _, author, change in lines] == [
         ("version 4", "carol", "- user-principal 'alice': producer_byte_rate 2048.0"),
         ("version 2", "carol", "~ user-principal 'alice': producer_byte_rate 1024.0 -> 2048.0"),
         ("version 1", "carol", "+ user-principal 'alice': producer_byte_rate 1024.0"),
     ]
-    assert len(shell.lines("history", "--limit", "2")) == 2
-    assert json.loads(shell.run("history", "--json").stdout)["changes"][0]["version"] == 4
+    assert len(shell.lines("history --limit 2")) == 2
+    assert json.loads(shell.run("history --json").stdout)["changes"][0]["version"] == 4
 
 
 def test_revert_restores_a_version_as_a_new_one(shell: Shell) -> None:
-    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=1024", "--mode", "shadow")
-    shell.lines("alter", "--user", "alice", "--delete-config", "producer_byte_rate", "--mode", "shadow")
-    assert shell.lines("revert", "--to-version", 1, "--dry-run") == [
+    shell.lines("alter --user alice --add-config producer_byte_rate=1024 --mode shadow")
+    shell.lines("alter --user alice --delete-config producer_byte_rate --mode shadow")
+    assert shell.lines("revert --to-version 1 --dry-run") == [
         "+ user-principal 'alice': producer_byte_rate 1024.0 (shadow)"
     ]
-    assert shell.lines("revert", "--to-version", 1)[-1] == "Quotas are now at version 3."
+    assert shell.lines("revert --to-version 1")[-1] == "Quotas are now at version 3."
     assert shell.table.entries() == shell.table.entries(version=1)
-    assert shell.lines("revert", "--to-version", 1) == ["Nothing changes."]
+    assert shell.lines("revert --to-version 1") == ["Nothing changes."]
 
 
 # --- apply, export, import ---
 
 
 def test_apply_shows_what_changes_asks_and_commits_once(shell: Shell, tmp_path: Path) -> None:
-    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=1024,request_percentage=5")
+    shell.lines("alter --user alice --add-config producer_byte_rate=1024,request_percentage=5")
     file = tmp_path / "quotas.yaml"
     file.write_text(
         "- {entity: {user: alice}, quotas: {producer_byte_rate: 2048}}\n"
@@ -551,20 +541,20 @@ def test_apply_shows_what_changes_asks_and_commits_once(shell: Shell, tmp_path: 
         "+ client-id 'app': request_percentage 1.0",
         "~ user-principal 'alice': producer_byte_rate 1024.0 -> 2048.0",
     ]
-    assert shell.lines("apply", file, "--dry-run") == changes
-    refused = shell.run("apply", file, answer="n\n")
+    assert shell.lines(f"apply {file} --dry-run") == changes
+    refused = shell.run(f"apply {file}", answer="n\n")
     assert (refused.exit_code, shell.table.version()) == (1, 1)
-    asked = shell.lines("apply", file, answer="y\n")
+    asked = shell.lines(f"apply {file}", answer="y\n")
     assert asked == [*changes, "Apply 2 change(s)? [y/N]: y", "Quotas are now at version 2."]
     assert len(shell.table.entries()) == 3
 
 
 def test_apply_removes_what_the_file_has_not_only_with_prune(shell: Shell, tmp_path: Path) -> None:
-    shell.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=1024")
-    shell.lines("apply", EXAMPLE, "--yes")
+    shell.lines("alter --user alice --add-config producer_byte_rate=1024")
+    shell.lines(f"apply {EXAMPLE} --yes")
     file = tmp_path / "quotas.yaml"
     file.write_text("- {entity: {user: alice}, quotas: {request_percentage: 2}}\n")
-    shell.lines("apply", file, "--yes", "--prune")
+    shell.lines(f"apply {file} --yes --prune")
     assert shell.table.entries() == [QuotaEntry(ALICE, QuotaKind.REQUEST_PERCENTAGE, 2.0)]
 
 
@@ -574,28 +564,28 @@ def test_apply_of_a_file_with_one_error_changes_nothing(shell: Shell, tmp_path: 
         "- {entity: {user: alice}, quotas: {request_percentage: 2}}\n"
         "- {entity: {user: bob}, quotas: {request_percentage: 0}}\n"
     )
-    assert "quotas.yaml[1]: request_percentage is 0; expected a number > 0" in shell.error("apply", file, "--yes")
+    assert "quotas.yaml[1]: request_percentage is 0; expected a number > 0" in shell.error(f"apply {file} --yes")
     assert shell.table.version() == 0
 
 
 def test_an_export_says_exactly_what_is_set(example: Shell, tmp_path: Path) -> None:
-    example.lines("alter", "--user", "null", "--add-config", "request_percentage=0.1,producer_byte_rate=9e18")
+    example.lines("alter --user null --add-config request_percentage=0.1,producer_byte_rate=9e18")
     file = tmp_path / "export.yaml"
     file.write_text(example.run("export").stdout)
     assert set(load_quotas_file(file)) == set(example.table.entries())
-    assert example.lines("apply", file, "--prune") == ["Nothing changes."]
+    assert example.lines(f"apply {file} --prune") == ["Nothing changes."]
 
 
 def test_an_export_of_no_quotas_is_a_file_too(shell: Shell, tmp_path: Path) -> None:
-    shell.lines("alter", "--user", "alice", "--add-config", "request_percentage=1")
-    shell.lines("alter", "--user", "alice", "--delete-config", "request_percentage")
+    shell.lines("alter --user alice --add-config request_percentage=1")
+    shell.lines("alter --user alice --delete-config request_percentage")
     file = tmp_path / "export.yaml"
     file.write_text(shell.run("export").stdout)
     assert load_quotas_file(file) == []
 
 
 def test_a_user_who_is_really_called_default_can_not_be_exported_by_mistake(shell: Shell) -> None:
-    shell.lines("alter", "--user", "<default>", "--add-config", "request_percentage=1")
+    shell.lines("alter --user '<default>' --add-config request_percentage=1")
     assert "takes the name <default> for the default entity" in shell.error("export")
 
 
@@ -603,7 +593,7 @@ def test_a_zookeeper_node_is_taken_over_without_its_credentials(shell: Shell, tm
     node = tmp_path / "alice.json"
     config = {"producer_byte_rate": "1024", "SCRAM-SHA-256": "salt=x,stored_key=y"}
     node.write_text(json.dumps({"version": 1, "config": config}))
-    assert shell.lines("import", "--file", node, "--user", "alice", "--yes") == [
+    assert shell.lines(f"import --file {node} --user alice --yes") == [
         "+ user-principal 'alice': producer_byte_rate 1024.0",
         "Quotas are now at version 1.",
     ]
@@ -622,13 +612,13 @@ def test_a_zookeeper_node_is_taken_over_without_its_credentials(shell: Shell, tm
 def test_another_file_is_no_zookeeper_node(shell: Shell, tmp_path: Path, content: str, problem: str) -> None:
     node = tmp_path / "alice.json"
     node.write_text(content)
-    assert problem in shell.error("import", "--file", node, "--user", "alice", "--yes")
+    assert problem in shell.error(f"import --file {node} --user alice --yes")
 
 
 def test_import_needs_one_place_to_read_from(shell: Shell) -> None:
     assert "give either" in shell.usage_error("import")
-    assert "give either" in shell.usage_error("import", "--file", "f", "--bootstrap-servers", "b")
-    assert "takes over all entities" in shell.usage_error("import", "--bootstrap-servers", "b", "--user", "alice")
+    assert "give either" in shell.usage_error("import --file f --bootstrap-servers b")
+    assert "takes over all entities" in shell.usage_error("import --bootstrap-servers b --user alice")
 
 
 # --- the commands as programs ---
@@ -681,8 +671,8 @@ class MirroringShell(Shell):
             f"delta: {{quotas: '{self.table.path}'}}\n"
         )
 
-    def run(self, *arguments: object, answer: str | None = None) -> Result:
-        return super().run(*arguments, "--config", self.settings, answer=answer)
+    def run(self, line: str, answer: str | None = None) -> Result:
+        return super().run(f"{line} --config {self.settings}", answer)
 
 
 @pytest.fixture
@@ -694,25 +684,25 @@ def mirroring(tmp_path: Path) -> MirroringShell:
     ("arguments", "command"),
     [
         (
-            ["--user", "alice", "--add-config", "producer_byte_rate=2048,request_time_percent=0.5"],
+            "--user alice --add-config producer_byte_rate=2048,request_time_percent=0.5",
             "--entity-type users --entity-name alice --add-config producer_byte_rate=2048,request_percentage=0.5",
         ),
         (
-            ["--user-defaults", "--client", "my app", "--delete-config", "producer_byte_rate", "--dry-run"],
+            "--user-defaults --client 'my app' --delete-config producer_byte_rate --dry-run",
             "--entity-type clients --entity-name 'my app' --entity-type users --entity-default"
             " --delete-config producer_byte_rate",
         ),
         (
-            ["--client-defaults", "--add-config", "consumer_byte_rate=1", "--delete-config", "request_percentage"],
+            "--client-defaults --add-config consumer_byte_rate=1 --delete-config request_percentage",
             "--entity-type clients --entity-default --add-config consumer_byte_rate=1"
             " --delete-config request_percentage",
         ),
     ],
 )
 def test_alter_of_mirrored_quotas_names_the_kafka_configs_command(
-    mirroring: MirroringShell, arguments: list[str], command: str
+    mirroring: MirroringShell, arguments: str, command: str
 ) -> None:
-    said = mirroring.usage_error("alter", *arguments)
+    said = mirroring.usage_error(f"alter {arguments}")
 
     rule = "quotas.source is kafka, so quotas of users and client-ids are set with kafka-configs.sh"
     assert said.endswith(f"{rule}: {ALTER} {command}")
@@ -721,14 +711,14 @@ def test_alter_of_mirrored_quotas_names_the_kafka_configs_command(
 
 def test_a_login_of_the_settings_is_named_in_the_command(mirroring: MirroringShell) -> None:
     mirroring.settings.write_text(mirroring.settings.read_text().replace("9092'", "9092', security.protocol: SASL_SSL"))
-    said = mirroring.usage_error("alter", "--user", "alice", "--add-config", "producer_byte_rate=1")
+    said = mirroring.usage_error("alter --user alice --add-config producer_byte_rate=1")
     assert "--bootstrap-server kafka:9092 --command-config login.properties --alter" in said
 
 
 def test_topic_and_shadow_quotas_stay_in_the_table(mirroring: MirroringShell) -> None:
-    mirroring.lines("alter", "--topic", "orders", "--add-config", "producer.byte.rate=1e6")
-    mirroring.lines("alter", "--user", "alice", "--add-config", "producer_byte_rate=512", "--mode", "shadow")
-    mirroring.lines("alter", "--topic", "orders", "--delete-config", "producer.byte.rate")
+    mirroring.lines("alter --topic orders --add-config producer.byte.rate=1e6")
+    mirroring.lines("alter --user alice --add-config producer_byte_rate=512 --mode shadow")
+    mirroring.lines("alter --topic orders --delete-config producer.byte.rate")
     assert [line.split("  ")[-1] for line in mirroring.lines("history")][:3] == [
         "- topic 'orders': producer.byte.rate 1000000.0",
         "+ user-principal 'alice': producer_byte_rate 512.0 (shadow)",
@@ -747,37 +737,37 @@ def test_apply_import_and_revert_of_mirrored_quotas_are_refused(mirroring: Mirro
     node.write_text('{"version":1,"config":{"producer_byte_rate":"1024"}}')
     mirroring.table.alter(lambda _: [], "kafka", datetime(2026, 1, 2, tzinfo=UTC))
 
-    applied = mirroring.usage_error("apply", file, "--yes")
+    applied = mirroring.usage_error(f"apply {file} --yes")
     assert "and 3 of the changes are of such quotas; for the first entity: " in applied
     assert applied.endswith(
         "--entity-type clients --entity-default --add-config consumer_byte_rate=7,request_percentage=60"
     )
-    imported = mirroring.usage_error("import", "--file", node, "--user", "erin", "--yes")
+    imported = mirroring.usage_error(f"import --file {node} --user erin --yes")
     assert imported.endswith(f"{ALTER} --entity-type users --entity-name erin --add-config producer_byte_rate=1024")
-    reverted = mirroring.usage_error("revert", "--to-version", 0)
+    reverted = mirroring.usage_error("revert --to-version 0")
     assert reverted.endswith(f"{ALTER} --entity-type clients --entity-default --add-config request_percentage=50")
     assert mirroring.table.version() == 1
 
 
 def test_a_file_without_mirrored_quotas_can_be_applied_with_prune(mirroring: MirroringShell, tmp_path: Path) -> None:
     """It prunes topic and shadow quotas alone; so does an export with a change of these."""
-    mirroring.lines("alter", "--topic", "orders", "--add-config", "producer.byte.rate=1e6")
+    mirroring.lines("alter --topic orders --add-config producer.byte.rate=1e6")
     file = tmp_path / "quotas.yaml"
     file.write_text("- {entity: {user: alice}, mode: shadow, quotas: {producer_byte_rate: 512}}\n")
-    assert mirroring.lines("apply", file, "--prune", "--yes")[:-1] == [
+    assert mirroring.lines(f"apply {file} --prune --yes")[:-1] == [
         "- topic 'orders': producer.byte.rate 1000000.0",
         "+ user-principal 'alice': producer_byte_rate 512.0 (shadow)",
     ]
     file.write_text(mirroring.run("export").stdout.replace("512", "256"))
-    assert mirroring.lines("apply", file, "--prune", "--yes")[:-1] == [
+    assert mirroring.lines(f"apply {file} --prune --yes")[:-1] == [
         "~ user-principal 'alice': producer_byte_rate 512.0 (shadow) -> 256.0 (shadow)"
     ]
-    mirroring.lines("revert", "--to-version", 2)
+    mirroring.lines("revert --to-version 2")
     assert {entry for entry in mirroring.table.entries() if not entry.shadow} == set(MIRRORED)
 
 
 def test_a_table_that_is_not_the_jobs_is_altered_freely(mirroring: MirroringShell, tmp_path: Path) -> None:
     other = Shell(tmp_path / "other")
     other.table.create([], "seed", datetime(2026, 1, 1, tzinfo=UTC))
-    result = other.run("alter", "--user", "a", "--add-config", "request_percentage=1", "--config", mirroring.settings)
+    result = other.run(f"alter --user a --add-config request_percentage=1 --config {mirroring.settings}")
     assert (result.exit_code, len(other.table.entries())) == (0, 1)

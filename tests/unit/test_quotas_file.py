@@ -78,6 +78,11 @@ def test_the_sample_shows_every_kind_of_quota_and_of_client_level() -> None:
     assert any(quota.shadow for quota in quotas)
 
 
+def of_user(quotas: str) -> str:
+    """An entry with these quotas of one user."""
+    return f"- {{entity: {{user: a}}, quotas: {{{quotas}}}}}"
+
+
 @pytest.mark.parametrize(
     ("text", "reason", "message"),
     [
@@ -91,65 +96,37 @@ def test_the_sample_shows_every_kind_of_quota_and_of_client_level() -> None:
         ("- {entity: {user: ''}, quotas: {a: 1}}", "empty_name", "[0]: an entity name is empty; expected"),
         ("- {entity: {user: a, topic: b}, quotas: {a: 1}}", "topic_combined", "[0]: a topic can't be combined with"),
         ("- {entity: {user: 7}, quotas: {a: 1}}", "bad_name", "[0]: user is 7; expected a string or null"),
-        ("- {entity: {user: a}, quotas: {}}", "bad_quotas", "[0]: quotas is {}; expected a mapping such as"),
-        ("- {entity: {user: a}}", "bad_quotas", "[0]: quotas is missing; expected a mapping such as"),
         (
-            "- {entity: {user: a}, mode: test, quotas: {request_percentage: 1}}",
+            "- {entity: {user: a}, mode: test, quotas: {a: 1}}",
             "bad_mode",
-            "[0]: mode is 'test'; expected one of enforce, shadow",
+            "[0]: mode is 'test'; expected one of enforce,",
         ),
-        (
-            "- {entity: {user: a}, quotas: {producer_byte_rat: 1}}",
-            "unknown_key",
-            "[0]: unknown quota key 'producer_byte_rat'; did you mean producer_byte_rate? expected one of",
-        ),
+        ("- {entity: {user: a}}", "bad_quotas", "[0]: quotas is missing; expected a mapping such as"),
         (
             "- {entity: {topic: a}, quotas: {producer_byte_rate: 1}}",
             "unknown_key",
-            "[0]: unknown quota key 'producer_byte_rate'; did you mean producer.byte.rate? expected one of",
+            "[0]: unknown quota key 'producer_b",
         ),
+        (of_user(""), "bad_quotas", "[0]: quotas is {}; expected a mapping such as"),
         (
-            "- {entity: {user: a}, quotas: {producer.byte.rate: 1}}",
+            of_user("producer_byte_rat: 1"),
             "unknown_key",
-            "[0]: unknown quota key 'producer.by",
+            "[0]: unknown quota key 'producer_byte_rat'; did you mean pro",
         ),
+        (of_user("producer.byte.rate: 1"), "unknown_key", "[0]: unknown quota key 'producer.by"),
         (
-            "- {entity: {user: a}, quotas: {request_percentage: 1, request_time_percent: 2}}",
+            of_user("request_percentage: 1, request_time_percent: 2"),
             "duplicate_key",
-            "[0]: request_percentage and request_time_percent are the same quota; expected one",
+            "[0]: request_percentage and requ",
         ),
-        (
-            "- {entity: {user: a}, quotas: {request_percentage: '1'}}",
-            "not_a_number",
-            "[0]: request_percentage is '1'; e",
-        ),
-        (
-            "- {entity: {user: a}, quotas: {request_percentage: true}}",
-            "not_a_number",
-            "[0]: request_percentage is True",
-        ),
-        (
-            "- {entity: {user: a}, quotas: {request_percentage: null}}",
-            "not_a_number",
-            "[0]: request_percentage is None",
-        ),
-        ("- {entity: {user: a}, quotas: {request_percentage: 0}}", "not_positive", "[0]: request_percentage is 0; exp"),
-        (
-            "- {entity: {user: a}, quotas: {request_percentage: .nan}}",
-            "not_finite",
-            "[0]: request_percentage is nan; e",
-        ),
-        ("- {entity: {user: a}, quotas: {request_percentage: 1e999}}", "not_finite", "[0]: request_percentage is inf;"),
-        (
-            "- {entity: {user: a}, quotas: {request_percentage: " + "9" * 400 + "}}",
-            "too_large",
-            "[0]: request_percentage",
-        ),
-        (
-            "- {entity: {user: a}, quotas: {producer_byte_rate: 1.5}}",
-            "fractional",
-            "[0]: producer_byte_rate is 1.5; exp",
-        ),
+        (of_user("request_percentage: '1'"), "not_a_number", "[0]: request_percentage is '1'; e"),
+        (of_user("request_percentage: true"), "not_a_number", "[0]: request_percentage is True"),
+        (of_user("request_percentage: null"), "not_a_number", "[0]: request_percentage is None"),
+        (of_user("request_percentage: 0"), "not_positive", "[0]: request_percentage is 0; exp"),
+        (of_user("request_percentage: .nan"), "not_finite", "[0]: request_percentage is nan; e"),
+        (of_user("request_percentage: 1e999"), "not_finite", "[0]: request_percentage is inf;"),
+        (of_user("request_percentage: " + "9" * 400), "too_large", "[0]: request_percentage"),
+        (of_user("producer_byte_rate: 1.5"), "fractional", "[0]: producer_byte_rate is 1.5; exp"),
     ],
 )
 def test_a_wrong_entry_is_refused_with_its_place(tmp_path: Path, text: str, reason: str, message: str) -> None:
@@ -160,6 +137,18 @@ def test_a_wrong_entry_is_refused_with_its_place(tmp_path: Path, text: str, reas
 
     assert caught.value.reason == reason
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("entity", "key", "message"),
+    [
+        ("user", "producer_byte_rat", "did you mean producer_byte_rate? expected one of"),
+        ("topic", "producer_byte_rate", "did you mean producer.byte.rate? expected one of"),
+    ],
+)
+def test_a_misspelt_quota_is_told_of_the_right_one(tmp_path: Path, entity: str, key: str, message: str) -> None:
+    with pytest.raises(InvalidQuotaError, match=re.escape(f"unknown quota key '{key}'; {message}")):
+        load_quotas_file(quotas_file(tmp_path, f"- {{entity: {{{entity}: a}}, quotas: {{{key}: 1}}}}"))
 
 
 def test_an_entity_given_twice_is_refused_with_both_places(tmp_path: Path) -> None:

@@ -63,14 +63,19 @@ def wait_until(done: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
+def end(*queries: SupervisedQuery) -> None:
+    for query in queries:
+        query.stop()
+        query.join()
+
+
 def test_a_failed_query_is_started_again_and_its_reason_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     """The line that says what happened, not all of Spark's report."""
     report = "[STREAM_FAILED] Query terminated\n  at x.y\njava.io.IOException: disk\x1b is gone\n\tat z"
     with caplog.at_level(logging.ERROR):
         query = supervised([MadeUpQuery(RuntimeError(report)), running := MadeUpQuery()], QUICK)
         wait_until(lambda: query.state.state == "running" and query.state.restarts == 1)
-    query.stop()
-    query.join()
+    end(query)
 
     (line,) = [record.getMessage() for record in caplog.records if record.name.startswith("sluice.")]
     assert line == "query q ended, once; starts again in 0.001 s: java.io.IOException: disk\x1b is gone"
@@ -106,8 +111,7 @@ def test_a_micro_batch_between_failures_starts_the_count_afresh() -> None:
     query = supervised([*failing, MadeUpQuery()], QUICK)
     wait_until(lambda: query.state.restarts == 5)
     batches = query.new_batches()
-    query.stop()
-    query.join()
+    end(query)
 
     assert query.state.state == "stopped"
     assert [batch["batch_id"] for batch in batches] == [0, 0]
@@ -116,8 +120,7 @@ def test_a_micro_batch_between_failures_starts_the_count_afresh() -> None:
 def test_a_query_that_never_gives_up_goes_on_trying() -> None:
     query = supervised([*(MadeUpQuery(RuntimeError("disk")) for _ in range(10)), MadeUpQuery()], QUICK, gives_up=False)
     wait_until(lambda: query.state.restarts == 10)
-    query.stop()
-    query.join()
+    end(query)
 
     assert query.state.state == "stopped"
 
@@ -147,8 +150,7 @@ def test_a_stop_ends_the_pause() -> None:
     """SIGTERM is obeyed immediately, whatever the backoff."""
     query = supervised([MadeUpQuery(RuntimeError("broker"))], SLOW)
     wait_until(lambda: query.state.state == "backing off")
-    query.stop()
-    query.join()
+    end(query)
 
     assert query.state.state == "stopped"
 
@@ -172,8 +174,7 @@ def test_a_query_is_quiet_from_its_start_or_sparks_last_report_on() -> None:
 
     run.idle_at = "00:10"
     wait_until(lambda: query.quiet_s() == 0)
-    query.stop()
-    query.join()
+    end(query)
 
 
 def second(first: SupervisedQuery, clock_s: Callable[[], float] = time.monotonic) -> SupervisedQuery:
@@ -193,9 +194,7 @@ def test_a_query_waits_for_the_first_trigger_of_the_one_before_it() -> None:
     run._batches = 1
     wait_until(lambda: follower.state.state == "running")
 
-    for query in (first, follower):
-        query.stop()
-        query.join()
+    end(first, follower)
 
 
 def test_a_query_starts_although_the_one_before_it_fails() -> None:
@@ -203,9 +202,7 @@ def test_a_query_starts_although_the_one_before_it_fails() -> None:
     follower = second(first)
     wait_until(lambda: follower.state.state == "running")
 
-    for query in (first, follower):
-        query.stop()
-        query.join()
+    end(first, follower)
 
 
 def test_a_query_starts_in_two_minutes_whatever_the_one_before_it_does() -> None:
@@ -216,17 +213,13 @@ def test_a_query_starts_in_two_minutes_whatever_the_one_before_it_does() -> None
     now_s = 121.0
     wait_until(lambda: follower.state.state == "running")
 
-    for query in (first, follower):
-        query.stop()
-        query.join()
+    end(first, follower)
 
 
 def test_a_query_that_waits_for_its_turn_stops_at_once() -> None:
     first = supervised([MadeUpQuery()], QUICK)
     follower = second(first)
-    follower.stop()
-    follower.join()
+    end(follower)
 
     assert follower.state.state == "stopped"
-    first.stop()
-    first.join()
+    end(first)
