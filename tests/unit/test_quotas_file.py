@@ -97,9 +97,9 @@ def of_user(quotas: str) -> str:
         ("- {entity: {user: a, topic: b}, quotas: {a: 1}}", "topic_combined", "[0]: a topic can't be combined with"),
         ("- {entity: {user: 7}, quotas: {a: 1}}", "bad_name", "[0]: user is 7; expected a string or null"),
         (
-            "- {entity: {user: a}, mode: test, quotas: {a: 1}}",
+            "- {entity: {user: a}, mode: b, quotas: {a: 1}}",
             "bad_mode",
-            "[0]: mode is 'test'; expected one of enforce,",
+            "[0]: mode is 'b'; expected one of enforce, shadow",
         ),
         ("- {entity: {user: a}}", "bad_quotas", "[0]: quotas is missing; expected a mapping such as"),
         (
@@ -117,7 +117,7 @@ def of_user(quotas: str) -> str:
         (
             of_user("request_percentage: 1, request_time_percent: 2"),
             "duplicate_key",
-            "[0]: request_percentage and requ",
+            "[0]: request_percentage and request_time_percent are the same quota; expected one",
         ),
         (of_user("request_percentage: '1'"), "not_a_number", "[0]: request_percentage is '1'; e"),
         (of_user("request_percentage: true"), "not_a_number", "[0]: request_percentage is True"),
