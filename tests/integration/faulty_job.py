@@ -4,8 +4,6 @@ Requests = decisions + dead letters, each once in its topic and one row in Delta
 metrics, and each decision the one that `simulate` makes of the same events, so that no balance is lost either.
 """
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from scripts.testbed.job import Json, write_settings
 from scripts.testbed.load_generator import DEFAULT_MIX, LoadGenerator
 from scripts.testbed.reconciliation import Reconciliation, audited, reconcile
 from scripts.testbed.rig import QUOTAS
+from tests.commands import run_sluice
 from tests.integration.job_process import JobProcess, wait_until
 
 _RESTART = {"max_failures": 4, "backoff_ms": 200, "max_backoff_ms": 1000}
@@ -62,7 +61,7 @@ class Faulty:
         """Start the job with other settings and wait for its end: exit code and last line."""
         other = self.job.folder / "other.yaml"
         write_settings(other, yaml.safe_load(self.job.settings_file.read_text()), sections)
-        command = [sys.executable, "-m", "sluice.cli.main", "run", "--config", str(other)]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert "Traceback" not in [line for line in ended.stderr.splitlines() if not line.startswith("{")]
-        return ended.returncode, ended.stderr.splitlines()[-1]
+        ended = run_sluice("run", "--config", other)
+        lines = ended.error.splitlines()
+        assert "Traceback" not in [line for line in lines if not line.startswith("{")]
+        return ended.code, lines[-1]

@@ -1,6 +1,5 @@
 """Pages and the workers that decide them, in real jobs: which workers there are and how many pages changes nothing."""
 
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,12 +7,10 @@ from pathlib import Path
 import pytest
 
 from scripts.testbed.job import Json
-from sluice.configs.quotas import load_quotas_file
+from scripts.testbed.reconciliation import reconcile
 from sluice.kafka_io.topics import ensure_topics
-from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.pipeline import Simulation
 from tests.integration.job_process import JobProcess
-from tests.long.test_state_commands import QUOTAS, requests_of, stop_after_a_micro_batch, untimed
+from tests.long.test_state_commands import QUOTAS, requests_of, stop_after_a_micro_batch
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -35,11 +32,8 @@ def test_batched_workers_and_those_of_pyspark_decide_alike_and_share_the_state(
     job.answered(len(requests))
     job.stop()
 
-    quotas = Quotas(load_quotas_file(job.folder / "quotas.yaml"))
-    simulated = [json.loads(record.value) for record in Simulation(quotas, job.settings).decide(requests)]
-    expected = {answer["decision_id"]: untimed(answer) for answer in simulated if "decision_id" in answer}
-    assert job.count(job.settings.topics.decisions, job.settings.topics.dead_letters) == len(requests)
-    assert {decision["decision_id"]: untimed(decision) for decision in job.decisions()} == expected
+    found = reconcile(job.settings)
+    assert (found.requests, found.simulated, found.answered) == (len(requests), True, True), str(found)
 
 
 def job_with(folder: Path, broker: str, batched: bool) -> JobProcess:

@@ -1,8 +1,6 @@
 """`sluice state ...` on a real job: decisions after a change of what is frozen equal those without it."""
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -10,19 +8,18 @@ import pytest
 from kafka import KafkaAdminClient
 
 from scripts.testbed.load_generator import LoadGenerator
-from sluice.configs.quotas import load_quotas_file
+from scripts.testbed.reconciliation import reconcile
 from sluice.configs.settings import Settings
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.topics import ensure_topics
-from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.balances.file import Balances
 from sluice.streaming.balances.imported import store_imported
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import Origin
 from sluice.streaming.checkpoint.spark_files import check_spark_files
-from sluice.streaming.enforce.pipeline import Simulation
 from sluice.streaming.enforce.query import starting_offsets
 from sluice.streaming.errors import CheckpointError
+from tests.commands import Ended, run_sluice
 from tests.integration.job_process import JobProcess, Json, wait_until
 from tests.integration.test_job import creates
 
@@ -45,15 +42,9 @@ def job_with(folder: Path, broker: str, checkpoint: str, pages: int, shuffle_par
     return JobProcess(folder, broker, QUOTAS, state={"pages": pages}, enforce=enforce)
 
 
-def sluice(job: JobProcess, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """`sluice ...` with the settings of the job."""
-    command = [sys.executable, "-m", "sluice.cli.main", *map(str, arguments)]
-    return subprocess.run([*command, "--config", str(job.settings_file)], capture_output=True, text=True, check=False)
-
-
-def state(job: JobProcess, *arguments: object) -> subprocess.CompletedProcess[str]:
+def state(job: JobProcess, *arguments: object) -> Ended:
     """`sluice state ...` with the settings of the job."""
-    return sluice(job, "state", *arguments)
+    return run_sluice("state", *arguments, "--config", job.settings_file)
 
 
 def stop_after_a_micro_batch(job: JobProcess, requests: int) -> int:
@@ -87,10 +78,10 @@ def test_debts_move_to_another_checkpoint(kafka_broker: str, tmp_path: Path) -> 
     job.stop()
 
     exported = state(job, "export", folder / "balances")
-    assert exported.stdout.startswith("exported "), exported.stderr
+    assert exported.output.startswith("exported "), exported.error
     job = job_with(folder, kafka_broker, "second", pages=3, shuffle_partitions=1)
     imported = state(job, "import", folder / "balances")
-    assert f"goes on at {job.settings.topics.requests} 0:{EARLY_USERS}\n" in imported.stdout, imported.stderr
+    assert f"goes on at {job.settings.topics.requests} 0:{EARLY_USERS}\n" in imported.output, imported.error
     job.start()
     job.publish([creates(f"early{number}", [1], start_ms + 30, "last") for number in range(EARLY_USERS)])
     job.answered(2 * EARLY_USERS)
@@ -110,35 +101,31 @@ def test_balances_survive_other_pages_partitions_and_checkpoints(kafka_broker: s
     ensure_topics(job.settings.topics, job.settings.kafka)
     topics, requests = job.settings.topics, requests_of(time.time_ns() // 1_000_000)
     job.start()
-    assert "is in use by a job" in state(job, "reshard").stderr
+    assert "is in use by a job" in state(job, "reshard").error
     job.publish(requests)
     answered = stop_after_a_micro_batch(job, len(requests))
 
     job = job_with(folder, kafka_broker, "first", pages=200, shuffle_partitions=1)
     resharded = state(job, "reshard")
-    assert f"from 8 pages to 200 pages in {folder / 'first'}" in resharded.stdout, resharded.stderr
-    assert f"goes on at {topics.requests} 0:{answered};" in resharded.stdout
+    assert f"from 8 pages to 200 pages in {folder / 'first'}" in resharded.output, resharded.error
+    assert f"goes on at {topics.requests} 0:{answered};" in resharded.output
     job.start()
     answered = stop_after_a_micro_batch(job, len(requests))
 
     exported = state(job, "export", folder / "balances")
-    assert exported.stdout.startswith("exported "), exported.stderr
+    assert exported.output.startswith("exported "), exported.error
     job = job_with(folder, kafka_broker, "second", pages=3, shuffle_partitions=2)
     imported = state(job, "import", folder / "balances")
-    assert f"goes on at {topics.requests} 0:{answered}\n" in imported.stdout, imported.stderr
+    assert f"goes on at {topics.requests} 0:{answered}\n" in imported.output, imported.error
     job.start()
     job.answered(len(requests))
     job.stop()
 
-    quotas = Quotas(load_quotas_file(folder / "quotas.yaml"))
-    simulated = [json.loads(record.value) for record in Simulation(quotas, job.settings).decide(requests)]
-    expected = {answer["decision_id"]: untimed(answer) for answer in simulated if "decision_id" in answer}
-    decisions = {decision["decision_id"]: untimed(decision) for decision in job.decisions()}
-    assert job.count(topics.decisions, topics.dead_letters) == len(requests)
-    assert decisions == expected
+    found, decisions = reconcile(job.settings), job.decisions()
+    assert (found.requests, found.simulated, found.answered) == (len(requests), True, True), str(found)
     # A reshard keeps the job's id; another checkpoint has another.
-    assert len({decision["job_id"] for decision in job.decisions()}) == 2
-    last = [decision for decision in decisions.values() if decision["request_id"].startswith("last ")]
+    assert len({decision["job_id"] for decision in decisions}) == 2
+    last = [decision for decision in decisions if decision["request_id"].startswith("last ")]
     assert [decision["verdict"] for decision in last] == ["REJECT"] * EARLY_USERS
 
 
@@ -154,11 +141,11 @@ def test_a_running_jobs_balances_are_read_beside_it(kafka_broker: str, tmp_path:
     wait_until(lambda: check_spark_files(Checkpoint(job.settings.enforce.checkpoint)).committed >= 0, 60)
     before, began_ms = files_of(folder / "checkpoint"), time.time_ns() // 1_000_000
 
-    found = sluice(job, "balance", "--user", user, "--json")
+    found = run_sluice("balance", "--user", user, "--json", "--config", job.settings_file)
 
-    assert found.returncode == 0, found.stderr
+    assert found.code == 0, found.error
     assert files_of(folder / "checkpoint") == before
-    answer = json.loads(found.stdout)
+    answer = json.loads(found.output)
     (tokens,) = [counter for counter in answer["counters"] if counter["quota"] == "controller_mutation_rate"]
     assert (tokens["entity"], tokens["limit"], tokens["last_event_ms"]) == ({"user": user}, 5.0, start_ms)
     assert tokens["tokens"] == 55.0 - 10_000 + 5.0 * ((answer["at_ms"] - start_ms) / 1000.0)
@@ -172,11 +159,6 @@ def test_a_running_jobs_balances_are_read_beside_it(kafka_broker: str, tmp_path:
 def files_of(folder: Path) -> set[tuple[str, int]]:
     """Name and time of change of every file."""
     return {(str(path), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
-
-
-def untimed(decision: Json) -> Json:
-    """The decision without the time of deciding."""
-    return {**decision, "decided_at_ms": None, "job_id": None}
 
 
 def test_a_partition_gained_since_the_export_is_read_from_its_beginning(kafka_broker: str, tmp_path: Path) -> None:
