@@ -78,18 +78,6 @@ def test_a_decision_throttles_its_client_until_the_time_it_names(kafka_broker: s
         eventually(lambda: gateway.stats().decided_waits == 0)
 
 
-def test_what_is_no_decision_is_passed_over(kafka_broker: str) -> None:
-    settings = own_settings(kafka_broker)
-    with Gateway(settings.kafka, gateway_options(settings)) as gateway:
-        rubbish = (None, b"", b"\xff\xfe", b"[1]", b'{"request_id": 7}', b'{"user": "alice"}')
-        odd_charges = json.loads(decision("mallory", now_ms() + 60_000)) | {"charges": "none"}
-        write(settings, *rubbish, json.dumps(odd_charges).encode(), decision("alice", now_ms() + 60_000))
-
-        eventually(lambda: wait_ms(gateway, "alice", "app") > 0)
-        assert wait_ms(gateway, "mallory", "app") == 0
-        assert gateway.stats().unreadable_records == len(rubbish) + 1
-
-
 def test_a_record_that_no_decoder_can_follow_ends_no_reader(kafka_broker: str) -> None:
     """Neither in a gateway that runs nor in one that starts later."""
     settings, now = own_settings(kafka_broker), now_ms()

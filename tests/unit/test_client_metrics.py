@@ -167,14 +167,6 @@ def test_any_name_gives_a_label_that_can_be_written(name: str) -> None:
     assert (label == name) == (name.isprintable() and len(name) <= MAX_LABEL_LENGTH)
 
 
-def test_what_is_no_decision_changes_nothing() -> None:
-    scraped = Scraped()
-    for value in (None, b"", b"\xff", b"[]", b'{"user": "\\ud800"}', b'{"x": ' + b"[" * 100_000):
-        scraped.metrics.on_record(value)
-
-    assert scraped.series("sluice_client_rate") == {}
-
-
 def test_more_clients_than_are_watched_take_no_more_memory() -> None:
     scraped = Scraped(top=5)
     for number in range(20_050):

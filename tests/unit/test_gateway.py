@@ -121,7 +121,8 @@ def test_a_client_is_allowed_until_a_decision_throttles_it(gateway: Gateway) -> 
 @pytest.mark.parametrize("knows_limits", [True, False])
 def test_a_quota_on_a_user_is_no_way_around_with_new_client_ids(gateway: Gateway, knows_limits: bool) -> None:
     if knows_limits:
-        set_limits(gateway, 1, [bytes_limit(user="alice")])
+        of_fetches = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.CONSUMER_BYTE_RATE, 1024.0)
+        set_limits(gateway, 1, [bytes_limit(user="alice"), of_fetches])
 
     decide(gateway, charge(700, entity={"user": "alice"}))
 
@@ -138,6 +139,7 @@ def test_a_partition_that_has_to_wait_throttles_its_writers(gateway: Gateway) ->
 
     assert wait_ms(gateway, "bob", "app", "Produce", [("orders", 2), ("orders", 3)]) == 700
     assert wait_ms(gateway, "bob", "app", "Produce", [("orders", 2)]) == 0
+    assert wait_ms(gateway, "bob", "app", "Fetch", [("orders", 3)]) == 0
     assert wait_ms(gateway, "bob", "app", None, [("orders", 3)]) == 700
 
 
@@ -227,6 +229,8 @@ def test_a_decision_from_the_future_is_outranked_by_the_next_one(gateway: Gatewa
         None,
         b"",
         b"[1]",
+        b"\xff\xfe",
+        b'{"user": "alice"}',
         b'{"request_id": 7}',
         decision(charge(700))[:-1] + b', "new": ' + b"[" * 2_000 + b"]" * 2_000 + b"}",
         decision(charge(700), timestamp_ms=900_000_000_000_000_000),

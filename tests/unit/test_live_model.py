@@ -65,13 +65,6 @@ def test_rate_limit_and_level_are_those_of_the_decision() -> None:
     assert model.usage.remaining(alice, AT_MS) == 200.0
 
 
-def test_a_rate_is_0_when_all_its_windows_are_over() -> None:
-    settings = QuotaSettings(client_window=Window(samples=11, window_ms=1000))
-    model = fed(decision(), model=LiveModel(settings))
-    assert model.usage.rate(counter_of(model), AT_MS + 10_999) == 800.0
-    assert model.usage.rate(counter_of(model), AT_MS + 11_000) == 0.0
-
-
 @given(
     pauses_ms=st.lists(st.integers(0, 20_000), min_size=1, max_size=30),
     later_ms=st.integers(0, 30_000),

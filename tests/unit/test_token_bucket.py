@@ -19,17 +19,6 @@ def test_a_new_bucket_is_full_whatever_the_clock_says() -> None:
     assert TokenBucket().measure(5.0, WINDOW, now_ms=0) == 50.0
 
 
-def test_the_proposals_burst_leaves_a_debt_that_is_paid_in_twelve_seconds() -> None:
-    """KIP-599: Q=5, S=100, W=1 s; 560 of 500 tokens leave -60; at +12 s the bucket is at 0 and admits again."""
-    bucket, window = TokenBucket(), Window(samples=100, window_ms=1000)
-
-    bucket.record(560.0, 5.0, window, now_ms=0)
-
-    assert bucket.tokens == -60.0
-    assert wait_for_tokens_ms(bucket.tokens, 5.0) == 12_000
-    assert bucket.measure(5.0, window, now_ms=12_000) == 0.0
-
-
 def test_a_clock_that_steps_back_takes_tokens_and_gives_them_back() -> None:
     """-1 s costs Q tokens, +1 s returns them."""
     bucket = TokenBucket()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.gateways.client.wait_table import Wait, WaitTable
-from sluice.state.decisions.waits import CounterKey, counters_of, possible_counters
+from sluice.state.decisions.waits import CounterKey
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -41,39 +41,6 @@ def wait(wait_ms: int, at_ms: int = NOW_MS, offset: int = 0, limit: float = 1000
     return Wait(at_ms + wait_ms if wait_ms else 0, (at_ms, offset), wait_ms, BYTES, limit, rate)
 
 
-def test_all_clients_that_lead_to_a_counter_wait_together() -> None:
-    """A new client-id is no way around a quota on the user."""
-    waits, _ = table()
-    quotas = Quotas([QuotaEntry(QuotaEntity(user="alice"), BYTES, 1000.0)])
-
-    waits.apply(ALICE, wait(5_000))
-
-    for client_id in ("app", "app-2", ""):
-        assert left_ms(waits, counters_of(quotas, "alice", client_id, "Produce", ())) == 5_000
-        assert left_ms(waits, possible_counters("alice", client_id, None, ())) == 5_000
-    assert left_ms(waits, counters_of(quotas, "bob", "app", "Produce", ())) == 0
-
-
-def test_a_request_looks_only_at_the_counters_it_leads_to() -> None:
-    waits, _ = table()
-    quotas = Quotas(
-        [QuotaEntry(QuotaEntity(user="alice"), kind, 1000.0) for kind in (BYTES, QuotaKind.CONSUMER_BYTE_RATE)]
-    )
-    waits.apply(ALICE, wait(5_000))
-
-    assert left_ms(waits, counters_of(quotas, "alice", "app", "Fetch", ())) == 0
-    assert left_ms(waits, counters_of(quotas, "alice", "app", None, ())) == 5_000
-
-
-def test_the_counter_of_a_partition_makes_everyone_wait_who_writes_to_it() -> None:
-    waits, _ = table()
-    waits.apply((QuotaKind.TOPIC_PRODUCER_BYTE_RATE, Tags(topic="orders", partition=3)), wait(700))
-
-    assert left_ms(waits, counters_of(Quotas(), "bob", "app", "Produce", [("orders", 3)])) == 700
-    assert left_ms(waits, counters_of(Quotas(), "bob", "app", "Produce", [("orders", 4)])) == 0
-    assert left_ms(waits, counters_of(Quotas(), "bob", "app", "Fetch", [("orders", 3)])) == 0
-
-
 def test_a_later_decision_shortens_or_ends_a_wait() -> None:
     waits, clock = table()
     waits.apply(ALICE, wait(60_000))
@@ -86,34 +53,6 @@ def test_a_later_decision_shortens_or_ends_a_wait() -> None:
     clock.ms += 60_000
     waits.expire()
     assert len(waits) == 0
-
-
-def test_an_earlier_decision_that_arrives_late_changes_nothing() -> None:
-    waits, _ = table()
-    waits.apply(ALICE, wait(60_000))
-    waits.apply(ALICE, wait(0, NOW_MS, offset=2))
-    waits.apply(ALICE, wait(60_000, NOW_MS, offset=1))
-
-    assert left_ms(waits, [ALICE]) == 0
-
-
-def test_no_wait_is_longer_than_the_longest_allowed() -> None:
-    waits, _ = table(max_wait_ms=10_000)
-    waits.apply(ALICE, wait(253_402_300_799_999 - NOW_MS))
-
-    assert left_ms(waits, [ALICE]) == 10_000
-    assert waits.capped == 1
-
-
-def test_a_raised_limit_shortens_the_wait_and_a_removed_one_ends_it() -> None:
-    waits, _ = table()
-    waits.apply(ALICE, wait(3_750, limit=2000.0, rate=2750.0))
-    waits.apply(BOB, wait(3_750, limit=2000.0, rate=2750.0))
-
-    waits.relax(lambda counter: 2500.0 if counter == ALICE else None)
-
-    assert left_ms(waits, [ALICE]) == 1_000
-    assert left_ms(waits, [BOB]) == 0
 
 
 def test_a_lowered_limit_leaves_the_wait() -> None:
