@@ -27,12 +27,12 @@ class Balances(msgspec.Struct, frozen=True):
     """The counters of every entity, and the offsets up to which requests are charged to them.
 
     `offsets`: partition of the requests topic to the offset of the first request not charged.
-    `pages`, as `shards` in the file: number to the stored form (state/store/codec.py) of each page that has counters.
+    `pages`: number to the stored form (state/store/codec.py) of each page that has counters.
     """
 
     origin: Origin
     offsets: dict[int, Offset]
-    pages: dict[int, bytes] = msgspec.field(name="shards")
+    pages: dict[int, bytes]
 
     def entities(self) -> int:
         """Number of entities with counters. Raises StateError if a page can't be read."""

@@ -29,21 +29,14 @@ def new_pages(settings: Settings) -> int:
 PREPARED_SUFFIX = ".resharded"
 """Suffix of the new checkpoint's name while `sluice state reshard` prepares it."""
 
-_LAYOUT = 2
-"""Version of the page-to-Spark-key mapping stored in a checkpoint.
-
-1: the page number itself. 2: the key whose Murmur3 hash is the page number.
-"""
-
 
 class Origin(msgspec.Struct, frozen=True):
     """The settings a checkpoint was created with. State created with other settings can't be used."""
 
-    pages: int = msgspec.field(name="shards")  # the name in the file, where it has been from the first release on
+    pages: int
     requests_topic: str
     quota_window: tuple[int, int]
     controller_window: tuple[int, int]
-    layout: int = 1
 
     @classmethod
     def of(cls, settings: Settings) -> "Origin":
@@ -54,7 +47,6 @@ class Origin(msgspec.Struct, frozen=True):
             settings.topics.requests,
             (quota.client_window.samples, quota.client_window.window_ms),
             (quota.controller_window.samples, quota.controller_window.window_ms),
-            _LAYOUT,
         )
 
     def difference(self, settings: Settings) -> str | None:
@@ -113,21 +105,14 @@ def read_origin(checkpoint: Checkpoint) -> Origin | None:
     if content is None:
         return None
     try:
-        origin = msgspec.json.decode(content, type=Origin)
+        return msgspec.json.decode(content, type=Origin)
     except msgspec.MsgspecError as error:
         raise checkpoint.sluice.damaged_file("sluice.json", str(error)) from error
-    if origin.layout != _LAYOUT:
-        raise CheckpointError(
-            f"the state in {checkpoint.location} has layout {origin.layout}, this release has {_LAYOUT}; run `sluice"
-            " state export` with the release that made it and `sluice state import` with this one, or name a new"
-            " enforce.checkpoint (balances start from zero)"
-        )
-    return origin
 
 
 def write_origin(checkpoint: Checkpoint, origin: Origin) -> None:
-    """Record the settings a checkpoint of this release is made with."""
-    checkpoint.sluice.write("sluice.json", msgspec.json.encode(structs.replace(origin, layout=_LAYOUT)))
+    """Record the settings a checkpoint is made with."""
+    checkpoint.sluice.write("sluice.json", msgspec.json.encode(origin))
 
 
 def _check_not_between(checkpoint: Checkpoint) -> None:

@@ -1,6 +1,5 @@
 """Sluice's own files beside Spark's checkpoint."""
 
-import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -157,18 +156,3 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(CheckpointError, match="can't write"):
         Checkpoint(str(tmp_path / "file")).sluice.write("x", b"")
-
-
-def test_a_checkpoint_with_its_pages_under_other_keys_is_refused(tmp_path: Path) -> None:
-    """Its balances would not be found, and everybody's bucket be full again."""
-    settings, folder = settings_in(tmp_path), Checkpoint(str(tmp_path))
-    made_before_there_were_layouts = {
-        "shards": 32,
-        "requests_topic": "quota-requests",
-        "quota_window": [11, 1000],
-        "controller_window": [11, 1000],
-    }
-    folder.sluice.write("sluice.json", json.dumps(made_before_there_were_layouts).encode())
-
-    with pytest.raises(CheckpointError, match="has layout 1, this release has 2; run `sluice state export`"):
-        check_origin(folder, settings)
