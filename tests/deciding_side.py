@@ -2,9 +2,8 @@
 
 import json
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -20,14 +19,6 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import Simulation
 from tests.integration.job_process import TOPICS
-
-
-def eventually(holds: Callable[[], bool], seconds: float = 30) -> None:
-    """Fails unless the condition comes true in time."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.02)
 
 
 def own_topics(partitions: int | None = None) -> TopicSettings:

@@ -21,8 +21,9 @@ from sluice.state.decisions.wait_records import wait_key, wait_value
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from tests.deciding_side import deciding_side, eventually, own_settings, read_events, read_records
+from tests.deciding_side import deciding_side, own_settings, read_events, read_records
 from tests.gateway_loop import wait_ms
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka
 

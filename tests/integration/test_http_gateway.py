@@ -29,7 +29,9 @@ from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from tests.deciding_side import deciding_side, eventually, own_settings, read_events
+from tests.deciding_side import deciding_side, own_settings, read_events
+from tests.gateway_loop import Clock
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka
 
@@ -40,19 +42,6 @@ QUOTAS = (
     QuotaEntry(QuotaEntity(user="quick"), QuotaKind.CONTROLLER_MUTATION_RATE, 5.0, False),  # burst: 55
     QuotaEntry(QuotaEntity(user="carol"), QuotaKind.PRODUCER_BYTE_RATE, 100.0, False),
 )
-
-
-class Clock:
-    """A time in epoch milliseconds that a test moves."""
-
-    def __init__(self) -> None:
-        self.ms = now_ms() - 600_000
-
-    def __call__(self) -> int:
-        return self.ms
-
-    def advance(self, wait_ms: int) -> None:
-        self.ms += wait_ms
 
 
 class HttpClient:
@@ -82,7 +71,9 @@ def settings(kafka_broker: str) -> Settings:
 
 @pytest.fixture(scope="module")
 def clock() -> Clock:
-    return Clock()
+    clock = Clock()
+    clock.ms = now_ms() - 600_000
+    return clock
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +157,7 @@ def test_a_client_that_retries_gets_all_its_topics(client: HttpClient, settings:
 
     def sleep(wait_ms: int) -> None:
         waited.append(wait_ms)
-        clock.advance(wait_ms)
+        clock.ms += wait_ms
 
     results = retry_topics(create, names, clock_ms=clock, sleep=sleep)
 

@@ -34,6 +34,7 @@ from sluice.streaming.runtime.kafka import epoch_header, kafka_since
 from tests.audit_records import READ_AT_MS, decision, text
 from tests.audit_tables import rows, tables_in, write
 from tests.deciding_side import own_settings
+from tests.waiting import DriverClock
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -41,16 +42,6 @@ EVENTS = 8
 """Events of a micro-batch."""
 
 NUMBER = "cast(cast(key as string) as int)"
-
-
-class Clock:
-    """The clock of one driver, which the test moves."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 class Driver(NamedTuple):
@@ -82,7 +73,7 @@ def watch(settings: Settings) -> QuotaWatch:
 
 def taking_over(spark: SparkSession, settings: Settings, watch: QuotaWatch) -> Driver:
     """A driver that takes the place of the one before, which sends no heartbeat."""
-    checkpoint, clock = Checkpoint(settings.enforce.checkpoint), Clock()
+    checkpoint, clock = Checkpoint(settings.enforce.checkpoint), DriverClock()
     leadership = Leadership(settings.topics.claims, settings.kafka, checkpoint.location, True, clock)
 
     class Passing(Event):

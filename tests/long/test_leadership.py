@@ -1,7 +1,6 @@
 """One driver at a time on a checkpoint that can't be locked: a lease in a topic of a real broker."""
 
 import logging
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,18 +13,9 @@ from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.kafka_io.topics import ensure_lease_topic
 from sluice.streaming.errors import LeadershipError
 from sluice.streaming.leadership.leadership import LEASE_S, Leadership
+from tests.waiting import DriverClock, eventually
 
 pytestmark = pytest.mark.kafka
-
-
-class Clock:
-    """A clock of one driver, which the test moves."""
-
-    def __init__(self) -> None:
-        self.now_s = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture
@@ -36,7 +26,7 @@ def drivers(kafka_broker: str) -> Iterator[Callable[..., Leadership]]:
     key = f"hdfs://storage/{uuid.uuid4().hex}"
     with ExitStack() as stack:
 
-        def make(clock: Clock, standby: bool = False) -> Leadership:
+        def make(clock: DriverClock, standby: bool = False) -> Leadership:
             driver = Leadership(settings.topics.claims, settings.kafka, key, standby, clock)
             stack.callback(driver.stop)
             return driver
@@ -44,26 +34,19 @@ def drivers(kafka_broker: str) -> Iterator[Callable[..., Leadership]]:
         yield make
 
 
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
-
-
-def ticking(clock: Clock, holds: Callable[[], bool]) -> None:
+def ticking(clock: DriverClock, holds: Callable[[], bool]) -> None:
     """Let this clock go on until it holds."""
 
     def tick() -> bool:
         clock.now_s += 0.1
         return holds()
 
-    eventually(tick)
+    eventually(tick, 60)
 
 
 def test_a_second_driver_is_refused_while_the_first_gives_signs_of_life(drivers: Callable[..., Leadership]) -> None:
-    clock = Clock()
-    first, second = drivers(clock), drivers(Clock())
+    clock = DriverClock()
+    first, second = drivers(clock), drivers(DriverClock())
     assert first.acquire(Event())
     first.start()
     ticking(clock, first.may_decide)
@@ -77,7 +60,7 @@ def test_a_second_driver_is_refused_while_the_first_gives_signs_of_life(drivers:
 
 
 def test_after_a_clean_stop_the_next_driver_leads_at_once(drivers: Callable[..., Leadership]) -> None:
-    first, second = drivers(Clock()), drivers(Clock())
+    first, second = drivers(DriverClock()), drivers(DriverClock())
     assert first.acquire(Event())
     first.start()
     first.stop()
@@ -89,7 +72,7 @@ def test_a_standby_takes_over_when_the_signs_end_and_a_driver_that_wakes_up_then
     drivers: Callable[..., Leadership], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "sluice.leadership")
-    paused, standby_clock = Clock(), Clock()
+    paused, standby_clock = DriverClock(), DriverClock()
     first, standby = drivers(paused), drivers(standby_clock, standby=True)
     assert first.acquire(Event())
     first.start()
@@ -110,7 +93,7 @@ def test_a_standby_takes_over_when_the_signs_end_and_a_driver_that_wakes_up_then
 
 
 def test_of_many_drivers_that_claim_at_the_same_time_one_leads(drivers: Callable[..., Leadership]) -> None:
-    made = [drivers(Clock()) for _ in range(6)]
+    made = [drivers(DriverClock()) for _ in range(6)]
 
     def leads(driver: Leadership) -> bool:
         try:
@@ -124,13 +107,13 @@ def test_of_many_drivers_that_claim_at_the_same_time_one_leads(drivers: Callable
         (leader,) = [driver for driver, each in zip(made, running, strict=True) if each.done() and each.result()]
         leader.start()  # its signs tell the others
         clock = leader._clock_s
-        assert isinstance(clock, Clock)
+        assert isinstance(clock, DriverClock)
         ticking(clock, lambda: all(each.done() for each in running))
     assert sum(each.result() for each in running) == 1
 
 
 def test_a_leader_begins_nothing_before_it_has_read_a_sign_of_its_own(drivers: Callable[..., Leadership]) -> None:
-    driver = drivers(Clock())
+    driver = drivers(DriverClock())
     assert driver.acquire(Event())
     assert not driver.may_decide()
 
@@ -139,7 +122,7 @@ def test_a_leader_begins_nothing_before_it_has_read_a_sign_of_its_own(drivers: C
 
 
 def test_a_standby_that_is_stopped_leaves(drivers: Callable[..., Leadership]) -> None:
-    first, standby, stop = drivers(Clock()), drivers(Clock(), standby=True), Event()
+    first, standby, stop = drivers(DriverClock()), drivers(DriverClock(), standby=True), Event()
     assert first.acquire(Event())
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(standby.acquire, stop)

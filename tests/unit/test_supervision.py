@@ -11,6 +11,7 @@ from sluice.configs.settings import RestartSettings
 from sluice.streaming.errors import CheckpointError, JobError
 from sluice.streaming.queries.supervision import SupervisedQuery, backoff_s
 from sluice.streaming.running_job import check_runs
+from tests.waiting import eventually
 
 QUICK = RestartSettings(max_failures=3, backoff_ms=1, max_backoff_ms=1)
 SLOW = RestartSettings(max_failures=3, backoff_ms=3_600_000, max_backoff_ms=3_600_000)
@@ -56,13 +57,6 @@ def supervised(runs: list[MadeUpQuery], restart: RestartSettings, gives_up: bool
     return query
 
 
-def wait_until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def end(*queries: SupervisedQuery) -> None:
     for query in queries:
         query.stop()
@@ -74,7 +68,7 @@ def test_a_failed_query_is_started_again_and_its_reason_is_one_line(caplog: pyte
     report = "[STREAM_FAILED] Query terminated\n  at x.y\njava.io.IOException: disk\x1b is gone\n\tat z"
     with caplog.at_level(logging.ERROR):
         query = supervised([MadeUpQuery(RuntimeError(report)), running := MadeUpQuery()], QUICK)
-        wait_until(lambda: query.state.state == "running" and query.state.restarts == 1)
+        eventually(lambda: query.state.state == "running" and query.state.restarts == 1)
     end(query)
 
     (line,) = [record.getMessage() for record in caplog.records if record.name.startswith("sluice.")]
@@ -109,7 +103,7 @@ def test_a_micro_batch_between_failures_starts_the_count_afresh() -> None:
     """Five failures, never three in a row without a micro-batch."""
     failing = [MadeUpQuery(RuntimeError("broker"), batches=number % 2) for number in range(5)]
     query = supervised([*failing, MadeUpQuery()], QUICK)
-    wait_until(lambda: query.state.restarts == 5)
+    eventually(lambda: query.state.restarts == 5)
     batches = query.new_batches()
     end(query)
 
@@ -119,7 +113,7 @@ def test_a_micro_batch_between_failures_starts_the_count_afresh() -> None:
 
 def test_a_query_that_never_gives_up_goes_on_trying() -> None:
     query = supervised([*(MadeUpQuery(RuntimeError("disk")) for _ in range(10)), MadeUpQuery()], QUICK, gives_up=False)
-    wait_until(lambda: query.state.restarts == 10)
+    eventually(lambda: query.state.restarts == 10)
     end(query)
 
     assert query.state.state == "stopped"
@@ -149,7 +143,7 @@ def test_a_query_that_cannot_even_be_made_is_a_failure_too() -> None:
 def test_a_stop_ends_the_pause() -> None:
     """SIGTERM is obeyed immediately, whatever the backoff."""
     query = supervised([MadeUpQuery(RuntimeError("broker"))], SLOW)
-    wait_until(lambda: query.state.state == "backing off")
+    eventually(lambda: query.state.state == "backing off")
     end(query)
 
     assert query.state.state == "stopped"
@@ -166,14 +160,14 @@ def test_a_query_is_quiet_from_its_start_or_sparks_last_report_on() -> None:
     run = MadeUpQuery(batches=1)
     query = SupervisedQuery("q", lambda: run, QUICK, clock_s=lambda: now_s)
     query.start()
-    wait_until(lambda: bool(query.new_batches()))
+    eventually(lambda: bool(query.new_batches()))
     assert query.quiet_s() == 0
 
     now_s = 700.0
     assert query.quiet_s() == 600
 
     run.idle_at = "00:10"
-    wait_until(lambda: query.quiet_s() == 0)
+    eventually(lambda: query.quiet_s() == 0)
     end(query)
 
 
@@ -192,7 +186,7 @@ def test_a_query_waits_for_the_first_trigger_of_the_one_before_it() -> None:
     assert not first.has_ended_a_trigger()
 
     run._batches = 1
-    wait_until(lambda: follower.state.state == "running")
+    eventually(lambda: follower.state.state == "running")
 
     end(first, follower)
 
@@ -200,7 +194,7 @@ def test_a_query_waits_for_the_first_trigger_of_the_one_before_it() -> None:
 def test_a_query_starts_although_the_one_before_it_fails() -> None:
     first = supervised([MadeUpQuery(RuntimeError("broker"))], SLOW)
     follower = second(first)
-    wait_until(lambda: follower.state.state == "running")
+    eventually(lambda: follower.state.state == "running")
 
     end(first, follower)
 
@@ -211,7 +205,7 @@ def test_a_query_starts_in_two_minutes_whatever_the_one_before_it_does() -> None
     follower = second(first, lambda: now_s)
     assert follower.state.state == "starting"
     now_s = 121.0
-    wait_until(lambda: follower.state.state == "running")
+    eventually(lambda: follower.state.state == "running")
 
     end(first, follower)
 

@@ -11,19 +11,11 @@ from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
+from tests.gateway_loop import NOW_MS, Clock
 
-NOW_MS = 1_760_000_000_000
 BYTES = QuotaKind.PRODUCER_BYTE_RATE
 ALICE = (BYTES, Tags(user="alice"))
 BOB = (BYTES, Tags(user="bob"))
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.ms = NOW_MS
-
-    def __call__(self) -> int:
-        return self.ms
 
 
 def table(max_waits: int = 100, max_wait_ms: int = 3_600_000) -> tuple[WaitTable, Clock]:

@@ -1,0 +1,22 @@
+"""Clocks that a test moves, and waiting for what other threads do."""
+
+import time
+from collections.abc import Callable
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 30) -> None:
+    """Fails unless the condition comes true in time."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
+
+
+class DriverClock:
+    """The clock of one driver, in seconds."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
