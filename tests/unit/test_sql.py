@@ -273,17 +273,14 @@ def test_what_is_no_query_is_one_line_and_changes_nothing(tables: Path, query: s
     ],
 )
 def test_a_table_that_is_not_there_yet_is_one_line_that_says_what_makes_it(
-    command: list[str], table: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    command: list[str], table: str, sluice: Sluice, tmp_path: Path
 ) -> None:
     (tmp_path / "settings.yaml").write_text(f"delta: {{{table}: {tmp_path}/{table}}}\n")
-    monkeypatch.setattr("sys.argv", ["sluice", *command, "--config", str(tmp_path / "settings.yaml")])
 
-    with pytest.raises(SystemExit) as ended:
-        main()
+    ended = sluice(*command, "--config", tmp_path / "settings.yaml")
 
-    (error,) = capsys.readouterr().err.splitlines()
-    assert ended.value.code == 1
-    assert error == (
+    assert ended.code == 1
+    assert ended.error_line == (
         f"sluice: error: there is no table yet for {table} ({tmp_path}/{table}); the job makes a table when it has"
         " something to write: start it, or name the settings of the one you mean (--config)"
     )
