@@ -12,32 +12,15 @@ from sluice.cli.format import json_text
 from sluice.cli.top import QUOTAS, SORTS, View, after_key, json_row, name_of, row_lines, rows_of, screen
 from sluice.insight.live import LiveModel
 from sluice.state.quotas.kinds import QuotaKind
+from tests.unit.test_live_model import AT_MS as NOW_MS
+from tests.unit.test_live_model import decision
 
-NOW_MS = 1_800_000_000_000
 
-
-def decision(
-    user: str, rate: float, limit: float | None = 1000.0, wait_ms: int = 0, age_ms: int = 0, **more: object
+def charged(
+    user: str, rate: float, limit: float | None = 1000.0, wait_ms: int = 0, age_ms: int = 0, **charge: object
 ) -> bytes:
-    charge: dict[str, object] = {
-        "quota": "producer_byte_rate",
-        "entity": {"user": user},
-        "matched": "user",
-        "limit": limit,
-        "rate": rate,
-    }
-    charge |= {"value": 1.0, "throttle_ms": wait_ms, "violated": wait_ms > 0} | more
-    at_ms = NOW_MS - age_ms
-    decided: dict[str, object] = (
-        {"mute_until_ms": at_ms + wait_ms, "decided_by": "producer_byte_rate"} if wait_ms else {}
-    )
-    said: dict[str, object] = {
-        "decision_id": "q-0-1",
-        "request_id": "r",
-        "timestamp_ms": at_ms,
-        "verdict": "THROTTLE" if wait_ms else "ALLOW",
-    }
-    return json.dumps(said | decided | {"throttle_time_ms": wait_ms, "charges": [charge]}).encode()
+    charge |= {"limit": limit, "rate": rate}
+    return json.dumps(decision(NOW_MS - age_ms, user, wait_ms=wait_ms, charge=charge)).encode()
 
 
 def model_of(*records: bytes) -> LiveModel:
@@ -61,7 +44,7 @@ def names(model: LiveModel, view: View, most: int = 10) -> list[str]:
 
 def test_the_nearest_to_its_limit_is_first_and_who_waits_is_at_it() -> None:
     model = model_of(
-        decision("quiet", 100.0), decision("busy", 900.0), decision("waits", 950.0, wait_ms=5000, age_ms=1000)
+        charged("quiet", 100.0), charged("busy", 900.0), charged("waits", 950.0, wait_ms=5000, age_ms=1000)
     )
 
     found = rows_of(model, View(), NOW_MS, 10)
@@ -75,26 +58,26 @@ def test_the_nearest_to_its_limit_is_first_and_who_waits_is_at_it() -> None:
 
 
 def test_counters_without_a_limit_are_not_shown() -> None:
-    assert names(model_of(decision("free", 1e9, limit=None), decision("bound", 1.0)), View()) == ["bound"]
+    assert names(model_of(charged("free", 1e9, limit=None), charged("bound", 1.0)), View()) == ["bound"]
 
 
 @pytest.mark.parametrize(
     ("sort", "expected"), [("usage", ["b", "a"]), ("rate", ["a", "b"]), ("wait", ["a", "b"]), ("name", ["a", "b"])]
 )
 def test_orders(sort: str, expected: list[str]) -> None:
-    model = model_of(decision("a", 200.0, limit=10_000.0), decision("b", 100.0, limit=200.0))
+    model = model_of(charged("a", 200.0, limit=10_000.0), charged("b", 100.0, limit=200.0))
 
     assert names(model, View(sort=sort)) == expected
 
 
 def test_only_the_first_rows_are_made() -> None:
-    model = model_of(*(decision(f"user-{number}", float(number)) for number in range(100)))
+    model = model_of(*(charged(f"user-{number}", float(number)) for number in range(100)))
 
     assert names(model, View(), most=2) == ["user-99", "user-98"]
 
 
 def test_filters_by_quota_and_by_text_in_any_case() -> None:
-    model = model_of(decision("Alice", 1.0), decision("bob", 1.0, quota="consumer_byte_rate"))
+    model = model_of(charged("Alice", 1.0), charged("bob", 1.0, quota="consumer_byte_rate"))
 
     assert names(model, View(text="ALI")) == ["Alice"]
     assert names(model, View(quota=QuotaKind.CONSUMER_BYTE_RATE)) == ["bob"]
@@ -124,7 +107,7 @@ def test_keys() -> None:
     "name", ["\x1b[2J\x1b]0;title\x07", "a\nb", "\u202eeviL", "日本" * 40, "e\u0301" * 500, "x" * 30_000]
 )
 def test_hostile_names_neither_run_nor_break_the_table(name: str) -> None:
-    model = model_of(decision(name, 500.0), decision("alice", 100.0))
+    model = model_of(charged(name, 500.0), charged("alice", 100.0))
     lines = list(row_lines(rows_of(model, View(), NOW_MS, 10)))
 
     assert all(line.isprintable() for line in lines)
@@ -133,7 +116,7 @@ def test_hostile_names_neither_run_nor_break_the_table(name: str) -> None:
 
 
 def test_a_row_near_its_limit_has_a_colour_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = model_of(decision("alice", 1200.0))
+    model = model_of(charged("alice", 1200.0))
 
     assert "\x1b[31malice" in shown(model, color_system="standard")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -141,7 +124,7 @@ def test_a_row_near_its_limit_has_a_colour_on_a_terminal_alone(monkeypatch: pyte
 
 
 def test_a_row_has_a_json_form_without_nan() -> None:
-    [row] = rows_of(model_of(decision("alice", 500.0)), View(), NOW_MS, 1)
+    [row] = rows_of(model_of(charged("alice", 500.0)), View(), NOW_MS, 1)
 
     found = json.loads(json_text(json_row(row)))
 
