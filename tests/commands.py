@@ -29,5 +29,5 @@ Sluice = Callable[..., Ended]
 def run_sluice(*arguments: object) -> Ended:
     """Run `sluice` with these arguments as a process without input."""
     command = [*SLUICE, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, stdin=subprocess.DEVNULL)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, stdin=subprocess.DEVNULL)
     return Ended(done.returncode, done.stdout, done.stderr)

@@ -1,6 +1,5 @@
 """`sluice quotas import` from a real cluster."""
 
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka
 
@@ -40,11 +40,9 @@ def alter_all(bootstrap_servers: str, *, remove: bool) -> None:
             admin.alter(entity, values, remove=remove)
 
 
-def wait_until_described(bootstrap_servers: str) -> None:
-    """The controller answers before the broker has applied the change."""
-    deadline = time.monotonic() + 30
-    while len(read_cluster_quotas({"bootstrap.servers": bootstrap_servers})) < len(CLUSTER_QUOTAS):
-        assert time.monotonic() < deadline, "the broker doesn't show the new quotas"
+def is_described(bootstrap_servers: str) -> bool:
+    """False while the broker hasn't applied the change, though the controller has answered."""
+    return len(read_cluster_quotas({"bootstrap.servers": bootstrap_servers})) == len(CLUSTER_QUOTAS)
 
 
 def test_the_quotas_of_a_cluster_are_taken_over_but_those_of_connections(kafka_broker: str, tmp_path: Path) -> None:
@@ -53,7 +51,7 @@ def test_the_quotas_of_a_cluster_are_taken_over_but_those_of_connections(kafka_b
     arguments = ["import", "--bootstrap-servers", kafka_broker, "--table", table.path, "--yes"]
     alter_all(kafka_broker, remove=False)
     try:
-        wait_until_described(kafka_broker)
+        eventually(lambda: is_described(kafka_broker))
         result = CliRunner().invoke(app, arguments)
         again = CliRunner().invoke(app, arguments)
     finally:
