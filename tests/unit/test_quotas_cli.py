@@ -624,21 +624,6 @@ def test_import_needs_one_place_to_read_from(shell: Shell) -> None:
 # --- the commands as programs ---
 
 
-PROGRAM = "import sys; from sluice.cli.quotas import app; app(sys.argv[1:])"
-
-
-def alter_program(shell: Shell, user: int) -> subprocess.Popen[bytes]:
-    options = ["--user", f"user-{user}", "--add-config", "request_percentage=1", "--table", shell.table.path]
-    return subprocess.Popen([sys.executable, "-c", PROGRAM, "alter", *options], cwd=Path(__file__).parents[2])
-
-
-def test_alters_by_several_operators_at_once_all_count(shell: Shell) -> None:
-    """Each commits on the version it has read, or repeats its change."""
-    programs = [alter_program(shell, user) for user in range(8)]
-    assert [program.wait(timeout=60) for program in programs] == [0] * 8
-    assert {entry.entity.user for entry in shell.table.entries()} == {f"user-{user}" for user in range(8)}
-
-
 def test_a_command_loads_neither_spark_nor_pandas_nor_a_kafka_client(example: Shell) -> None:
     """It answers at once for that."""
     program = (

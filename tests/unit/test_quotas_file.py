@@ -219,25 +219,6 @@ def test_clients_and_topics_have_keys_of_their_own() -> None:
         quota_kind(ALICE, None)
 
 
-def test_one_entity_may_have_enforced_and_shadow_quotas(tmp_path: Path) -> None:
-    """As two entries, also of the same quota; an export of them reads back the same."""
-    file = tmp_path / "quotas.yaml"
-    file.write_text(
-        "- {entity: {user: alice}, quotas: {request_percentage: 5}}\n"
-        "- {entity: {user: alice}, mode: shadow, quotas: {producer_byte_rate: 10, request_percentage: 4}}\n"
-    )
-
-    quotas = load_quotas_file(file)
-    file.write_text(quotas_yaml(quotas))
-
-    assert {(quota.kind.value, quota.shadow) for quota in quotas} == {
-        ("request_percentage", False),
-        ("producer_byte_rate", True),
-        ("request_percentage", True),
-    }
-    assert sorted(load_quotas_file(file), key=str) == sorted(quotas, key=str)
-
-
 def test_one_quota_twice_in_a_mode_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "quotas.yaml"
     file.write_text(
@@ -247,14 +228,6 @@ def test_one_quota_twice_in_a_mode_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(InvalidQuotaError, match=r"\[1\].*already in .*\[0\] in mode shadow"):
         load_quotas_file(file)
-
-
-def test_quotas_that_share_values_by_an_alias_are_refused_with_the_place(tmp_path: Path) -> None:
-    text = "- {entity: {user: alice}, quotas: &gold {request_percentage: 5}}\n- {entity: {user: bob}, quotas: *gold}\n"
-    path = quotas_file(tmp_path, text)
-
-    with pytest.raises(InvalidSettingsError, match="^" + re.escape(f"{path}:1:35: not a plain value; quote")):
-        load_quotas_file(path)
 
 
 @pytest.mark.parametrize(
