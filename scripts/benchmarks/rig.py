@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from multiprocessing import get_context
@@ -20,7 +20,7 @@ from scripts.benchmarks.driver import BenchError, Driver, DriverManager, run_apa
 from scripts.benchmarks.events import Load
 from scripts.testbed.broker import Broker
 from scripts.testbed.job import Json, Sections, storage_in, write_settings
-from sluice.configs.settings import Settings
+from sluice.configs.settings import Settings, load_settings
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.tables.quotas import QuotasTable
@@ -68,8 +68,10 @@ class BenchmarkRig(AbstractContextManager["BenchmarkRig"]):
         """A configuration with its own checkpoint, tables and output topics, which reads the topic `requests`."""
         folder = self.folder / name
         folder.mkdir()
-        written = ("decisions", "dead_letters", "limits", "waits", "claims")
-        topics = {"requests": requests} | {topic: f"{name}-{topic.replace('_', '-')}" for topic in written}
+        named = [
+            topic for topic, value in asdict(load_settings(environment={}).topics).items() if isinstance(value, str)
+        ]
+        topics = {topic: f"{name}-{topic.replace('_', '-')}" for topic in named} | {"requests": requests}
         own: Sections = {
             "kafka": {"bootstrap.servers": self.servers},
             "topics": {**topics, "partitions": os.cpu_count() or 1},  # as docs/operating.md, "Sizing", says

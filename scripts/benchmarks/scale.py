@@ -20,7 +20,7 @@ MEASURES = {
     "cpu": "CPU time of a request",
     "audit": "decisions/s into Delta",
     "beside-kafka": "clients at full speed, with the plugin and with Kafka's own quotas",
-    "peers": "the same decisions in Kafka Streams and in Quix Streams",
+    "peers": "the same decisions in Kafka Streams, Quix Streams and a plain loop",
     "tracked": "latency by tracked entities",
     "neighbours": "latency beside a user with wide requests",
     "invented-names": "latency beside a client that invents names",
