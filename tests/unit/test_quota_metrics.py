@@ -66,23 +66,6 @@ def test_an_entity_without_a_part_is_another_than_one_whose_part_is_empty(tmp_pa
     }
 
 
-def test_a_shadow_quota_has_a_row_beside_the_enforced_one_of_the_same_counter(tmp_path: Path) -> None:
-    path = str(tmp_path)
-    write_deltalake(path, measured([]))
-    both: list[dict[str, object]] = [{"user": "alice"}, {"user": "alice", "mode": "shadow"}]
-
-    merge_metrics(measured(both), path, {}, Commit("audit", 0))
-    merge_metrics(measured(both[1:]), path, {}, Commit("audit", 1))
-
-    assert counts_by_mode(path) == {None: 1, "shadow": 2}
-
-
-def counts_by_mode(path: str) -> dict[object, int]:
-    rows = DeltaTable(path).to_pyarrow_table().to_pylist()
-    assert len({row["mode"] for row in rows}) == len(rows)
-    return {row["mode"]: row["count"] for row in rows}
-
-
 def test_a_hundred_thousand_counters_are_merged_by_hashing(tmp_path: Path) -> None:
     """Not each with every other: that would be 10 billion comparisons, which end in no reasonable time."""
     path = str(tmp_path)
