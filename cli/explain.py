@@ -1,5 +1,6 @@
 """The command `sluice explain`: the reasons of a decision, from the tables, without Java."""
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +18,9 @@ from sluice.state.quotas.entity import Tags
 
 if TYPE_CHECKING:
     from sluice.insight.reports.explain import Explained, Limit
+
+
+_DECISION_ID = re.compile(r".+-[0-9]+-[0-9]+", re.DOTALL)
 
 
 def explain(
@@ -40,6 +44,10 @@ def explain(
     by_client = user is not None or client_id is not None
     if (decision_id is None) != by_client:
         raise UsageError("give either a decision's id, or --user, --client-id or both")
+    if decision_id is not None and not _DECISION_ID.fullmatch(decision_id):
+        raise UsageError(
+            f"{decision_id!r} is no decision id; expected topic-partition-offset of the request: quota-requests-0-1"
+        )
     if decision_id is not None and at is not None:
         raise UsageError("--at goes with --user and --client-id; a decision's id names one request")
     delta = job_settings(config).delta

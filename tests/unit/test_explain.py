@@ -117,7 +117,7 @@ def test_without_an_id_the_last_throttled_request_of_the_client_is_explained() -
 
 
 @pytest.mark.usefixtures("tables")
-@pytest.mark.parametrize("name", ["quota-requests-0-99", "nonsense", "quota-requests-0-01", "it's-0-1"])
+@pytest.mark.parametrize("name", ["quota-requests-0-99", "quota-requests-0-01", "it's-0-1"])
 def test_an_unknown_decision_says_how_fresh_the_tables_are(name: str) -> None:
     assert "no rows; the audit query last wrote" in explain(name, code=1)
 
@@ -141,3 +141,10 @@ def test_a_wait_that_a_gateway_applied_in_line_counts_as_throttled(tmp_path: Pat
     tables = write_tables(tmp_path, [quota(5)], [event_at(T, "zoe", "Metadata", throttled_by=held)], T)
 
     assert last_throttled(tables, "zoe", "app", T, 1) == ["quota-requests-0-0"]
+
+
+def test_what_is_no_decision_id_is_said_to_be_none() -> None:
+    result = CliRunner().invoke(app, ["explain", "req-000000000001"])
+
+    assert result.exit_code == 2
+    assert "'req-000000000001' is no decision id; expected topic-partition-offset" in result.output
