@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 import msgspec
 
 from sluice.state.arithmetic.counter import Charge
-from sluice.state.contract.records import HEARTBEAT_API, Request, Unmute
+from sluice.state.contract.records import BYTES_APIS, HEARTBEAT_API, Request, Unmute
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import Mode
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, QuotaKind, QuotaSettings, RequestPolicy
@@ -17,6 +17,8 @@ MUTATION_APIS = {"CreateTopics": 6, "DeleteTopics": 5, "CreatePartitions": 3}
 
 VALIDATE_ONLY_APIS = frozenset({"CreateTopics", "CreatePartitions"})
 
+_SASL_HANDSHAKE = "SaslHandshake"
+
 CLUSTER_ACTION_APIS = frozenset({"StopReplica", "ControlledShutdown", "LeaderAndIsr", "UpdateMetadata"})
 """Exempt from request quotas if ClusterAction is authorised (KIP-124, "Requests exempt from throttling")."""
 
@@ -24,6 +26,11 @@ DRAFT_EXEMPT_APIS = frozenset(
     {"StopReplica", "ControlledShutdown", "Heartbeat", "JoinGroup", "LeaveGroup", "SyncGroup"}
 )
 """Never throttled by the earlier draft of KIP-124 ("Requests that may be throttled")."""
+
+PLANNED_APIS = frozenset(
+    {HEARTBEAT_API, *BYTES_APIS, *MUTATION_APIS, *CLUSTER_ACTION_APIS, *DRAFT_EXEMPT_APIS, _SASL_HANDSHAKE}
+)
+"""The APIs whose requests are charged by a rule of their own. All others are charged alike."""
 
 EXEMPT_REQUEST_TIME = "exempt-request-time"
 
@@ -196,7 +203,7 @@ def is_exempt(request: Request, policy: RequestPolicy) -> bool:
     """
     if policy is _DRAFT:
         return request.api in DRAFT_EXEMPT_APIS
-    if request.api == "SaslHandshake":
+    if request.api == _SASL_HANDSHAKE:
         return request.authenticating
     return request.cluster_action and (request.api in CLUSTER_ACTION_APIS or request.api == "Fetch")
 

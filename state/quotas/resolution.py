@@ -5,13 +5,13 @@ Source: KIP-124, "Quota entity"; KIP-1010, "Default Quota Configuration".
 
 from collections.abc import Iterable
 from enum import Enum, StrEnum
-from typing import TypeVar
 
 import msgspec
 
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, QuotaKind
+from sluice.state.quotas.name_cache import ENTRY_BYTES, NameCache
 
 
 class PrecedenceLevel(StrEnum):
@@ -56,18 +56,12 @@ PRECEDENCE_LEVELS = {
 
 _LEVEL_OF = {parts: level for level, parts in PRECEDENCE_LEVELS.items()}
 
-MAX_CACHED = 1 << 17
-"""Most resolutions cached per kind, which bounds the memory of a worker."""
-
-MAX_CACHED_CHARACTERS = 256
-"""Longest user and client-id together, in characters, that is cached. Names can have tens of thousands of characters,
-so longer ones are resolved again each time."""
+_MAX_CACHED_BYTES = 32 * 1024 * 1024
+"""Bytes of the resolutions cached per kind."""
 
 SHADOW_KEY_PREFIX = "shadow:"
 """Begins the key of each counter of a shadow quota, so that it is stored apart from the counter with the same tags.
 No other key begins so: names in keys are URL-encoded and have no colon, and keys of topics begin with `topic:`."""
-
-_Key = TypeVar("_Key", tuple[str, str], tuple[str, int])
 
 _ClientName = tuple[EntityName, EntityName]
 """User and client-id of an entity."""
@@ -98,7 +92,7 @@ class ClientLimits:
         shapes = {(user is Part.ABSENT, client_id is Part.ABSENT) for _, user, client_id in self._levels}
         # With entities of several shapes, or none, unmatched requests are counted by their client-id.
         self._no_user, self._no_client_id = shapes.pop() if len(shapes) == 1 else (True, False)
-        self._resolved: dict[tuple[str, str], Resolution] = {}
+        self._resolved = NameCache[tuple[str, str], Resolution](_MAX_CACHED_BYTES)
 
     def __bool__(self) -> bool:
         """True if any quota of this kind is set."""
@@ -112,7 +106,9 @@ class ClientLimits:
         """
         resolution = self._resolved.get((user, client_id))
         if resolution is None:
-            resolution = _cached(self._resolved, (user, client_id), self._resolve(user, client_id))
+            resolution = self._resolve(user, client_id)
+            size = ENTRY_BYTES + len(user) + len(client_id) + len(resolution.key)
+            self._resolved.keep((user, client_id), resolution, size)
         return resolution
 
     def _resolve(self, user: str, client_id: str) -> Resolution:
@@ -145,7 +141,9 @@ class ModeQuotas:
                 by_kind[entry.kind].append(entry)
         self._client_limits = {kind: ClientLimits(by_kind[kind], mode) for kind in CLIENT_KINDS}
         self._topic_entries = {kind: {entry.entity.topic: entry for entry in by_kind[kind]} for kind in TOPIC_KINDS}
-        self._resolved_topics: dict[QuotaKind, dict[tuple[str, int], Resolution]] = {kind: {} for kind in TOPIC_KINDS}
+        self._resolved_topics = {
+            kind: NameCache[tuple[str, int], Resolution](_MAX_CACHED_BYTES) for kind in TOPIC_KINDS
+        }
         self._enabled = frozenset(kind for kind in QuotaKind if by_kind[kind])  # asked several times per request
 
     def enabled(self, kind: QuotaKind) -> bool:
@@ -165,7 +163,8 @@ class ModeQuotas:
         resolved = self._resolved_topics[kind]
         resolution = resolved.get((topic, partition))
         if resolution is None:
-            resolution = _cached(resolved, (topic, partition), self._resolve_topic(kind, topic, partition))
+            resolution = self._resolve_topic(kind, topic, partition)
+            resolved.keep((topic, partition), resolution, ENTRY_BYTES + len(topic) + len(resolution.key))
         return resolution
 
     def _resolve_topic(self, kind: QuotaKind, topic: str, partition: int) -> Resolution:
@@ -274,13 +273,3 @@ def _resolution(tags: Tags, level: PrecedenceLevel, entry: QuotaEntry | None, mo
     if mode is Mode.SHADOW:
         return Resolution(tags, SHADOW_KEY_PREFIX + tags.key(), level, limit, shadow=True)
     return Resolution(tags, tags.key(), level, limit, shadow=False)
-
-
-def _cached(resolved: dict[_Key, Resolution], key: _Key, resolution: Resolution) -> Resolution:
-    """Cache the resolution: most requests come from few clients."""
-    if len(f"{key[0]}{key[1]}") > MAX_CACHED_CHARACTERS:
-        return resolution
-    if len(resolved) >= MAX_CACHED:
-        resolved.clear()
-    resolved[key] = resolution
-    return resolution

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,11 +12,14 @@ from sluice.state.arithmetic.shapes import encode_shape
 from sluice.state.contract.records import ChargeResult, CountedEntity, Mutation, Request, Unmute
 from sluice.state.decisions.charge_plan import (
     EXEMPT_REQUEST_TIME,
+    MUTATION_APIS,
+    PLANNED_APIS,
     ChargePlan,
     PartitionCharges,
     bytes_by_partition,
     charged_bytes,
     charged_mutations,
+    is_strict,
     plan_charges,
     plan_resets,
     request_points,
@@ -27,7 +30,8 @@ from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.entity import Tags, client_key
 from sluice.state.quotas.entry import Mode
 from sluice.state.quotas.kinds import Family, QuotaKind, QuotaSettings
-from sluice.state.quotas.resolution import MAX_CACHED, MAX_CACHED_CHARACTERS, ModeQuotas, Quotas
+from sluice.state.quotas.name_cache import ENTRY_BYTES, NameCache
+from sluice.state.quotas.resolution import ModeQuotas, Quotas
 from sluice.state.store.pages import page_of_entity
 from sluice.streaming.checkpoint.origin import new_pages
 from sluice.streaming.enforce.parsing import EventLimits, parse_event
@@ -35,6 +39,9 @@ from sluice.streaming.enforce.wire import ChargeRow, OutputRecord, Source, dead_
 
 _BYTES, _REQUEST_TIME = Family.BYTES, Family.REQUEST_TIME
 """Looked up for every request, which is slow on an Enum."""
+
+_MAX_PLAN_BYTES, _MAX_PARTITION_BYTES = 128 * 1024 * 1024, 32 * 1024 * 1024
+"""Bytes of the plans that a worker keeps, and of the counters of topic-partitions."""
 
 PlacedRow = tuple[int, ChargeRow]
 """A row and the page that it goes to."""
@@ -101,6 +108,10 @@ class _Counter(msgspec.Struct, gc=False):
         families = tuple(charge.kind.family for charge in charges)
         return cls(key, page_of_entity(key, pages), entity_text(tags.entity()), encode_shape(charges), families)
 
+    def size(self) -> int:
+        """The bytes that it takes, about."""
+        return ENTRY_BYTES + len(self.key) + len(self.entity) + len(self.shape)
+
 
 class _ClientPlan(msgspec.Struct, gc=False):
     """The charges of the requests of one client that are alike but for their amounts and topic-partitions.
@@ -113,11 +124,18 @@ class _ClientPlan(msgspec.Struct, gc=False):
     is_exempt: bool
     record_key: bytes
 
+    def size(self) -> int:
+        """The bytes that it takes, about."""
+        return ENTRY_BYTES + len(self.record_key) + sum(counter.size() for counter in self.counters)
+
+
+_ANY_API = "Metadata"
+"""Stands for each API that is charged request time alone."""
 
 _PartitionName = tuple[QuotaKind, Mode, bool, str, int]
 """Kind, mode and withholding of a charge, topic and partition."""
 
-_ClientTraits = tuple[str, str, str, int | None, bool, bool, bool, bool, bool, bool, bool, bool]
+_ClientTraits = tuple[str, str, str, bool, bool, bool, bool, bool, bool, bool, bool, bool]
 """User, client-id, and all that decides what a request is charged to, but for topic-partitions: see `_traits`."""
 
 
@@ -127,8 +145,8 @@ class Planner:
     def __init__(self, quotas: Quotas, settings: PipelineSettings) -> None:
         self.quotas = quotas
         self._settings = settings
-        self._clients: dict[_ClientTraits, _ClientPlan] = {}
-        self._partitions: dict[_PartitionName, _Counter | None] = {}
+        self._clients = NameCache[_ClientTraits, _ClientPlan](_MAX_PLAN_BYTES)
+        self._partitions = NameCache[_PartitionName, _Counter | None](_MAX_PARTITION_BYTES)
 
     def plan(self, value: bytes | None, source: Source, decided_at_ms: int) -> OutputRecord | list[PlacedRow]:
         """The charge rows of one event, each with its page, or its record if it charges no counter."""
@@ -212,8 +230,7 @@ class Planner:
         plan = self._clients.get(traits)
         if plan is None:
             plan = self._new_plan(traits)
-            if len(traits[0]) + len(traits[1]) + len(traits[2]) <= MAX_CACHED_CHARACTERS:
-                put_bounded(self._clients, traits, plan)
+            self._clients.keep(traits, plan, len(traits[0]) + len(traits[1]) + plan.size())
         return plan
 
     def _new_plan(self, traits: _ClientTraits) -> _ClientPlan:
@@ -269,9 +286,7 @@ class Planner:
             for key, counter in plan.counters.items()
         ]
         found = counters[0] if counters else None
-        if len(topic) <= MAX_CACHED_CHARACTERS:
-            put_bounded(self._partitions, name, found)
-        return found
+        return self._partitions.keep(name, found, len(topic) + (found.size() if found else ENTRY_BYTES))
 
 
 @lru_cache(maxsize=1)
@@ -281,11 +296,13 @@ def planner(quotas: Quotas, settings: PipelineSettings) -> Planner:
 
 
 def _traits(request: Request) -> _ClientTraits:
+    """A client may name any API and any version: those that are charged alike are one trait."""
+    api = request.api
     return (
         request.user or "",
         request.client_id or "",
-        request.api,
-        request.api_version,
+        api if api in PLANNED_APIS else _ANY_API,
+        api in MUTATION_APIS and is_strict(request),
         request.validate_only,
         request.cluster_action,
         request.authenticating,
@@ -299,13 +316,13 @@ def _traits(request: Request) -> _ClientTraits:
 
 def _request_like(traits: _ClientTraits) -> Request:
     """A request of these traits: no plan that is kept can depend on anything else."""
-    user, client_id, api, api_version, validate_only, cluster_action, authenticating, withheld, *amounts = traits
+    user, client_id, api, strict, validate_only, cluster_action, authenticating, withheld, *amounts = traits
     has_bytes, has_mutations, has_executed, has_time = amounts
     return Request(
         api,
         user=user,
         client_id=client_id,
-        api_version=api_version,
+        api_version=None if strict else 0,
         validate_only=validate_only,
         cluster_action=cluster_action,
         authenticating=authenticating,
@@ -315,10 +332,3 @@ def _request_like(traits: _ClientTraits) -> Request:
         mutations_charged=0 if has_executed else None,
         request_time_ns=0 if has_time else None,
     )
-
-
-def put_bounded(cache: dict[Any, Any], key: Any, value: Any) -> None:
-    """Keep a value, and forget all others when there are too many: that bounds the memory of a worker."""
-    if len(cache) >= MAX_CACHED:
-        cache.clear()
-    cache[key] = value

@@ -735,6 +735,18 @@ def test_a_decision_of_many_entities_is_to_the_byte_that_of_the_scalar_rule() ->
     assert {json.loads(value)["verdict"] for value in expected} == {"ALLOW", "THROTTLE", "REJECT"}
 
 
+def test_a_client_that_names_new_apis_and_versions_fills_no_memory() -> None:
+    """Names that change no charge make no plan of their own: else the worker would forget those of all others."""
+    entries = [quota(kind, 3.0, QuotaEntity(user=DEFAULT)) for kind in CLIENT_KINDS]
+    planner = Planner(Quotas(entries), PipelineSettings.of(DEFAULTS))
+    for number in range(100):
+        of_version = {"user": "alice", "client_id": "app", "api_version": number, "request_time_ns": 5}
+        for api in (f"Api{number}", "Produce", "CreateTopics"):
+            planner.plan(json.dumps({"api": api, **of_version}).encode(), Source("requests", 0, number, T0), 0)
+
+    assert len(planner._clients) == 4, "one of all other APIs, one of Produce, a strict and a permissive CreateTopics"
+
+
 def decided_by_objects(
     planner: Planner,
     counters: dict[str, EntityCounters],

@@ -2,10 +2,11 @@
 
 import pytest
 
-from sluice.state.quotas import resolution
+from sluice.state.quotas import name_cache
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.name_cache import NameCache
 from sluice.state.quotas.resolution import PrecedenceLevel, Quotas
 
 KIND = QuotaKind.PRODUCER_BYTE_RATE
@@ -39,7 +40,7 @@ def test_a_topic_resolved_before_gets_the_changed_limit() -> None:
 
 def test_more_clients_than_are_cached_are_resolved_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker's memory doesn't grow with the clients it has seen."""
-    monkeypatch.setattr(resolution, "MAX_CACHED", 2)
+    monkeypatch.setattr(name_cache, "MAX_CACHED", 2)
     limits = {"a": 1.0, "b": 2.0, "c": 3.0}
     quotas = Quotas(QuotaEntry(QuotaEntity(user=user), KIND, limit) for user, limit in limits.items())
 
@@ -58,6 +59,18 @@ def test_a_client_with_a_giant_name_is_resolved_and_not_cached() -> None:
     assert quotas.resolve(KIND, "x" * 30_000, "app").key == "x" * 30_000 + "|"
 
     assert not quotas.client_limits(KIND)._resolved
+
+
+def test_names_that_are_cached_take_a_bounded_number_of_bytes() -> None:
+    """An invented name of foxes is URL-encoded to twelve times its length: the cache counts bytes, not names."""
+    cache = NameCache[str, int](4096 * 40)
+    for number in range(4096):
+        cache.keep(f"client-{number}", number, size=40)
+    cache.keep("giant", 1, size=41)
+    assert len(cache) == 4096, "a value of more than its part of the cache is not kept"
+
+    cache.keep("one more", 2, size=40)
+    assert cache == {"one more": 2}
 
 
 def test_each_mode_is_resolved_on_its_own() -> None:
