@@ -42,7 +42,7 @@ def install_sluice(folder: Path) -> None:
     """
     source, libraries = folder / "source", folder / "libraries"
     shutil.copytree(REPOSITORY / "sluice", source / "sluice", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, source)
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_BUILD_S, cwd=folder)

@@ -18,6 +18,8 @@ from packaging.utils import canonicalize_name
 
 from sluice.jvm.jars import REPOSITORY
 
+_BESIDE = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
+
 IMPORT_ALL = """
 import importlib, pkgutil
 for package in map(importlib.import_module, {packages}):
@@ -41,7 +43,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from a copy, so that the build leaves nothing in the repository."""
     source = tmp_path_factory.mktemp("source")
     shutil.copytree(REPOSITORY / "sluice", source / "sluice", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in _BESIDE:
         shutil.copy(REPOSITORY / name, source)
     _run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", source / "out", source, folder=source)
     [wheel] = (source / "out").glob("*.whl")
@@ -116,6 +118,23 @@ def test_the_wheel_has_its_data_files_and_the_licence_and_nothing_of_the_reposit
     } <= names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"sluice"}
+
+
+def test_a_checkout_without_symbolic_links_is_refused(tmp_path: Path) -> None:
+    """Git makes text files of them where it may not make links: the wheel would be built, and be empty."""
+    (tmp_path / "sluice").mkdir()
+    for path in (REPOSITORY / "sluice").iterdir():
+        if path.is_symlink():
+            (tmp_path / "sluice" / path.name).write_text(str(path.readlink()))
+    for name in ("sluice/__init__.py", *_BESIDE):
+        shutil.copy(REPOSITORY / name, tmp_path / name)
+
+    build = (sys.executable, "-m", "build", "--wheel", "--no-isolation", tmp_path)
+    done = _run(*build, folder=tmp_path, exit_code=1)
+
+    said = done.stdout + done.stderr
+    assert "sluice/state, sluice/streaming should be symbolic links to folders, but are files" in said
+    assert "git config core.symlinks true" in said
 
 
 def test_a_gateway_needs_three_packages(wheel: Path) -> None:
