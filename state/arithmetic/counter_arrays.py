@@ -12,15 +12,15 @@ and `values` (m,) float64 belong to those entities.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.state.arithmetic.columns import Columns, Flags, Floats, Integers, integers
+from sluice.state.arithmetic.columns import Columns, Flags, Floats, Integers
 from sluice.state.arithmetic.counter import MUTATION_RATE_WINDOW, Outcome
 from sluice.state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
 from sluice.state.arithmetic.shapes import Charged, Shapes
@@ -31,6 +31,9 @@ _LATEST_MS = np.iinfo(np.int64).max
 
 _BLOCK = 512
 """Entities charged together per block. Larger blocks fall out of the CPU cache and run slower."""
+
+
+RowT = TypeVar("RowT", bound=Charged)
 
 
 class Violation(msgspec.Struct, gc=False):
@@ -45,7 +48,7 @@ class Outcomes:
     """The outcomes of m charges of one kind, by column: see `sluice.state.arithmetic.counter.Outcome`.
 
     `rows` are the positions of their rows. `tokens` are those of mutations. `violations` and `samples` are by position
-    among the m; a charge without a violation asks for no wait and refuses nothing.
+    among the m; a charge without a violation asks for no wait and refuses nothing. `resets` are positions too.
     """
 
     rows: list[int] = field(default_factory=list)
@@ -54,6 +57,7 @@ class Outcomes:
     tokens: list[float | None] = field(default_factory=list)
     violations: dict[int, Violation] = field(default_factory=dict)
     samples: dict[int, SampledRate] = field(default_factory=dict)
+    resets: set[int] = field(default_factory=set)
 
     def add(self, row: int, outcome: Outcome) -> None:
         """Append the outcome of a charge."""
@@ -67,6 +71,16 @@ class Outcomes:
             self.violations[position] = Violation(outcome.wait_ms, outcome.refused)
         if outcome.samples is not None:
             self.samples[position] = outcome.samples
+        if not outcome.charge.amounts:
+            self.resets.add(position)
+
+    def extend(self, row: int, more: "Outcomes") -> None:
+        """Append outcomes of charges without resets and samples, whose rows are counted from `row`."""
+        self.violations |= {len(self.rows) + position: one for position, one in more.violations.items()}
+        self.rows += [row + number for number in more.rows]
+        self.values += more.values
+        self.rates += more.rates
+        self.tokens += more.tokens
 
 
 _DTYPES = (np.int64, np.float64, np.float64, np.float64, np.bool_, np.bool_)
@@ -84,16 +98,25 @@ class _Charges(NamedTuple):
     strict: Flags
     withheld: Flags
 
+    def recorded_later(self, kind: QuotaKind) -> Floats:
+        """The amounts (m,) that are recorded after the check: network time, or withheld bytes that are taken back."""
+        if kind.family is Family.REQUEST_TIME:
+            return self.network
+        return np.where(self.withheld, -self.amounts, 0.0)
 
-def can_charge_together(rows: Iterable[Charged], shapes: Shapes, settings: QuotaSettings) -> bool:
-    """True if the array engine supports these rows.
+
+def single_charges(
+    rows_by_key: Mapping[str, Sequence[RowT]], shapes: Shapes, settings: QuotaSettings
+) -> Mapping[str, Sequence[RowT]]:
+    """The entities whose rows the array engine supports.
 
     It supports neither requests that mutate several topics, nor resets, nor sequential coexistence, which needs copies
     of samples.
     """
     if settings.coexistence is Coexistence.SEQUENTIAL:
-        return False
-    return all(len(row.amounts) == shapes[row.shape].length for row in rows)
+        return {}
+    others = {key for key, rows in rows_by_key.items() for row in rows if len(row.amounts) != shapes[row.shape].length}
+    return {key: rows for key, rows in rows_by_key.items() if key not in others} if others else rows_by_key
 
 
 class CounterArrays:
@@ -109,10 +132,10 @@ class CounterArrays:
 
     def charge(self, entities: Integers, rows: Sequence[Charged], shapes: Shapes) -> dict[QuotaKind, Outcomes]:
         """Charge m rows; those of one entity, `entities` (m,), follow one another in the order of charging."""
-        now_ms = integers(row.timestamp_ms for row in rows)
+        now_ms = np.array([row.timestamp_ms for row in rows], np.int64)
         np.maximum.at(self._last_event_ms, entities, now_ms)
         outcomes = {}
-        for kind, charges in _by_kind(rows, shapes).items():
+        for kind, charges in charges_by_kind(rows, shapes).items():
             charge_kind = self._charge_mutations if kind.family is Family.MUTATIONS else self._charge_rates
             outcomes[kind] = charge_kind(kind, entities[charges.rows], now_ms[charges.rows], charges)
         return outcomes
@@ -127,26 +150,17 @@ class CounterArrays:
 
         Bytes that were withheld are taken back after the check.
         """
-        window, longest_ms = self._settings.client_window, None
-        amounts, values = charges.amounts, charges.amounts
-        later, is_later = -amounts, charges.withheld
-        if kind.family is Family.REQUEST_TIME:
-            later, longest_ms = charges.network, window.window_ms
-            values, is_later = amounts + later, later != 0
+        window, amounts = self._settings.client_window, charges.amounts
+        later = charges.recorded_later(kind)
         rates, windows_ms = np.empty(len(amounts)), np.empty(len(amounts), np.int64)
         for turn in _turns(entities):
             of_turn, times_ms = entities[turn], now_ms[turn]
             self.rates.record(kind, of_turn, amounts[turn], window, times_ms)
             rates[turn], windows_ms[turn] = self.rates.measure(kind, of_turn, window, times_ms)
-            recorded = is_later[turn]
+            recorded = later[turn] != 0
             if recorded.any():
                 self.rates.record(kind, of_turn[recorded], later[turn][recorded], window, times_ms[recorded])
-        outcomes = Outcomes(charges.rows.tolist(), values.tolist(), rates.tolist())
-        for position in np.flatnonzero(rates > charges.limits).tolist():
-            rate, limit = outcomes.rates[position], float(charges.limits[position])
-            wait_ms = wait_for_rate_ms(rate, limit, int(windows_ms[position]))
-            outcomes.violations[position] = Violation(wait_ms if longest_ms is None else min(wait_ms, longest_ms))
-        return outcomes
+        return outcomes_of_rates(kind, charges, rates, windows_ms, window)
 
     def _charge_mutations(self, kind: QuotaKind, entities: Integers, now_ms: Integers, charges: _Charges) -> Outcomes:
         """KIP-599 for requests with one topic each: strict checks, then charges; permissive charges, then checks."""
@@ -340,7 +354,21 @@ def padded_windows_ms(elapsed_ms: Integers, window: Window) -> Integers:
     return padded_ms
 
 
-def _by_kind(rows: Sequence[Charged], shapes: Shapes) -> dict[QuotaKind, _Charges]:
+def outcomes_of_rates(
+    kind: QuotaKind, charges: _Charges, rates: Floats, windows_ms: Integers, window: Window
+) -> Outcomes:
+    """The outcomes of charges of bytes or request time, from the rates (m,) and their windows (m,)."""
+    is_time = kind.family is Family.REQUEST_TIME
+    values = charges.amounts + charges.network if is_time else charges.amounts
+    outcomes = Outcomes(charges.rows.tolist(), values.tolist(), rates.tolist())
+    for position in np.flatnonzero(rates > charges.limits).tolist():
+        limit = float(charges.limits[position])
+        wait_ms = wait_for_rate_ms(outcomes.rates[position], limit, int(windows_ms[position]))
+        outcomes.violations[position] = Violation(min(wait_ms, window.window_ms) if is_time else wait_ms)
+    return outcomes
+
+
+def charges_by_kind(rows: Sequence[Charged], shapes: Shapes) -> dict[QuotaKind, _Charges]:
     """The charges of each kind, in the order of their rows."""
     rows_by_shape: dict[bytes, list[int]] = {}
     for number, row in enumerate(rows):
@@ -353,16 +381,18 @@ def _by_kind(rows: Sequence[Charged], shapes: Shapes) -> dict[QuotaKind, _Charge
             columns = columns_by_kind.get(charge.kind)
             if columns is None:
                 columns = columns_by_kind[charge.kind] = tuple([] for _ in _Charges._fields)
-            second = first + 1 if charge.kind.family is Family.REQUEST_TIME else first
             count, limit = len(numbers), math.nan if charge.limit is None else charge.limit
-            found: tuple[list[Any], ...] = (
+            firsts = [of_row[first] for of_row in amounts]
+            has_network = charge.kind.family is Family.REQUEST_TIME
+            network = [of_row[first + 1] for of_row in amounts] if has_network else firsts
+            found: list[list[Any]] = [
                 numbers,
-                [of_row[first] for of_row in amounts],
-                [of_row[second] for of_row in amounts],
+                firsts,
+                network,
                 [limit] * count,
                 [charge.strict] * count,
                 [charge.withheld] * count,
-            )
+            ]
             for column, more in zip(columns, found, strict=True):
                 column += more
     return {kind: _in_order(columns, len(rows_by_shape) > 1) for kind, columns in columns_by_kind.items()}

@@ -95,6 +95,11 @@ class PartitionCharges(NamedTuple):
     withheld: bool
     quotas: ModeQuotas | None
 
+    def add_to(self, plan: _Plan, topic: str, partition: int) -> None:
+        """Add the charge of one topic-partition, whose amount isn't known here."""
+        if self.quotas is not None:
+            plan.add(self.kind, self.quotas.resolve_topic(self.kind, topic, partition), [], withheld=self.withheld)
+
 
 class ChargePlan(_Plan, gc=False):
     """All charges of one request on counters of its client, by their key and in order; those of topic-partitions apart.

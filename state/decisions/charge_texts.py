@@ -87,7 +87,10 @@ _NONE = Violation(0)
 
 def _joined(rows: Sequence[Charged], texts: Mapping[QuotaKind, Iterator[bytes]], shapes: Shapes) -> Iterator[bytes]:
     """The texts of each row's charges, from those of each kind in the order of their rows."""
-    of_shape = {shape: [texts[charge.kind] for charge in shapes[shape].charges] for shape in {r.shape for r in rows}}
+    of_shape = {
+        encoded: [texts[charge.kind] for charge in shape.charges if charge.kind in texts]
+        for encoded, shape in shapes.items()
+    }
     for row in rows:
         yield b",".join([next(text) for text in of_shape[row.shape]])
 
@@ -95,7 +98,12 @@ def _joined(rows: Sequence[Charged], texts: Mapping[QuotaKind, Iterator[bytes]],
 def _texts(kind: QuotaKind, rows: Sequence[EntityCharged], outcomes: Outcomes, shapes: Shapes) -> list[bytes]:
     """The charges of one kind as JSON."""
     charged = [rows[row] for row in outcomes.rows]
-    around = {shape: _Around.of(charge_of(shapes[shape], kind)) for shape in {row.shape for row in charged}}
+    around = {
+        encoded: _Around.of(charge)
+        for encoded, shape in shapes.items()
+        for charge in shape.charges
+        if charge.kind is kind
+    }
     columns = charged, _numbers(outcomes.values), _numbers(outcomes.rates), _verdicts(kind, outcomes)
     return [
         b"".join((own.before, row.entity, own.after, value, b',"rate":', rate, verdict, own.end))

@@ -1,11 +1,11 @@
 """The decision on one request: the waits of several quotas combined into one verdict (KIP-124, KIP-219, KIP-599).
 
 A decision is JSON from the start. Planning writes all that the event says, as if the request charged no counter
-(`said`); the texts of its charges are put in once they are made, and a verdict that isn't ALLOW (`decided`).
+(`Said`); the texts of its charges are put in once they are made, and an answer that isn't ALLOW (`with_answer`).
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -31,20 +31,39 @@ _ENCODER = msgspec.json.Encoder()
 _NO_AMOUNTS = Amounts()
 
 _ALLOWED_TEXT = b',"verdict":"ALLOW","throttle_time_ms":0,"mute_until_ms":null,"error_code":0,"topic_results":['
+_BY_NOBODY = b'],"decided_by":null,"charges":['
 _NOT_REFUSED = b'"error_code":0,"error_message":null'
 _REFUSED = b'"error_code":%d,"error_message":"%b"' % (THROTTLING_QUOTA_EXCEEDED, QUOTA_EXCEEDED_MESSAGE.encode())
-_BY_NOBODY = b',"decided_by":null,"charges":['
 """Parts of a decision's JSON. A name can't contain one of them, as quotes in texts are escaped."""
 
-_CHARGES = b'"charges":['
+_FIELDS = [(field.encode_name, field.type, field.default) for field in msgspec.structs.fields(Decision)]
+_Head: Any = msgspec.defstruct("_Head", [(name, kind) for name, kind, _ in _FIELDS[:7]], gc=False)
+_Tail: Any = msgspec.defstruct("_Tail", [(name, kind) for name, kind, _ in _FIELDS[-4:]], gc=False)
+"""The fields of a decision up to `gateway`, and those from `instance` on."""
 
 
-class Batch(NamedTuple):
-    """The facts that all decisions of a micro-batch share: quotas' version, start in epoch milliseconds, and job."""
+class Said(NamedTuple):
+    """JSON of a decision before and after its charges, the comma before unmetered amounts included."""
 
-    quota_version: int
-    decided_at_ms: int
-    job_id: str | None
+    front: bytes
+    back: bytes
+
+    def alone(self) -> bytes:
+        """The decision without any charge of a counter."""
+        return self.front + self.back.removeprefix(b",")
+
+
+def batch_text(quota_version: int, decided_at_ms: int, job_id: str | None) -> bytes:
+    """JSON of the facts that all decisions of a micro-batch share, which begins in epoch milliseconds.
+
+    >>> batch_text(3, 9, None)
+    b'],"quota_version":3,"decided_at_ms":9,"job_id":null,'
+    """
+    return b'],"quota_version":%d,"decided_at_ms":%d,"job_id":%b,' % (
+        quota_version,
+        decided_at_ms,
+        _ENCODER.encode(job_id),
+    )
 
 
 class Waits(msgspec.Struct, array_like=True, gc=False):
@@ -105,8 +124,12 @@ class Answer(NamedTuple):
 ALLOWED = Answer(Verdict.ALLOW, 0, None)
 
 
-def said(request: Request, decision_id: str, unmetered: list[ChargeResult], batch: Batch) -> bytes:
-    """The decision on a request that charges no counter, as JSON; `unmetered` are amounts that are reported alone."""
+def said(request: Request, decision_id: str, unmetered: Sequence[ChargeResult], batch: bytes) -> Said:
+    """The decision on a request; `unmetered` are amounts that are reported alone, `batch` is of `batch_text`.
+
+    >>> said(Request("Produce", "r-1", 5, user="alice"), "requests-0-7", [], batch_text(3, 9, None)).back
+    b'],"quota_version":3,"decided_at_ms":9,"job_id":null,"instance":null}'
+    """
     amounts = Amounts(  # by position, here and below: keywords take half a microsecond more
         request.bytes,
         request.request_time_ns,
@@ -122,61 +145,36 @@ def said(request: Request, decision_id: str, unmetered: list[ChargeResult], batc
         request.withheld,
         request.requests,
     )
-    topics = [TopicResult(each.topic, 0, None) for each in request.mutations] if request.api in MUTATION_APIS else []
-    return _ENCODER.encode(
-        Decision(
-            decision_id,
-            request.request_id or "",
-            request.timestamp_ms or 0,
-            request.user,
-            request.client_id,
-            request.api,
-            request.gateway,
-            Verdict.ALLOW,
-            0,
-            None,
-            0,
-            topics,
-            None,
-            unmetered,
-            *batch,
-            request.instance,
-            UNSET if request.throttled_by is None else request.throttled_by,
-            UNSET if amounts == _NO_AMOUNTS else amounts,
-            UNSET if request.heartbeat is None else request.heartbeat,
-        )
+    head = _Head(
+        decision_id,
+        request.request_id or "",
+        request.timestamp_ms or 0,
+        request.user,
+        request.client_id,
+        request.api,
+        request.gateway,
+    )
+    tail = _Tail(
+        request.instance,
+        UNSET if request.throttled_by is None else request.throttled_by,
+        UNSET if amounts == _NO_AMOUNTS else amounts,
+        UNSET if request.heartbeat is None else request.heartbeat,
+    )
+    topics = b""
+    if request.mutations and request.api in MUTATION_APIS:
+        topics = _ENCODER.encode([TopicResult(each.topic, 0, None) for each in request.mutations])[1:-1]
+    more = b"," + _ENCODER.encode(unmetered)[1:-1] if unmetered else b""
+    return Said(
+        b"".join((_ENCODER.encode(head)[:-1], _ALLOWED_TEXT, topics, _BY_NOBODY)),
+        b"".join((more, batch, _ENCODER.encode(tail)[1:])),
     )
 
 
-def said_of_unmute(unmute: Unmute, decision_id: str, batch: Batch) -> bytes:
-    """The decision that answers a control record, before its counters are reset, as JSON. Its time is the job's."""
-    return _ENCODER.encode(
-        Decision(
-            decision_id,
-            unmute.request_id or "",
-            batch.decided_at_ms,
-            unmute.entity.user,
-            unmute.entity.client_id,
-            UNMUTE_API,
-            quota_version=batch.quota_version,
-            decided_at_ms=batch.decided_at_ms,
-            job_id=batch.job_id,
-        )
-    )
-
-
-def decided(text: bytes, charges: bytes, waits: Waits | None, answer: Answer, timestamp_ms: int) -> bytes:
-    """The decision with the texts of its charges, which come before the unmetered amounts, and with its verdict.
-
-    >>> text = said(Request("Produce", "r-1", 5, user="alice"), "requests-0-7", [], Batch(3, 9, None))
-    >>> decided(text, b'{"quota":"q"}', None, Answer(Verdict.THROTTLE, 10, "q"), 5)[128:267]
-    b',"verdict":"THROTTLE","throttle_time_ms":10,"mute_until_ms":15,"error_code":0,"topic_results":[],"decided_by":"q","charges":[{"quota":"q"}]'
-    """
-    first = text.index(_CHARGES) + len(_CHARGES)
-    front, back = text[:first], text[first:]
-    if answer is not ALLOWED:
-        front = _answered(front, waits.refused if waits else (), answer, timestamp_ms)
-    return b"".join((front, charges, b"" if back.startswith(b"]") else b",", back))
+def said_of_unmute(unmute: Unmute, decision_id: str, decided_at_ms: int, batch: bytes) -> Said:
+    """The decision that answers a control record. Its time is the job's."""
+    entity = unmute.entity
+    request = Request(UNMUTE_API, unmute.request_id, decided_at_ms, user=entity.user, client_id=entity.client_id)
+    return said(request, decision_id, [], batch)
 
 
 def answered(waits: Waits, purgatory_ms: int, timestamp_ms: int, settings: QuotaSettings) -> Answer:
@@ -193,28 +191,33 @@ def answered(waits: Waits, purgatory_ms: int, timestamp_ms: int, settings: Quota
     return Answer(Verdict.THROTTLE, throttle_time_ms, decided_by) if throttle_time_ms else ALLOWED
 
 
-def clamp_throttle_ms(wait_ms: int) -> int:
-    """The wait in a response, clamped to an int32; in shipped Kafka it overflows for the controller quota."""
-    return min(max(wait_ms, 0), MAX_THROTTLE_MS)
+def with_answer(front: bytes, answer: Answer, refused: Sequence[bool], timestamp_ms: int) -> bytes:
+    """The JSON of a decision before its charges, with this answer and refused topics.
 
-
-def _answered(front: bytes, refused: Sequence[bool], answer: Answer, timestamp_ms: int) -> bytes:
-    """The JSON of a decision up to its charges, with another answer than ALLOWED."""
-    before, _, results = front.partition(_ALLOWED_TEXT)
-    results = results.removesuffix(_BY_NOBODY)
+    >>> front = b'{"api":"Produce"' + _ALLOWED_TEXT + _BY_NOBODY
+    >>> with_answer(front, Answer(Verdict.THROTTLE, 10, "q"), (), timestamp_ms=5)[16:119]
+    b',"verdict":"THROTTLE","throttle_time_ms":10,"mute_until_ms":15,"error_code":0,"topic_results":[],"decid'
+    """
+    if answer is ALLOWED:
+        return front
+    before, _, results = front.removesuffix(_BY_NOBODY).partition(_ALLOWED_TEXT)
     if any(refused):
         pieces = results.split(_NOT_REFUSED)
         flags = [_REFUSED if flag else _NOT_REFUSED for flag in refused]
         results = b"".join(part for pair in zip(pieces, [*flags, b""], strict=True) for part in pair)
-    return b'%b,"verdict":"%b","throttle_time_ms":%d,"mute_until_ms":%d,"error_code":%d,"topic_results":[%b%b' % (
-        before,
+    verdict = b',"verdict":"%b","throttle_time_ms":%d,"mute_until_ms":%d,"error_code":%d,"topic_results":[' % (
         answer.verdict.encode(),
         answer.throttle_ms,
         timestamp_ms + answer.throttle_ms,
         THROTTLING_QUOTA_EXCEEDED if answer.verdict is Verdict.REJECT else 0,
-        results,
-        b',"decided_by":%b,"charges":[' % _ENCODER.encode(answer.decided_by),
     )
+    by = b'],"decided_by":%b,"charges":[' % _ENCODER.encode(answer.decided_by)
+    return b"".join((before, verdict, results, by))
+
+
+def clamp_throttle_ms(wait_ms: int) -> int:
+    """The wait in a response, clamped to an int32; in shipped Kafka it overflows for the controller quota."""
+    return min(max(wait_ms, 0), MAX_THROTTLE_MS)
 
 
 def _throttle(waits: Waits, purgatory_ms: int, timestamp_ms: int, settings: QuotaSettings) -> tuple[int, str | None]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from sluice.state.arithmetic.columns import (
     take,
 )
 from sluice.state.arithmetic.counter import MUTATION_RATE_WINDOW, EntityCounters
-from sluice.state.arithmetic.counter_arrays import CounterArrays, Outcomes, can_charge_together
+from sluice.state.arithmetic.counter_arrays import CounterArrays, Outcomes, RowT, single_charges
+from sluice.state.arithmetic.hot_counters import charge_hot
 from sluice.state.arithmetic.shapes import Charged, Shapes
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings, burst
 from sluice.state.store.codec import decode, decode_blocks, encode, encode_blocks
@@ -29,9 +30,10 @@ TOGETHER = 64
 """Number of entities from which the array engine is faster, however many requests each has: measured by
 module scripts.benchmarks.engines of commit cdf654a."""
 
-_EARLIEST_MS = np.iinfo(np.int64).min
+_HOT = 256
+"""Rows of an entity from which it is worth while to see whether they can be charged as those of a hot counter."""
 
-RowT = TypeVar("RowT", bound=Charged)
+_EARLIEST_MS = np.iinfo(np.int64).min
 
 
 class ChargedRows(NamedTuple, Generic[RowT]):
@@ -113,9 +115,7 @@ class Pages:
         `together` entities have a further row that it supports. The scalar engine charges the rest. Both give the same
         results, to the last bit.
         """
-        supported: Mapping[str, Sequence[RowT]] = {}
-        if len(rows_by_key) >= together:
-            supported = {key: rows for key, rows in rows_by_key.items() if can_charge_together(rows, shapes, settings)}
+        supported = single_charges(rows_by_key, shapes, settings) if len(rows_by_key) >= together else {}
         rounds = _rounds(supported.values(), together)
         if not rounds:
             return [self._charge_singly(rows_by_key, shapes, settings)]
@@ -164,6 +164,12 @@ class Pages:
         charged, outcomes = list[RowT](), dict[QuotaKind, Outcomes]()
         for key, rows in rows_by_key.items():
             counters = self._singles[key]
+            together = charge_hot(counters, rows, shapes, settings) if len(rows) >= _HOT else None
+            for kind, of_key in (together or {}).items():
+                outcomes.setdefault(kind, Outcomes()).extend(len(charged), of_key)
+            if together is not None:
+                charged += rows
+                continue
             for row in rows:
                 for charge in shapes[row.shape].charges_of(row.amounts):
                     of_kind = outcomes.get(charge.kind)
@@ -182,7 +188,7 @@ class Pages:
         others, keys, taken, columns = self._taken_out(rows_by_key)
         queues = [rows_by_key[key][:rounds] for key in keys]
         charged = [row for rows in queues for row in rows]
-        kinds = {charge.kind for shape in {row.shape for row in charged} for charge in shapes[shape].charges}
+        kinds = {charge.kind for shape in shapes.values() for charge in shape.charges}
         counters = CounterArrays(columns, kinds, settings)
         entities = np.repeat(np.arange(len(keys)), integers(map(len, queues)))
         outcomes = counters.charge(entities, charged, shapes)

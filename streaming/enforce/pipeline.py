@@ -17,7 +17,7 @@ from sluice.configs.settings import Settings
 from sluice.state.arithmetic.shapes import Shapes
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, Request, WaitRecord
 from sluice.state.decisions.charge_texts import charge_of, charge_texts, waits_of
-from sluice.state.decisions.decision import ALLOWED, Waits, answered, clamp_throttle_ms, decided
+from sluice.state.decisions.decision import Waits, answered, clamp_throttle_ms, with_answer
 from sluice.state.decisions.wait_records import LONG_WAIT_MS
 from sluice.state.quotas.kinds import Family, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
@@ -67,9 +67,11 @@ def plan(
     """
     max_bytes = min(max_page_batch_bytes * settings.pages, _MAX_PLANNED_BYTES)
     page_batches: defaultdict[int, PageBatch] = defaultdict(PageBatch)
-    planned_bytes, plan_event = 0, planner(quotas, settings).plan
+    planned_bytes, plans = 0, planner(quotas, settings)
+    batch = plans.batch(decided_at_ms)
     for value, source in events:
-        planned = plan_event(value, source, decided_at_ms)
+        event = read_event(value, source, settings)
+        planned = event if isinstance(event, OutputRecord) else plans.plan(event, source, decided_at_ms, batch)
         if isinstance(planned, OutputRecord):
             page_batches[source.offset % settings.pages].records.append(planned)
         else:
@@ -108,7 +110,7 @@ def _decide(charged: ChargedRows[ChargeRow], shapes: Shapes, settings: PipelineS
     waits = waits_of(charged.rows, charged.outcomes, shapes)
     for number, (row, charges) in enumerate(zip(charged.rows, texts, strict=True)):
         if row.parts == 1:
-            records.append(_record(topic, row, charges, waits.get(number), settings.quota))
+            records.append(_record(topic, row, charges, waits.get(number) if waits else None, settings.quota))
         else:
             parts.append(
                 DecisionPart(
@@ -118,7 +120,8 @@ def _decide(charged: ChargedRows[ChargeRow], shapes: Shapes, settings: PipelineS
                     row.timestamp_ms,
                     row.purgatory_ms,
                     row.record_key,
-                    row.said,
+                    row.front,
+                    row.back,
                     charges,
                     waits.get(number),
                 )
@@ -129,8 +132,11 @@ def _record(
     topic: str, row: ChargeRow | DecisionPart, charges: bytes, waits: Waits | None, settings: QuotaSettings
 ) -> OutputRecord:
     """The record of a decision; the row is the first of its request."""
-    answer = ALLOWED if waits is None else answered(waits, row.purgatory_ms, row.timestamp_ms, settings)
-    return OutputRecord(topic, row.record_key, decided(row.said or b"", charges, waits, answer, row.timestamp_ms))
+    front = row.front
+    if waits is not None:
+        answer = answered(waits, row.purgatory_ms, row.timestamp_ms, settings)
+        front = with_answer(front, answer, waits.refused, row.timestamp_ms)
+    return OutputRecord(topic, row.record_key, b"".join((front, charges, row.back)))
 
 
 class _Wait(NamedTuple):
@@ -146,19 +152,18 @@ def _note_waits(charged: ChargedRows[ChargeRow], shapes: Shapes, waits: dict[tup
 
     A charge without a long wait matters only after one, or if it is a reset.
     """
-    resets = {number for number, row in enumerate(charged.rows) if not row.amounts}
     for kind, outcomes in charged.outcomes.items():
         long_ms = {
             position: clamp_throttle_ms(violation.wait_ms)
             for position, violation in outcomes.violations.items()
             if violation.wait_ms > LONG_WAIT_MS
         }
-        if not (long_ms or resets or waits):
+        if not (long_ms or outcomes.resets or waits):
             continue
         for position, number in enumerate(outcomes.rows):
             row = charged.rows[number]
             counter = kind, row.key
-            if position not in long_ms and number not in resets and counter not in waits:
+            if position not in long_ms and position not in outcomes.resets and counter not in waits:
                 continue
             charge = charge_of(shapes[row.shape], kind)
             if not charge.shadow:
@@ -181,7 +186,7 @@ def combine(parts: Iterable[DecisionPart], settings: PipelineSettings) -> Iterat
     for of_request in parts_by_request.values():
         of_request.sort(key=_PART_ORDER)
         first = of_request[0]
-        if first.said is None:
+        if not first.front:
             raise ValueError("the first part of a request carries its decision")
         charges = b",".join([part.charges for part in of_request])
         yield _record(settings.decisions_topic, first, charges, _joined(of_request), settings.quota)
@@ -245,9 +250,7 @@ class Simulation:
             return event
         if isinstance(event, Request):
             self._newest_ms = event.timestamp_ms or 0
-            planned = self._planner.plan_request(event, source, decided_at_ms=self._newest_ms)
-        else:
-            planned = self._planner.plan_unmute(event, source, decided_at_ms=self._newest_ms)
+        planned = self._planner.plan(event, source, self._newest_ms, self._planner.batch(self._newest_ms))
         if isinstance(planned, OutputRecord):
             return planned
         records, parts, _ = decide(self._counters, [PageBatch([row for _, row in planned])], self._settings)

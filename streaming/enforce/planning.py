@@ -1,13 +1,12 @@
 """Planning one event: its dead letter, its decision if it charges nothing, or the charge rows of its counters."""
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import msgspec
 
 from sluice.configs.settings import Settings
-from sluice.state.arithmetic.counter import Charge
 from sluice.state.arithmetic.shapes import encode_shape
 from sluice.state.contract.records import ChargeResult, CountedEntity, Mutation, Request, Unmute
 from sluice.state.decisions.charge_plan import (
@@ -25,20 +24,16 @@ from sluice.state.decisions.charge_plan import (
     request_points,
 )
 from sluice.state.decisions.charge_texts import entity_text
-from sluice.state.decisions.decision import Batch, said, said_of_unmute
+from sluice.state.decisions.decision import Said, batch_text, said, said_of_unmute
 from sluice.state.errors import InvalidRequestError
-from sluice.state.quotas.entity import Tags, client_key
-from sluice.state.quotas.entry import Mode
-from sluice.state.quotas.kinds import Family, QuotaKind, QuotaSettings
+from sluice.state.quotas.entity import client_key
+from sluice.state.quotas.kinds import Family, QuotaSettings
 from sluice.state.quotas.name_cache import ENTRY_BYTES, NameCache
-from sluice.state.quotas.resolution import ModeQuotas, Quotas
+from sluice.state.quotas.resolution import Quotas
 from sluice.state.store.pages import page_of_entity
 from sluice.streaming.checkpoint.origin import new_pages
 from sluice.streaming.enforce.parsing import EventLimits, parse_event
 from sluice.streaming.enforce.wire import ChargeRow, OutputRecord, Source, dead_letter_record
-
-_BYTES, _REQUEST_TIME = Family.BYTES, Family.REQUEST_TIME
-"""Looked up for every request, which is slow on an Enum."""
 
 _MAX_PLAN_BYTES, _MAX_PARTITION_BYTES = 128 * 1024 * 1024, 32 * 1024 * 1024
 """Bytes of the plans that a worker keeps, and of the counters of topic-partitions."""
@@ -100,13 +95,13 @@ class _Counter(msgspec.Struct, gc=False):
     page: int
     entity: bytes
     shape: bytes
-    families: tuple[Family, ...]
+    sources: tuple[Callable[[Request], list[float]], ...]
 
-    @classmethod
-    def of(cls, key: str, tags: Tags, charges: Sequence[Charge], pages: int) -> "_Counter":
-        """The counter of these charges."""
-        families = tuple(charge.kind.family for charge in charges)
-        return cls(key, page_of_entity(key, pages), entity_text(tags.entity()), encode_shape(charges), families)
+    def amounts(self, request: Request) -> list[float]:
+        """The amounts that a request charges the counter."""
+        if len(self.sources) == 1:
+            return self.sources[0](request)
+        return [amount for source in self.sources for amount in source(request)]
 
     def size(self) -> int:
         """The bytes that it takes, about."""
@@ -132,8 +127,8 @@ class _ClientPlan(msgspec.Struct, gc=False):
 _ANY_API = "Metadata"
 """Stands for each API that is charged request time alone."""
 
-_PartitionName = tuple[QuotaKind, Mode, bool, str, int]
-"""Kind, mode and withholding of a charge, topic and partition."""
+_Charged = list[tuple[_Counter, list[float]]]
+"""The counters that a request is charged to, each with its amounts."""
 
 _ClientTraits = tuple[str, str, str, bool, bool, bool, bool, bool, bool, bool, bool, bool]
 """User, client-id, and all that decides what a request is charged to, but for topic-partitions: see `_traits`."""
@@ -143,68 +138,70 @@ class Planner:
     """Plans events under the quotas of one version. It finds the counters of a client once, and keeps them as text."""
 
     def __init__(self, quotas: Quotas, settings: PipelineSettings) -> None:
-        self.quotas = quotas
+        self._quotas = quotas
         self._settings = settings
         self._clients = NameCache[_ClientTraits, _ClientPlan](_MAX_PLAN_BYTES)
-        self._partitions = NameCache[_PartitionName, _Counter | None](_MAX_PARTITION_BYTES)
+        self._partitions = NameCache[tuple[PartitionCharges, str, int], _Counter | None](_MAX_PARTITION_BYTES)
+        self._sources: dict[Family, Callable[[Request], list[float]]] = {
+            Family.BYTES: charged_bytes,
+            Family.REQUEST_TIME: partial(request_points, settings=settings.quota),
+            Family.MUTATIONS: charged_mutations,
+        }
 
-    def plan(self, value: bytes | None, source: Source, decided_at_ms: int) -> OutputRecord | list[PlacedRow]:
-        """The charge rows of one event, each with its page, or its record if it charges no counter."""
-        event = read_event(value, source, self._settings)
+    def batch(self, decided_at_ms: int) -> bytes:
+        """The text that all decisions of a micro-batch share, which begins at `decided_at_ms`."""
+        return batch_text(self._quotas.version, decided_at_ms, self._settings.job_id)
+
+    def plan(
+        self, event: Request | Unmute, source: Source, decided_at_ms: int, batch: bytes
+    ) -> OutputRecord | list[PlacedRow]:
+        """One charge row per counter that the event charges, with its page; the decision itself if there is none.
+
+        `batch` is that of `decided_at_ms`.
+        """
         if isinstance(event, Request):
-            return self.plan_request(event, source, decided_at_ms)
-        if isinstance(event, Unmute):
-            return self.plan_unmute(event, source, decided_at_ms)
-        return event
+            return self._plan_request(event, source, batch)
+        return self._plan_unmute(event, source, decided_at_ms, batch)
 
-    def plan_request(self, request: Request, source: Source, decided_at_ms: int) -> OutputRecord | list[PlacedRow]:
-        """One charge row per counter that the request charges; the decision itself if it charges none."""
+    def _plan_request(self, request: Request, source: Source, batch: bytes) -> OutputRecord | list[PlacedRow]:
         plan = self._plan_of(request)
-        charged = [(counter, self._amounts(counter, request)) for counter in plan.counters]
+        charged = [(counter, counter.amounts(request)) for counter in plan.counters]
         unmetered: list[ChargeResult] = []
         if plan.partitions:
             charged, unmetered = self._with_partitions(charged, plan, request)
         if plan.is_exempt:
             points = sum(request_points(request, self._settings.quota))
             unmetered.append(ChargeResult(EXEMPT_REQUEST_TIME, matched="exempt", value=points))
-        batch = Batch(self.quotas.version, decided_at_ms, self._settings.job_id)
         text = said(request, source.record_id(), unmetered, batch)
-        timestamp_ms = request.timestamp_ms or 0
-        return self._placed(charged, source, timestamp_ms, request.purgatory_ms, plan.record_key, text)
+        return self._placed(charged, source, request.timestamp_ms or 0, request.purgatory_ms, plan.record_key, text)
 
-    def plan_unmute(self, unmute: Unmute, source: Source, decided_at_ms: int) -> OutputRecord | list[PlacedRow]:
-        """One charge row per counter that is reset; the decision itself if there is none.
+    def _plan_unmute(
+        self, unmute: Unmute, source: Source, decided_at_ms: int, batch: bytes
+    ) -> OutputRecord | list[PlacedRow]:
+        """One charge row per counter that is reset.
 
         Its time is when the micro-batch began, by the job's clock: a gateway takes the answer only if it is later than
         the decision that mutes, and the operator's clock may be wrong.
         """
-        counters = plan_resets(unmute, self.quotas).counters
         no_amounts: list[float] = []
-        charged = [
-            (_Counter.of(key, counter.tags, counter.charges, self._settings.pages), no_amounts)
-            for key, counter in counters.items()
-        ]
-        text = said_of_unmute(
-            unmute, source.record_id(), Batch(self.quotas.version, decided_at_ms, self._settings.job_id)
-        )
+        charged = [(counter, no_amounts) for counter in self._counters(plan_resets(unmute, self._quotas))]
+        text = said_of_unmute(unmute, source.record_id(), decided_at_ms, batch)
         record_key = client_key(unmute.entity.user or "", unmute.entity.client_id or "").encode()
         return self._placed(charged, source, decided_at_ms, 0, record_key, text)
 
     def _placed(
         self,
-        charged: Sequence[tuple[_Counter, list[float]]],
+        charged: _Charged,
         source: Source,
         timestamp_ms: int,
         purgatory_ms: int,
-        record_key: bytes,
-        text: bytes,
+        record_key: bytes | None,
+        text: Said,
     ) -> OutputRecord | list[PlacedRow]:
         """The charge rows of these counters, each with its page; without any, the decision itself."""
         if not charged:
-            return OutputRecord(self._settings.decisions_topic, record_key, text)
-        rows, parts = [], len(charged)
-        said: bytes | None = text
-        key: bytes | None = record_key
+            return OutputRecord(self._settings.decisions_topic, record_key, text.alone())
+        rows, parts, (front, back) = [], len(charged), text
         for part, (counter, amounts) in enumerate(charged):
             row = ChargeRow(
                 source.partition,
@@ -217,11 +214,12 @@ class Planner:
                 part,
                 parts,
                 purgatory_ms,
-                key,
-                said,
+                record_key,
+                front,
+                back,
             )
             rows.append((counter.page, row))
-            key = said = None
+            record_key, front, back = None, b"", b""
         return rows
 
     def _plan_of(self, request: Request) -> _ClientPlan:
@@ -229,64 +227,55 @@ class Planner:
         traits = _traits(request)
         plan = self._clients.get(traits)
         if plan is None:
-            plan = self._new_plan(traits)
+            planned = plan_charges(_request_like(traits), self._quotas, self._settings.quota)
+            record_key = client_key(traits[0], traits[1]).encode()
+            plan = _ClientPlan(self._counters(planned), planned.partitions, planned.is_exempt, record_key)
             self._clients.keep(traits, plan, len(traits[0]) + len(traits[1]) + plan.size())
         return plan
 
-    def _new_plan(self, traits: _ClientTraits) -> _ClientPlan:
-        planned = plan_charges(_request_like(traits), self.quotas, self._settings.quota)
-        counters = [
-            _Counter.of(key, counter.tags, counter.charges, self._settings.pages)
-            for key, counter in planned.counters.items()
-        ]
-        return _ClientPlan(counters, planned.partitions, planned.is_exempt, client_key(*traits[:2]).encode())
-
-    def _amounts(self, counter: _Counter, request: Request) -> list[float]:
-        """The amounts that a request charges a counter of its client."""
-        amounts: list[float] = []
-        for family in counter.families:
-            if family is _BYTES:
-                amounts += charged_bytes(request)
-            elif family is _REQUEST_TIME:
-                amounts += request_points(request, self._settings.quota)
-            else:
-                amounts += charged_mutations(request)
-        return amounts
-
     def _with_partitions(
-        self, charged: list[tuple[_Counter, list[float]]], plan: _ClientPlan, request: Request
-    ) -> tuple[list[tuple[_Counter, list[float]]], list[ChargeResult]]:
+        self, charged: _Charged, plan: _ClientPlan, request: Request
+    ) -> tuple[_Charged, list[ChargeResult]]:
         """The charges with those of the topic-partitions among them, and the bytes that are only reported."""
-        sizes = bytes_by_partition(request)
-        with_partitions, unmetered, taken = [], list[ChargeResult](), 0
-        for before, kind, withheld, quotas in plan.partitions:
-            with_partitions += charged[taken:before]
-            taken = before
-            for (topic, partition), moved in sizes.items():
-                if quotas is None:
-                    entity = CountedEntity(None, None, topic, partition)
-                    unmetered.append(ChargeResult(kind, entity, "none", None, moved, None))
-                else:
-                    counter = self._partition_counter(quotas, kind, withheld, topic, partition)
-                    if counter is not None:
-                        with_partitions.append((counter, [moved]))
-        return [*with_partitions, *charged[taken:]], unmetered
+        sizes = bytes_by_partition(request).items()
+        merged, unmetered, taken = _Charged(), list[ChargeResult](), 0
+        for of_mode in plan.partitions:
+            merged += charged[taken : of_mode.before]
+            taken = of_mode.before
+            if of_mode.quotas is None:
+                unmetered += [
+                    ChargeResult(of_mode.kind, CountedEntity(None, None, *name), "none", None, moved, None)
+                    for name, moved in sizes
+                ]
+                continue
+            for (topic, partition), moved in sizes:
+                counter = self._partition_counter(of_mode, topic, partition)
+                if counter is not None:
+                    merged.append((counter, [moved]))
+        return merged + charged[taken:], unmetered
 
-    def _partition_counter(
-        self, quotas: ModeQuotas, kind: QuotaKind, withheld: bool, topic: str, partition: int
-    ) -> _Counter | None:
+    def _partition_counter(self, of_mode: PartitionCharges, topic: str, partition: int) -> _Counter | None:
         """The counter of a topic-partition; none if a trial doesn't limit the topic."""
-        name = kind, quotas.mode, withheld, topic, partition
-        if name in self._partitions:
-            return self._partitions[name]
-        plan = ChargePlan()
-        plan.add(kind, quotas.resolve_topic(kind, topic, partition), [0.0], withheld=withheld)
-        counters = [
-            _Counter.of(key, counter.tags, counter.charges, self._settings.pages)
+        name = of_mode, topic, partition
+        if name not in self._partitions:
+            plan = ChargePlan()
+            of_mode.add_to(plan, topic, partition)
+            counter = next(iter(self._counters(plan)), None)
+            return self._partitions.keep(name, counter, len(topic) + (counter.size() if counter else ENTRY_BYTES))
+        return self._partitions[name]
+
+    def _counters(self, plan: ChargePlan) -> list[_Counter]:
+        """The counters of a plan."""
+        return [
+            _Counter(
+                key,
+                page_of_entity(key, self._settings.pages),
+                entity_text(counter.tags.entity()),
+                encode_shape(counter.charges),
+                tuple(self._sources[charge.kind.family] for charge in counter.charges),
+            )
             for key, counter in plan.counters.items()
         ]
-        found = counters[0] if counters else None
-        return self._partitions.keep(name, found, len(topic) + (found.size() if found else ENTRY_BYTES))
 
 
 @lru_cache(maxsize=1)

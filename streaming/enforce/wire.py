@@ -60,7 +60,8 @@ class ChargeRow(msgspec.Struct, array_like=True, gc=False):
 
     It is row `part` of `parts`: the number of this counter among the request's counters. `shape` and `amounts` are its
     charges (`sluice.state.arithmetic.shapes`), none of them amounts if they reset the counter; `entity` is the
-    counter's as JSON. Row 0 alone carries the record's key, and `said`, the decision without charges.
+    counter's as JSON. Row 0 alone carries the record's key, and the decision before and after its charges
+    (`sluice.state.decisions.decision.Said`).
     """
 
     partition: int
@@ -74,7 +75,8 @@ class ChargeRow(msgspec.Struct, array_like=True, gc=False):
     parts: int
     purgatory_ms: int
     record_key: bytes | None
-    said: bytes | None
+    front: bytes
+    back: bytes
 
 
 class PageBatch(msgspec.Struct, array_like=True):
@@ -87,7 +89,7 @@ class PageBatch(msgspec.Struct, array_like=True):
 class DecisionPart(msgspec.Struct, array_like=True, gc=False):
     """The charges of a row as JSON, for a request that charges several counters, and the waits that they ask for.
 
-    Only part 0 carries the record's key and what was said.
+    Only part 0 carries the record's key and the decision before and after its charges.
     """
 
     partition: int
@@ -96,7 +98,8 @@ class DecisionPart(msgspec.Struct, array_like=True, gc=False):
     timestamp_ms: int
     purgatory_ms: int
     record_key: bytes | None
-    said: bytes | None
+    front: bytes
+    back: bytes
     charges: bytes
     waits: Waits | None
 

@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 
 from sluice.state.arithmetic.columns import columns_of, concatenate, counters_from
 from sluice.state.arithmetic.counter import Charge, EntityCounters
+from sluice.state.arithmetic.counter_arrays import Outcomes
+from sluice.state.arithmetic.hot_counters import charge_hot
 from sluice.state.arithmetic.sampled_rate import SampledRate
+from sluice.state.arithmetic.shapes import Shapes
 from sluice.state.quotas.kinds import Coexistence, QuotaKind, QuotaSettings
 from sluice.state.store.codec import decode
 from sluice.state.store.pages import Pages
@@ -150,3 +153,75 @@ def test_a_request_is_answered_once_though_damaged_state_names_its_entity_twice(
     answers = charge(page, {"a|": [request]}, QuotaSettings(coexistence=Coexistence.MAX), together)
 
     assert len(answers) == 1
+
+
+@st.composite
+def hot_rows(draw: st.DrawFn) -> list[Row]:
+    """Rows of one entity whose times never step back: bytes and request time, withheld or not."""
+    now_ms, rows = strategies.START_MS, []
+    kinds = [QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.REQUEST_PERCENTAGE]
+    for after_ms in draw(st.lists(st.sampled_from([0, 0, 0, 1, 3, 400, 1000, 30_000]), min_size=1, max_size=40)):
+        now_ms += after_ms
+        made = []
+        for kind in draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=2, unique=True)):
+            values = draw(st.lists(amounts, min_size=2, max_size=2))[: 2 if kind is kinds[2] else 1]
+            made.append(Charge(kind, "user", draw(limits), False, values, withheld=draw(st.booleans())))
+        rows.append(Row.of(now_ms, made))
+    return rows
+
+
+@settings(max_examples=300)
+@given(before=st.lists(requests, max_size=6), rows=hot_rows(), quota=strategies.quota_settings)
+def test_a_hot_counter_is_charged_in_runs_as_row_by_row(
+    before: list[Row], rows: list[Row], quota: QuotaSettings
+) -> None:
+    """Outcomes and counters to the last bit, after any past: also one that lies in the future."""
+    quota, shapes = replace(quota, coexistence=Coexistence.MAX), Shapes()
+    one_by_one, hot = EntityCounters(), EntityCounters()
+    for row in before:
+        for counters in (one_by_one, hot):
+            counters.charge_request(shapes[row.shape].charges_of(row.amounts), row.timestamp_ms, quota)
+    expected: dict[QuotaKind, Outcomes] = {}
+    for number, row in enumerate(rows):
+        for outcome in one_by_one.charge_request(shapes[row.shape].charges_of(row.amounts), row.timestamp_ms, quota):
+            expected.setdefault(outcome.charge.kind, Outcomes()).add(number, outcome)
+
+    made = charge_hot(hot, rows, shapes, quota, rows_of_run=0)
+
+    assert repr(made) == repr(expected)
+    assert repr(contents(hot)) == repr(contents(one_by_one))
+
+
+def test_rows_that_runs_would_not_be_faster_for_are_left_alone() -> None:
+    """Too few of them, times that step back, and mutations: nothing is charged, so that the scalar engine can do it."""
+    quota, counters, shapes = QuotaSettings(), EntityCounters(), Shapes()
+    size = Charge(QuotaKind.PRODUCER_BYTE_RATE, "user", 1.0, False, [1.0])
+    mutations = Charge(QuotaKind.CONTROLLER_MUTATION_RATE, "user", 1.0, False, [1.0])
+    steady = [Row.of(0, [size])] * 1000
+
+    for rows in (steady[:60], [Row.of(1, [size]), *steady], [Row.of(0, [mutations])] * 1000):
+        assert charge_hot(counters, rows, shapes, quota) is None
+    assert counters == EntityCounters()
+    assert charge_hot(counters, steady, shapes, quota) is not None
+
+
+def test_a_page_charges_its_hot_counter_in_runs_and_stores_the_same() -> None:
+    """Between counters that aren't hot; 2 000 rows in two seconds exceed their quotas in the end."""
+    quota = QuotaSettings()
+    charged = [
+        Charge(QuotaKind.REQUEST_PERCENTAGE, "user", 1.0, False, [0.01, 0.007]),
+        Charge(QuotaKind.PRODUCER_BYTE_RATE, "user", 100.0, False, [1.1]),
+    ]
+    rows = [Row.of(number, charged) for number in range(2000)]
+    page, single = Pages(), Pages()
+
+    made = charge(page, {"a|": rows[:3], "hot|": rows, "z|": rows[:2]}, quota, ONE_BY_ONE)
+    one_by_one = [
+        pair
+        for key, some in (("a|", rows[:3]), ("hot|", rows), ("z|", rows[:2]))
+        for row in some
+        for pair in charge(single, {key: [row]}, quota, ONE_BY_ONE)
+    ]
+
+    assert repr(made) == repr(one_by_one)
+    assert page.to_bytes([0], 1, FOREVER_MS, quota) == single.to_bytes([0], 1, FOREVER_MS, quota)

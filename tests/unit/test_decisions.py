@@ -14,7 +14,7 @@ from sluice.state.arithmetic.columns import counters_from
 from sluice.state.arithmetic.counter import EntityCounters, Outcome
 from sluice.state.arithmetic.shapes import Shapes
 from sluice.state.contract.records import ChargeResult, CountedEntity, Decision, Verdict
-from sluice.state.decisions.decision import Waits, answered
+from sluice.state.decisions.decision import Said, Waits, answered
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import (
@@ -29,7 +29,7 @@ from sluice.state.quotas.kinds import (
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.store.codec import decode
 from sluice.streaming.enforce.pipeline import Simulation
-from sluice.streaming.enforce.planning import PipelineSettings, Planner
+from sluice.streaming.enforce.planning import PipelineSettings, PlacedRow, Planner, read_event
 from sluice.streaming.enforce.wire import OutputRecord, Source
 from tests.micro_batches import MicroBatches
 from tests.strategies import events, quota_entries, quota_settings
@@ -516,8 +516,8 @@ def test_quotas_that_charge_one_counter_never_charge_two(
     if quotas.charges_one_counter():
         planner = Planner(quotas, chosen)
         for offset, value in enumerate(values):
-            planned = planner.plan(value, Source("q", 0, offset, T0), decided_at_ms=0)
-            assert not isinstance(planned, list) or len(planned) == 1
+            planned = plan(planner, chosen, value, Source("q", 0, offset, T0))
+            assert isinstance(planned, OutputRecord) or len(planned) == 1
 
 
 def test_a_shadow_quota_of_a_partition_is_charged_and_the_enforced_amount_only_reported() -> None:
@@ -695,8 +695,8 @@ def test_a_decision_is_to_the_byte_the_contracts_record_of_the_scalar_rule(
     entries: list[QuotaEntry], settings: QuotaSettings, sent: list[bytes], at_once: int
 ) -> None:
     """Texts are joined in the job; here the same decision is made of objects, charge by charge, and then encoded."""
-    plan = PipelineSettings.of(load_settings(environment={}))._replace(quota=settings, job_id="job", pages=1)
-    quotas, job = Quotas(entries, version=3), MicroBatches(plan)
+    chosen = PipelineSettings.of(load_settings(environment={}))._replace(quota=settings, job_id="job", pages=1)
+    quotas, job = Quotas(entries, version=3), MicroBatches(chosen)
     sources = [(event, Source("requests", 0, offset, 10**13)) for offset, event in enumerate(sent)]
 
     made = [
@@ -705,15 +705,15 @@ def test_a_decision_is_to_the_byte_the_contracts_record_of_the_scalar_rule(
         for record in job.run(sources[first : first + at_once], quotas, decided_at_ms=7)
     ]
 
-    planner, counters = Planner(quotas, plan), dict[str, EntityCounters]()
-    expected = [decided_by_objects(planner, counters, *source, settings) for source in sources]
+    planner, counters = Planner(quotas, chosen), dict[str, EntityCounters]()
+    expected = [decided_by_objects(plan(planner, chosen, *source), counters, settings) for source in sources]
     assert sorted(record.value for record in made) == sorted(expected)
 
 
 def test_a_decision_of_many_entities_is_to_the_byte_that_of_the_scalar_rule() -> None:
     """Enough of them for the array engine, with every kind of charge, some refused and some waiting for minutes."""
     settings = QuotaSettings()
-    plan = PipelineSettings.of(DEFAULTS)._replace(pages=1)
+    chosen = PipelineSettings.of(DEFAULTS)._replace(pages=1)
     entries = [quota(kind, 3.0, QuotaEntity(user=DEFAULT)) for kind in CLIENT_KINDS]
     entries += [quota(kind, 1e9, QuotaEntity(topic=DEFAULT), shadow=True) for kind in TOPIC_KINDS]
     apis = [moves("Produce", 30), moves("Fetch", 10), creates(60), creates(8), creates(2, api_version=1), creates(1, 2)]
@@ -727,10 +727,10 @@ def test_a_decision_of_many_entities_is_to_the_byte_that_of_the_scalar_rule() ->
         event |= {"timestamp_ms": T0 + offset * 7, "network_time_ns": offset, "withheld": offset % 3 == 0}
         sources.append((json.dumps(event).encode(), Source("requests", 0, offset, T0)))
 
-    made = MicroBatches(plan).run(sources, Quotas(entries), decided_at_ms=7)
+    made = MicroBatches(chosen).run(sources, Quotas(entries), decided_at_ms=7)
 
-    planner, counters = Planner(Quotas(entries), plan), dict[str, EntityCounters]()
-    expected = [decided_by_objects(planner, counters, *source, settings, decided_at_ms=7) for source in sources]
+    planner, counters = Planner(Quotas(entries), chosen), dict[str, EntityCounters]()
+    expected = [decided_by_objects(plan(planner, chosen, *source), counters, settings) for source in sources]
     assert sorted(record.value for record in made) == sorted(expected)
     assert {json.loads(value)["verdict"] for value in expected} == {"ALLOW", "THROTTLE", "REJECT"}
 
@@ -738,28 +738,34 @@ def test_a_decision_of_many_entities_is_to_the_byte_that_of_the_scalar_rule() ->
 def test_a_client_that_names_new_apis_and_versions_fills_no_memory() -> None:
     """Names that change no charge make no plan of their own: else the worker would forget those of all others."""
     entries = [quota(kind, 3.0, QuotaEntity(user=DEFAULT)) for kind in CLIENT_KINDS]
-    planner = Planner(Quotas(entries), PipelineSettings.of(DEFAULTS))
+    chosen = PipelineSettings.of(DEFAULTS)
+    planner = Planner(Quotas(entries), chosen)
     for number in range(100):
         of_version = {"user": "alice", "client_id": "app", "api_version": number, "request_time_ns": 5}
         for api in (f"Api{number}", "Produce", "CreateTopics"):
-            planner.plan(json.dumps({"api": api, **of_version}).encode(), Source("requests", 0, number, T0), 0)
+            plan(planner, chosen, json.dumps({"api": api, **of_version}).encode(), Source("requests", 0, number, T0))
 
     assert len(planner._clients) == 4, "one of all other APIs, one of Produce, a strict and a permissive CreateTopics"
 
 
+def plan(
+    planner: Planner, settings: PipelineSettings, value: bytes, source: Source, decided_at_ms: int = 7
+) -> OutputRecord | list[PlacedRow]:
+    """The charge rows of an event, or its record."""
+    event = read_event(value, source, settings)
+    if isinstance(event, OutputRecord):
+        return event
+    return planner.plan(event, source, decided_at_ms, planner.batch(decided_at_ms))
+
+
 def decided_by_objects(
-    planner: Planner,
-    counters: dict[str, EntityCounters],
-    value: bytes,
-    source: Source,
-    settings: QuotaSettings,
-    decided_at_ms: int = 7,
+    planned: OutputRecord | list[PlacedRow], counters: dict[str, EntityCounters], settings: QuotaSettings
 ) -> bytes:
-    """The record of an event, made of the contract's objects."""
-    planned = planner.plan(value, source, decided_at_ms)
+    """The record of an event with these charge rows, made of the contract's objects."""
     if isinstance(planned, OutputRecord):
         return planned.value
-    decision = msgspec.json.decode(planned[0][1].said or b"", type=Decision)
+    said = Said(planned[0][1].front, planned[0][1].back)
+    decision = msgspec.json.decode(said.alone(), type=Decision)
     charges, waits = [], Waits()
     for _, row in planned:
         shape = Shapes()[row.shape]

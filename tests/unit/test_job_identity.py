@@ -12,6 +12,7 @@ from sluice.kafka_io import topic_reader
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import JobIdentity, job_identity, keep_job_identity
+from sluice.streaming.enforce.parsing import parse_event
 from sluice.streaming.enforce.pipeline import Simulation
 from sluice.streaming.enforce.planning import PipelineSettings, Planner
 from sluice.streaming.enforce.wire import OutputRecord, Source
@@ -57,7 +58,8 @@ def test_decisions_of_a_job_have_its_id_and_simulated_ones_none() -> None:
     event, source = b'{"api": "Metadata"}', Source("r", 0, 0, 0)
     settings = PipelineSettings.of(DEFAULTS)._replace(job_id="own")
 
-    record = Planner(Quotas(), settings).plan(event, source, 0)
+    planner = Planner(Quotas(), settings)
+    record = planner.plan(parse_event(event, source, settings.limits), source, 0, planner.batch(0))
     (simulated,) = Simulation(Quotas(), DEFAULTS).decide([event])
 
     assert isinstance(record, OutputRecord)

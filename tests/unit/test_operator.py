@@ -15,7 +15,7 @@ from sluice.state.arithmetic.counter import Charge
 from sluice.state.arithmetic.shapes import encode_shape
 from sluice.state.contract.records import CountedEntity, Request
 from sluice.state.decisions.charge_texts import entity_text
-from sluice.state.decisions.decision import Batch, said
+from sluice.state.decisions.decision import batch_text, said
 from sluice.state.errors import StateError
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.store.pages import Pages, page_of_entity
@@ -113,14 +113,14 @@ def single_row(offset: int, key: str) -> ChargeRow:
     """A request of 5 bytes under a limit of 1 byte/s, decided by its one counter."""
     charge = Charge(QuotaKind.PRODUCER_BYTE_RATE, "user", 1.0, False, [5.0])
     user = key.removesuffix("|")
-    text = said(Request("Produce", user=user), f"q-0-{offset}", [], Batch(1, 0, None))
+    text = said(Request("Produce", user=user), f"q-0-{offset}", [], batch_text(1, 0, None))
     entity, shape = entity_text(CountedEntity(user=user)), encode_shape([charge])
-    return ChargeRow(0, offset, 1_700_000_000_000, key, entity, shape, charge.amounts, 0, 1, 0, key.encode(), text)
+    return ChargeRow(0, offset, 1_700_000_000_000, key, entity, shape, charge.amounts, 0, 1, 0, key.encode(), *text)
 
 
 def charge_row(part: int) -> ChargeRow:
     entity = entity_text(CountedEntity(user=f"user-{part}"))
-    return ChargeRow(0, 0, 0, f"user-{part}", entity, encode_shape([]), [], part, 2, 0, None, None)
+    return ChargeRow(0, 0, 0, f"user-{part}", entity, encode_shape([]), [], part, 2, 0, None, b"", b"")
 
 
 def test_damaged_state_names_its_page() -> None:

@@ -72,7 +72,7 @@ def test_records_leave_the_operator_a_mebibyte_to_a_row() -> None:
 
 def test_parts_of_decisions_leave_the_operator_in_rows_without_a_topic() -> None:
     """They are marked as parts, apart from the records, and all parts of a request are under the same key."""
-    parts = [DecisionPart(0, offset, part, 0, 0, None, None, b"", None) for offset in range(100) for part in (0, 1)]
+    parts = [DecisionPart(0, offset, part, 0, 0, None, b"", b"", b"", None) for offset in range(100) for part in (0, 1)]
 
     (row,) = packed([], parts)
 
