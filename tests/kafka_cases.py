@@ -12,7 +12,8 @@ import numpy as np
 
 from sluice.state.arithmetic.columns import Columns, columns_of, counters_from
 from sluice.state.arithmetic.counter import Charge, EntityCounters, Outcome, request_wait_ms, wait_over_limit_ms
-from sluice.state.arithmetic.counter_arrays import CounterArrays, padded_windows_ms
+from sluice.state.arithmetic.counter_arrays import CounterArrays
+from sluice.state.arithmetic.hot_counters import padded_windows_ms
 from sluice.state.arithmetic.sampled_rate import is_exceeded, padded_window_ms, wait_for_rate_ms
 from sluice.state.arithmetic.token_bucket import TokenBucket, wait_for_tokens_ms
 from sluice.state.decisions.charge_plan import POINTS_PER_NANOSECOND

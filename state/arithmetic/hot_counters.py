@@ -4,60 +4,23 @@ While no sample of a rate ends or is outdated, its rows change one value only. `
 after another, so every sum is that of the scalar engine, to the last bit (a property test compares both).
 """
 
-from collections.abc import Sequence
 from functools import reduce
 from operator import add
 
 import numpy as np
 
 from sluice.state.arithmetic.columns import Floats, Integers
-from sluice.state.arithmetic.counter import EntityCounters
-from sluice.state.arithmetic.counter_arrays import (
-    Outcomes,
-    charges_by_kind,
-    outcomes_of_rates,
-    padded_windows_ms,
-    single_charges,
-)
 from sluice.state.arithmetic.sampled_rate import SampledRate
-from sluice.state.arithmetic.shapes import Charged, Shapes
-from sluice.state.quotas.kinds import Family, QuotaKind, QuotaSettings, Window
-
-ROWS_OF_RUN = 32
-"""Rows that a run needs to be faster than the scalar engine: 100 us of calls against 3 us a row."""
+from sluice.state.quotas.kinds import Window
 
 
-def charge_hot(
-    counters: EntityCounters,
-    rows: Sequence[Charged],
-    shapes: Shapes,
-    settings: QuotaSettings,
-    rows_of_run: int = ROWS_OF_RUN,
-) -> dict[QuotaKind, Outcomes] | None:
-    """Charge one entity with its rows, in order; None, and nothing charged, if that would not be faster.
-
-    It is not if rows step back in time or are few for the samples that they fall into, nor for mutations, whose bucket
-    is refilled row by row.
-    """
-    window, now_ms = settings.client_window, np.array([row.timestamp_ms for row in rows], np.int64)
+def are_hot(now_ms: Integers, window: Window, rows_of_run: int) -> bool:
+    """True if rows at these times (m,) never step back in time and are so many for each run."""
     runs = 2 * (int(now_ms[-1] - now_ms[0]) // window.window_ms + 1)  # in each window a sample begins, and one ends
-    if len(rows) < rows_of_run * runs or (np.diff(now_ms) < 0).any():
-        return None
-    if not single_charges({"": rows}, shapes, settings):
-        return None
-    by_kind = charges_by_kind(rows, shapes)
-    if any(kind.family is Family.MUTATIONS for kind in by_kind):
-        return None
-    counters.last_event_ms = max(counters.last_event_ms, int(now_ms[-1]))
-    outcomes = {}
-    for kind, charges in by_kind.items():
-        later = charges.recorded_later(kind)
-        measured = _charge_rate(counters.rate(kind), charges.amounts, later, now_ms[charges.rows], window)
-        outcomes[kind] = outcomes_of_rates(kind, charges, *measured, window)
-    return outcomes
+    return len(now_ms) >= rows_of_run * runs and not (np.diff(now_ms) < 0).any()
 
 
-def _charge_rate(
+def charge_rate(
     rate: SampledRate, amounts: Floats, later: Floats, now_ms: Integers, window: Window
 ) -> tuple[Floats, Integers]:
     """Record, measure, and record `later`, at ascending times, (m,) each: rates (m,), and their windows (m,) in ms."""
@@ -95,3 +58,15 @@ def _charge_run(
     totals = reduce(add, rate.values[current + 1 :], reduce(add, rate.values[:current], 0.0) + values[1::2])
     windows_ms = padded_windows_ms(now_ms - min(rate.starts_ms), window)
     return totals / (windows_ms / 1000.0), windows_ms
+
+
+def padded_windows_ms(elapsed_ms: Integers, window: Window) -> Integers:
+    """`sluice.state.arithmetic.sampled_rate.padded_window_ms` of each element: (m,) -> (m,).
+
+    >>> padded_windows_ms(np.array([999]), Window(samples=11, window_ms=1000)).tolist()
+    [10999]
+    """
+    full_windows = np.trunc(elapsed_ms / window.window_ms).astype(np.int64)
+    missing_windows = np.maximum(window.samples - 1 - full_windows, 0)
+    padded_ms: Integers = np.maximum(elapsed_ms + missing_windows * window.window_ms, 1)
+    return padded_ms

@@ -19,8 +19,7 @@ from sluice.state.arithmetic.columns import (
     take,
 )
 from sluice.state.arithmetic.counter import MUTATION_RATE_WINDOW, EntityCounters
-from sluice.state.arithmetic.counter_arrays import CounterArrays, Outcomes, RowT, single_charges
-from sluice.state.arithmetic.hot_counters import charge_hot
+from sluice.state.arithmetic.counter_arrays import CounterArrays, Outcomes, RowT, charge_hot, single_charges
 from sluice.state.arithmetic.shapes import Charged, Shapes
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings, burst
 from sluice.state.store.codec import decode, decode_blocks, encode, encode_blocks

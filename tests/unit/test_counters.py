@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from sluice.state.arithmetic.columns import columns_of, concatenate, counters_from
 from sluice.state.arithmetic.counter import Charge, EntityCounters
-from sluice.state.arithmetic.counter_arrays import Outcomes
-from sluice.state.arithmetic.hot_counters import charge_hot
+from sluice.state.arithmetic.counter_arrays import Outcomes, charge_hot
 from sluice.state.arithmetic.sampled_rate import SampledRate
 from sluice.state.arithmetic.shapes import Shapes
-from sluice.state.quotas.kinds import Coexistence, QuotaKind, QuotaSettings
+from sluice.state.quotas.kinds import Coexistence, QuotaKind, QuotaSettings, Window
 from sluice.state.store.codec import decode
 from sluice.state.store.pages import Pages
 from tests import strategies
@@ -170,7 +169,7 @@ def hot_rows(draw: st.DrawFn) -> list[Row]:
     return rows
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(before=st.lists(requests, max_size=6), rows=hot_rows(), quota=strategies.quota_settings)
 def test_a_hot_counter_is_charged_in_runs_as_row_by_row(
     before: list[Row], rows: list[Row], quota: QuotaSettings
@@ -225,3 +224,25 @@ def test_a_page_charges_its_hot_counter_in_runs_and_stores_the_same() -> None:
 
     assert repr(made) == repr(one_by_one)
     assert page.to_bytes([0], 1, FOREVER_MS, quota) == single.to_bytes([0], 1, FOREVER_MS, quota)
+
+
+def test_hot_counters_among_many_entities_are_charged_in_runs_as_one_by_one() -> None:
+    """80 entities with 5 to 400 rows each, after a past in which they were charged too."""
+    quota = QuotaSettings(client_window=Window(3, 1000))
+    charged = [
+        Charge(QuotaKind.REQUEST_PERCENTAGE, "user", 1.0, False, [0.1, 0.07]),
+        Charge(QuotaKind.CONSUMER_BYTE_RATE, "user", 100.0, False, [1.1], withheld=True),
+        Charge(QuotaKind.TOPIC_CONSUMER_BYTE_RATE, "topic", 100.0, False, [7.7]),
+    ]
+    batches = [
+        {
+            f"user-{user}|": [
+                Row.of(strategies.START_MS + batch * 1500 + turn * 3, charged[user % 3 :])
+                for turn in range(5 * (user % 80) + 5)
+            ]
+            for user in range(80)
+        }
+        for batch in range(4)
+    ]
+
+    assert charge_all(batches, quota, together=64) == charge_all(batches, quota, ONE_BY_ONE)
