@@ -3,7 +3,7 @@
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +47,13 @@ _EMBEDDED = Path("configs/embedded.yaml")
 _DRAIN_S = 60
 _LINE_CLIENTS = 2
 _TABLE_CLIENTS = 10
+_WARM_BATCHES = 40
+"""Micro-batches after the first until the load begins: in those Java compiles most of what runs in each."""
+
+_WARMING_PER_S = 20.0
+_FIRST_DECISION_S = 180.0
+_LONGEST_WARMING_S = 60.0
+_POLL_S = 0.1
 _GREEDY = GreedyClient("greedy", QuotaKind.PRODUCER_BYTE_RATE, 1_000_000.0)
 """A client behind two gateways, which charge it inline. Its quota is in configs/quotas.yaml."""
 
@@ -82,7 +89,7 @@ class RunOptions(TrafficOptions):
 
 def run_demo(options: RunOptions) -> int:
     """Run it all; 0 if every request was answered, or it was stopped before there was one, 1 if not."""
-    stop, console = stop_on_signals(), Console()
+    stop, console, begun_s = stop_on_signals(), Console(), time.monotonic()
     if options.brokers is not None:
         if options.bootstrap_servers or options.config:
             raise typer.BadParameter("--brokers starts brokers of its own; expected no --bootstrap-servers or --config")
@@ -107,7 +114,7 @@ def run_demo(options: RunOptions) -> int:
                 raise
             console.print("stopped while the job was starting; nothing was published")
             return 0
-        return _run_load(options, job, broker, web, stop, console)
+        return _run_load(options, job, broker, web, stop, console, begun_s)
 
 
 def _layers(config: Path | None, folder: Path, bootstrap_servers: str | None) -> list[Sections]:
@@ -136,14 +143,19 @@ def absolute_paths(settings: Settings) -> Sections:
 
 
 def _run_load(
-    options: RunOptions, job: SluiceJob, broker: Broker | None, web: WebConsole | None, stop: Event, console: Console
+    options: RunOptions,
+    job: SluiceJob,
+    broker: Broker | None,
+    web: WebConsole | None,
+    stop: Event,
+    console: Console,
+    begun_s: float,
 ) -> int:
     """Publish and show until it is to stop, let the job catch up, and print the summary."""
     settings = job.settings
-    begun_s = time.monotonic()
     with closing(Answers(settings)) as answers:
         answers.start()
-        sent = Sent(stored=answers.sent)
+        warming, sent = Sent(stored=answers.sent), Sent(stored=answers.sent)
 
         def check() -> None:
             if broker is not None:
@@ -153,10 +165,14 @@ def _run_load(
                 web.keep(console)
 
         def lines() -> list[str]:
-            rate = sent.events / (time.monotonic() - begun_s)
-            counts = _counts(answers, sent.events, rate, job.status().get("enforce", {}))
+            rate = sent.events / (time.monotonic() - loaded_s)
+            counts = _counts(answers, warming.events + sent.events, rate, job.status().get("enforce", {}))
             return [counts, *_clients(answers.model, console.is_terminal)]
 
+        with loading(settings, options, min(options.rate, _WARMING_PER_S), warming):
+            _warm_up(job, answers, check, stop, console, begun_s)
+        answers.forget_delays()
+        loaded_s = time.monotonic()
         with loading(settings, options, options.rate, sent), _greedy_client(settings):
             show_until(stop, options.seconds, console, lines, check)
             if stop.is_set():
@@ -166,14 +182,33 @@ def _run_load(
             drain(settings, _DRAIN_S)
         with waiting(console, lambda: "for the job to stop"):
             job.stop()
-        return summary(console, settings, answers, sent)
+        return summary(console, settings, answers, warming.and_then(sent))
+
+
+def _warm_up(
+    job: SluiceJob, answers: Answers, check: Callable[[], None], stop: Event, console: Console, begun_s: float
+) -> None:
+    """Wait for the first decision, which is told, and for a warm job: the load measures that, not Java's compiler."""
+
+    def until(done: Callable[[], bool], seconds: float) -> None:
+        deadline_s = time.monotonic() + seconds
+        while not stop.wait(_POLL_S) and not done() and time.monotonic() < deadline_s:
+            check()
+
+    def batches() -> int:
+        return int(job.status().get("enforce", {}).get("batch_id", 0))
+
+    with waiting(console, lambda: "for the first decision: Java loads classes, and compiles"):
+        until(lambda: answers.answered > 0, _FIRST_DECISION_S)
+    if answers.answered:
+        console.print(f"first decision {time.monotonic() - begun_s:.1f} s after the start", highlight=False)
+    last = batches() + _WARM_BATCHES
+    with waiting(console, lambda: f"for a warm job before the load: {last - batches()} more micro-batches"):
+        until(lambda: batches() >= last, _LONGEST_WARMING_S)
 
 
 def _counts(answers: Answers, sent: int, rate: float, batch: Json) -> str:
     """The main numbers in one line."""
-    if not answers.answered:
-        start = "waiting for the first micro-batch, the slowest: Java and the workers warm up"
-        return f"{sent} requests ({rate:.0f}/s); {start}"
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(answers.verdicts.items()))
     return (
         f"{sent} requests ({rate:.0f}/s) -> {answers.decisions} decisions ({verdicts or 'none yet'}),"

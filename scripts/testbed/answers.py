@@ -89,6 +89,11 @@ class Answers:
         with self._lock:
             return round(statistics.median(self._delays_ms)) if self._delays_ms else None
 
+    def forget_delays(self) -> None:
+        """Count the median from now on: answers of a job that was not warm yet say nothing of it."""
+        with self._lock:
+            self._delays_ms.clear()
+
     def _take(self, source: Source, answer: dict[str, Any]) -> None:
         with self._lock:
             if source in self._answered:

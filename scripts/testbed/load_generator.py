@@ -246,6 +246,11 @@ class Sent:
         self.failed += 1
         self.failure = " ".join(str(error).split())
 
+    def and_then(self, other: "Sent") -> "Sent":
+        """The counts of this run and the one after it."""
+        events, bad, failed = self.events + other.events, self.bad + other.bad, self.failed + other.failed
+        return Sent(events, bad, failed, other.failure or self.failure, self.seconds + other.seconds)
+
     def summary(self) -> str:
         """The run in one line."""
         rate_per_s = (self.events - self.failed) / self.seconds if self.seconds else 0.0

@@ -76,6 +76,22 @@ def test_the_place_of_each_stored_request_is_told() -> None:
     assert callbacks == [stored] * 3
 
 
+def test_requests_that_warm_the_job_up_are_counted_with_those_of_the_load() -> None:
+    warming, load = Sent(events=3, bad=1, failed=1, failure="no broker", seconds=1.0), Sent(events=5, seconds=2.0)
+
+    assert warming.and_then(load) == Sent(events=8, bad=1, failed=1, failure="no broker", seconds=3.0)
+
+
+def test_the_median_is_of_answers_to_the_load_alone(answers: Answers) -> None:
+    decided(answers, 0)
+    assert answers.median_delay_ms() is not None
+
+    answers.forget_delays()
+
+    assert answers.median_delay_ms() is None
+    assert answers.answered == 1
+
+
 def ended(tmp_path: Path, answers: Answers, sent: Sent) -> tuple[int, str]:
     """Exit code and summary of a run."""
     settings, output, none = load_settings(environment={}), StringIO(), str(tmp_path)
