@@ -294,26 +294,22 @@ class TableOptions:
     config: ConfigOption = None
     table: Annotated[str | None, typer.Option("--table", help="The table's path; overrides delta.quotas.")] = None
 
-    def settings(self) -> Settings:
-        """The settings of the job that is meant. Raises InvalidSettingsError."""
-        return self._settings
-
     @cached_property
-    def _settings(self) -> Settings:
-        """Read once, because standard error says which they are."""
+    def settings(self) -> Settings:
+        """The settings of the job that is meant, read once: standard error says which. Raises InvalidSettingsError."""
         named = self.table is not None  # then the settings give only the options of the object store
         return job_settings(self.config, running=not named, say=not named)
 
     def mirrors_a_cluster(self) -> bool:
         """True if the job mirrors a cluster's quotas into this table. Raises InvalidSettingsError."""
-        settings = self.settings()
+        settings = self.settings
         return settings.quotas.source == "kafka" and self.table in (None, settings.delta.quotas)
 
     def quotas_table(self) -> "QuotasTable":
         """The table, which may not exist: only the job makes it. Raises InvalidSettingsError."""
         from sluice.sinks.tables.quotas import QuotasTable  # deltalake is slow to import
 
-        delta = self.settings().delta
+        delta = self.settings.delta
         return QuotasTable(self.table or delta.quotas, delta.storage_options)
 
 

@@ -92,7 +92,7 @@ def alter_quotas(
     added = {key: read_number(key, value) for key, value in configs.items()}
     change = partial(with_altered, entity=target, added=added, deleted=deleted, shadow=mode is Mode.SHADOW)
     if mode is Mode.ENFORCE and "topic" not in target and table.mirrors_a_cluster():
-        raise UsageError(refused_alteration(table.settings().kafka, target, added, deleted))
+        raise UsageError(refused_alteration(table.settings.kafka, target, added, deleted))
     if added and mode is Mode.ENFORCE:
         _check_not_tight(table, QuotaEntity.from_mapping(target), added, change, ask=not dry_run and not yes)
     version, before, after = (None, *_preview(table, change)) if dry_run else _commit(table, change, author.name())
@@ -319,7 +319,7 @@ def _check_not_tight(
 
 def _recent_usage(table: TableOptions, target: QuotaEntity, added: Mapping[str, float]) -> "Recent":
     """The usage that limits are compared with; standard error says if it is old. Raises UsageUnknownError."""
-    delta, now = table.settings().delta, datetime.now(UTC)
+    delta, now = table.settings.delta, datetime.now(UTC)
     if table.table is not None and table.table != delta.quotas:
         raise UsageUnknownError("--table names no table of metrics")
     from sluice.insight.reports.recent_usage import RecentUsage, freshness_note, recent_of
@@ -333,7 +333,7 @@ def _recent_usage(table: TableOptions, target: QuotaEntity, added: Mapping[str, 
 def _edit(table: TableOptions, change: Change, author: AuthorOption, *, dry_run: bool, yes: bool) -> None:
     """Show the changes, ask unless `yes`, and commit them. Raises UsageError for quotas mirrored from the cluster."""
     if table.mirrors_a_cluster():
-        change = partial(_changed_here, table.settings().kafka, change)
+        change = partial(_changed_here, table.settings.kafka, change)
     before, after = _preview(table, change)
     changed = differences(before, after)
     if not changed:

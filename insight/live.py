@@ -447,8 +447,11 @@ class LiveModel:
         second.verdicts[verdict] = second.verdicts.get(verdict, 0) + 1
         inline = decision.throttled_by is not UNSET
         for charge in decision.charges:
-            counter = self._charged(charge, at_ms, decision)
-            if counter is not None and not inline and not counter.key.shadow:
+            counter = self._of(charge.quota, charge.entity, shadow=charge.mode == "shadow")
+            if counter is None:
+                continue
+            counter.charge(charge, at_ms, decision.decision_id)
+            if not inline and not counter.key.shadow:
                 self._wait(counter, at_ms, _decided_wait_ms(decision, charge), decision, inline=False)
         for wait in decision.throttled_by or ():
             counter = self._of(wait.quota, wait.entity, shadow=False)
@@ -456,12 +459,6 @@ class LiveModel:
                 self._wait(counter, at_ms, min(wait.ms, MAX_THROTTLE_MS), decision, inline=True)
         if decision.throttled_by or decision.throttle_time_ms or verdict is not _ALLOW:
             self._recent.add(decision.decision_id, value)
-
-    def _charged(self, charge: ChargeResult, at_ms: int, decision: Decision) -> CounterState | None:
-        counter = self._of(charge.quota, charge.entity, shadow=charge.mode == "shadow")
-        if counter is not None:
-            counter.charge(charge, at_ms, decision.decision_id)
-        return counter
 
     def _of(self, quota: str, entity: CountedEntity, *, shadow: bool) -> CounterState | None:
         """The counter, new if need be, which is now the most recently charged. None for an unknown quota."""

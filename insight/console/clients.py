@@ -77,16 +77,7 @@ class ClientsQuery:
 
     def address(self, **changes: Any) -> str:
         """The parameters of the page with these changes; a change begins at the first page."""
-        return self._address(replace(self, **({"page": 1} | changes)))
-
-    def sorted_by(self, column: str) -> str:
-        """The parameters of the page sorted by a column: in the other direction if it is already."""
-        sort = Sort(column)
-        descending = not self.descending if sort is self.sort else sort not in ASCENDING_FIRST
-        return self.address(sort=sort, descending=descending)
-
-    @staticmethod
-    def _address(query: "ClientsQuery") -> str:
+        query = replace(self, **({"page": 1} | changes))
         parts = {
             "sort": query.sort.value,
             "order": "desc" if query.descending else "asc",
@@ -98,6 +89,12 @@ class ClientsQuery:
             "page": str(query.page) if query.page > 1 else "",
         }
         return "?" + urlencode({name: value for name, value in parts.items() if value}, errors="replace")
+
+    def sorted_by(self, column: str) -> str:
+        """The parameters of the page sorted by a column: in the other direction if it is already."""
+        sort = Sort(column)
+        descending = not self.descending if sort is self.sort else sort not in ASCENDING_FIRST
+        return self.address(sort=sort, descending=descending)
 
 
 @dataclass(frozen=True, slots=True)
