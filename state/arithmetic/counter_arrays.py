@@ -438,34 +438,36 @@ def _by_kind(rows: Sequence[Charged], shapes: Shapes) -> dict[QuotaKind, _Charge
     rows_by_shape: dict[bytes, list[int]] = {}
     for number, row in enumerate(rows):
         rows_by_shape.setdefault(row.shape, []).append(number)
-    columns_by_kind: dict[QuotaKind, tuple[list[Any], ...]] = {}
-    for encoded, numbers in rows_by_shape.items():
-        shape = shapes[encoded]
+    alike: dict[tuple[QuotaKind, ...], list[bytes]] = {}
+    for encoded in rows_by_shape:  # as many as clients, if each has a limit of its own
+        alike.setdefault(shapes[encoded].kinds, []).append(encoded)
+    columns_by_kind: dict[QuotaKind, list[Sequence[Any]]] = {}
+    for kinds, some in alike.items():
+        numbers = [number for encoded in some for number in rows_by_shape[encoded]]
         amounts = [rows[number].amounts for number in numbers]
-        for charge, first in zip(shape.charges, shape.firsts, strict=True):
-            columns = columns_by_kind.get(charge.kind)
-            if columns is None:
-                columns = columns_by_kind[charge.kind] = tuple([] for _ in _Charges._fields)
-            count, limit = len(numbers), math.nan if charge.limit is None else charge.limit
+        counts = [len(rows_by_shape[encoded]) for encoded in some]
+        for place, (kind, first) in enumerate(zip(kinds, shapes[some[0]].firsts, strict=True)):
             firsts = [of_row[first] for of_row in amounts]
-            has_network = charge.kind.family is Family.REQUEST_TIME
-            network = [of_row[first + 1] for of_row in amounts] if has_network else firsts
-            found: list[list[Any]] = [
+            has_network = kind.family is Family.REQUEST_TIME
+            charges = [shapes[encoded].charges[place] for encoded in some]
+            columns = (
                 numbers,
                 firsts,
-                network,
-                [limit] * count,
-                [charge.strict] * count,
-                [charge.withheld] * count,
-            ]
-            for column, more in zip(columns, found, strict=True):
-                column += more
+                [of_row[first + 1] for of_row in amounts] if has_network else firsts,
+                np.repeat([math.nan if charge.limit is None else charge.limit for charge in charges], counts),
+                np.repeat([charge.strict for charge in charges], counts),
+                np.repeat([charge.withheld for charge in charges], counts),
+            )
+            columns_by_kind.setdefault(kind, []).append(columns)
     return {kind: _in_order(columns, len(rows_by_shape) > 1) for kind, columns in columns_by_kind.items()}
 
 
-def _in_order(columns: tuple[list[Any], ...], several: bool) -> _Charges:
+def _in_order(columns: Sequence[Sequence[Any]], several: bool) -> _Charges:
     """The charges by column in the order of their rows; those of `several` shapes come shape after shape."""
-    arrays: list[NDArray[Any]] = [np.array(column, kind) for column, kind in zip(columns, _DTYPES, strict=True)]
+    arrays: list[NDArray[Any]] = [
+        np.concatenate([np.asarray(part, kind) for part in parts])
+        for parts, kind in zip(zip(*columns, strict=True), _DTYPES, strict=True)
+    ]
     if several:
         order = np.argsort(arrays[0])
         arrays = [array[order] for array in arrays]

@@ -5,15 +5,19 @@ bytes, so that rows of one shape are known by these.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol
 
 import msgspec
 
 from sluice.state.arithmetic.counter import Charge
-from sluice.state.quotas.kinds import Family
+from sluice.state.quotas.kinds import Family, QuotaKind
 
 _AMOUNTS = {Family.BYTES: 1, Family.REQUEST_TIME: 2}
 """Number of amounts of a charge. One of mutations has as many as topics: the rest, as no row has two of them."""
+
+_MAX_SHAPES = 1 << 16
+"""Most shapes that are kept decoded: about a kilobyte each."""
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(list[Charge])
@@ -42,6 +46,7 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
     """
 
     charges: tuple[Charge, ...]
+    kinds: tuple[QuotaKind, ...]
     places: tuple[slice, ...]
     firsts: tuple[int, ...]
     length: int
@@ -58,7 +63,7 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
             last = first + width - sum(widths) if after_mutations or is_mutations else first + width
             places.append(slice(first_of, last or None))
             after_mutations = after_mutations or is_mutations
-        return cls(tuple(charges), tuple(places), tuple(firsts), sum(widths))
+        return cls(tuple(charges), tuple(charge.kind for charge in charges), tuple(places), tuple(firsts), sum(widths))
 
     def charges_of(self, amounts: list[float]) -> list[Charge]:
         """The charges with the amounts of a row."""
@@ -69,12 +74,18 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
 
 
 class Shapes(dict[bytes, Shape]):
-    """The shapes of some rows by their bytes, each decoded once."""
+    """The shapes of some rows by their bytes."""
 
     def __missing__(self, encoded: bytes) -> Shape:
         """Decode a shape that is new here."""
-        shape = self[encoded] = Shape.of(_DECODER.decode(encoded))
+        shape = self[encoded] = _decoded(encoded)
         return shape
+
+
+@lru_cache(maxsize=_MAX_SHAPES)
+def _decoded(encoded: bytes) -> Shape:
+    """The shape; each client may have a limit of its own, and so a shape, and comes again."""
+    return Shape.of(_DECODER.decode(encoded))
 
 
 def encode_shape(charges: Sequence[Charge]) -> bytes:

@@ -11,9 +11,13 @@ from sluice.state.arithmetic.shapes import Charged, Shape, Shapes
 from sluice.state.contract.records import CountedEntity
 from sluice.state.decisions.decision import Waits, clamp_throttle_ms
 from sluice.state.quotas.kinds import Family, QuotaKind
+from sluice.state.quotas.name_cache import ENTRY_BYTES, NameCache
 
 _ENCODER = msgspec.json.Encoder()
 _ALLOWED = b',"throttle_ms":0,"violated":false'
+_MAX_CACHED_BYTES = 64 * 1024 * 1024
+"""Bytes of the parts that are kept: each client may have a limit of its own."""
+
 _CHUNK = 2048
 """Numbers made text at once: more don't fit in the CPU cache."""
 
@@ -83,6 +87,7 @@ def charge_of(shape: Shape, kind: QuotaKind) -> Charge:
 
 
 _NONE = Violation(0)
+_AROUND = NameCache[tuple[bytes, QuotaKind], _Around](_MAX_CACHED_BYTES)
 
 
 def _joined(rows: Sequence[Charged], texts: Mapping[QuotaKind, Iterator[bytes]], shapes: Shapes) -> Iterator[bytes]:
@@ -99,7 +104,7 @@ def _texts(kind: QuotaKind, rows: Sequence[EntityCharged], outcomes: Outcomes, s
     """The charges of one kind as JSON."""
     charged = [rows[row] for row in outcomes.rows]
     around = {
-        encoded: _Around.of(charge)
+        encoded: _around(encoded, kind, charge)
         for encoded, shape in shapes.items()
         for charge in shape.charges
         if charge.kind is kind
@@ -110,6 +115,15 @@ def _texts(kind: QuotaKind, rows: Sequence[EntityCharged], outcomes: Outcomes, s
         for row, value, rate, verdict in zip(*columns, strict=True)
         for own in (around[row.shape],)
     ]
+
+
+def _around(shape: bytes, kind: QuotaKind, charge: Charge) -> _Around:
+    """The parts that rows of this shape share, of their charge of this kind."""
+    found = _AROUND.get((shape, kind))
+    if found is None:
+        found = _Around.of(charge)
+        _AROUND.keep((shape, kind), found, ENTRY_BYTES + len(shape) + sum(map(len, found)))
+    return found
 
 
 def _verdicts(kind: QuotaKind, outcomes: Outcomes) -> list[bytes]:

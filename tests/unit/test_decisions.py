@@ -735,6 +735,31 @@ def test_a_decision_of_many_entities_is_to_the_byte_that_of_the_scalar_rule() ->
     assert {json.loads(value)["verdict"] for value in expected} == {"ALLOW", "THROTTLE", "REJECT"}
 
 
+def test_clients_with_limits_of_their_own_are_charged_together_by_their_own_limits() -> None:
+    """Each has a shape of its own, and some are charged two kinds and others three, in any order."""
+    plan = PipelineSettings.of(DEFAULTS)._replace(pages=1)
+    users = [QuotaEntity(user=f"user-{number}") for number in range(100)]
+    kinds = (QuotaKind.REQUEST_PERCENTAGE, QuotaKind.PRODUCER_BYTE_RATE)
+    entries = [quota(kind, 1.0 + number, user) for number, user in enumerate(users) for kind in kinds]
+    entries += [quota(BYTES, 2.0 + number, user, shadow=True) for number, user in enumerate(users) if number % 3]
+    sources = [
+        (
+            json.dumps(moves("Produce", 300) | {"user": f"user-{offset * 7 % 100}", **amounts}).encode(),
+            Source("requests", 0, offset, T0),
+        )
+        for offset in range(300)
+        for amounts in [{"request_time_ns": 10**8} if offset % 2 else {}]
+    ]
+
+    made = MicroBatches(plan).run(sources, Quotas(entries), decided_at_ms=7)
+
+    planner, counters = Planner(Quotas(entries), plan), dict[str, EntityCounters]()
+    expected = [decided_by_objects(planner, counters, *source, plan.quota, decided_at_ms=7) for source in sources]
+    assert sorted(record.value for record in made) == sorted(expected)
+    limits = {charge["limit"] for value in expected for charge in json.loads(value)["charges"]}
+    assert limits == {None, *(1.0 + number for number in range(100))}
+
+
 def test_a_client_that_names_new_apis_and_versions_fills_no_memory() -> None:
     """Names that change no charge make no plan of their own: else the worker would forget those of all others."""
     entries = [quota(kind, 3.0, QuotaEntity(user=DEFAULT)) for kind in CLIENT_KINDS]
