@@ -261,7 +261,7 @@ class BucketArrays:
         stored = self.tokens[entities]
         tokens = np.where(np.isnan(stored), np.inf, stored)
         tokens += limits * ((now_ms - self.last_ms[entities]) / 1000.0)
-        measured: Floats = np.minimum(burst(window, 1.0) * limits, tokens)
+        measured: Floats = np.fmin(burst(window, 1.0) * limits, tokens)  # of NaN, after an overflow, too the burst
         self.tokens[entities], self.last_ms[entities] = measured, now_ms
         return measured
 

@@ -3,15 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.state.arithmetic.columns import columns_of, concatenate, counters_from
 from sluice.state.arithmetic.counter import Charge, EntityCounters
-from sluice.state.arithmetic.counter_arrays import Outcomes, charge_hot
+from sluice.state.arithmetic.counter_arrays import BucketArrays, Outcomes, charge_hot
 from sluice.state.arithmetic.sampled_rate import SampledRate
 from sluice.state.arithmetic.shapes import Shapes
+from sluice.state.arithmetic.token_bucket import TokenBucket
+from sluice.state.contract.records import MAX_TIMESTAMP_MS
 from sluice.state.quotas.kinds import Coexistence, QuotaKind, QuotaSettings, Window
 from sluice.state.store.codec import decode
 from sluice.state.store.pages import Pages
@@ -246,3 +249,19 @@ def test_hot_counters_among_many_entities_are_charged_in_runs_as_one_by_one() ->
     ]
 
     assert charge_all(batches, quota, together=64) == charge_all(batches, quota, ONE_BY_ONE)
+
+
+def test_both_engines_fill_a_bucket_whose_refill_overflows() -> None:
+    """Under a limit of 1e300 a clock that goes back to 1970 takes away infinitely many tokens, and gives them back."""
+    window, limit = Window(1, 2000), 1e300
+    bucket = TokenBucket()
+    arrays = BucketArrays(columns_of([EntityCounters()]))
+    entity, limits = np.array([0]), np.array([limit])
+
+    for now_ms in (MAX_TIMESTAMP_MS, 0, MAX_TIMESTAMP_MS):
+        expected = bucket.measure(limit, window, now_ms)
+        with np.errstate(over="ignore"):
+            measured = arrays.measure(entity, limits, window, np.array([now_ms]))
+        assert measured.tolist() == [expected]
+
+    assert expected == 2e300
