@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from sluice.configs.yaml_file import FLOAT
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.alteration import Difference, RawEntity, entity_order
 from sluice.state.quotas.cluster import is_mirrored
@@ -99,6 +100,13 @@ def entry_json(entry: QuotaEntry | None) -> dict[str, Any] | None:
     return None if entry is None else {"value": entry.value, "mode": entry.mode}
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes as PyYAML does, and quotes the names that YAML 1.2 takes for numbers, such as `1e3`."""
+
+
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(rf"(?:{FLOAT.pattern})\Z"), list("-+.0123456789"))
+
+
 def quotas_yaml(entries: Iterable[QuotaEntry]) -> str:
     """A quota file with these quotas. Raises InvalidQuotaError for a name that a quota file can't express."""
     content = []
@@ -113,9 +121,9 @@ def quotas_yaml(entries: Iterable[QuotaEntry]) -> str:
         content.append({"entity": entity.to_mapping(), **written_mode, "quotas": values})
     if not content:
         return "[]\n"
-    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    text = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
     # A mark of direction in a name would turn what a terminal shows: then all but ASCII is escaped.
-    return text if text.replace("\n", "").isprintable() else yaml.safe_dump(content, sort_keys=False)
+    return text if text.replace("\n", "").isprintable() else yaml.dump(content, Dumper=_Dumper, sort_keys=False)
 
 
 def plain_number(value: float) -> float | int:

@@ -15,7 +15,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, which is man
 
 # Plain scalars mean what YAML 1.2 says: `yes`, `0123`, `12:30` and dates stay text, as a name or a password has to.
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,999})")
-_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan")
+FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan")
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "~": None, "null": None, "": None}
 _UNUSUAL = "not a plain value; quote a value that begins with * & or !"
 
@@ -73,7 +73,7 @@ def _scalar(text: str) -> object:
         return _WORDS[text]
     if _INT.fullmatch(text):
         return int(text)
-    return float(text.replace(".inf", "inf").replace(".nan", "nan")) if _FLOAT.fullmatch(text) else text
+    return float(text.replace(".inf", "inf").replace(".nan", "nan")) if FLOAT.fullmatch(text) else text
 
 
 def _error(problem: str, event: Any) -> yaml.MarkedYAMLError:

@@ -737,7 +737,7 @@ def test_a_decision_of_many_entities_is_to_the_byte_that_of_the_scalar_rule() ->
 
 def test_clients_with_limits_of_their_own_are_charged_together_by_their_own_limits() -> None:
     """Each has a shape of its own, and some are charged two kinds and others three, in any order."""
-    plan = PipelineSettings.of(DEFAULTS)._replace(pages=1)
+    chosen = PipelineSettings.of(DEFAULTS)._replace(pages=1)
     users = [QuotaEntity(user=f"user-{number}") for number in range(100)]
     kinds = (QuotaKind.REQUEST_PERCENTAGE, QuotaKind.PRODUCER_BYTE_RATE)
     entries = [quota(kind, 1.0 + number, user) for number, user in enumerate(users) for kind in kinds]
@@ -751,10 +751,10 @@ def test_clients_with_limits_of_their_own_are_charged_together_by_their_own_limi
         for amounts in [{"request_time_ns": 10**8} if offset % 2 else {}]
     ]
 
-    made = MicroBatches(plan).run(sources, Quotas(entries), decided_at_ms=7)
+    made = MicroBatches(chosen).run(sources, Quotas(entries), decided_at_ms=7)
 
-    planner, counters = Planner(Quotas(entries), plan), dict[str, EntityCounters]()
-    expected = [decided_by_objects(planner, counters, *source, plan.quota, decided_at_ms=7) for source in sources]
+    planner, counters = Planner(Quotas(entries), chosen), dict[str, EntityCounters]()
+    expected = [decided_by_objects(plan(planner, chosen, *source), counters, chosen.quota) for source in sources]
     assert sorted(record.value for record in made) == sorted(expected)
     limits = {charge["limit"] for value in expected for charge in json.loads(value)["charges"]}
     assert limits == {None, *(1.0 + number for number in range(100))}

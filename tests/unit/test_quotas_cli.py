@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from sluice.cli.quota_text import java_double, read_configs, read_properties
+from sluice.cli.quota_text import java_double, quotas_yaml, read_configs, read_properties
 from sluice.cli.quotas import app
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import DEFAULTS
@@ -574,6 +574,15 @@ def test_an_export_says_exactly_what_is_set(example: Shell, tmp_path: Path) -> N
     file.write_text(example.run("export").stdout)
     assert set(load_quotas_file(file)) == set(example.table.entries())
     assert example.lines(f"apply {file} --prune") == ["Nothing changes."]
+
+
+@pytest.mark.parametrize("name", ["1e3", "123e45", "-1e3", "0e0", "1e+308", "1.5", "12:30", "yes", "null"])
+def test_a_name_that_looks_like_a_number_is_exported_as_a_name(name: str, tmp_path: Path) -> None:
+    """PyYAML writes `1e3` without quotes, for YAML 1.1, and YAML 1.2 reads a number; ids are often such."""
+    entries = [QuotaEntry(QuotaEntity(user=name), QuotaKind.PRODUCER_BYTE_RATE, 5.0)]
+    file = tmp_path / "export.yaml"
+    file.write_text(quotas_yaml(entries))
+    assert load_quotas_file(file) == entries
 
 
 def test_an_export_of_no_quotas_is_a_file_too(shell: Shell, tmp_path: Path) -> None:
