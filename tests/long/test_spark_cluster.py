@@ -32,4 +32,4 @@ def test_each_request_has_one_decision_after_kills_in_a_cluster(tmp_path: Path, 
     assert (done.returncode, errors) == (0, [])
     assert " 0 different from simulate" in done.stdout
     assert done.stdout.endswith(": balanced\n")
-    assert re.findall(r"^ +[0-9]+  (\w+) ", done.stdout, re.MULTILINE) == victims
+    assert re.findall(r"^\| (\w+) +\| ", done.stdout, re.MULTILINE) == ["kind", *victims]

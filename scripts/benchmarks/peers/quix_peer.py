@@ -8,6 +8,7 @@ import json
 import math
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ def main() -> None:
     from quixstreams import Application  # Sluice's own Python, whose tests import this module, doesn't have it
 
     wanted = json.loads(sys.argv[1])
+    # Quix Streams looks for the folder and then makes it; of two processes at once the second one would fail.
+    Path(wanted["state_folder"], wanted["name"]).mkdir(parents=True, exist_ok=True)
     application = Application(
         broker_address=wanted["servers"],
         consumer_group=wanted["name"],
