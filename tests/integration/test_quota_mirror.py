@@ -29,7 +29,8 @@ from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from tests.integration.job_process import JobProcess, wait_until
 from tests.integration.test_limits_topic import read
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.group("broker_quotas")]
+"""A broker has one set of quotas: tests that change those of the shared one take turns."""
 
 KIND = QuotaKind.PRODUCER_BYTE_RATE
 ORDERS = QuotaEntry(QuotaEntity(topic="orders"), QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 1e6)

@@ -17,7 +17,8 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.group("broker_quotas")]
+"""A broker has one set of quotas: tests that change those of the shared one take turns."""
 
 CLUSTER_QUOTAS: list[tuple[dict[str, str | None], dict[str, float]]] = [
     ({"user": "import-alice"}, {"producer_byte_rate": 1024.0, "request_percentage": 12.5}),
