@@ -229,7 +229,7 @@ class Simulation:
     """One source partition and one page: events are decided in the order given."""
 
     def __init__(self, quotas: Quotas, settings: Settings) -> None:
-        pipeline_settings = PipelineSettings.of(settings)
+        pipeline_settings = PipelineSettings.of(settings, pages=1)
         # An event's own time stands for its record's, so no event can lie in the future or the past.
         limits = pipeline_settings.limits._replace(max_future_ms=MAX_TIMESTAMP_MS, max_past_ms=MAX_TIMESTAMP_MS)
         self._settings = pipeline_settings._replace(limits=limits)

@@ -57,8 +57,8 @@ class PipelineSettings(NamedTuple):
     job_id: str | None = None
 
     @classmethod
-    def of(cls, settings: Settings) -> "PipelineSettings":
-        """The pipeline's part of the job's settings."""
+    def of(cls, settings: Settings, pages: int | None = None) -> "PipelineSettings":
+        """The pipeline's part of the job's settings, with as many pages as a new checkpoint has if none are given."""
         return cls(
             settings.topics.requests,
             settings.topics.decisions,
@@ -71,7 +71,7 @@ class PipelineSettings(NamedTuple):
                 settings.enforce.max_past_ms,
                 settings.enforce.max_charges_per_event,
             ),
-            new_pages(settings),
+            new_pages(settings) if pages is None else pages,
             settings.state.idle_expiry_s * 1000,
             settings.state.max_entities,
         )

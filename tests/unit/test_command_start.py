@@ -40,6 +40,15 @@ def test_top_imports_kafkas_client_alone() -> None:
     assert slow_imports(f"import kafka, sys, sluice.cli.top\n{SHOW}") == {"kafka"}
 
 
+def test_simulate_imports_neither_spark_nor_pandas(tmp_path: Path) -> None:
+    """It has one page, and no workers whose contract with PySpark would have to be tried."""
+    quotas, events = tmp_path / "quotas.yaml", tmp_path / "events.jsonl"
+    quotas.write_text("- {entity: {user: alice}, quotas: {producer_byte_rate: 5}}\n")
+    events.write_text('{"api": "Produce", "user": "alice", "timestamp_ms": 1000, "bytes": 10}\n')
+
+    assert slow_imports(SLUICE, "simulate", "--quotas", str(quotas), "--events", str(events)) == {"numpy", "pyarrow"}
+
+
 @pytest.mark.parametrize("command", [["explain", "quota-requests-0-0"], ["usage", "--from", "2026-11-02"], ["slo"]])
 def test_reports_import_neither_pandas_nor_spark_nor_kafka(tmp_path: Path, command: list[str]) -> None:
     at = datetime(2026, 11, 2, 10, tzinfo=UTC)
