@@ -397,7 +397,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         return limitsView.garbage() + limitsReader.unreadable() + decisionsReader.unreadable();
     }
 
-    private final class LimitsHandler implements TopicReader.Handler {
+    private final class LimitsHandler implements TopicReader.ClusterHandler {
         @Override
         public void take(byte[] key, byte[] value) {
             Quotas known = limitsView.inForce();
@@ -438,8 +438,5 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         public void restart() {
             shares.clear();
         }
-
-        @Override
-        public void brokers(int count) {} // the other reader is told, too
     }
 }

@@ -44,8 +44,10 @@ final class TopicReader implements Runnable {
 
         /** The topic is read from its beginning again, because it was made again or has lost records. */
         void restart();
+    }
 
-        /** Is told every ten seconds how many brokers there are; not while the cluster doesn't say. */
+    /** Besides, it is told every ten seconds how many brokers there are; not while the cluster doesn't say. */
+    interface ClusterHandler extends Handler {
         void brokers(int count);
     }
 
@@ -129,7 +131,9 @@ final class TopicReader implements Runnable {
         long lookAgainNs = System.nanoTime();
         while (!isClosing) {
             if (System.nanoTime() - lookAgainNs >= 0) {
-                askForBrokers(admin);
+                if (handler instanceof ClusterHandler) {
+                    askForBrokers(admin, (ClusterHandler) handler);
+                }
                 if (!assign(consumer, describe(admin))) {
                     report("it doesn't exist yet");
                     pause();
@@ -147,9 +151,9 @@ final class TopicReader implements Runnable {
     }
 
     /** Asks how many brokers there are. If the cluster doesn't say, the last number holds, and reading goes on. */
-    private void askForBrokers(Admin admin) throws InterruptedException {
+    private void askForBrokers(Admin admin, ClusterHandler told) throws InterruptedException {
         try {
-            handler.brokers(admin.describeCluster().nodes().get(ASK.toMillis(), TimeUnit.MILLISECONDS).size());
+            told.brokers(admin.describeCluster().nodes().get(ASK.toMillis(), TimeUnit.MILLISECONDS).size());
         } catch (ExecutionException | TimeoutException error) {
             LOG.debug("The cluster doesn't say how many brokers it has", error);
         }
