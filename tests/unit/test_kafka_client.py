@@ -43,42 +43,36 @@ def test_user_and_password_come_from_the_jaas_line(mechanism: str) -> None:
     assert config["sasl_plain_password"] == 'a="b;c'  # noqa: S105 -- a made-up password
 
 
-def test_pem_stores_become_certificate_files() -> None:
-    config = kafka_python_config(
-        {
-            **SERVERS,
-            "security.protocol": "SSL",
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": "/tls/ca.pem",
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": "/tls/client.pem",
-            "ssl.key.password": "hunter2",
-            "ssl.endpoint.identification.algorithm": "",
-        }
-    )
-
-    assert config["ssl_cafile"] == "/tls/ca.pem"
-    assert config["ssl_certfile"] == "/tls/client.pem"
-    assert config["ssl_password"] == "hunter2"  # noqa: S105 -- a made-up password
-    assert config["ssl_check_hostname"] is False
+PEM_STORES = {
+    "ssl.truststore.type": "PEM",
+    "ssl.truststore.location": "/tls/ca.pem",
+    "ssl.keystore.type": "PEM",
+    "ssl.keystore.location": "/tls/client.pem",
+    "ssl.key.password": "hunter2",
+    "ssl.endpoint.identification.algorithm": "",
+}
+PEM_FILES_BESIDE_JKS_STORES = {
+    "ssl.truststore.location": "/tls/ca.jks",
+    "ssl.ca.location": "/tls/ca.pem",
+    "ssl.keystore.location": "/tls/client.jks",
+    "ssl.certificate.location": "/tls/client.pem",
+    "ssl.key.location": "/tls/client.key",
+}
 
 
-def test_pem_files_next_to_jks_stores_serve_the_python_client() -> None:
-    config = kafka_python_config(
-        {
-            **SERVERS,
-            "security.protocol": "SSL",
-            "ssl.truststore.location": "/tls/ca.jks",
-            "ssl.ca.location": "/tls/ca.pem",
-            "ssl.keystore.location": "/tls/client.jks",
-            "ssl.certificate.location": "/tls/client.pem",
-            "ssl.key.location": "/tls/client.key",
-        }
-    )
+@pytest.mark.parametrize(
+    ("stores", "others"),
+    [
+        (PEM_STORES, {"ssl_password": "hunter2", "ssl_check_hostname": False}),
+        (PEM_FILES_BESIDE_JKS_STORES, {"ssl_keyfile": "/tls/client.key"}),
+    ],
+    ids=["PEM stores", "PEM files beside JKS stores"],
+)
+def test_pem_stores_and_files_become_certificate_files(stores: dict[str, str], others: dict[str, object]) -> None:
+    config = kafka_python_config({**SERVERS, "security.protocol": "SSL", **stores})
 
-    assert config["ssl_cafile"] == "/tls/ca.pem"
-    assert config["ssl_certfile"] == "/tls/client.pem"
-    assert config["ssl_keyfile"] == "/tls/client.key"
+    expected = {"ssl_cafile": "/tls/ca.pem", "ssl_certfile": "/tls/client.pem", **others}
+    assert {name: config[name] for name in expected} == expected
 
 
 def test_stores_and_logins_do_not_matter_without_tls_and_sasl() -> None:
