@@ -7,11 +7,13 @@ systemd ends a service by SIGTERM to all of its processes. Workers that obeyed w
 lets end. Java ends the daemon by closing its standard input, and with it the workers, however Java itself ends.
 """
 
+import gc
 import os
 import signal
 import socket
 from collections.abc import Callable
 from importlib import import_module
+from types import SimpleNamespace
 
 from pyspark import daemon
 
@@ -33,6 +35,15 @@ def quietly(work: Worker) -> Worker:
     return work_quietly
 
 
+def collect_young_objects() -> int:
+    """Collect what a task has left: PySpark collects all objects after each task.
+
+    With the plans of 50 000 clients that takes 53 ms of CPU, as much as a small task. Python collects old objects when
+    they have become a quarter more.
+    """
+    return gc.collect(1)
+
+
 def run_daemon(prepare: Callable[[], None] = lambda: None) -> None:
     """Load the stages, `prepare`, and run Spark's daemon until Java closes its standard input."""
     # Blocked, not ignored: PySpark sets handlers of its own, in the workers too, which inherit the mask.
@@ -40,6 +51,7 @@ def run_daemon(prepare: Callable[[], None] = lambda: None) -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # no threads of numpy's, which would not be there after a fork
     import_module(_STAGES)
     prepare()
+    daemon.gc = SimpleNamespace(collect=collect_young_objects)  # type: ignore[attr-defined, assignment] # all it calls
     daemon.worker = quietly(daemon.worker)  # type: ignore[assignment] # PySpark calls it with positions
     daemon.manager()
 

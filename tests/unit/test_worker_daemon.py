@@ -1,14 +1,16 @@
 """The daemon of the Python workers: what Java's end and signals do to it."""
 
+import gc
 import os
 import signal
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 
 import pytest
 
-from sluice.streaming.workers.daemon import quietly
+from sluice.streaming.workers.daemon import collect_young_objects, quietly
 
 
 @pytest.fixture
@@ -37,6 +39,28 @@ def test_it_ignores_signals_and_ends_with_its_standard_input(
 
     daemon.wait(10)
     assert not daemon.stderr.read()
+
+
+class _Cycle:
+    itself: object
+
+
+def test_what_a_task_leaves_is_collected_and_what_the_worker_keeps_is_not_looked_at() -> None:
+    """A worker keeps three objects for each client that it knows."""
+    gc.collect()
+    generations: list[int] = []
+    gc.callbacks.append(lambda _, info: generations.append(info["generation"]))
+    left = _Cycle()
+    left.itself = left
+    reference = weakref.ref(left)
+    del left
+    try:
+        collect_young_objects()
+    finally:
+        gc.callbacks.pop()
+
+    assert generations == [1, 1], "at its begin and end"
+    assert reference() is None
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError(), ConnectionResetError()])
