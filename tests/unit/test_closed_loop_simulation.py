@@ -1,10 +1,9 @@
-"""Simulated clients behind several gateways. `./scripts/closed-loop bars` tries far more situations."""
+"""Simulated clients behind several gateways."""
 
 from dataclasses import replace
 
 import pytest
 
-from scripts.scenarios.closed_loop.bars import judge
 from scripts.scenarios.closed_loop.main import main
 from scripts.scenarios.closed_loop.measures import FIRST_MS, Measures, measure
 from scripts.scenarios.closed_loop.simulation import ClosedLoop
@@ -27,10 +26,22 @@ def simulated(wanted: Situation) -> Measures:
 @pytest.mark.parametrize("spread", Spread)
 @pytest.mark.parametrize("quota", KINDS)
 def test_four_gateways_hold_a_greedy_client_as_one_broker_does(quota: QuotaKind, spread: Spread) -> None:
-    judged = judge(situation(quota, spread=spread, seconds=300))
+    wanted = situation(quota, spread=spread, seconds=300)
+    found, alone = simulated(wanted), simulated(wanted.alone())
 
-    assert judged.missed == []
-    assert judged.found.requests > 1_000
+    assert 0.97 <= found.mean_after <= 1.02
+    assert found.worst_later_minute <= 1.05 * alone.worst_later_minute
+    assert found.requests > 1_000
+
+
+def test_small_requests_are_silent_for_at_most_twice_as_long_as_behind_one_broker() -> None:
+    wanted = situation(size=LIMIT / 40, seconds=300)
+    assert simulated(wanted).longest_silence_s <= 2 * simulated(wanted.alone()).longest_silence_s
+
+
+def test_large_requests_have_the_mean_of_one_broker() -> None:
+    wanted = situation(size=LIMIT, seconds=300)
+    assert simulated(wanted).mean_after == pytest.approx(simulated(wanted.alone()).mean_after, abs=0.03)
 
 
 def test_decisions_alone_dont_hold_it() -> None:

@@ -12,10 +12,9 @@ from typing import Annotated
 import typer
 
 from scripts.command import run_app
-from scripts.scenarios.closed_loop.bars import check_bars
 from scripts.scenarios.closed_loop.measures import Measures, measure
 from scripts.scenarios.closed_loop.simulation import ClosedLoop
-from scripts.scenarios.closed_loop.situation import BrokersSituation, JobDown, Seconds, Seed, Situation, check_quota
+from scripts.scenarios.closed_loop.situation import BrokersSituation, JobDown, Seconds, Situation, check_quota
 from scripts.testbed.work_folder import work_folder
 
 GREEDY_DEMAND = 50.0
@@ -56,24 +55,6 @@ class Simulate(Situation):
         if self.compare:
             found["one gateway"] = measure(self.alone(), ClosedLoop(self.alone()).run())
         return _print(found, self.as_json)
-
-
-@app.command("bars")
-@dataclass(frozen=True)
-class Bars:
-    """Try simulated situations against the bars.
-
-    The situations are drawn at random, and each is compared with one gateway. The exit code is 1 if one misses a bar.
-    """
-
-    count: Annotated[int, typer.Option(min=1, help="Number of situations.")] = 20
-    seed: Seed = 1
-    seconds: Seconds = 900
-    as_json: AsJson = False
-
-    def run(self) -> int:
-        """Try them, and print those that miss a bar."""
-        return check_bars(self.count, self.seed, self.seconds, self.as_json)
 
 
 @app.command("gateways")

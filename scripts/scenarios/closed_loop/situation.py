@@ -84,7 +84,6 @@ def _second(help_text: str) -> Any:
 Quota = Annotated[QuotaKind, typer.Option(metavar="KIND", help=f"Quota kind: {', '.join(QUOTAS)}.")]
 Limit = Annotated[float, typer.Option(show_default="1000000 bytes/s or 10 percent", help="Limit of the quota.")]
 Seconds = Annotated[int, typer.Option(min=20, help="Length of the run.")]
-Seed = Annotated[int, typer.Option(help="Seed of all random numbers.")]
 JobDown = Annotated[
     Pair | None, typer.Option(parser=span, metavar="FROM-TO", help="Nothing is decided between these seconds.")
 ]
@@ -115,7 +114,7 @@ class Situation:
     clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 1
     counters: Annotated[Counters, typer.Option(help="One counter for all clients, or one for each.")] = Counters.SHARED
     seconds: Seconds = 900
-    seed: Seed = 1
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 1
     join: Annotated[float | None, _second("One more gateway starts at this second.")] = None
     leave: Annotated[float | None, _second("A gateway crashes at this second.")] = None
     job_down: JobDown = None
