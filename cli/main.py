@@ -11,7 +11,6 @@ import typer
 from typer.exceptions import Abort, TyperException
 
 from sluice.cli.advise import advise
-from sluice.cli.balance import balance
 from sluice.cli.console import console
 from sluice.cli.errors import BadInputError, UsageError
 from sluice.cli.explain import explain
@@ -28,6 +27,7 @@ from sluice.cli.options import (
 from sluice.cli.quotas import app as quotas_app
 from sluice.cli.sql import sql
 from sluice.cli.state import app as state_app
+from sluice.cli.state import balance
 from sluice.cli.top import top
 from sluice.cli.usage import slo, usage
 from sluice.cli.whatif import whatif

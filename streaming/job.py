@@ -25,9 +25,8 @@ from sluice.streaming.java_bridge import is_stopped
 from sluice.streaming.leadership.leader_epochs import begin_epoch
 from sluice.streaming.leadership.leadership import Leadership
 from sluice.streaming.running_job import RunningJob
-from sluice.streaming.runtime.health import JobHealth, health_server
+from sluice.streaming.runtime.health import JobHealth, JobStatus, health_server
 from sluice.streaming.runtime.session import start_session
-from sluice.streaming.runtime.status import JobStatus
 
 log = logging.getLogger("sluice.job")
 

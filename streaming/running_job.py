@@ -27,9 +27,8 @@ from sluice.streaming.queries.reasons import QueryState, RunState
 from sluice.streaming.queries.supervision import SupervisedQuery, times
 from sluice.streaming.runtime.answers_watch import ForeignDecisions, dead_letters_watch, decisions_watch
 from sluice.streaming.runtime.client_metrics import NEWEST_DECISIONS, ClientMetrics
-from sluice.streaming.runtime.health import JobHealth
+from sluice.streaming.runtime.health import JobHealth, JobStatus
 from sluice.streaming.runtime.maintenance import MaintenanceSchedule
-from sluice.streaming.runtime.status import JobStatus
 
 log = logging.getLogger("sluice.job")
 

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from sluice.configs.settings import Settings
 from sluice.sinks.tables.delta import Commit, create_table
 from sluice.sinks.tables.faults import RequestsTopic
-from sluice.streaming.audit.writer import AuditWriter
+from sluice.streaming.audit.query import AuditWriter
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.leadership.leader_epochs import EpochsSeen
 from tests.audit_records import DEFAULTS, READ_AT_MS, REQUESTS, T0, Json, Record

@@ -11,9 +11,8 @@ import pyarrow.compute as pc
 
 from sluice.sinks.tables.delta import SOURCE_COLUMNS, AuditTable, columns
 from sluice.sinks.tables.faults import Faults, RequestsTopic, TimeBounds, holds
-from sluice.sinks.tables.json_records import JsonRecords
+from sluice.sinks.tables.json_records import JsonRecords, row_struct
 from sluice.state.contract.records import DeadLetter
-from sluice.state.contract.rows import row_struct
 
 _COLUMNS = columns("""
     source_topic STRING, source_partition INT, source_offset BIGINT, field STRING, problem STRING, expected

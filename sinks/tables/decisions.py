@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from sluice.sinks.tables.delta import SOURCE_COLUMNS, AuditTable, columns, columns_of
 from sluice.sinks.tables.faults import Faults, Mask, RequestsTopic, TimeBounds, holds
-from sluice.sinks.tables.json_records import JsonRecords
+from sluice.sinks.tables.json_records import JsonRecords, row_struct
 from sluice.sinks.tables.quota_metrics import METRIC_NAMES
 from sluice.state.contract.records import (
     MAX_APPLIED_WAITS,
@@ -19,7 +19,6 @@ from sluice.state.contract.records import (
     Decision,
     Verdict,
 )
-from sluice.state.contract.rows import row_struct
 from sluice.state.quotas.entry import Mode
 
 MAX_CHARGES = 4 * MAX_ENTRIES

@@ -1,19 +1,199 @@
-"""The audit query: decisions and dead letters, as gateways saw them, to the Delta tables."""
+"""The audit query: decisions and dead letters, as gateways saw them, to the Delta tables, by one commit each."""
 
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.configs.settings import Settings
-from sluice.sinks.tables.delta import Commit, create_table
-from sluice.sinks.tables.faults import RequestsTopic
-from sluice.streaming.audit.answers import RequestEnds, current_ends
-from sluice.streaming.audit.writer import AuditWriter
+from sluice.sinks.tables.dead_letters import dead_letters_table, letter_content, letter_rows
+from sluice.sinks.tables.decisions import decision_content, decision_rows, decisions_table
+from sluice.sinks.tables.delta import AuditTable, Commit, create_table
+from sluice.sinks.tables.delta_files import add_files, remove_files
+from sluice.sinks.tables.faults import RequestsTopic, TimeBounds
+from sluice.sinks.tables.measures import add_up, metrics_rows
+from sluice.sinks.tables.quota_metrics import merge_metrics, quota_metrics_table
+from sluice.sinks.tables.unreadable import known_records, unreadable_table
+from sluice.streaming.audit.answers import RequestEnds, current_ends, epoch_spans, further_answers, reported_answers
+from sluice.streaming.audit.worker_pass import Exclusions, Feed, Plan, TaskReport, write_part
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.leadership.leader_epochs import EpochsSeen
 from sluice.streaming.queries.gated_query import GatedQuery
 from sluice.streaming.runtime.kafka import epoch_header, kafka_source
 
 QUERY_NAME = "audit"
+
+log = logging.getLogger("sluice.audit")
+
+_DAY_MS = 86_400_000
+_SHORTEST_RETENTION_MS = 30 * _DAY_MS
+"""A topic that existed before keeps its records as long as it was created with, not as the settings say."""
+
+_LONGEST_RETENTION_MS = 3_653 * _DAY_MS
+"""Ten years stand for a topic that keeps its records for ever."""
+
+_MAX_CLOCK_DIFFERENCE_MS = _DAY_MS
+"""Largest difference between the clocks of gateways, broker and job; a clock that is wrong by hours forges nothing."""
+
+_FILE_ROWS = 50_000
+"""Records that are worth a task and a file of their own."""
+
+_Open = Callable[[str], DeltaTable]
+"""Opens the table at a path."""
+
+
+class AuditWriter:
+    """Writes micro-batches into the audit tables."""
+
+    def __init__(self, settings: Settings, epochs: EpochsSeen) -> None:
+        """Needs the tables before the first `write`."""
+        self._delta = settings.delta
+        self._feeds = (
+            Feed(
+                settings.topics.dead_letters,
+                dead_letters_table(settings.delta.dead_letters),
+                letter_rows,
+                letter_content,
+                of_decisions=False,
+            ),
+            Feed(
+                settings.topics.decisions,
+                decisions_table(settings.delta.decisions),
+                decision_rows,
+                decision_content,
+                of_decisions=True,
+            ),
+        )
+        self._unreadable = unreadable_table(settings.delta.unreadable)
+        self._window_s = settings.audit.metrics_window_s
+        self._bounds = _time_bounds(settings)
+        self._epochs = epochs
+        self._tasks: int | None = None
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics whose records are written."""
+        return [feed.topic for feed in self._feeds]
+
+    @property
+    def tables(self) -> list[AuditTable]:
+        """All tables that are written."""
+        return [self._unreadable, quota_metrics_table(self._delta.quota_metrics), *(feed.table for feed in self._feeds)]
+
+    def write(self, records: DataFrame, requests: RequestsTopic, commit: Commit) -> None:
+        """Write one micro-batch; to write it again changes nothing.
+
+        Records have the columns of Kafka, `read_at`, the time of the micro-batch, and `epoch`, their header's value.
+        They answer events of `requests`.
+        """
+        open_table = cache(lambda path: DeltaTable(path, storage_options=dict(self._delta.storage_options)))
+        exclusions = Exclusions()
+        while True:
+            reports = self._run(records, requests, exclusions)
+            found = self._excluded(reports, exclusions, requests.name, commit.batch_id, open_table)
+            if found is None:
+                break
+            # Rare: the tasks know now what counts for no answer, and write the others.
+            self._remove_files(reports)
+            exclusions = found
+        self._commit(reports, commit, open_table)
+        answers = sum(len(reported_answers(reports, topic)) for topic in self.topics)
+        self._tasks = 1 + answers // _FILE_ROWS
+
+    def _run(self, records: DataFrame, requests: RequestsTopic, exclusions: Exclusions) -> list[TaskReport]:
+        """Let tasks do their part, as many as the micro-batch before was worth."""
+        plan = Plan(
+            self._feeds,
+            self._unreadable,
+            dict(self._delta.storage_options),
+            requests,
+            self._bounds,
+            self._window_s,
+            exclusions,
+        )
+        tasks = records if self._tasks is None else records.coalesce(self._tasks)
+        found = tasks.mapInArrow(lambda batches: write_part(batches, plan), "report BINARY").collect()
+        return [msgspec.msgpack.decode(row["report"], type=TaskReport) for row in found]
+
+    def _excluded(
+        self, reports: Sequence[TaskReport], known: Exclusions, topic: str, batch_id: int, open_table: _Open
+    ) -> Exclusions | None:
+        """All that is known to count for no answer after these reports; None if they show nothing new."""
+        fenced = self._epochs.fenced(batch_id, epoch_spans(reports))
+        if fenced and not known.fenced:
+            return known._replace(fenced=fenced)
+        left_out, contradicting = [*known.left_out], [*known.contradicting]
+        for feed in self._feeds:
+            answers = reported_answers(reports, feed.topic)
+            is_good = pc.is_valid(answers["digest"])
+            good, unreadable = answers.filter(is_good), answers.filter(pc.invert(is_good))
+            if len(good):
+                repeating, others = further_answers(good, feed, open_table(feed.table.path), topic)
+                if (repeating or others) and not known.compared:
+                    return known._replace(compared=True)
+                left_out += [(feed.topic, repeating)] if repeating else []
+                contradicting += [(feed.topic, others)] if others else []
+            if len(unreadable):
+                written = known_records(open_table(self._unreadable.path), feed.topic, unreadable)
+                left_out += [(feed.topic, written)] if written else []
+        if len(left_out) == len(known.left_out) and len(contradicting) == len(known.contradicting):
+            return None
+        return known._replace(left_out=left_out, contradicting=contradicting)
+
+    def _commit(self, reports: Sequence[TaskReport], commit: Commit, open_table: _Open) -> None:
+        """Commit table by table: a crash in between repeats all commits, and those that are there change nothing.
+
+        Metrics count the decisions that the decisions table doesn't have yet, so they are merged before it.
+        """
+        letters, decisions = (feed.table for feed in self._feeds)
+        for table in (self._unreadable, letters):
+            self._add_files(table, reports, commit, open_table)
+        self._log_unreadable(reports)
+        measures = [pa.ipc.open_stream(report.measures).read_all() for report in reports if report.measures]
+        if measures:
+            rows = metrics_rows(add_up(measures), self._window_s)
+            merge_metrics(rows, self._delta.quota_metrics, self._delta.storage_options, commit)
+        self._add_files(decisions, reports, commit, open_table)
+
+    def _add_files(self, table: AuditTable, reports: Sequence[TaskReport], commit: Commit, open_table: _Open) -> None:
+        if files := [file for report in reports for file in report.files.get(table.path, [])]:
+            add_files(open_table(table.path), files, commit)
+
+    def _remove_files(self, reports: Sequence[TaskReport]) -> None:
+        for report in reports:
+            for path, files in report.files.items():
+                remove_files(path, self._delta.storage_options, files)
+
+    def _log_unreadable(self, reports: Sequence[TaskReport]) -> None:
+        counts: Counter[tuple[str, str, str]] = Counter()
+        for report in reports:
+            counts.update({(topic, field, reason): count for topic, field, reason, count in report.faults})
+        for (topic, field, reason), count in counts.items():
+            path = self._unreadable.path
+            log.warning(
+                "%d records of topic %s are unreadable (%s %s); they are in %s", count, topic, field, reason, path
+            )
+
+
+def _time_bounds(settings: Settings) -> TimeBounds:
+    """Bounds on the age of genuine records when they are read, with generous margins."""
+    topics, enforce = settings.topics, settings.enforce
+    retentions = (topics.requests_retention_ms, max(topics.decisions_retention_ms, topics.dead_letters_retention_ms))
+    if -1 in (*retentions, topics.decisions_retention_ms, topics.dead_letters_retention_ms):
+        kept_ms = _LONGEST_RETENTION_MS
+    else:
+        kept_ms = min(max(sum(retentions), _SHORTEST_RETENTION_MS), _LONGEST_RETENTION_MS)
+    return TimeBounds(
+        past_ms=min(enforce.max_past_ms, _LONGEST_RETENTION_MS) + kept_ms + _MAX_CLOCK_DIFFERENCE_MS,
+        future_ms=min(enforce.max_future_ms, _LONGEST_RETENTION_MS) + _MAX_CLOCK_DIFFERENCE_MS,
+    )
 
 
 class AuditQuery(GatedQuery):

@@ -120,9 +120,9 @@ def test_a_crash_between_two_commits_counts_nothing_twice(
 
     with monkeypatch.context() as patch:
         for commit in ("add_files", "merge_metrics"):
-            name = f"sluice.streaming.audit.writer.{commit}"
+            name = f"sluice.streaming.audit.query.{commit}"
             patch.setattr(
-                name, crash_after(getattr(__import__("sluice.streaming.audit.writer", fromlist=["_"]), commit))
+                name, crash_after(getattr(__import__("sluice.streaming.audit.query", fromlist=["_"]), commit))
             )
         with pytest.raises(OSError, match="gone"):
             write(tables, batch, batch_id=0)

@@ -9,9 +9,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from scripts.contracts import DOCS, schemas
+from sluice.sinks.tables.json_records import row_struct
 from sluice.state.contract.projection import projects
 from sluice.state.contract.records import Amounts, ChargeResult, Decision, Request, SourceRecord
-from sluice.state.contract.rows import row_struct
 from sluice.state.decisions.checks import check_request
 from sluice.state.errors import InvalidRequestError
 from tests.unit.test_simulate_command import simulate

@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sluice.streaming.queries.progress import QueryProgress, summarize
-from sluice.streaming.runtime.status import write_status
+from sluice.streaming.queries.supervision import QueryProgress, summarize
+from sluice.streaming.runtime.health import write_status
 
 
 def progress(latest: str | None = None, end: str | None = None) -> dict[str, Any]:
