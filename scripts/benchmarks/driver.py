@@ -1,6 +1,7 @@
 """Spark driver of the bench: queries that run one after another in one session, in a process of its own.
 
-The enforce and audit queries are the job's own, started as sluice.streaming.job starts them.
+The enforce and audit queries are the job's own, started as sluice.streaming.job starts them. The baseline is a copy
+without state, which moves as much data as the enforce query and decides nothing.
 """
 
 import ctypes
@@ -8,17 +9,21 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.managers import BaseManager
 from pathlib import Path
+from typing import cast
 
 import psutil
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrameWriter, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from scripts.benchmarks.copy import start_copy, start_stock_session
 from scripts.testbed.job import Json
 from scripts.testbed.processes import compiler_cpu_s, descendants, resident_mib
-from sluice.configs.settings import Settings, load_settings
+from sluice.configs.settings import Properties, Settings, load_settings
+from sluice.jvm.jars import SPARK_JARS
+from sluice.jvm.java import find_java
 from sluice.kafka_io.background import BackgroundService
 from sluice.state.errors import SluiceError
 from sluice.streaming.audit.query import AuditQuery
@@ -27,10 +32,51 @@ from sluice.streaming.checkpoint.origin import check_origin, with_pages
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.query import EnforceQuery
 from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
-from sluice.streaming.queries.progress import summarize
+from sluice.streaming.queries.supervision import summarize
+from sluice.streaming.runtime.kafka import kafka_writer, requests_source
 from sluice.streaming.runtime.session import start_session
 
 _POLL_S = 0.02
+_EVENT_SCHEMA = (
+    "request_id string, timestamp_ms long, user string, client_id string, api string, api_version int, "
+    "validate_only boolean, cluster_action boolean, authenticating boolean, request_time_ns long, "
+    "network_time_ns long, purgatory_ms long, gateway string, "
+    "topic_partitions array<struct<topic: string, partition: int, bytes: long>>, "
+    "mutations array<struct<topic: string, partitions: long>>"
+)
+"""Request event as docs/request.schema.json defines it."""
+
+_PLAIN_CLIENTS = {"max.poll.records": "500", "max.partition.fetch.bytes": "1048576", "batch.size": "16384"}
+"""Kafka's defaults for the properties that the job sets itself: those of an untuned copy."""
+
+
+def start_stock_session(settings: Settings) -> SparkSession:
+    """A session as Spark's users start it, with its Kafka connector and Spark's defaults, but only on loopback."""
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    find_java()
+    builder = SparkSession.builder.appName("copy").master(settings.spark["spark.master"])
+    return (
+        builder.config("spark.jars", ",".join(map(str, SPARK_JARS.paths())))
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .getOrCreate()
+    )
+
+
+def start_copy(spark: SparkSession, settings: Settings, checkpoint: str, padding_bytes: int) -> StreamingQuery:
+    """Copy each parsed event from Kafka to Kafka; `padding_bytes` make its record as large as a decision."""
+    settings = replace(settings, kafka=Properties(_PLAIN_CLIENTS | settings.kafka))
+    requests = requests_source(spark, settings, settings.enforce.starting_offsets)
+    events = requests.select(F.from_json(F.col("value").cast("string"), _EVENT_SCHEMA).alias("event"))
+    copies = events.select(
+        F.concat_ws("|", "event.user", "event.client_id").alias("key"),
+        F.to_json(F.struct("event.*", F.lit("x" * padding_bytes).alias("padding"))).alias("value"),
+    )
+    stream = copies.writeStream.queryName("copy").option("checkpointLocation", checkpoint)
+    # Spark's two kinds of writer take the same options, and have no base class.
+    written = kafka_writer(cast(DataFrameWriter, stream), settings).option("topic", settings.topics.decisions)
+    return cast(StreamingQuery, written.start())  # type: ignore[attr-defined] # it is the stream's writer
 
 
 class BenchError(SluiceError):
@@ -69,7 +115,7 @@ class Driver:
             self._stops.append(audit.stop)
 
     def start_copy(self, settings: Path, checkpoint: Path, padding_bytes: int) -> None:
-        """Start the baseline (`scripts.benchmarks.copy`)."""
+        """Start the baseline."""
         self._query = start_copy(self._spark, self._begin(settings), str(checkpoint), padding_bytes)
         self._stops.append(self._query.stop)
 

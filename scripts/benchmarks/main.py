@@ -25,7 +25,7 @@ from scripts.benchmarks.peers.measure import measure_peers
 from scripts.benchmarks.report import Findings, to_json, to_markdown
 from scripts.benchmarks.rig import BenchmarkRig
 from scripts.benchmarks.scale import MEASURES, Scale, sections
-from scripts.benchmarks.throughput import measure_audit, measure_cpu, measure_throughput
+from scripts.benchmarks.throughput import measure_audit, measure_throughput
 from scripts.command import EXIT_FAILED, EXIT_INTERRUPTED, interrupt_on_signals, print_error, run_command
 from scripts.testbed.jars import BROKER_JARS
 from sluice.configs.errors import InvalidSettingsError
@@ -35,7 +35,6 @@ from sluice.state.errors import SluiceError
 _MEASURES: dict[str, Callable[[BenchmarkRig, Scale, Findings], None]] = {
     "throughput": measure_throughput,
     "latency": measure_latency,
-    "cpu": measure_cpu,
     "audit": measure_audit,
     "beside-kafka": measure_beside_kafka,
     "peers": measure_peers,

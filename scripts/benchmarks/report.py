@@ -85,24 +85,14 @@ class Findings:
 
 def to_json(environment: Mapping[str, str], findings: Findings) -> str:
     """Everything as JSON, with every single run."""
-    figures = [
-        {"section": f.section, "name": f.name, "unit": f.unit, "median": f.median, "values": f.values}
-        for f in findings.figures
-    ]
+    figures = [figure._asdict() | {"median": figure.median} for figure in findings.figures]
     ratios = [
-        {
-            "name": r.name,
-            "value": r.value,
-            "of": r.of.name,
-            "to": r.to.name,
-            "bar": str(r.bar or ""),
-            "verdict": r.verdict,
-        }
-        for r in findings.ratios
+        {"name": each.name, "value": each.value, "of": each.of.name, "to": each.to.name}
+        | {"bar": str(each.bar or ""), "verdict": each.verdict}
+        for each in findings.ratios
     ]
-    return json.dumps(
-        {"environment": dict(environment), "figures": figures, "ratios": ratios}, indent=1, ensure_ascii=False
-    )
+    content = {"environment": dict(environment), "figures": figures, "ratios": ratios}
+    return json.dumps(content, indent=1, ensure_ascii=False)
 
 
 def to_markdown(environment: Mapping[str, str], findings: Findings) -> str:

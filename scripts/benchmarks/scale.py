@@ -15,9 +15,8 @@ from scripts.benchmarks.events import LOADS, Load
 from scripts.testbed.job import Json, Sections
 
 MEASURES = {
-    "throughput": "requests/s against a copy that decides nothing",
+    "throughput": "requests/s against a copy that decides nothing, and CPU time of a request",
     "latency": "against the copy",
-    "cpu": "CPU time of a request",
     "audit": "decisions/s into Delta",
     "beside-kafka": "clients at full speed, with the plugin and with Kafka's own quotas",
     "peers": "the same decisions in Kafka Streams, Quix Streams and a plain loop",

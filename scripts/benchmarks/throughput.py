@@ -1,7 +1,6 @@
-"""Throughput of the enforce query against a stateless copy, CPU time of a request, and the audit query."""
+"""Throughput of the enforce query against a stateless copy, with the CPU time of a request; and the audit query."""
 
 import statistics
-from collections.abc import Sequence
 from functools import partial
 
 from deltalake import DeltaTable
@@ -29,50 +28,25 @@ def measure_throughput(rig: BenchmarkRig, scale: Scale, findings: Findings) -> N
                 findings.add(section, name, _UNIT, [scale.steady_events_per_s(run[name]["batches"]) for run in runs])
                 for name in ("enforce", "copy")
             )
-            for name in ("enforce", "copy"):
-                _add_cpu(findings, section, f"{name}: ", [run[name] for run in runs], scale)
+            for side in ("enforce", "copy"):
+                for part, name in {"java": "Java", "compiler": "of it Java's compiler", "python": "Python"}.items():
+                    spent_us = [run[side][f"{part}_cpu_s"] * 1e6 / scale.events for run in runs]
+                    findings.add(section, f"{side}: {name}", "CPU-µs/request", spent_us)
             findings.compare(f"enforce / copy, throughput, {load.name}", enforce, copy, at_least(_BARS[load.name]))
 
 
-def measure_cpu(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
-    """CPU time of a request with 1, 2 and 4 charges, and the parts of a micro-batch's duration as Spark reports them.
-
-    A change of the hot path shows here first: other work on the machine disturbs CPU time far less than speed.
-    """
-    with rig.driver() as driver:
-        for load in loads(scale.charges):
-            section = f"CPU, {load.name} a request"
-            runs = [run["enforce"] for run in counted_runs(scale, partial(_run, rig, scale, load, driver, None))]
-            _add_cpu(findings, section, "", runs, scale)
-            parts = runs[0]["batches"][-1]["stages_ms"]
-            for part in sorted(parts, key=lambda name: -parts[name]):
-                steady = [[batch["stages_ms"].get(part, 0) for batch in run["batches"][scale.warm :]] for run in runs]
-                findings.add(section, f"Spark's {part}", "ms/batch", [statistics.median(values) for values in steady])
-
-
-def _run(
-    rig: BenchmarkRig, scale: Scale, load: Load, job: Driver, stock: Driver | None, number: int
-) -> dict[str, Json]:
-    """One run of enforce over the backlog, and of the copy if there is a driver for it."""
-    name = f"{'cpu' if stock is None else 'throughput'}-{load.charges}"
+def _run(rig: BenchmarkRig, scale: Scale, load: Load, job: Driver, stock: Driver, number: int) -> dict[str, Json]:
+    """One run of enforce over the backlog, and one of the copy."""
+    name = f"throughput-{load.charges}"
     setup = _setup(rig, scale, f"{name}-{number}", f"{name}-requests", load)
     if number == 0:
         rig.publish_backlog(setup.settings.topics.requests, load, spread(scale.events, scale.users))
         job.session(setup.file)
+        stock.session(setup.file, stock=True)
     job.start("enforce", setup.file)
-    found = {"enforce": job.drain(scale.events)}
-    if stock is not None:
-        if number == 0:
-            stock.session(setup.file, stock=True)
-        stock.start_copy(setup.file, setup.file.parent / "copy", copy_padding(rig, setup, load))
-        found["copy"] = stock.drain(scale.events)
-    return found
-
-
-def _add_cpu(findings: Findings, section: str, side: str, runs: Sequence[Json], scale: Scale) -> None:
-    for part, name in {"java": "Java", "compiler": "of it Java's compiler", "python": "Python"}.items():
-        spent_us = [run[f"{part}_cpu_s"] * 1e6 / scale.events for run in runs]
-        findings.add(section, f"{side}{name}", "CPU-µs/request", spent_us)
+    enforce = job.drain(scale.events)
+    stock.start_copy(setup.file, setup.file.parent / "copy", copy_padding(rig, setup, load))
+    return {"enforce": enforce, "copy": stock.drain(scale.events)}
 
 
 def measure_audit(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:

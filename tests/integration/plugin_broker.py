@@ -13,9 +13,9 @@ from kafka.errors import KafkaError
 
 from scripts.testbed.broker import Broker
 from scripts.testbed.broker_plugin import publish_limits
+from scripts.testbed.cluster import AlteringAdmin
 from scripts.testbed.jars import BROKER_JARS
 from scripts.testbed.jmx import Jvm
-from scripts.testbed.kafka_quotas import AlteringAdmin
 from sluice.jvm.jars import JarSet
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.streaming.enforce.parsing import EventLimits, parse_request

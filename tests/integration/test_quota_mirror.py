@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from scripts.testbed.broker import Broker, free_ports
-from scripts.testbed.kafka_quotas import AlteringAdmin
+from scripts.testbed.cluster import AlteringAdmin
 from sluice.cli.doctor import check_quotas_source
 from sluice.cli.errors import CheckError
 from sluice.configs.settings import Properties, Settings, load_settings

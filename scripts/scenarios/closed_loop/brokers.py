@@ -14,11 +14,10 @@ from scripts.scenarios.closed_loop.measures import Measures, Served, measure
 from scripts.scenarios.closed_loop.situation import CLIENT, BrokersSituation, Situation
 from scripts.testbed.broker import Broker
 from scripts.testbed.broker_plugin import new_exempt_client_id, plugin_cluster, wait_for_gateways
-from scripts.testbed.cluster import Cluster, create_topic
+from scripts.testbed.cluster import AlteringAdmin, Cluster, create_topic
 from scripts.testbed.full_speed_client import FullSpeedClient, Role
 from scripts.testbed.jmx import Jvm
 from scripts.testbed.job import Json, Sections, wait_until
-from scripts.testbed.kafka_quotas import AlteringAdmin
 from scripts.testbed.rig import Rig
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms
