@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction
 from msgspec import inspect
 
 from sluice.sinks.tables.faults import Mask
@@ -31,6 +31,15 @@ class Commit(NamedTuple):
 
     application: str
     batch_id: int
+
+    def is_in(self, table: DeltaTable) -> bool:
+        """True if the application has committed this micro-batch, or a later one, to the table."""
+        done = table.transaction_version(self.application)
+        return done is not None and done >= self.batch_id
+
+    def properties(self) -> CommitProperties:
+        """Delta-rs's properties of the commit, by which the table knows it later."""
+        return CommitProperties(app_transactions=[Transaction(*self)])
 
 
 class AuditTable(NamedTuple):

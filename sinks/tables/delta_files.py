@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
@@ -134,14 +134,13 @@ def remove_files(path: str, storage_options: Mapping[str, str], files: Iterable[
 
 def add_files(table: DeltaTable, files: Sequence[DataFile], commit: Commit) -> None:
     """Add files to a table, unless the commit's application has written this batch before."""
-    done = table.transaction_version(commit.application)
-    if done is not None and done >= commit.batch_id:
+    if commit.is_in(table):
         return
     actions: list[AddAction | RemoveAction] = [
         AddAction(file.path, file.size, {"date": file.date}, now_ms(), data_change=True, stats=file.statistics)
         for file in files
     ]
-    properties = CommitProperties(app_transactions=[Transaction(*commit)])
+    properties = commit.properties()
     table.create_write_transaction(actions, "append", table.schema(), ["date"], commit_properties=properties)
 
 

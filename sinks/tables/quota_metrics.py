@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import DeltaTable
 
 from sluice.sinks.tables.delta import AuditTable, Commit, columns
 from sluice.state.decisions.charge_plan import EXEMPT_REQUEST_TIME
@@ -72,7 +72,7 @@ def merge_metrics(measured: pa.Table, path: str, storage_options: Mapping[str, s
     row, so a file with the rows of two windows would take the next window too, and each batch would write the day.
     """
     table = DeltaTable(path, storage_options=dict(storage_options))
-    if not measured.num_rows or _has_committed(table, commit):
+    if not measured.num_rows or commit.is_in(table):
         return
     *older, newest = [part for rows in _by_file(measured) for part in _parts(rows)]
     # A repeated micro-batch has the same parts. The commit of the newest says that all of them are merged.
@@ -102,20 +102,15 @@ def _parts(rows: pa.Table) -> list[pa.Table]:
 
 
 def _merge(table: DeltaTable, measured: pa.Table, commit: Commit) -> None:
-    if _has_committed(table, commit):
+    if commit.is_in(table):
         return
-    properties = CommitProperties(app_transactions=[Transaction(*commit)])
+    properties = commit.properties()
     (
         table.merge(measured, _same_row(measured), source_alias="new", target_alias="old", commit_properties=properties)
         .when_matched_update({column: rule.format(column=column) for column, rule in _UPDATES.items()})
         .when_not_matched_insert_all()
         .execute()
     )
-
-
-def _has_committed(table: DeltaTable, commit: Commit) -> bool:
-    done = table.transaction_version(commit.application)
-    return done is not None and done >= commit.batch_id
 
 
 def _same_row(measured: pa.Table) -> str:
