@@ -3,7 +3,7 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.streaming.enforce.parsing import EventLimits, parse_request
 from sluice.streaming.enforce.wire import Source
 from tests.broker_plugin import SECRET, plugin_properties
+from tests.waiting import eventually
 
 _VALUE = bytes(50_000)
 
@@ -62,7 +63,7 @@ class PluginBroker:
         """Returns when they are gone."""
         with closing(KafkaAdminClient(bootstrap_servers=self.servers, **self._login)) as admin:
             admin.delete_topics(list(topics))
-            wait_until(lambda: not {*topics} & {*admin.list_topics()})
+            eventually(lambda: not {*topics} & {*admin.list_topics()})
 
     def publish_limits(self, entries: Sequence[QuotaEntry], version: int = 1) -> None:
         publish_limits(self.servers, entries, version, self._login)
@@ -82,13 +83,6 @@ class PluginBroker:
         with Jvm() as jvm:
             (value,) = jvm.beans(self.broker.jmx_port).read("sluice:type=gateway,*", name).values()
             return value
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def produce(servers: str, client_id: str, seconds: float, most: int = 10**9, **login: Any) -> int:

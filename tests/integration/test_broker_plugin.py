@@ -27,7 +27,8 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import Simulation
 from tests.background_loop import BackgroundLoop
 from tests.broker_plugin import SECRET, plugin_properties
-from tests.integration.plugin_broker import PluginBroker, consume, produce, published, published_bytes, wait_until
+from tests.integration.plugin_broker import PluginBroker, consume, produce, published, published_bytes
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka
 
@@ -60,7 +61,7 @@ def plugin(tmp_path_factory: pytest.TempPathFactory, classes: list[Path]) -> Ite
     with plugin.broker:
         plugin.create_topics("quota-requests", "quota-decisions", "quota-limits", "orders")
         plugin.publish_limits(LIMITS)
-        wait_until(lambda: "Sluice knows the limits (version 1)" in plugin.log.read_text())
+        eventually(lambda: "Sluice knows the limits (version 1)" in plugin.log.read_text())
         yield plugin
 
 
@@ -81,7 +82,7 @@ def test_greedy_clients_are_held_and_events_sum_up_to_what_kafka_charged(plugin:
     assert 5 * QUOTA < produced < 20 * QUOTA
     assert 5 * QUOTA < consumed[0] < 20 * QUOTA
     # Both are told some time after the broker charged, and either may be first.
-    wait_until(lambda: published_bytes(plugin.servers) == charged_bytes(plugin), 20)
+    eventually(lambda: published_bytes(plugin.servers) == charged_bytes(plugin), 20)
     held = [event for event in published(plugin.servers) if event.get("throttled_by")]
     assert {event["api"] for event in held} == {"Produce", "Fetch"}
     assert all(event["throttled_by"][0]["entity"] == {"client_id": "greedy"} for event in held)
@@ -91,7 +92,7 @@ def test_a_gateway_says_once_a_second_that_it_is_alive(plugin: PluginBroker) -> 
     def heartbeats() -> list[dict[str, Any]]:
         return [event for event in published(plugin.servers) if event["api"] == "GatewayHeartbeat"]
 
-    wait_until(lambda: len(heartbeats()) >= 3)
+    eventually(lambda: len(heartbeats()) >= 3)
     times = [event["timestamp_ms"] for event in heartbeats()]
     assert len({event["instance"] for event in heartbeats()}) == 1
     assert all(900 <= later - earlier < 3_000 for earlier, later in pairwise(times))
@@ -144,9 +145,9 @@ def test_a_broker_shares_a_limit_with_a_gateway_for_as_long_as_that_one_is_alive
         return float(shares[0]["share"]) if shares else math.nan
 
     with EchoJob(plugin.servers, LIMITS) as job:
-        wait_until(lambda: share() < 0.7 * QUOTA)  # half of it, and what is made up for
+        eventually(lambda: share() < 0.7 * QUOTA)  # half of it, and what is made up for
         job.other_lives = False
-        wait_until(lambda: share() == QUOTA)
+        eventually(lambda: share() == QUOTA)
 
 
 def test_a_broker_with_a_value_that_the_plugin_cant_use_doesnt_start(tmp_path: Path, classes: list[Path]) -> None:
@@ -177,7 +178,7 @@ def test_mutations_beyond_the_limit_are_refused_with_error_89(plugin: PluginBrok
         events = published(plugin.servers)
         return sum(event.get("mutations_charged", 0) for event in events if event.get("client_id") == "maker")
 
-    wait_until(lambda: mutations() > 0, 5)
+    eventually(lambda: mutations() > 0, 5)
     assert mutations() == 12
 
 
@@ -192,16 +193,16 @@ def test_quotas_of_kafka_hold_while_the_topics_are_silent_or_unreadable(tmp_path
         plugin.create_topics("quota-requests", "quota-decisions", "quota-limits", "orders")
         for client_id in ("cautious", "careful"):
             plugin.alter_kafka_quota(client_id, "producer_byte_rate", QUOTA)
-        wait_until(lambda: "Sluice reads topic quota-limits" in plugin.log.read_text())
+        eventually(lambda: "Sluice reads topic quota-limits" in plugin.log.read_text())
         assert 5 * QUOTA < produce(plugin.servers, "cautious", 4) < 20 * QUOTA
 
         with closing(KafkaProducer(bootstrap_servers=plugin.servers, client_id=SECRET)) as producer:
             producer.send("quota-limits", b"garbage", b"garbage").get(10)
-        wait_until(lambda: plugin.metric("UnreadableRecords") == 1)
+        eventually(lambda: plugin.metric("UnreadableRecords") == 1)
         assert 5 * QUOTA < produce(plugin.servers, "careful", 4) < 20 * QUOTA
         assert not plugin.metric("LimitsRead")
 
-        wait_until(lambda: "Sluice hasn't decided for 30 s" in plugin.log.read_text(), 60)
+        eventually(lambda: "Sluice hasn't decided for 30 s" in plugin.log.read_text(), 60)
         assert plugin.metric("StalenessMs") > 30_000
         said = "Sluice hasn't decided for 30 s: the quotas set with kafka-configs hold on each broker"
         assert plugin.log.read_text().count(said) == 1
@@ -215,12 +216,12 @@ def test_limits_are_read_anew_from_a_topic_that_was_made_again(tmp_path: Path, c
     with plugin.broker:
         plugin.create_topics("quota-limits")
         plugin.publish_limits(entries[:1])
-        wait_until(lambda: plugin.metric("LimitsVersion") == 1)
+        eventually(lambda: plugin.metric("LimitsVersion") == 1)
         plugin.delete_topics("quota-limits")
         plugin.create_topics("quota-limits")
         plugin.publish_limits(entries[1:], version=2)
 
-        wait_until(lambda: plugin.metric("LimitsVersion") == 2, 60)
+        eventually(lambda: plugin.metric("LimitsVersion") == 2, 60)
 
 
 @pytest.mark.long
@@ -239,7 +240,7 @@ def test_brokers_know_how_many_they_are_before_anything_is_decided(
     plugins = [*classes, tmp_path]
     with Cluster(tmp_path, 2, lambda *_: plugin_properties(), plugins, jars=jars) as cluster, Jvm() as jvm:
         beans = [jvm.beans(broker.jmx_port) for broker in cluster.brokers]
-        wait_until(lambda: all(set(each.read("sluice:type=gateway,*", "Gateways").values()) == {2} for each in beans))
+        eventually(lambda: all(set(each.read("sluice:type=gateway,*", "Gateways").values()) == {2} for each in beans))
 
 
 def holds_and_lets_go(plugin: PluginBroker) -> None:
@@ -252,7 +253,7 @@ def holds_and_lets_go(plugin: PluginBroker) -> None:
 
         plugin.create_topics("quota-requests", "quota-decisions", "quota-limits")
         plugin.publish_limits([QuotaEntry(QuotaEntity(client_id="cautious"), QuotaKind.PRODUCER_BYTE_RATE, 1e9)])
-        wait_until(lambda: "Sluice knows the limits" in plugin.log.read_text())
+        eventually(lambda: "Sluice knows the limits" in plugin.log.read_text())
         assert produce(plugin.servers, "cautious", 20, most=4_000_000) == 4_000_000
-        wait_until(lambda: published_bytes(plugin.servers, "cautious")["Produce"] > 4_000_000)
+        eventually(lambda: published_bytes(plugin.servers, "cautious")["Produce"] > 4_000_000)
         assert "read from the meters, exactly" in plugin.log.read_text()

@@ -16,7 +16,7 @@ from scripts.testbed.full_speed_client import FullSpeedClient, Role
 from scripts.testbed.job import Sections
 from scripts.testbed.rig import Rig
 from sluice.kafka_io.client import connect
-from tests.integration.plugin_broker import wait_until
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone, pytest.mark.long]
 
@@ -75,7 +75,7 @@ class Watch:
     def wait_for(self, is_so: Callable[[dict[str, float]], bool]) -> None:
         """Wait until it has been so once for the shares of the client that is always hungry."""
         try:
-            wait_until(lambda: is_so(self.shares(HUNGRY)), PATIENCE_S)
+            eventually(lambda: is_so(self.shares(HUNGRY)), PATIENCE_S)
         except AssertionError:
             pytest.fail(f"never {is_so.__name__}: {self.shares(HUNGRY)}")
 
@@ -118,11 +118,11 @@ def test_shares_follow_a_broker_that_is_killed_and_comes_back_and_hold_without_t
 
         killed = cluster.brokers[0]
         killed.kill()
-        wait_until(lambda: watch.alive() == BROKERS - 1, PATIENCE_S)
+        eventually(lambda: watch.alive() == BROKERS - 1, PATIENCE_S)
         watch.wait_for(is_shared_by_two)
 
         killed.start()
-        wait_until(watch.all_lead, PATIENCE_S)
+        eventually(watch.all_lead, PATIENCE_S)
         watch.wait_for(is_shared_by_all)
 
         job.kill()

@@ -11,7 +11,8 @@ from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, R
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from tests.integration.plugin_broker import Login, PluginBroker, produce, published_bytes, wait_until
+from tests.integration.plugin_broker import Login, PluginBroker, produce, published_bytes
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka
 
@@ -72,14 +73,14 @@ def test_sluice_is_exempt_by_principal_alone_and_a_plugin_without_rights_leaves_
 ) -> None:
     plugin.alter_kafka_quota("cautious", "producer_byte_rate", QUOTA)
     unreadable = "Sluice can't read topic quota-limits ("
-    wait_until(lambda: unreadable in plugin.log.read_text())
+    eventually(lambda: unreadable in plugin.log.read_text())
     assert 5 * QUOTA < produce(plugin.servers, "cautious", 4, **login("app")) < 20 * QUOTA
     assert plugin.log.read_text().count(unreadable) == 1
     assert not plugin.metric("LimitsRead")
 
     let_in(plugin)
     plugin.publish_limits(LIMITS)
-    wait_until(lambda: "Sluice knows the limits" in plugin.log.read_text())
+    eventually(lambda: "Sluice knows the limits" in plugin.log.read_text())
 
     assert plugin.metric("LimitsRead")
     assert produce(plugin.servers, "anything", 20, most=4_000_000, **login("sluice")) == 4_000_000

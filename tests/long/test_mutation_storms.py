@@ -19,7 +19,7 @@ from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from tests.integration.plugin_broker import wait_until
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.alone, pytest.mark.long]
 
@@ -42,7 +42,7 @@ def limited_cluster(folder: Path, brokers: int, controllers: int) -> Iterator[Cl
         ensure_topics(load_settings().topics, kafka)
         publish_limits(cluster.bootstrap_servers, limits, 1, {"client_id": client_id})
         logs = [folder / str(node) / "broker.log" for node in range(1, brokers + controllers + 1)]
-        wait_until(lambda: all("Sluice knows the limits" in log.read_text() for log in logs), 60)
+        eventually(lambda: all("Sluice knows the limits" in log.read_text() for log in logs), 60)
         yield cluster
 
 
@@ -75,7 +75,7 @@ def storm(cluster: Cluster) -> list[tuple[float, int]]:
             there.append((time.monotonic() - begun_s, count))
             return bool(count == TOPICS)
 
-        wait_until(look, 3 * STORM_S)
+        eventually(look, 3 * STORM_S)
         admin.close()
     return there
 
