@@ -10,6 +10,8 @@ from enum import StrEnum
 from functools import cached_property
 from getpass import getuser
 from pathlib import Path
+from pwd import getpwuid
+from socket import gethostname
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
@@ -18,11 +20,12 @@ from typer.core import TyperCommand, TyperGroup
 from sluice.cli.errors import UsageError
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import Settings, load_settings
+from sluice.kafka_io.client import principal_of
 from sluice.state.quotas.alteration import FilterComponent as EntityFilter
 from sluice.state.quotas.alteration import RawEntity, check_entity, check_filter
 
 if TYPE_CHECKING:
-    from sluice.sinks.tables.quotas import QuotasTable
+    from sluice.sinks.tables.quotas import ChangedFrom, QuotasTable
 
 CONFIG_VARIABLE = "SLUICE_CONFIG"
 """The environment variable that names the settings file where --config doesn't."""
@@ -124,7 +127,7 @@ ToOption = Annotated[str | None, typer.Option("--to", help="End, written as --fr
 
 def from_option(default: str) -> Any:
     """Make the option --from; `default` names in words the time without it."""
-    form = "2026-11-22T14:00Z, or 90m, 24h, 7d before now; UTC where no zone is given"
+    form = "2026-11-22T14:00Z, 90m, 24h, 7d before now, or yesterday, today, monday; UTC where no zone is given"
     return typer.Option("--from", help=f"Begin: {form}.", show_default=f"{default} before --to")
 
 
@@ -317,7 +320,10 @@ class TableOptions:
 class AuthorOption:
     """The option for the author of a change."""
 
-    author: Annotated[str | None, typer.Option("--as", help="Author of the change; the login user.")] = None
+    author: Annotated[
+        str | None,
+        typer.Option("--as", help="Author of the change; the login user, who is recorded beside it with the host."),
+    ] = None
 
     def name(self) -> str:
         """The author's name. Raises UsageError if no name is given and the machine has no login user."""
@@ -325,3 +331,14 @@ class AuthorOption:
             return self.author or getuser()
         except (KeyError, OSError):
             raise UsageError("no login user; give --as NAME") from None
+
+
+def changed_from(settings: Settings) -> "ChangedFrom":
+    """The OS user and host of this process, whatever --as or its environment says, and its principal in Kafka."""
+    from sluice.sinks.tables.quotas import ChangedFrom  # deltalake is slow to import
+
+    try:
+        os_user = getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container may run under a number that has no name
+        os_user = str(os.getuid())
+    return ChangedFrom(os_user, gethostname(), principal_of(settings.kafka))

@@ -18,6 +18,7 @@ from sluice.cli.options import (
     EntityOptions,
     JsonOption,
     TableOptions,
+    changed_from,
     command_group,
     grouped,
 )
@@ -166,7 +167,7 @@ def quotas_history(
     limit: Annotated[int, typer.Option("--limit", min=1, help="Most changes to print.")] = 20,
     json_output: JsonOption = False,
 ) -> None:
-    """Print the changes of quotas with author and time, the newest first."""
+    """Print the changes of quotas with author, OS user, host and time, the newest first."""
     filters = entity.filters(ctx)
     changes = (change for change in table.quotas_table().history() if _matches(change.entity, filters))
     newest = itertools.islice(changes, limit)
@@ -288,7 +289,7 @@ def _commit(table: TableOptions, change: Change, author: str) -> tuple[int, list
         attempts.append((before, after))
         return after
 
-    version = quotas_table.alter(recorded, author, at)
+    version = quotas_table.alter(recorded, author, at, changed_from(table.settings))
     return version, *attempts[-1]
 
 
@@ -389,13 +390,15 @@ def _print_dry_run(entity: QuotaEntity, before: Sequence[QuotaEntry], after: Seq
 
 def _change_line(change: "QuotaChange") -> str:
     what = change_text(change.old, change.new)
-    return f"version {change.version}  {time_text(change.changed_at)}  {change.changed_by}  {what}"
+    whose = change.changed_by + (f" ({change.changed_from})" if change.changed_from else "")
+    return f"version {change.version}  {time_text(change.changed_at)}  {whose}  {what}"
 
 
 def _change_json(change: "QuotaChange") -> dict[str, Any]:
     return {
         "version": change.version,
         "changed_by": change.changed_by,
+        "changed_from": change.changed_from and change.changed_from._asdict(),
         "changed_at": time_text(change.changed_at),
         **_difference_json((change.old, change.new)),
     }

@@ -147,6 +147,16 @@ def _login(kafka: Mapping[str, str]) -> dict[str, object]:
     return {"sasl_plain_username": options["username"], "sasl_plain_password": options["password"]}
 
 
+def principal_of(kafka: Mapping[str, str]) -> str | None:
+    """The principal that the login of these properties has in Kafka, unless its brokers map names; None without one.
+
+    >>> principal_of({"security.protocol": "SASL_SSL", "sasl.jaas.config": 'x required username="ops" password="p";'})
+    'User:ops'
+    """
+    name = _jaas_options(kafka.get("sasl.jaas.config", "")).get("username") if _uses(kafka, "SASL") else None
+    return name and f"User:{name}"
+
+
 def _jaas_options(jaas: str) -> dict[str, str]:
     """The options of a JAAS line.
 

@@ -46,8 +46,27 @@ MAX_COMMIT_ATTEMPTS = 1000
 CHANGED_AT = "changedAt"
 """The key of the time of the change in a commit's metadata."""
 
+_OS_USER, _HOST, _PRINCIPAL = "osUser", "host", "principal"
+"""Keys of `ChangedFrom` in a commit's metadata."""
+
 EntryKey = tuple[QuotaEntity, QuotaKind, bool]
 """Entity, kind, and whether it is a shadow quota."""
+
+
+class ChangedFrom(NamedTuple):
+    """The OS user and host of a process that changed quotas, and the Kafka principal it has by its settings, if any."""
+
+    os_user: str
+    host: str
+    principal: str | None = None
+
+    def __str__(self) -> str:
+        """In words.
+
+        >>> str(ChangedFrom("carol", "laptop", "User:ops"))
+        'carol@laptop, User:ops'
+        """
+        return f"{self.os_user}@{self.host}" + (f", {self.principal}" if self.principal else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +80,14 @@ class QuotaRow:
 
 @dataclass(frozen=True, slots=True)
 class QuotaChange:
-    """One quota that a version of the table set, replaced or removed: `old` or `new` is None where there is none."""
+    """One quota that a version of the table set, replaced or removed: `old` or `new` is None where there is none.
+
+    `changed_from` is None for changes by the job, such as those of a cluster, and by others than Sluice.
+    """
 
     version: int
     changed_by: str
+    changed_from: ChangedFrom | None
     changed_at: datetime
     entity: QuotaEntity
     kind: QuotaKind
@@ -131,7 +154,13 @@ class QuotasTable:
                 raise self._unwritable(error) from error
         return self.version()
 
-    def alter(self, change: Callable[[list[QuotaEntry]], Iterable[QuotaEntry]], changed_by: str, at: datetime) -> int:
+    def alter(
+        self,
+        change: Callable[[list[QuotaEntry]], Iterable[QuotaEntry]],
+        changed_by: str,
+        at: datetime,
+        changed_from: ChangedFrom | None = None,
+    ) -> int:
         """Replaces the quotas by `change(quotas)` in one commit; returns the version that has them.
 
         `change` is called again if somebody else commits at the same time, so no change is lost. Quotas that stay the
@@ -147,7 +176,7 @@ class QuotasTable:
             if len(kept) == len(before) and not new:
                 return table.version()
             rows = [_taken(columns, kept), _to_arrow(new, changed_by, at)]
-            if self._replace(table, Table.from_batches(rows), changed_by, at):
+            if self._replace(table, Table.from_batches(rows), _commit_properties(changed_by, at, changed_from)):
                 return table.version()
         raise QuotasTableError(f"the quotas table {self.path} is changed by others all the time; try again later")
 
@@ -227,7 +256,7 @@ class QuotasTable:
             )
         return _Content(columns, entries)
 
-    def _replace(self, table: DeltaTable, rows: Table, changed_by: str, at: datetime) -> bool:
+    def _replace(self, table: DeltaTable, rows: Table, commit: CommitProperties) -> bool:
         """Commits `rows` as the version after `table`; writes nothing and returns False if somebody else did first."""
         base = table.version()
         try:
@@ -238,7 +267,7 @@ class QuotasTable:
                 # No retries (see _commit_properties): any other commit must make this one fail. With retries delta-rs
                 # commits after the other where it sees no conflict, such as two first rows in an empty table, and
                 # quotas would be doubled.
-                commit_properties=_commit_properties(changed_by, at),
+                commit_properties=commit,
             )
         except (DeltaError, OSError, ValueError) as error:
             if isinstance(error, CommitFailedError) and self.version() != base:
@@ -318,11 +347,24 @@ def _changes(
     changed = [key for key in older.keys() | newer.keys() if older.get(key) != newer.get(key)]
     for key in sorted(changed, key=lambda key: (entity_json(key[0]), *key[1:])):
         entity, kind, _ = key
-        yield QuotaChange(commit["version"], author, time, entity, kind, older.get(key), newer.get(key))
+        old, new = older.get(key), newer.get(key)
+        yield QuotaChange(commit["version"], author, _changed_from(commit), time, entity, kind, old, new)
 
 
-def _commit_properties(changed_by: str, at: datetime) -> CommitProperties:
-    return CommitProperties(custom_metadata={"userName": changed_by, CHANGED_AT: at.isoformat()}, max_commit_retries=0)
+def _changed_from(commit: Mapping[str, Any]) -> ChangedFrom | None:
+    """Read it from a commit, as text whoever wrote it."""
+    if _OS_USER not in commit:
+        return None
+    principal = commit.get(_PRINCIPAL)
+    return ChangedFrom(str(commit[_OS_USER]), str(commit.get(_HOST)), principal and str(principal))
+
+
+def _commit_properties(changed_by: str, at: datetime, changed_from: ChangedFrom | None = None) -> CommitProperties:
+    said = {"userName": changed_by, CHANGED_AT: at.isoformat()}
+    if changed_from is not None:
+        said |= {_OS_USER: changed_from.os_user, _HOST: changed_from.host}
+        said |= {_PRINCIPAL: changed_from.principal} if changed_from.principal else {}
+    return CommitProperties(custom_metadata=said, max_commit_retries=0)
 
 
 def _type_name(field: Field) -> str:

@@ -2,12 +2,15 @@
 
 import json
 import math
+import os
 import re
 import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from pwd import getpwuid
+from socket import gethostname
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -507,13 +510,38 @@ def test_history_tells_who_changed_what_newest_first(shell: Shell) -> None:
     shell.lines("alter --client app --add-config producer_byte_rate=1")
     shell.lines("alter --user alice --delete-config producer_byte_rate")
     lines = [line.split("  ") for line in shell.lines("history --user alice")]
+    carol = f"carol ({getpwuid(os.getuid()).pw_name}@{gethostname()})"
     assert [(version, author, change) for version, _, author, change in lines] == [
-        ("version 4", "carol", "- user-principal 'alice': producer_byte_rate 2048.0"),
-        ("version 2", "carol", "~ user-principal 'alice': producer_byte_rate 1024.0 -> 2048.0"),
-        ("version 1", "carol", "+ user-principal 'alice': producer_byte_rate 1024.0"),
+        ("version 4", carol, "- user-principal 'alice': producer_byte_rate 2048.0"),
+        ("version 2", carol, "~ user-principal 'alice': producer_byte_rate 1024.0 -> 2048.0"),
+        ("version 1", carol, "+ user-principal 'alice': producer_byte_rate 1024.0"),
     ]
     assert len(shell.lines("history --limit 2")) == 2
     assert json.loads(shell.run("history --json").stdout)["changes"][0]["version"] == 4
+
+
+def test_history_has_the_os_user_and_the_principal_whatever_the_author_says(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--as` and the environment are what somebody says; the process and its login are not."""
+    monkeypatch.setenv("LOGNAME", "mallory")
+    settings = tmp_path / "login.yaml"
+    login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="ops" password="secret";'
+    settings.write_text(
+        f"kafka: {{bootstrap.servers: 'k:9', security.protocol: SASL_SSL, sasl.mechanism: PLAIN,"
+        f" sasl.jaas.config: '{login}'}}\n"
+    )
+    shell.lines(f"alter --user alice --add-config producer_byte_rate=1024 --yes --config {settings}")
+
+    (change, *_) = json.loads(shell.run("history --json").stdout)["changes"]
+
+    assert change["changed_by"] == "carol"
+    assert change["changed_from"] == {
+        "os_user": getpwuid(os.getuid()).pw_name,
+        "host": gethostname(),
+        "principal": "User:ops",
+    }
+    assert "secret" not in (Path(shell.table.path) / "_delta_log" / f"{1:020}.json").read_text()
 
 
 def test_revert_restores_a_version_as_a_new_one(shell: Shell) -> None:
