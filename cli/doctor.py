@@ -25,6 +25,7 @@ from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
 from sluice.kafka_io.topic_reader import TopicReader
+from sluice.sinks.tables.delta_files import empty_commits
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import SluiceError
 from sluice.state.quotas.cluster import client_quotas, cluster_changes
@@ -111,7 +112,7 @@ def check_broker(settings: Settings) -> str:
 
 
 def check_topics(settings: Settings) -> str:
-    """The topics of the job. Raises CheckError if one is missing or they can't be listed."""
+    """The topics of the job. Raises CheckError if one is missing after the first start, or they can't be listed."""
     topics = settings.topics
     wanted = [topics.requests, topics.decisions, topics.dead_letters, topics.limits, topics.waits]
     if not Checkpoint(settings.enforce.checkpoint).is_local:
@@ -122,6 +123,8 @@ def check_topics(settings: Settings) -> str:
     except KafkaError as error:
         raise CheckError(f"can't be listed ({error}); check that the user may describe topics") from error
     missing = [topic for topic in wanted if topic not in existing]
+    if missing and _is_new(settings):
+        return f"{', '.join(missing)} will be created by sluice run"
     if missing:
         raise CheckError(f"{', '.join(missing)} not there; sluice run creates them, or create them yourself")
     return f"{', '.join(wanted)} exist"
@@ -188,6 +191,11 @@ def _origin_text(origin: Origin) -> str:
     return ", ".join(f"{name} {value}" for name, value in structs.asdict(origin).items())
 
 
+def _is_new(settings: Settings) -> bool:
+    """True before the first start of the job, which makes its topics and tables. Raises CheckpointError."""
+    return read_origin(Checkpoint(settings.enforce.checkpoint)) is None
+
+
 def check_job(settings: Settings) -> str:
     """The lock of the checkpoint, which a job holds, or a command that needs it stopped."""
     checkpoint = Checkpoint(settings.enforce.checkpoint)
@@ -230,8 +238,18 @@ def check_tables(settings: Settings) -> str:
     return "; ".join(_table_text(settings, name) for name in _AUDIT_TABLES)
 
 
+def _check_commits(name: str, path: str, storage_options: Mapping[str, str]) -> None:
+    """Raise CheckError if a commit of a table's log is empty: readers pass over it, and nobody misses its rows."""
+    if empty := empty_commits(path, storage_options):
+        raise CheckError(
+            f"{path}/_delta_log/{empty[0]} is empty: a full disk or a crash has cut it off, and what it added to {name}"
+            " doesn't count; if it is the newest, remove it while no job runs; else look for its rows in the topic"
+        )
+
+
 def _table_text(settings: Settings, name: str) -> str:
     path = getattr(settings.delta, name)
+    _check_commits(name, path, settings.delta.storage_options)
     try:
         actions = DeltaTable(path, storage_options=dict(settings.delta.storage_options)).get_add_actions(flatten=True)
     except TableNotFoundError:
@@ -291,8 +309,11 @@ def _check_writable(folder: Path) -> None:
 
 
 def check_quotas_table(settings: Settings) -> str:
-    """Path, version and size of the quotas table. Raises QuotasTableError."""
+    """Path, version and size of the quotas table. Raises QuotasTableError, and CheckError for an empty commit."""
     table = QuotasTable(settings.delta.quotas, settings.delta.storage_options)
+    _check_commits("quotas", table.path, settings.delta.storage_options)
+    if not table.exists() and _is_new(settings):
+        return f"{table.path} will be created by sluice run"
     version = table.version()
     return f"{table.path} is at version {version} with {len(table.entries(version))} quotas"
 
@@ -305,12 +326,14 @@ def check_quotas_source(settings: Settings) -> str:
     if settings.quotas.source == "table":
         return "table; sluice quotas alters them"
     cluster = client_quotas(read_cluster_quotas(settings.kafka))
-    table = QuotasTable(settings.delta.quotas, settings.delta.storage_options)
-    version = table.version()
-    changes = cluster_changes(table.entries(version), cluster.entries)
     found = f"kafka, with {len(cluster.entries)} quotas of users and client-ids"
     if cluster.left_out:
         found += f" and {len(cluster.left_out)} that Sluice can't take ({cluster.left_out[0]})"
+    table = QuotasTable(settings.delta.quotas, settings.delta.storage_options)
+    if not table.exists() and _is_new(settings):
+        return f"{found}; sluice run begins with them"
+    version = table.version()
+    changes = cluster_changes(table.entries(version), cluster.entries)
     if not any(changes):
         return f"{found}; version {version} of the table has the same"
     differing = f"{found}; against version {version} of the table: {changes}"

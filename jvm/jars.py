@@ -69,6 +69,8 @@ class JarSet:
         """
         jars = self._jars()
         fix = "run ./scripts/setup" if in_checkout() else f"run {sys.executable} -m {self.command}"
+        if not jars:
+            raise JarError(f"no jars in {self.folder} yet; {fix}")
         check_jars(jars, self.expected(), f"remove {self.folder} and {fix}", self._listed_in)
         return len(jars)
 

@@ -144,6 +144,15 @@ def add_files(table: DeltaTable, files: Sequence[DataFile], commit: Commit) -> N
     table.create_write_transaction(actions, "append", table.schema(), ["date"], commit_properties=properties)
 
 
+def empty_commits(path: str, storage_options: Mapping[str, str]) -> list[str]:
+    """The names of commits without content in the log of a table; none where there is no table to look at."""
+    try:
+        log = _storage(path, storage_options).get_file_info(fs.FileSelector("_delta_log", allow_not_found=True))
+    except (OSError, DeltaError):  # what reads the table says why
+        return []
+    return sorted(info.base_name for info in log if info.base_name.endswith(".json") and not info.size)
+
+
 def _remove(storage: fs.FileSystem, path: str) -> None:
     with suppress(OSError, DeltaError):
         storage.delete_file(path)

@@ -2,10 +2,11 @@
 
 import dataclasses
 import socket
-from contextlib import closing
+from contextlib import closing, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -21,6 +22,7 @@ from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.kafka_io.topic_reader import Offsets, TopicReader
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.quotas.cluster import ClusterQuota
 from sluice.state.store.pages import Evicted
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import check_origin
@@ -61,8 +63,8 @@ def test_every_check_is_one_line_and_any_failure_is_exit_1(
 
     verdicts = {line[6:].split(":")[0]: line[:6].strip() for line in lines}
     verdicts.pop("java")  # a machine without Java runs these tests too
-    well = ("python", "job", "checkpoint", "tables", "health", "tracked entities", "sizing")
-    failing = ("jars of Spark", "broker", "quotas table")
+    well = ("python", "job", "checkpoint", "quotas table", "tables", "health", "tracked entities", "sizing")
+    failing = ("jars of Spark", "broker")
     assert verdicts == dict.fromkeys(well, "ok") | dict.fromkeys(failing, "FAIL")
     assert not any("\n" in line for line in lines)
     assert exit_code == 1
@@ -71,7 +73,7 @@ def test_every_check_is_one_line_and_any_failure_is_exit_1(
 def test_missing_jars_say_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
 
-    with pytest.raises(JarError, match=r"\.jar of configs/jars\.sha256 is missing; .* run \./scripts/setup"):
+    with pytest.raises(JarError, match=rf"^no jars in {tmp_path}/jars/spark yet; run \./scripts/setup$"):
         doctor.check_jars()
 
 
@@ -124,7 +126,10 @@ def test_a_checkpoint_below_a_file_fails(settings: Settings) -> None:
         doctor.check_checkpoint(settings)
 
 
-def test_a_missing_quotas_table_fails(settings: Settings) -> None:
+def test_a_missing_quotas_table_fails_after_the_first_start(settings: Settings) -> None:
+    assert doctor.check_quotas_table(settings) == f"{settings.delta.quotas} will be created by sluice run"
+
+    check_origin(Checkpoint(settings.enforce.checkpoint), settings)
     with pytest.raises(QuotasTableError, match="no quotas table at"):
         doctor.check_quotas_table(settings)
 
@@ -137,6 +142,54 @@ def test_a_readable_quotas_table_tells_its_version(settings: Settings) -> None:
 
 def test_quotas_of_the_table_need_no_cluster(settings: Settings) -> None:
     assert doctor.check_quotas_source(settings) == "table; sluice quotas alters them"
+
+
+def test_before_the_first_start_the_quotas_of_the_cluster_are_counted(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no table yet; who moves to Sluice wants to see what will be mirrored."""
+    cluster = [
+        ClusterQuota({"user": "alice"}, {"producer_byte_rate": 1.0, "request_percentage": 2.0}),
+        ClusterQuota({"user": "bob"}, {"new_rate": 1.0}),
+    ]
+    monkeypatch.setattr(doctor, "read_cluster_quotas", lambda _: cluster)
+    mirroring = dataclasses.replace(settings, quotas=dataclasses.replace(settings.quotas, source="kafka"))
+
+    found = doctor.check_quotas_source(mirroring)
+
+    assert found.startswith("kafka, with 2 quotas of users and client-ids and 1 that Sluice can't take (new_rate of ")
+    assert found.endswith("; sluice run begins with them")
+    check_origin(Checkpoint(settings.enforce.checkpoint), settings)
+    with pytest.raises(QuotasTableError, match="no quotas table at"):
+        doctor.check_quotas_source(mirroring)
+
+
+def test_before_the_first_start_missing_topics_will_be_created(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "connect", lambda *_: nullcontext(Mock(list_topics=lambda: ["quota-requests"])))
+
+    found = doctor.check_topics(settings)
+
+    assert found.endswith("quota-dead-letters, quota-limits, quota-waits will be created by sluice run")
+    assert "quota-requests" not in found
+    check_origin(Checkpoint(settings.enforce.checkpoint), settings)
+    with pytest.raises(CheckError, match=r"quota-decisions, .* not there; sluice run creates them"):
+        doctor.check_topics(settings)
+
+
+@pytest.mark.parametrize("name", ["decisions", "quotas"])
+def test_an_empty_commit_is_found(settings: Settings, name: str) -> None:
+    """A full disk may leave one. Readers take it for a commit that does nothing, so rows are missing unnoticed."""
+    check = {"decisions": doctor.check_tables, "quotas": doctor.check_quotas_table}[name]
+    path = getattr(settings.delta, name)
+    QuotasTable(settings.delta.quotas).create([], "test", datetime(2026, 1, 1, tzinfo=UTC))
+    write_deltalake(settings.delta.decisions, pa.table({"user": ["alice"]}))
+    check(settings)
+    (Path(path) / "_delta_log" / f"{1:020}.json").touch()
+
+    with pytest.raises(CheckError, match=rf"{path}/_delta_log/0+1\.json is empty: .*remove it while no job runs"):
+        check(settings)
 
 
 def test_quotas_of_a_cluster_that_cannot_be_read_fail(settings: Settings) -> None:
