@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.cli.format import print_json
+from sluice.cli.format import MAX_NAME, print_json
 from sluice.cli.options import ClientIdOption, ConfigOption, UserOption, job_settings
 from sluice.cli.quota_text import counter_text
 from sluice.cli.sql import say_no_rows
-from sluice.insight.format import figure, printable
+from sluice.insight.format import figure, printable, short
 from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.entity import Tags
 
@@ -38,11 +38,11 @@ def explain(
 ) -> None:
     """Explain a decision, or a client's last throttled requests: charges, limits, waits, and authors of the quotas.
 
-    Needs the Delta tables, which follow the decisions by a micro-batch of the audit query or more. Exit code 1 if there
-    is no such decision.
+    Without an id and a name it is the last throttled request of anybody. A name that no user has is looked for among
+    client-ids, and the other way, and standard error says so. Needs the Delta tables, which follow the decisions by a
+    micro-batch of the audit query or more. Exit code 1 if there is no such decision.
     """
-    by_client = user is not None or client_id is not None
-    if (decision_id is None) != by_client:
+    if decision_id is not None and (user is not None or client_id is not None):
         raise UsageError("give either a decision's id, or --user, --client-id or both")
     if decision_id is not None and not _DECISION_ID.fullmatch(decision_id):
         raise UsageError(
@@ -61,6 +61,10 @@ def explain(
     tables = Tables(delta.decisions, delta.quotas, delta.storage_options)
     before = now if at is None else read_time(at, now)
     ids = [decision_id] if decision_id is not None else last_throttled(tables, user, client_id, before, count)
+    if not ids and (user is None) != (client_id is None):
+        ids = last_throttled(tables, client_id, user, before, count)
+        if ids:
+            typer.echo(f"sluice: {other_kind_text(user, client_id)}", err=True)
     decisions = [decision for found in ids if (decision := decision_by_id(tables, found)) is not None]
     if not decisions:
         say_no_rows(delta, delta.decisions)
@@ -72,6 +76,17 @@ def explain(
         else:
             lines = [*([""] if position else []), *explained_lines(explained)]
             typer.echo("\n".join(printable(line) for line in lines))
+
+
+def other_kind_text(user: str | None, client_id: str | None) -> str:
+    """The sentence for a name of one kind that is one of the other kind; one of both is given.
+
+    >>> other_kind_text("app", None)
+    "no user 'app' was throttled; these are requests of client-id 'app'"
+    """
+    kind, other = ("user", "client-id") if client_id is None else ("client-id", "user")
+    name = short(client_id or user or "", MAX_NAME)
+    return f"no {kind} '{name}' was throttled; these are requests of {other} '{name}'"
 
 
 def explained_lines(explained: "Explained") -> Iterator[str]:

@@ -8,9 +8,10 @@ from typing import Annotated, TextIO
 
 import typer
 
-from sluice.cli.format import csv_safe, json_text, table_lines, write_csv
+from sluice.cli.format import MAX_NAME, csv_safe, json_text, table_lines, write_csv
 from sluice.cli.options import ConfigOption, job_settings
 from sluice.configs.settings import DeltaSettings
+from sluice.insight.format import short
 
 TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable", "quotas")
 """Settings in section `delta` with a table's path; queries know the table by the same name."""
@@ -33,7 +34,7 @@ def sql(
 
     The tables are decisions, quota_metrics, dead_letters, unreadable and quotas; the view usage has a row for each
     decision with bytes_in, bytes_out, request_points and mutations. Double quotes are for names ("limit"), single ones
-    for text ('alice').
+    for text ('alice'). A table cuts texts at 60 characters; CSV and JSON have them whole.
     """
     delta = job_settings(config).delta
     # pyarrow takes half a second to import, and few commands need it
@@ -86,7 +87,7 @@ def _cell(value: object) -> str:
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[object]], out: TextIO) -> None:
-    for line in table_lines(columns, ([_text(value) for value in row] for row in rows)):
+    for line in table_lines(columns, ([short(_text(value), MAX_NAME) for value in row] for row in rows)):
         out.write(line + "\n")
 
 

@@ -1,5 +1,7 @@
 """The errors of HTTP servers, console, reports, SQL and what-if."""
 
+from typing import Self
+
 from sluice.state.errors import SluiceError
 
 
@@ -12,10 +14,31 @@ class NoTableError(QueryError):
 
     def __init__(self, *missing: str) -> None:
         """`missing`: the tables, each with its path."""
+        self._missing = missing
         super().__init__(
-            f"there is no table yet for {', '.join(missing)}; the job makes a table when it has something to write:"
-            " start it, or name the settings of the one you mean (--config)"
+            f"nothing is recorded yet: there is no table for {', '.join(missing)}; a running job writes its first rows"
+            " some 10 s after the first decision: start it, or name the settings of the one you mean (--config)"
         )
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, ...]]:
+        """Pickle the tables, of which the message is made again: a replay reads in several processes."""
+        return type(self), self._missing
+
+
+class EarlierTableError(QueryError):
+    """A table was made by an earlier release: it lacks columns that a query needs."""
+
+    def __init__(self, name: str, path: str, lacking: str) -> None:
+        """`name` is that of the setting in section `delta`, `lacking` a column."""
+        self._facts = (name, path, lacking)
+        super().__init__(
+            f"the table {path} is of an earlier release and has no column {lacking}: reports begin with a new table;"
+            f" stop the job, move that folder away or give delta.{name} another one, and start the job"
+        )
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str, str]]:
+        """Pickle the facts, of which the message is made again: a replay reads in several processes."""
+        return type(self), self._facts
 
 
 class UsageUnknownError(SluiceError):

@@ -8,7 +8,9 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from sluice.insight.errors import NoTableError, QueryError
+from sluice.insight.errors import EarlierTableError, NoTableError, QueryError
+from sluice.sinks.tables.decisions import decisions_table
+from sluice.sinks.tables.delta import lacking_columns
 
 _USAGE = """
 SELECT to_timestamp_millis(d.timestamp_ms) AS time, d.date, d.user, d.client_id, d.api, d.gateway, d.verdict,
@@ -126,10 +128,14 @@ def run_query(query: str, paths: Mapping[str, str], storage_options: Mapping[str
 
     def failed(error: Exception) -> QueryError:
         if missing:
-            return NoTableError(*missing)
+            return NoTableError(*(f"{name} ({path})" for name, path in missing.items()))
+        if "decisions" in tables_of(query, paths) and (lacking := _lacking(paths["decisions"], storage_options, error)):
+            return EarlierTableError("decisions", paths["decisions"], lacking)
         return QueryError(f"the query fails: {' '.join(str(error).split()) or type(error).__name__}")
 
     try:
+        if "usage" in query.lower() and "decisions" not in missing:
+            engine.execute(f"CREATE VIEW usage AS {_USAGE}").read_all()
         if not query.lower().startswith("describe "):
             # Only a query can be part of one: whatever would change a table, or write a file, is refused here.
             engine.execute(f"SELECT 1 FROM (\n{query}\n) LIMIT 0")  # noqa: S608 - the query is the user's own
@@ -162,21 +168,28 @@ def _newest_commits(path: str, storage_options: Mapping[str, str]) -> list[dict[
         return []
 
 
-def _engine(query: str, paths: Mapping[str, str], storage_options: Mapping[str, str]) -> tuple[QueryBuilder, list[str]]:
-    """The engine with the tables that the query may mean, and those of them that don't exist yet, with their paths."""
-    engine, registered, missing, said = QueryBuilder(), set(), [], query.lower()
+def _engine(
+    query: str, paths: Mapping[str, str], storage_options: Mapping[str, str]
+) -> tuple[QueryBuilder, dict[str, str]]:
+    """The engine with the tables that the query may mean, and the paths of those of them that don't exist yet."""
+    engine, missing = QueryBuilder(), {}
     for name in sorted(tables_of(query, paths)):
         path = paths[name]
         try:
             engine.register(name, DeltaTable(path, storage_options=dict(storage_options)))
-            registered.add(name)
         except TableNotFoundError:
-            missing.append(f"{name} ({path})")
+            missing[name] = path
         except (DeltaError, OSError, ValueError) as error:
             raise QueryError(f"the table {path} can't be read: {' '.join(str(error).split())}") from error
-    if "usage" in said and "decisions" in registered:
-        engine.execute(f"CREATE VIEW usage AS {_USAGE}").read_all()
     return engine, missing
+
+
+def _lacking(path: str, storage_options: Mapping[str, str], error: Exception) -> str | None:
+    """A column that a decision has today, this table lacks, and the error names; None if that isn't its cause."""
+    table = decisions_table(path)
+    found = DeltaTable(path, storage_options=dict(storage_options)).schema().to_arrow()
+    lacking = lacking_columns(table, pa.schema(found))
+    return next((name for name in lacking if name.rpartition(".")[2] in str(error)), None)
 
 
 def _in_microseconds(column: pa.Array) -> pa.Array:

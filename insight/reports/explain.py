@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from sluice.insight.reports.span import to_ms
 from sluice.insight.sql import Tables, literal
 from sluice.sinks.errors import QuotasTableError
+from sluice.sinks.tables.decisions import decisions_table
 from sluice.sinks.tables.quotas import QuotaRow, QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry
@@ -18,6 +19,8 @@ from sluice.state.quotas.resolution import PrecedenceLevel, client_levels, topic
 _DECISION_ID = re.compile(r"(.+)-(\d{1,10})-(\d{1,18})", re.DOTALL)
 """`topic-partition-offset` of the request; the topic may have dashes and digits of its own."""
 
+
+_COLUMNS = ", ".join(f'"{name}"' for name in decisions_table("").columns.names)
 
 _LOOK_BACK_MS = (0, 3_600_000, 86_400_000, 604_800_000, 315_360_000_000)
 """Steps back of a search for the newest rows: it ends with the first step that has enough."""
@@ -56,7 +59,9 @@ def decision_by_id(tables: Tables, decision_id: str) -> dict[str, Any] | None:
         f"source_topic = {literal(topic)} AND source_partition = {int(partition)} AND source_offset = {int(offset)}"
     )
     # The source of another spelling, such as one with leading zeros, is the same and the id is not.
-    found = tables.mappings(f"SELECT * FROM decisions WHERE {source} AND decision_id = {literal(decision_id)}")  # noqa: S608 - numbers and a quoted text
+    found = tables.mappings(
+        f"SELECT {_COLUMNS} FROM decisions WHERE {source} AND decision_id = {literal(decision_id)}"  # noqa: S608 - names of columns, numbers and a quoted text
+    )
     return found[0] if found else None
 
 

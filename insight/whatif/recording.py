@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from numpy.typing import NDArray
 
-from sluice.insight.errors import NoTableError, RecordingError
+from sluice.insight.errors import EarlierTableError, NoTableError, RecordingError
 from sluice.insight.reports.span import Span
 from sluice.insight.whatif.replay import Recorded
 from sluice.insight.whatif.whose import Part
@@ -54,10 +54,13 @@ class Recording:
             table = DeltaTable(path, storage_options=dict(storage_options))
             self._dataset: Any = table.to_pyarrow_dataset()
             files = pa.table(table.get_add_actions(flatten=True)).select(["path", "num_records", _FIRST])
+            lacking = [name for name in COLUMNS if name not in self._dataset.schema.names]
         except TableNotFoundError:
             raise NoTableError(f"decisions ({path})") from None
         except (DeltaError, OSError, ValueError, KeyError) as error:
             raise self._unreadable(error) from error
+        if lacking:
+            raise EarlierTableError("decisions", path, lacking[0])
         self._files = {row["path"]: row for row in files.to_pylist()}
 
     def __iter__(self) -> Iterator[Recorded]:

@@ -1,6 +1,6 @@
 """The Delta tables that the audit query writes: their description, their creation, and the rows they have."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -69,6 +69,11 @@ def columns(text: str) -> pa.Schema:
     return pa.schema([(name, _TYPES[kind]) for name, kind in pairs])
 
 
+def lacking_columns(table: AuditTable, found: pa.Schema) -> list[str]:
+    """The columns, and the fields in them, that a table of today has and a schema that was found hasn't."""
+    return list(_lacking(table.columns, found, ""))
+
+
 def create_table(table: AuditTable, storage_options: Mapping[str, str]) -> None:
     """Create the table if there is none at its path."""
     DeltaTable.create(
@@ -135,6 +140,23 @@ def _near(sources: Offsets) -> str:
     return " OR ".join(
         f"(source_partition = {number} AND source_offset BETWEEN {first} AND {last})" for number, first, last in spans
     )
+
+
+def _lacking(wanted: Iterable[pa.Field], found: Iterable[pa.Field], prefix: str) -> Iterator[str]:
+    known = {field.name: field.type for field in found}
+    for field in wanted:
+        name = prefix + field.name
+        if field.name not in known:
+            yield name
+            continue
+        ours, theirs = _item(field.type), _item(known[field.name])
+        if pa.types.is_struct(ours) and pa.types.is_struct(theirs):
+            yield from _lacking(ours, theirs, f"{name}.")
+
+
+def _item(kind: pa.DataType) -> pa.DataType:
+    """The type of a list's items, or the type itself."""
+    return kind.value_type if pa.types.is_list(kind) else kind
 
 
 def _fields(struct: type) -> Iterator[pa.Field]:

@@ -122,7 +122,22 @@ def test_an_unknown_decision_says_how_fresh_the_tables_are(name: str) -> None:
     assert "no rows; the audit query last wrote" in explain(name, code=1)
 
 
-@pytest.mark.parametrize("arguments", [[], ["x-0-1", "--user", "alice"], ["x-0-1", "--at", "2026-01-01"]])
+@pytest.mark.usefixtures("tables")
+@pytest.mark.parametrize("kind", ["user", "client-id"])
+def test_a_name_of_the_other_kind_is_found_and_said(kind: str) -> None:
+    name, other = {"user": ("app", "client-id"), "client-id": ("alice", "user")}[kind]
+    result = CliRunner().invoke(app, ["explain", f"--{kind}", name, "--at", "2026-11-02T11:00"], catch_exceptions=False)
+
+    assert (result.exit_code, result.stdout[:26]) == (0, "quota-requests-0-1: REJECT")
+    assert f"sluice: no {kind} '{name}' was throttled; these are requests of {other} '{name}'" in result.stderr
+
+
+@pytest.mark.usefixtures("tables")
+def test_without_any_name_the_last_throttled_request_of_anybody_is_explained() -> None:
+    assert explain("--at", "2026-11-02T11:00").startswith("quota-requests-0-1: REJECT")
+
+
+@pytest.mark.parametrize("arguments", [["x-0-1", "--user", "alice"], ["x-0-1", "--at", "2026-01-01"]])
 def test_an_id_and_a_client_exclude_each_other(arguments: list[str]) -> None:
     assert explain(*arguments, code=2) != ""
 

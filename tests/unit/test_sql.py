@@ -281,9 +281,63 @@ def test_a_table_that_is_not_there_yet_is_one_line_that_says_what_makes_it(
 
     assert ended.code == 1
     assert ended.error_line == (
-        f"sluice: error: there is no table yet for {table} ({tmp_path}/{table}); the job makes a table when it has"
-        " something to write: start it, or name the settings of the one you mean (--config)"
+        f"sluice: error: nothing is recorded yet: there is no table for {table} ({tmp_path}/{table}); a running job"
+        " writes its first rows some 10 s after the first decision: start it, or name the settings of the one you mean"
+        " (--config)"
     )
+
+
+@pytest.mark.parametrize("lacking", ["amounts", "throttled_by", "amounts.withheld"])
+@pytest.mark.parametrize(
+    "command",
+    [["usage"], ["slo"], ["explain", "--user", "alice"], ["explain", "quota-requests-0-1"], ["advise"]],
+    ids=" ".join,
+)
+def test_a_table_of_an_earlier_release_is_one_line_that_says_what_to_do(
+    command: list[str], lacking: str, sluice: Sluice, tmp_path: Path
+) -> None:
+    """Each command names a column that it needs."""
+    write_deltalake(str(tmp_path / "decisions"), pa.Table.from_pylist([], schema=without(DECISIONS, lacking)))
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(f"delta: {{decisions: {tmp_path}/decisions, quotas: {tmp_path}/quotas}}\n")
+
+    ended = sluice(*command, "--config", settings)
+
+    if (" ".join(command), lacking) in WITHOUT:
+        assert "no rows" in ended.error or ended.code == 0
+        return
+    assert ended.code == 2
+    assert ended.error.splitlines()[-1] == (
+        f"sluice: error: the table {tmp_path}/decisions is of an earlier release and has no column {lacking}: reports"
+        " begin with a new table; stop the job, move that folder away or give delta.decisions another one, and start"
+        " the job"
+    )
+
+
+WITHOUT = [
+    *(("slo", lacking) for lacking in ("amounts", "amounts.withheld")),
+    *(("explain --user alice", lacking) for lacking in ("amounts", "amounts.withheld")),
+    *((command, "amounts.withheld") for command in ("explain quota-requests-0-1", "advise")),
+]
+"""Commands that don't need some columns."""
+
+
+def without(schema: pa.Schema, lacking: str) -> pa.Schema:
+    """The schema without a column, or without a field of one."""
+    name, _, inner = lacking.partition(".")
+    place = schema.get_field_index(name)
+    if not inner:
+        return schema.remove(place)
+    fields = [field for field in schema.field(place).type if field.name != inner]
+    return schema.set(place, pa.field(name, pa.struct(fields)))
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_table_cuts_long_texts_and_csv_has_them_whole() -> None:
+    query = "SELECT user, repeat('x', 30000) AS long FROM decisions"
+
+    assert max(map(len, sql(query).splitlines())) < 80
+    assert "x" * 30_000 in sql(query, "--format", "csv")
 
 
 @pytest.mark.usefixtures("tables")
