@@ -1,7 +1,7 @@
 """The command `sluice advise`: limits proposed from recorded usage, as a quota file."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +16,7 @@ from sluice.cli.whatif import report_lines
 from sluice.configs.settings import Settings
 from sluice.insight.format import printable
 from sluice.insight.reports.span import Span, from_ms, read_span
-from sluice.insight.whatif.whose import Whose
+from sluice.insight.whatif.whose import Whose, whose_of
 from sluice.sinks.errors import QuotasTableError
 from sluice.state.quotas.alteration import merged
 from sluice.state.quotas.entry import QuotaEntry
@@ -24,6 +24,7 @@ from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind
 
 if TYPE_CHECKING:
     from sluice.insight.whatif.advice import Proposal
+    from sluice.insight.whatif.replay import ClientName
     from sluice.insight.whatif.run import Replayed
 
 
@@ -33,7 +34,10 @@ def advise(
     headroom: Annotated[float, typer.Option(help="Factor between the rate and the limit.", min=1, max=1000)] = 1.3,
     percentile: Annotated[float, typer.Option(help="Percent of the requests within the rate.", min=1, max=100)] = 99.9,
     quota: Annotated[str | None, typer.Option("--quota", help="Propose this quota only.")] = None,
-    by: Annotated[Whose, typer.Option(help="Entity of the limits.")] = Whose.USER,
+    by: Annotated[
+        Whose | None,
+        typer.Option(help="Entity of the limits.", show_default="the one that most quotas in force are set on"),
+    ] = None,
     defaults: Annotated[bool, typer.Option("--defaults", help="One limit for the default entity instead.")] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Write the quota file here.")] = None,
     processes: Annotated[int, typer.Option(help="Most processes.", min=1)] = min(os.cpu_count() or 1, 4),
@@ -50,16 +54,18 @@ def advise(
     from sluice.insight.whatif.advice import pooled, proposals  # pyarrow takes half a second to import
     from sluice.insight.whatif.run import Task, rates_seen, replay
 
-    delta = settings.delta
+    delta, in_force = settings.delta, _in_force(settings)
+    by = by or whose_of(in_force)
     idle_expiry_ms = settings.state.idle_expiry_s * 1000
     task = Task(delta.decisions, delta.storage_options, span, [], settings.quota, idle_expiry_ms)
     seen = rates_seen(task, by, kinds, processes)
     proposed = proposals((pooled(seen.items(), by) if defaults else seen).items(), percentile, headroom)
     entries = [proposal.entry for proposal in proposed]
-    scenario = merged(_in_force(settings), entries, prune=False)
+    scenario = merged(in_force, entries, prune=False)
     task = Task(delta.decisions, delta.storage_options, span, [scenario], settings.quota, idle_expiry_ms)
     replayed = replay(task, processes)
-    lines = [_heading(span, percentile, headroom), *_evidence(proposed), *_effect(replayed, [scenario])]
+    evidence = _evidence(proposed) if proposed else [_nothing(by, replayed.clients[-1])]
+    lines = [_heading(span, percentile, headroom), *evidence, *_effect(replayed, [scenario])]
     text = "".join(f"# {line}".rstrip() + "\n" for line in lines) + (quotas_yaml(entries) if entries else "")
     if out is None:
         typer.echo(text, nl=False)
@@ -96,8 +102,6 @@ def _heading(span: Span, percentile: float, headroom: float) -> str:
 
 def _evidence(proposed: "Sequence[Proposal]") -> Iterator[str]:
     """A line for each limit: its rate, requests and confidence."""
-    if not proposed:
-        yield "No client used anything that these quotas limit."
     for entry, rate, highest, seen in proposed:
         clients = f" of {seen.clients} clients" if seen.clients != 1 else ""
         cut = ""
@@ -109,6 +113,18 @@ def _evidence(proposed: "Sequence[Proposal]") -> Iterator[str]:
             f"(highest {highest:.15g}); {seen.waits.requests} requests{clients} in {_counted(len(seen.hours), 'hour')} "
             f"on {_counted(seen.days, 'day')}{cut}; confidence {seen.confidence}"
         )
+
+
+def _nothing(by: Whose, clients: "Iterable[ClientName]") -> str:
+    """The reason why there is no limit to propose: perhaps clients have another name than that asked for."""
+    other = Whose.USER if by is Whose.CLIENT_ID else Whose.CLIENT_ID
+    named = len({name for client in clients if (name := client[0 if other is Whose.USER else 1])})
+    if named:
+        return (
+            f"No {by} used anything that these quotas limit; the requests have"
+            f" {_counted(named, str(other))}: --by {other} proposes limits for those."
+        )
+    return "No client used anything that these quotas limit."
 
 
 def _counted(number: int, unit: str) -> str:

@@ -1,20 +1,37 @@
 """The commands `sluice usage`, for chargeback, and `sluice slo`: throttled minutes a week by client."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 
 from sluice.cli.errors import UsageError
-from sluice.cli.format import MAX_NAME, print_json, table_lines
+from sluice.cli.format import MAX_NAME, print_json, table_lines, time_text
 from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings
 from sluice.cli.sql import print_csv, print_json_lines, say_no_rows
-from sluice.insight.format import printable, short
+from sluice.configs.settings import Settings
+from sluice.insight.format import duration, percent, quantity, short
 from sluice.insight.reports.span import By, Per
+from sluice.sinks.errors import QuotasTableError
+
+SORTS = (
+    "requests",
+    "bytes",
+    "bytes_in",
+    "bytes_out",
+    "request_time",
+    "mutations",
+    "throttled_requests",
+    "throttled",
+)
+"""The amounts that --sort takes; those of `insight.reports.usage`, which is slow to import."""
+
+TOPIC_SORTS = ("bytes", "bytes_in", "bytes_out", "mutations")
+"""The amounts that topics have."""
 
 
 class UsageFormat(StrEnum):
@@ -27,10 +44,22 @@ class UsageFormat(StrEnum):
 
 
 def usage(
-    by: Annotated[By, typer.Option("--by", help="Sum up by this.")] = By.USER,
+    by: Annotated[
+        By | None,
+        typer.Option(
+            "--by", help="Sum up by this.", show_default="user, or client where most quotas in force are on client-ids"
+        ),
+    ] = None,
     per: Annotated[Per, typer.Option("--per", help="Length of a period, in UTC.")] = Per.DAY,
     start: Annotated[str | None, from_option("a day")] = None,
     end: ToOption = None,
+    sort: Annotated[
+        str | None,
+        typer.Option("--sort", help=f"Highest first, with its share of the period: {', '.join(SORTS)}."),
+    ] = None,
+    top: Annotated[
+        int | None, typer.Option("--top", help="Most rows of a period; sorted by bytes without --sort.", min=1)
+    ] = None,
     tenants: Annotated[
         Path | None, typer.Option("--tenants", help="YAML: a list of {tenant, users, client_ids}, globs.")
     ] = None,
@@ -42,11 +71,20 @@ def usage(
     Clients without any quota count too. Needs the Delta tables and no Java. Times are those of the events. In CSV a
     single quote stands before a name that a spreadsheet would take for a formula.
     """
+    settings = None
+    if by is None:
+        settings = job_settings(config)
+        by = By.TENANT if tenants is not None else _by(settings)
     if (by is By.TENANT) != (tenants is not None):
         raise UsageError("--by tenant and --tenants FILE go together")
+    if sort is None and top is not None:
+        sort = "bytes"
+    known_sorts = TOPIC_SORTS if by is By.TOPIC else SORTS
+    if sort is not None and sort not in known_sorts:
+        raise UsageError(f"--sort is {sort!r}; expected one of {', '.join(known_sorts)}")
     if output_format is UsageFormat.PARQUET and sys.stdout.isatty():
         raise UsageError("parquet is no text; send it to a file: sluice usage --format parquet > usage.parquet")
-    delta = job_settings(config).delta
+    delta = (settings or job_settings(config)).delta
     # pyarrow takes half a second to import, and few commands need it
     from sluice.insight.reports import usage as report
     from sluice.insight.reports.span import from_ms, read_span
@@ -56,6 +94,8 @@ def usage(
     span = read_span(start, end, now=datetime.now(UTC), default=timedelta(days=1))
     known = read_tenants(tenants) if tenants is not None else Tenants()
     found = report.usage(Tables(delta.decisions, delta.quotas, delta.storage_options), span, by, per, known)
+    if sort is not None:
+        found = report.ranked(found, sort, top)
     if output_format is UsageFormat.PARQUET:
         import pyarrow.parquet as pq
 
@@ -64,21 +104,45 @@ def usage(
         starts = map(from_ms, found["start"].cast("int64").to_pylist())
         rows = zip(starts, *(column.to_pylist() for column in found.columns[1:]), strict=True)
         _PRINTERS[output_format](found.column_names, rows, sys.stdout)
+    if by is By.USER and len(found) and not any(found["user"].to_pylist()):
+        typer.echo("sluice: no request has a user; --by client has the client-ids", err=True)
     if not len(found):
         say_no_rows(delta, delta.decisions)
 
 
+def _by(settings: Settings) -> By:
+    """The kind of name that most quotas in force are set on."""
+    from sluice.insight.whatif.whose import Whose, whose_of
+    from sluice.sinks.tables.quotas import QuotasTable
+
+    try:
+        entries = QuotasTable(settings.delta.quotas, settings.delta.storage_options).entries()
+    except QuotasTableError:  # there may be none yet
+        return By.USER
+    return By.USER if whose_of(entries) is Whose.USER else By.CLIENT
+
+
 def _table(columns: Sequence[str], rows: Iterable[Sequence[object]], out: TextIO) -> None:
-    for line in table_lines(columns, ([_shown(value) for value in row] for row in rows)):
+    """Write a table with amounts in units that people read."""
+    shown = [_SHOWN.get(name, _text) for name in columns]
+    cells = ([show(value) for show, value in zip(shown, row, strict=True)] for row in rows)
+    for line in table_lines([name.removesuffix("_ms") for name in columns], cells):
         out.write(line + "\n")
 
 
-def _shown(value: object) -> str:
-    if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M")
-    if isinstance(value, float):
-        return f"{value:.0f}"
+def _text(value: Any) -> str:
     return short(str(value), MAX_NAME)
+
+
+_SHOWN: dict[str, Callable[[Any], str]] = {
+    "start": lambda at: at.strftime("%Y-%m-%d %H:%M"),
+    "bytes_in": lambda size: quantity(size, "B"),
+    "bytes_out": lambda size: quantity(size, "B"),
+    "request_time_ms": duration,
+    "throttled_ms": duration,
+    "share": percent,
+}
+"""The form of a column's values in a table."""
 
 
 _PRINTERS = {UsageFormat.TABLE: _table, UsageFormat.CSV: print_csv, UsageFormat.JSON: print_json_lines}
@@ -96,7 +160,8 @@ def slo(
 ) -> None:
     """Count throttled minutes a week by client, and the share of clients within an objective.
 
-    A minute with several waits counts once. A span of another length is scaled to a week.
+    A minute with several waits counts once. A span of another length is scaled to a week. Brokers and controllers don't
+    count.
     """
     delta = job_settings(config).delta
     # pyarrow takes half a second to import, and few commands need it
@@ -117,6 +182,9 @@ def slo(
             "clients": found.clients,
             "within": found.within,
             "share": found.share,
+            "recorded_from": None if found.first_ms is None else from_ms(found.first_ms),
+            "recorded_to": None if found.last_ms is None else from_ms(found.last_ms),
+            "brokers_and_controllers": found.left_out,
             "worst": [client._asdict() for client in found.worst],
         }
         print_json(answer)
@@ -124,6 +192,12 @@ def slo(
     share = "" if found.share is None else f" ({100 * found.share:.2f} %)"
     within = f"{found.within} of {found.clients} clients{share}"
     typer.echo(f"{within} were throttled {objective_minutes:g} minutes a week or less")
+    if found.first_ms is not None:
+        recorded = duration(60_000 * found.recorded_minutes)
+        left_out = f"; {found.left_out} brokers and controllers left out" if found.left_out else ""
+        since = time_text(from_ms(found.first_ms))
+        typer.echo(f"recorded: {recorded} of the {duration(span.length_ms)} asked for, since {since}{left_out}")
     for client in found.worst:
-        whose = f"user '{client.user}', client-id '{client.client_id}'"
-        typer.echo(printable(f"  {client.minutes_a_week:8.1f} minutes a week ({client.minutes} seen): {whose}"))
+        whose = f"user '{short(client.user, MAX_NAME)}', client-id '{short(client.client_id, MAX_NAME)}'"
+        seen = f"{client.minutes} seen, {percent(min(client.minutes / found.recorded_minutes, 1.0))} of those recorded"
+        typer.echo(f"  {client.minutes_a_week:8.1f} minutes a week ({seen}): {whose}")

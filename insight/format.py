@@ -52,11 +52,19 @@ def amount(kind: QuotaKind, value: float | None, *, per_s: bool = True) -> str:
     slash = "/s" if per_s else ""
     if kind.family is Family.REQUEST_TIME:
         return f"{value:.3g} %" if abs(value) < 1000 else f"{value:.0f} %"
+    return quantity(value, "" if kind.family is Family.MUTATIONS else "B") + slash
+
+
+def quantity(value: float, unit: str) -> str:
+    """A finite number with three digits and a decimal prefix before its unit.
+
+    >>> quantity(618562990, "B"), quantity(70, "B"), quantity(12345, "")
+    ('619 MB', '70 B', '12.3 k')
+    """
     power = min(max(0, math.floor(math.log10(max(abs(value), 1.0)) / 3 + 0.0002)), len(_PREFIXES) - 1)
     scaled, prefix = value / 1000.0**power, _PREFIXES[power]
-    unit = "" if kind.family is Family.MUTATIONS else "B"
     number = f"{scaled:.3g}" if prefix or abs(scaled) < 100 else f"{scaled:.0f}"
-    return f"{number} {prefix}{unit}{slash}" if prefix or unit else f"{number}{slash}"
+    return f"{number} {prefix}{unit}" if prefix or unit else number
 
 
 def figure(value: float | None) -> str:

@@ -3,6 +3,7 @@
 Source: Povzner et al., "Kora: A Cloud-Native Event Streaming Platform for Kafka", VLDB 2023.
 """
 
+import re
 from collections.abc import Iterable
 from itertools import groupby
 from operator import itemgetter
@@ -10,6 +11,9 @@ from typing import NamedTuple
 
 from sluice.insight.reports.span import Span
 from sluice.insight.sql import Tables
+
+KAFKAS_OWN = r"[0-9]+|raft-client-[0-9]+|broker-[0-9]+-fetcher-[0-9]+"
+"""Client-ids of Kafka's brokers and controllers: the node's number, and those of KRaft and of replication."""
 
 WEEK_MS = 7 * 24 * 3_600_000
 
@@ -24,22 +28,37 @@ class ClientMinutes(NamedTuple):
 
 
 class Slo(NamedTuple):
-    """The clients of a span, how many of them were within the objective, and those that waited, the worst first."""
+    """The clients of a span, how many of them were within the objective, and those that waited, the worst first.
+
+    `first_ms` and `last_ms` are the times of the first and last event, None without any: the span that was asked for
+    may be longer than what is recorded. `left_out` clients are brokers and controllers.
+    """
 
     clients: int
     within: int
     worst: list[ClientMinutes]
+    first_ms: int | None
+    last_ms: int | None
+    left_out: int
 
     @property
     def share(self) -> float | None:
         """The share of clients within the objective; None if there were no clients."""
         return self.within / self.clients if self.clients else None
 
+    @property
+    def recorded_minutes(self) -> int:
+        """The minutes from the first event to the last, both included."""
+        if self.first_ms is None or self.last_ms is None:
+            return 0
+        return self.last_ms // 60_000 - self.first_ms // 60_000 + 1
+
 
 def slo(tables: Tables, span: Span, objective_minutes: float, most: int) -> Slo:
     """Minutes throttled by client, and of the worst clients as many as `most`. Raises QueryError.
 
-    A span of another length than a week is scaled to one. The clients are those with any event in the span.
+    A span of another length than a week is scaled to one. The clients are those with any event in the span, without
+    those that have a client-id of Kafka's own brokers and controllers and never waited.
     """
     a_week = WEEK_MS / span.length_ms
     throttled = [
@@ -49,10 +68,12 @@ def slo(tables: Tables, span: Span, objective_minutes: float, most: int) -> Slo:
         )
         if (minutes := touched_minutes(((first, last) for *_, first, last in rows), *_minutes(span)))
     ]
-    ((clients,),) = tables.rows(_COUNT.format(condition=span.condition()))
+    ((every, kafkas, first_ms, last_ms),) = tables.rows(_COUNT.format(condition=span.condition(), own=KAFKAS_OWN))
+    left_out = kafkas - sum(re.fullmatch(KAFKAS_OWN, client.client_id) is not None for client in throttled)
+    clients = every - left_out
     beyond = sum(client.minutes_a_week > objective_minutes for client in throttled)
     worst = sorted(throttled, key=lambda client: (-client.minutes, client.user, client.client_id))
-    return Slo(clients, clients - beyond, worst[:most])
+    return Slo(clients, clients - beyond, worst[:most], first_ms, last_ms, left_out)
 
 
 def touched_minutes(waits: Iterable[tuple[int, int]], start: int, end: int) -> int:
@@ -96,7 +117,8 @@ GROUP BY u, c, first ORDER BY u, c, first
 """
 
 _COUNT = """
-SELECT count(*) FROM (
-  SELECT DISTINCT coalesce(user, '') AS u, coalesce(client_id, '') AS c FROM decisions WHERE {condition}
+SELECT count(*), count(*) FILTER (WHERE c ~ '^({own})$'), min(first), max(last) FROM (
+  SELECT coalesce(user, '') AS u, coalesce(client_id, '') AS c, min(timestamp_ms) AS first, max(timestamp_ms) AS last
+  FROM decisions WHERE {condition} GROUP BY 1, 2
 )
 """

@@ -11,6 +11,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _AGO = re.compile(r"(\d{1,6})([mhd])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
 
 class By(StrEnum):
@@ -23,10 +24,11 @@ class By(StrEnum):
 
 
 class Per(StrEnum):
-    """The length of a period; days are those of UTC."""
+    """The length of a period; days are those of UTC, and a span is one period."""
 
     HOUR = "hour"
     DAY = "day"
+    SPAN = "span"
 
 
 class Span(NamedTuple):
@@ -70,21 +72,34 @@ def from_ms(at_ms: int) -> datetime:
 def read_time(text: str, now: datetime) -> datetime:
     """A time in ISO 8601, a day, which begins at midnight, or as long before now; UTC unless it says otherwise.
 
-    Raises SpanError.
+    A day may be `today`, `yesterday` or a weekday: the last one, which may be today. Raises SpanError.
 
     >>> noon = datetime(2026, 11, 22, 12, tzinfo=UTC)
     >>> [read_time(text, noon).isoformat() for text in ("2026-11-02", "90m")]
     ['2026-11-02T00:00:00+00:00', '2026-11-22T10:30:00+00:00']
+    >>> [read_time(text, noon).day for text in ("yesterday", "monday", "sunday")]
+    [21, 16, 22]
     """
     try:
+        if (days := _days_ago(text, now)) is not None:
+            return now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=days)
         if ago := _AGO.fullmatch(text):
             return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
         at = datetime.fromisoformat(text)
         return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     except (ValueError, OverflowError):
         raise SpanError(
-            f"{text!r} is no time; expected one such as 2026-11-02 or 2026-11-02T10:15Z, or 90m, 24h, 7d before now"
+            f"{text!r} is no time; expected one such as 2026-11-02 or 2026-11-02T10:15Z, 90m, 24h, 7d before now, or"
+            " today, yesterday, monday"
         ) from None
+
+
+def _days_ago(text: str, now: datetime) -> int | None:
+    """Days from the last day of this name to today; None for what names no day."""
+    name = text.lower()
+    if name in ("today", "yesterday"):
+        return int(name == "yesterday")
+    return (now.weekday() - _WEEKDAYS.index(name)) % 7 if name in _WEEKDAYS else None
 
 
 def read_span(start: str | None, end: str | None, *, now: datetime, default: timedelta) -> Span:

@@ -16,12 +16,24 @@ from sluice.insight.sql import Tables
 
 PERIODS_MS = {Per.HOUR: 3_600_000, Per.DAY: 86_400_000}
 
+AMOUNTS = {
+    "requests": ("requests",),
+    "bytes": ("bytes_in", "bytes_out"),
+    "bytes_in": ("bytes_in",),
+    "bytes_out": ("bytes_out",),
+    "request_time": ("request_time_ms",),
+    "mutations": ("mutations",),
+    "throttled_requests": ("throttled_requests",),
+    "throttled": ("throttled_ms",),
+}
+"""The columns that each amount to rank by is the sum of."""
+
 NAMES = {By.USER: ("user",), By.CLIENT: ("user", "client_id"), By.TENANT: ("tenant",), By.TOPIC: ("topic",)}
 """The columns that name the user, client, tenant or topic of a row."""
 
 # The lists are added up here: SQL would make a row of each of their items, which takes twice as long as all else.
 _EVENTS = """
-SELECT timestamp_ms - timestamp_ms % {period_ms} AS start,
+SELECT {start} AS start,
   coalesce(user, '') AS user, coalesce(client_id, '') AS client_id,
   coalesce(amounts['requests'], 1) AS requests, coalesce(amounts['bytes'], 0) AS bytes,
   coalesce(amounts['request_time_ns'], 0) + coalesce(amounts['network_time_ns'], 0) AS time_ns,
@@ -53,7 +65,8 @@ def usage(tables: Tables, span: Span, by: By, per: Per, tenants: Tenants) -> pa.
     """
     measure, names = _of_topics if by is By.TOPIC else _of_clients, NAMES[By.CLIENT if by is By.TENANT else by]
     sums: list[pa.Table] = []
-    query = _EVENTS.format(period_ms=PERIODS_MS[per], condition=span.condition())
+    start = f"{span.start_ms}" if per is Per.SPAN else f"timestamp_ms - timestamp_ms % {PERIODS_MS[per]}"
+    query = _EVENTS.format(start=start, condition=span.condition())
     for events in tables.rows(query).tables(_EVENTS_AT_ONCE):
         sums.append(_add_up(measure(events), names))
         if sum(map(len, sums)) > _MOST_SUMS:
@@ -63,6 +76,23 @@ def usage(tables: Tables, span: Span, by: By, per: Per, tenants: Tenants) -> pa.
         clients = zip(*(total[name].to_pylist() for name in names), strict=True)
         total = total.append_column("tenant", pa.array([tenants.of(*client) for client in clients], pa.string()))
     return _finished(_add_up(total, NAMES[by]))
+
+
+def ranked(found: pa.Table, amount: str, most: int | None = None) -> pa.Table:
+    """The usage with the highest amount of each period first, and its `share` of the period's total, from 0 to 1.
+
+    `amount` is one of AMOUNTS that the usage has columns of. Of each period as many rows as `most`.
+    """
+    columns = [_numbers(found[name]).astype(float) for name in AMOUNTS[amount]]
+    values: _Numbers = np.add.reduce(columns)
+    starts, period = np.unique(_numbers(found["start"].cast(pa.int64())), return_inverse=True)
+    total = np.bincount(period, values, len(starts))[period]
+    share = np.divide(values, total, out=np.zeros(len(values)), where=total > 0)
+    order = np.lexsort((-values, period))  # equal ones stay in the order of their names
+    if most is not None:
+        first = np.searchsorted(period[order], np.arange(len(starts)))
+        order = order[np.arange(len(order)) - first[period[order]] < most]
+    return found.append_column("share", _column(share)).take(_column(order))
 
 
 def _of_clients(events: pa.Table) -> pa.Table:

@@ -1,8 +1,11 @@
 """Parts of a client that counters are kept for and limits are set on."""
 
+from collections import Counter
+from collections.abc import Iterable
 from enum import StrEnum
 
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
+from sluice.state.quotas.entry import QuotaEntry
 
 
 class Part(StrEnum):
@@ -39,3 +42,18 @@ class Whose(StrEnum):
     def default(self) -> QuotaEntity:
         """The default entity."""
         return QuotaEntity(None if self is Whose.CLIENT_ID else DEFAULT, None if self is Whose.USER else DEFAULT)
+
+
+def whose_of(entries: Iterable[QuotaEntry]) -> Whose:
+    """The entity that most enforced quotas of clients are set on; that of users without any, and where it is equal.
+
+    >>> from sluice.state.quotas.kinds import QuotaKind
+    >>> whose_of([QuotaEntry(QuotaEntity(client_id="app"), QuotaKind.REQUEST_PERCENTAGE, 5.0)]).value
+    'client-id'
+    """
+    set_on = Counter({Whose.USER: 0})
+    for entry in entries:
+        user, client_id = entry.entity.user is not None, entry.entity.client_id is not None
+        if (user or client_id) and not entry.shadow:
+            set_on[Whose.BOTH if user and client_id else Whose.USER if user else Whose.CLIENT_ID] += 1
+    return max(set_on, key=lambda whose: set_on[whose])

@@ -1,14 +1,17 @@
 """`sluice advise`: limits for traffic whose rate is known by calculation."""
 
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from sluice.cli.main import app
 from sluice.configs.quotas import load_quotas_file
+from sluice.configs.settings import load_settings
 from sluice.insight.whatif.advice import DAY_MS, HOUR_MS, Advisor, Confidence, Seen, pooled, proposals
 from sluice.insight.whatif.replay import Recorded, Side
 from sluice.insight.whatif.whose import Whose
@@ -172,6 +175,29 @@ def test_defaults_a_quota_and_a_file(command: list[str], tmp_path: Path) -> None
     [entry] = load_quotas_file(out)
     assert entry.entity == QuotaEntity(DEFAULT, DEFAULT)
     assert "of 3 clients" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"), [([], {"client_id": "app"}), (["--by", "user/client-id"], None)], ids=["default", "both"]
+)
+def test_limits_are_on_what_the_quotas_in_force_are_set_on(
+    command: list[str], tmp_path: Path, arguments: list[str], named: dict[str, str] | None
+) -> None:
+    """Where nobody logs in, quotas are on client-ids, and no request has a user."""
+    settings = load_settings(tmp_path / "settings.yaml")
+    by_client_id = [QuotaEntry(QuotaEntity(client_id=name), PRODUCER, 1000.0) for name in ("app", "b")]
+    QuotasTable(settings.delta.quotas).alter(lambda _: by_client_id, "ops", datetime(2026, 11, 2, tzinfo=UTC))
+    shutil.rmtree(settings.delta.decisions)
+    events = [event(second * 1000, user="", bytes=2000) for second in range(60)]
+    write_decisions(settings.delta.decisions, simulated(events, by_client_id))
+
+    printed = CliRunner().invoke(app, [*command, *arguments], catch_exceptions=False).stdout
+
+    if named is None:
+        assert "# No user/client-id used anything that these quotas limit; the requests have 1 client-id:" in printed
+        assert "--by client-id proposes limits for those." in printed
+    else:
+        assert [entry["entity"] for entry in yaml.safe_load(printed)] == [named]
 
 
 def test_where_nothing_was_recorded_nothing_is_proposed(command: list[str], tmp_path: Path) -> None:

@@ -60,9 +60,34 @@ def test_minutes_that_waits_touch_count_once_and_are_scaled_to_a_week() -> None:
 def test_the_worst_clients_are_listed_and_no_name_controls_the_terminal() -> None:
     assert slo().splitlines() == [
         "1 of 3 clients (33.33 %) were throttled 5 minutes a week or less",
-        "     672.0 minutes a week (4 seen): user 'bob', client-id 'app'",
-        "     168.0 minutes a week (1 seen): user '\\x1b', client-id 'app'",
+        "recorded: 1 h 0 min of the 1 h 0 min asked for, since 2026-11-02T10:00:00Z",
+        "     672.0 minutes a week (4 seen, 7 % of those recorded): user 'bob', client-id 'app'",
+        "     168.0 minutes a week (1 seen, 2 % of those recorded): user '\\x1b', client-id 'app'",
     ]
+
+
+def test_brokers_and_controllers_are_left_out_and_few_minutes_are_called_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that waited counts whatever its name is."""
+    monkeypatch.chdir(tmp_path)
+    own = [event_at(T, "", "Metadata", client_id=name) for name in ("1", "raft-client-2", "broker-1-fetcher-0")]
+    waits = [{"quota": "request_percentage", "entity": {"client_id": "7"}, "ms": 100}]
+    clients = [
+        event_at(T + timedelta(minutes=2), "", "Metadata", client_id="7", throttled_by=waits),
+        event_at(T, "", "Metadata", client_id="raft-client-x"),
+    ]
+    write_tables(tmp_path, [], [*own, *clients], T)
+
+    found = json.loads(slo("--from", "2026-10-27T11:00", "--json"))
+
+    assert (found["clients"], found["brokers_and_controllers"]) == (2, 3)
+    assert (found["recorded_from"], found["recorded_to"]) == ("2026-11-02T10:00:00Z", "2026-11-02T10:02:00Z")
+    _, recorded, worst = slo("--from", "2026-10-27T11:00").splitlines()
+    assert recorded == (
+        "recorded: 3 min of the 144 h 0 min asked for, since 2026-11-02T10:00:00Z; 3 brokers and controllers left out"
+    )
+    assert worst.endswith("(1 seen, 33 % of those recorded): user '', client-id '7'")
 
 
 @pytest.mark.usefixtures("in_folder")

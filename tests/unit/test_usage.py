@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import tracemalloc
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -105,6 +106,17 @@ def test_an_event_with_several_lists_counts_once(tmp_path: Path, monkeypatch: py
     assert topics == {"orders": (1, 6), "clicks": (2, 0), "views": (4, 0), "new": (0, 5)}
 
 
+def test_rows_are_of_what_the_quotas_in_force_are_set_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody logs in, a sum by user is one row without a name."""
+    monkeypatch.chdir(tmp_path)
+    quotas = [QuotaEntry(QuotaEntity(client_id="app"), QuotaKind.PRODUCER_BYTE_RATE, 1.0)]
+    write_tables(tmp_path, quotas, [event_at(T, "", "Metadata"), event_at(T, "", "Metadata", client_id="b")], T)
+
+    assert [(row["user"], row["client_id"]) for row in rows()] == [("", "app"), ("", "b")]
+    result = CliRunner().invoke(app, ["usage", *SPAN, "--by", "user"], catch_exceptions=False)
+    assert "sluice: no request has a user; --by client has the client-ids" in result.stderr
+
+
 @pytest.mark.usefixtures("tables")
 def test_usage_by_client_and_hour_is_in_order_of_time() -> None:
     found = rows("--by", "client", "--per", "hour")
@@ -198,6 +210,59 @@ def test_a_table_has_the_same_rows() -> None:
 
     assert header.split()[:3] == ["start", "user", "requests"]
     assert [line.split()[2] for line in lines] == [FORMULA, "alice", "bob"]
+
+
+@pytest.mark.usefixtures("tables")
+def test_who_used_most_is_first_with_a_share_of_the_total() -> None:
+    shares = {"bytes": (220 / 227, 7 / 227), "requests": (6 / 11, 4 / 11), "throttled_requests": (3 / 4, 1 / 4)}
+    for amount, (first, second) in shares.items():
+        found = rows("--sort", amount, "--top", "2")
+        assert [row["share"] for row in found] == pytest.approx([first, second])
+
+    assert [row["user"] for row in rows("--top", "1")] == ["alice"], "by bytes, unless something else is asked"
+    assert [row["user"] for row in rows("--sort", "throttled_requests")] == ["bob", "alice", FORMULA]
+
+
+@pytest.mark.usefixtures("tables")
+def test_the_top_is_of_each_period() -> None:
+    by_hour = rows("--sort", "requests", "--top", "1", "--per", "hour")
+    (whole,) = rows("--sort", "requests", "--top", "1", "--per", "span")
+
+    assert [(row["start"][11:13], row["user"], row["share"]) for row in by_hour] == [
+        ("10", "alice", 0.75),
+        ("11", "bob", 1.0),
+    ]
+    assert (whole["start"], whole["user"], whole["requests"]) == ("2026-11-02T00:00:00Z", "alice", 6)
+
+
+@pytest.mark.usefixtures("tables")
+def test_nothing_used_has_no_share() -> None:
+    assert [row["share"] for row in rows("--sort", "mutations", "--per", "hour")] == [1.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(("by", "sort"), [("user", "size"), ("topic", "requests")])
+def test_an_amount_that_rows_dont_have_is_refused(by: str, sort: str) -> None:
+    with pytest.raises(UsageError, match=f"--sort is '{sort}'; expected one of .*bytes"):
+        CliRunner().invoke(app, ["usage", "--by", by, "--sort", sort], catch_exceptions=False, standalone_mode=False)
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_table_has_amounts_in_units_that_people_read() -> None:
+    header, _, alice, _ = usage("--sort", "bytes").splitlines()[:1] + usage().splitlines()[1:]
+
+    assert header.split()[4:7] == ["bytes_out", "request_time", "mutations"]
+    assert re.split(r" {2,}", alice)[:6] == ["2026-11-02 00:00", "alice", "6", "150 B", "70 B", "5 ms"]
+
+
+def test_a_long_name_makes_no_wide_table_and_is_whole_in_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients choose their client-ids: one of 32 KB would pad every row of a report."""
+    monkeypatch.chdir(tmp_path)
+    long = "x" * 30_000
+    write_tables(tmp_path, [], [event_at(T, long, "Metadata"), event_at(T, "bob", "Metadata")], T)
+
+    assert max(map(len, usage().splitlines())) < 200
+    assert long in usage("--format", "csv")
+    assert rows()[1]["user"] == long
 
 
 @pytest.mark.usefixtures("tables")
