@@ -92,7 +92,8 @@ def run_unmute(settings: Settings, unmute: Unmute, timeout_s: float) -> Iterator
             f"Kafka refuses: {error_line(error)}; check that this user may write requests, and read decisions and dead"
             " letters"
         ) from error
-    for charge in answer.charges:
+    limited = [charge for charge in answer.charges if charge.limit is not None]
+    for charge in limited or answer.charges:  # without any limit they may have had one, whose waits are ended
         yield f"{charge.quota}: the counter of {counter_text(Tags.of(charge.entity))} is reset"
     yield from client_ids_apart(unmute, entries, partial(_recent, settings))
 

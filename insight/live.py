@@ -17,7 +17,15 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from sluice.state.arithmetic.token_bucket import TokenBucket
-from sluice.state.contract.records import MAX_SHARES, ChargeResult, CountedEntity, Decision, Heartbeat, Verdict
+from sluice.state.contract.records import (
+    MAX_SHARES,
+    UNMUTE_API,
+    ChargeResult,
+    CountedEntity,
+    Decision,
+    Heartbeat,
+    Verdict,
+)
 from sluice.state.quotas.kinds import KINDS_BY_NAME, MAX_THROTTLE_MS, Family, QuotaKind, QuotaSettings, Window
 from sluice.state.shares.alive import is_late
 
@@ -447,6 +455,8 @@ class LiveModel:
         second.verdicts[verdict] = second.verdicts.get(verdict, 0) + 1
         inline = decision.throttled_by is not UNSET
         for charge in decision.charges:
+            if decision.api == UNMUTE_API and charge.limit is None:
+                continue  # reset on the way, of a quota that limits nobody: not worth a row
             counter = self._of(charge.quota, charge.entity, shadow=charge.mode == "shadow")
             if counter is None:
                 continue

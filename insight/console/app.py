@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
 
 from sluice.insight.console.filters import FILTERS
 from sluice.insight.console.pages import PAGES, Facts
@@ -95,7 +96,8 @@ class Endpoints:
         self._token = token
         self._closing = closing
         self._threads = anyio.CapacityLimiter(MAX_THREADS)
-        self._streams = 0
+        self.streams = 0
+        """Live pages that are open."""
 
     def page(self, name: str) -> Callable[[Request], Awaitable[Response]]:
         """The endpoint of a page."""
@@ -112,9 +114,9 @@ class Endpoints:
         name = given.pop("of", "")
         if name not in PAGES:
             return PlainTextResponse("no such page\n", 404)
-        if self._streams >= MAX_STREAMS:
+        if self.streams >= MAX_STREAMS:
             return PlainTextResponse("too many live pages are open\n", 503, {"Retry-After": "30"})
-        return StreamingResponse(self._counted(name, given), media_type="text/event-stream")
+        return _LivePage(self, self._stream(name, given))
 
     async def login(self, request: Request) -> Response:
         """The form for the token, and a cookie in return for the token."""
@@ -131,14 +133,6 @@ class Endpoints:
         answer.set_cookie(cookie_name(self._token), cookie_of(self._token), httponly=True, samesite="strict")
         return answer
 
-    async def _counted(self, name: str, given: Given) -> AsyncIterator[bytes]:
-        self._streams += 1
-        try:
-            async for event in self._stream(name, given):
-                yield event
-        finally:
-            self._streams -= 1
-
     async def _stream(self, name: str, given: Given) -> AsyncIterator[bytes]:
         """An event when the page has changed; else a comment, by which a closed connection is noticed."""
         yield b"retry: 2000\n\n"
@@ -149,7 +143,7 @@ class Endpoints:
             took_s = time.monotonic() - started_s
             yield b": nothing new\n\n" if part == before else b"data: " + msgspec.json.encode(part) + b"\n\n"
             before = part
-            await self._pause(max(EVENT_S - took_s, BUSY * self._streams * took_s))
+            await self._pause(max(EVENT_S - took_s, BUSY * self.streams * took_s))
 
     async def _pause(self, wait_s: float) -> None:
         while wait_s > 0 and not self._closing.is_set():
@@ -158,6 +152,22 @@ class Endpoints:
 
     async def _in_thread(self, work: Callable[..., str], *arguments: Any) -> str:
         return await anyio.to_thread.run_sync(work, *arguments, limiter=self._threads)
+
+
+class _LivePage(StreamingResponse):
+    """Server-sent events, which count as open as soon as they are granted: many may be asked for at once."""
+
+    def __init__(self, endpoints: Endpoints, events: AsyncIterator[bytes]) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._endpoints = endpoints
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events until the page is closed."""
+        self._endpoints.streams += 1
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._endpoints.streams -= 1
 
 
 def create_app(facts: Facts, token: str | None, closing: Event, hosts: Sequence[str]) -> Starlette:

@@ -207,7 +207,7 @@ def decisions_chart(seconds: Sequence[Second], per_s: float) -> Markup:
     """The decisions of each second."""
     span, counts = _seconds_text(seconds), [float(second.decisions) for second in seconds]
     text = f"decisions per second over {span}; now {per_s:.0f}"
-    return chart(counts, None, text, ("", f"{max(counts):.0f}/s"), span)
+    return chart(counts, None, text, ("", f"highest second {max(counts):.0f}/s"), span)
 
 
 def lag_chart(seconds: Sequence[Second], lag_ms: int) -> Markup:

@@ -13,7 +13,7 @@ from sluice.insight.console.clients import ClientsQuery, select
 from sluice.insight.console.filters import LONGEST_IN_ADDRESS, digest_of, entity_text
 from sluice.insight.console.tables import JobProbe, Tables, WeekMinutes
 from sluice.insight.errors import QueryError
-from sluice.insight.format import short
+from sluice.insight.format import NOTHING, short
 from sluice.insight.live import CounterId, CounterState, LiveModel
 from sluice.insight.reports.tenants import Tenants
 from sluice.kafka_io.topic_follower import TopicFollower
@@ -246,15 +246,28 @@ def _changes_of(facts: Facts, tags: CounterId | Tags) -> Iterator[QuotaChange]:
     )
 
 
-def _flat(answer: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """The job's answer as names and values; bounded, whatever it says."""
+def _flat(answer: Mapping[str, Any], *path: str) -> list[tuple[str, str]]:
+    """The job's answer as names and values in words; bounded, whatever it says.
+
+    >>> _flat({"ok": True, "queries": {"audit": {"restarts": 0, "last_error": None}}, "jobs": []})
+    [('ok', 'yes'), ('queries: audit: restarts', '0'), ('queries: audit: last error', '—'), ('jobs', '—')]
+    """
     lines: list[tuple[str, str]] = []
     for name, value in list(answer.items())[:100]:
-        if isinstance(value, dict) and prefix.count(".") < 4:
-            lines += _flat(value, f"{prefix}{name}.")
+        named = (*path, name.replace("_", " "))
+        if isinstance(value, dict) and value and len(path) < 4:
+            lines += _flat(value, *named)
         else:
-            lines.append((short(f"{prefix}{name}"), short(str(value), 300)))
+            lines.append((short(": ".join(named)), _in_words(value)))
     return lines[:100]
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        value = ", ".join(map(str, value))
+    return NOTHING if value in (None, "", {}) else short(str(value), 300)
 
 
 PAGES: dict[str, tuple[str, str, Callable[[Facts, Given, int], Context]]] = {

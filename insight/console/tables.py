@@ -13,7 +13,7 @@ from http.client import HTTPException
 from time import monotonic
 from typing import Any
 
-from sluice.insight.errors import QueryError
+from sluice.insight.errors import NoTableError, QueryError
 from sluice.insight.live import CounterId
 from sluice.insight.reports.explain import decision_by_id
 from sluice.insight.sql import Tables as ReportTables
@@ -123,6 +123,8 @@ class WeekMinutes:
                 log.info("no history of quotas: %s", error)
             try:
                 self.renew(datetime.now(UTC))
+            except NoTableError:
+                self.trouble = "nothing recorded yet"
             except QueryError as error:
                 self.trouble = str(error)
             yield REFRESH_S + 9 * (monotonic() - started_s)

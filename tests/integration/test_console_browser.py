@@ -94,6 +94,19 @@ def test_a_click_on_a_heading_sorts_and_a_search_finds(facts: Facts, opened: Ope
     assert "search=CAR" in page.url
 
 
+def test_every_column_is_on_a_screen_of_1280_pixels(facts: Facts, opened: Opened) -> None:
+    """The longest values that are usual: a controller quota on trial, a level of two names, an hour of throttling."""
+    charge = {"quota": "controller_mutation_rate", "matched": "user+default client-id", "tokens": -1_234.5}
+    entity = {"user": "payments-service", "client_id": "reporting-job"}
+    take(facts, decision(now_ms(), user="payments-service", wait_ms=3_599_000, charge=charge | {"entity": entity}))
+    page = opened(facts, viewport={"width": 1280, "height": 800})
+    wait_until_live(page)
+
+    expect(page.locator("#clients tbody tr")).to_have_count(4)
+    wide, seen = page.locator(".scroll").first.evaluate("each => [each.scrollWidth, each.clientWidth]")
+    assert wide <= seen
+
+
 def test_a_tenant_is_chosen_and_stays_in_the_address(facts: Facts, opened: Opened, tmp_path: Path) -> None:
     (tmp_path / "tenants.yaml").write_text("[{tenant: shop, users: [a*, c*]}]")
     page = opened(replace(facts, tenants=read_tenants(tmp_path / "tenants.yaml")))

@@ -1,5 +1,6 @@
 """The console's pages over HTTP: contents, access, and hostile names."""
 
+import asyncio
 import http.client
 import json
 import re
@@ -11,6 +12,7 @@ from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from threading import Event as ThreadEvent
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -18,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluice.insight.console.app import MAX_STREAMS, create_app
 from sluice.insight.console.check import rate_wait_ms
 from sluice.insight.console.clients import ClientsQuery
 from sluice.insight.console.pages import DeadLetters, Facts
@@ -388,6 +391,66 @@ def test_events_renew_the_page_when_a_decision_comes() -> None:
     server.stop()
     assert b"bob" not in first
     assert "<bdi>bob</bdi>" in json.loads(fresh[6:])
+
+
+def test_no_more_live_pages_open_than_the_limit_however_many_are_asked_for_at_once() -> None:
+    """All 50 ask before the first event of any of them is made."""
+    closing = ThreadEvent()
+    console = create_app(facts_of(), None, closing, ["127.0.0.1"])
+    scope = {
+        "type": "http", "method": "GET", "path": "/events", "query_string": b"of=overview",
+        "headers": [(b"host", b"127.0.0.1")], "http_version": "1.1", "scheme": "http", "root_path": "",
+    }  # fmt: skip
+    statuses: list[int] = []
+
+    async def ask(all_asked: asyncio.Event) -> None:
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+                if len(statuses) == 50:
+                    closing.set()
+                    all_asked.set()
+                await all_asked.wait()
+
+        async def receive() -> Any:
+            await asyncio.Event().wait()
+
+        await console(dict(scope), receive, send)
+
+    async def ask_all() -> None:
+        all_asked = asyncio.Event()
+        await asyncio.wait_for(asyncio.gather(*(ask(all_asked) for _ in range(50))), 60)
+
+    asyncio.run(ask_all())
+
+    assert Counter(statuses) == {200: MAX_STREAMS, 503: 50 - MAX_STREAMS}
+
+
+def test_the_job_is_told_in_words() -> None:
+    facts = facts_of()
+    facts.health.answer = {"ok": True, "reason": None, "queries": {"enforce": {"state": "running", "restarts": 0}}}
+    facts.health.answer["foreign_decisions"] = {"count": 0, "jobs": []}
+    with serving(facts) as get:
+        text = get("/overview").text
+
+    facts_of_job = dict(re.findall(r"<dt>([^<]*)</dt><dd>([^<]*)</dd>", text))
+    assert facts_of_job == {
+        "ok": "yes",
+        "reason": "—",
+        "queries: enforce: state": "running",
+        "queries: enforce: restarts": "0",
+        "foreign decisions: count": "0",
+        "foreign decisions: jobs": "—",
+    }
+
+
+def test_the_first_minute_says_that_nothing_is_recorded_yet() -> None:
+    facts = facts_of(decision(now_ms()))
+    next(iter(facts.week.renewals()))
+    with serving(facts) as get:
+        text = get("/").text
+
+    assert "no figures of 7 days: nothing recorded yet</caption>" in text
 
 
 def test_a_request_to_another_host_name_is_refused() -> None:

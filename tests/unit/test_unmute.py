@@ -1,14 +1,19 @@
 """Unmuting: a control record among the events resets counters in their order, and is answered by a decision."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from sluice.cli.unmute import client_ids_apart
+from sluice.cli.unmute import client_ids_apart, run_unmute
+from sluice.insight.live import LiveModel
 from sluice.insight.reports.recent_usage import Usage
-from sluice.state.contract.records import Unmute, UnmutedEntity
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.contract.records import Decision, Unmute, UnmutedEntity
 from sluice.state.decisions.wait_records import read_wait
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
@@ -69,6 +74,37 @@ def decide(*events: Json) -> list[Json]:
 
 def charges(answer: Json) -> dict[str, Json]:
     return {charge["quota"]: charge for charge in answer["charges"]}
+
+
+def test_the_answer_names_the_counters_with_a_limit_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A quota that others have is reset too: its line would name a limit that this client never had."""
+    table = QuotasTable(str(tmp_path))
+    others = [QuotaEntry(QuotaEntity(user="bob"), QuotaKind.CONSUMER_BYTE_RATE, 5.0)]
+    alices = [QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 10.0)]
+    table.create([*others, *alices], "test", datetime.now(UTC))
+    settings = replace(DEFAULTS, delta=replace(DEFAULTS.delta, quotas=str(tmp_path)))
+
+    def answered(quotas: list[QuotaEntry]) -> list[str]:
+        (answer,) = MicroBatches(SETTINGS).run(stream(unmute(ALICE)), Quotas(quotas), decided_at_ms=NOW_MS)
+        decision = msgspec.json.decode(answer.value, type=Decision)
+        monkeypatch.setattr("sluice.cli.unmute._answered", lambda *_: decision)
+        return list(run_unmute(settings, Unmute("unmute", UnmutedEntity("alice", "app"), None), 1))
+
+    assert answered([*others, *alices]) == ["producer_byte_rate: the counter of user 'alice' is reset"]
+    assert answered(others) == ["consumer_byte_rate: the counter of user 'alice' is reset"]
+
+
+def test_an_unmuted_counter_without_a_limit_is_no_row_of_the_live_model() -> None:
+    (answer,) = decide(unmute(ALICE))
+    model = LiveModel()
+
+    model.on_record(json.dumps(answer).encode(), NOW_MS)
+
+    assert {counter.limit for counter in model.counters()} == {10.0, 1.0}
+    limited_by_none = json.loads(json.dumps(answer).replace('"limit": 10.0', '"limit": null'))
+    other = LiveModel()
+    other.on_record(json.dumps(limited_by_none).encode(), NOW_MS)
+    assert [counter.limit for counter in other.counters()] == [1.0]
 
 
 def test_an_unmuted_rate_counts_from_nothing() -> None:
