@@ -217,19 +217,22 @@ def _counts(answers: Answers, sent: int, rate: float, batch: Json) -> str:
 
 
 def _clients(model: LiveModel, is_terminal: bool) -> Iterator[str]:
-    """The clients nearest to their limits, on a terminal as `sluice top` shows them, and the greedy client."""
+    """The greedy client, which waits, and the clients nearest to their limits, which don't: those of the load.
+
+    On a terminal these are shown as `sluice top` shows them.
+    """
     at_ms = now_ms()
-    if is_terminal:
-        yield from ("", *row_lines(rows_of(model, View(), at_ms, _TABLE_CLIENTS)), "")
     throttling = [row for row in rows_of(model, View(), at_ms, _TABLE_CLIENTS) if not row.key.shadow]
-    for row in () if is_terminal else throttling[:_LINE_CLIENTS]:
-        used = f"{amount(row.key.kind, row.rate)} of {amount(row.key.kind, row.limit)} {row.key.kind}"
-        wait = f"waits {duration(row.wait_ms)}" if row.wait_ms else "no wait"
-        yield f"  {printable(name_of(row)):<22} {used}; {wait}"
     for row in rows_of(model, View(text=_GREEDY.user), at_ms, 1):
         asked = amount(_GREEDY.quota, _GREEDY.limit * _GREEDY_DEMAND)
         got, limit = amount(row.key.kind, row.rate), amount(row.key.kind, row.limit)
-        yield f"  {name_of(row)} asks two gateways for {asked} and gets {got} of {limit}"
+        yield f"  {name_of(row):<22} gets {got} of {limit} from two gateways; it asks for {asked} and waits as told"
+    for row in () if is_terminal else [row for row in throttling if row.key.user != _GREEDY.user][:_LINE_CLIENTS]:
+        used = f"{amount(row.key.kind, row.rate)} of {amount(row.key.kind, row.limit)} {row.key.kind}"
+        wait = f"told to wait {duration(row.wait_ms)}, ignores it" if row.wait_ms else "no wait"
+        yield f"  {printable(name_of(row)):<22} sends {used}; {wait}"
+    if is_terminal:
+        yield from ("", "clients of the load, which ignore their waits:", *row_lines(throttling), "")
 
 
 def summary(console: Console, settings: Settings, answers: Answers, load: Sent) -> int:

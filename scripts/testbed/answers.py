@@ -1,15 +1,39 @@
 """Answers to the requests of a run, counted live: by verdict, with their delay; and a live model of all decisions."""
 
-import json
 import statistics
 from collections import Counter, deque
 from threading import Lock
 from typing import Any
 
+import msgspec
+
 from sluice.configs.settings import Settings
 from sluice.insight.live import LiveModel
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
+from sluice.state.contract.records import Verdict
+
+
+class _Decided(msgspec.Struct):
+    """A decision, as far as it is counted."""
+
+    decision_id: str
+    verdict: Verdict
+    timestamp_ms: int
+
+
+class _Place(msgspec.Struct):
+    partition: int
+    offset: int
+
+
+class _Letter(msgspec.Struct):
+    """A dead letter, as far as it is counted."""
+
+    source: _Place
+
+
+_DECIDED, _LETTER = msgspec.json.Decoder(_Decided), msgspec.json.Decoder(_Letter)
 
 Source = tuple[int, int]
 """Place where a request is stored: partition and offset."""
@@ -30,7 +54,7 @@ class Answers:
         self._lock = Lock()
         self._own: set[Source] = set()
         self._answered: set[Source] = set()
-        self._others: dict[Source, tuple[dict[str, Any], int]] = {}
+        self._others: dict[Source, tuple[_Decided | _Letter, int]] = {}
         self._delays_ms: deque[int] = deque(maxlen=10_000)
         followed = ((settings.topics.decisions, self.decision), (settings.topics.dead_letters, self.dead_letter))
         since_ms = now_ms()
@@ -73,16 +97,16 @@ class Answers:
                 self._count(source, *answer)
 
     def decision(self, _: bytes | None, value: bytes | None) -> None:
-        """Count a record of the decisions topic."""
+        """Count a record of the decisions topic. Raises ValueError, which its reader passes over, if it is none."""
         self.model.on_record(value, now_ms())
-        decision = json.loads(value or b"")
-        _, partition, offset = decision["decision_id"].rsplit("-", 2)
+        decision = _DECIDED.decode(value or b"")
+        partition, offset = decision.decision_id.rsplit("-", 2)[1:]
         self._take((int(partition), int(offset)), decision)
 
     def dead_letter(self, _: bytes | None, value: bytes | None) -> None:
-        """Count a record of the dead-letter topic."""
-        letter = json.loads(value or b"")
-        self._take((letter["source"]["partition"], letter["source"]["offset"]), letter)
+        """Count a record of the dead-letter topic. Raises as `decision` does."""
+        letter = _LETTER.decode(value or b"")
+        self._take((letter.source.partition, letter.source.offset), letter)
 
     def median_delay_ms(self) -> int | None:
         """Median time from an event to the arrival of its decision here."""
@@ -94,7 +118,7 @@ class Answers:
         with self._lock:
             self._delays_ms.clear()
 
-    def _take(self, source: Source, answer: dict[str, Any]) -> None:
+    def _take(self, source: Source, answer: _Decided | _Letter) -> None:
         with self._lock:
             if source in self._answered:
                 self.duplicates += 1
@@ -103,10 +127,10 @@ class Answers:
             else:
                 self._others[source] = (answer, now_ms())
 
-    def _count(self, source: Source, answer: dict[str, Any], arrived_ms: int) -> None:
+    def _count(self, source: Source, answer: _Decided | _Letter, arrived_ms: int) -> None:
         self._answered.add(source)
-        if "verdict" not in answer:
+        if isinstance(answer, _Letter):
             self.dead_letters += 1
             return
-        self.verdicts[answer["verdict"]] += 1
-        self._delays_ms.append(max(0, arrived_ms - answer["timestamp_ms"]))
+        self.verdicts[answer.verdict] += 1
+        self._delays_ms.append(max(0, arrived_ms - answer.timestamp_ms))

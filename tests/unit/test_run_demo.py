@@ -5,16 +5,19 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from threading import Event
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
 
-from scripts.scenarios.demo import summary
+from scripts.scenarios.demo import _clients, summary
 from scripts.testbed.answers import Answers
 from scripts.testbed.load_generator import LoadGenerator, Sent, publish
 from sluice.configs.settings import load_settings
+from sluice.insight.live import LiveModel
+from sluice.kafka_io.clock import now_ms
+from tests.unit.test_live_model import decision
 
 NOW_MS = 1_760_000_000_000
 
@@ -67,6 +70,32 @@ def test_an_answer_may_come_before_the_acknowledgement(answers: Answers) -> None
     assert (answers.answered, answers.others) == (1, 0)
 
 
+@pytest.mark.parametrize(
+    "forged",
+    [{"verdict": ["ALLOW"]}, {"verdict": None}, {"timestamp_ms": "soon"}, {"timestamp_ms": None}],
+    ids=str,
+)
+def test_a_forged_record_ends_no_count(answers: Answers, forged: dict[str, Any]) -> None:
+    """It may name a request whose acknowledgement comes later, in the thread that publishes."""
+    decision = {"decision_id": "requests-0-7", "timestamp_ms": NOW_MS, "verdict": "ALLOW"} | forged
+    with pytest.raises(ValueError, match=next(iter(forged))):  # the reader counts it, and passes it over
+        answers.decision(None, json.dumps(decision).encode())
+
+    answers.sent(Stored(0, 7))
+    decided(answers, 7)
+
+    assert answers.verdicts == {"ALLOW": 1}
+
+
+@pytest.mark.parametrize("forged", [b"[]", b'{"source": {"partition": [], "offset": 0}}', b'{"source": 1}', None])
+def test_a_forged_dead_letter_ends_no_count(answers: Answers, forged: bytes | None) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        answers.dead_letter(None, forged)
+    lettered(answers, 0)
+
+    assert answers.dead_letters == 1
+
+
 def test_the_place_of_each_stored_request_is_told() -> None:
     producer, stored = Mock(), Mock()
 
@@ -90,6 +119,22 @@ def test_the_median_is_of_answers_to_the_load_alone(answers: Answers) -> None:
 
     assert answers.median_delay_ms() is None
     assert answers.answered == 1
+
+
+def test_the_client_that_waits_comes_first_and_the_others_are_said_to_ignore_their_waits() -> None:
+    """The first lines of the first run are read as a verdict on the product."""
+    at_ms, model = now_ms(), LiveModel()
+    limit = {"limit": 1_000_000.0, "rate": 1_010_000.0, "entity": {"user": "greedy"}}
+    model.on_record(json.dumps(decision(at_ms, user="greedy", charge=limit)).encode(), at_ms)
+    model.on_record(json.dumps(decision(at_ms, wait_ms=60_000, charge={"rate": 3000.0})).encode(), at_ms)
+
+    greedy, alice = _clients(model, is_terminal=False)
+
+    assert greedy == (
+        f"  {'greedy':<22} gets 1.01 MB/s of 1 MB/s from two gateways; it asks for 20 MB/s and waits as told"
+    )
+    assert alice.startswith("  alice                  sends 3 kB/s of 1 kB/s producer_byte_rate; told to wait ")
+    assert alice.endswith(", ignores it")
 
 
 def ended(tmp_path: Path, answers: Answers, sent: Sent) -> tuple[int, str]:
