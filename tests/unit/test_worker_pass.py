@@ -1,5 +1,6 @@
 """The part of one task in the audit query's pass: few records in memory, files, and a report."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from sluice.sinks.tables.delta_files import DayFiles
 from sluice.sinks.tables.unreadable import unreadable_table
 from sluice.state.decisions.leader_epochs import LeaderEpoch
 from sluice.streaming.audit.worker_pass import Exclusions, Feed, Plan, TaskReport, write_part
-from tests.audit_records import BOUNDS, DEFAULTS, REQUESTS, Json, as_records, decision
+from tests.audit_records import BOUNDS, DEFAULTS, REQUESTS, Json, as_records, decision, member, text
 from tests.audit_tables import records
 
 TOPIC = DEFAULTS.topics.decisions
@@ -30,6 +31,45 @@ def task(
     batches = records(as_records([*decided]), epochs=headers).to_batches(max_chunksize=1)
     (answer,) = write_part(iter(batches), plan)
     return msgspec.msgpack.decode(answer["report"][0].as_py(), type=TaskReport)
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":', '{"charges":['])
+@pytest.mark.parametrize("field", ["decision_id", "charges", "amounts", "of_a_later_release"])
+def test_a_deeply_nested_decision_is_unreadable_in_passing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, opening: str
+) -> None:
+    """It alone is read a second time, which is what takes time."""
+    read_again: list[str] = []
+    loads = json.loads
+
+    def counted(text: str) -> Any:
+        read_again.append(text)
+        return loads(text)
+
+    closing = "".join({"[": "]", "{": "}"}.get(sign, "") for sign in reversed(opening))
+    nested = member(decision(1), field, (opening * 2_000 + "1" + closing * 2_000).encode())
+    monkeypatch.setattr("sluice.sinks.tables.json_records.json.loads", counted)
+    values = [*(text(decision(offset)) for offset in range(2, 302)), nested]
+
+    rows, unreadable = judged(tmp_path, values)
+
+    assert (rows, unreadable) == (300, ["is not a JSON object with the fields of a decision"])
+    assert len(read_again) == 1
+
+
+def judged(folder: Path, values: Sequence[bytes]) -> tuple[int, list[str]]:
+    """The number of rows that a task writes of these decisions, and the reasons of those that are unreadable."""
+    for name in ("decisions", "unreadable"):
+        (folder / name).mkdir()
+    feed = Feed(TOPIC, decisions_table(str(folder / "decisions")), decision_rows, decision_content, of_decisions=True)
+    unreadable = unreadable_table(str(folder / "unreadable"))
+    plan = Plan([feed], unreadable, {}, REQUESTS, BOUNDS, window_s=60, exclusions=Exclusions())
+    batches = records([(TOPIC, value) for value in values]).to_batches()
+    (answer,) = write_part(iter(batches), plan)
+    report = msgspec.msgpack.decode(answer["report"][0].as_py(), type=TaskReport)
+    (answers,) = report.answers.values()
+    good = len(values) - pa.ipc.open_stream(answers).read_all()["digest"].null_count
+    return good, [reason for _, _, reason, count in report.faults for _ in range(count)]
 
 
 def parquet_files(folder: Path) -> int:
