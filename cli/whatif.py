@@ -63,6 +63,10 @@ def whatif(
         print_json(heading | _report_json(replayed, scenarios), indent=True)
         return
     typer.echo(f"{time_text(from_ms(span.start_ms))} to {time_text(from_ms(span.end_ms))}: {replayed.rows} decisions")
+    if client and not replayed.clients[-1]:
+        typer.echo(
+            "sluice: nobody of these names sent anything; --client /NAME is a client-id without a user", err=True
+        )
     print_lines(report_lines(replayed, scenarios))
 
 
@@ -77,9 +81,10 @@ def report_lines(replayed: "Replayed", scenarios: Sequence[Sequence[QuotaEntry]]
     yield from table_lines(COLUMNS, [*rows, _cells(f"all {len(ordered)} clients", total_json(clients), "")])
     if len(scenarios) > 1:
         yield ""
-        steps = zip(scenarios, replayed.clients, strict=True)
-        cells = [_step_cells(number, *step) for number, step in enumerate(steps, start=1)]
-        yield from table_lines(("step", "limits", "throttled", "minutes waited", "clients throttled"), cells)
+        cells = [_step_cells(number, clients) for number, clients in enumerate(replayed.clients, start=1)]
+        yield from table_lines(("step", "throttled", "minutes waited", "clients throttled"), cells)
+        yield ""
+        yield from table_lines(("limit", "step 1", f"step {len(scenarios)}"), _limit_cells(scenarios[0], scenarios[-1]))
     if replayed.without_amounts:
         yield f"{replayed.without_amounts} of {replayed.rows} decisions say no amounts, and were free"
     if any(replayed.given_up):
@@ -177,10 +182,18 @@ def _cells(name: str, figures: Json, throttled_by: str) -> list[str]:
     return [name, *counts, *minutes, str(figures["not_sent"]), throttled_by]
 
 
-def _step_cells(number: int, entries: Sequence[QuotaEntry], clients: "dict[ClientName, ClientReplay]") -> list[str]:
+def _step_cells(number: int, clients: "dict[ClientName, ClientReplay]") -> list[str]:
     total = total_json(clients)
     minutes, throttled = f"{total['minutes_waited_now']:.1f}", str(total["clients_throttled_now"])
-    return [str(number), "; ".join(_limits_text(entries)), str(total["throttled_now"]), minutes, throttled]
+    return [str(number), str(total["throttled_now"]), minutes, throttled]
+
+
+def _limit_cells(first: Sequence[QuotaEntry], last: Sequence[QuotaEntry]) -> Iterable[list[str]]:
+    """The limits that the steps change; between these two they move by equal amounts."""
+    for before, after in zip(first, last, strict=True):
+        if before != after:
+            whose = short(entity_text(after.entity), 2 * MAX_NAME)
+            yield [f"{whose}: {after.kind}", value_text(before), value_text(after)]
 
 
 def _limits_text(entries: Sequence[QuotaEntry]) -> list[str]:

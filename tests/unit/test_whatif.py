@@ -1,6 +1,7 @@
 """`sluice whatif`: recorded decisions under other quotas, with the closed loop."""
 
 import json
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -381,6 +382,26 @@ def test_steps_go_from_the_limits_in_force_to_those_of_the_file(command: list[st
     assert found["total"] == found["steps"][-1]["total"]
 
 
+def test_steps_are_a_narrow_table_however_many_quotas_the_file_has(command: list[str], tmp_path: Path) -> None:
+    """The limits have a table of their own, of those that change."""
+    QuotasTable(str(tmp_path / "quotas")).create([limit(4000.0, EVERYBODY)], "test", datetime.now(UTC))
+
+    lines = CliRunner().invoke(app, [*command, "--steps", "3"], catch_exceptions=False).stdout.splitlines()
+
+    heading = next(number for number, line in enumerate(lines) if line.startswith("step"))
+    assert re.split(" {2,}", lines[heading]) == ["step", "throttled", "minutes waited", "clients throttled"]
+    assert [re.split(" {2,}", line) for line in lines[heading + 5 :]] == [
+        ["limit", "step 1", "step 3"],
+        ["the default user-principal: producer_byte_rate", "3000.0", "1000.0"],
+    ]
+
+
+def test_a_client_that_sent_nothing_is_said(command: list[str]) -> None:
+    result = CliRunner().invoke(app, [*command, "--client", "app"], catch_exceptions=False)
+
+    assert "sluice: nobody of these names sent anything; --client /NAME is a client-id without a user" in result.stderr
+
+
 def test_a_quota_that_is_not_in_force_yet_is_not_stepped() -> None:
     new = limit(500.0, QuotaEntity(user="bob"))
 
@@ -390,7 +411,7 @@ def test_a_quota_that_is_not_in_force_yet_is_not_stepped() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--from", "yesterday"], "expected one such as"),
+        (["--from", "someday"], "expected one such as"),
         (["--from", "2027-01-15T09:00Z"], "is empty; give --from before --to"),
         (["--client", ""], "--client is empty"),
     ],
@@ -402,10 +423,14 @@ def test_wrong_options_are_one_line(command: list[str], arguments: list[str], sa
     assert said in ended.error_line
 
 
-def test_a_table_that_is_not_there_is_one_line(command: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_table_that_is_not_there_is_one_line(command: list[str], tmp_path: Path, processes: str) -> None:
+    """Also if another process finds it."""
     (tmp_path / "settings.yaml").write_text(f"delta: {{decisions: {tmp_path / 'nowhere'}}}\n")
 
-    result = CliRunner().invoke(app, command)
+    result = CliRunner().invoke(app, [*command, "--processes", processes])
 
     assert isinstance(result.exception, NoTableError)
-    assert str(result.exception).startswith(f"there is no table yet for decisions ({tmp_path / 'nowhere'}); ")
+    assert str(result.exception).startswith(
+        f"nothing is recorded yet: there is no table for decisions ({tmp_path / 'nowhere'}); "
+    )
