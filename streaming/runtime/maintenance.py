@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 import msgspec
@@ -31,32 +32,34 @@ class Maintained:
     files_before: int
     files_after: int
     files_removed: int
-
+    rows_deleted: int = 0
     exists: bool = True
 
     def __str__(self) -> str:
         """One line of text."""
         if not self.exists:
             return f"{self.table}: nothing to do, there is no table yet"
-        if self.files_before == self.files_after and not self.files_removed:
+        if self.files_before == self.files_after and not self.files_removed and not self.rows_deleted:
             return f"{self.table}: nothing to do, {_counted(self.files_after)} in use"
+        deleted = f"{self.rows_deleted} rows of old days deleted, " if self.rows_deleted else ""
         # Compaction leaves the old files to readers of older versions until their retention is over.
         return (
-            f"{self.table}: {_counted(self.files_before)} became {self.files_after},"
+            f"{self.table}: {deleted}{_counted(self.files_before)} became {self.files_after},"
             f" {_counted(self.files_removed)} of older versions removed"
         )
 
 
-def maintain(delta: DeltaSettings, retention_hours: int) -> Iterator[Maintained]:
+def maintain(delta: DeltaSettings, retention_hours: int, first_day: date | None = None) -> Iterator[Maintained]:
     """Compact the tables that the job writes, then remove files unused for longer than `retention_hours`.
 
-    Yields what was done, table by table, also where there was nothing to do.
+    Yields what was done, table by table, also where there was nothing to do. Rows of days before `first_day` are
+    deleted first; None keeps all. A table's day is the one on which a request was decided or a record read (UTC).
 
     The job may run at the same time: the writer whose commit comes second repeats it. The quotas table is left alone,
     because its old versions are the history of the quotas. Raises TableMaintenanceError.
     """
     for path in _tables(delta):
-        yield _maintain(path, delta, retention_hours)
+        yield _maintain(path, delta, retention_hours, first_day)
 
 
 class MaintenanceSchedule:
@@ -124,16 +127,19 @@ def _counted(files: int) -> str:
     return f"{files} file" if files == 1 else f"{files} files"
 
 
-def _maintain(path: str, delta: DeltaSettings, retention_hours: int) -> Maintained:
+def _maintain(path: str, delta: DeltaSettings, retention_hours: int, first_day: date | None = None) -> Maintained:
     """Raises TableMaintenanceError. A table that the job hasn't created yet needs nothing."""
     try:
         table = DeltaTable(path, storage_options=dict(delta.storage_options))
         before = len(table.file_uris())
+        deleted = 0
+        if first_day is not None:  # a condition on the folders of days alone: no file is rewritten
+            deleted = table.delete(f"date < DATE '{first_day}'")["num_deleted_rows"] or 0
         table.optimize.compact(max_concurrent_tasks=1)  # leaves the other cores to decisions
         removed = _unused(table, path, retention_hours)
         if removed:
             _vacuum(table, retention_hours, dry_run=False)
-        return Maintained(path, before, len(table.file_uris()), removed)
+        return Maintained(path, before, len(table.file_uris()), removed, deleted)
     except TableNotFoundError:
         return Maintained(path, 0, 0, 0, exists=False)
     except (DeltaError, OSError) as error:

@@ -1,7 +1,7 @@
 """Few large files instead of many small ones, the same rows, and the history of quotas untouched."""
 
 import logging
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -60,6 +60,23 @@ def test_maintenance_says_what_it_did_to_each_table(delta: DeltaSettings) -> Non
         f"{delta.unreadable}: nothing to do, there is no table yet",
     ]
     assert again[0] == f"{delta.decisions}: nothing to do, 1 file in use"
+
+
+def test_rows_of_old_days_are_deleted_if_that_is_asked_for(delta: DeltaSettings) -> None:
+    """Their files go with the next removal of files that nobody needs."""
+    days = [date(2026, 11, day) for day in (1, 2, 3)]
+    table = pa.table({"date": days, "source_offset": [0, 1, 2]})
+    write_deltalake(delta.dead_letters, table, partition_by=["date"])
+    write_deltalake(delta.decisions, table, partition_by=["date"], mode="overwrite", schema_mode="overwrite")
+
+    done = {each.table: each for each in maintain(delta, retention_hours=0, first_day=days[1])}
+
+    assert DeltaTable(delta.dead_letters).to_pyarrow_table()["date"].to_pylist() in (days[1:], days[:0:-1])
+    assert str(done[delta.dead_letters]) == (
+        f"{delta.dead_letters}: 1 rows of old days deleted, 3 files became 2, 1 file of older versions removed"
+    )
+    assert not done[delta.quota_metrics].exists
+    assert [each.rows_deleted for each in maintain(delta, retention_hours=0)] == [0, 0, 0, 0]
 
 
 def test_a_broken_table_is_one_line(delta: DeltaSettings) -> None:
