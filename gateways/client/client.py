@@ -17,7 +17,7 @@ from sluice.gateways.client.event_sender import EventSender
 from sluice.gateways.client.events import as_executed, asks_for_mutations, checked_parts
 from sluice.gateways.client.in_force import InForce
 from sluice.gateways.client.inline import InlineCharges
-from sluice.gateways.client.options import GatewayOptions, process_name
+from sluice.gateways.client.options import GatewayOptions, instance_name
 from sluice.gateways.client.policy import AdmissionPolicy, Staleness
 from sluice.gateways.client.publisher import EventPublisher, Heartbeats
 from sluice.gateways.client.stats import GatewayStats
@@ -54,7 +54,7 @@ class Gateway:
     ) -> None:
         kafka_python_config(kafka)
         self.options = options or GatewayOptions()
-        self.instance = self.options.instance or process_name()
+        self.instance = self.options.instance or instance_name(self.options.name)
         self._clock_ms = clock_ms
         self._in_force = InForce(self.options, clock_ms)
         self._inline = InlineCharges(self.instance, self.options, self._in_force.inline_waits, clock_ms)

@@ -46,7 +46,16 @@ class BeforeKnown(StrEnum):
 
 def process_name() -> str:
     """A name that no other process has: host, process id and a random part."""
-    return f"{socket.gethostname()[:200]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    return instance_name(f"{socket.gethostname()[:200]}-{os.getpid()}")
+
+
+def instance_name(name: str) -> str:
+    """The name of one process among those of a gateway's name: that and a random part.
+
+    >>> instance_name("edge")[:-8]
+    'edge-'
+    """
+    return f"{name[:200]}-{uuid.uuid4().hex[:8]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ class GatewayStats:
     `charged_inline` requests were charged by `admit`; `throttled_inline` of them had to wait, `throttled_inline_ms` in
     all. `inline_waits` counters wait because of that. `waits_compared` of those requests are decided, and the waits
     applied differ from those decided by `wait_difference_ms` in all. `counters` are kept, `forgotten` ones were given
-    up because there were too many. `gateways` are alive, including this one; `instances` are the others.
+    up because there were too many. `gateways` are alive, including this one; `instances` are the names of the others.
     """
 
     decided_waits: int
