@@ -133,8 +133,8 @@ class InForce:
         if self.decided_waits.capped and not self._said_capped:
             self._said_capped = True
             log.warning(
-                "a decision asks for a wait of more than max_wait_ms (%d ms), which counts as that; further ones are"
-                " only counted",
+                "a decision, perhaps on a client of another gateway, asks for a wait of more than max_wait_ms (%d ms),"
+                " which counts as that; further ones are only counted",
                 self._max_wait_ms,
             )
 

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from sluice import Answer, Gateway, GatewayOptions
+from sluice.streaming.checkpoint import origin
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
@@ -29,6 +30,23 @@ _MODULE_TO_RUN = re.compile(rf"-m ((?:{'|'.join(FOLDERS[:-1])})\.[\w.]+)")
 _SETTING = re.compile(r"(topics|state|enforce|audit|delta|quotas|restart|health)\.(\w+)(?!\w*[./(])")
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+
+
+def test_one_rule_for_the_number_of_pages() -> None:
+    """The setting is frozen with the checkpoint: a newcomer believes what is said first for ever."""
+    default = f"{origin.BATCHED_PAGES:,}".replace(",", " ")
+    rule = next(line for line in (REPOSITORY / "docs/operating.md").read_text().splitlines() if "`state.pages`" in line)
+    assert f"a new one gets {default}, or {origin.PAGES} without batched workers" in rule
+    sizing = (REPOSITORY / "docs/sizing.md").read_text()
+    assert f"the default's {default} pages" in sizing
+    rows = re.findall(r"^\| ([\d ]+) \| ([\d ]+) \| [\d ]+ \| (\d+) \| \d+ \| ([\w ]+) \|", sizing, re.MULTILINE)
+    for _, entities, jobs, pages in rows:
+        small = int(entities.replace(" ", "")) / int(jobs) <= 1_000_000
+        assert pages == ("default" if small else "16 384")
+    assert len(rows) == 6
+    comment = re.search(r"null: (\d+), (\d+) without batched", (REPOSITORY / "configs/default.yaml").read_text())
+    assert comment is not None
+    assert tuple(map(int, comment.groups())) == (origin.BATCHED_PAGES, origin.PAGES)
 
 
 def _prose(page: Path) -> str:
