@@ -68,12 +68,17 @@ _DEFAULTS = {
 }
 
 _LOCAL_CHECKPOINTS = {
-    # Hadoop's default interface (FileContext) starts processes (chmod, readlink) for each local file, which slows every
+    # Hadoop's default interface (FileContext) starts a process (readlink) for each local file, which slows every
     # micro-batch. On a local disk neither interface checks and renames in one step; the checkpoint's lock keeps a
     # second job out.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
+}
+
+_LOCAL_FILES = {
+    # Hadoop's own class starts a process (chmod) for each file and folder that it makes.
+    "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
 }
 
 
@@ -107,7 +112,7 @@ def start_session(settings: Settings) -> SparkSession:
         properties = local_properties() | properties
     if settings.enforce.batched_workers and (reason := broken_contract()):
         log.warning("workers are those of PySpark %s, slower with many pages: %s", version("pyspark"), reason)
-    properties |= _jars(properties)
+    properties = (_LOCAL_FILES if _is_one_process(properties) else {}) | properties | _jars(properties)
     interrupt = signal.getsignal(signal.SIGINT)
     context = SparkContext.getOrCreate(SparkConf().setAll(list(properties.items())))
     if current_thread() is main_thread():

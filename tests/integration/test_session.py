@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pyspark.sql import SparkSession
 
@@ -46,6 +47,22 @@ def test_the_file_manager_goes_by_where_the_checkpoints_are(spark: SparkSession)
 
     assert str(spark.conf.get(_FILE_MANAGER)).endswith(".FileSystemBasedCheckpointFileManager")
     assert _FILE_MANAGER not in session_properties(remote)
+
+
+def test_local_files_are_made_without_starting_a_process(spark: SparkSession, tmp_path: Path) -> None:
+    """Hadoop's own class runs chmod for each; the time that ended children have taken tells."""
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path
+    files = path(tmp_path.as_uri()).getFileSystem(spark._jsc.hadoopConfiguration())
+    java = psutil.Process(jvm.java.lang.ProcessHandle.current().pid())
+
+    before = java.cpu_times()
+    for number in range(100):
+        files.create(path((tmp_path / str(number)).as_uri()), True).close()
+    after = java.cpu_times()
+
+    assert after.children_user + after.children_system == before.children_user + before.children_system
+    assert len([file for file in tmp_path.iterdir() if not file.name.startswith(".")]) == 100
 
 
 def test_workers_talk_over_sockets_that_only_this_user_can_reach(spark: SparkSession) -> None:
