@@ -7,7 +7,7 @@ import msgspec
 
 from sluice.state.contract.records import MAX_INT32, MAX_NAME_LENGTH, Mutation, Request, TopicPartition
 from sluice.state.decisions.charge_plan import MUTATION_APIS, is_strict
-from sluice.state.decisions.checks import check_amounts, check_lengths
+from sluice.state.decisions.checks import check_amounts, check_lengths, most_mutations
 from sluice.state.errors import InvalidRequestError
 
 _EVENT_FIELDS = frozenset(Request.__struct_fields__)
@@ -61,8 +61,8 @@ def checked_parts(event: Request, most: int) -> Sequence[Request]:
     Raises InvalidRequestError if anything breaks the contract, and for too many mutations: their decision must see all
     of them.
     """
-    if len(event.mutations) > most:
-        raise InvalidRequestError("mutations", f"has {len(event.mutations)} entries", f"at most {most}")
+    if len(event.mutations) > most_mutations(most):
+        raise InvalidRequestError("mutations", f"has {len(event.mutations)} entries", f"at most {most_mutations(most)}")
     parts = (event,) if len(event.topic_partitions) <= most else tuple(_parts(event, most))
     for part in parts:
         check_amounts(part)

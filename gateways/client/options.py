@@ -81,7 +81,7 @@ class GatewayOptions:
     before_limits: BeforeKnown = BeforeKnown.ALLOW  # before the first complete version of the limits topic
     before_current: BeforeKnown = BeforeKnown.ALLOW  # before the waits that were decided earlier are read
     max_wait_ms: int = 3_600_000  # no wait is longer than this
-    max_charges_per_event: int = 1_000  # the job's enforce.max_charges_per_event; wider requests become several events
+    max_charges_per_event: int = 50  # the job's enforce.max_charges_per_event; wider requests become several events
     instance: str | None = None
     max_counters: int = 100_000  # counters of own clients that are kept, and as many known from decisions only
     expected_gateways: int = 1  # counted as alive until the first own heartbeat is decided

@@ -1,4 +1,4 @@
-"""Neighbours: others' latency beside a user with wide requests, and beside a client that invents names."""
+"""Neighbours: others' latency beside a user with wide events, and beside a client that invents names."""
 
 import statistics
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 
-PARTITIONS = 1_000
-"""Topic-partitions of a wide request: the default of enforce.max_charges_per_event."""
+PARTITIONS = 50
+"""Topic-partitions of a wide event: the default of enforce.max_charges_per_event."""
 
 FLOOD_PER_S = 5_000
 MAX_ENTITIES = 1_000_000
 """Bound of the state during the flood of invented names, which reaches it after 200 s."""
 
-_BATCH = 100  # wide requests of a micro-batch while the capacity is measured
+_BATCH = 2_000  # wide events of a micro-batch while the capacity is measured
 _BATCHES = 4
 _OTHERS_PER_S = 100
 _WARM_S = 3.0
@@ -41,7 +41,7 @@ _EVERY_CLIENT = (QuotaEntry(QuotaEntity(user=DEFAULT, client_id=DEFAULT), QuotaK
 
 
 def measure_neighbours(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
-    """p99 of others' decisions, alone and beside wide requests at half of the measured capacity, in turns."""
+    """p99 of others' decisions, alone and beside wide events at half of the measured capacity, in turns."""
     capacity: list[float] = []
     p99_ms: dict[bool, list[float]] = {False: [], True: []}
     with rig.driver() as driver:
@@ -54,15 +54,15 @@ def measure_neighbours(rig: BenchmarkRig, scale: Scale, findings: Findings) -> N
                     values.append(float(np.percentile(latencies_ms, 99)))
             if run:
                 capacity.append(found)
-    section = f"Neighbours of a user with {PARTITIONS} partitions a request"
-    findings.add(section, "capacity for the wide requests", "requests/s", capacity)
+    section = f"Neighbours of a user with {PARTITIONS} partitions an event"
+    findings.add(section, "capacity for the wide events", "events/s", capacity)
     alone = findings.add(section, f"others alone, {_OTHERS_PER_S}/s, p99", "ms", p99_ms[False])
-    disturbed = findings.add(section, "others beside wide requests at half of their capacity, p99", "ms", p99_ms[True])
-    findings.compare("others beside wide requests / alone, p99 latency", disturbed, alone, at_most(_BAR))
+    disturbed = findings.add(section, "others beside wide events at half of their capacity, p99", "ms", p99_ms[True])
+    findings.compare("others beside wide events / alone, p99 latency", disturbed, alone, at_most(_BAR))
 
 
 def _capacity(rig: BenchmarkRig, driver: Driver, run: int) -> float:
-    """Wide requests/s out of a backlog, the first micro-batch left out."""
+    """Wide events/s out of a backlog, the first micro-batch left out."""
     name = f"neighbours-{run}-capacity"
     setup = rig.setup(name, f"{name}-requests", FOUR_CHARGES.quotas, enforce={"max_offsets_per_trigger": _BATCH})
     if run == 0:
@@ -75,7 +75,7 @@ def _capacity(rig: BenchmarkRig, driver: Driver, run: int) -> float:
 
 
 def _others(rig: BenchmarkRig, scale: Scale, driver: Driver, name: str, wide_per_s: float, warm_s: float) -> Latencies:
-    """Latencies of the others' requests, after a warm-up that has wide requests too."""
+    """Latencies of the others' requests, after a warm-up that has wide events too."""
     setup = rig.setup(name, f"{name}-requests", FOUR_CHARGES.quotas)
     requests = setup.settings.topics.requests
     with rig.reader(setup.settings.topics.decisions) as reader:
@@ -88,7 +88,7 @@ def _others(rig: BenchmarkRig, scale: Scale, driver: Driver, name: str, wide_per
 
 
 def _wide_requests() -> Iterator[Record]:
-    """Requests of many partitions without end, all of one user and of the same partitions, each sent now."""
+    """Events of many partitions without end, all of one user and of the same partitions, each sent now."""
     touched = ",".join(f'{{"topic":"wide","partition":{number},"bytes":10}}' for number in range(PARTITIONS))
     while True:
         value = f'{{"api":"Produce","timestamp_ms":{now_ms()},"user":"wide","topic_partitions":[{touched}]}}'

@@ -29,6 +29,10 @@ MAX_EXACT = 2**53
 MAX_ENTRIES = 10_000
 """Most topic-partitions or mutations of one request, so that its decision fits into a Kafka record."""
 
+MUTATIONS_PER_CHARGE = 20
+"""Mutations of a request that count as one charge in its bound: they are charged to one counter together, and their
+decision has to see all of them, so that a request of many can't become several events."""
+
 MAX_APPLIED_WAITS = 64
 """Most waits in `throttled_by`: one request leads to a few counters only, but its topic-partitions may wait too."""
 

@@ -14,6 +14,7 @@ from sluice.state.contract.records import (
     MAX_NAME_LENGTH,
     MAX_SHARES,
     MAX_TIMESTAMP_MS,
+    MUTATIONS_PER_CHARGE,
     AppliedWait,
     CountedEntity,
     Heartbeat,
@@ -32,6 +33,15 @@ def bound_waits(request: Request) -> None:
         wait.ms = min(wait.ms, MAX_APPLIED_MS)
     for share in request.heartbeat.shares if request.heartbeat else ():
         share.throttle_ms = min(share.throttle_ms, MAX_APPLIED_MS)
+
+
+def most_mutations(max_charges: int) -> int:
+    """Most mutations of an event that may have this many charges.
+
+    >>> most_mutations(50), most_mutations(10_000)
+    (1000, 10000)
+    """
+    return min(MUTATIONS_PER_CHARGE * max_charges, MAX_ENTRIES)
 
 
 def check_request(request: Request) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from sluice.state.contract.records import MAX_ENTRIES, MAX_NAME_LENGTH, MAX_TIMESTAMP_MS, Request, Unmute
-from sluice.state.decisions.checks import bound_waits, check_amounts, check_lengths, check_unmute
+from sluice.state.decisions.checks import bound_waits, check_amounts, check_lengths, check_unmute, most_mutations
 from sluice.state.errors import InvalidRequestError
 from sluice.streaming.enforce.wire import Source
 
@@ -67,8 +67,10 @@ def parse_request(value: bytes | None, source: Source, limits: EventLimits) -> R
     if len(value) > limits.max_event_bytes:
         raise InvalidRequestError("value", f"has {len(value)} bytes", f"at most {limits.max_event_bytes}")
     request = _decode(value)
-    if len(request.topic_partitions) > limits.max_charges or len(request.mutations) > limits.max_charges:
-        raise _too_many_charges(request, limits)
+    if len(request.topic_partitions) > limits.max_charges:
+        raise _too_many("topic_partitions", len(request.topic_partitions), limits.max_charges)
+    if len(request.mutations) > most_mutations(limits.max_charges):
+        raise _too_many("mutations", len(request.mutations), most_mutations(limits.max_charges))
     check_amounts(request)
     if len(value) > MAX_NAME_LENGTH:  # in a shorter event no name or list can be too long
         check_lengths(request)
@@ -117,10 +119,9 @@ def _check_distance(ahead_ms: int, limits: EventLimits) -> None:
         )
 
 
-def _too_many_charges(request: Request, limits: EventLimits) -> InvalidRequestError:
-    """The error for an event that would take the micro-batch for itself: each entry is a charge on a counter."""
-    field = "topic_partitions" if len(request.topic_partitions) > limits.max_charges else "mutations"
-    return InvalidRequestError(field, f"has {len(getattr(request, field))} entries", f"at most {limits.max_charges}")
+def _too_many(field: str, entries: int, most: int) -> InvalidRequestError:
+    """The error for an event that would take the micro-batch for itself."""
+    return InvalidRequestError(field, f"has {entries} entries", f"at most {most}")
 
 
 def _decode(value: bytes) -> Request:

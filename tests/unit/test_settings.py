@@ -12,6 +12,7 @@ from msgspec.inspect import type_info
 from sluice.configs import settings as settings_module
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import DEFAULTS, Properties, load_settings
+from sluice.gateways.client.options import GatewayOptions
 from sluice.state.quotas.kinds import Coexistence, QuotaSettings, RequestPolicy, Window
 
 CONFIGS = DEFAULTS.parent
@@ -311,3 +312,10 @@ def test_a_remote_master_needs_storage_that_all_machines_reach(write: Write) -> 
     with pytest.raises(InvalidSettingsError, match=r"delta\.unreadable is"):
         load_settings(write(remote + checkpoints + "delta: " + shared % "'u'"))
     assert load_settings(write(remote + checkpoints + "delta: " + shared % "'hdfs://s/u'"))
+
+
+def test_a_micro_batch_has_half_a_million_charges_at_most_and_gateways_split_events_for_it() -> None:
+    """Some 5 s of two cores: it can't be cut once its offsets are chosen, and all clients wait for it."""
+    enforce = load_settings().enforce
+    assert enforce.max_offsets_per_trigger * enforce.max_charges_per_event <= 500_000
+    assert GatewayOptions(name="any").max_charges_per_event == enforce.max_charges_per_event
