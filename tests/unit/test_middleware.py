@@ -11,7 +11,18 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 import pytest
 
-from sluice import Answer, AsgiQuotas, Gateway, GatewayOptions, HttpQuotas, Request, StalePolicy, WhenFull, WsgiQuotas
+from sluice import (
+    Answer,
+    AsgiQuotas,
+    Gateway,
+    GatewayOptions,
+    HttpQuotas,
+    Request,
+    StalePolicy,
+    TopicPartition,
+    WhenFull,
+    WsgiQuotas,
+)
 from sluice.gateways.client.middleware import (
     CALLER,
     Caller,
@@ -25,7 +36,8 @@ from sluice.gateways.client.middleware import (
 )
 from sluice.gateways.client.wait_table import Wait
 from sluice.state.quotas.entity import Tags
-from tests.gateway_loop import NOBODY, NOW_MS, no_connections
+from sluice.state.quotas.kinds import QuotaKind
+from tests.gateway_loop import NOBODY, NOW_MS, no_connections, quota, set_limits
 
 
 class RecordingGateway(Gateway):
@@ -289,3 +301,25 @@ def test_a_quota_name_from_a_decision_is_written_only_if_it_is_one_of_ours() -> 
 
     assert headers["RateLimit"] == '"sluice";r=0;t=1'
     assert headers["RateLimit-Policy"] == '"sluice";q=999999999999999;w=1'
+
+
+def test_a_client_with_a_new_connection_for_each_request_gets_its_quota_and_no_more() -> None:
+    """A broker mutes a connection, and one that reconnects isn't held; here the client is, whatever it connects by."""
+    with RecordingGateway() as gateway:
+        set_limits(gateway, 1, [quota(QuotaKind.PRODUCER_BYTE_RATE, 1_000.0, client_id="app")])
+        caller, began_ms, served_at_ms = {"X-User": "mallory", "X-Client-Id": "app"}, gateway.now_ms, list[int]()
+
+        async def upload(scope: Scope, _receive: Receive, send: Send) -> None:
+            moved = [TopicPartition("orders", 0, 200)]
+            gateway.admit(Request("Produce", **scope[CALLER]._asdict(), topic_partitions=moved))
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        app = AsgiQuotas(upload, gateway, HttpQuotas(api=None))
+        while gateway.now_ms < began_ms + 60_000:
+            for _ in range(3):  # connections, together six times as fast as the quota
+                if drive(app, caller)[0]["status"] == 200:
+                    served_at_ms.append(gateway.now_ms - began_ms)
+            gateway.now_ms += 100
+
+    later = [at_ms for at_ms in served_at_ms if at_ms >= 10_000]
+    assert len(later) * 200 == pytest.approx(50_000, rel=0.1)

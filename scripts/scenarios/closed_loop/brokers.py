@@ -18,6 +18,7 @@ from scripts.testbed.cluster import AlteringAdmin, Cluster, create_topic
 from scripts.testbed.full_speed_client import FullSpeedClient, Role
 from scripts.testbed.jmx import Jvm
 from scripts.testbed.job import Json, Sections, wait_until
+from scripts.testbed.reconnecting_client import ReconnectingClient
 from scripts.testbed.rig import Rig
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms
@@ -98,7 +99,11 @@ def _fill(cluster: Cluster) -> None:
 def _measure(situation: BrokersSituation, cluster: Cluster, rig: Rig | None) -> BrokersMeasures:
     role, servers = _ROLES[situation.quota], cluster.bootstrap_servers
     began_ms, cpu_before_s = now_ms(), _cpu_s(cluster)
-    client = FullSpeedClient(CLIENT, role, servers, TOPIC)
+    client = (
+        ReconnectingClient(CLIENT, servers, TOPIC)
+        if situation.reconnect
+        else FullSpeedClient(CLIENT, role, servers, TOPIC)
+    )
     request_time = _run(situation, cluster, rig)
     client.stop()
     served: Served = [(float(at_ms - began_ms), amount, 0) for at_ms, amount in request_time or client.samples]

@@ -184,6 +184,9 @@ class BrokersSituation:
     own_quotas: Annotated[bool, typer.Option("--own-quotas", help="Kafka's own quotas, without plugin and job.")] = (
         False
     )
+    reconnect: Annotated[
+        bool, typer.Option("--reconnect", help="A producer with a new connection for each request, by three sockets.")
+    ] = False
     kill_job_at: Annotated[float | None, _second("The job is killed, and back 60 s later.")] = None
     kill_broker_at: Annotated[float | None, _second("A broker is killed, and back 60 s later.")] = None
 
@@ -193,7 +196,7 @@ class BrokersSituation:
 
     def alone(self) -> "BrokersSituation":
         """The same client on one broker with Kafka's own quota."""
-        return BrokersSituation(self.quota, self.limit, 1, self.seconds, own_quotas=True)
+        return BrokersSituation(self.quota, self.limit, 1, self.seconds, own_quotas=True, reconnect=self.reconnect)
 
     def leaders(self) -> list[int]:
         """Number of the client's partitions that each broker leads.
