@@ -11,12 +11,12 @@ from sluice.gateways.client.decided import Charges, Decided, order_of, wait_of, 
 from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.wait_table import Order, Wait, WaitTable
 from sluice.state.contract.records import Request
-from sluice.state.decisions.wait_records import read_wait
 from sluice.state.decisions.waits import (
     CounterKey,
     TopicPartitionName,
     counters_of,
     possible_counters,
+    read_wait,
     wait_under_limit_ms,
 )
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS

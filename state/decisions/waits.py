@@ -6,10 +6,14 @@ all client-ids of that user together, so all of them wait together.
 
 from collections.abc import Iterable, Iterator, Sequence
 
+import msgspec
+
 from sluice.state.arithmetic.rounding import round_half_up
+from sluice.state.contract.records import MAX_TIMESTAMP_MS, WaitKey, WaitRecord
 from sluice.state.decisions.charge_plan import MUTATION_APIS
+from sluice.state.errors import SluiceError
 from sluice.state.quotas.entity import Tags
-from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind
+from sluice.state.quotas.kinds import CLIENT_KINDS, MAX_THROTTLE_MS, QuotaKind
 from sluice.state.quotas.resolution import Quotas
 
 CounterKey = tuple[str, Tags]
@@ -96,3 +100,55 @@ def _topic_counters(api: str | None, topic_partitions: Iterable[TopicPartitionNa
         tags = Tags(topic=topic, partition=partition)
         for kind in kinds:
             yield kind, tags
+
+
+LONG_WAIT_MS = 5_000
+"""Waits of more than this are kept in the topic. Shorter ones are found in the last seconds of the decisions."""
+
+
+class InvalidWaitError(SluiceError):
+    """A record of the waits topic that Sluice would not have written."""
+
+
+_ENCODER = msgspec.json.Encoder(order="sorted")
+_KEY = msgspec.json.Decoder(WaitKey)
+_WAIT = msgspec.json.Decoder(WaitRecord)
+
+
+def wait_key(counter: CounterKey) -> bytes:
+    """Key of a counter's record: canonical JSON, so that one counter always has one key.
+
+    >>> wait_key(("producer_byte_rate", Tags(user="alice")))
+    b'{"entity":{"user":"alice"},"quota":"producer_byte_rate"}'
+    """
+    quota, tags = counter
+    return _ENCODER.encode(WaitKey(tags.entity(), quota))
+
+
+def wait_value(wait: WaitRecord) -> bytes:
+    """Value of a counter's record.
+
+    >>> wait_value(WaitRecord(9_000, 8_000, 1024.0, None, 1_000, 7))
+    b'{"limit":1024.0,"offset":7,"rate":null,"throttle_ms":8000,"timestamp_ms":1000,"until_ms":9000}'
+    """
+    return _ENCODER.encode(wait)
+
+
+def read_wait(key: bytes | None, value: bytes | None) -> tuple[CounterKey, WaitRecord | None]:
+    """The counter of a record and its wait, None when it waits no more.
+
+    Raises InvalidWaitError if Sluice would not have written the record.
+    """
+    try:
+        named = _KEY.decode(key or b"")
+        wait = None if value is None else _WAIT.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidWaitError(f"the record is no wait ({error}); expected a wait as JSON") from None
+    counter = (named.quota, Tags.of(named.entity))
+    if wait_key(counter) != key:
+        raise InvalidWaitError("the record's key names no counter as Sluice writes it; expected quota and entity")
+    if wait is not None and not (
+        0 <= wait.timestamp_ms <= wait.until_ms <= MAX_TIMESTAMP_MS and 0 < wait.throttle_ms <= MAX_THROTTLE_MS
+    ):
+        raise InvalidWaitError("the record's times are none that a decision can have; expected a wait after its event")
+    return counter, wait

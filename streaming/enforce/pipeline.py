@@ -18,7 +18,7 @@ from sluice.state.arithmetic.shapes import Shapes
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, Request, WaitRecord
 from sluice.state.decisions.charge_texts import charge_of, charge_texts, waits_of
 from sluice.state.decisions.decision import Waits, answered, clamp_throttle_ms, with_answer
-from sluice.state.decisions.wait_records import LONG_WAIT_MS
+from sluice.state.decisions.waits import LONG_WAIT_MS
 from sluice.state.quotas.kinds import Family, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.store.pages import ChargedRows, Pages

@@ -7,7 +7,7 @@ import msgspec
 
 from sluice.state.contract.records import CountedEntity, DeadLetter, FieldError, SourceRecord, WaitRecord
 from sluice.state.decisions.decision import Waits
-from sluice.state.decisions.wait_records import wait_key, wait_value
+from sluice.state.decisions.waits import wait_key, wait_value
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind

@@ -17,7 +17,7 @@ from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.limits import limits_publisher
 from sluice.state.contract.records import HEARTBEAT_API, WaitRecord
-from sluice.state.decisions.wait_records import wait_key, wait_value
+from sluice.state.decisions.waits import wait_key, wait_value
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind

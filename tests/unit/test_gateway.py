@@ -32,7 +32,7 @@ from sluice.gateways.client.event_sender import EventRecord, EventSender
 from sluice.gateways.client.events import checked_parts
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.state.contract.records import WaitRecord
-from sluice.state.decisions.wait_records import wait_key, wait_value
+from sluice.state.decisions.waits import wait_key, wait_value
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind

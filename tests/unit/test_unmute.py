@@ -14,7 +14,7 @@ from sluice.insight.live import LiveModel
 from sluice.insight.reports.recent_usage import Usage
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import Decision, Unmute, UnmutedEntity
-from sluice.state.decisions.wait_records import read_wait
+from sluice.state.decisions.waits import read_wait
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
