@@ -24,6 +24,7 @@ from sluice.jvm.java import find_java
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
+from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.sinks.tables.delta_files import empty_commits
 from sluice.sinks.tables.quotas import QuotasTable
@@ -324,7 +325,7 @@ def check_quotas_source(settings: Settings) -> str:
     Raises KafkaUnavailableError, QuotasTableError, and CheckError if a job runs and the table differs.
     """
     if settings.quotas.source == "table":
-        return "table; sluice quotas alters them"
+        return f"table; sluice quotas alters them{_beside_the_table(settings)}"
     cluster = client_quotas(read_cluster_quotas(settings.kafka))
     found = f"kafka, with {len(cluster.entries)} quotas of users and client-ids"
     if cluster.left_out:
@@ -340,6 +341,17 @@ def check_quotas_source(settings: Settings) -> str:
     if is_locked(Checkpoint(settings.enforce.checkpoint)):
         raise CheckError(f"{differing}; the job that runs should have mirrored them: look again, or see its log")
     return f"{differing}; the job mirrors them"
+
+
+def _beside_the_table(settings: Settings) -> str:
+    """The number of quotas in the cluster, which only a mirror takes; nothing if there are none, or it can't tell."""
+    try:
+        entries, _ = client_quotas(read_cluster_quotas(settings.kafka))
+    except KafkaUnavailableError:
+        return ""
+    if not entries:
+        return ""
+    return f"; the cluster has {len(entries)} of its own, which quotas.source: kafka would mirror"
 
 
 def check_sizing(settings: Settings) -> str:

@@ -144,6 +144,18 @@ def test_quotas_of_the_table_need_no_cluster(settings: Settings) -> None:
     assert doctor.check_quotas_source(settings) == "table; sluice quotas alters them"
 
 
+def test_quotas_of_the_cluster_beside_those_of_the_table_are_counted(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster has quotas before it has Sluice."""
+    cluster = [ClusterQuota({"user": "alice"}, {"producer_byte_rate": 1.0, "request_percentage": 2.0})]
+    monkeypatch.setattr(doctor, "read_cluster_quotas", lambda _: cluster)
+
+    assert doctor.check_quotas_source(settings) == (
+        "table; sluice quotas alters them; the cluster has 2 of its own, which quotas.source: kafka would mirror"
+    )
+
+
 def test_before_the_first_start_the_quotas_of_the_cluster_are_counted(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
