@@ -30,6 +30,7 @@ from sluice.sinks.tables.delta_files import empty_commits
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import SluiceError
 from sluice.state.quotas.cluster import client_quotas, cluster_changes
+from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, is_locked
 from sluice.streaming.checkpoint.origin import Origin, check_origin, new_pages, read_origin, with_pages
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
@@ -356,9 +357,10 @@ def _beside_the_table(settings: Settings) -> str:
 
 def check_sizing(settings: Settings) -> str:
     """The settings frozen with the checkpoint, on this machine; docs/operating.md helps to choose them."""
-    pages, wanted = new_pages(with_pages(settings)), new_pages(settings)
+    first_pages, wanted = new_pages(with_pages(settings)), new_pages(settings)
+    pages = BatchLog(Checkpoint(settings.enforce.checkpoint)).pages or first_pages
     partitions, cores = settings.enforce.shuffle_partitions, os.cpu_count() or 1
     tasks = f"{partitions} tasks" if partitions else f"as many tasks as Spark has cores (here {cores})"
     workers = "batched" if are_batched(settings.enforce.batched_workers) else "PySpark's own, a millisecond for a page"
     found = f"{pages} pages; a micro-batch reads and writes those it charges, in {tasks}; the workers are {workers}"
-    return found if pages == wanted else f"{found}; `sluice state reshard` moves the balances to {wanted} pages"
+    return found if first_pages == wanted else f"{found}; `sluice state reshard` moves the balances to {wanted} pages"

@@ -32,6 +32,7 @@ from sluice.streaming.checkpoint.origin import check_origin, with_pages
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.query import EnforceQuery
 from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
+from sluice.streaming.enforce.tracked_entities import tracked_entities
 from sluice.streaming.queries.supervision import summarize
 from sluice.streaming.runtime.kafka import kafka_writer, requests_source
 from sluice.streaming.runtime.session import start_session
@@ -152,7 +153,7 @@ class Driver:
         check_origin(folder, settings)
         watch = QuotaWatch(ensure_quotas_table(settings), QuotaSnapshots(folder))
         watching = BackgroundService("quota-watch", watch.look, settings.quotas.poll_ms / 1000)
-        enforce = EnforceQuery(self._spark, settings, watch)
+        enforce = EnforceQuery(self._spark, settings, watch, tracked_entities(self._spark.sparkContext))
         watching.start()
         self._query = enforce.start()
         self._stops += [watching.stop, enforce.stop]

@@ -108,6 +108,7 @@ class Workers:
     def __post_init__(self) -> None:
         """Make the stages."""
         pipeline = PipelineSettings.of(self.settings)._replace(job_id=_JOB_ID)
+        self._pages = pipeline.pages
         self._combined = not Quotas(self.load.quotas, _QUOTA_VERSION).charges_one_counter()
         checkpoint = Checkpoint(self.settings.enforce.checkpoint)
         QuotaSnapshots(checkpoint).save(_QUOTA_VERSION, list(self.load.quotas))
@@ -124,7 +125,9 @@ class Workers:
 
     def micro_batch(self, first: int, users: Sequence[int]) -> list[Row]:
         """The records of one micro-batch, with an event of each of these users; `first` numbers them."""
-        properties = BatchProperties(_QUOTA_VERSION, _event_ms(first + len(users)), self._combined)
+        properties = BatchProperties(
+            _QUOTA_VERSION, _event_ms(first + len(users)), self._combined, self._pages, self._pages
+        )
         with patch.object(BatchProperties, "of_task", return_value=properties):
             rows = self._decided(self._planned(first, users))
             return self._records(rows) if self._combined else rows
@@ -160,7 +163,7 @@ class Workers:
         """Rows that leave the stateful operator; pages are stored."""
         rows: list[Row] = []
         for task in range(TASKS):
-            keys = sorted(key for key in page_batches if page_of_spark_key(key) % TASKS == task)
+            keys = sorted(key for key in page_batches if page_of_spark_key(key, self._pages) % TASKS == task)
             if not keys:
                 continue
             sent, received = self._groups(keys, page_batches), io.BytesIO()

@@ -114,6 +114,12 @@ def entities_of(payload: bytes) -> int:
     return entities
 
 
+def pages_of(payload: bytes) -> int:
+    """The number of all pages that a block says, without decoding it."""
+    pages: int = _PREFIX.unpack_from(payload)[1]
+    return pages
+
+
 def _version(payload: bytes, pages: int) -> int:
     """The version of a block. Raises StateError for an unknown one, and for another number of pages."""
     if len(payload) < _PREFIX.size:

@@ -88,11 +88,12 @@ class Keys:
         return found | dict(zip(places, numbers.tolist(), strict=True))
 
     def pages_of(self, numbers: Integers, pages: int) -> Integers:
-        """The page of each of m entities, of `pages` in all. Raises ValueError if other pages are stored."""
-        if self._stored and pages != self._pages:
-            raise ValueError(f"the keys are those of {self._pages} pages, not of {pages}")
+        """The page of each of m entities, of `pages` in all: as many as are stored, or others if they are split."""
+        stored = self._page_numbers
+        if pages != self._pages:
+            stored = integers(map(key_hash, self._text.split(b"\n")[1:-1])) % pages
         added = integers(key_hash(key.encode()) % pages for key in self._added)
-        return np.concatenate([self._page_numbers, added])[numbers]
+        return np.concatenate([stored, added])[numbers]
 
     def ranks(self, numbers: Integers) -> Integers:
         """An order (m,) of these keys that is the same whenever a micro-batch is repeated.

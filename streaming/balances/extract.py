@@ -1,17 +1,19 @@
 """Reads all balances from the enforce query's checkpoint, as of its last committed micro-batch."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import or_
 
+from msgspec import structs
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.functions import col as column
 from pyspark.sql.functions import contains, lit, when
 
 from sluice.configs.settings import Properties, Settings
+from sluice.state.store.codec import pages_of
 from sluice.streaming.balances.file import Balances
 from sluice.streaming.balances.imported import ImportedBalances, read_imported_start
 from sluice.streaming.checkpoint.batch_log import BatchLog
@@ -56,8 +58,9 @@ def stored_balances(settings: Settings) -> Balances:
     pages = ImportedBalances.at(checkpoint, start).all_pages()
     if committed >= 0:
         offsets = committed_offsets(checkpoint, committed, origin.requests_topic)
-        stored = _stored_pages(settings, checkpoint.location, committed)  # a stored page includes what was imported
+        stored = _stored_pages(settings, origin, committed)  # a stored page includes what was imported
         pages |= {number: page for number, page in stored.items() if page is not None}
+        origin = _as_split(origin, stored)
         if last_committed(settings, checkpoint) != committed:  # a URI can't be locked
             raise CheckpointError(f"a job works on {checkpoint.location}; stop it with SIGTERM first")
     return Balances(origin, offsets, pages)
@@ -113,14 +116,22 @@ def committed_pages(settings: Settings, parts: Sequence[bytes]) -> tuple[Origin,
     pages: dict[int, bytes | None] = {**ImportedBalances.at(checkpoint, start).all_pages()}
     if committed >= 0:
         beside_the_job = replace(settings, spark=Properties(settings.spark | _BESIDE_THE_JOB))
-        pages |= _stored_pages(beside_the_job, checkpoint.location, committed, parts)
+        stored = _stored_pages(beside_the_job, origin, committed, parts)
+        pages, origin = pages | stored, _as_split(origin, stored)
     return origin, committed, {number: page for number, page in pages.items() if page is not None}
 
 
+def _as_split(origin: Origin, stored: Mapping[int, bytes | None]) -> Origin:
+    """The origin with the number of pages that these stored ones are of."""
+    pages = next((pages_of(page) for page in stored.values() if page is not None), origin.pages)
+    return structs.replace(origin, pages=pages)
+
+
 def _stored_pages(
-    settings: Settings, location: str, batch_id: int, parts: Sequence[bytes] = (b"",)
+    settings: Settings, origin: Origin, batch_id: int, parts: Sequence[bytes] = (b"",)
 ) -> dict[int, bytes | None]:
     """The pages of a micro-batch; None for one that has none of `parts` in its bytes. All have the empty one."""
+    location = Checkpoint(settings.enforce.checkpoint).location
     from sluice.streaming.runtime.session import start_session  # takes a second to import, and isn't always needed
 
     spark = start_session(settings)
@@ -132,7 +143,7 @@ def _stored_pages(
         rows: Iterator[tuple[int, bytes | None]] = state.select(
             "key.shard_key", when(has_any, payload)
         ).toLocalIterator()
-        return {page_of_spark_key(key): None if page is None else bytes(page) for key, page in rows}
+        return {page_of_spark_key(key, origin.pages): None if page is None else bytes(page) for key, page in rows}
     except (PySparkException, Py4JError) as error:
         raise CheckpointError(f"{location}: {reason_of(error, 'enforce').text}") from error
     finally:

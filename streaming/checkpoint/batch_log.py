@@ -23,6 +23,9 @@ class Batch:
     batch_id: int
     quota_version: int
     decided_at_ms: int
+    pages: int = 0
+    """The number of pages that it leaves; 0 if an earlier release began it: those that the checkpoint began with."""
+    pages_before: int = 0
 
 
 class BatchLog:
@@ -45,14 +48,19 @@ class BatchLog:
         """The number of the last micro-batch that was started, -1 before the first."""
         return self._last.batch_id
 
-    def begin(self, batch_id: int, quota_version: int, now_ms: int) -> tuple[Batch, bool]:
+    @property
+    def pages(self) -> int:
+        """The pages that the last micro-batch left, 0 if it doesn't say."""
+        return self._last.pages
+
+    def begin(self, batch_id: int, quota_version: int, now_ms: int, pages: int = 0) -> tuple[Batch, bool]:
         """The batch as it was started the first time, and whether that was before, so that records may be written.
 
         A new batch is recorded first. Raises CheckpointError if another driver has begun a later one.
         """
         if self._last.batch_id == batch_id:
             return self._last, True
-        self._last, repeated = Batch(batch_id, quota_version, now_ms), False
+        self._last, repeated = Batch(batch_id, quota_version, now_ms, pages, self._last.pages), False
         content = msgspec.json.encode(self._last)
         if self._create is None:
             self._files.write(_LAST, content)

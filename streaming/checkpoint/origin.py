@@ -12,8 +12,14 @@ from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.workers.contract import are_batched
 
-BATCHED_PAGES = 4_096
-"""With a million entities a page has about 240: 30 kB. More pages cost more where all of them are charged."""
+BATCHED_PAGES = 256
+"""Pages that a checkpoint begins with: each page that a micro-batch charges has a fixed cost."""
+
+MOST_SPLIT_PAGES, _MOST_SPLITS = 4_096, 16
+"""Pages are split until there are so many, or so many times those that the checkpoint began with."""
+
+_ENTITIES_OF_PAGE = 256
+"""Entities of a page, 33 kB, above which reading and writing it costs more than twice the pages would."""
 
 PAGES = 32
 """PySpark's own workers take a millisecond for a page."""
@@ -24,6 +30,18 @@ def new_pages(settings: Settings) -> int:
     if settings.state.pages is not None:
         return settings.state.pages
     return BATCHED_PAGES if are_batched(settings.enforce.batched_workers) else PAGES
+
+
+def grown_pages(pages: int, first_pages: int, entities: int) -> int:
+    """The pages that a checkpoint needs which has `pages`, began with `first_pages`, and has so many entities.
+
+    >>> grown_pages(256, 256, 65_536), grown_pages(256, 256, 65_537), grown_pages(256, 256, 1_000_000)
+    (256, 512, 4096)
+    """
+    most = min(MOST_SPLIT_PAGES, first_pages * _MOST_SPLITS)
+    while entities > pages * _ENTITIES_OF_PAGE and 2 * pages <= most:
+        pages *= 2
+    return pages
 
 
 PREPARED_SUFFIX = ".resharded"

@@ -19,11 +19,21 @@ _PROPERTY = "sluice.batch"
 
 
 class BatchProperties(msgspec.Struct, frozen=True):
-    """The inputs that decide a micro-batch: quotas, time, and whether partial decisions are combined."""
+    """The inputs that decide a micro-batch: quotas, time, and whether partial decisions are combined.
+
+    It leaves as many `pages`, and finds `stored_pages`: fewer if it splits them.
+    """
 
     quota_version: int
     decided_at_ms: int
     combined: bool
+    pages: int
+    stored_pages: int
+
+    @property
+    def splits(self) -> bool:
+        """True if every page is read and written, and its entities are spread over more pages."""
+        return self.pages != self.stored_pages
 
     def announce(self, context: SparkContext) -> None:
         """Attach these properties to all later jobs of this thread."""

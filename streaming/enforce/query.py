@@ -20,7 +20,8 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.balances.imported import read_imported_start
 from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint
-from sluice.streaming.checkpoint.origin import job_identity
+from sluice.streaming.checkpoint.origin import grown_pages, job_identity
+from sluice.streaming.checkpoint.page_keys import can_split
 from sluice.streaming.enforce.batch_properties import BatchProperties
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.stages import (
@@ -36,6 +37,7 @@ from sluice.streaming.errors import CheckpointError
 from sluice.streaming.leadership.leader_epochs import file_creator
 from sluice.streaming.queries.gated_query import GatedQuery
 from sluice.streaming.runtime.kafka import epoch_header, kafka_since, kafka_writer, requests_source
+from sluice.streaming.workers.contract import are_batched
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("sluice.enforce")
 
 QUERY_NAME = "enforce"
+
+_PARTITIONS = "spark.sql.shuffle.partitions"
+"""In the session of a micro-batch, those that the checkpoint was made with."""
 
 _MAX_CLOCK_DIFFERENCE_MS = 60_000
 """Largest lag of the broker's clock behind the job's. A larger value makes a repeated micro-batch read more records."""
@@ -81,6 +86,7 @@ class EnforceQuery(GatedQuery):
         self._settings = settings
         self._watch = watch
         self._tracked = tracked
+        self._told_of_pages = False
         checkpoint = Checkpoint(settings.enforce.checkpoint)
         self._epoch = epoch
         self._log = BatchLog(checkpoint, file_creator(spark, checkpoint))
@@ -112,16 +118,37 @@ class EnforceQuery(GatedQuery):
         4. Leave out what a repeated batch has written before.
         5. Write.
         """
-        quotas = self._watch.quotas
-        batch, repeated = self._log.begin(batch_id, quotas.version, now_ms=now_ms())
+        quotas, first_pages = self._watch.quotas, self._pipeline.pages
+        pages = self._grown(self._log.pages or first_pages, rows)
+        batch, repeated = self._log.begin(batch_id, quotas.version, now_ms=now_ms(), pages=pages)
         combined = repeated or not quotas.charges_one_counter()
-        BatchProperties(batch.quota_version, batch.decided_at_ms, combined).announce(self._spark.sparkContext)
+        pages, before = (number or first_pages for number in (batch.pages, batch.pages_before))
+        properties = BatchProperties(batch.quota_version, batch.decided_at_ms, combined, pages, before)
+        properties.announce(self._spark.sparkContext)
+        if properties.splits:
+            log.info("micro-batch %d splits %d pages into %d", batch_id, before, pages)
         if combined:
             rows = self._combined(rows)
         if repeated:
             log.warning("micro-batch %d is repeated; what it wrote before is left out", batch_id)
             rows = self._unwritten(rows, batch)
         self._publish(rows)
+
+    def _grown(self, pages: int, rows: DataFrame) -> int:
+        """The pages of the next micro-batch. They stay as they are if no task has all that a page becomes."""
+        if self._tracked is None or not are_batched(self._settings.enforce.batched_workers):
+            return pages
+        grown = grown_pages(pages, self._pipeline.pages, self._tracked.value.total())
+        if grown == pages:
+            return pages
+        partitions = int(rows.sparkSession.conf.get(_PARTITIONS) or 1)
+        if can_split(partitions):
+            return grown
+        if not self._told_of_pages:
+            self._told_of_pages = True
+            told = "%d shuffle partitions can't split %d pages; state.pages = %d and `sluice state reshard` make more"
+            log.warning(told, partitions, pages, grown)
+        return pages
 
     def _publish(self, rows: DataFrame) -> None:
         """Write records; a driver with an epoch says in each that it is its own."""

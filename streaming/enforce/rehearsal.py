@@ -77,7 +77,9 @@ class _Rehearsal(EnforceQuery):
 
     def _write_batch(self, rows: DataFrame, batch_id: int) -> None:
         batch = Batch(batch_id, _QUOTA_VERSION, now_ms())
-        BatchProperties(batch.quota_version, batch.decided_at_ms, combined=True).announce(self._spark.sparkContext)
+        pages = self._pipeline.pages
+        properties = BatchProperties(batch.quota_version, batch.decided_at_ms, True, pages, pages)
+        properties.announce(self._spark.sparkContext)
         self._unwritten(self._combined(rows), batch).write.format("noop").mode("append").save()
 
 

@@ -56,10 +56,13 @@ def planner(settings: Settings, pipeline_settings: PipelineSettings) -> ArrowSta
     def plan(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         properties = BatchProperties.of_task()
         quotas = properties.quotas(checkpoint)
-        events = (event for batch in batches for event in _events(batch, pipeline_settings.requests_topic))
+        settings = pipeline_settings._replace(pages=properties.pages)
+        events = (event for batch in batches for event in _events(batch, settings.requests_topic))
         with collection_paused():
-            for page_batches in pipeline.plan(events, quotas, pipeline_settings, properties.decided_at_ms):
-                yield _planned(page_batches)
+            for page_batches in pipeline.plan(events, quotas, settings, properties.decided_at_ms):
+                yield _planned(page_batches, pipeline_settings.pages)
+            if properties.splits:
+                yield _planned(dict.fromkeys(range(properties.pages), PageBatch()), pipeline_settings.pages)
 
     return plan
 
@@ -123,15 +126,21 @@ class PageDecider:
             return Decided(rows, [(_STATE_VERSION, payload) for payload in payloads])
 
     def _decide(self, pages: Sequence[StoredPage]) -> tuple[list[PackedRow], list[bytes]]:
-        """Rows to emit, and the new stored form of each page."""
-        settings = self._settings
-        stored = {page_of_spark_key(page.spark_key): page.payload for page in pages}
+        """Rows to emit, and the new stored form of each page.
+
+        A page is split where all pages are that it becomes: `page_keys` gives them to one task, `batched` to one call.
+        """
+        properties = BatchProperties.of_task()
+        settings = self._settings._replace(pages=properties.pages)
+        stored = {page_of_spark_key(page.spark_key, self._settings.pages): page.payload for page in pages}
+        if properties.splits and not stored.keys() >= {number % properties.stored_pages for number in stored}:
+            raise RuntimeError("a page is split without the page that has its entities; batched workers have both")
         payloads = {number: payload for number, payload in stored.items() if payload is not None}
         payloads |= self._imported.pages(stored.keys() - payloads.keys())  # never charged here
-        counters = stored_pages(payloads, settings.pages)
+        counters = stored_pages(payloads, properties.stored_pages)
         page_batches = (decode_page_batch(payload) for page in pages for payload in page.page_batches)
         records, parts, waits = pipeline.decide(counters, page_batches, settings)
-        if parts and not BatchProperties.of_task().combined:  # otherwise they would be written to Kafka as records
+        if parts and not properties.combined:  # otherwise they would be written to Kafka as records
             raise RuntimeError("there are partial decisions in a micro-batch whose plan doesn't combine them")
         part = part_of_page(settings.max_entities, settings.pages)
         written = counters.to_bytes(list(stored), settings.pages, settings.idle_expiry_ms, settings.quota, part)
@@ -186,7 +195,7 @@ def _events(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[bytes | None, S
         yield value, Source(topic, partition, offset, timestamp_ms)
 
 
-def _planned(page_batches: Mapping[int, PageBatch]) -> pa.RecordBatch:
-    keys = pa.array(map(spark_key_of_page, page_batches), pa.int32())
+def _planned(page_batches: Mapping[int, PageBatch], first_pages: int) -> pa.RecordBatch:
+    keys = pa.array([spark_key_of_page(page, first_pages) for page in page_batches], pa.int32())
     payloads = pa.array(map(encode_page_batch, page_batches.values()), pa.binary())
     return pa.RecordBatch.from_arrays([keys, payloads], schema=_PLANNED)

@@ -17,8 +17,11 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_GROUPS = 2048
-"""Groups given to the function at once: the cost of a call is nothing then, and memory stays bounded."""
+_GROUPS = 4096
+"""Groups given to the function at once: the cost of a call is nothing then, and memory stays bounded.
+
+As many as `sluice.streaming.checkpoint.origin.MOST_SPLIT_PAGES`: a micro-batch that splits pages needs all of a task.
+"""
 
 _UPDATED = (
     '{"optionalValue": null, "batchProcessingTimeMs": 0, "eventTimeWatermarkMs": -1, "timeoutConf": "NoTimeout",'

@@ -9,7 +9,10 @@ import pytest
 from scripts.testbed.job import Json
 from scripts.testbed.reconciliation import reconcile
 from sluice.kafka_io.topics import ensure_topics
+from sluice.streaming.balances.file import read_balances
+from tests.commands import run_sluice
 from tests.integration.job_process import JobProcess
+from tests.integration.test_job import creates
 from tests.long.test_state_commands import QUOTAS, requests_of, stop_after_a_micro_batch
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -44,3 +47,25 @@ def job_with(folder: Path, broker: str, batched: bool) -> JobProcess:
         "batched_workers": batched,
     }
     return JobProcess(folder, broker, QUOTAS, state={"pages": 16}, enforce=enforce)
+
+
+def test_pages_are_split_as_entities_grow_and_decide_as_before(kafka_broker: str, tmp_path: Path) -> None:
+    """A checkpoint of one page has four once there are 600 users, in the job that goes on too, and nobody is lost."""
+    start_ms = time.time_ns() // 1_000_000
+    folder = tmp_path / "split"
+    enforce: Json = {"checkpoint": str(folder / "checkpoint"), "max_offsets_per_trigger": 300}
+    job = JobProcess(folder, kafka_broker, QUOTAS, state={"pages": 1}, enforce=enforce)
+    ensure_topics(job.settings.topics, job.settings.kafka)
+    requests = [creates(f"u{number % 600}", [1], start_ms + number, f"r {number}") for number in range(2400)]
+    job.publish(requests)
+    job.start()
+    stop_after_a_micro_batch(job, len(requests))
+    job.start()
+    job.answered(len(requests))
+    job.stop()
+
+    found = reconcile(job.settings)
+    assert (found.requests, found.simulated, found.answered) == (len(requests), True, True), str(found)
+    assert run_sluice("state", "export", folder / "balances", "--config", job.settings_file).code == 0
+    balances = read_balances(folder / "balances")
+    assert (balances.origin.pages, balances.entities()) == (4, 600)

@@ -36,6 +36,17 @@ def test_a_replayed_batch_is_begun_as_it_was_the_first_time(tmp_path: Path) -> N
     assert following == (Batch(8, 4, 3000), False)
 
 
+def test_a_replayed_batch_splits_the_same_pages(tmp_path: Path) -> None:
+    """Those that the micro-batch before it left, which is stored then."""
+    folder = Checkpoint(str(tmp_path))
+    BatchLog(folder).begin(7, quota_version=3, now_ms=1000, pages=256)
+    first = BatchLog(folder).begin(8, quota_version=3, now_ms=2000, pages=1024)
+
+    assert first == (Batch(8, 3, 2000, pages=1024, pages_before=256), False)
+    assert BatchLog(folder).begin(8, quota_version=3, now_ms=3000, pages=4096) == (first[0], True)
+    assert BatchLog(folder).pages == 1024
+
+
 def test_two_drivers_on_one_batch_begin_it_alike_and_the_second_knows(tmp_path: Path) -> None:
     """Each has read the checkpoint before the other one wrote."""
     folder = Checkpoint(tmp_path.as_uri())

@@ -38,7 +38,9 @@ def test_one_rule_for_the_number_of_pages() -> None:
     rule = next(line for line in (REPOSITORY / "docs/operating.md").read_text().splitlines() if "`state.pages`" in line)
     assert f"a new one gets {default}, or {origin.PAGES} without batched workers" in rule
     sizing = (REPOSITORY / "docs/sizing.md").read_text()
-    assert f"the default's {default} pages" in sizing
+    assert f"begins with {default} pages" in sizing
+    most = f"{origin.MOST_SPLIT_PAGES:,}".replace(",", " ")
+    assert f"{most} pages, to which the default grows" in sizing
     rows = re.findall(r"^\| ([\d ]+) \| ([\d ]+) \| [\d ]+ \| (\d+) \| \d+ \| ([\w ]+) \|", sizing, re.MULTILINE)
     for _, entities, jobs, pages in rows:
         small = int(entities.replace(" ", "")) / int(jobs) <= 1_000_000

@@ -24,6 +24,7 @@ from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.cluster import ClusterQuota
 from sluice.state.store.pages import Evicted
+from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import check_origin
 from sluice.streaming.errors import CheckpointError
@@ -92,7 +93,10 @@ def test_a_checkpoint_with_few_pages_is_told_of_more(settings: Settings) -> None
     found = doctor.check_sizing(settings)
 
     assert found.startswith("32 pages; ")
-    assert found.endswith("; `sluice state reshard` moves the balances to 4096 pages")
+    assert found.endswith("; `sluice state reshard` moves the balances to 256 pages")
+
+    BatchLog(Checkpoint(settings.enforce.checkpoint)).begin(0, quota_version=0, now_ms=1, pages=512)
+    assert doctor.check_sizing(settings).startswith("512 pages; "), "they were split since"
 
 
 def test_a_broker_that_does_not_answer_is_named(settings: Settings) -> None:
@@ -108,7 +112,7 @@ def test_a_new_checkpoint_is_fine_and_stays_untouched(settings: Settings) -> Non
 def test_a_checkpoint_tells_what_it_was_made_with(settings: Settings) -> None:
     check_origin(Checkpoint(settings.enforce.checkpoint), settings)
 
-    assert " was made with pages 4096, requests_topic quota-requests, " in doctor.check_checkpoint(settings)
+    assert " was made with pages 256, requests_topic quota-requests, " in doctor.check_checkpoint(settings)
 
 
 def test_a_checkpoint_of_another_page_count_fails(settings: Settings) -> None:

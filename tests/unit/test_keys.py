@@ -68,11 +68,15 @@ def test_new_keys_rank_alike_in_whatever_order_they_come(stored: list[str], new:
     assert all(ranks >= len(stored))
 
 
-def test_keys_of_another_number_of_pages_are_refused() -> None:
-    keys = Keys(blocks_of(pages_with(["a|"])), PAGES)
+@given(stored=key_sets, new=key_sets)
+def test_keys_of_pages_that_are_split_find_their_new_ones(stored: list[str], new: list[str]) -> None:
+    new = [key for key in new if key not in stored]
+    pages = pages_with(stored)
+    keys = Keys(blocks_of(pages), PAGES)
+    numbers = np.concatenate([np.arange(len(stored)), keys.add(new)])
 
-    with pytest.raises(ValueError, match="those of 3 pages, not of 8"):
-        keys.pages_of(np.array([0]), 8)
+    names = [key for of_page in pages for key in of_page] + new
+    assert keys.pages_of(numbers, 4 * PAGES).tolist() == [key_hash(name.encode()) % (4 * PAGES) for name in names]
 
 
 @pytest.mark.parametrize(

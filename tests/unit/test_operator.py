@@ -1,9 +1,10 @@
 """The Python stages of the enforce query, as far as they need no Spark."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pandas as pd
@@ -66,14 +67,14 @@ def test_parts_never_leave_the_operator_of_a_plan_that_does_not_combine_them(
     job = load_settings(environment={})
     job = replace(job, enforce=replace(job.enforce, checkpoint=str(tmp_path)))
     page_batch = {"payload": [encode_page_batch(PageBatch([row], [])) for row in (charge_row(part) for part in (0, 1))]}
-    state, key, one_page = Mock(exists=False), (spark_key_of_page(0),), SETTINGS._replace(pages=1)
+    state, key, one_page = Mock(exists=False), (spark_key_of_page(0, 1),), SETTINGS._replace(pages=1)
 
-    monkeypatch.setattr(BatchProperties, "of_task", lambda: BatchProperties(1, 0, combined=False))
+    monkeypatch.setattr(BatchProperties, "of_task", lambda: BatchProperties(1, 0, False, 1, 1))
     with pytest.raises(RuntimeError, match="doesn't combine"):
         list(PageDecider(job, one_page)(key, [pd.DataFrame(page_batch)], state))
     state.update.assert_not_called()
 
-    monkeypatch.setattr(BatchProperties, "of_task", lambda: BatchProperties(1, 0, combined=True))
+    monkeypatch.setattr(BatchProperties, "of_task", lambda: BatchProperties(1, 0, True, 1, 1))
     known = Mock()
     (rows,) = PageDecider(job, one_page, known)(key, [pd.DataFrame(page_batch)], state)
     assert list(rows["partial"]) == [True]
@@ -81,8 +82,11 @@ def test_parts_never_leave_the_operator_of_a_plan_that_does_not_combine_them(
 
 
 @pytest.mark.parametrize("max_entities", [1_000_000, 8])
-def test_a_batched_worker_decides_the_pages_that_pyspark_decides_one_by_one(tmp_path: Path, max_entities: int) -> None:
+def test_a_batched_worker_decides_the_pages_that_pyspark_decides_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_entities: int
+) -> None:
     """The rows in few, the states in the order of the groups; also where entities have to leave."""
+    monkeypatch.setattr(BatchProperties, "of_task", lambda: BatchProperties(1, 0, False, 4, 4))
     job = load_settings(environment={})
     job = replace(job, enforce=replace(job.enforce, checkpoint=str(tmp_path)))
     settings = SETTINGS._replace(pages=4, max_entities=max_entities)
@@ -91,7 +95,7 @@ def test_a_batched_worker_decides_the_pages_that_pyspark_decides_one_by_one(tmp_
         keys = [key for key in (f"user-{count}|" for count in range(40)) if page_of_entity(key, 4) == number]
         rows = [single_row(offset, key) for offset, key in enumerate(keys)]
         payloads = [encode_page_batch(PageBatch(rows[:3], [])), encode_page_batch(PageBatch(rows[3:], []))]
-        groups.append(Group(spark_key_of_page(number), None, payloads))
+        groups.append(Group(spark_key_of_page(number, 4), None, payloads))
         frames[groups[-1].key] = [pd.DataFrame({"payload": payloads})]
 
     decided = PageDecider(job, settings)((), Groups(groups), None)
@@ -107,6 +111,36 @@ def test_a_batched_worker_decides_the_pages_that_pyspark_decides_one_by_one(tmp_
     assert sorted(value for row in decided.rows for value in row[3]) == sorted(one_by_one)
     again = Groups(group._replace(state=state) for group, state in zip(groups, decided.states, strict=True))
     assert PageDecider(job, settings)((), again, None) != decided
+
+
+def test_pages_that_are_split_are_those_that_were_always_so_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its requests are decided alike, those of new entities too; a page without its origin is refused."""
+    job = load_settings(environment={})
+    job = replace(job, enforce=replace(job.enforce, checkpoint=str(tmp_path)))
+    keys = [f"user-{count}|" for count in range(60)]
+
+    def decided(keys: list[str], states: Mapping[int, Any], pages: int, before: int, first: int) -> Any:
+        properties = BatchProperties(1, 0, False, pages, before)
+        monkeypatch.setattr(BatchProperties, "of_task", lambda: properties)
+        groups = Groups()
+        for number in range(pages):
+            rows = [single_row(offset, key) for offset, key in enumerate(keys) if page_of_entity(key, pages) == number]
+            payloads = [encode_page_batch(PageBatch(rows, []))]
+            groups.append(Group(spark_key_of_page(number, first), states.get(number), payloads))
+        done = PageDecider(job, SETTINGS._replace(pages=first))((), groups, None)
+        values = sorted(value for row in done.rows for value in row[3])
+        return values, dict(enumerate(done.states)), groups
+
+    _, few, _ = decided(keys[:40], {}, 2, 2, 2)
+    _, many, _ = decided(keys[:40], {}, 8, 8, 8)
+    values, split, groups = decided(keys, few, 8, 2, 2)
+
+    assert (values, split) == decided(keys, many, 8, 8, 8)[:2]
+    monkeypatch.setattr(BatchProperties, "of_task", lambda: BatchProperties(1, 0, False, 8, 2))
+    with pytest.raises(RuntimeError, match="without the page that has its entities"):
+        PageDecider(job, SETTINGS._replace(pages=2))((), Groups(groups[1:]), None)
 
 
 def single_row(offset: int, key: str) -> ChargeRow:
