@@ -33,8 +33,7 @@ NAMES = {By.USER: ("user",), By.CLIENT: ("user", "client_id"), By.TENANT: ("tena
 
 # The lists are added up here: SQL would make a row of each of their items, which takes twice as long as all else.
 _EVENTS = """
-SELECT {start} AS start,
-  coalesce(user, '') AS user, coalesce(client_id, '') AS client_id,
+SELECT {start} AS start, {names}
   coalesce(amounts['requests'], 1) AS requests, coalesce(amounts['bytes'], 0) AS bytes,
   coalesce(amounts['request_time_ns'], 0) + coalesce(amounts['network_time_ns'], 0) AS time_ns,
   coalesce(amounts['mutations_charged'], 0) AS mutations_charged,
@@ -63,12 +62,13 @@ def usage(tables: Tables, span: Span, by: By, per: Per, tenants: Tenants) -> pa.
     time and of waits, partitions created, added or deleted. A topic has bytes and mutations; the others are of a whole
     request.
     """
-    measure, names = _of_topics if by is By.TOPIC else _of_clients, NAMES[By.CLIENT if by is By.TENANT else by]
+    names = NAMES[By.CLIENT if by is By.TENANT else by]
     sums: list[pa.Table] = []
     start = f"{span.start_ms}" if per is Per.SPAN else f"timestamp_ms - timestamp_ms % {PERIODS_MS[per]}"
-    query = _EVENTS.format(start=start, condition=span.condition())
+    of_clients = "" if by is By.TOPIC else " ".join(f"coalesce({name}, '') AS {name}," for name in names)
+    query = _EVENTS.format(start=start, names=of_clients, condition=span.condition())
     for events in tables.rows(query).tables(_EVENTS_AT_ONCE):
-        sums.append(_add_up(measure(events), names))
+        sums.append(_add_up(_of_topics(events) if by is By.TOPIC else _of_clients(events, names), names))
         if sum(map(len, sums)) > _MOST_SUMS:
             sums = [_add_up(pa.concat_tables(sums), names)]
     total = pa.concat_tables(sums)
@@ -95,8 +95,8 @@ def ranked(found: pa.Table, amount: str, most: int | None = None) -> pa.Table:
     return found.append_column("share", _column(share)).take(_column(order))
 
 
-def _of_clients(events: pa.Table) -> pa.Table:
-    """The amounts of each event. It may have several waits, of which the longest counts."""
+def _of_clients(events: pa.Table, names: tuple[str, ...]) -> pa.Table:
+    """The amounts of each event, and these names of its client. Of several waits the longest counts."""
     sizes, mutations, waits_ms = (_numbers(events[name]) for name in ("bytes", "mutations_charged", "wait_ms"))
     np.add.at(sizes, *_items(events["partitions"], "bytes"))
     np.add.at(mutations, *_items(events["mutations"], "partitions"))
@@ -104,8 +104,8 @@ def _of_clients(events: pa.Table) -> pa.Table:
     return pa.table(
         {
             "start": events["start"],
-            "user": events["user"].cast(pa.string()),  # sums by views of texts take three times as long
-            "client_id": events["client_id"].cast(pa.string()),
+            # sums by views of texts take three times as long
+            **{name: events[name].cast(pa.string()) for name in names},
             "requests": events["requests"],
             "bytes_in": pc.multiply(events["produced"], _column(sizes)),
             "bytes_out": pc.multiply(events["fetched"], _column(sizes)),
