@@ -9,9 +9,6 @@ import msgspec
 
 from sluice.state.decisions.waits import CounterKey, wait_under_limit_ms
 
-_HEAP_SLACK = 1024
-"""Outdated heap entries that are tolerated before the heap is built again."""
-
 Order = tuple[int, int]
 """Timestamp in epoch milliseconds, then source offset: a decision with a greater order is a later one."""
 
@@ -59,7 +56,7 @@ class WaitTable:
         self._max_wait_ms = max_wait_ms
         self._clock_ms = clock_ms
         self._kept: dict[CounterKey, _Kept] = {}
-        self._ends: list[tuple[int, int, CounterKey]] = []  # a heap; an end that is no longer the counter's is outdated
+        self._ends: list[tuple[int, int, CounterKey]] = []  # a heap, one for each counter, which may end later by now
         self._numbers = count()  # tells ends of the same millisecond apart: tags have no order
         self._lock = Lock()
 
@@ -128,15 +125,12 @@ class WaitTable:
             return
         known = self._kept.get(counter)
         self._kept[counter] = _Kept(wait, kept_until_ms)
-        if known is None or known.until_ms != kept_until_ms:
+        if known is None:  # else it ends no earlier than before
             heapq.heappush(self._ends, (kept_until_ms, next(self._numbers), counter))
         if len(self._kept) > self._max_waits:
             self._expire(now_ms)
         if len(self._kept) > self._max_waits:
             self._evict_soonest()
-        if len(self._ends) > 2 * len(self._kept) + _HEAP_SLACK:  # few counters, whose waits change all the time
-            self._ends = [(kept.until_ms, next(self._numbers), waiting) for waiting, kept in self._kept.items()]
-            heapq.heapify(self._ends)
 
     def _expire(self, now_ms: int) -> None:
         while self._ends and self._ends[0][0] <= now_ms:
@@ -148,10 +142,12 @@ class WaitTable:
         self.evicted += 1
 
     def _pop(self) -> bool:
-        """Remove the first end from the heap, and its wait with it; False for an outdated end."""
-        until_ms, _, counter = heapq.heappop(self._ends)
-        kept = self._kept.get(counter)
-        if kept is None or kept.until_ms != until_ms:
+        """Remove the wait whose end is first in the heap; False if it ends later by now, and gets its place by that."""
+        until_ms, _, counter = self._ends[0]
+        kept_until_ms = self._kept[counter].until_ms
+        if kept_until_ms > until_ms:
+            heapq.heapreplace(self._ends, (kept_until_ms, next(self._numbers), counter))
             return False
+        heapq.heappop(self._ends)
         del self._kept[counter]
         return True
