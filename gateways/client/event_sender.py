@@ -104,9 +104,14 @@ class EventSender:
         return True
 
     def close(self, timeout_s: float) -> None:
-        """Publishes the remaining events for at most `timeout_s`; events left after that count as failed."""
+        """Publishes the remaining events for at most `timeout_s`; events left after that count as failed.
+
+        Without any it doesn't wait: no broker may ever answer.
+        """
         with self._counts:
             failed = self.failed
+            if self._accepted == self.published + failed:
+                timeout_s = 0.0
             if not self._closed:
                 self._closed = True
                 self._deadline_s = time.monotonic() + timeout_s
@@ -170,7 +175,7 @@ class EventSender:
 
     def _close_producer(self, producer: KafkaProducer) -> None:
         try:
-            producer.close(max(0.0, self._deadline_s - time.monotonic()))
+            producer.close(max(CLOSE_S, self._deadline_s - time.monotonic()))
         except KafkaTimeoutError:  # close has left its thread running, and no public call ends it
             producer._sender.force_close()  # noqa: SLF001
             producer.close(1)

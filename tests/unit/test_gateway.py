@@ -502,6 +502,10 @@ def test_a_dropped_event_is_not_waited_for(gateway: Gateway) -> None:
     assert gateway.admit_mutations(Request("CreateTopics", mutations=[Mutation("a", 1)])).request_id is None
 
 
+def test_a_gateway_that_has_nothing_to_publish_does_not_wait_for_a_broker_at_its_end() -> None:
+    Gateway(NOBODY, GatewayOptions(close_timeout_s=3600)).close()
+
+
 def test_a_full_gateway_blocks_by_default_and_close_lets_go() -> None:
     gateway = Gateway(NOBODY, GatewayOptions(max_unsent=1, close_timeout_s=0))
     gateway.admit(Request("Produce"))
