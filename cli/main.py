@@ -109,9 +109,12 @@ def run(
     configure_logging(log_file, log_file_mib)
     log.info("settings: %s", source)
     find_java()  # before anything waits for a broker
-    from sluice.streaming.job import Job  # Spark takes a second to import, and no other command needs it
+    from sluice.streaming.runtime.properties import start_java
 
-    job = Job(settings, status_file, standby, warm)
+    java = start_java(settings) if warm or not standby else None
+    from sluice.streaming.job import Job  # Spark takes a second to import, while Java starts
+
+    job = Job(settings, status_file, standby, warm, java)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: job.request_stop())
     try:

@@ -1,5 +1,6 @@
 """PySpark's private names: its only way to the driver's Java. No other module has them."""
 
+import subprocess
 from typing import Any
 
 from pyspark import SparkContext
@@ -9,6 +10,16 @@ from pyspark.sql import SparkSession
 def java(spark: SparkSession | SparkContext) -> Any:
     """The driver's Java: packages and classes are its attributes."""
     return _context(spark)._jvm  # noqa: SLF001
+
+
+def has_java() -> bool:
+    """True if PySpark has a Java, which it keeps for all sessions of this process."""
+    return SparkContext._gateway is not None  # noqa: SLF001
+
+
+def keep_process(context: SparkContext, process: "subprocess.Popen[bytes]") -> None:
+    """Keep the process of a Java that PySpark has found, as it does with its own: else Java's input would end."""
+    context._gateway.proc = process  # type: ignore[union-attr] # noqa: SLF001 - a started context has its gateway
 
 
 def hadoop_configuration(spark: SparkSession) -> Any:

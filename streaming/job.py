@@ -8,6 +8,7 @@ from threading import Event
 from pyspark.sql import SparkSession
 
 from sluice.configs.settings import Settings
+from sluice.jvm.driver import DriverJava
 from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.cluster_quotas import ClusterQuotasReader
 from sluice.kafka_io.topics import ensure_lease_topic, ensure_topics
@@ -21,11 +22,12 @@ from sluice.streaming.enforce import query as enforce
 from sluice.streaming.enforce.quota_mirror import QuotaMirror
 from sluice.streaming.enforce.quota_watch import QuotaWatch, ensure_quotas_table
 from sluice.streaming.enforce.warm_up import warm_up
-from sluice.streaming.java_bridge import is_stopped
+from sluice.streaming.java_bridge import has_java, is_stopped
 from sluice.streaming.leadership.leader_epochs import begin_epoch
 from sluice.streaming.leadership.leadership import Leadership
 from sluice.streaming.running_job import RunningJob
 from sluice.streaming.runtime.health import JobHealth, JobStatus, health_server
+from sluice.streaming.runtime.properties import start_java
 from sluice.streaming.runtime.session import start_session
 
 log = logging.getLogger("sluice.job")
@@ -39,31 +41,42 @@ class Job:
     """One running Sluice."""
 
     def __init__(
-        self, settings: Settings, status_file: Path | None = None, standby: bool = False, warm: bool = False
+        self,
+        settings: Settings,
+        status_file: Path | None = None,
+        standby: bool = False,
+        warm: bool = False,
+        java: DriverJava | None = None,
     ) -> None:
         """With `standby` it waits until no other driver works on the checkpoint, if that is a URI.
 
-        A `warm` one starts Java, Spark and executors before.
+        A `warm` one starts Java, Spark and executors before. `java` is the driver's, if it is started already.
         """
         self._settings = settings
         self._standby = standby
         self._warm = warm
         self._stop = Event()
+        self._java = java
         self._spark: SparkSession | None = None
         self._health = JobHealth(enforce.QUERY_NAME, settings.health.stalled_after_s)
         self._status = JobStatus(status_file, self._health)
 
     def request_stop(self) -> None:
-        """Ask the job to stop after the current micro-batch; safe to call from a signal handler."""
+        """Ask the job to stop after the current micro-batch; safe to call from a signal handler.
+
+        A session that is starting is not waited for: nothing is decided yet.
+        """
         self._stop.set()
+        self._end_java()
 
     def run(self) -> None:
         """Run until asked to stop. Raises SluiceError if it can't start or can't keep the enforce query running."""
         checkpoint, health = Checkpoint(self._settings.enforce.checkpoint), self._settings.health
-        if checkpoint.is_local:  # else another driver may write to it, until this one leads
-            check_enforce_checkpoint(self._settings)
         # Probes are answered before anything is waited for, and a second job learns first whose checkpoint it has.
         with ExitStack() as stack, suppress(_StopRequestedError):
+            stack.callback(self._end_java)
+            if checkpoint.is_local:  # else another driver may write to it, until this one leads
+                check_enforce_checkpoint(self._settings)
             stack.enter_context(locked(checkpoint))
             if health.port:
                 server = health_server(self._health, health.port, health.address)
@@ -137,17 +150,38 @@ class Job:
         if self._spark is None or is_stopped(self._spark):
             self._stop_session()
             self._status.wait_for("session", "Java and Spark to start")
-            try:
-                self._spark = start_session(self._settings)
-            except Exception:  # of any class: PySpark's depends on how far Java had come
-                if not self._stop.is_set():
-                    raise
-                log.info("stopped while Java was starting")
-        if self._spark is None or self._stop.is_set():
+            self._spark = self._new_session()
+        if self._stop.is_set():
             raise _StopRequestedError
         return self._spark
 
+    def _new_session(self) -> SparkSession:
+        """A session; a stop meanwhile ends its Java."""
+        is_new = not has_java()
+        if is_new and self._java is None:
+            self._java = start_java(self._settings)
+        if self._stop.is_set():  # which looked for a Java before there was this one
+            raise _StopRequestedError
+        try:
+            session = start_session(self._settings, self._java)
+        except Exception:  # of any class: PySpark's depends on how far Java had come
+            if not self._stop.is_set():
+                raise
+            log.info("stopped while Java was starting")
+            raise _StopRequestedError from None
+        java, self._java = self._java, None
+        if is_new and java is None:
+            raise _StopRequestedError
+        return session
+
     def _stop_session(self) -> None:
+        self._end_java()
         spark, self._spark = self._spark, None
         if spark is not None:
             spark.stop()
+
+    def _end_java(self) -> None:
+        """End a Java whose session has not started yet."""
+        java, self._java = self._java, None
+        if java is not None:
+            java.end()

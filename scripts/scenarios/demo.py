@@ -103,6 +103,9 @@ def run_demo(options: RunOptions) -> int:
             with waiting(console, lambda: "for the embedded broker to start"):
                 broker = stack.enter_context(Broker(folder / "broker"))
             bootstrap_servers = broker.bootstrap_servers
+        if stop.is_set():
+            console.print("stopped while the broker was starting; nothing was published")
+            return 0
         job = SluiceJob(folder, *_layers(options.config, folder, bootstrap_servers))
         settings = job.settings
         ensure_topics(settings.topics, settings.kafka)

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sluice.configs.settings import load_settings
-from sluice.streaming.runtime.session import local_properties, session_properties
+from sluice.streaming.runtime.properties import driver_properties, local_properties
 
 pytestmark = pytest.mark.spark
 
@@ -46,7 +46,7 @@ def test_the_file_manager_goes_by_where_the_checkpoints_are(spark: SparkSession)
     remote = replace(settings, enforce=replace(settings.enforce, checkpoint="s3a://bucket/enforce"))
 
     assert str(spark.conf.get(_FILE_MANAGER)).endswith(".FileSystemBasedCheckpointFileManager")
-    assert _FILE_MANAGER not in session_properties(remote)
+    assert _FILE_MANAGER not in driver_properties(remote)
 
 
 def test_local_files_are_made_without_starting_a_process(spark: SparkSession, tmp_path: Path) -> None:

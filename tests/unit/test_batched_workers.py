@@ -14,7 +14,7 @@ from pyspark.serializers import SpecialLengths, read_int
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from sluice.configs.settings import Properties, load_settings
-from sluice.streaming.runtime.session import session_properties
+from sluice.streaming.runtime.session import worker_daemon
 from sluice.streaming.workers import batched, contract
 from sluice.streaming.workers.batched import Decided, Group, Groups, use_batched_groups
 from sluice.streaming.workers.batched_daemon import use_batched_workers
@@ -194,6 +194,6 @@ def test_the_daemon_is_batched_if_that_is_wanted_and_possible(
     monkeypatch.setattr(contract, "broken_contract", lambda: None if fits else "other rows")
     enforce = replace(settings.enforce, batched_workers=wanted)
 
-    properties = session_properties(replace(settings, enforce=enforce, spark=Properties({"spark.master": master})))
+    properties = worker_daemon(replace(settings, enforce=enforce, spark=Properties({"spark.master": master})))
 
     assert properties.get(DAEMON) == module

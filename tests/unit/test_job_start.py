@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import signal
 import socket
 import urllib.error
 import urllib.request
@@ -15,6 +16,7 @@ import pytest
 
 from scripts.testbed.broker import free_ports
 from sluice.configs.settings import HealthSettings, Properties, Settings, load_settings
+from sluice.jvm.driver import DriverJava
 from sluice.kafka_io import client as kafka_client
 from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.state.store.pages import Evicted
@@ -95,6 +97,28 @@ def test_a_job_that_is_stopped_while_it_waits_for_the_broker_ends_well(
 
     ended.result()
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "stopped"
+
+
+def test_a_job_that_is_stopped_while_java_starts_does_not_wait_for_it(
+    settings: Settings, pool: ThreadPoolExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = tmp_path / "spark" / "bin" / "spark-submit"
+    submit.parent.mkdir(parents=True)
+    submit.write_text("#!/bin/bash\nexec cat\n")
+    submit.chmod(0o755)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
+    monkeypatch.setattr("sluice.streaming.job.ensure_topics", lambda *_: [])
+    java, status = DriverJava({}), tmp_path / "status.json"
+    job = Job(settings, status, java=java)
+    ended = pool.submit(job.run)
+    while not status.exists() or json.loads(status.read_text()).get("waiting_for") != "session":
+        assert not ended.done(), ended
+
+    job.request_stop()
+
+    ended.result()
+    assert java.process.wait() == -signal.SIGKILL
+    assert json.loads(status.read_text())["state"] == "stopped"
 
 
 def test_a_second_job_learns_of_the_first_before_it_waits_or_listens(settings: Settings) -> None:

@@ -1,0 +1,59 @@
+"""The driver's Java, which starts while Python loads PySpark: that takes as long as Java does."""
+
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from sluice.jvm.errors import JavaError
+from sluice.jvm.jars import pyspark_jars
+
+_ADDRESS_FILE: Final = "_PYSPARK_DRIVER_CONN_INFO_PATH"
+_PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
+_NUMBER_BYTES = 4
+_POLL_S = 0.02
+
+_LAUNCHER = {"SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""Options of the Java that writes the command line of the driver's Java, and does no more."""
+
+
+class DriverJava:
+    """A Java with these properties of Spark, for PySpark to find. It ends with this process, as its input then does."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        self.properties = properties
+        self._folder = TemporaryDirectory(prefix="sluice-java-", ignore_cleanup_errors=True)
+        self._address = Path(self._folder.name, "address")
+        submit = Path(os.environ.get("SPARK_HOME") or pyspark_jars().parent) / "bin" / "spark-submit"
+        given = [part for name, value in properties.items() for part in ("--conf", f"{name}={value}")]
+        shell = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+        own = {_ADDRESS_FILE: str(self._address), "SPARK_CONNECT_MODE": "0"}
+        self.process = subprocess.Popen(
+            [str(submit), *given, *shell], stdin=subprocess.PIPE, env=_LAUNCHER | os.environ | own
+        )
+
+    def hand_over(self) -> None:
+        """Wait until it answers, and tell PySpark where. Raises JavaError if it has ended."""
+        while not self._address.is_file():
+            if self.process.poll() is not None:
+                raise JavaError(f"Spark's Java ended at its start, with exit code {self.process.returncode}; see above")
+            time.sleep(_POLL_S)
+        content = self._address.read_bytes()
+        self._folder.cleanup()
+        os.environ[_PORT] = str(int.from_bytes(content[:_NUMBER_BYTES]))
+        os.environ[_SECRET] = content[2 * _NUMBER_BYTES :].decode()
+
+    def end(self) -> None:
+        """End it at once, whatever it does; a signal handler may call this."""
+        self.process.kill()
+        self._folder.cleanup()
+
+
+def forget_address() -> None:
+    """Remove what `hand_over` has told PySpark, once it knows."""
+    for name in (_PORT, _SECRET):
+        os.environ.pop(name, None)

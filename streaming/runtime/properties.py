@@ -1,0 +1,155 @@
+"""The properties of the job's Spark session that its Java starts with. Nothing here loads PySpark."""
+
+import atexit
+import logging
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import gettempdir, mkdtemp
+
+from sluice.configs.settings import Settings
+from sluice.jvm.class_archive import class_path, find_archive, joined
+from sluice.jvm.driver import DriverJava
+from sluice.jvm.jars import SPARK_JARS
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.runtime.log import OWNER_ONLY
+
+log = logging.getLogger("sluice.session")
+
+_LOGGING = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+_STACK = "-Xss32m"
+"""Spark looks for an interruption in the text of an error, with a regular expression that recurses for each character.
+
+With Java's 1 MiB an interrupted micro-batch prints a StackOverflowError of 1 024 lines. A thread takes only what it
+uses of that.
+"""
+
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_CLASS_PATH = "spark.driver.extraClassPath"
+
+_LONGEST_SOCKET_FOLDER_BYTES = 60
+"""Longest path of the folder: a socket's path has at most 107 bytes on Linux and 103 on macOS; Spark adds 43."""
+
+_DEFAULTS = {
+    "spark.app.name": "sluice",
+    "spark.driver.memory": "2g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.scheduler.mode": "FAIR",  # a Delta commit of the audit query must not hold up a decision
+    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|passphrase",
+    "spark.sql.session.timeZone": "UTC",
+    # Spark creates this folder, by default in the current directory; Sluice has no managed tables.
+    "spark.sql.warehouse.dir": str(Path(gettempdir()) / "sluice-warehouse"),
+    "spark.sql.debug.maxToStringFields": "1000",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
+    "spark.sql.streaming.metricsEnabled": "true",
+    # Hadoop sets the mode of a local file that it writes by this, not by the umask of the process.
+    "spark.hadoop.fs.permissions.umask-mode": f"{OWNER_ONLY:03o}",
+}
+
+_LOCAL_CHECKPOINTS = {
+    # Hadoop's default interface (FileContext) starts a process (readlink) for each local file, which slows every
+    # micro-batch. On a local disk neither interface checks and renames in one step; the checkpoint's lock keeps a
+    # second job out.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+
+
+_LOCAL_FILES = {
+    # Hadoop's own class starts a process (chmod) for each file and folder that it makes.
+    "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
+}
+
+
+def start_java(settings: Settings) -> DriverJava:
+    """Start the driver's Java with Sluice's properties. Raises JarError and JavaError."""
+    return DriverJava(prepared_properties(settings))
+
+
+def prepared_properties(settings: Settings) -> dict[str, str]:
+    """All properties that Java gets, with this process prepared for its start. Raises JarError and JavaError.
+
+    What this process, Java and the workers write from now on is for its owner alone.
+    """
+    os.umask(OWNER_ONLY)
+    properties = driver_properties(settings)
+    # Spark's defaults are the python3 of the PATH for workers, and every interface for the UI and block manager.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if properties["spark.master"].startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        properties = local_properties() | properties
+    return (_LOCAL_FILES if _is_one_process(properties) else {}) | properties | _jars(properties)
+
+
+def driver_properties(settings: Settings) -> dict[str, str]:
+    """Sluice's own properties. Section `spark` overrides all but Java's options, which it adds to."""
+    properties = _DEFAULTS | local_file_manager(settings) | settings.spark
+    properties[JAVA_OPTIONS] = f"{_LOGGING} {_STACK} {properties.get(JAVA_OPTIONS, '')}".strip()
+    return properties
+
+
+def local_file_manager(settings: Settings) -> dict[str, str]:
+    """How Spark reads and writes its own files, if all of them are on this machine; else by its default."""
+    checkpoints = (Checkpoint(settings.enforce.checkpoint), Checkpoint(settings.audit.checkpoint))
+    return _LOCAL_CHECKPOINTS if all(checkpoint.is_local for checkpoint in checkpoints) else {}
+
+
+def bare_java(settings: Settings) -> tuple[list[Path], list[str]]:
+    """Class path and options of a Java with Spark's classes and no session. Raises JarError and JavaError."""
+    archive, given = find_archive(), settings.spark.get(_CLASS_PATH)
+    own = list(archive.class_path) if archive else class_path()
+    options = [*(archive.options if archive else ()), _LOGGING, "-Xmx2g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    hadoop = [os.environ[name] for name in ("HADOOP_CONF_DIR",) if name in os.environ]
+    return [*own, *map(Path, given.split(os.pathsep) if given else ()), *map(Path, hadoop)], options
+
+
+def _jars(properties: Mapping[str, str]) -> dict[str, str]:
+    """Properties by which Java finds Sluice's jars, and the archive of their classes if there is one that fits.
+
+    Those of `spark.jars` can't be archived, nor can any after jars that section `spark` has on the class path.
+    """
+    own, given, archive = SPARK_JARS.paths(), properties.get(_CLASS_PATH), find_archive()
+    jars = {} if _is_one_process(properties) else {"spark.jars": ",".join(map(str, own))}
+    if archive is None or given:
+        command = f"{sys.executable} -m {SPARK_JARS.command}"
+        why = f"with {_CLASS_PATH}" if given else f"for this Java and these jars, which {command} makes"
+        log.info("the start takes longer: there is no archive of classes %s", why)
+        return jars | {_CLASS_PATH: joined([*filter(None, [given]), *own])}
+    return jars | {
+        _CLASS_PATH: joined(archive.class_path),
+        JAVA_OPTIONS: f"{shlex.join(archive.options)} {properties[JAVA_OPTIONS]}",
+    }
+
+
+def _is_one_process(properties: Mapping[str, str]) -> bool:
+    """True if the executor is the driver, which needs no copies of jars."""
+    return re.fullmatch(r"local(\[.*\])?", properties["spark.master"]) is not None
+
+
+def local_properties() -> dict[str, str]:
+    """Properties for a driver whose executor and workers are on the same machine."""
+    properties = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+    sockets = mkdtemp(prefix="sluice-")  # accessible to this user only
+    atexit.register(shutil.rmtree, sockets, ignore_errors=True)
+    if len(os.fsencode(sockets)) <= _LONGEST_SOCKET_FOLDER_BYTES:
+        # Over TCP a worker waits for delayed acknowledgements.
+        properties["spark.python.unix.domain.socket.enabled"] = "true"
+        properties["spark.python.unix.domain.socket.dir"] = sockets
+    return properties

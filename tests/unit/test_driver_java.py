@@ -1,0 +1,60 @@
+"""The driver's Java, started before PySpark is loaded: found by it, or ended."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from sluice.jvm.driver import DriverJava, forget_address
+from sluice.jvm.errors import JavaError
+
+_ANSWERS = """#!/bin/bash
+echo "$@" >"$SPARK_HOME/arguments"
+printf '\\0\\0\\x1f\\x90\\0\\0\\0\\x06secret' >"$_PYSPARK_DRIVER_CONN_INFO_PATH.draft"
+mv "$_PYSPARK_DRIVER_CONN_INFO_PATH.draft" "$_PYSPARK_DRIVER_CONN_INFO_PATH"
+cat
+"""
+"""A Java that tells port 8080 and a secret, as Spark's does, and ends when its input does."""
+
+
+@pytest.fixture
+def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The script that starts Java."""
+    script = tmp_path / "bin" / "spark-submit"
+    script.parent.mkdir()
+    script.write_text(_ANSWERS)
+    script.chmod(0o755)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    return script
+
+
+def test_pyspark_is_told_where_java_answers_until_it_knows(submit: Path) -> None:
+    java = DriverJava({"spark.master": "local[2]"})
+
+    java.hand_over()
+
+    assert (os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]) == ("8080", "secret")
+    forget_address()
+    assert not {"PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"} & os.environ.keys()
+    assert (submit.parents[1] / "arguments").read_text() == "--conf spark.master=local[2] pyspark-shell\n"
+    java.process.communicate()
+    assert java.process.returncode == 0
+
+
+def test_a_java_that_ends_at_its_start_is_an_error(submit: Path) -> None:
+    submit.write_text("#!/bin/bash\nexit 3\n")
+
+    with pytest.raises(JavaError, match="exit code 3"):
+        DriverJava({}).hand_over()
+
+
+def test_a_java_that_starts_can_be_ended(submit: Path) -> None:
+    submit.write_text("#!/bin/bash\nexec cat\n")
+    java = DriverJava({})
+
+    java.end()
+
+    with pytest.raises(JavaError):
+        java.hand_over()
+    assert java.process.returncode == -signal.SIGKILL
