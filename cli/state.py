@@ -48,7 +48,7 @@ def export_state(
 
     settings = job_settings(config)
     check_free(file)
-    from sluice.streaming.balances.extract import required_origin, stored_balances  # Spark takes a second to import
+    from sluice.streaming.balances.extract import required_origin, stored_balances  # which other commands don't need
 
     checkpoint = Checkpoint(settings.enforce.checkpoint)
     required_origin(checkpoint)
@@ -102,7 +102,7 @@ def reshard_state(config: ConfigOption = None) -> None:
     checkpoint is kept under another name. If this is interrupted, run it again.
     """
     settings = job_settings(config)
-    from sluice.streaming.balances.reshard import finish_reshard, reshard_checkpoint  # Spark takes a second to import
+    from sluice.streaming.balances.reshard import finish_reshard, reshard_checkpoint  # as above
 
     if finish_reshard(settings):
         typer.echo(f"finished the reshard that was interrupted: {settings.enforce.checkpoint} is ready for sluice run")
@@ -141,8 +141,8 @@ def balance(
 ) -> None:
     """Show the rates and tokens of a client's counters after the job's last committed micro-batch.
 
-    Reads the checkpoint with Spark, so it takes some seconds and needs Java; a running job goes on undisturbed. One
-    name means all counters with that name, both mean those that requests of that client may be charged to.
+    Reads the checkpoint, for which it needs Java; a running job goes on undisturbed. One name means all counters with
+    that name, both mean those that requests of that client may be charged to.
     """
     if not user and not client_id:
         raise UsageError("give --user, --client-id or both")
@@ -167,11 +167,11 @@ def balance(
 def _read(settings: Settings, client: "Client") -> tuple[int, int | None, int, "list[Balance]"]:
     """The micro-batch, the newest version of the quotas that the job knows, None without one, the time, the balances.
 
-    The time is that before the state is read, which takes many seconds: decisions of that time are missing, and a later
-    time would make a busy client look idle.
+    The time is that before the state is read, which takes seconds: decisions of that time are missing, and a later time
+    would make a busy client look idle.
     """
     from sluice.state.store.balance import balances
-    from sluice.streaming.balances.extract import committed_pages  # Spark takes a second to import
+    from sluice.streaming.balances.extract import committed_pages  # which other commands don't need
     from sluice.streaming.checkpoint.folder import Checkpoint
     from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 

@@ -1,13 +1,8 @@
 """JMX attributes of other Java processes, read through py4j, which comes with pyspark."""
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
-from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
-
-from sluice.jvm.java import find_java
+from sluice.jvm.machine import Jvm
 
 
 def jmx_options(port: int) -> list[str]:
@@ -16,41 +11,16 @@ def jmx_options(port: int) -> list[str]:
     return [*(f"-Dcom.sun.management.jmxremote.{each}" for each in options), "-Djava.rmi.server.hostname=127.0.0.1"]
 
 
-class Jvm(AbstractContextManager["Jvm"]):
-    """A Java virtual machine for Python to call, with these jars. It ends with this process."""
+def beans(jvm: Jvm, port: int) -> "Beans":
+    """The beans of the process that answers on this port. Raises Py4JJavaError if none does."""
+    remote = jvm.packages.javax.management.remote
+    url = remote.JMXServiceURL(f"service:jmx:rmi:///jndi/rmi://127.0.0.1:{port}/jmxrmi")
+    return Beans(jvm, remote.JMXConnectorFactory.connect(url).getMBeanServerConnection())
 
-    def __init__(self, jars: Sequence[Path] = ()) -> None:
-        java, _ = find_java()
-        port, secret = launch_gateway(
-            java_path=java,
-            classpath=":".join(map(str, jars)),
-            javaopts=["-Xmx256m", "-XX:+UseSerialGC"],
-            die_on_exit=True,
-            enable_auth=True,
-        )
-        self._gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=secret))
-        self.packages: Any = self._gateway.jvm
-        """Java's packages, such as `packages.java.util.HashMap`."""
 
-    def __exit__(self, *_: object) -> None:
-        self._gateway.shutdown()
-
-    def array(self, kind: Any, values: Sequence[object]) -> Any:
-        """A Java array."""
-        array = self._gateway.new_array(kind, len(values))
-        for index, value in enumerate(values):
-            array[index] = value
-        return array
-
-    def beans(self, port: int) -> "Beans":
-        """The beans of the process that answers on this port. Raises Py4JJavaError if none does."""
-        remote = self.packages.javax.management.remote
-        url = remote.JMXServiceURL(f"service:jmx:rmi:///jndi/rmi://127.0.0.1:{port}/jmxrmi")
-        return Beans(self, remote.JMXConnectorFactory.connect(url).getMBeanServerConnection())
-
-    def own_beans(self) -> "Beans":
-        """The beans of this machine itself."""
-        return Beans(self, self.packages.java.lang.management.ManagementFactory.getPlatformMBeanServer())
+def own_beans(jvm: Jvm) -> "Beans":
+    """The beans of this machine itself."""
+    return Beans(jvm, jvm.packages.java.lang.management.ManagementFactory.getPlatformMBeanServer())
 
 
 class Beans:

@@ -1,18 +1,11 @@
 """Reads all balances from the enforce query's checkpoint, as of its last committed micro-batch."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import reduce
-from operator import or_
+from collections.abc import Mapping, Sequence
 
 from msgspec import structs
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-from pyspark.sql.functions import col as column
-from pyspark.sql.functions import contains, lit, when
 
-from sluice.configs.settings import Properties, Settings
+from sluice.configs.settings import Settings
 from sluice.state.store.codec import pages_of
 from sluice.streaming.balances.file import Balances
 from sluice.streaming.balances.imported import ImportedBalances, read_imported_start
@@ -22,14 +15,6 @@ from sluice.streaming.checkpoint.origin import Origin, read_origin
 from sluice.streaming.checkpoint.page_keys import page_of_spark_key
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
 from sluice.streaming.errors import CheckpointError
-from sluice.streaming.queries.reasons import reason_of
-
-_BESIDE_THE_JOB = {
-    "spark.master": "local[2]",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-}
-"""Section `spark` of a reader: it takes neither executors of the job's cluster nor the address of its driver."""
 
 
 def required_origin(checkpoint: Checkpoint) -> Origin:
@@ -45,7 +30,7 @@ def required_origin(checkpoint: Checkpoint) -> Origin:
 def stored_balances(settings: Settings) -> Balances:
     """The balances in the checkpoint of the settings, whose lock the caller holds.
 
-    Starts Spark if the query has committed a micro-batch. Raises CheckpointError if there are no balances, or if a
+    Starts Java if the query has committed a micro-batch. Raises CheckpointError if there are no balances, or if a
     micro-batch was begun and not committed: only this checkpoint's own query can repeat it without writing its
     decisions twice.
     """
@@ -59,7 +44,7 @@ def stored_balances(settings: Settings) -> Balances:
     if committed >= 0:
         offsets = committed_offsets(checkpoint, committed, origin.requests_topic)
         stored = _stored_pages(settings, origin, committed)  # a stored page includes what was imported
-        pages |= {number: page for number, page in stored.items() if page is not None}
+        pages |= stored
         origin = _as_split(origin, stored)
         if last_committed(settings, checkpoint) != committed:  # a URI can't be locked
             raise CheckpointError(f"a job works on {checkpoint.location}; stop it with SIGTERM first")
@@ -113,38 +98,24 @@ def committed_pages(settings: Settings, parts: Sequence[bytes]) -> tuple[Origin,
     committed = check_spark_files(checkpoint).committed
     if start is None and committed < 0:
         raise CheckpointError(f"{checkpoint.location} has no balances yet: its job has committed no micro-batch")
-    pages: dict[int, bytes | None] = {**ImportedBalances.at(checkpoint, start).all_pages()}
+    pages = ImportedBalances.at(checkpoint, start).all_pages()
     if committed >= 0:
-        beside_the_job = replace(settings, spark=Properties(settings.spark | _BESIDE_THE_JOB))
-        stored = _stored_pages(beside_the_job, origin, committed, parts)
+        stored = _stored_pages(settings, origin, committed)
         pages, origin = pages | stored, _as_split(origin, stored)
-    return origin, committed, {number: page for number, page in pages.items() if page is not None}
+    return origin, committed, {number: page for number, page in pages.items() if any(part in page for part in parts)}
 
 
-def _as_split(origin: Origin, stored: Mapping[int, bytes | None]) -> Origin:
+def _as_split(origin: Origin, stored: Mapping[int, bytes]) -> Origin:
     """The origin with the number of pages that these stored ones are of."""
-    pages = next((pages_of(page) for page in stored.values() if page is not None), origin.pages)
-    return structs.replace(origin, pages=pages)
+    return structs.replace(origin, pages=next(map(pages_of, stored.values()), origin.pages))
 
 
-def _stored_pages(
-    settings: Settings, origin: Origin, batch_id: int, parts: Sequence[bytes] = (b"",)
-) -> dict[int, bytes | None]:
-    """The pages of a micro-batch; None for one that has none of `parts` in its bytes. All have the empty one."""
-    location = Checkpoint(settings.enforce.checkpoint).location
-    from sluice.streaming.runtime.session import start_session  # takes a second to import, and isn't always needed
+def _stored_pages(settings: Settings, origin: Origin, batch_id: int) -> dict[int, bytes]:
+    from sluice.streaming.balances.stored_state import stored_pages  # py4j isn't always needed
 
-    spark = start_session(settings)
-    try:
-        _ = spark.streams  # SPARK-58973: reading state needs a coordinator that Spark sets up with this, and only then
-        state = spark.read.format("statestore").option("batchId", batch_id).load(location)
-        payload = column("value.groupState.payload")
-        has_any = reduce(or_, (contains(payload, lit(part)) for part in parts))
-        rows: Iterator[tuple[int, bytes | None]] = state.select(
-            "key.shard_key", when(has_any, payload)
-        ).toLocalIterator()
-        return {page_of_spark_key(key, origin.pages): None if page is None else bytes(page) for key, page in rows}
-    except (PySparkException, Py4JError) as error:
-        raise CheckpointError(f"{location}: {reason_of(error, 'enforce').text}") from error
-    finally:
-        spark.stop()
+    checkpoint = Checkpoint(settings.enforce.checkpoint)
+    partitions = stored_partitions(checkpoint, batch_id)
+    if partitions is None:
+        raise checkpoint.spark.damaged_file(f"offsets/{batch_id}", "it has no number of shuffle partitions")
+    of_key = stored_pages(settings, checkpoint, batch_id, partitions)
+    return {page_of_spark_key(key, origin.pages): page for key, page in of_key.items()}

@@ -15,8 +15,9 @@ from scripts.testbed.broker import Broker
 from scripts.testbed.broker_plugin import publish_limits
 from scripts.testbed.cluster import AlteringAdmin
 from scripts.testbed.jars import BROKER_JARS
-from scripts.testbed.jmx import Jvm
+from scripts.testbed.jmx import beans
 from sluice.jvm.jars import JarSet
+from sluice.jvm.machine import Jvm
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.streaming.enforce.parsing import EventLimits, parse_request
 from sluice.streaming.enforce.wire import Source
@@ -81,7 +82,7 @@ class PluginBroker:
     def metric(self, name: str) -> float:
         """An attribute of the plugin's own bean."""
         with Jvm() as jvm:
-            (value,) = jvm.beans(self.broker.jmx_port).read("sluice:type=gateway,*", name).values()
+            (value,) = beans(jvm, self.broker.jmx_port).read("sluice:type=gateway,*", name).values()
             return value
 
 

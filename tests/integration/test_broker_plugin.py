@@ -17,9 +17,10 @@ from kafka.errors import ThrottlingQuotaExceededError
 from scripts.testbed.broker import Broker, BrokerError
 from scripts.testbed.cluster import Cluster
 from scripts.testbed.jars import BROKER_JARS, OLD_BROKER_JARS
-from scripts.testbed.jmx import Jvm
+from scripts.testbed.jmx import beans
 from sluice.configs.settings import load_settings
 from sluice.jvm.jars import JarSet
+from sluice.jvm.machine import Jvm
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -239,8 +240,8 @@ def test_brokers_know_how_many_they_are_before_anything_is_decided(
     (tmp_path / "log4j.properties").write_text(OLD_LOG)
     plugins = [*classes, tmp_path]
     with Cluster(tmp_path, 2, lambda *_: plugin_properties(), plugins, jars=jars) as cluster, Jvm() as jvm:
-        beans = [jvm.beans(broker.jmx_port) for broker in cluster.brokers]
-        eventually(lambda: all(set(each.read("sluice:type=gateway,*", "Gateways").values()) == {2} for each in beans))
+        brokers = [beans(jvm, broker.jmx_port) for broker in cluster.brokers]
+        eventually(lambda: all(set(each.read("sluice:type=gateway,*", "Gateways").values()) == {2} for each in brokers))
 
 
 def holds_and_lets_go(plugin: PluginBroker) -> None:

@@ -14,8 +14,11 @@ from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.spark_files import check_spark_files
 from sluice.streaming.enforce.pipeline import Simulation
 from tests.background_loop import BackgroundLoop
+from tests.commands import run_sluice
 from tests.integration.job_process import JobProcess, wait_until
 from tests.unit.test_events import BAD
 
@@ -186,3 +189,27 @@ def rows(path: str) -> list[Json]:
     if not DeltaTable.is_deltatable(path):
         return []
     return list(DeltaTable(path).to_pyarrow_dataset().to_table().to_pylist())
+
+
+def test_balances_are_read_beside_the_job_as_spark_stores_them(job: JobProcess) -> None:
+    """Without a session of Spark's, and without a word of Java's."""
+    start_ms = now_ms()
+    answered = job.count(job.settings.topics.requests)
+    checkpoint = Checkpoint(job.settings.enforce.checkpoint)
+    job.publish([creates("held", [80] * 7, start_ms, "held")])
+    job.answered(answered + 1)
+    wait_until(lambda: check_spark_files(checkpoint).committed >= 0 and bool(run_balance(job)["counters"]), 60)
+
+    (tokens,) = run_balance(job)["counters"]
+
+    assert (tokens["entity"], tokens["quota"]) == ({"user": "held"}, "controller_mutation_rate")
+    assert tokens["last_event_ms"] == start_ms
+    assert tokens["tokens"] >= -60.0
+
+
+def run_balance(job: JobProcess) -> Json:
+    """What the command prints for the user `held`."""
+    found = run_sluice("balance", "--user", "held", "--json", "--config", job.settings_file)
+    assert (found.code, found.error) == (0, "")
+    answer: Json = json.loads(found.output)
+    return answer

@@ -13,9 +13,10 @@ from scripts.scenarios.closed_loop.brokers import plugin_brokers, run_brokers
 from scripts.scenarios.closed_loop.situation import BrokersSituation, Spread
 from scripts.testbed.cluster import Cluster, create_topic
 from scripts.testbed.jars import BROKER_JARS
-from scripts.testbed.jmx import Jvm
+from scripts.testbed.jmx import beans, own_beans
 from scripts.testbed.job import wait_until
 from sluice.cli.doctor import check_broker_plugin
+from sluice.jvm.machine import Jvm
 from sluice.state.quotas.kinds import QuotaKind
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone, pytest.mark.long]
@@ -48,8 +49,8 @@ class _Rates:
     """The most that JMX has shown, looked at every second while a Java client runs."""
 
     def __init__(self, jvm: Jvm, cluster: Cluster, direction: str, client_bean: str, client_attribute: str) -> None:
-        self._own = jvm.own_beans()
-        self._brokers = [jvm.beans(broker.jmx_port) for broker in cluster.brokers]
+        self._own = own_beans(jvm)
+        self._brokers = [beans(jvm, broker.jmx_port) for broker in cluster.brokers]
         # Of the topic alone: the brokers carry Sluice's own topics, too, which no quota holds.
         self._meter = f"kafka.server:type=BrokerTopicMetrics,name=Bytes{direction}PerSec,topic={TOPIC}"
         self._client = client_bean, client_attribute
@@ -82,7 +83,7 @@ def _produce(jvm: Jvm, properties: Any) -> int:
     last.get()
     sent = int(
         sum(
-            jvm.own_beans()
+            own_beans(jvm)
             .read(f"kafka.producer:type=producer-metrics,client-id={CLIENT_ID}", "record-send-total")
             .values()
         )

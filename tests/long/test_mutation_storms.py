@@ -12,8 +12,8 @@ from kafka import KafkaAdminClient
 from scripts.testbed.broker_plugin import new_exempt_client_id, plugin_cluster, publish_limits
 from scripts.testbed.cluster import Cluster
 from scripts.testbed.jars import BROKER_JARS
-from scripts.testbed.jmx import Jvm
 from sluice.configs.settings import load_settings
+from sluice.jvm.machine import Jvm
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entity import QuotaEntity

@@ -16,10 +16,11 @@ from scripts.testbed.broker import Broker
 from scripts.testbed.broker_plugin import new_exempt_client_id, plugin_cluster, wait_for_gateways
 from scripts.testbed.cluster import AlteringAdmin, Cluster, create_topic
 from scripts.testbed.full_speed_client import FullSpeedClient, Role
-from scripts.testbed.jmx import Jvm
+from scripts.testbed.jmx import beans
 from scripts.testbed.job import Json, Sections, wait_until
 from scripts.testbed.reconnecting_client import ReconnectingClient
 from scripts.testbed.rig import Rig
+from sluice.jvm.machine import Jvm
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.kinds import QuotaKind
@@ -154,6 +155,6 @@ def _request_percent(jvm: Jvm, broker: Broker) -> float:
     """Percent of a thread that the client uses at this broker; 0 if it doesn't answer."""
     pattern = f"kafka.server:type=Request,client-id={CLIENT},*"
     try:
-        return sum(jvm.beans(broker.jmx_port).read(pattern, "request-time").values())
+        return sum(beans(jvm, broker.jmx_port).read(pattern, "request-time").values())
     except Py4JError:
         return 0.0
