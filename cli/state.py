@@ -102,7 +102,7 @@ def reshard_state(config: ConfigOption = None) -> None:
     checkpoint is kept under another name. If this is interrupted, run it again.
     """
     settings = job_settings(config)
-    from sluice.streaming.balances.reshard import finish_reshard, reshard_checkpoint  # as above
+    from sluice.streaming.balances.reshard import finish_reshard, reshard_checkpoint
 
     if finish_reshard(settings):
         typer.echo(f"finished the reshard that was interrupted: {settings.enforce.checkpoint} is ready for sluice run")
