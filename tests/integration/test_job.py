@@ -208,7 +208,7 @@ def test_balances_are_read_beside_the_job_as_spark_stores_them(job: JobProcess) 
 
 
 def run_balance(job: JobProcess) -> Json:
-    """What the command prints for the user `held`."""
+    """The answer of the command for the user `held`."""
     found = run_sluice("balance", "--user", "held", "--json", "--config", job.settings_file)
     assert (found.code, found.error) == (0, "")
     answer: Json = json.loads(found.output)
