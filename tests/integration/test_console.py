@@ -110,7 +110,7 @@ def test_a_decision_is_found_in_the_table_by_its_id_alone(tmp_path: Path) -> Non
 
 
 def test_tables_that_dont_exist_are_said_to(tmp_path: Path) -> None:
-    with pytest.raises(QueryError, match="there is no table yet"):
+    with pytest.raises(QueryError, match="nothing is recorded yet"):
         minutes(str(tmp_path / "none"), datetime.now(UTC))
 
 
