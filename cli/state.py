@@ -142,7 +142,8 @@ def balance(
     """Show the rates and tokens of a client's counters after the job's last committed micro-batch.
 
     Reads the checkpoint, for which it needs Java; a running job goes on undisturbed. One name means all counters with
-    that name, both mean those that requests of that client may be charged to.
+    that name, both mean those that requests of that client may be charged to. A name that no user's counter has is
+    looked for among client-ids, and the other way, and standard error says so.
     """
     if not user and not client_id:
         raise UsageError("give --user, --client-id or both")
@@ -150,7 +151,12 @@ def balance(
     from sluice.insight.reports.span import from_ms
     from sluice.state.store.balance import Client
 
-    micro_batch, version, now_ms, found = _read(settings, Client(user or None, client_id or None))
+    wanted = Client(user or None, client_id or None)
+    micro_batch, version, now_ms, found, of = _read(settings, wanted)
+    if of != wanted:
+        kind, other = ("client-id", "user") if wanted.user is None else ("user", "client-id")
+        name = short(of.user or of.client_id or "", MAX_NAME)
+        typer.echo(f"sluice: no counter has the {kind} '{name}'; these have the {other} '{name}'", err=True)
     if json_output:
         answer = {"micro_batch": micro_batch, "quota_version": version, "at_ms": now_ms}
         print_json({**answer, "counters": [_mapping(one) for one in found]})
@@ -164,24 +170,31 @@ def balance(
     print_lines(table_lines(COLUMNS, (_row(one, now_ms) for one in found)))
 
 
-def _read(settings: Settings, client: "Client") -> tuple[int, int | None, int, "list[Balance]"]:
+def _read(settings: Settings, wanted: "Client") -> tuple[int, int | None, int, "list[Balance]", "Client"]:
     """The micro-batch, the newest version of the quotas that the job knows, None without one, the time, the balances.
+
+    The last is whose they are: the client wanted, or, if it has none, that with its one name as the other kind.
 
     The time is that before the state is read, which takes seconds: decisions of that time are missing, and a later time
     would make a busy client look idle.
     """
-    from sluice.state.store.balance import balances
+    from sluice.state.store.balance import Client, balances
     from sluice.streaming.balances.extract import committed_pages  # which other commands don't need
     from sluice.streaming.checkpoint.folder import Checkpoint
     from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 
     at_ms = now_ms()
-    origin, micro_batch, pages = committed_pages(settings, client.parts_of_keys())
+    other = Client(wanted.client_id, wanted.user)
+    clients = [wanted] if wanted.user and wanted.client_id else [wanted, other]
+    parts = [part for client in clients for part in client.parts_of_keys()]
+    origin, micro_batch, pages = committed_pages(settings, parts)
     snapshots = QuotaSnapshots(Checkpoint(settings.enforce.checkpoint))
     version = max(snapshots.versions(), default=None)
     quotas = None if version is None else snapshots.load(version)
-    found = balances(pages.values(), origin.pages, client, quotas, settings.quota, at_ms)
-    return micro_batch, version, at_ms, found
+    for client in clients:
+        if found := balances(pages.values(), origin.pages, client, quotas, settings.quota, at_ms):
+            return micro_batch, version, at_ms, found, client
+    return micro_batch, version, at_ms, [], wanted
 
 
 def _row(one: "Balance", now_ms: int) -> tuple[str, ...]:

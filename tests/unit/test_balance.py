@@ -169,6 +169,15 @@ def test_a_hostile_name_is_found_and_printed_escaped(place: Place) -> None:
     assert "\x1b" not in shown
 
 
+def test_a_name_of_the_other_kind_is_found_and_said(place: Place) -> None:
+    """The wrong option would give a confident wrong answer: that the whole of each limit is left."""
+    arguments = ("balance", "--client-id", "alice", "--config", str(place.file))
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+    assert "controller_mutation_rate" in result.stdout
+    assert "sluice: no counter has the client-id 'alice'; these have the user 'alice'" in result.stderr
+
+
 def test_a_client_without_counters_has_its_whole_limit(place: Place) -> None:
     assert "the whole of each limit is left" in place.balance("--user", "nobody")
     assert place.counters("--user", "nobody")["counters"] == []
