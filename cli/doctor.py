@@ -4,11 +4,12 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from http.client import HTTPException
 from pathlib import Path
 from urllib.request import urlopen
 
+import msgspec
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from kafka import KafkaAdminClient
@@ -23,11 +24,13 @@ from sluice.jvm.jars import SPARK_JARS
 from sluice.jvm.java import find_java
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
 from sluice.kafka_io.client import connect
+from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
-from sluice.kafka_io.errors import KafkaUnavailableError
+from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.sinks.tables.delta_files import empty_commits
 from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.contract.records import HEARTBEAT_API, Heartbeat, Request
 from sluice.state.errors import SluiceError
 from sluice.state.quotas.cluster import client_quotas, cluster_changes
 from sluice.streaming.checkpoint.batch_log import BatchLog
@@ -39,6 +42,12 @@ from sluice.streaming.workers.contract import are_batched
 _AUDIT_TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable")
 
 _METRICS_TIMEOUT_S = 5.0
+
+_HEARTBEATS_MS = 10_000
+"""A gateway sends one each second."""
+
+_INSTANCE_OF_BROKER = re.compile(r"-([0-9]+)-[0-9a-f]{8}$")
+_REQUEST = msgspec.json.Decoder(Request)
 
 _CALLBACK = "client.quota.callback.class"
 _REPORTERS = "metric.reporters"
@@ -71,6 +80,7 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print, cluste
             [
                 passes("topics", lambda: check_topics(settings)),
                 passes("brokers as gateways", lambda: check_broker_plugin(settings)),
+                passes("threads of the plugin", lambda: check_plugin_threads(settings)),
                 passes("enforce query", lambda: check_progress(settings, *enforced)),
                 passes("audit query", lambda: check_progress(settings, *audited)),
                 passes("quotas source", lambda: check_quotas_source(settings)),
@@ -135,13 +145,72 @@ def check_topics(settings: Settings) -> str:
 def check_broker_plugin(settings: Settings) -> str:
     """The brokers with the plugin. Raises CheckError if only some have it: the others throttle nobody."""
     try:
-        with connect(KafkaAdminClient, settings.kafka) as admin:
-            nodes = [node["broker_id"] for node in admin.describe_cluster()["brokers"] if not node.get("is_fenced")]
-            asked = [ConfigResource(ConfigResourceType.BROKER, str(node), [_CALLBACK, _REPORTERS]) for node in nodes]
-            found = admin.describe_configs(asked, config_filter="all")["broker"]
+        return plugin_verdict(_broker_configs(settings))
     except KafkaError as error:
         return f"unknown; their configuration can't be read ({error})"
-    return plugin_verdict({int(node): _values(configs) for node, configs in found.items()})
+
+
+def check_plugin_threads(settings: Settings) -> str:
+    """The heartbeats of brokers with the plugin. Raises CheckError if one sends none, or a thread of it is down."""
+    try:
+        found = _broker_configs(settings)
+        having = {node for node, configs in found.items() if configs.get(_CALLBACK) == CALLBACK_CLASS}
+        if not having:
+            return "no broker has the plugin"
+        with TopicReader(settings.kafka, settings.topics.requests, now_ms() - _HEARTBEATS_MS) as reader:
+            heartbeats = broker_heartbeats(record.value for _, record in reader.read_to_end())
+    except (KafkaError, TopicLostError) as error:
+        return f"unknown; the heartbeats in {settings.topics.requests} can't be read ({error})"
+    return threads_verdict(having, heartbeats)
+
+
+def broker_heartbeats(values: Iterable[bytes | None]) -> dict[int, Heartbeat]:
+    """The last heartbeat of each broker among request events, by node id, which its instance has before a random part.
+
+    >>> broker_heartbeats([
+    ...     b'{"api": "GatewayHeartbeat", "instance": "host-2-0a1b2c3d", "heartbeat": {"staleness_ms": 5, "counters": 0}}'
+    ... ])[2].staleness_ms
+    5
+    """
+    found = {}
+    for value in values:
+        if value is None or HEARTBEAT_API.encode() not in value:
+            continue
+        try:
+            event = _REQUEST.decode(value)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+        node = _INSTANCE_OF_BROKER.search(event.instance or "")
+        if node and event.heartbeat:
+            found[int(node[1])] = event.heartbeat
+    return found
+
+
+def threads_verdict(nodes: Set[int], heartbeats: Mapping[int, Heartbeat]) -> str:
+    """The threads of the plugin by its heartbeats. Raises CheckError.
+
+    >>> threads_verdict({1}, {1: Heartbeat(staleness_ms=5, counters=0)})
+    'those of all 1 brokers live'
+    """
+    silent = sorted(nodes - heartbeats.keys())
+    down = sorted(node for node in nodes & heartbeats.keys() if heartbeats[node].threads_down)
+    for found, trouble in ((silent, f"no heartbeat in {_HEARTBEATS_MS // 1000} s"), (down, "threads that don't work")):
+        if found:
+            names = ", ".join(map(str, found))
+            raise CheckError(
+                f"broker {names} of {len(nodes)}: {trouble}, so shares stay as they are there; lines with sluice in its"
+                " log say why, and a restart of the broker ends it"
+            )
+    return f"those of all {len(nodes)} brokers live"
+
+
+def _broker_configs(settings: Settings) -> dict[int, dict[str, str | None]]:
+    """What matters here of the configuration of each broker, by node id. Raises KafkaError."""
+    with connect(KafkaAdminClient, settings.kafka) as admin:
+        nodes = [node["broker_id"] for node in admin.describe_cluster()["brokers"] if not node.get("is_fenced")]
+        asked = [ConfigResource(ConfigResourceType.BROKER, str(node), [_CALLBACK, _REPORTERS]) for node in nodes]
+        found = admin.describe_configs(asked, config_filter="all")["broker"]
+    return {int(node): _values(configs) for node, configs in found.items()}
 
 
 def plugin_verdict(brokers: Mapping[int, Mapping[str, str | None]]) -> str:

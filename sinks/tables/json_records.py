@@ -12,7 +12,7 @@ from pyarrow import json as arrow_json
 
 from sluice.sinks.tables.delta import columns_of
 from sluice.sinks.tables.faults import Fault, Faults
-from sluice.state.contract.records import INT_COLUMN
+from sluice.state.contract.records import INT_COLUMN, NO_COLUMN
 
 Row = TypeVar("Row", bound=msgspec.Struct)
 
@@ -108,10 +108,11 @@ def row_struct(record: type[msgspec.Struct]) -> type[msgspec.Struct]:
     """The struct of a record's rows.
 
     Texts with few values are plain texts and binary fields are in base64: a row may be of a record that breaks the
-    contract. Integers have 64 bits, or 32 if their contract says so.
+    contract. Integers have 64 bits, or 32 if their contract says so, which may also say that no row has a field.
     """
     described = cast(inspect.StructType, inspect.type_info(record))
-    fields = [(field.name, _row_type(field.type) | None, None) for field in described.fields]
+    kept = [field for field in described.fields if getattr(field.type, "extra", None) != NO_COLUMN]
+    fields = [(field.name, _row_type(field.type) | None, None) for field in kept]
     return msgspec.defstruct(f"{record.__name__}Row", fields, gc=False, omit_defaults=True)
 
 

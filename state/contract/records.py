@@ -64,6 +64,9 @@ QUOTA_EXCEEDED_MESSAGE = "The throttling quota has been exceeded."
 INT_COLUMN = {"column": "INT"}
 """`extra` of an integer that the Delta table keeps in 32 bits; others have 64."""
 
+NO_COLUMN = {"column": "NONE"}
+"""`extra` of a field that the Delta table doesn't keep."""
+
 
 def _says(description: str, **schema: object) -> Meta:
     """Description of a field, and the bounds that only the JSON schema has."""
@@ -151,6 +154,14 @@ class Heartbeat(msgspec.Struct, gc=False):
     staleness_ms: Annotated[Exact, _says("Age of what the gateway knows of decisions.")]
     counters: Annotated[Int32, _says("Counters that the gateway keeps.")]
     shares: Annotated[list[Share], _says("Its busiest counters.", maxItems=MAX_SHARES)] = []
+    threads_down: Annotated[
+        int,
+        Meta(
+            description="Threads of the gateway that should work and don't; 0 is well.",
+            extra_json_schema={"minimum": 0, "maximum": MAX_INT32},
+            extra=NO_COLUMN,
+        ),
+    ] = 0
 
 
 AmountBytes = Annotated[

@@ -190,6 +190,8 @@ def _check_heartbeat(request: Request, heartbeat: Heartbeat) -> None:
         raise _out_of_bounds("heartbeat.staleness_ms", heartbeat.staleness_ms, MAX_EXACT)
     if not 0 <= heartbeat.counters <= MAX_INT32:
         raise _out_of_bounds("heartbeat.counters", heartbeat.counters, MAX_INT32)
+    if not 0 <= heartbeat.threads_down <= MAX_INT32:
+        raise _out_of_bounds("heartbeat.threads_down", heartbeat.threads_down, MAX_INT32)
     if len(heartbeat.shares) > MAX_SHARES:
         raise InvalidRequestError("heartbeat.shares", f"has {len(heartbeat.shares)} entries", f"at most {MAX_SHARES}")
     for index, share in enumerate(heartbeat.shares):

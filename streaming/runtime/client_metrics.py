@@ -1,4 +1,4 @@
-"""Metrics of single clients for Prometheus: a bounded number of series, for the counters nearest to their limits."""
+"""Metrics of single clients and of gateways for Prometheus: a bounded number of series, out of the newest decisions."""
 
 import hashlib
 from collections import defaultdict
@@ -9,7 +9,7 @@ from threading import Lock
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from sluice.insight.live import Bounds, CounterId, CounterState, LiveModel
+from sluice.insight.live import Bounds, CounterId, CounterState, GatewaySeen, LiveModel
 from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.kinds import QuotaSettings
 
@@ -21,8 +21,11 @@ MAX_LABEL_LENGTH = 100
 NEWEST_DECISIONS = 2_000
 """Most decisions that are read at a time. A client that sends much is among the newest, and reading all costs more."""
 
-_BOUNDS = Bounds(counters=20_000, name_characters=2_000_000, waits=0, recent=0, recent_bytes=0, gateways=0)
+_BOUNDS = Bounds(counters=20_000, name_characters=2_000_000, waits=0, recent=0, recent_bytes=0, gateways=100)
 """Bounds of the watched counters: of more, those that were charged last are kept."""
+
+_FORGOTTEN_MS = 600_000
+"""A gateway that was silent for so long has no series any more: it was taken away, or was replaced by another process."""
 
 _COLLECT_MS = 1_000
 """Scrapes within this time get the same answer: ranking all counters takes tens of milliseconds."""
@@ -36,11 +39,13 @@ _GAUGES = (
     ("sluice_client_wait_seconds", "Rest of the counter's throttle time", LABELS),
     ("sluice_quota_rate", "Sum of the rates of a quota's counters", ("quota", "mode")),
     ("sluice_quota_waiting_counters", "Counters of a quota whose clients are throttled", ("quota", "mode")),
+    ("sluice_gateway_silent_seconds", "Since the newest heartbeat of the gateway that was seen", ("gateway",)),
+    ("sluice_gateway_threads_down", "Threads of the gateway that should work and don't", ("gateway",)),
 )
 
 
 class ClientMetrics(Collector):
-    """Gauges `sluice_client_*` of the `top` counters nearest to their limits, and sums of all counters by quota.
+    """Gauges `sluice_client_*` of the `top` counters nearest to their limits, sums by quota, and states of gateways.
 
     `on_record` gets the records of the decisions topic. Thread-safe. A counter with rate 0 that is not throttled is
     never among the nearest. `clock_ms` is the clock, in epoch milliseconds.
@@ -76,6 +81,7 @@ class ClientMetrics(Collector):
             counters = self._model.counters()
             self._add_nearest(gauges, counters, now_ms)
             self._add_sums(gauges, counters, now_ms)
+            self._add_gateways(gauges, now_ms)
         return list(gauges.values())
 
     def _add_nearest(self, gauges: Mapping[str, GaugeMetricFamily], counters: list[CounterState], now_ms: int) -> None:
@@ -104,6 +110,17 @@ class ClientMetrics(Collector):
         for labels, rate in rates.items():
             gauges["sluice_quota_rate"].add_metric(labels, rate)
             gauges["sluice_quota_waiting_counters"].add_metric(labels, throttled[labels])
+
+    def _add_gateways(self, gauges: Mapping[str, GaugeMetricFamily], now_ms: int) -> None:
+        """The newest process of each gateway: one that was started again has another instance."""
+        newest: dict[str, GatewaySeen] = {}
+        for seen in self._model.gateways():
+            if seen.name not in newest or seen.read_ms > newest[seen.name].read_ms:
+                newest[seen.name] = seen
+        for label, seen in {label_of(name): seen for name, seen in newest.items()}.items():
+            if now_ms - seen.read_ms < _FORGOTTEN_MS:
+                gauges["sluice_gateway_silent_seconds"].add_metric((label,), (now_ms - seen.read_ms) / 1000)
+                gauges["sluice_gateway_threads_down"].add_metric((label,), seen.heartbeat.threads_down)
 
 
 def _gauges() -> dict[str, GaugeMetricFamily]:

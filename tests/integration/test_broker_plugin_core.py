@@ -10,9 +10,11 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import pytest
+from kafka import KafkaAdminClient, KafkaProducer
 
 from scripts.testbed.jars import BROKER_JARS
 from sluice.gateways.client.decided import applied_waits, enforced_charges, read_decided
@@ -653,3 +655,33 @@ def test_decisions_of_a_replaced_driver_are_left_out_as_a_python_gateway_does(ja
 
     assert answer == {"passes": passes, "fenced": fence.fenced}
     assert 0 < fence.fenced < 1_000
+    assert 0 < passed.count(None) < 500
+
+
+def new_topic(servers: str) -> str:
+    """A topic of one partition."""
+    topic = f"errors-{uuid4()}"
+    with KafkaAdminClient(bootstrap_servers=servers) as admin:
+        admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
+    return topic
+
+
+def test_a_thread_of_the_plugin_goes_on_whatever_a_round_throws(java: JavaCases) -> None:
+    assert java.answer("thread", {}) == {"through": True, "errors": 6, "down": False}
+
+
+def test_a_reader_whose_memory_was_short_reads_every_record_afterwards(java: JavaCases, kafka_broker: str) -> None:
+    """An Error that a record itself causes makes it unreadable: else the reader would be held up by it for good."""
+    topic = new_topic(kafka_broker)
+    with KafkaProducer(bootstrap_servers=kafka_broker) as producer:
+        for value in (b"first", b"bad", b"second"):
+            producer.send(topic, value).get(10)
+
+    read = java.answer("reader", {"servers": kafka_broker, "topic": topic, "records": 2})
+
+    assert read == {"through": True, "unreadable": 1, "errors": 2, "down": False, "read": ["first", "second"]}
+
+
+def test_events_are_published_after_the_thread_of_kafkas_producer_ended(java: JavaCases, kafka_broker: str) -> None:
+    sent = java.answer("sender", {"servers": kafka_broker, "topic": new_topic(kafka_broker)})
+    assert sent == {"published": 2, "replaced": 1, "given_back": True}

@@ -16,6 +16,13 @@ from tests.unit.test_live_model import AT_MS, decision
 Series = dict[tuple[str, ...], float]
 
 
+def heartbeat_of(gateway: str = "g", instance: str = "g-1", threads_down: int = 0) -> dict[str, Any]:
+    """A decided heartbeat."""
+    heartbeat = {"staleness_ms": 40, "counters": 7, "shares": [], "threads_down": threads_down}
+    named = {"gateway": gateway, "instance": instance}
+    return decision(AT_MS, api="GatewayHeartbeat", heartbeat=heartbeat, charges=[], **named)
+
+
 class Scraped:
     """ClientMetrics with a clock of its own, read as Prometheus reads it."""
 
@@ -180,3 +187,18 @@ def test_dead_letters_are_counted_from_the_first_look_on_also_over_a_topic_that_
     growth = TopicGrowth()
 
     assert [growth.since_last(ends) for ends in ({0: 40}, {0: 42, 1: 3}, {0: 42, 1: 3}, {0: 1, 1: 0})] == [0, 5, 0, 1]
+
+
+def test_a_gateway_that_falls_silent_and_one_with_a_dead_thread_are_seen_until_they_are_long_gone() -> None:
+    scraped = Scraped()
+    for beat in (heartbeat_of("a", "a-1", 1), heartbeat_of("b", "b-1")):
+        scraped.metrics.on_record(json.dumps(beat).encode())
+    assert scraped.series("sluice_gateway_threads_down", ("gateway",)) == {("a",): 1.0, ("b",): 0.0}
+
+    scraped.now_ms += 90_000
+    scraped.metrics.on_record(json.dumps(heartbeat_of("a", "a-2")).encode())
+    assert scraped.series("sluice_gateway_silent_seconds", ("gateway",)) == {("a",): 0.0, ("b",): 90.0}
+    assert scraped.series("sluice_gateway_threads_down", ("gateway",))["a",] == 0.0
+
+    scraped.now_ms += 600_000
+    assert scraped.series("sluice_gateway_silent_seconds", ("gateway",)) == {}

@@ -354,3 +354,18 @@ def test_brokers_without_the_plugin_beside_brokers_with_it_are_named() -> None:
         doctor.plugin_verdict({1: with_plugin, 3: without, 2: without})
     with pytest.raises(CheckError, match="broker 1 of 2 is without"):
         doctor.plugin_verdict({1: deaf, 2: with_plugin})
+
+
+def test_a_broker_whose_plugin_sends_no_heartbeat_or_has_a_dead_thread_is_named() -> None:
+    def beat(node: int, threads_down: int = 0) -> bytes:
+        heartbeat = {"staleness_ms": 5, "counters": 0, "threads_down": threads_down}
+        event = {"api": "GatewayHeartbeat", "instance": f"host-{node}-0a1b2c3d", "heartbeat": heartbeat}
+        return json.dumps(event).encode()
+
+    seen = doctor.broker_heartbeats([beat(1, 1), beat(2), beat(1), None, b"GatewayHeartbeat", b"{}"])
+
+    assert doctor.threads_verdict({1, 2}, seen) == "those of all 2 brokers live"
+    with pytest.raises(CheckError, match="broker 3 of 2: no heartbeat in 10 s"):
+        doctor.threads_verdict({1, 3}, seen)
+    with pytest.raises(CheckError, match="broker 2 of 2: threads that don't work"):
+        doctor.threads_verdict({1, 2}, doctor.broker_heartbeats([beat(1), beat(2, 1)]))

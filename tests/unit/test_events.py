@@ -110,6 +110,7 @@ BAD = {
         event("GatewayHeartbeat", heartbeat={"staleness_ms": 1}),
         *("heartbeat.counters", "is missing"),
     ),
+    "threads that can't be": (heartbeat_of(threads_down=-1), "heartbeat.threads_down", "is -1"),
     "a negative share": (heartbeat_of({**SHARE, "share": -0.5}), "heartbeat.shares[0].share", "is -0.5"),
     "an endless limit": (
         heartbeat_of(SHARE).replace(b"10.5", b"1e400"),

@@ -21,6 +21,7 @@ from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 from sluice.streaming.queries.reasons import QueryState, RunState
 from sluice.streaming.runtime.client_metrics import ClientMetrics
 from sluice.streaming.runtime.health import JobHealth
+from tests.unit.test_client_metrics import heartbeat_of
 from tests.unit.test_live_model import AT_MS, decision
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -71,6 +72,7 @@ def published() -> dict[str, set[str]]:
     health.report_mirror(None, 0)
     clients = ClientMetrics(QuotaSettings(), 20, lambda: AT_MS)
     clients.on_record(json.dumps(decision()).encode())
+    clients.on_record(json.dumps(heartbeat_of()).encode())
     health.registry.register(clients)
     of_gateway = CollectorRegistry()
     with BusyGateway({"bootstrap.servers": "127.0.0.1:1"}, GatewayOptions(name="g", close_timeout_s=0)) as gateway:

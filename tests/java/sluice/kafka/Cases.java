@@ -34,7 +34,7 @@ public final class Cases {
 
     private Cases() {}
 
-    public static void main(String[] arguments) throws IOException {
+    public static void main(String[] arguments) throws IOException, InterruptedException {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         PrintStream out = new PrintStream(System.out, true, "UTF-8");
         for (String line = in.readLine(); line != null; line = in.readLine()) {
@@ -42,7 +42,7 @@ public final class Cases {
         }
     }
 
-    private static JsonNode answer(JsonNode asked) throws IOException {
+    private static JsonNode answer(JsonNode asked) throws IOException, InterruptedException {
         switch (asked.get("case").textValue()) {
             case "resolution":
                 return resolution(asked);
@@ -66,6 +66,12 @@ public final class Cases {
                 return fence(asked);
             case "clock":
                 return clock();
+            case "thread":
+                return Failing.thread();
+            case "reader":
+                return Failing.reader(asked);
+            case "sender":
+                return Failing.sender(asked);
             default:
                 return settings(asked);
         }

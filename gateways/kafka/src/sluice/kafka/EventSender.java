@@ -3,11 +3,14 @@ package sluice.kafka;
 import java.time.Duration;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.KafkaException;
+import org.apache.kafka.common.errors.TimeoutException;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -15,24 +18,34 @@ import org.slf4j.LoggerFactory;
 /**
  * Publishes events. It never waits: an event that can't be sent now fails at once, and the caller keeps its sum.
  *
+ * <p>An Error ends the thread of Kafka's producer, and the producer doesn't say so: it takes events that never leave. So
+ * a producer that has answered for nothing in longer than `delivery.timeout.ms` is replaced.
+ *
  * <p>For one thread; failures come from that one or from the producer's.
  */
 final class EventSender implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(EventSender.class);
     private static final long FIRST_PAUSE_MS = 500;
+    static final long MUTE_MS = 60_000;
     private static final long LONGEST_PAUSE_MS = 2_000; // a heartbeat that misses longer is taken for that of a lost broker
 
     private final String topic;
     private final Map<String, Object> client;
     private final AtomicLong published = new AtomicLong();
     private final AtomicLong failed = new AtomicLong();
+    private final AtomicLong replaced = new AtomicLong();
+    private final long muteNs;
+    private final Set<Sent> unanswered = ConcurrentHashMap.newKeySet();
+    private volatile long answeredNs = System.nanoTime();
     private KafkaProducer<byte[], byte[]> producer;
     private volatile long pauseMs = FIRST_PAUSE_MS;
     private volatile long pausedUntilNs = System.nanoTime(); // the wall clock may be set back
     private volatile String said = "";
 
-    EventSender(String topic, Map<String, Object> client) {
+    /** A producer is replaced if events wait and none was answered for `muteMs`. */
+    EventSender(String topic, Map<String, Object> client, long muteMs) {
         this.topic = topic;
+        this.muteNs = TimeUnit.MILLISECONDS.toNanos(muteMs);
         this.client = new HashMap<>(client);
         this.client.put("max.block.ms", "0"); // metadata is asked for in the background
         this.client.putIfAbsent("acks", "all");
@@ -45,23 +58,31 @@ final class EventSender implements AutoCloseable {
 
     /** Whether sending may succeed. After a failure it is not tried for a while. */
     boolean isReady() {
+        if (unanswered.isEmpty()) {
+            answeredNs = System.nanoTime();
+        } else if (System.nanoTime() - answeredNs > muteNs) {
+            replace();
+        }
         return System.nanoTime() - pausedUntilNs >= 0 && producer() != null;
     }
 
     /** Sends an event; `onFailure` is called if it doesn't reach the topic. */
     void send(byte[] key, byte[] value, long timestampMs, Runnable onFailure) {
+        Sent sent = new Sent(onFailure);
+        unanswered.add(sent);
         try {
             producer.send(new ProducerRecord<>(topic, null, timestampMs, key, value), (metadata, error) -> {
-                if (error == null) {
+                answeredNs = System.nanoTime();
+                if (error != null) {
+                    fail(error, sent);
+                } else if (unanswered.remove(sent)) {
                     published.incrementAndGet();
                     pauseMs = FIRST_PAUSE_MS;
                     said = "";
-                } else {
-                    fail(error, onFailure);
                 }
             });
         } catch (KafkaException | IllegalStateException error) {
-            fail(error, onFailure);
+            fail(error, sent);
         }
     }
 
@@ -75,6 +96,22 @@ final class EventSender implements AutoCloseable {
         return failed.get();
     }
 
+    /** How many producers were replaced. */
+    long replaced() {
+        return replaced.get();
+    }
+
+    /** Gives up the producer and all that it hasn't answered for. Some of that may be in the topic all the same. */
+    private void replace() {
+        replaced.incrementAndGet();
+        answeredNs = System.nanoTime();
+        KafkaProducer<byte[], byte[]> mute = producer;
+        producer = null;
+        TimeoutException error = new TimeoutException("the producer doesn't answer; it is replaced");
+        unanswered.forEach(sent -> fail(error, sent));
+        mute.close(Duration.ZERO);
+    }
+
     private KafkaProducer<byte[], byte[]> producer() {
         if (producer == null) {
             try {
@@ -86,10 +123,12 @@ final class EventSender implements AutoCloseable {
         return producer;
     }
 
-    private void fail(Exception error, Runnable onFailure) {
-        failed.incrementAndGet();
-        pause(error.getClass().getSimpleName());
-        onFailure.run();
+    private void fail(Exception error, Sent sent) {
+        if (unanswered.remove(sent)) {
+            failed.incrementAndGet();
+            pause(error.getClass().getSimpleName());
+            sent.onFailure.run();
+        }
     }
 
     /** Batches that fail together make one pause, twice as long as the one before. */
@@ -109,6 +148,15 @@ final class EventSender implements AutoCloseable {
     public void close() {
         if (producer != null) {
             producer.close(Duration.ofMillis(500));
+        }
+    }
+
+    /** An event on its way; one is no other's equal. */
+    private static final class Sent {
+        private final Runnable onFailure;
+
+        Sent(Runnable onFailure) {
+            this.onFailure = onFailure;
         }
     }
 }

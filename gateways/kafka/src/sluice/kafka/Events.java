@@ -65,10 +65,10 @@ final class Events {
     }
 
     /** A heartbeat, with the shares of the busiest counters. */
-    byte[] heartbeat(long stalenessMs, int counters, List<HeldShare> shares, long nowMs) {
+    byte[] heartbeat(long stalenessMs, int counters, int threadsDown, List<HeldShare> shares, long nowMs) {
         ObjectNode event = event("GatewayHeartbeat", nowMs);
         ObjectNode heartbeat = event.putObject("heartbeat");
-        heartbeat.put("staleness_ms", stalenessMs).put("counters", counters);
+        heartbeat.put("staleness_ms", stalenessMs).put("counters", counters).put("threads_down", threadsDown);
         ArrayNode shown = heartbeat.putArray("shares");
         for (HeldShare share : shares) {
             shown.add(named(share.counter)

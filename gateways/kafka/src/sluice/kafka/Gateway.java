@@ -6,7 +6,9 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.UUID;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.stream.Stream;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -41,19 +43,18 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     private final Staleness staleness = new Staleness();
     private final TopicReader limitsReader;
     private final TopicReader decisionsReader;
-    private final Thread thread;
+    private final LastingThread thread;
     private final long idleMs;
     private final AtomicLong givenUp = new AtomicLong();
     private volatile LimitsView limitsView = new LimitsView();
     private volatile Quotas inForce;
     private volatile int gateways = 1;
     private volatile long decisions;
-    private volatile boolean isClosing;
     private Quotas applied;
     private long heartbeatMs;
     private boolean isStale;
     private boolean saidGivenUp;
-    private String failure = "";
+    private long nextNs = System.nanoTime();
 
     Gateway(Settings settings) {
         this.settings = settings;
@@ -61,7 +62,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         this.instance = settings.gatewayName + "-" + settings.node + "-" + random;
         this.events = new Events(settings.gatewayName, instance);
         this.shares = new Shares(instance, events.idStem(), settings.window);
-        this.sender = new EventSender(settings.requestsTopic, client("requests"));
+        this.sender = new EventSender(settings.requestsTopic, client("requests"), EventSender.MUTE_MS);
         this.limitsReader = new TopicReader(settings.limitsTopic, null, client("limits"), new LimitsHandler());
         Map<String, Object> decisionsClient = client("decisions");
         decisionsClient.putIfAbsent("fetch.min.bytes", "65536"); // many decisions a fetch, which cost less each
@@ -70,8 +71,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
                 new TopicReader(settings.decisionsTopic, LOOKBACK_MS, decisionsClient, new DecisionsHandler());
         // A sample of a meter with one short window would be started anew between two looks.
         this.idleMs = Math.min(IDLE_MS, settings.window.samples * settings.window.windowMs / 2);
-        this.thread = new Thread(this::run, "sluice-shares");
-        this.thread.setDaemon(true);
+        this.thread = new LastingThread("sluice-shares", this::round, this::finish);
     }
 
     /** Starts the threads. Doesn't wait: no broker need be there, and no topic. */
@@ -91,8 +91,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
 
     @Override
     public void close() {
-        isClosing = true;
-        thread.interrupt();
+        thread.close();
         limitsReader.close();
         decisionsReader.close();
     }
@@ -140,20 +139,13 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         return inForce != null && kind != Kind.MUTATION && settings.isBroker;
     }
 
-    private void run() {
-        long nextNs = System.nanoTime();
-        while (!isClosing) {
-            try {
-                tick(System.currentTimeMillis());
-            } catch (RuntimeException error) { // whatever it is, the shares of other counters must go on
-                if (!error.toString().equals(failure)) {
-                    failure = error.toString();
-                    LOG.error("Sluice failed to look at the meters; it tries on", error);
-                }
-            }
-            nextNs = Math.max(nextNs + settings.sumMs * 1_000_000, System.nanoTime());
-            pauseUntil(nextNs);
-        }
+    private void round() throws InterruptedException {
+        nextNs = Math.max(nextNs + settings.sumMs * 1_000_000, System.nanoTime());
+        tick(System.currentTimeMillis());
+        TimeUnit.NANOSECONDS.sleep(Math.max(1_000_000, nextNs - System.nanoTime()));
+    }
+
+    private void finish() {
         publishAll(System.currentTimeMillis());
         sender.close();
     }
@@ -165,15 +157,6 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
             if (meter.hasUnpublished() && sender.isReady()) {
                 publish(meter, 0, nowMs);
             }
-        }
-    }
-
-    private void pauseUntil(long timeNs) {
-        try {
-            long restNs = Math.max(1_000_000, timeNs - System.nanoTime());
-            Thread.sleep(restNs / 1_000_000, (int) (restNs % 1_000_000));
-        } catch (InterruptedException error) {
-            isClosing = true;
         }
     }
 
@@ -193,9 +176,13 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         }
         if (settings.isBroker && isReady && nowMs - heartbeatMs >= AliveGateways.HEARTBEAT_MS) {
             heartbeatMs = nowMs;
-            publish(new Tags("", ""), events.heartbeat(staleMs(), meters.all().size(), busiest(nowMs), nowMs), nowMs, () -> {});
+            publish(new Tags("", ""), heartbeat(nowMs), nowMs, () -> {});
         }
         noteStale();
+    }
+
+    private byte[] heartbeat(long nowMs) {
+        return events.heartbeat(staleMs(), meters.all().size(), getThreadsDown(), busiest(nowMs), nowMs);
     }
 
     private void stepBack(long nowMs) {
@@ -395,6 +382,20 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     @Override
     public long getUnreadableRecords() {
         return limitsView.garbage() + limitsReader.unreadable() + decisionsReader.unreadable();
+    }
+
+    @Override
+    public int getThreadsDown() {
+        return (int) threads().filter(LastingThread::isDown).count();
+    }
+
+    @Override
+    public long getThreadErrors() {
+        return threads().mapToLong(LastingThread::errors).sum() + sender.replaced();
+    }
+
+    private Stream<LastingThread> threads() {
+        return Stream.of(thread, limitsReader.thread(), decisionsReader.thread());
     }
 
     private final class LimitsHandler implements TopicReader.ClusterHandler {

@@ -43,4 +43,10 @@ public interface GatewayMXBean {
 
     /** How many records of the limits and decisions topics were passed over. */
     long getUnreadableRecords();
+
+    /** How many of the plugin's threads should work and don't; 0 is well. */
+    int getThreadsDown();
+
+    /** How often one of its threads has failed and went on. */
+    long getThreadErrors();
 }

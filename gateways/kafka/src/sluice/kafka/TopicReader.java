@@ -18,7 +18,6 @@ import org.apache.kafka.clients.consumer.NoOffsetForPartitionException;
 import org.apache.kafka.clients.consumer.OffsetOutOfRangeException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.Uuid;
-import org.apache.kafka.common.errors.InterruptException;
 import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.slf4j.Logger;
@@ -30,7 +29,7 @@ import org.slf4j.LoggerFactory;
  * <p>It waits for a topic that doesn't exist yet, and for brokers that aren't there yet, and goes on where it was after
  * an outage. No record and no error ends it.
  */
-final class TopicReader implements Runnable {
+final class TopicReader {
     private static final Logger LOG = LoggerFactory.getLogger(TopicReader.class);
     private static final Duration POLL = Duration.ofMillis(200);
     private static final Duration ASK = Duration.ofSeconds(3);
@@ -57,8 +56,7 @@ final class TopicReader implements Runnable {
     private final Map<String, Object> adminClient;
     private final Handler handler;
     private final Map<TopicPartition, Long> positions = new HashMap<>();
-    private final Thread thread;
-    private volatile boolean isClosing;
+    private final LastingThread thread;
     private volatile boolean isReading;
     private volatile long unreadable;
     private final Fence fence = new Fence();
@@ -79,8 +77,7 @@ final class TopicReader implements Runnable {
         this.adminClient = new HashMap<>(this.client);
         this.adminClient.keySet().retainAll(AdminClientConfig.configNames());
         this.handler = handler;
-        this.thread = new Thread(this, "sluice-reader-" + topic);
-        this.thread.setDaemon(true);
+        this.thread = new LastingThread("sluice-reader-" + topic, this::round, () -> {});
     }
 
     void start() {
@@ -89,8 +86,12 @@ final class TopicReader implements Runnable {
 
     /** Asks the thread to end; doesn't wait for it. */
     void close() {
-        isClosing = true;
-        thread.interrupt();
+        thread.close();
+    }
+
+    /** The thread that reads. */
+    LastingThread thread() {
+        return thread;
     }
 
     /** Whether the topic is there and can be read. */
@@ -108,35 +109,35 @@ final class TopicReader implements Runnable {
         return fence.fenced();
     }
 
-    @Override
-    public void run() {
-        while (!isClosing) {
-            try (Admin admin = Admin.create(adminClient);
-                    KafkaConsumer<byte[], byte[]> consumer =
-                            new KafkaConsumer<>(client, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
-                read(consumer, admin);
-            } catch (InterruptException | InterruptedException error) {
-                return;
-            } catch (OffsetOutOfRangeException | NoOffsetForPartitionException error) {
-                beginAgain();
-            } catch (Exception error) {
+    /** Reads until a client fails. What isn't an Exception ends the round, and the next one goes on at the same record. */
+    private void round() throws InterruptedException {
+        try (Admin admin = Admin.create(adminClient);
+                KafkaConsumer<byte[], byte[]> consumer =
+                        new KafkaConsumer<>(client, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+            read(consumer, admin);
+        } catch (OffsetOutOfRangeException | NoOffsetForPartitionException error) {
+            beginAgain();
+        } catch (Exception error) {
+            if (!thread.isClosing()) {
                 report(error.toString());
             }
+        } finally {
             isReading = false;
-            pause();
         }
+        Thread.sleep(RETRY_MS);
     }
 
     private void read(KafkaConsumer<byte[], byte[]> consumer, Admin admin) throws Exception {
         long lookAgainNs = System.nanoTime();
-        while (!isClosing) {
+        while (!thread.isClosing()) {
+            thread.noteSign();
             if (System.nanoTime() - lookAgainNs >= 0) {
                 if (handler instanceof ClusterHandler) {
                     askForBrokers(admin, (ClusterHandler) handler);
                 }
                 if (!assign(consumer, describe(admin))) {
                     report("it doesn't exist yet");
-                    pause();
+                    Thread.sleep(RETRY_MS);
                     continue;
                 }
                 lookAgainNs = System.nanoTime() + LOOK_NS;
@@ -232,7 +233,9 @@ final class TopicReader implements Runnable {
                 return;
             }
             handler.take(record.key(), record.value());
-        } catch (Exception error) {
+        } catch (OutOfMemoryError error) {
+            throw error; // it isn't the record's fault
+        } catch (Throwable error) {
             unreadable++;
             if (!saidUnreadable) {
                 saidUnreadable = true;
@@ -255,14 +258,6 @@ final class TopicReader implements Runnable {
         if (!problem.equals(said)) {
             said = problem;
             LOG.warn("Sluice can't read topic {} ({}); it tries on", topic, problem);
-        }
-    }
-
-    private void pause() {
-        try {
-            Thread.sleep(RETRY_MS);
-        } catch (InterruptedException error) {
-            isClosing = true;
         }
     }
 }
