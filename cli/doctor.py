@@ -167,9 +167,8 @@ def check_plugin_threads(settings: Settings) -> str:
 def broker_heartbeats(values: Iterable[bytes | None]) -> dict[int, Heartbeat]:
     """The last heartbeat of each broker among request events, by node id, which its instance has before a random part.
 
-    >>> broker_heartbeats([
-    ...     b'{"api": "GatewayHeartbeat", "instance": "host-2-0a1b2c3d", "heartbeat": {"staleness_ms": 5, "counters": 0}}'
-    ... ])[2].staleness_ms
+    >>> beat = b'{"api":"GatewayHeartbeat","instance":"host-2-0a1b2c3d","heartbeat":{"staleness_ms":5,"counters":0}}'
+    >>> broker_heartbeats([beat])[2].staleness_ms
     5
     """
     found = {}

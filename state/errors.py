@@ -29,3 +29,7 @@ class InvalidQuotaError(SluiceError):
 
 class StateError(SluiceError):
     """Stored state can't be read with the current settings or this release."""
+
+
+class FarEpochError(SluiceError):
+    """A record has an epoch so far above those before it that no driver can have it."""

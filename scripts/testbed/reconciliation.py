@@ -15,6 +15,7 @@ from sluice.insight.sql import run_query
 from sluice.kafka_io.client import connect
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.decisions.leader_epochs import Fence
+from sluice.state.errors import FarEpochError
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import Simulation
 
@@ -211,12 +212,14 @@ def _read_answers(
     """The answers in a topic, by request. Records that the table `unreadable` has and epoch markers are left out."""
     found, fence = _Answers(), Fence()
     for record in records(settings, topic):
-        if (topic, record.partition, record.offset) in unreadable or not fence.passes_record(record):
+        if (topic, record.partition, record.offset) in unreadable:
             continue
         try:
+            if not fence.passes_record(record):
+                continue
             answer = json.loads(record.value or b"")
             request = request_of(answer)
-        except (ValueError, RecursionError, TypeError, LookupError):
+        except (FarEpochError, ValueError, RecursionError, TypeError, LookupError):
             found.others += 1
             continue
         if request in found.first:

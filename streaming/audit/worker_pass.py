@@ -20,7 +20,7 @@ from sluice.sinks.tables.delta_files import DataFile, DayFiles
 from sluice.sinks.tables.faults import Faults, Mask, RequestsTopic, TimeBounds, holds, where
 from sluice.sinks.tables.measures import add_up, measure
 from sluice.sinks.tables.unreadable import unreadable_rows
-from sluice.state.decisions.leader_epochs import FencedFrom, read_epoch
+from sluice.state.decisions.leader_epochs import MAX_STEP, FencedFrom, read_epoch
 
 _CHUNK_ROWS = 50_000
 """Records that a task has in memory at once, if they aren't large."""
@@ -36,7 +36,10 @@ ANSWERS = columns("""
 
 _REPORT = pa.schema([pa.field("report", pa.binary())])
 
-_FENCED = ("epoch", "is of a driver that had been replaced")
+_FENCED = {
+    False: ("epoch", "is of a driver that had been replaced"),
+    True: ("epoch", f"is more than {MAX_STEP} above the highest of its job before it"),
+}
 _CONTRADICTS = ("value", "answers an event that has another answer already")
 
 
@@ -173,7 +176,10 @@ class _Part:
             return
         faults = Faults(len(records))
         if feed.of_decisions:
-            faults.add(_are_fenced(plan.exclusions.fenced, records), *_FENCED)
+            for is_far, fault in _FENCED.items():
+                faults.add(
+                    _are_fenced([each for each in plan.exclusions.fenced if each.is_far == is_far], records), *fault
+                )
         faults.add(_are_among(plan.exclusions.contradicting, feed.topic, records), *_CONTRADICTS)
         read_at_ms = records["read_at"][0].cast(pa.timestamp("ms", "UTC"), safe=False).value
         rows, contents = feed.rows(records, faults, plan.requests, plan.bounds, read_at_ms)

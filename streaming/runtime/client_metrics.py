@@ -25,7 +25,7 @@ _BOUNDS = Bounds(counters=20_000, name_characters=2_000_000, waits=0, recent=0, 
 """Bounds of the watched counters: of more, those that were charged last are kept."""
 
 _FORGOTTEN_MS = 600_000
-"""A gateway that was silent for so long has no series any more: it was taken away, or was replaced by another process."""
+"""A gateway that was silent for so long has no series any more: it was taken away."""
 
 _COLLECT_MS = 1_000
 """Scrapes within this time get the same answer: ranking all counters takes tens of milliseconds."""

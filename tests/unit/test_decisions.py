@@ -263,7 +263,7 @@ def test_a_sum_of_requests_is_one_charge_of_the_sum() -> None:
 def test_a_heartbeat_is_charged_nothing_and_repeated() -> None:
     """Not even its request time, whoever it says sent it."""
     share = {"quota": "producer_byte_rate", "entity": {"user": "alice"}, "limit": 9.0, "share": 4.5, "charged": 1.5}
-    heartbeat = {"staleness_ms": 12, "counters": 3, "shares": [share | {"throttle_ms": 4}]}
+    heartbeat = {"staleness_ms": 12, "counters": 3, "shares": [share | {"throttle_ms": 4}], "threads_down": 1}
     entries = [quota(QuotaKind.REQUEST_PERCENTAGE, 1, ANY_CLIENT), *MUTATIONS]
 
     (decision,) = decide(

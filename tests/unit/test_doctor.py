@@ -1,6 +1,7 @@
 """The doctor: one line a check, that says what is well and how to fix what isn't, and changes nothing."""
 
 import dataclasses
+import json
 import socket
 from contextlib import closing, nullcontext
 from datetime import UTC, datetime

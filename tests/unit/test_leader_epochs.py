@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from sluice.state.decisions.leader_epochs import (
     fenced_from,
     read_epoch,
 )
+from sluice.state.errors import FarEpochError
 
 FIRST, SECOND, THIRD = (LeaderEpoch("job", number) for number in (1, 2, 3))
 
@@ -86,6 +88,37 @@ def test_what_is_no_epoch_is_none() -> None:
 def test_of_several_headers_with_the_name_the_last_counts() -> None:
     assert epoch_of([("epoch", b"job:1"), ("other", b"job:3"), ("epoch", b"job:2")]) == SECOND
     assert epoch_of([]) is epoch_of(None) is None
+
+
+def test_an_epoch_far_above_the_highest_is_unreadable_and_fences_nobody() -> None:
+    """One record with an epoch that no driver will reach would else fence the job for good."""
+    fence = Fence()
+    assert fence.passes(0, SECOND, b"{}")
+    for partition in (0, 1):  # of a job that another partition has, too
+        with pytest.raises(FarEpochError, match="epoch 1003 is more than 1000 above 2"):
+            fence.passes(partition, LeaderEpoch("job", 1_003), None)
+
+        assert fence.passes(partition, SECOND, b"{}")
+    assert fence.passes(0, LeaderEpoch("job", 1_002), b"{}")
+    assert not fence.passes(0, SECOND, b"{}")
+
+
+@given(numbers=st.lists(st.sampled_from([1, 2, 900, 1_002, 1_003, 1_950, 10**18 - 1]), min_size=1, max_size=8))
+def test_a_reader_of_parts_finds_the_same_epochs_too_far(numbers: list[int]) -> None:
+    """Each epoch once, in one partition: of several records of one epoch a part judges all by the first."""
+    epochs = [LeaderEpoch("job", number) for number in dict.fromkeys(numbers)]
+    fence, far = Fence(), set[LeaderEpoch]()
+    fence.passes(0, FIRST, None)
+    for epoch in epochs:
+        try:
+            fence.passes(0, epoch, b"{}")
+        except FarEpochError:
+            far.add(epoch)
+
+    fenced, highest = fenced_from([EpochSpan(0, epoch, at, at) for at, epoch in enumerate(epochs)], {0: {"job": 1}})
+
+    assert {each.epoch for each in fenced if each.is_far} == far
+    assert highest == fence._highest
 
 
 def test_a_partition_that_is_read_again_begins_anew() -> None:

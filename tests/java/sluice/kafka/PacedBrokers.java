@@ -224,7 +224,7 @@ final class PacedBrokers {
             }
             if (nowMs - heartbeatMs >= AliveGateways.HEARTBEAT_MS) {
                 heartbeatMs = nowMs;
-                decide(events.heartbeat(0, 1, Collections.emptyList(), nowMs), nowMs);
+                decide(events.heartbeat(0, 1, 0, Collections.emptyList(), nowMs), nowMs);
             }
         }
     }

@@ -1,5 +1,6 @@
 package sluice.kafka;
 
+import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
@@ -12,12 +13,15 @@ import org.apache.kafka.common.header.Header;
 /**
  * Which decisions count when a driver of the job was replaced and publishes on; the rule of state/decisions/leader_epochs.py.
  *
+ * <p>An epoch more than MAX_STEP above the highest known of its job is forged: its record is unreadable.
+ *
  * <p>After a record of an epoch no record of an older epoch of the same job counts in that partition. A marker, which
  * has an epoch and no value, is no decision. Used by one thread; `fenced` may be read by others.
  */
 final class Fence {
     private static final Pattern EPOCH = Pattern.compile("([!-9;-~]{1,64}):([0-9]{1,18})");
     private static final int MAX_JOBS = 16;
+    private static final long MAX_STEP = 1_000;
 
     private final Map<Integer, Map<String, Long>> highest = new HashMap<>();
     private volatile long fenced;
@@ -32,8 +36,8 @@ final class Fence {
         highest.clear();
     }
 
-    /** Whether this record counts. */
-    boolean passes(ConsumerRecord<byte[], byte[]> record) {
+    /** Whether this record counts. Throws IOException if no driver can have its epoch. */
+    boolean passes(ConsumerRecord<byte[], byte[]> record) throws IOException {
         Header header = record.headers().lastHeader("epoch");
         if (header == null || header.value() == null) {
             return true;
@@ -51,9 +55,11 @@ final class Fence {
     }
 
     /** Whether the job's epoch is older than one before it in the partition; else it is the highest now. */
-    private boolean isOlder(int partition, String job, long number) {
+    private boolean isOlder(int partition, String job, long number) throws IOException {
         Map<String, Long> jobs = highest.computeIfAbsent(partition, any -> new LinkedHashMap<>());
         Long known = jobs.get(job);
+        long most = known != null ? known : highestOf(job);
+        Json.check(most == 0 || number - MAX_STEP <= most, "epoch " + number + " is far above " + most);
         if (known != null && known >= number) {
             return known > number;
         }
@@ -62,5 +68,14 @@ final class Fence {
             jobs.remove(jobs.keySet().iterator().next());
         }
         return false;
+    }
+
+    /** The highest epoch of a job in any partition; 0 if none is known. */
+    private long highestOf(String job) {
+        long most = 0;
+        for (Map<String, Long> jobs : highest.values()) {
+            most = Math.max(most, jobs.getOrDefault(job, 0L));
+        }
+        return most;
     }
 }
