@@ -204,7 +204,7 @@ def threads_verdict(nodes: Set[int], heartbeats: Mapping[int, Heartbeat]) -> str
 
 
 def _broker_configs(settings: Settings) -> dict[int, dict[str, str | None]]:
-    """What matters here of the configuration of each broker, by node id. Raises KafkaError."""
+    """Configuration of each broker, as far as it is of the plugin, by node id. Raises KafkaError."""
     with connect(KafkaAdminClient, settings.kafka) as admin:
         nodes = [node["broker_id"] for node in admin.describe_cluster()["brokers"] if not node.get("is_fenced")]
         asked = [ConfigResource(ConfigResourceType.BROKER, str(node), [_CALLBACK, _REPORTERS]) for node in nodes]

@@ -12,7 +12,7 @@ from sluice.state.arithmetic.rounding import round_half_up
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, WaitKey, WaitRecord
 from sluice.state.decisions.charge_plan import MUTATION_APIS
 from sluice.state.errors import SluiceError
-from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.entity import Tags, bounded_name
 from sluice.state.quotas.kinds import CLIENT_KINDS, MAX_THROTTLE_MS, QuotaKind
 from sluice.state.quotas.resolution import Quotas
 
@@ -61,6 +61,7 @@ def possible_counters(
     user: str, client_id: str, api: str | None, topic_partitions: Iterable[TopicPartitionName]
 ) -> Iterator[CounterKey]:
     """The counters that a request may lead to while the quotas aren't known: every shape that tags can have."""
+    user, client_id = bounded_name(user), bounded_name(client_id)
     shapes = (Tags(user, client_id), Tags(user), Tags("", client_id))
     for kind in charged_client_kinds(api):
         for tags in shapes:
@@ -97,7 +98,7 @@ def wait_under_limit_ms(wait_ms: int, rate: float | None, limit: float | None, n
 def _topic_counters(api: str | None, topic_partitions: Iterable[TopicPartitionName]) -> Iterator[CounterKey]:
     kinds = _TOPIC_KINDS.get(api, ())
     for topic, partition in topic_partitions:
-        tags = Tags(topic=topic, partition=partition)
+        tags = Tags(topic=bounded_name(topic), partition=partition)
         for kind in kinds:
             yield kind, tags
 

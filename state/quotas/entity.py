@@ -3,6 +3,7 @@
 import string
 from collections.abc import Mapping
 from enum import Enum
+from hashlib import sha256
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -24,6 +25,9 @@ DEFAULT: Final = Default.DEFAULT
 
 _UNCHANGED = (string.ascii_letters + string.digits + "._-").encode()
 """The bytes that URL-encoding leaves unchanged. Most names consist of them."""
+
+MAX_TAG_LENGTH = 256
+"""Longest name in the tags of a counter, in Unicode characters. Hardly a principal or topic has a longer one."""
 
 EntityName = str | Default | None
 """A name, DEFAULT, or None where the entity has no part of that type."""
@@ -78,11 +82,24 @@ class QuotaEntity(msgspec.Struct, frozen=True, gc=False):
             raise InvalidQuotaError("topic_combined", "a topic can't be combined with a user or client_id")
 
 
+def bounded_name(name: str) -> str:
+    """The name in tags: a hash stands for one that is too long, since clients choose names of up to 32 767 characters.
+
+    All gateways and the job have the same one; tests/data/bounded-names.json has examples.
+
+    >>> bounded_name("a" * 256) == "a" * 256, bounded_name("a" * 257)[:19]
+    (True, 'sha256:e8d95cc2b4bc')
+    """
+    if len(name) <= MAX_TAG_LENGTH:
+        return name
+    return f"sha256:{sha256(name.encode(errors='replace')).hexdigest()}"
+
+
 class Tags(msgspec.Struct, frozen=True, array_like=True, gc=False, cache_hash=True):
     """The entity a counter is kept for: Kafka's metric tags. Requests with equal tags share the counter.
 
-    `user` and `client_id` are "" if the tag is not part of the counter. Only counters of a topic-partition (KIP-1010)
-    have a `topic`.
+    Names are those of `bounded_name`. `user` and `client_id` are "" if the tag is not part of the counter. Only
+    counters of a topic-partition (KIP-1010) have a `topic`.
     """
 
     user: str = ""

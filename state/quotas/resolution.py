@@ -8,7 +8,7 @@ from enum import Enum, StrEnum
 
 import msgspec
 
-from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
+from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags, bounded_name
 from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, QuotaKind
 from sluice.state.quotas.name_cache import ENTRY_BYTES, NameCache
@@ -86,7 +86,7 @@ class ClientLimits:
     def __init__(self, entries: Iterable[QuotaEntry], mode: Mode = Mode.ENFORCE) -> None:
         """Take entries that all have the mode `mode`; the last one for an entity counts."""
         self._mode = mode
-        self._entries = {(entry.entity.user, entry.entity.client_id): entry for entry in entries}
+        self._entries = {_bounded((entry.entity.user, entry.entity.client_id)): entry for entry in entries}
         used = {_LEVEL_OF[_part(user), _part(client_id)] for user, client_id in self._entries}
         self._levels = [(level, *PRECEDENCE_LEVELS[level]) for level in PRECEDENCE_LEVELS if level in used]
         shapes = {(user is Part.ABSENT, client_id is Part.ABSENT) for _, user, client_id in self._levels}
@@ -112,6 +112,7 @@ class ClientLimits:
         return resolution
 
     def _resolve(self, user: str, client_id: str) -> Resolution:
+        user, client_id = bounded_name(user), bounded_name(client_id)
         for level, user_part, client_part in self._levels:
             entry = self._entries.get((_name(user_part, user), _name(client_part, client_id)))
             if entry is not None:
@@ -122,7 +123,7 @@ class ClientLimits:
 
     def entry(self, key: _ClientName) -> QuotaEntry | None:
         """The entry set on exactly this (user, client-id), for showing which levels were passed over."""
-        return self._entries.get(key)
+        return self._entries.get(_bounded(key))
 
     def entities(self) -> frozenset[_ClientName]:
         """Every (user, client-id) with a limit of this kind."""
@@ -140,7 +141,9 @@ class ModeQuotas:
             if entry.mode is mode:
                 by_kind[entry.kind].append(entry)
         self._client_limits = {kind: ClientLimits(by_kind[kind], mode) for kind in CLIENT_KINDS}
-        self._topic_entries = {kind: {entry.entity.topic: entry for entry in by_kind[kind]} for kind in TOPIC_KINDS}
+        self._topic_entries = {
+            kind: {_bounded_part(entry.entity.topic): entry for entry in by_kind[kind]} for kind in TOPIC_KINDS
+        }
         self._resolved_topics = {
             kind: NameCache[tuple[str, int], Resolution](_MAX_CACHED_BYTES) for kind in TOPIC_KINDS
         }
@@ -168,6 +171,7 @@ class ModeQuotas:
         return resolution
 
     def _resolve_topic(self, kind: QuotaKind, topic: str, partition: int) -> Resolution:
+        topic = bounded_name(topic)
         tags = Tags(topic=topic, partition=partition)
         entries = self._topic_entries[kind]
         for level, name in topic_levels(topic):
@@ -194,7 +198,7 @@ class ModeQuotas:
 
     def topic_entry(self, kind: QuotaKind, name: EntityName) -> QuotaEntry | None:
         """The entry set on exactly this topic, for showing which levels were passed over."""
-        return self._topic_entries[kind].get(name)
+        return self._topic_entries[kind].get(_bounded_part(name))
 
     def is_empty(self) -> bool:
         """True if there is no quota of any kind."""
@@ -252,6 +256,14 @@ def level_of(entity: QuotaEntity) -> PrecedenceLevel:
         return next(level for level, name in topic_levels(str(entity.topic)) if name == entity.topic)
     key = (entity.user, entity.client_id)
     return next(level for level, names in client_levels(str(entity.user), str(entity.client_id)) if names == key)
+
+
+def _bounded(key: _ClientName) -> _ClientName:
+    return _bounded_part(key[0]), _bounded_part(key[1])
+
+
+def _bounded_part(name: EntityName) -> EntityName:
+    return bounded_name(name) if isinstance(name, str) else name
 
 
 def _part(name: EntityName) -> Part:

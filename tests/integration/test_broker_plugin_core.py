@@ -27,10 +27,10 @@ from sluice.state.arithmetic.counter import Charge
 from sluice.state.decisions.charge_plan import plan_charges
 from sluice.state.decisions.leader_epochs import Fence, read_epoch
 from sluice.state.errors import FarEpochError, InvalidQuotaError
-from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
+from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind, QuotaSettings, Window
-from sluice.state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end
+from sluice.state.quotas.limits import VERSION_KEY, LimitsInForce, LimitsView, limit_key, limit_value, version_end
 from sluice.state.quotas.resolution import PRECEDENCE_LEVELS, Quotas
 from sluice.state.shares.alive import MAX_GATEWAYS
 from sluice.streaming.enforce.parsing import EventLimits, parse_request
@@ -39,10 +39,11 @@ from tests.broker_plugin import JavaCases, plugin_properties
 
 pytestmark = pytest.mark.kafka
 
+DATA = Path(__file__).parents[1] / "data"
 START_MS = 1_700_000_000_000
 EXTREME_LIMITS = (5e-324, 1.7e308)
 USERS = ("alice", "bob|x", "", "<default>", "🦊 fox", "O=A client,CN=b", 'a\x1f"\\\n/\x7f')
-CLIENTS = ("app", "app two", "", "<default>", "a:b", "*")
+CLIENTS = ("app", "app two", "", "<default>", "a:b", "*", 300 * "🦊")
 USER_NAMES: list[EntityName] = [*filter(None, USERS), DEFAULT]
 CLIENT_NAMES: list[EntityName] = [*filter(None, CLIENTS), DEFAULT]
 TOPIC_NAMES: list[EntityName] = ["orders", DEFAULT]
@@ -175,6 +176,30 @@ def test_a_client_finds_the_limit_and_the_counter_that_the_job_finds(java: JavaC
     asked = [{"records": as_json(records), "clients": clients} for records, clients in cases]
     for (records, clients), answer in zip(cases, java.answers("resolution", asked), strict=True):
         assert answer == found_by_the_job(view_of(records), clients), (records, clients)
+
+
+def test_a_long_name_is_the_same_in_the_tags_of_a_broker_and_of_the_job(java: JavaCases) -> None:
+    vectors = json.loads((DATA / "bounded-names.json").read_text())
+    names = [vector["part"] * vector["times"] for vector in vectors]
+    assert java.answer("names", {"names": names}) == [bounded_name(name) for name in names]
+
+
+@pytest.mark.parametrize("length", [0, 32_700])
+def test_invented_client_ids_without_a_limit_share_the_counter_of_their_user(java: JavaCases, length: int) -> None:
+    asked = {"properties": plugin_properties() | {"node.id": "1"}, "limited": False, "names": 1_000, "length": length}
+    answer = java.answer("invented", asked)
+    assert answer == {"counters": 2, "more": False, "known": True, "of_user": True, "refused": 0, "longest": 5}
+
+
+def test_client_ids_that_are_invented_too_fast_share_one_counter_of_their_default(java: JavaCases) -> None:
+    """A client that a quota names has its own counter whatever others do."""
+    asked = {"properties": plugin_properties() | {"node.id": "1"}, "limited": True, "names": 36_000, "length": 300}
+    answer = java.answer("invented", asked)
+    assert answer["more"]
+    assert answer["known"]
+    assert answer["longest"] == 71
+    assert 5_002 <= answer["counters"] < 10_000
+    assert answer["refused"] == 36_000 - (answer["counters"] - 2)
 
 
 def test_the_tags_of_a_counter_resolve_to_that_counter_again() -> None:
@@ -446,10 +471,16 @@ def random_amount_case(draw: random.Random) -> dict[str, Any]:
 CounterSums = dict[tuple[QuotaKind, Tags], float]
 
 
-def charged_to(quotas: Quotas, charges: Sequence[Sequence[Any]]) -> CounterSums:
+def charged_to(limits: LimitsInForce, charges: Sequence[Sequence[Any]]) -> CounterSums:
+    """A broker keeps one counter for all clients of a user that have no limit, if they aren't limited on trial."""
     sums: CounterSums = {}
     for quota, user, client_id, amount, _, _ in charges:
-        counter = KINDS[quota], quotas.resolve(KINDS[quota], user, client_id).tags
+        found = limits.enforced.resolve(KINDS[quota], user, client_id)
+        if found.limit is None:
+            trial = limits.shadow.resolve(KINDS[quota], user, client_id)
+            names = (user, "") if trial.limit is None else (trial.tags.user, trial.tags.client_id)
+            found = limits.enforced.resolve(KINDS[quota], *names)
+        counter = KINDS[quota], found.tags
         sums[counter] = sums.get(counter, 0.0) + amount
     return sums
 
@@ -474,7 +505,7 @@ def test_events_sum_up_to_what_the_meters_were_charged_and_on_the_same_counters(
         in_force = view_of(case["limits"]).in_force
         assert in_force is not None
         decided = decided_by_the_job(in_force.enforced, events)
-        for (kind, tags), amount in charged_to(in_force.enforced, case["charges"]).items():
+        for (kind, tags), amount in charged_to(in_force, case["charges"]).items():
             if not in_force.enforced.enabled(kind):
                 assert (kind, tags) not in decided
             elif kind is QuotaKind.REQUEST_PERCENTAGE:  # events have whole nanoseconds
@@ -641,7 +672,14 @@ def test_the_first_error_of_the_compiler_is_told(tmp_path: Path) -> None:
 def test_decisions_of_a_replaced_driver_are_left_out_as_a_python_gateway_does(java: JavaCases) -> None:
     draw = random.Random(5)
     headers = [None, b"", b"one", b"one:2\n", b"\xff:1", b"one:" + b"9" * 19, *(b"one:%d" % n for n in range(1, 5))]
-    headers += [b"two:1", b"two:2", b"one:1003", b"one:2002", b"two:999999999999999999", *(b"forged-%d:1" % number for number in range(20))]
+    headers += [
+        b"two:1",
+        b"two:2",
+        b"one:1003",
+        b"one:2002",
+        b"two:999999999999999999",
+        *(b"forged-%d:1" % number for number in range(20)),
+    ]
     records = [(draw.randrange(2), draw.choice(headers), draw.random() < 0.8) for _ in range(2_000)]
     fence = Fence()
 

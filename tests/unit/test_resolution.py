@@ -1,9 +1,14 @@
 """Finding the limit of a request: what was found before is kept, and never outlives a change of the quotas."""
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from sluice.state.decisions.waits import counters_of
 from sluice.state.quotas import name_cache
-from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags, bounded_name, sanitize
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.name_cache import NameCache
@@ -56,9 +61,36 @@ def test_a_client_with_a_giant_name_is_resolved_and_not_cached() -> None:
     quotas = Quotas([QuotaEntry(QuotaEntity(user=DEFAULT), KIND, 1.0)])
 
     assert quotas.resolve(KIND, "alice", "app" * 10_000).limit == 1.0
-    assert quotas.resolve(KIND, "x" * 30_000, "app").key == "x" * 30_000 + "|"
+    assert quotas.resolve(KIND, "x" * 30_000, "app").key == f"{sanitize(bounded_name('x' * 30_000))}|"
 
     assert not quotas.client_limits(KIND)._resolved
+
+
+VECTORS = json.loads((Path(__file__).parents[1] / "data" / "bounded-names.json").read_text())
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=[f"{vector['times']} of {vector['part']!r}" for vector in VECTORS])
+def test_a_hash_stands_for_a_long_name_in_tags(vector: dict[str, Any]) -> None:
+    """tests/integration/test_broker_plugin_core.py holds the broker plugin to the same examples."""
+    name = vector["part"] * vector["times"]
+    assert bounded_name(name) == (name if vector["bounded"] is None else vector["bounded"])
+
+
+def test_a_limit_on_a_long_name_is_found_by_it_and_by_its_tags() -> None:
+    name = "CN=" + "x" * 300
+    of_user, of_topic = QuotaEntity(user=name), QuotaEntity(topic=name)
+    quotas = Quotas([QuotaEntry(of_user, KIND, 1.0), QuotaEntry(of_topic, TOPIC_KIND, 2.0)])
+
+    found = quotas.resolve(KIND, name, "app")
+    assert (found.tags, found.limit) == (Tags(bounded_name(name)), 1.0)
+    assert quotas.resolve(KIND, found.tags.user, "app") == found
+    assert quotas.limit_of(KIND, found.tags) == 1.0
+    assert quotas.client_limits(KIND).entry((name, None)) is not None
+    assert quotas.resolve_topic(TOPIC_KIND, name, 0).tags.topic == bounded_name(name)
+    assert quotas.topic_entry(TOPIC_KIND, name) is not None
+    assert (TOPIC_KIND, Tags(topic=bounded_name(name), partition=0)) in counters_of(
+        quotas, "u", "c", "Produce", [(name, 0)]
+    )
 
 
 def test_names_that_are_cached_take_a_bounded_number_of_bytes() -> None:

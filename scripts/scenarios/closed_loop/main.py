@@ -14,7 +14,14 @@ import typer
 from scripts.command import run_app
 from scripts.scenarios.closed_loop.measures import Measures, measure
 from scripts.scenarios.closed_loop.simulation import ClosedLoop
-from scripts.scenarios.closed_loop.situation import BrokersSituation, JobDown, Seconds, Situation, check_quota
+from scripts.scenarios.closed_loop.situation import (
+    BrokersSituation,
+    JobDown,
+    NameFlood,
+    Seconds,
+    Situation,
+    check_quota,
+)
 from scripts.testbed.work_folder import work_folder
 
 GREEDY_DEMAND = 50.0
@@ -99,6 +106,23 @@ class Brokers(BrokersSituation):
             with work_folder("closed-loop", fresh=True) as folder:
                 found[name] = run_brokers(folder, each)
         return _print(found, as_json=True)
+
+
+@app.command("names")
+@dataclass(frozen=True)
+class Names(NameFlood):
+    """Flood brokers with client-ids that nobody has named; no login and no right is needed.
+
+    It prints JSON: live objects in the heaps of all brokers in MiB, and a victim's latency, before and afterwards.
+    """
+
+    def run(self) -> int:
+        """Run it, and print the figures."""
+        from scripts.scenarios.closed_loop.names import run_name_flood
+
+        with work_folder("closed-loop", fresh=True) as folder:
+            print(json.dumps(asdict(run_name_flood(folder, self))))
+        return 0
 
 
 def _print(found: Mapping[str, Measures], as_json: bool) -> int:

@@ -222,3 +222,22 @@ def _fill_in(situation: Situation | BrokersSituation, name: str, default: float)
         object.__setattr__(situation, name, default)
     elif not (0 < value < math.inf):
         raise typer.BadParameter(f"--{name} is {value}; expected a number above 0")
+
+
+class FloodedBrokers(StrEnum):
+    """Brokers: with the plugin, and Kafka's own without quotas or with a request quota for every client-id."""
+
+    PLUGIN = "plugin"
+    KAFKA = "kafka"
+    REQUEST_QUOTAS = "request-quotas"
+
+
+@dataclass(frozen=True)
+class NameFlood:
+    """ApiVersions requests, each with a client-id of its own, through one connection to each broker."""
+
+    brokers: Annotated[int, typer.Option(min=1, max=9)] = 3
+    kind: Annotated[FloodedBrokers, typer.Option(help="The brokers.")] = FloodedBrokers.PLUGIN
+    requests: Annotated[int, typer.Option(min=1, help="Number of requests.")] = 3_300
+    length: Annotated[int, typer.Option(min=12, max=32_767, help="Characters of a client-id.")] = 32_700
+    limited: Annotated[bool, typer.Option("--limited", help="Every client-id has a default limit.")] = False

@@ -37,6 +37,7 @@ public final class Cases {
     public static void main(String[] arguments) throws IOException, InterruptedException {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         PrintStream out = new PrintStream(System.out, true, "UTF-8");
+        System.setOut(System.err); // Kafka's log goes there
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             out.println(JSON.writeValueAsString(answer(JSON.readTree(line))));
         }
@@ -66,6 +67,10 @@ public final class Cases {
                 return fence(asked);
             case "clock":
                 return clock();
+            case "names":
+                return names(asked);
+            case "invented":
+                return invented(asked);
             case "thread":
                 return Failing.thread();
             case "reader":
@@ -268,6 +273,42 @@ public final class Cases {
             }
         }
         return answer;
+    }
+
+    /** What stands for each of `names` in tags. */
+    private static JsonNode names(JsonNode asked) {
+        ArrayNode answer = JSON.createArrayNode();
+        asked.get("names").forEach(name -> answer.add(Names.bounded(name.textValue())));
+        return answer;
+    }
+
+    /** The counters that a broker has made once a user has come with so many client-ids of `length` characters. */
+    private static JsonNode invented(JsonNode asked) {
+        Map<String, String> configs = new HashMap<>();
+        JsonNode properties = asked.get("properties");
+        properties.fieldNames().forEachRemaining(name -> configs.put(name, properties.get(name).textValue()));
+        Gateway gateway = new Gateway(Settings.of(configs));
+        if (asked.get("limited").booleanValue()) {
+            gateway.kafkaQuotas().enforced(Kind.REQUEST).put(new Entity(null, Entity.DEFAULT), 10.0);
+        }
+        gateway.kafkaQuotas().enforced(Kind.REQUEST).put(new Entity(null, "known"), 20.0);
+        ObjectNode window = JSON.createObjectNode().put("samples", 11).put("window_ms", 1_000);
+        Map<CounterKey, Sensor> sensors = new HashMap<>();
+        try (Metrics metrics = new Metrics(
+                new MetricConfig(), Collections.singletonList(new Feed(gateway.meters())), Time.SYSTEM, false)) {
+            for (int number = 0; number <= asked.get("names").intValue(); number++) {
+                String padding = String.join("", Collections.nCopies(asked.get("length").intValue(), "x"));
+                String name = number == asked.get("names").intValue() ? "known" : number + padding;
+                CounterKey counter = new CounterKey(Kind.REQUEST, gateway.resolve(Kind.REQUEST, "alice", name).tags);
+                sensors.computeIfAbsent(counter, key -> sensor(metrics, key, window));
+            }
+        }
+        ObjectNode answer = JSON.createObjectNode().put("counters", sensors.size());
+        answer.put("more", sensors.containsKey(new CounterKey(Kind.REQUEST, new Tags("", NewNames.MORE))));
+        answer.put("known", sensors.containsKey(new CounterKey(Kind.REQUEST, new Tags("", "known"))));
+        answer.put("of_user", sensors.containsKey(new CounterKey(Kind.REQUEST, new Tags("alice", ""))));
+        answer.put("refused", gateway.getRequestsOfMoreNames());
+        return answer.put("longest", sensors.keySet().stream().mapToInt(key -> key.tags.clientId.length()).max().getAsInt());
     }
 
     /** The events of what `charges` (quota, user, client-id, amount, time) recorded in sensors such as Kafka's own. */

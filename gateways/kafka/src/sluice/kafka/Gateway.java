@@ -37,6 +37,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     private final String instance;
     private final Quotas kafkaQuotas = new Quotas(-1);
     private final Meters meters = new Meters();
+    private final NewNames newNames = new NewNames(System.nanoTime());
     private final Shares shares;
     private final Events events;
     private final EventSender sender;
@@ -98,7 +99,12 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
 
     /** The limit of a client and the counter that it is charged to. Never waits. */
     Resolution resolve(Kind kind, String user, String clientId) {
-        return quotas().resolve(kind, user, clientId);
+        Resolution found = quotas().resolve(kind, user, clientId);
+        if (!found.isAnyClientId() || meters.of(new CounterKey(kind, found.tags)) != null) {
+            return found;
+        }
+        boolean isAdmitted = meters.hasRoom() && newNames.admits(System.nanoTime());
+        return isAdmitted ? found : quotas().resolve(kind, user, NewNames.MORE);
     }
 
     /** What this gateway may let through on a counter now, per second; null is unlimited. Never waits. */
@@ -347,6 +353,11 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     @Override
     public long getCountersNotFollowed() {
         return meters.notFollowed();
+    }
+
+    @Override
+    public long getRequestsOfMoreNames() {
+        return newNames.refused();
     }
 
     @Override

@@ -23,6 +23,9 @@ public interface GatewayMXBean {
     /** How many metrics belong to counters that there was no room for. */
     long getCountersNotFollowed();
 
+    /** How many requests of new client-ids shared one counter, because there were too many of them at a time. */
+    long getRequestsOfMoreNames();
+
     /** Age of the oldest event that may be without a decision, in milliseconds. */
     long getStalenessMs();
 

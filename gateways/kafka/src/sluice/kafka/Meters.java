@@ -11,8 +11,8 @@ import org.apache.kafka.common.utils.Sanitizer;
 /**
  * The meters of a broker, found among its metrics as Kafka makes and removes them.
  *
- * <p>Safe for any thread. At most MAX_METERS are kept: clients choose their client-ids. Beyond it a new counter is held
- * to the share with which it began, and isn't published.
+ * <p>Safe for any thread. At most MAX_METERS are kept: clients choose their client-ids. Beyond it those share a counter
+ * (`NewNames`); any other new counter is held to the share with which it began, and isn't published.
  */
 final class Meters {
     static final String USER_TAG = "user";
@@ -37,7 +37,7 @@ final class Meters {
         if (counter == null || !isWanted(counter.kind, metric.metricName().name())) {
             return;
         }
-        if (meters.size() >= MAX_METERS && !meters.containsKey(counter)) {
+        if (!hasRoom() && !meters.containsKey(counter)) {
             notFollowed.incrementAndGet();
             return;
         }
@@ -69,6 +69,11 @@ final class Meters {
     /** The meter of a counter; null if no client has used it. */
     Meter of(CounterKey counter) {
         return meters.get(counter);
+    }
+
+    /** Whether there is room for one more counter. */
+    boolean hasRoom() {
+        return meters.size() < MAX_METERS;
     }
 
     /** How many metrics there was no room for. */

@@ -22,14 +22,14 @@ final class PrecedenceLevels {
 
     /** Sets a limit, in units of the quota per second. */
     void put(Entity entity, double limit) {
-        if (limits.put(entity, limit) == null) {
+        if (limits.put(bounded(entity), limit) == null) {
             limitsAtLevel.incrementAndGet(levelOf(entity));
         }
     }
 
     /** Removes a limit, if there is one. */
     void remove(Entity entity) {
-        if (limits.remove(entity) != null) {
+        if (limits.remove(bounded(entity)) != null) {
             limitsAtLevel.decrementAndGet(levelOf(entity));
         }
     }
@@ -38,8 +38,10 @@ final class PrecedenceLevels {
         return limits.isEmpty();
     }
 
-    /** The first configured level, and the tags of the counter. */
-    Resolution resolve(String user, String clientId) {
+    /** The first configured level, and the tags of the counter, whose names are bounded. */
+    Resolution resolve(String anyUser, String anyClientId) {
+        String user = Names.bounded(anyUser);
+        String clientId = Names.bounded(anyClientId);
         for (int level = 1; level <= LEVELS; level++) {
             Double limit = limitsAtLevel.get(level) == 0 ? null : limits.get(entityAt(level, user, clientId));
             if (limit != null) {
@@ -64,6 +66,14 @@ final class PrecedenceLevels {
 
     private boolean isUsed(int level) {
         return limitsAtLevel.get(level) > 0;
+    }
+
+    private static Entity bounded(Entity entity) {
+        return new Entity(bounded(entity.user), bounded(entity.clientId));
+    }
+
+    private static Object bounded(Object name) {
+        return name instanceof String ? Names.bounded((String) name) : name;
     }
 
     private static Entity entityAt(int level, String user, String clientId) {

@@ -30,15 +30,18 @@ final class Quotas {
     /**
      * The limit of a client and the counter that a broker keeps for it.
      *
-     * <p>While a shadow quota of the kind is on trial, an unlimited client is counted by user and client-id, because the
-     * shadow quota may be on either of them. The job resolves the event to the counters that it keeps itself.
+     * <p>Clients without a limit share a counter with all others of their user: they choose their client-ids, and a
+     * counter for each would fill the broker. One that a shadow quota limits has the counter of that: the job resolves
+     * its events to the shadow quota's own.
      */
     Resolution resolve(Kind kind, String user, String clientId) {
         Resolution found = enforced.get(kind).resolve(user, clientId);
-        if (found.limit == null && !shadow.get(kind).isEmpty()) {
-            return new Resolution(new Tags(user, clientId), 0, null);
+        if (found.limit != null) {
+            return found;
         }
-        return found;
+        Resolution trial = shadow.get(kind).resolve(user, clientId);
+        Tags tags = trial.limit == null ? new Tags(Names.bounded(user), "") : trial.tags;
+        return new Resolution(tags, trial.level, null);
     }
 
     /** The limit of a counter; null is unlimited. */

@@ -10,6 +10,11 @@ final class Resolution {
     /** In units of the quota per second; null is unlimited. */
     final Double limit;
 
+    /** Whether the client-id has a limit only because every client-id has one: it may be invented. */
+    boolean isAnyClientId() {
+        return level == 2 || level == 5 || level == 8;
+    }
+
     Resolution(Tags tags, int level, Double limit) {
         this.tags = tags;
         this.level = level;

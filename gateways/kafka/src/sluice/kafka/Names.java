@@ -1,0 +1,28 @@
+package sluice.kafka;
+
+import java.nio.charset.StandardCharsets;
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
+
+/** Names in tags, which clients choose: of bounded length, the same in all gateways and in the job. */
+final class Names {
+    private static final int MAX_LENGTH = 256;
+
+    private Names() {}
+
+    /** The name, or a hash of one with more than 256 Unicode characters; `bounded_name` of state/quotas/entity.py. */
+    static String bounded(String name) {
+        if (name.length() <= MAX_LENGTH || name.codePointCount(0, name.length()) <= MAX_LENGTH) {
+            return name;
+        }
+        try {
+            StringBuilder hash = new StringBuilder("sha256:");
+            for (byte part : MessageDigest.getInstance("SHA-256").digest(name.getBytes(StandardCharsets.UTF_8))) {
+                hash.append(Character.forDigit(part >> 4 & 0xf, 16)).append(Character.forDigit(part & 0xf, 16));
+            }
+            return hash.toString();
+        } catch (NoSuchAlgorithmException error) {
+            throw new IllegalStateException(error); // every Java has it
+        }
+    }
+}
