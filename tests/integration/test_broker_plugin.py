@@ -16,11 +16,13 @@ from kafka.errors import ThrottlingQuotaExceededError
 
 from scripts.testbed.broker import Broker, BrokerError
 from scripts.testbed.cluster import Cluster
+from scripts.testbed.full_speed_client import FullSpeedClient, Role
 from scripts.testbed.jars import BROKER_JARS, OLD_BROKER_JARS
 from scripts.testbed.jmx import beans
 from sluice.configs.settings import load_settings
 from sluice.jvm.jars import JarSet
 from sluice.jvm.machine import Jvm
+from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
@@ -151,6 +153,18 @@ def test_a_broker_shares_a_limit_with_a_gateway_for_as_long_as_that_one_is_alive
         eventually(lambda: share() == QUOTA)
 
 
+def test_an_unmute_forgets_what_a_client_owes(plugin: PluginBroker) -> None:
+    unmute = {"control": "unmute", "entity": {"client_id": "greedy"}}
+    with EchoJob(plugin.servers, LIMITS) as job:
+        job.other_lives = False
+        produce(plugin.servers, "greedy", 4)
+        assert produce(plugin.servers, "greedy", 1) < 3 * QUOTA
+        with closing(KafkaProducer(bootstrap_servers=plugin.servers, client_id=SECRET)) as producer:
+            producer.send("quota-requests", json.dumps(unmute).encode(), partition=0).get(10)
+        eventually(lambda: plugin.charged()["Produce", "greedy"] == 0.0)
+        assert produce(plugin.servers, "greedy", 2) > 5 * QUOTA
+
+
 def test_a_broker_with_a_value_that_the_plugin_cant_use_doesnt_start(tmp_path: Path, classes: list[Path]) -> None:
     properties = plugin_properties(sum_ms="fast")
     broker = Broker(tmp_path, properties=properties, plugins=classes)
@@ -181,6 +195,31 @@ def test_mutations_beyond_the_limit_are_refused_with_error_89(plugin: PluginBrok
 
     eventually(lambda: mutations() > 0, 5)
     assert mutations() == 12
+
+
+def test_a_limit_that_was_1_by_mistake_holds_nobody_10_s_after_it_was_taken_back(plugin: PluginBroker) -> None:
+    """Kafka alone mutes the connections for as long as the limit asked, which here is a million seconds."""
+    slips = [QuotaEntity(client_id=role) for role in Role if role is not Role.REQUESTS]
+
+    def publish(version: int, limit: float) -> None:
+        kinds = (QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE)
+        entries = [QuotaEntry(entity, kind, limit) for entity in slips for kind in kinds]
+        plugin.publish_limits([*LIMITS, *entries], version)
+        eventually(lambda: plugin.metric("LimitsVersion") == version)
+
+    publish(2, 5 * QUOTA)
+    produce(plugin.servers, "unlimited", 20, most=4_000_000)
+    roles = (Role.PRODUCE, Role.CONSUME)
+    clients = [FullSpeedClient(role, role, plugin.servers, "orders") for role in roles]
+    eventually(lambda: all(sum(amount for _, amount in client.samples) > 5 * QUOTA for client in clients), 60)
+    publish(3, 1.0)
+    eventually(lambda: all(now_ms() - client.samples[-1][0] > 3_000 for client in clients), 60)
+    publish(4, 5 * QUOTA)
+    back_ms = now_ms()
+    eventually(lambda: all(client.samples[-1][0] > back_ms for client in clients), 10)
+    for client in clients:
+        client.stop()
+        assert not client.errors
 
 
 def test_quotas_of_kafka_hold_until_the_limits_topic_can_be_read(tmp_path: Path, classes: list[Path]) -> None:

@@ -40,6 +40,10 @@ from tests.broker_plugin import JavaCases, plugin_properties
 pytestmark = pytest.mark.kafka
 
 DATA = Path(__file__).parents[1] / "data"
+
+MUTE_S = 5
+"""The longest mute in seconds, as `sluice.max.mute.ms` is by default."""
+
 START_MS = 1_700_000_000_000
 EXTREME_LIMITS = (5e-324, 1.7e308)
 USERS = ("alice", "bob|x", "", "<default>", "🦊 fox", "O=A client,CN=b", 'a\x1f"\\\n/\x7f')
@@ -623,6 +627,37 @@ def test_brokers_hold_clients_to_the_smallest_and_the_largest_limit(java: JavaCa
     assert len(largest) == 3 * 20_000 / 5
 
 
+@pytest.mark.parametrize("quota", BYTE_QUOTAS)
+@pytest.mark.parametrize("brokers", [[0], [0, 1, 2]])
+@pytest.mark.parametrize("connections", [1, 4])
+@pytest.mark.parametrize(("slip_s", "mute_s"), [(16, MUTE_S), (600, 10)])
+def test_a_limit_that_was_a_mistake_holds_nobody_for_long_once_it_is_taken_back(
+    java: JavaCases, quota: str, brokers: list[int], connections: int, slip_s: int, mute_s: int
+) -> None:
+    """Kafka alone mutes for ten million seconds: what it has in its windows, over a limit of a millionth."""
+    end_s = 60 + slip_s
+    phases = [(60, brokers, 1_000.0), (end_s, brokers, 0.001), (end_s + 60, brokers, 1_000.0)]
+    asked = {"quota": quota, "limit": 1_000.0, "size": 300.0, "brokers": len(brokers), "latency_ms": 300}
+    served: Served = java.answer("brokers", asked | {"phases": phases, "connections": connections})
+
+    first_ms = min(time_ms for time_ms, _, _ in served if time_ms >= end_s * 1_000)
+    assert first_ms / 1_000 - end_s <= mute_s + 0.105  # a look at the meters, and a round trip
+    assert served_s(served, end_s + 10, end_s + 60) / 50 == pytest.approx(1.0, abs=0.1)
+    mutes = (slip_s - 5) / MUTE_S + 1
+    assert served_s(served, 65, end_s) <= 0.3 * len(brokers) * connections * mutes
+
+
+def test_mutations_wait_for_a_mute_at_most_and_the_bucket_owes_the_rest(java: JavaCases) -> None:
+    answer = java.answer("mutations", {"limit": 1.0, "amounts": [11, 100, 100, 3]})
+
+    assert answer["waits_ms"] == [0, 5_000, 5_000, 5_000]
+    assert answer["tokens"] == pytest.approx(11 - 214 + 15, abs=0.3)
+
+
+def test_a_reset_forgets_what_is_owed_but_publishes_what_was_charged(java: JavaCases) -> None:
+    assert java.answer("reset", {"amount": 5_000}) == [pytest.approx(500, rel=0.1), 0.0, 5_001]
+
+
 def test_where_samples_cant_be_read_a_steady_client_is_estimated_by_its_rate(java: JavaCases) -> None:
     assert java.answer("estimate", {"amount": 1_000.0, "seconds": 200}) == pytest.approx(2_000_000, rel=0.05)
 
@@ -632,6 +667,7 @@ def test_where_samples_cant_be_read_a_steady_client_is_estimated_by_its_rate(jav
     [
         ({"sluice.sum.ms": "fast"}, "sluice.sum.ms is fast; expected a whole number from 10 to 1000"),
         ({"sluice.sum.ms": "5"}, "sluice.sum.ms is 5; expected a whole number from 10 to 1000"),
+        ({"sluice.max.mute.ms": "500"}, "sluice.max.mute.ms is 500; expected a whole number from 1000 to 3600000"),
         ({"sluice.request.topic": "x"}, "sluice.request.topic is unknown; expected one of sluice.bootstrap.servers"),
         ({"sluice.bootstrap.servers": ""}, "sluice.bootstrap.servers is empty"),
         ({"sluice.exempt.principals": "sluice"}, "sluice.exempt.principals has sluice; expected principals such as"),

@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -23,10 +25,16 @@ from scripts.testbed.rig import Rig
 from sluice.jvm.machine import Jvm
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 
 OUTAGE_S = 60.0
 """Outage of the job, or of a broker, that was killed."""
+
+SLIP_S = 16.0
+"""Time for which a limit is 1 by mistake."""
 
 TOPIC = "orders"
 
@@ -44,10 +52,14 @@ _ROLES = {
 
 @dataclass(frozen=True)
 class BrokersMeasures(Measures):
-    """Amounts of the client, errors that librdkafka reported, and the cores that the brokers used together."""
+    """Amounts of the client, errors that librdkafka reported, and the cores that the brokers used together.
+
+    `back_s` is the time from the end of a slip to the client's first bytes; None without either.
+    """
 
     client_errors: int
     broker_cpu: float
+    back_s: float | None
 
 
 def run_brokers(folder: Path, situation: BrokersSituation) -> BrokersMeasures:
@@ -55,8 +67,8 @@ def run_brokers(folder: Path, situation: BrokersSituation) -> BrokersMeasures:
     with ExitStack() as stack:
         if situation.own_quotas:
             cluster = stack.enter_context(Cluster(folder / "brokers", situation.brokers))
-            _set_own_quota(cluster, situation)
             rig = None
+            _set_limit(situation, cluster, rig, situation.limit)
         else:
             quota = {"entity": {"client_id": CLIENT}, "quotas": {situation.quota.value: situation.limit}}
             cluster, rig = stack.enter_context(plugin_brokers(folder, situation.brokers, [quota]))
@@ -85,9 +97,15 @@ def plugin_brokers(folder: Path, size: int, quotas: Sequence[Json]) -> Iterator[
         yield cluster, rig
 
 
-def _set_own_quota(cluster: Cluster, situation: BrokersSituation) -> None:
+def _set_limit(situation: BrokersSituation, cluster: Cluster, rig: Rig | None, limit: float) -> None:
+    """Set the client's limit, at the job or at the brokers themselves."""
+    if rig is not None:
+        entry = QuotaEntry(QuotaEntity(client_id=CLIENT), situation.quota, limit)
+        table = QuotasTable(rig.settings.delta.quotas, rig.settings.delta.storage_options)
+        table.alter(lambda _: [entry], "closed-loop", datetime.now(UTC))
+        return
     with connect(AlteringAdmin, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
-        admin.alter({"client-id": CLIENT}, {situation.quota.value: situation.limit})
+        admin.alter({"client-id": CLIENT}, {situation.quota.value: limit})
 
 
 def _fill(cluster: Cluster) -> None:
@@ -115,7 +133,16 @@ def _measure(situation: BrokersSituation, cluster: Cluster, rig: Rig | None) -> 
         **vars(measure(asked, served)),
         client_errors=len(client.errors),
         broker_cpu=cpu_s / situation.seconds,
+        back_s=_back_s(situation, served),
     )
+
+
+def _back_s(situation: BrokersSituation, served: Served) -> float | None:
+    """Seconds from the end of the slip to the first bytes."""
+    if situation.slip_at is None:
+        return None
+    end_ms = (situation.slip_at + SLIP_S) * 1000
+    return next(((at_ms - end_ms) / 1000 for at_ms, _, _ in served if at_ms > end_ms), None)
 
 
 def _cpu_s(cluster: Cluster) -> dict[int, float]:
@@ -135,6 +162,10 @@ def _run(situation: BrokersSituation, cluster: Cluster, rig: Rig | None) -> list
     if situation.kill_broker_at is not None:
         broker = cluster.brokers[0]  # with every spread the client has partitions there
         faults += [(situation.kill_broker_at, broker.kill), (situation.kill_broker_at + OUTAGE_S, broker.start)]
+    if situation.slip_at is not None:
+        set_limit = partial(_set_limit, situation, cluster, rig)
+        slip = [(situation.slip_at, 1.0), (situation.slip_at + SLIP_S, situation.limit)]
+        faults += [(at_s, partial(set_limit, limit)) for at_s, limit in slip]
     faults.sort(key=lambda fault: fault[0])
     samples: list[tuple[int, float]] = []
     began_s = last_s = time.monotonic()

@@ -189,6 +189,7 @@ class BrokersSituation:
     ] = False
     kill_job_at: Annotated[float | None, _second("The job is killed, and back 60 s later.")] = None
     kill_broker_at: Annotated[float | None, _second("A broker is killed, and back 60 s later.")] = None
+    slip_at: Annotated[float | None, _second("The limit is 1, and the right one again 16 s later.")] = None
 
     def __post_init__(self) -> None:
         """Fill in the limit. Raises typer.BadParameter for one that isn't above 0."""

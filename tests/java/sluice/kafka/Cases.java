@@ -23,14 +23,17 @@ import org.apache.kafka.common.metrics.MetricConfig;
 import org.apache.kafka.common.metrics.Metrics;
 import org.apache.kafka.common.metrics.MetricsReporter;
 import org.apache.kafka.common.metrics.Quota;
+import org.apache.kafka.common.metrics.QuotaViolationException;
 import org.apache.kafka.common.metrics.Sensor;
 import org.apache.kafka.common.metrics.stats.Rate;
+import org.apache.kafka.common.metrics.stats.TokenBucket;
 import org.apache.kafka.common.utils.Sanitizer;
 import org.apache.kafka.common.utils.Time;
 
 /** Answers cases, one JSON object a line, with what the plugin makes of them: tests compare it with `state/`. */
 public final class Cases {
     private static final ObjectMapper JSON = new ObjectMapper();
+    private static final long MAX_MUTE_MS = 5_000;
 
     private Cases() {}
 
@@ -65,6 +68,10 @@ public final class Cases {
                 return rest(asked);
             case "fence":
                 return fence(asked);
+            case "reset":
+                return reset(asked);
+            case "mutations":
+                return mutations(asked);
             case "clock":
                 return clock();
             case "names":
@@ -211,7 +218,7 @@ public final class Cases {
 
     /** Whether a meter is looked at, has waited since it published, and holds anybody, an hour before its last charge. */
     private static JsonNode clock() {
-        Meters meters = new Meters();
+        Meters meters = new Meters(MAX_MUTE_MS);
         long laterMs = 10_000_000;
         long nowMs = laterMs - 3_600_000;
         try (Metrics metrics = new Metrics(
@@ -231,9 +238,58 @@ public final class Cases {
         }
     }
 
+    /** The rate of a meter that was charged an amount, its rate after a reset, and what it publishes in the end. */
+    private static JsonNode reset(JsonNode asked) {
+        Meters meters = new Meters(MAX_MUTE_MS);
+        long nowMs = System.currentTimeMillis();
+        try (Metrics metrics = new Metrics(
+                new MetricConfig(), Collections.singletonList(new Feed(meters)), Time.SYSTEM, false)) {
+            CounterKey counter = new CounterKey(Kind.PRODUCE, new Tags("alice", ""));
+            ObjectNode window = JSON.createObjectNode().put("samples", 11).put("window_ms", 1_000);
+            Sensor sensor = sensor(metrics, counter, window);
+            sensor.record(asked.get("amount").doubleValue(), nowMs, false);
+            Meter meter = meters.of(counter);
+            ArrayNode answer = JSON.createArrayNode().add(meter.rate());
+            meter.reset(nowMs);
+            answer.add(meter.rate());
+            sensor.record(1.0, nowMs, false);
+            meter.look(nowMs);
+            return answer.add(meter.takeUnpublished(nowMs).amount);
+        }
+    }
+
+    /** The waits in ms of mutations that come one after the other, each once it may, and what is left of the bucket. */
+    private static JsonNode mutations(JsonNode asked) {
+        ManualTime time = new ManualTime();
+        time.sleep(1_000_000); // the bucket is full
+        ObjectNode answer = JSON.createObjectNode();
+        ArrayNode waitsMs = answer.putArray("waits_ms");
+        try (Metrics metrics = new Metrics(new MetricConfig(), Collections.emptyList(), time, false)) {
+            Sensor sensor = metrics.sensor("mutations");
+            MetricName name = metrics.metricName("tokens", "ControllerMutation");
+            sensor.add(name, new TokenBucket(), new MetricConfig()
+                    .samples(11)
+                    .timeWindow(1, TimeUnit.SECONDS)
+                    .quota(Quota.upperBound(asked.get("limit").doubleValue())));
+            KafkaMetric metric = metrics.metric(name);
+            metric.config(new Bound(metric, Kind.MUTATION, asked.get("limit").doubleValue(), MAX_MUTE_MS));
+            for (JsonNode amount : asked.get("amounts")) {
+                long waitMs = 0;
+                try {
+                    sensor.record(amount.doubleValue(), time.milliseconds(), true);
+                } catch (QuotaViolationException error) {
+                    waitMs = Math.round(-error.value() / error.bound() * 1_000);
+                }
+                waitsMs.add(waitMs);
+                time.sleep(waitMs);
+            }
+            return answer.put("tokens", ((Number) metric.metricValue()).doubleValue());
+        }
+    }
+
     /** How many ms a meter of this share isn't looked at once its client was charged an amount. */
     private static JsonNode rest(JsonNode asked) {
-        Meters meters = new Meters();
+        Meters meters = new Meters(MAX_MUTE_MS);
         long nowMs = System.currentTimeMillis();
         try (Metrics metrics = new Metrics(
                 new MetricConfig(), Collections.singletonList(new Feed(meters)), Time.SYSTEM, false)) {
@@ -242,7 +298,7 @@ public final class Cases {
             sensor(metrics, counter, window).record(asked.get("amount").doubleValue(), nowMs, false);
             Meter meter = meters.of(counter);
             meter.look(nowMs);
-            meter.bind(asked.get("share").doubleValue());
+            meter.bind(asked.get("share").doubleValue(), nowMs);
             meter.lookAgain(nowMs, asked.get("idle_ms").longValue());
             long restMs = 0;
             while (!meter.isDue(nowMs + restMs)) {
@@ -314,7 +370,7 @@ public final class Cases {
     /** The events of what `charges` (quota, user, client-id, amount, time) recorded in sensors such as Kafka's own. */
     private static JsonNode amounts(JsonNode asked) throws IOException {
         Quotas quotas = view(asked).inForce();
-        Meters meters = new Meters();
+        Meters meters = new Meters(MAX_MUTE_MS);
         Events events = new Events("gateway", "me");
         ArrayNode answer = JSON.createArrayNode();
         try (Metrics metrics = new Metrics(

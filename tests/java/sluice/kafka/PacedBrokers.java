@@ -28,11 +28,12 @@ import org.apache.kafka.common.metrics.stats.Rate;
  * that decides everything `latency_ms` later.
  *
  * <p>The client has connections to some brokers and sends on each as fast as it is served. `phases` says which, until
- * when: [seconds, brokers]. With `weights`, it is a producer with one queue of some seconds of the quota, whose messages go
+ * when: [seconds, brokers], and with a third element under which limit from then on. With `weights`, it is a producer with one queue of some seconds of the quota, whose messages go
  * to the brokers at random, so often. The answer is what was served: [ms, broker, amount].
  */
 final class PacedBrokers {
     private static final ObjectMapper JSON = new ObjectMapper();
+    private static final long MAX_MUTE_MS = 5_000;
     private static final long SUM_MS = 100;
     private static final long ROUND_TRIP_MS = 5;
     private static final double QUEUE_S = 32;
@@ -41,7 +42,7 @@ final class PacedBrokers {
 
     private final ManualTime time;
     private final Kind kind;
-    private final double limit;
+    private double limit;
     private final double size;
     private final long latencyMs;
     private final int brokerCount;
@@ -72,6 +73,7 @@ final class PacedBrokers {
         all.idle(2_000 + all.latencyMs); // they get to know each other
         long beganMs = time.milliseconds();
         for (JsonNode phase : asked.get("phases")) {
+            all.limit = phase.has(2) ? phase.get(2).doubleValue() : all.limit;
             while (time.milliseconds() - beganMs < phase.get(0).longValue() * 1_000) {
                 for (JsonNode number : phase.get(1)) {
                     all.brokers.get(number.intValue()).serve(time.milliseconds(), beganMs);
@@ -138,7 +140,7 @@ final class PacedBrokers {
     private final class Broker {
         private final int number;
         private final CounterKey counter = new CounterKey(kind, new Tags("", "app"));
-        private final Meter meter = new Meter(counter, time.milliseconds());
+        private final Meter meter = new Meter(counter, MAX_MUTE_MS, -1, time.milliseconds());
         private final Events events;
         private final Shares shares;
         private final Sensor charged;
@@ -211,12 +213,13 @@ final class PacedBrokers {
         }
 
         void tick(long nowMs) throws IOException {
+            meter.noteLimit(limit, nowMs);
             boolean isCharged = meter.look(nowMs);
             double share = shares.share(counter, limit, isCharged, meter.heldUntilMs(), nowMs);
             if (shares.gateways(nowMs) > 1) {
                 meter.pace(share, limit, WINDOW, nowMs);
             } else {
-                meter.bind(share);
+                meter.bind(share, nowMs);
             }
             if (meter.hasUnpublished()) {
                 long heldMs = Math.max(0, meter.heldUntilMs() - nowMs);

@@ -50,6 +50,11 @@ final class Decision {
         this.counters = counters;
     }
 
+    /** Whether an operator has reset the counters. */
+    boolean isReset() {
+        return api.equals("Unmute");
+    }
+
     /** The decision in a record. Throws IOException if it holds none. */
     static Decision read(byte[] record) throws IOException {
         JsonNode fields = Json.object(record);

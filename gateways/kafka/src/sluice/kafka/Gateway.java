@@ -36,7 +36,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     private final Settings settings;
     private final String instance;
     private final Quotas kafkaQuotas = new Quotas(-1);
-    private final Meters meters = new Meters();
+    private final Meters meters;
     private final NewNames newNames = new NewNames(System.nanoTime());
     private final Shares shares;
     private final Events events;
@@ -62,6 +62,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         String random = UUID.randomUUID().toString().substring(0, 8);
         this.instance = settings.gatewayName + "-" + settings.node + "-" + random;
         this.events = new Events(settings.gatewayName, instance);
+        this.meters = new Meters(settings.maxMuteMs);
         this.shares = new Shares(instance, events.idStem(), settings.window);
         this.sender = new EventSender(settings.requestsTopic, client("requests"), EventSender.MUTE_MS);
         this.limitsReader = new TopicReader(settings.limitsTopic, null, client("limits"), new LimitsHandler());
@@ -203,6 +204,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     private void lookAt(Meter meter, Quotas quotas, boolean isReady, long nowMs) {
         boolean isCharged = meter.look(nowMs);
         Double limit = quotas.limitOf(meter.counter);
+        meter.noteLimit(limit == null ? Meter.UNLIMITED : limit, nowMs);
         double share = Meter.UNLIMITED;
         if (limit != null) {
             share = isShared(meter.counter.kind)
@@ -212,7 +214,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         if (limit != null && gateways > 1 && isShared(meter.counter.kind) && meter.counter.kind.isPaced()) {
             meter.pace(share, limit, settings.window, nowMs);
         } else {
-            meter.bind(share);
+            meter.bind(share, nowMs);
         }
         meter.lookAgain(nowMs, idleMs);
         if (meter.hasUnpublished()) {
@@ -419,6 +421,8 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
                 if (inForce == null) {
                     LOG.info("Sluice knows the limits (version {}); they replace the quotas set with kafka-configs",
                             complete.version);
+                } else {
+                    meters.noteChange(System.currentTimeMillis());
                 }
                 inForce = complete;
             }
@@ -441,6 +445,9 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
             long nowMs = System.currentTimeMillis();
             Decision decision = Decision.read(value);
             decisions++;
+            if (decision.isReset()) {
+                decision.counters.forEach(counter -> meters.reset(counter, nowMs));
+            }
             if (shares.take(decision, nowMs)) {
                 staleness.noteDecided(decision.timestampMs, nowMs);
             }

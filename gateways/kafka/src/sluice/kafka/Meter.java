@@ -1,9 +1,7 @@
 package sluice.kafka;
 
-import java.util.concurrent.TimeUnit;
 import org.apache.kafka.common.metrics.KafkaMetric;
 import org.apache.kafka.common.metrics.MetricConfig;
-import org.apache.kafka.common.metrics.Quota;
 
 /**
  * A broker's own meter of one counter: its metrics, what they were charged, and what of that is to be published.
@@ -17,10 +15,14 @@ final class Meter {
 
     private static final double NEAR = 0.1;
     private static final double NS_PER_POINT = 1e7; // one percent of a thread-second is 10 ms
+    private static final long PROOF = 60; // of the time for which a limit has stood, a mute may take this part
     private static final double MAX_EXACT = 9_007_199_254_740_992.0;
 
     final CounterKey counter;
 
+    private final long maxMuteMs;
+    private long loweredMs; // below 0 for a limit that has stood since the broker's start
+    private double limit = Double.NaN;
     private KafkaMetric bound;
     private Samples charged;
     private Samples throttled;
@@ -39,8 +41,14 @@ final class Meter {
     private volatile double share = Double.NaN;
     private volatile boolean isPaced;
 
-    Meter(CounterKey counter, long nowMs) {
+    /**
+     * `changedMs` is when limits changed last, below 0 for never. Under a limit that is new or was lowered since, which may
+     * be a mistake, no mute is longer than `maxMuteMs`, or a sixtieth of the time for which it has stood.
+     */
+    Meter(CounterKey counter, long maxMuteMs, long changedMs, long nowMs) {
         this.counter = counter;
+        this.maxMuteMs = maxMuteMs;
+        this.loweredMs = changedMs;
         this.pace = new Pace(counter.kind);
         this.publishedMs = nowMs;
         this.activeMs = nowMs;
@@ -54,6 +62,7 @@ final class Meter {
         String name = metric.metricName().name();
         if (name.equals(counter.kind.boundMetric)) {
             bound = metric;
+            bindMetric(metric.config().quota() == null ? UNLIMITED : metric.config().quota().bound(), nowMs);
         }
         if (name.equals(counter.kind.chargedMetric) && (charged == null || charged.metric() != metric)) {
             charged = new Samples(metric, nowMs);
@@ -80,6 +89,7 @@ final class Meter {
         publishedMs = Math.min(publishedMs, nowMs);
         unpublishedSinceMs = Math.min(unpublishedSinceMs, nowMs);
         heldUntilMs = Math.min(heldUntilMs, nowMs);
+        loweredMs = Math.min(loweredMs, nowMs);
     }
 
     /** Whether it has no metric any more, and nothing to publish. */
@@ -103,16 +113,30 @@ final class Meter {
 
     /** Reads the metrics. Says whether anything was charged since the last look. */
     synchronized boolean look(long nowMs) {
-        if (throttled != null) {
-            throttled.look(nowMs);
-            noteThrottled(nowMs);
-        }
+        return look(nowMs, false);
+    }
+
+    /** Forgets what its clients used and owe, because an operator has reset the counter. It is published all the same. */
+    synchronized void reset(long nowMs) {
+        look(nowMs, true);
+        pace.reset();
+        pacedCharge = 0.0;
+        pacedRequests = 0;
+        heldUntilMs = Math.min(heldUntilMs, nowMs);
+        dueMs = 0;
+    }
+
+    private boolean look(long nowMs, boolean isLast) {
+        boolean isThrottled = throttled != null && noteThrottled(nowMs);
         if (charged == null) {
             return false;
         }
-        charged.look(nowMs);
+        charged.look(nowMs, isLast);
         if (charged.gained() == 0.0 && charged.events() <= 0) {
             return false;
+        }
+        if (!isThrottled) {
+            heldUntilMs = Math.min(heldUntilMs, nowMs); // who sends doesn't wait
         }
         if (amount() <= 0) {
             unpublishedSinceMs = nowMs;
@@ -125,17 +149,23 @@ final class Meter {
         return true;
     }
 
-    /** Kafka throttles a connection; the mean of those since the last look stands for the counter. */
-    private void noteThrottled(long nowMs) {
-        if (throttled.gained() > 0) {
-            double throttleMs = throttled.events() > 0 ? throttled.gained() / throttled.events() : 0.0;
-            heldUntilMs = Math.max(heldUntilMs, nowMs + Math.round(throttleMs));
-            isHoldUntold = true;
-            if (counter.kind == Kind.FETCH && isPaced && throttleMs > 0) {
-                double windowMs = charged.windowMs(nowMs);
-                pace.noteThrottled(throttleMs, bound.config().quota().bound(), sum(windowMs), windowMs);
-            }
+    /**
+     * Notes that Kafka has throttled connections since the last look, and says whether it did. Their mean stands for the
+     * counter. Their requests ended the wait before.
+     */
+    private boolean noteThrottled(long nowMs) {
+        throttled.look(nowMs);
+        if (throttled.gained() <= 0) {
+            return false;
         }
+        double throttleMs = throttled.events() > 0 ? throttled.gained() / throttled.events() : 0.0;
+        heldUntilMs = nowMs + Math.round(throttleMs);
+        isHoldUntold = true;
+        if (counter.kind == Kind.FETCH && isPaced && throttleMs > 0) {
+            double windowMs = charged.windowMs(nowMs);
+            pace.noteThrottled(throttleMs, exceeded(), sum(windowMs), windowMs);
+        }
+        return true;
     }
 
     /** Number of requests since the last look. A throttled Fetch is recorded twice: charged, and taken back. */
@@ -149,27 +179,35 @@ final class Meter {
         return heldUntilMs;
     }
 
+    /** Notes the whole limit, per second. */
+    synchronized void noteLimit(double whole, long nowMs) {
+        if (whole < limit) { // not NaN
+            loweredMs = nowMs;
+        }
+        limit = whole;
+    }
+
     /** Sets the limit of the metric that has one, per second. Kafka reads it with the next request. */
-    synchronized void bind(double limit) {
-        share = limit;
+    synchronized void bind(double ofLimit, long nowMs) {
+        share = ofLimit;
         isPaced = false;
         pacedCharge = 0.0;
         pacedRequests = 0;
-        bindMetric(limit);
+        bindMetric(ofLimit, nowMs);
     }
 
     /** Sets the limit so that Kafka paces the traffic by this share of the quota's limit. */
     synchronized void pace(double ofLimit, double limit, Window window, long nowMs) {
         share = ofLimit;
         if (charged == null || !Samples.isPossible()) {
-            bindMetric(ofLimit);
+            bindMetric(ofLimit, nowMs);
             return;
         }
         pace.charge(pacedCharge, pacedRequests, ofLimit, limit, window, nowMs);
         pacedCharge = 0.0;
         pacedRequests = 0;
         double windowMs = charged.windowMs(nowMs);
-        bindMetric(pace.bound(ofLimit, sum(windowMs), windowMs));
+        bindMetric(pace.bound(ofLimit, sum(windowMs), windowMs), nowMs);
         isPaced = bound != null;
     }
 
@@ -178,17 +216,23 @@ final class Meter {
         return rate() * windowMs / 1000.0;
     }
 
-    private void bindMetric(double limit) {
+    private void bindMetric(double ofLimit, long nowMs) {
         if (bound == null) {
             return;
         }
-        MetricConfig old = bound.config();
-        if (old.quota() == null || old.quota().bound() != limit) {
-            bound.config(new MetricConfig()
-                    .timeWindow(old.timeWindowMs(), TimeUnit.MILLISECONDS)
-                    .samples(old.samples())
-                    .quota(Quota.upperBound(limit)));
+        long capMs = loweredMs < 0 ? Bound.NO_CAP_MS : Math.max(maxMuteMs, (nowMs - loweredMs) / PROOF);
+        MetricConfig old = bound.config(); // one of Kafka's own, when a quota was set with kafka-configs
+        if (old instanceof Bound && ((Bound) old).limit() == ofLimit) {
+            ((Bound) old).cap(capMs);
+        } else {
+            bound.config(new Bound(bound, counter.kind, ofLimit, capMs));
         }
+    }
+
+    /** The bound that the request exceeded which was throttled last. */
+    private double exceeded() {
+        MetricConfig present = bound.config();
+        return present instanceof Bound ? ((Bound) present).exceeded() : present.quota().bound();
     }
 
     /** The limit that was set last; NaN before the first. Never waits. */

@@ -30,6 +30,13 @@ final class Meters {
 
     private final Map<CounterKey, Meter> meters = new ConcurrentHashMap<>();
     private final AtomicLong notFollowed = new AtomicLong();
+    private final long maxMuteMs;
+    private volatile long changedMs = -1;
+
+    /** `maxMuteMs` is the longest mute under a limit that is new or was lowered. */
+    Meters(long maxMuteMs) {
+        this.maxMuteMs = maxMuteMs;
+    }
 
     /** Takes over a metric that Kafka has made, if it belongs to a counter. Called by request threads: it does little. */
     void add(KafkaMetric metric, long nowMs) {
@@ -42,10 +49,15 @@ final class Meters {
             return;
         }
         meters.compute(counter, (key, known) -> {
-            Meter meter = known == null ? new Meter(key, nowMs) : known;
+            Meter meter = known == null ? new Meter(key, maxMuteMs, changedMs, nowMs) : known;
             meter.add(metric, nowMs);
             return meter;
         });
+    }
+
+    /** Notes that limits have changed: that of a counter which is new after it may be a mistake. */
+    void noteChange(long nowMs) {
+        changedMs = nowMs;
     }
 
     /** Takes leave of a metric that Kafka has removed, because nobody used it for an hour. */
@@ -54,6 +66,14 @@ final class Meters {
         Meter meter = counter == null ? null : meters.get(counter);
         if (meter != null) {
             meter.remove(metric, nowMs);
+        }
+    }
+
+    /** Forgets what the clients of a counter owe. */
+    void reset(CounterKey counter, long nowMs) {
+        Meter meter = meters.get(counter);
+        if (meter != null) {
+            meter.reset(nowMs);
         }
     }
 

@@ -51,6 +51,11 @@ final class Pace {
         }
     }
 
+    /** Forgets what was charged: the bucket is full. */
+    void reset() {
+        left = Double.NaN;
+    }
+
     /** Notes how large a fetch was that Kafka made wait so long under a bound, with `sum` recorded in `windowMs`. */
     void noteThrottled(double waitMs, double bound, double sum, double windowMs) {
         size = Math.max(0.0, (windowMs + waitMs) / 1000.0 * bound - sum);

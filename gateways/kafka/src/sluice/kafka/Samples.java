@@ -64,11 +64,19 @@ final class Samples {
 
     /** Reads the metric. Afterwards {@link #gained} and {@link #events} are what has come since the look before. */
     void look(long nowMs) {
+        look(nowMs, false);
+    }
+
+    /** Does the same, and if it is the last look at what was recorded, makes all samples empty where it can. */
+    void look(long nowMs, boolean isLast) {
         gained = 0.0;
         events = 0;
         if (lock != null) {
             synchronized (lock) {
                 ACCESS.read(this);
+                if (isLast) {
+                    ACCESS.empty(this);
+                }
             }
         } else {
             estimate(nowMs);
@@ -185,6 +193,18 @@ final class Samples {
                 for (int index = 0; index < present.size(); index++) {
                     Object sample = present.get(index);
                     into.take(index, value.getDouble(sample), start.getLong(sample), count.getLong(sample));
+                }
+            } catch (IllegalAccessException error) {
+                throw new IllegalStateException(error);
+            }
+        }
+
+        void empty(Samples known) {
+            try {
+                List<?> present = (List<?>) samples.get(known.stat);
+                for (int index = 0; index < present.size(); index++) {
+                    value.setDouble(present.get(index), 0.0);
+                    known.values[index] = 0.0;
                 }
             } catch (IllegalAccessException error) {
                 throw new IllegalStateException(error);

@@ -20,6 +20,7 @@ final class Settings {
     private static final String DECISIONS_TOPIC = "sluice.decisions.topic";
     private static final String LIMITS_TOPIC = "sluice.limits.topic";
     private static final String SUM_MS = "sluice.sum.ms";
+    private static final String MAX_MUTE_MS = "sluice.max.mute.ms";
     private static final String EXEMPT_PRINCIPALS = "sluice.exempt.principals";
     private static final String EXEMPT_CLIENT_ID = "sluice.exempt.client.id";
     private static final String GATEWAY_NAME = "sluice.gateway.name";
@@ -29,6 +30,7 @@ final class Settings {
             DECISIONS_TOPIC,
             LIMITS_TOPIC,
             SUM_MS,
+            MAX_MUTE_MS,
             EXEMPT_PRINCIPALS,
             EXEMPT_CLIENT_ID,
             GATEWAY_NAME);
@@ -40,6 +42,10 @@ final class Settings {
     final String decisionsTopic;
     final String limitsTopic;
     final long sumMs;
+
+    /** The longest time for which a response mutes its connection. */
+    final long maxMuteMs;
+
     final Set<String> exemptPrincipals;
 
     /** A client whose client-id is this, or begins with this and a hyphen, is exempt; null if there is no such part. */
@@ -64,6 +70,7 @@ final class Settings {
         this.decisionsTopic = text(configs, DECISIONS_TOPIC, "quota-decisions");
         this.limitsTopic = text(configs, LIMITS_TOPIC, "quota-limits");
         this.sumMs = whole(configs, SUM_MS, 100, 10, 1_000);
+        this.maxMuteMs = whole(configs, MAX_MUTE_MS, 5_000, 1_000, 3_600_000);
         this.exemptPrincipals = principals(text(configs, EXEMPT_PRINCIPALS, ""));
         this.exemptClientId = exemptClientId(configs);
         this.gatewayName = gatewayName(configs);

@@ -12,7 +12,6 @@ import java.util.Map;
 final class Shares {
     static final int MAX_HEARD = 100_000;
     private static final String HEARTBEAT_API = "GatewayHeartbeat";
-    private static final String UNMUTE_API = "Unmute";
     private static final String NAMESAKE = "namesake";
 
     private final AliveGateways gateways;
@@ -67,7 +66,7 @@ final class Shares {
             if (decision.instance != null && !decision.instance.isEmpty()) {
                 gateways.takeHeartbeat(senderOf(decision), decision.timestampMs, nowMs);
             }
-        } else if (decision.api.equals(UNMUTE_API)) {
+        } else if (decision.isReset()) {
             for (CounterKey counter : decision.counters) {
                 touched.replace(counter, new CounterShare());
                 heard.remove(counter);
