@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -51,18 +52,21 @@ def advise(
     settings = job_settings(config)
     kinds = _kinds(quota)
     span = read_span(start, end, now=datetime.now(UTC), default=timedelta(days=7))
+    from sluice.insight.reports.recorded_waits import wait_ends
+    from sluice.insight.sql import Tables
     from sluice.insight.whatif.advice import pooled, proposals  # pyarrow takes half a second to import
     from sluice.insight.whatif.run import Task, rates_seen, replay
 
     delta, in_force = settings.delta, _in_force(settings)
     by = by or whose_of(in_force)
     idle_expiry_ms = settings.state.idle_expiry_s * 1000
-    task = Task(delta.decisions, delta.storage_options, span, [], settings.quota, idle_expiry_ms)
+    ends = wait_ends(Tables(delta.decisions, delta.quotas, delta.storage_options), span)
+    task = Task(delta.decisions, delta.storage_options, span, [], settings.quota, idle_expiry_ms, ends=ends)
     seen = rates_seen(task, by, kinds, processes)
     proposed = proposals((pooled(seen.items(), by) if defaults else seen).items(), percentile, headroom)
     entries = [proposal.entry for proposal in proposed]
     scenario = merged(in_force, entries, prune=False)
-    task = Task(delta.decisions, delta.storage_options, span, [scenario], settings.quota, idle_expiry_ms)
+    task = replace(task, scenarios=[scenario])
     replayed = replay(task, processes)
     evidence = _evidence(proposed) if proposed else [_nothing(by, replayed.clients[-1])]
     lines = [_heading(span, percentile, headroom), *evidence, *_effect(replayed, [scenario])]

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from sluice.kafka_io.kafka_python import FetchedRecord
 
-SINCE_S = 15
-"""Seconds of decisions that are read at the start: no rate lasts longer than its windows, 11 s."""
+SINCE_S = 60
+"""Seconds of decisions that are read at the start: those of the waits that are shown; no rate lasts longer."""
 
 MOST_READ = 5_000
 """Most decisions that are read at the start without --since: a look is to be quick at any rate."""
@@ -44,7 +44,7 @@ SORTS = ("usage", "wait", "rate", "name")
 QUOTAS = (None, *QuotaKind)
 """The filters that a key goes through; None shows all quotas."""
 
-COLUMNS = ("CLIENT", "QUOTA", "USED", "LIMIT", "RATE", "LEFT", "LEVEL", "WAIT", "MIN/H", "LAST 3 MINUTES")
+COLUMNS = ("CLIENT", "QUOTA", "USED", "LIMIT", "RATE", "LEFT", "LEVEL", "WAITED/MIN", "MIN/H", "LAST 3 MINUTES")
 MAX_NAME = 40
 SPARK_POINTS = 18
 _SPARKS = "▁▂▃▄▅▆▇█"
@@ -165,7 +165,7 @@ _Order = Callable[[LiveModel, int], Callable[[CounterState], tuple[Any, ...]]]
 
 _ORDERS: Mapping[str, _Order] = {
     "usage": lambda model, now_ms: lambda counter: (-(model.usage.used(counter, now_ms) or 0.0), counter.key),
-    "wait": lambda _, now_ms: lambda counter: (-counter.wait_ms(now_ms), counter.key),
+    "wait": lambda _, now_ms: lambda counter: (-counter.waited_ms(now_ms), counter.key),
     "rate": lambda model, now_ms: lambda counter: (-(model.usage.rate(counter, now_ms) or 0.0), counter.key),
     "name": lambda _, __: lambda counter: (counter.key.user, counter.key.client_id, counter.key),
 }
@@ -188,6 +188,7 @@ def json_row(row: CounterRow) -> dict[str, object]:
         "usage": row.used,
         "remaining": row.remaining,
         "wait_ms": row.wait_ms,
+        "waited_ms": row.waited_ms,
         "minutes_throttled": row.hour_minutes,
         "points": row.points,
     }
@@ -219,7 +220,7 @@ def _cells(row: CounterRow) -> tuple[str, ...]:
         amount(kind, row.rate),
         amount(kind, row.remaining, per_s=kind.family is not Family.MUTATIONS),
         short(row.matched, MAX_NAME),
-        duration(row.wait_ms) if row.wait_ms else NOTHING,
+        duration(row.waited_ms) if row.waited_ms else NOTHING,
         str(row.hour_minutes),
         sparkline(row.points[-SPARK_POINTS:], row.limit),
     )

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from sluice.insight.waits import Waited
 from sluice.state.arithmetic.token_bucket import TokenBucket
 from sluice.state.contract.records import (
     MAX_SHARES,
@@ -30,13 +31,15 @@ from sluice.state.quotas.kinds import KINDS_BY_NAME, MAX_THROTTLE_MS, Family, Qu
 from sluice.state.shares.alive import is_late
 
 MINUTE_MS = 60_000
+MINUTE_S = 60
 HOUR_MINUTES = 60
-MAX_MINUTES_AHEAD = 24 * 60
-"""Longest part of a wait that is known ahead: the minutes of the last hour need no more."""
 
 POINTS = 60
 POINT_MS = 10_000
 """A sparkline is the highest decided rate of each POINT_MS of the last POINTS of them."""
+
+_SECOND_CODE = 1024
+"""A second and the milliseconds of it that were waited are one number: the second times this, and the milliseconds."""
 
 SECONDS = 300
 """Number of seconds that are counted one by one."""
@@ -49,6 +52,9 @@ _SHOWN = 300
 have a megabyte of each."""
 
 _NAN = math.nan
+_NO_SECONDS = array("q")
+"""Those of a counter whose clients never waited."""
+
 _ALLOW = Verdict.ALLOW
 
 
@@ -121,10 +127,11 @@ class CounterState:
     """Last decided figures of one counter. Times are epoch milliseconds, by the events' clocks."""
 
     __slots__ = (
-        "_base",
         "_minutes",
         "_point",
         "_points",
+        "_seconds",
+        "_waited",
         "at_ms",
         "decision_id",
         "key",
@@ -144,8 +151,9 @@ class CounterState:
         self.tokens: float | None = None
         self.until_ms = 0
         self.decision_id = ""
-        self._minutes = 0  # bit i: minute _base + i has a part of a wait
-        self._base = 0
+        self._minutes = (0, 0)  # base and bits; bit i: minute base + i has a part of a wait
+        self._waited: Waited | None = None
+        self._seconds = _NO_SECONDS
         self._point = -1  # the number of the newest point
         self._points: array[float] | None = None
 
@@ -161,31 +169,61 @@ class CounterState:
         self.tokens = None if charge.tokens is UNSET else charge.tokens
         self.decision_id = decision_id[:_SHOWN]
 
-    def wait(self, at_ms: int, wait_ms: int) -> None:
-        """Count a wait from `at_ms` on."""
-        first, last = at_ms // MINUTE_MS, (at_ms + wait_ms - 1) // MINUTE_MS
-        last = min(last, first + MAX_MINUTES_AHEAD)
-        if not self._minutes:
-            self._base = first
-        elif first < self._base:
-            if first < self._base - HOUR_MINUTES:
-                return  # longer ago than the figures show
-            self._minutes <<= self._base - first
-            self._base = first
-        elif first - self._base > 2 * HOUR_MINUTES:
-            self._minutes >>= first - HOUR_MINUTES - self._base
-            self._base = first - HOUR_MINUTES
-        self._minutes |= ((1 << (last - first + 1)) - 1) << (first - self._base)
+    def note_wait(self, lane: str, at_ms: int, wait_ms: int) -> None:
+        """Note a wait from `at_ms` on, or with 0 that the clients wait no more: those of one gateway, the lane."""
+        if self._waited is None:
+            if wait_ms <= 0:
+                return
+            self._waited, self._seconds = Waited(at_ms=at_ms), array("q", bytes(8 * MINUTE_S))
+        self._count(*self._waited.add(lane, at_ms, wait_ms))
+        self.until_ms = self._waited.end_ms()
+
+    def end_waits(self, at_ms: int) -> None:
+        """Note that no client waits any more."""
+        if self._waited is not None:
+            self._count(*self._waited.until(at_ms))
+            self._waited.lanes.clear()
+        self.until_ms = 0
+
+    def _count(self, begin_ms: int, end_ms: int) -> None:
+        """Count a part of a wait that is over."""
+        if end_ms <= begin_ms:
+            return
+        self._minutes = _with_minutes(self._minutes, begin_ms, end_ms)
+        last = (end_ms - 1) // 1000
+        for second in range(max(begin_ms // 1000, last - MINUTE_S + 1), last + 1):
+            known, sum_ms = divmod(self._seconds[second % MINUTE_S], _SECOND_CODE)
+            sum_ms = sum_ms if known == second else 0
+            sum_ms += min(end_ms, (second + 1) * 1000) - max(begin_ms, second * 1000)
+            self._seconds[second % MINUTE_S] = second * _SECOND_CODE + sum_ms
+
+    def _present(self, now_ms: int) -> tuple[int, int]:
+        """The part of the present wait that isn't counted yet, as far as it is over."""
+        begin_ms = now_ms if self._waited is None else self._waited.at_ms
+        return begin_ms, min(self.until_ms, now_ms)
+
+    def waited_ms(self, now_ms: int) -> int:
+        """The milliseconds of the last 60 seconds in which a client waited, by what is decided."""
+        if self._waited is None:
+            return 0
+        first = now_ms // 1000 - MINUTE_S + 1
+        begin_ms, end_ms = self._present(now_ms)
+        waited_ms = max(0, end_ms - max(begin_ms, first * 1000))
+        codes = range(first * _SECOND_CODE, (now_ms // 1000 + 1) * _SECOND_CODE)
+        return waited_ms + sum(code % _SECOND_CODE for code in self._seconds if code in codes)
+
+    def throttled(self, now_ms: int) -> bool:
+        """True if a client waits, or waited in the last minute: a wait is often over when its decision is read."""
+        return self.until_ms > now_ms or self.waited_ms(now_ms) > 0
 
     def throttled_minutes(self, now_ms: int) -> int:
         """Number of the last 60 minutes, the current one included, that have a part of a wait."""
-        if not self._minutes:
-            return 0
-        newest = now_ms // MINUTE_MS - self._base
+        base, bits = _with_minutes(self._minutes, *self._present(now_ms))
+        newest = now_ms // MINUTE_MS - base
         if newest < 0:
             return 0
         oldest = max(0, newest - HOUR_MINUTES + 1)
-        return ((self._minutes >> oldest) & ((1 << (newest - oldest + 1)) - 1)).bit_count()
+        return ((bits >> oldest) & ((1 << (newest - oldest + 1)) - 1)).bit_count()
 
     def wait_ms(self, now_ms: int) -> int:
         """The rest of the last wait."""
@@ -293,6 +331,8 @@ class CounterRow(NamedTuple):
     wait_ms: int
     hour_minutes: int
     seen_ms: int
+    waited_ms: int
+    """Milliseconds of the last minute that were waited."""
     points: list[float]
     """NaN where nothing was decided."""
     week_minutes: int | None
@@ -406,6 +446,7 @@ class LiveModel:
             counter.wait_ms(now_ms),
             counter.throttled_minutes(now_ms),
             counter.at_ms,
+            counter.waited_ms(now_ms),
             counter.points(now_ms),
             week_minutes,
         )
@@ -453,22 +494,37 @@ class LiveModel:
         verdict = decision.verdict
         self.total[verdict] += 1
         second.verdicts[verdict] = second.verdicts.get(verdict, 0) + 1
+        self._apply(decision, at_ms)
+        if decision.throttled_by or decision.throttle_time_ms or verdict is not _ALLOW:
+            self._recent.add(decision.decision_id, value)
+
+    def _apply(self, decision: Decision, at_ms: int) -> None:
+        """Apply the charges of a decision, and the waits of their counters: applied inline, or decided."""
         inline = decision.throttled_by is not UNSET
+        lane = (decision.instance or "")[:_SHOWN] if inline else ""
+        applied = {
+            (wait.quota, wait.entity.user, wait.entity.client_id, wait.entity.topic, wait.entity.partition): wait
+            for wait in decision.throttled_by or ()
+        }
         for charge in decision.charges:
             if decision.api == UNMUTE_API and charge.limit is None:
                 continue  # reset on the way, of a quota that limits nobody: not worth a row
-            counter = self._of(charge.quota, charge.entity, shadow=charge.mode == "shadow")
+            entity, shadow = charge.entity, charge.mode == "shadow"
+            counter = self._of(charge.quota, entity, shadow=shadow)
             if counter is None:
                 continue
             counter.charge(charge, at_ms, decision.decision_id)
-            if not inline and not counter.key.shadow:
-                self._wait(counter, at_ms, _decided_wait_ms(decision, charge), decision, inline=False)
-        for wait in decision.throttled_by or ():
+            if decision.api == UNMUTE_API:
+                counter.end_waits(at_ms)
+            elif not shadow:
+                names = (charge.quota, entity.user, entity.client_id, entity.topic, entity.partition)
+                wait = applied.pop(names, None) if applied else None
+                wait_ms = (wait.ms if wait else 0) if inline else _decided_wait_ms(decision, charge)
+                self._wait(counter, at_ms, wait_ms, decision, lane)
+        for wait in applied.values():  # those of counters that the event charges nothing to
             counter = self._of(wait.quota, wait.entity, shadow=False)
             if counter is not None:
-                self._wait(counter, at_ms, min(wait.ms, MAX_THROTTLE_MS), decision, inline=True)
-        if decision.throttled_by or decision.throttle_time_ms or verdict is not _ALLOW:
-            self._recent.add(decision.decision_id, value)
+                self._wait(counter, at_ms, wait.ms, decision, lane)
 
     def _of(self, quota: str, entity: CountedEntity, *, shadow: bool) -> CounterState | None:
         """The counter, new if need be, which is now the most recently charged. None for an unknown quota."""
@@ -491,21 +547,18 @@ class LiveModel:
             self.evicted += 1
         return counter
 
-    def _wait(self, counter: CounterState, at_ms: int, wait_ms: int, decision: Decision, *, inline: bool) -> None:
-        """Note a wait: a later decided one replaces an earlier one; of those applied inline the last to end counts."""
+    def _wait(self, counter: CounterState, at_ms: int, wait_ms: int, decision: Decision, lane: str) -> None:
+        """Note the wait that an event reports; 0 ends the one before it."""
+        counter.note_wait(lane, at_ms, wait_ms)
         if wait_ms <= 0:
-            if not inline and at_ms >= counter.at_ms:
-                counter.until_ms = 0
             return
-        until_ms = at_ms + wait_ms
-        counter.until_ms = max(counter.until_ms, until_ms) if inline else until_ms
-        counter.wait(at_ms, wait_ms)
+        wait_ms = min(wait_ms, MAX_THROTTLE_MS)
         self._waits.append(
             SeenWait(
                 counter.key,
                 at_ms,
                 wait_ms,
-                inline,
+                decision.throttled_by is not UNSET,
                 decision.decision_id[:_SHOWN],
                 decision.api[:_SHOWN],
                 decision.gateway and decision.gateway[:_SHOWN],
@@ -538,3 +591,20 @@ def _decided_wait_ms(decision: Decision, charge: ChargeResult) -> int:
     if charge.quota == decision.decided_by and charge.throttle_ms:
         return longest_ms
     return max(0, min(charge.throttle_ms, longest_ms))
+
+
+def _with_minutes(minutes: tuple[int, int], begin_ms: int, end_ms: int) -> tuple[int, int]:
+    """The minutes touched by waits, and by one more: the number of the first, and a bit for each from there on."""
+    base, bits = minutes
+    first, last = begin_ms // MINUTE_MS, (end_ms - 1) // MINUTE_MS
+    if end_ms <= begin_ms:
+        return minutes
+    if not bits:
+        base = first
+    elif first < base:
+        if first < base - HOUR_MINUTES:
+            return minutes  # longer ago than the figures show
+        base, bits = first, bits << (base - first)
+    elif first - base > 2 * HOUR_MINUTES:
+        base, bits = first - HOUR_MINUTES, bits >> (first - HOUR_MINUTES - base)
+    return base, bits | ((1 << (last - first + 1)) - 1) << (first - base)

@@ -99,7 +99,10 @@ class ClientsQuery:
 
 @dataclass(frozen=True, slots=True)
 class ClientsPage:
-    """The rows of a page. `found` counters are selected, of `known`; of all, `bands` and `throttled` count some."""
+    """The rows of a page. `found` counters are selected, of `known`; of all, `bands` and `throttled` count some.
+
+    `throttled` are those whose clients waited in the last minute: a wait is often over when its decision is read.
+    """
 
     rows: list[CounterRow]
     found: int
@@ -122,7 +125,7 @@ def select(
         counters = model.counters()
         shares = np.array(model.usage.shares(counters, now_ms), dtype=float)
         bands = {band: int(np.count_nonzero(shares >= band)) for band in reversed(BANDS) if band}
-        throttled = sum(counter.until_ms > now_ms for counter in counters)
+        throttled = sum(counter.throttled(now_ms) for counter in counters)
         chosen = _chosen(counters, shares, query, tenants)
         found = counters if chosen is None else [counters[index] for index in chosen]
         known_shares = shares if chosen is None else shares[chosen]
@@ -215,7 +218,7 @@ def _numbers(
         Sort.RATE: lambda counter: usage.rate(counter, now_ms),
         Sort.LIMIT: lambda counter: counter.limit,
         Sort.REMAINING: lambda counter: usage.remaining(counter, now_ms),
-        Sort.WAIT: lambda counter: counter.wait_ms(now_ms),
+        Sort.WAIT: lambda counter: counter.waited_ms(now_ms),
         Sort.HOUR: lambda counter: counter.throttled_minutes(now_ms),
         Sort.WEEK: lambda counter: week.get(counter.key),
         Sort.SEEN: lambda counter: counter.at_ms,

@@ -112,7 +112,10 @@ def client(facts: Facts, given: Given, now_ms: int) -> Context:
 
 @dataclass(slots=True)
 class QuotaRow:
-    """A quota as it is set, and the usage of its counters; `highest` is the greatest share of the limit."""
+    """A quota as it is set, and the usage of its counters; `highest` is the greatest share of the limit.
+
+    `throttled` counters have clients that waited in the last minute.
+    """
 
     entry: QuotaEntry
     counters: int = 0
@@ -133,7 +136,7 @@ def quotas(facts: Facts, _given: Given, now_ms: int) -> Context:
             row = rows.get((_quota_entity(counter), counter.key.kind, counter.key.shadow))
             if row is not None:
                 row.counters += 1
-                row.throttled += counter.until_ms > now_ms
+                row.throttled += counter.throttled(now_ms)
                 row.highest = max(row.highest or 0.0, share)  # not NaN, which is greater than nothing
     ordered = sorted(
         rows.values(),

@@ -16,6 +16,7 @@ from typing import Any
 from sluice.insight.errors import NoTableError, QueryError
 from sluice.insight.live import CounterId
 from sluice.insight.reports.explain import decision_by_id
+from sluice.insight.reports.recorded_waits import RecordedWaits
 from sluice.insight.sql import Tables as ReportTables
 from sluice.insight.sql import run_query
 from sluice.sinks.errors import QuotasTableError
@@ -32,32 +33,29 @@ SETTLED = timedelta(hours=1)
 MOST_COUNTERS = 100_000
 MOST_CHANGES = 200
 
-_MOST_MINUTES = 24 * 60
-"""A longer throttle time counts as this one, in minutes."""
-
-
-_MINUTES = """
-SELECT quota, user, client_id, topic, partition, count(DISTINCT minute) AS minutes
+_WAITS = """
+SELECT timestamp_ms, wait_ms, instance, quota, coalesce(user, '') AS user, coalesce(client_id, '') AS client_id,
+  coalesce(topic, '') AS topic, coalesce(CAST(partition AS VARCHAR), '-1') AS partition
 FROM (
-  SELECT quota, user, client_id, topic, partition,
-    unnest(range(at_ms / 60000, least((at_ms + ms - 1) / 60000, at_ms / 60000 + {most}) + 1)) AS minute
-  FROM (
-    SELECT timestamp_ms AS at_ms, w['ms'] AS ms, w['quota'] AS quota, w['entity']['user'] AS user,
-      w['entity']['client_id'] AS client_id, w['entity']['topic'] AS topic, w['entity']['partition'] AS partition
-    FROM (SELECT timestamp_ms, unnest(throttled_by) AS w FROM decisions
-          WHERE date = DATE '{day}' AND array_length(throttled_by) > 0)
-    UNION ALL
-    SELECT at_ms, CASE WHEN c['quota'] = decided_by THEN longest_ms ELSE least(c['throttle_ms'], longest_ms) END AS ms,
-      c['quota'] AS quota, c['entity']['user'] AS user, c['entity']['client_id'] AS client_id,
-      c['entity']['topic'] AS topic, c['entity']['partition'] AS partition
-    FROM (SELECT timestamp_ms AS at_ms, mute_until_ms - timestamp_ms AS longest_ms, decided_by, unnest(charges) AS c
-          FROM decisions WHERE date = DATE '{day}' AND mute_until_ms > timestamp_ms AND throttled_by IS NULL)
-    WHERE c['throttle_ms'] > 0 AND c['mode'] IS NULL
-  )
-  WHERE ms > 0
+  SELECT timestamp_ms, coalesce(instance, '') AS instance, w['ms'] AS wait_ms, w['quota'] AS quota,
+    w['entity']['user'] AS user, w['entity']['client_id'] AS client_id, w['entity']['topic'] AS topic,
+    w['entity']['partition'] AS partition
+  FROM (SELECT timestamp_ms, instance, unnest(throttled_by) AS w FROM decisions
+        WHERE date = DATE '{day}' AND array_length(throttled_by) > 0)
+  UNION ALL
+  SELECT timestamp_ms, '' AS instance,
+    CASE WHEN c['quota'] = decided_by THEN longest_ms ELSE least(c['throttle_ms'], longest_ms) END AS wait_ms,
+    c['quota'] AS quota, c['entity']['user'] AS user, c['entity']['client_id'] AS client_id,
+    c['entity']['topic'] AS topic, c['entity']['partition'] AS partition
+  FROM (SELECT timestamp_ms, mute_until_ms - timestamp_ms AS longest_ms, decided_by, unnest(charges) AS c
+        FROM decisions WHERE date = DATE '{day}' AND mute_until_ms > timestamp_ms AND throttled_by IS NULL)
+  WHERE c['throttle_ms'] > 0 AND c['mode'] IS NULL
 )
-GROUP BY quota, user, client_id, topic, partition ORDER BY minutes DESC LIMIT {most_counters}
+WHERE wait_ms > 0 AND quota IS NOT NULL
 """
+"""The waits of counters. Events that report none aren't read: they would say sooner that a wait is over."""
+
+_WAITS_AT_ONCE = 250_000
 
 
 class Tables:
@@ -69,13 +67,15 @@ class Tables:
 
     def minutes_of(self, day: date) -> dict[CounterId, int]:
         """Minutes that the throttle times of a counter touch, by the decisions of one day."""
-        query = _MINUTES.format(day=day.isoformat(), most=_MOST_MINUTES, most_counters=MOST_COUNTERS)
-        found = {}
-        for quota, user, client_id, topic, partition, minutes in self._rows(query):
+        waits = RecordedWaits()
+        rows = run_query(_WAITS.format(day=day.isoformat()), {"decisions": self._paths["decisions"]}, self._options)
+        for table in rows.tables(_WAITS_AT_ONCE):
+            waits.take_of_counters(table)
+        counted: Tally[CounterId] = Tally()
+        for (quota, user, client_id, topic, partition), minutes in waits.minutes().items():
             if (kind := KINDS_BY_NAME.get(quota)) is not None:
-                number = -1 if partition is None else partition
-                found[CounterId(kind, False, user or "", client_id or "", topic, number)] = minutes
-        return found
+                counted[CounterId(kind, False, user, client_id, topic or None, int(partition))] = minutes
+        return dict(counted.most_common(MOST_COUNTERS))
 
     def decision(self, decision_id: str) -> dict[str, Any] | None:
         """The row of one decision; None if the table doesn't have it (yet)."""
@@ -93,9 +93,6 @@ class Tables:
         except QuotasTableError as error:
             raise QueryError(str(error)) from error
         return changes
-
-    def _rows(self, query: str) -> list[tuple[Any, ...]]:
-        return list(run_query(query, {"decisions": self._paths["decisions"]}, self._options))
 
 
 class WeekMinutes:

@@ -4,11 +4,9 @@ Source: Povzner et al., "Kora: A Cloud-Native Event Streaming Platform for Kafka
 """
 
 import re
-from collections.abc import Iterable
-from itertools import groupby
-from operator import itemgetter
 from typing import NamedTuple
 
+from sluice.insight.reports.recorded_waits import WAIT_COLUMNS, RecordedWaits, wait_ends
 from sluice.insight.reports.span import Span
 from sluice.insight.sql import Tables
 
@@ -16,6 +14,9 @@ KAFKAS_OWN = r"[0-9]+|raft-client-[0-9]+|broker-[0-9]+-fetcher-[0-9]+"
 """Client-ids of Kafka's brokers and controllers: the node's number, and those of KRaft and of replication."""
 
 WEEK_MS = 7 * 24 * 3_600_000
+
+_EVENTS = "SELECT {columns} FROM decisions WHERE {condition}"
+_EVENTS_AT_ONCE = 250_000
 
 
 class ClientMinutes(NamedTuple):
@@ -61,12 +62,15 @@ def slo(tables: Tables, span: Span, objective_minutes: float, most: int) -> Slo:
     those that have a client-id of Kafka's own brokers and controllers and never waited.
     """
     a_week = WEEK_MS / span.length_ms
+    events = RecordedWaits(wait_ends(tables, span))
+    query = _EVENTS.format(columns=WAIT_COLUMNS, condition=span.condition())
+    for rows in tables.rows(query).tables(_EVENTS_AT_ONCE):
+        events.take(rows)
+    minutes_of = events.minutes(span.end_ms)
     throttled = [
         ClientMinutes(user, client_id, minutes, minutes * a_week)
-        for (user, client_id), rows in groupby(
-            tables.rows(_WAITS.format(condition=span.condition())), key=itemgetter(0, 1)
-        )
-        if (minutes := touched_minutes(((first, last) for *_, first, last in rows), *_minutes(span)))
+        for (user, client_id), minutes in minutes_of.items()
+        if minutes
     ]
     ((every, kafkas, first_ms, last_ms),) = tables.rows(_COUNT.format(condition=span.condition(), own=KAFKAS_OWN))
     left_out = kafkas - sum(re.fullmatch(KAFKAS_OWN, client.client_id) is not None for client in throttled)
@@ -75,46 +79,6 @@ def slo(tables: Tables, span: Span, objective_minutes: float, most: int) -> Slo:
     worst = sorted(throttled, key=lambda client: (-client.minutes, client.user, client.client_id))
     return Slo(clients, clients - beyond, worst[:most], first_ms, last_ms, left_out)
 
-
-def touched_minutes(waits: Iterable[tuple[int, int]], start: int, end: int) -> int:
-    """Count the minutes from `start` to `end`, both included, that some wait touches.
-
-    Waits are their first and last minute, in the order of the first. They may overlap, and each minute counts once.
-
-    >>> touched_minutes([(0, 2), (1, 1), (2, 3), (7, 99)], 0, 9)
-    7
-    """
-    touched, counted = 0, start - 1
-    for first, last in waits:
-        new = min(last, end) - max(first - 1, counted)
-        if new > 0:
-            touched += new
-            counted = min(last, end)
-    return touched
-
-
-def _minutes(span: Span) -> tuple[int, int]:
-    return span.start_ms // 60_000, (span.end_ms - 1) // 60_000
-
-
-_WAITS = """
-SELECT u, c, first, max(last) AS last
-FROM (
-  SELECT u, c, timestamp_ms / 60000 AS first, (timestamp_ms + wait_ms - 1) / 60000 AS last
-  FROM (
-    SELECT coalesce(user, '') AS u, coalesce(client_id, '') AS c, timestamp_ms, throttle_time_ms AS wait_ms
-    FROM decisions WHERE {condition} AND throttle_time_ms > 0
-    UNION ALL
-    SELECT u, c, timestamp_ms, w['ms'] AS wait_ms
-    FROM (
-      SELECT coalesce(user, '') AS u, coalesce(client_id, '') AS c, timestamp_ms, unnest(throttled_by) AS w
-      FROM decisions WHERE {condition} AND cardinality(throttled_by) > 0
-    )
-  )
-  WHERE wait_ms > 0
-)
-GROUP BY u, c, first ORDER BY u, c, first
-"""
 
 _COUNT = """
 SELECT count(*), count(*) FILTER (WHERE c ~ '^({own})$'), min(first), max(last) FROM (

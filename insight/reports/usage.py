@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice.insight.reports.recorded_waits import WAIT_COLUMNS, NamesOf, RecordedWaits, wait_ends
 from sluice.insight.reports.span import By, Per, Span
 from sluice.insight.reports.tenants import Tenants
 from sluice.insight.sql import Tables
@@ -33,11 +34,10 @@ NAMES = {By.USER: ("user",), By.CLIENT: ("user", "client_id"), By.TENANT: ("tena
 
 # The lists are added up here: SQL would make a row of each of their items, which takes twice as long as all else.
 _EVENTS = """
-SELECT {start} AS start, {names}
+SELECT {start} AS start, {waits}
   coalesce(amounts['requests'], 1) AS requests, coalesce(amounts['bytes'], 0) AS bytes,
   coalesce(amounts['request_time_ns'], 0) + coalesce(amounts['network_time_ns'], 0) AS time_ns,
   coalesce(amounts['mutations_charged'], 0) AS mutations_charged,
-  coalesce(throttle_time_ms, 0) AS wait_ms, throttled_by AS waits,
   amounts['topic_partitions'] AS partitions, amounts['mutations'] AS mutations,
   CAST(coalesce(api = 'Produce', false) AS BIGINT) AS produced,
   CAST(coalesce(api = 'Fetch', false) AND NOT coalesce(amounts['withheld'], false)
@@ -65,17 +65,39 @@ def usage(tables: Tables, span: Span, by: By, per: Per, tenants: Tenants) -> pa.
     names = NAMES[By.CLIENT if by is By.TENANT else by]
     sums: list[pa.Table] = []
     start = f"{span.start_ms}" if per is Per.SPAN else f"timestamp_ms - timestamp_ms % {PERIODS_MS[per]}"
-    of_clients = "" if by is By.TOPIC else " ".join(f"coalesce({name}, '') AS {name}," for name in names)
-    query = _EVENTS.format(start=start, names=of_clients, condition=span.condition())
+    names_of: dict[By, NamesOf] = {By.USER: lambda user, _: (user,), By.TENANT: lambda *who: (tenants.of(*who),)}
+    waits = RecordedWaits(wait_ends(tables, span), names_of.get(by, lambda *client: client))
+    of_clients = "" if by is By.TOPIC else f"{WAIT_COLUMNS},"
+    query = _EVENTS.format(start=start, waits=of_clients, condition=span.condition())
     for events in tables.rows(query).tables(_EVENTS_AT_ONCE):
-        sums.append(_add_up(_of_topics(events) if by is By.TOPIC else _of_clients(events, names), names))
+        if by is By.TOPIC:
+            sums.append(_add_up(_of_topics(events), names))
+        else:
+            waits.take(events)
+            sums.append(_add_up(_of_clients(events, names), names))
         if sum(map(len, sums)) > _MOST_SUMS:
             sums = [_add_up(pa.concat_tables(sums), names)]
     total = pa.concat_tables(sums)
     if by is By.TENANT:
         clients = zip(*(total[name].to_pylist() for name in names), strict=True)
         total = total.append_column("tenant", pa.array([tenants.of(*client) for client in clients], pa.string()))
-    return _finished(_add_up(total, NAMES[by]))
+    total = _add_up(total, NAMES[by])
+    if by is not By.TOPIC:
+        total = _add_up(pa.concat_tables([total, _waited(waits, span, per, by, total.schema)]), NAMES[by])
+    return _finished(total)
+
+
+def _waited(waits: RecordedWaits, span: Span, per: Per, by: By, schema: pa.Schema) -> pa.Table:
+    """The time waited in each period, and 0 in the other columns."""
+    names, union = waits.union(span.end_ms)
+    union = union if per is Per.SPAN else union.by_period(PERIODS_MS[per])
+    columns: dict[str, pa.Array] = {name: _column(np.zeros(len(union.clients), np.int64)) for name in schema.names}
+    of_span = np.full(len(union.clients), span.start_ms)
+    columns["start"] = _column(of_span if per is Per.SPAN else union.begin_ms - union.begin_ms % PERIODS_MS[per])
+    columns["throttled_ms"] = _column(union.end_ms - union.begin_ms)
+    for place, name in enumerate(NAMES[by]):
+        columns[name] = _texts([each[place].encode() for each in names]).take(_column(union.clients))
+    return pa.table(columns, schema)
 
 
 def ranked(found: pa.Table, amount: str, most: int | None = None) -> pa.Table:
@@ -96,11 +118,10 @@ def ranked(found: pa.Table, amount: str, most: int | None = None) -> pa.Table:
 
 
 def _of_clients(events: pa.Table, names: tuple[str, ...]) -> pa.Table:
-    """The amounts of each event, and these names of its client. Of several waits the longest counts."""
-    sizes, mutations, waits_ms = (_numbers(events[name]) for name in ("bytes", "mutations_charged", "wait_ms"))
+    """The amounts of each event and these names of its client, without the time waited: it isn't that of one event."""
+    sizes, mutations = (_numbers(events[name]) for name in ("bytes", "mutations_charged"))
     np.add.at(sizes, *_items(events["partitions"], "bytes"))
     np.add.at(mutations, *_items(events["mutations"], "partitions"))
-    np.maximum.at(waits_ms, *_items(events["waits"], "ms"))
     return pa.table(
         {
             "start": events["start"],
@@ -112,7 +133,7 @@ def _of_clients(events: pa.Table, names: tuple[str, ...]) -> pa.Table:
             "request_time_ms": events["time_ns"],
             "mutations": pc.multiply(events["mutates"], _column(mutations)),
             "throttled_requests": pc.multiply(events["throttled"], events["requests"]),
-            "throttled_ms": _column(waits_ms),
+            "throttled_ms": _column(np.zeros_like(sizes)),
         }
     )
 
@@ -149,6 +170,11 @@ def _numbers(column: pa.ChunkedArray) -> _Numbers:
 
 def _column(numbers: _Numbers) -> pa.Array:
     return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def _texts(texts: list[bytes]) -> pa.StringArray:
+    offsets = np.cumsum([0, *map(len, texts)], dtype=np.int32)
+    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(b"".join(texts)))
 
 
 def _add_up(amounts: pa.Table, names: tuple[str, ...]) -> pa.Table:

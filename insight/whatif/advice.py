@@ -53,7 +53,9 @@ class Seen(msgspec.Struct, gc=False):
         rounded = round_up(rate)
         self.rates[rounded] = self.rates.get(rounded, 0) + recorded.request.requests
         self.hours.add(recorded.timestamp_ms // HOUR_MS)
-        self.waits.add(recorded.request.requests, recorded.timestamp_ms, recorded.wait_ms, recorded.refused, 2**62)
+        self.waits.add(
+            recorded.request.requests, recorded.timestamp_ms, recorded.wait_ms, recorded.refused, 2**62, recorded.lane
+        )
 
     def percentile(self, percent: float) -> float:
         """The lowest rate that at least so many percent of the requests didn't exceed.
@@ -155,7 +157,7 @@ def pooled(
         pool.clients += 1
         pool.waits.requests += of_entity.waits.requests
         pool.waits.throttled += of_entity.waits.throttled
-        pool.waits.waited_ms += of_entity.waits.waited_ms
+        pool.waits.waited.total_ms += of_entity.waits.waited_ms
     for (_, kind), pool in together.items():
         pool.rates = dict(rates[kind])
     return together

@@ -17,6 +17,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from numpy.typing import NDArray
 
 from sluice.insight.errors import EarlierTableError, NoTableError, RecordingError
+from sluice.insight.reports.recorded_waits import WaitEnds, longest_waits_ms
 from sluice.insight.reports.span import Span
 from sluice.insight.whatif.replay import Recorded
 from sluice.insight.whatif.whose import Part
@@ -24,7 +25,7 @@ from sluice.state.contract.records import HEARTBEAT_API, UNMUTE_API, Mutation, R
 from sluice.state.quotas.entry import QuotaEntry
 
 ORDER = ("decided_at_ms", "source_partition", "source_offset", "timestamp_ms")
-COLUMNS = (*ORDER, "user", "client_id", "api", "verdict", "throttle_time_ms", "throttled_by", "amounts")
+COLUMNS = (*ORDER, "user", "client_id", "api", "instance", "verdict", "throttle_time_ms", "throttled_by", "amounts")
 
 _MAX_ROWS = 200_000
 """Rows of a file from which its row groups are read one by one."""
@@ -45,10 +46,18 @@ Chosen = Callable[[pa.Table], pa.Array]
 class Recording:
     """The decisions of a span. The row groups that overlap in time are in memory together, and no others."""
 
-    def __init__(self, path: str, storage_options: Mapping[str, str], span: Span, chosen: Chosen | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        storage_options: Mapping[str, str],
+        span: Span,
+        chosen: Chosen | None = None,
+        ends: WaitEnds | None = None,
+    ) -> None:
         """Open the table at `path`; of its rows only those that `chosen` flags. Raises RecordingError, NoTableError."""
         self.rows = 0
         self.without_amounts = 0
+        self._ends = ends or WaitEnds()
         self._path, self._span, self._chosen = path, span, chosen
         try:
             table = DeltaTable(path, storage_options=dict(storage_options))
@@ -71,7 +80,7 @@ class Recording:
                     batch = table.slice(start, _BATCH_ROWS)
                     self.rows += batch.num_rows
                     self.without_amounts += batch["amounts"].null_count
-                    yield from _requests(batch)
+                    yield from _requests(batch, self._ends)
         except (pa.ArrowException, DeltaError, OSError) as error:
             raise self._unreadable(error) from error
 
@@ -153,7 +162,7 @@ def _within(span: Span) -> Any:
     return (time_ms >= span.start_ms) & (time_ms < span.end_ms) & ~api.isin(_NO_REQUESTS)
 
 
-def _requests(table: pa.Table) -> Iterator[Recorded]:
+def _requests(table: pa.Table, ends: WaitEnds) -> Iterator[Recorded]:
     """The requests of a few rows."""
     batch = table.combine_chunks().to_batches()[0]
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -165,13 +174,17 @@ def _requests(table: pa.Table) -> Iterator[Recorded]:
     for name, made in (("topic_partitions", TopicPartition), ("mutations", Mutation)):
         if _has_any(said, name):
             values[name] = _entries(said[name], made)
-    waits_ms = _waits_ms(columns["throttled_by"], columns["throttle_time_ms"])
+    decided_ms = columns["throttle_time_ms"].fill_null(0).to_numpy(zero_copy_only=False)
+    waits_ms = longest_waits_ms(columns["throttled_by"], decided_ms)
+    users, client_ids = ([name or "" for name in values[part]] for part in ("user", "client_id"))
+    waits_ms = ends.left_of_each_ms(users, client_ids, columns["timestamp_ms"].to_numpy(), waits_ms)
+    lanes = [f"{api}|{instance}" for api, instance in zip(values["api"], _names(columns["instance"]), strict=True)]
     refused = pc.equal(columns["verdict"], str(Verdict.REJECT)).to_pylist()
     names = tuple(values)
-    for time_ms, wait_ms, was_refused, row in zip(
-        times_ms, waits_ms, refused, zip(*values.values(), strict=True), strict=True
+    for time_ms, wait_ms, was_refused, lane, row in zip(
+        times_ms, waits_ms.tolist(), refused, lanes, zip(*values.values(), strict=True), strict=True
     ):
-        yield Recorded(time_ms, Request(**dict(zip(names, row, strict=True))), wait_ms, was_refused)
+        yield Recorded(time_ms, Request(**dict(zip(names, row, strict=True))), wait_ms, was_refused, lane)
 
 
 _PLAIN: dict[str, Any] = {
@@ -218,21 +231,6 @@ def _entries(column: pa.Array, made: type) -> list[list[Any]]:
         found.append(entries[start : start + length])
         start += length
     return found
-
-
-def _waits_ms(applied: pa.Array, decided: pa.Array) -> list[int]:
-    """The wait of each client: the longest applied inline if its gateway does that, else the decided one."""
-    waits_ms: list[int] = decided.fill_null(0).to_pylist()
-    if applied.null_count == len(applied):
-        return waits_ms
-    longest_ms = np.zeros(len(applied), np.int64)
-    waits = applied.flatten()
-    parts = dict(zip((field.name for field in applied.type.value_type), waits.flatten(), strict=True))
-    rows = pc.list_parent_indices(applied).to_numpy(zero_copy_only=False)
-    np.maximum.at(longest_ms, rows, parts["ms"].fill_null(0).to_numpy(zero_copy_only=False))
-    inline = applied.is_valid().to_pylist()
-    pairs = zip(inline, longest_ms.tolist(), waits_ms, strict=True)
-    return [applied_ms if is_inline else decided_ms for is_inline, applied_ms, decided_ms in pairs]
 
 
 def independent_by(entries: Iterable[QuotaEntry]) -> Part | None:

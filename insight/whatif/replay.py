@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
+from sluice.insight.waits import Waited
 from sluice.state.arithmetic.columns import columns_of
 from sluice.state.arithmetic.counter import Charge, EntityCounters, Outcome
 from sluice.state.contract.records import MAX_APPLIED_MS, Request, Verdict
@@ -109,13 +110,15 @@ ClientName = tuple[str, str]
 class Recorded(msgspec.Struct, gc=False):
     """A recorded request, its time in epoch milliseconds, and how it was answered then.
 
-    `wait_ms` is the wait of its client: the one that its gateway applied inline, else the decision's.
+    `wait_ms` is the wait of its client: the one that its gateway applied inline, else the decision's. It ends at the
+    next request of its `lane`, which is of one gateway and API.
     """
 
     timestamp_ms: int
     request: Request
     wait_ms: int = 0
     refused: bool = False
+    lane: str = ""
 
     def client(self) -> ClientName:
         """User and client-id."""
@@ -125,18 +128,16 @@ class Recorded(msgspec.Struct, gc=False):
 class Side(msgspec.Struct, gc=False):
     """The requests of one client as they were sent, then or now: how many, and how they were answered.
 
-    `waited_ms` is the length of the union of its waits within the span. `throttled` counts requests with a wait,
-    refused ones among them.
+    `throttled` counts requests with a wait, refused ones among them.
     """
 
     requests: int = 0
     throttled: int = 0
     refused: int = 0
-    waited_ms: int = 0
-    muted_until_ms: int = 0
     free_ms: int = 0
+    waited: Waited = msgspec.field(default_factory=Waited)
 
-    def add(self, requests: int, at_ms: int, wait_ms: int, refused: bool, end_ms: int) -> None:
+    def add(self, requests: int, at_ms: int, wait_ms: int, refused: bool, end_ms: int, lane: str = "") -> None:
         """Count an event of this many requests that was answered with a wait of at most an hour.
 
         >>> side = Side()
@@ -147,14 +148,18 @@ class Side(msgspec.Struct, gc=False):
         """
         self.requests += requests
         self.free_ms = max(self.free_ms, at_ms)
+        self.waited.add(lane, at_ms, max(0, min(wait_ms, end_ms - at_ms)))
         if refused:
             self.refused += requests
         if wait_ms:
             self.throttled += requests
-            until_ms = at_ms + min(wait_ms, MAX_APPLIED_MS)
-            self.waited_ms += max(0, min(until_ms, end_ms) - max(at_ms, self.muted_until_ms))
-            self.muted_until_ms = max(self.muted_until_ms, until_ms)
-            self.free_ms = max(self.free_ms, until_ms)
+            self.free_ms = max(self.free_ms, at_ms + min(wait_ms, MAX_APPLIED_MS))
+
+    @property
+    def waited_ms(self) -> int:
+        """The length of the union of its waits within the span."""
+        left_ms = self.waited.end_ms() - self.waited.at_ms
+        return self.waited.total_ms + max(0, left_ms)
 
 
 class ClientReplay(msgspec.Struct, gc=False):
@@ -207,7 +212,7 @@ class Replay:
             client = self.clients[name] = ClientReplay(Side(), Side(), {})
         free_then_ms = client.then.free_ms
         requests, wait_ms = recorded.request.requests, recorded.wait_ms
-        client.then.add(requests, recorded.timestamp_ms, wait_ms, recorded.refused, self._end_ms)
+        client.then.add(requests, recorded.timestamp_ms, wait_ms, recorded.refused, self._end_ms, recorded.lane)
         backlog = self._backlogs.get(name)
         if backlog is None and client.now.free_ms <= free_then_ms:
             self._send(client, recorded, recorded.timestamp_ms)

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
+from sluice.insight.reports.recorded_waits import WaitEnds
 from sluice.insight.reports.span import Span
 from sluice.insight.whatif.advice import Advisor, Seen
 from sluice.insight.whatif.recording import Recording, independent_by, rows_of
@@ -45,6 +46,7 @@ class Task:
     only: Collection[tuple[str, str | None]] | None = None
     share: int = 0
     shares: int = 1
+    ends: WaitEnds = field(default_factory=WaitEnds)
 
 
 @dataclass
@@ -111,7 +113,7 @@ def recording_of(task: Task, part: Part | None) -> Recording:
     chosen = None
     if part is not None and (task.shares > 1 or task.only is not None):
         chosen = rows_of(part, task.share, task.shares, _names(task.only, part))
-    return Recording(task.path, task.storage_options, task.span, chosen)
+    return Recording(task.path, task.storage_options, task.span, chosen, task.ends)
 
 
 def _names(only: Collection[tuple[str, str | None]] | None, part: Part) -> Collection[str] | None:

@@ -36,9 +36,9 @@ _GAUGES = (
     ("sluice_client_limit", "Limit of the counter, in its quota's unit", LABELS),
     ("sluice_client_rate", "Rate of the counter, in its quota's unit", LABELS),
     ("sluice_client_remaining", "Rest of the limit; of a controller quota, its tokens", LABELS),
-    ("sluice_client_wait_seconds", "Rest of the counter's throttle time", LABELS),
+    ("sluice_client_waited_seconds", "Seconds of the last minute in which the counter's clients waited", LABELS),
     ("sluice_quota_rate", "Sum of the rates of a quota's counters", ("quota", "mode")),
-    ("sluice_quota_waiting_counters", "Counters of a quota whose clients are throttled", ("quota", "mode")),
+    ("sluice_quota_waiting_counters", "Counters whose clients waited in the last minute", ("quota", "mode")),
     ("sluice_gateway_silent_seconds", "Since the newest heartbeat of the gateway that was seen", ("gateway",)),
     ("sluice_gateway_threads_down", "Threads of the gateway that should work and don't", ("gateway",)),
 )
@@ -93,12 +93,12 @@ class ClientMetrics(Collector):
             gauges["sluice_client_limit"].add_metric(labels, counter.limit or 0.0)
             gauges["sluice_client_rate"].add_metric(labels, usage.rate(counter, now_ms) or 0.0)
             gauges["sluice_client_remaining"].add_metric(labels, usage.remaining(counter, now_ms) or 0.0)
-            gauges["sluice_client_wait_seconds"].add_metric(labels, counter.wait_ms(now_ms) / 1000)
+            gauges["sluice_client_waited_seconds"].add_metric(labels, counter.waited_ms(now_ms) / 1000)
 
     def _nearness(self, counter: CounterState, now_ms: int) -> tuple[bool, float]:
         """The order: throttled counters first, then by share of the limit; a counter without limit is last."""
         share = self._model.usage.share(counter, now_ms)
-        return (False, 0.0) if share is None else (counter.wait_ms(now_ms) > 0, share)
+        return (False, 0.0) if share is None else (counter.throttled(now_ms), share)
 
     def _add_sums(self, gauges: Mapping[str, GaugeMetricFamily], counters: list[CounterState], now_ms: int) -> None:
         rates: dict[tuple[str, str], float] = defaultdict(float)
@@ -106,7 +106,7 @@ class ClientMetrics(Collector):
         for counter in counters:
             labels = counter.key.kind.value, _mode(counter.key)
             rates[labels] += self._model.usage.rate(counter, now_ms) or 0.0
-            throttled[labels] += counter.wait_ms(now_ms) > 0
+            throttled[labels] += counter.throttled(now_ms)
         for labels, rate in rates.items():
             gauges["sluice_quota_rate"].add_metric(labels, rate)
             gauges["sluice_quota_waiting_counters"].add_metric(labels, throttled[labels])

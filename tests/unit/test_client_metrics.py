@@ -46,12 +46,13 @@ class Scraped:
 def test_a_client_has_limit_rate_rest_and_wait() -> None:
     scraped = Scraped()
     scraped.charge(rate=1_250.0, wait_ms=2_500)
+    scraped.now_ms += 4_000
 
     alice = ("producer_byte_rate", "alice", "", "", "", "")
     assert scraped.series("sluice_client_limit", LABELS) == {alice: 1_000.0}
     assert scraped.series("sluice_client_rate", LABELS) == {alice: 1_250.0}
     assert scraped.series("sluice_client_remaining", LABELS) == {alice: 0.0}
-    assert scraped.series("sluice_client_wait_seconds", LABELS) == {alice: 2.5}
+    assert scraped.series("sluice_client_waited_seconds", LABELS) == {alice: 2.5}
 
 
 def test_a_quota_on_trial_and_one_of_a_partition_are_told_apart_by_labels() -> None:
@@ -102,7 +103,7 @@ def test_a_throttle_time_runs_down_from_scrape_to_scrape() -> None:
     scraped.charge(rate=2_000.0, wait_ms=5_000)
     scraped.now_ms += 3_000
 
-    assert scraped.series("sluice_client_wait_seconds") == {("alice",): 2.0}
+    assert scraped.series("sluice_client_waited_seconds") == {("alice",): 3.0}
 
 
 def test_a_client_without_a_limit_has_no_series_and_counts_in_the_sum() -> None:

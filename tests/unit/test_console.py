@@ -120,10 +120,11 @@ class Structure(HTMLParser):
 
 
 def test_the_page_of_clients_shows_usage_limit_remaining_level_and_throttle_time() -> None:
-    with serving(facts_of(decision(now_ms(), wait_ms=90_000))) as get:
+    with serving(facts_of(decision(now_ms() - 3_000, wait_ms=90_000))) as get:
         page = get("/")
     assert page.status == 200
-    for shown in ("alice", "producer_byte_rate", "80 %", "800 B/s", "1 kB/s", "200 B/s", "user", "1 min"):
+    assert "throttled in the last minute: 1" in page.text
+    for shown in ("alice", "producer_byte_rate", "80 %", "800 B/s", "1 kB/s", "200 B/s", "user", "number throttled"):
         assert shown in page.text
 
 

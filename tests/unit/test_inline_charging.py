@@ -480,6 +480,14 @@ class TestMutations:
                 5_000, False, (False, True), MUTATIONS, 1.0, None, gateway._publisher.id_stem + "-0"
             )
 
+    def test_a_wait_that_is_cut_short_by_the_option_leaves_the_debt(self) -> None:
+        with gateway_loop(QUOTAS, max_wait_ms=5_000) as loop:
+            gateway = loop.gateways[0]
+            assert gateway.admit(produce(100_000)).throttle_ms == 5_000
+            loop.clock.ms += 5_000
+            assert gateway.throttle_of("alice", None).throttle_ms == 0
+            assert gateway.admit(produce(1)).throttle_ms == 5_000
+
     def test_what_is_only_validated_is_charged_nothing(self, loop: GatewayLoop, gateway: Gateway) -> None:
         gateway.admit(create(8, validate_only=True))
         loop.decide()

@@ -119,6 +119,37 @@ def test_what_a_gateway_applied_in_line_counts_instead_of_what_was_decided() -> 
     assert (wait.wait_ms, wait.inline) == (700, True)
 
 
+def test_a_wait_that_is_over_when_its_decision_is_read_counts_in_the_last_minute() -> None:
+    """Decisions come seconds after the events, and most waits are shorter."""
+    applied = [{"quota": "producer_byte_rate", "entity": {"user": "alice"}, "ms": 2_500}]
+    counter = counter_of(fed(decision(throttled_by=applied), now_ms=AT_MS + 9_000))
+    assert (counter.wait_ms(AT_MS + 9_000), counter.waited_ms(AT_MS + 9_000)) == (0, 2_500)
+    assert counter.throttled(AT_MS + 9_000)
+    assert (counter.throttled(AT_MS + 63_000), counter.waited_ms(AT_MS + 63_000)) == (False, 0)
+
+
+def test_a_wait_of_a_gateway_ends_at_its_next_request() -> None:
+    applied = [{"quota": "producer_byte_rate", "entity": {"user": "alice"}, "ms": 3_400_000}]
+    model = fed(*(decision(AT_MS + at_ms, throttled_by=applied, instance="b-1") for at_ms in (0, 1_000)))
+    fed(decision(AT_MS + 1_500, throttled_by=[], instance="b-2"), model=model)
+    assert counter_of(model).wait_ms(AT_MS + 2_000) > 0
+    fed(decision(AT_MS + 2_000, throttled_by=[], instance="b-1"), model=model)
+    assert (counter_of(model).wait_ms(AT_MS + 2_000), counter_of(model).waited_ms(AT_MS + 9_000)) == (0, 2_000)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 90_000), st.integers(1, 20_000)), min_size=1, max_size=20), st.integers(0, 999)
+)
+def test_the_last_minute_has_the_union_of_its_waits(waits: list[tuple[int, int]], start_ms: int) -> None:
+    counter, waits = CounterState(ALICE), sorted(waits)
+    for lane, (at_ms, wait_ms) in enumerate(waits):
+        counter.note_wait(str(lane), AT_MS + start_ms + at_ms, wait_ms)
+    now_ms = AT_MS + start_ms + waits[-1][0] + 3_000
+    first_ms = (now_ms // 1000 - 59) * 1000
+    union = {ms for at_ms, wait_ms in waits for ms in range(at_ms, at_ms + wait_ms)}
+    assert counter.waited_ms(now_ms) == sum(first_ms <= AT_MS + start_ms + ms < now_ms for ms in union)
+
+
 def test_an_unmute_ends_the_wait() -> None:
     model = fed(decision(wait_ms=30_000), decision(AT_MS + 1_000, api="Unmute"))
     assert counter_of(model).wait_ms(AT_MS + 1_000) == 0
@@ -134,14 +165,16 @@ def test_a_shadow_quota_is_a_counter_of_its_own_and_waits_for_nothing() -> None:
 @given(st.lists(st.tuples(st.integers(0, 3 * 60 * MINUTE_MS), st.integers(1, 20 * MINUTE_MS)), min_size=1, max_size=20))
 def test_minutes_throttled_are_those_touched_by_the_union_of_the_waits(waits: list[tuple[int, int]]) -> None:
     counter, waits = CounterState(ALICE), sorted(waits)
-    for start_ms, wait_ms in waits:
-        counter.wait(AT_MS + start_ms, wait_ms)
-    now_ms = AT_MS + waits[-1][0]
+    for lane, (start_ms, wait_ms) in enumerate(waits):
+        counter.note_wait(str(lane), AT_MS + start_ms, wait_ms)
+    now_ms = AT_MS + waits[-1][0] + 1
     this_minute = now_ms // MINUTE_MS
     touched = {
         minute
         for start_ms, wait_ms in waits
-        for minute in range((AT_MS + start_ms) // MINUTE_MS, (AT_MS + start_ms + wait_ms - 1) // MINUTE_MS + 1)
+        for minute in range(
+            (AT_MS + start_ms) // MINUTE_MS, (min(AT_MS + start_ms + wait_ms, now_ms) - 1) // MINUTE_MS + 1
+        )
     }
     expected = sum(this_minute - HOUR_MINUTES < minute <= this_minute for minute in touched)
     assert counter.throttled_minutes(now_ms) == expected

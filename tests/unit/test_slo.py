@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,11 +13,11 @@ from typer.testing import CliRunner
 
 from sluice.cli.main import app
 from sluice.insight.errors import SpanError
-from sluice.insight.reports.slo import touched_minutes
+from sluice.insight.reports.recorded_waits import union_of_waits
 from tests.recorded import event_at, write_tables
 
 T = datetime(2026, 11, 2, 10, tzinfo=UTC)
-WAIT = st.tuples(st.integers(-10, 30), st.integers(0, 20)).map(lambda wait: (wait[0], wait[0] + wait[1]))
+WAIT = st.tuples(st.integers(0, 30), st.integers(0, 20))
 
 
 def held(at: datetime, user: str, *waits_ms: int) -> bytes:
@@ -106,6 +107,10 @@ def test_a_span_that_would_begin_before_all_time_is_refused() -> None:
 
 @given(st.lists(WAIT).map(sorted))
 def test_touched_minutes_are_those_of_the_union(waits: list[tuple[int, int]]) -> None:
-    union = {minute for first, last in waits for minute in range(first, last + 1) if 0 <= minute <= 19}
+    times_ms = np.array([begin_ms for begin_ms, _ in waits], np.int64)
+    lengths_ms = np.array([length_ms for _, length_ms in waits], np.int64)
+    lanes = np.arange(len(waits))
+    union = union_of_waits(np.zeros_like(lanes), lanes, times_ms, lengths_ms, end_ms=20)
+    touched = {ms // 3 for begin_ms, length_ms in waits for ms in range(begin_ms, min(begin_ms + length_ms, 20))}
 
-    assert touched_minutes(waits, 0, 19) == len(union)
+    assert union.touched(3).sum() == len(touched)

@@ -49,10 +49,10 @@ def test_the_nearest_to_its_limit_is_first_and_who_waits_is_at_it() -> None:
 
     found = rows_of(model, View(), NOW_MS, 10)
 
-    assert [(name_of(row), row.used, row.wait_ms) for row in found] == [
-        ("waits", 1.0, 4000),
-        ("busy", 0.9, 0),
-        ("quiet", 0.1, 0),
+    assert [(name_of(row), row.used, row.wait_ms, row.waited_ms) for row in found] == [
+        ("waits", 1.0, 4000, 1000),
+        ("busy", 0.9, 0, 0),
+        ("quiet", 0.1, 0, 0),
     ]
     assert found[1].remaining == 100.0
 
@@ -131,5 +131,5 @@ def test_a_row_has_a_json_form_without_nan() -> None:
     assert (found["entity"], found["usage"], found["points"][-1]) == ({"user": "alice"}, 0.5, 500.0)
     assert set(found) == {
         *("entity", "quota", "mode", "matched", "limit", "rate", "usage", "remaining", "wait_ms"),
-        *("minutes_throttled", "points"),
+        *("waited_ms", "minutes_throttled", "points"),
     }

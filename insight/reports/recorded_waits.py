@@ -1,0 +1,310 @@
+"""The waits in a span of the table of decisions, as one union for each client, user, tenant or counter.
+
+`sluice.insight.waits` says what ends a wait.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from itertools import islice, takewhile
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from sluice.insight.reports.span import Span, from_ms, to_ms
+from sluice.insight.sql import Tables
+from sluice.sinks.errors import QuotasTableError
+from sluice.sinks.tables.quotas import QuotaChange, QuotasTable
+from sluice.state.contract.records import MAX_APPLIED_MS, UNMUTE_API
+from sluice.state.quotas.entity import DEFAULT
+
+WAIT_COLUMNS = """timestamp_ms, coalesce(user, '') AS user, coalesce(client_id, '') AS client_id,
+  coalesce(instance, '') AS instance, coalesce(api, '') AS api,
+  coalesce(throttle_time_ms, 0) AS wait_ms, throttled_by AS waits"""
+"""The columns of a query whose rows `RecordedWaits.take` takes."""
+
+MOST_CHANGES = 500
+"""Newest changes of quotas that are read: each is a version of the table, which takes milliseconds."""
+
+Names = tuple[str, ...]
+NamesOf = Callable[..., Names]
+"""The names that a row is for, by user and client-id."""
+
+COUNTER_COLUMNS = ("quota", "user", "client_id", "topic", "partition")
+"""The columns that name a counter, all of them texts."""
+
+Integers = NDArray[np.int64]
+
+_NEVER_MS = 2**62
+
+
+class Waits(msgspec.Struct, frozen=True):
+    """Disjoint waits of many clients, by client and time: (n,) each. Clients are numbers; times are epoch ms."""
+
+    clients: Integers
+    begin_ms: Integers
+    end_ms: Integers
+
+    def touched(self, period_ms: int) -> Integers:
+        """The number of periods that each wait touches, and no wait of its client before it: (n,).
+
+        >>> Waits(np.array([7, 7, 8]), np.array([900, 1100, 0]), np.array([1001, 1200, 1])).touched(1000).tolist()
+        [2, 0, 1]
+        """
+        first, last = self.begin_ms // period_ms, (self.end_ms - 1) // period_ms
+        same = self.clients[1:] == self.clients[:-1]
+        first[1:][same] = np.maximum(first[1:], last[:-1] + 1)[same]
+        touched: Integers = last - first + 1
+        return touched
+
+    def by_period(self, period_ms: int) -> "Waits":
+        """The same, with none in two periods.
+
+        >>> waits = Waits(np.array([7]), np.array([900]), np.array([2100])).by_period(1000)
+        >>> waits.begin_ms.tolist(), waits.end_ms.tolist()
+        ([900, 1000, 2000], [1000, 2000, 2100])
+        """
+        first, last = self.begin_ms // period_ms, (self.end_ms - 1) // period_ms
+        parts = last - first + 1
+        whole = np.repeat(np.arange(len(first)), parts)
+        period = first[whole] + np.arange(len(whole)) - np.repeat(np.cumsum(parts) - parts, parts)
+        return Waits(
+            self.clients[whole],
+            np.maximum(self.begin_ms[whole], period * period_ms),
+            np.minimum(self.end_ms[whole], (period + 1) * period_ms),
+        )
+
+
+def union_of_waits(clients: Integers, lanes: Integers, at_ms: Integers, waits_ms: Integers, end_ms: int) -> Waits:
+    """The union of the waits that events report until `end_ms`, as `Waited` adds them up: (n,) each, in any order.
+
+    A lane is a number that no two clients share.
+
+    >>> one, gateways, at_ms = np.zeros(3, np.int64), np.array([1, 2, 1]), np.array([0, 400, 700])
+    >>> waits = union_of_waits(one, gateways, at_ms, np.array([9000, 500, 0]), end_ms=5_000)
+    >>> waits.begin_ms.tolist(), waits.end_ms.tolist()
+    ([0, 700], [700, 900])
+    """
+    order = np.lexsort((at_ms, lanes))
+    clients, lanes, at_ms = clients[order], lanes[order], at_ms[order]
+    until_ms = at_ms + np.minimum(waits_ms[order], MAX_APPLIED_MS)
+    until_ms = np.minimum(until_ms, _next_ms(lanes, at_ms, end_ms))
+    waiting = until_ms > at_ms
+    order = np.flatnonzero(waiting)[np.lexsort((at_ms[waiting], clients[waiting]))]
+    clients, at_ms, until_ms = clients[order], at_ms[order], until_ms[order]
+    if not len(clients):
+        return Waits(clients, at_ms, until_ms)
+    # The running maximum of each client: the clients are lifted above each other, so that one pass finds it in all.
+    least_ms = int(at_ms.min())
+    lift = np.unique(clients, return_inverse=True)[1] * (int(until_ms.max()) - least_ms + 1)
+    begin_ms = at_ms.copy()
+    before_ms = np.maximum.accumulate(until_ms + lift)[:-1] - lift[1:]
+    begin_ms[1:] = np.maximum(at_ms[1:], before_ms)
+    left = until_ms > begin_ms
+    return Waits(clients[left], begin_ms[left], until_ms[left])
+
+
+def _next_ms(lanes: Integers, at_ms: Integers, end_ms: int) -> Integers:
+    """The time of the next event of each one's lane, or of the end; they are sorted by lane and time."""
+    begins = np.ones(len(lanes), np.bool_)
+    begins[1:] = (lanes[1:] != lanes[:-1]) | (at_ms[1:] != at_ms[:-1])
+    first = np.flatnonzero(begins)
+    next_ms = np.full(len(first), end_ms)
+    same = lanes[first[1:]] == lanes[first[:-1]]
+    next_ms[:-1][same] = np.minimum(at_ms[first[1:]][same], end_ms)
+    found: Integers = next_ms[np.cumsum(begins) - 1]
+    return found
+
+
+def longest_waits_ms(applied: pa.Array, decided_ms: Integers) -> Integers:
+    """The wait of the client of each of n events: the longest applied inline, or the decided one: (n,).
+
+    `applied` are lists of waits, null where the gateway charges nothing inline: there the decided wait counts.
+    """
+    longest_ms: Integers = np.zeros(len(applied), np.int64)
+    numbers = applied.flatten().field("ms")
+    rows = pc.list_parent_indices(applied).filter(numbers.is_valid())
+    np.maximum.at(longest_ms, _plain(rows), _plain(numbers.drop_null()))
+    inline = _plain(applied.is_valid().cast(pa.int8())).astype(np.bool_)
+    return np.where(inline, longest_ms, decided_ms)
+
+
+# By memory: Arrow's to_numpy, and its functions with Python's numbers, import pandas.
+def _plain(numbers: pa.Array) -> NDArray[Any]:
+    """The numbers of an array without nulls."""
+    return np.array(np.from_dlpack(numbers))
+
+
+class WaitEnd(NamedTuple):
+    """A time at which waits ended by an operator's hand: of these clients; None stands for all names."""
+
+    at_ms: int
+    user: str | None
+    client_id: str | None
+
+
+class WaitEnds:
+    """The ends of waits by unmutes, and by limits that were raised or removed."""
+
+    def __init__(self, ends: Iterable[WaitEnd] = ()) -> None:
+        self._ends = sorted(ends, key=attrgetter("at_ms"))
+        self._known: dict[tuple[str, str], Integers] = {}
+
+    def any_of(self, user: str, client_id: str) -> bool:
+        """True if any wait of this client was ended."""
+        return bool(self._ends) and len(self._of(user, client_id)) > 0
+
+    def left_ms(self, user: str, client_id: str, at_ms: Integers, waits_ms: Integers) -> Integers:
+        """The waits of events of a client, none beyond the next end: (n,) each -> (n,).
+
+        >>> ends = WaitEnds([WaitEnd(5_000, "alice", None)])
+        >>> ends.left_ms("alice", "app", np.array([0, 4_000, 6_000]), np.array([3_000, 3_000, 3_000])).tolist()
+        [3000, 1000, 3000]
+        """
+        times_ms = self._of(user, client_id)
+        if not len(times_ms):
+            return waits_ms
+        next_ms = times_ms[np.searchsorted(times_ms, at_ms, "right")]
+        left: Integers = np.minimum(waits_ms, next_ms - at_ms)
+        return left
+
+    def left_of_each_ms(
+        self, users: Sequence[str], client_ids: Sequence[str], at_ms: Integers, waits_ms: Integers
+    ) -> Integers:
+        """The same for events of any clients: (n,) each -> (n,)."""
+        if not self._ends:
+            return waits_ms
+        left_ms = waits_ms.copy()
+        for row in np.flatnonzero(waits_ms).tolist():
+            here = slice(row, row + 1)
+            left_ms[here] = self.left_ms(users[row], client_ids[row], at_ms[here], waits_ms[here])
+        return left_ms
+
+    def _of(self, user: str, client_id: str) -> Integers:
+        """The times for a client, and the end of all; empty if there is none."""
+        times_ms = self._known.get((user, client_id))
+        if times_ms is None:
+            found = [e.at_ms for e in self._ends if e.user in (None, user) and e.client_id in (None, client_id)]
+            times_ms = self._known[user, client_id] = np.array([*found, _NEVER_MS] if found else [], np.int64)
+        return times_ms
+
+
+class RecordedWaits:
+    """Collects the events of a span. 16 bytes of each are kept until `union`."""
+
+    def __init__(self, ends: WaitEnds | None = None, names_of: NamesOf = lambda *client: client) -> None:
+        self._ends = ends or WaitEnds()
+        self._names_of = names_of
+        self._names: dict[Names, int] = {}
+        self._lanes: dict[tuple[str, ...], int] = {}
+        self._client_of: list[int] = []  # by lane
+        self._events: list[tuple[NDArray[Any], ...]] = []
+
+    def take(self, events: pa.Table) -> None:
+        """Take events with the columns of WAIT_COLUMNS."""
+        if not len(events):
+            return
+        events = events.combine_chunks()
+        at_ms = _numbers(events, "timestamp_ms")
+        waits_ms = longest_waits_ms(_array(events, "waits"), _numbers(events, "wait_ms"))
+        texts, text_of = _distinct(events, ("user", "client_id", "instance", "api"))
+        for number, (user, client_id, *_) in enumerate(texts):
+            if self._ends.any_of(user, client_id):
+                rows = np.flatnonzero(text_of == number)
+                waits_ms[rows] = self._ends.left_ms(user, client_id, at_ms[rows], waits_ms[rows])
+        lanes = np.array([self._lane(text, text[:2]) for text in texts], np.int32)
+        self._add(lanes[text_of], at_ms, waits_ms)
+
+    def take_of_counters(self, waits: pa.Table) -> None:
+        """Take single waits: the columns of COUNTER_COLUMNS, `instance`, `timestamp_ms` and `wait_ms`."""
+        if not len(waits):
+            return
+        waits = waits.combine_chunks()
+        texts, text_of = _distinct(waits, (*COUNTER_COLUMNS, "instance"))
+        lanes = np.array([self._lane(text, text[:-1]) for text in texts], np.int32)
+        self._add(lanes[text_of], _numbers(waits, "timestamp_ms"), _numbers(waits, "wait_ms"))
+
+    def minutes(self, end_ms: int = _NEVER_MS) -> dict[Names, int]:
+        """The minutes that have a part of a wait before a time; 0 without one."""
+        names, waits = self.union(end_ms)
+        minutes_of = np.zeros(len(names), np.int64)
+        np.add.at(minutes_of, waits.clients, waits.touched(60_000))
+        return dict(zip(names, minutes_of.tolist(), strict=True))
+
+    def _lane(self, text: tuple[str, ...], named: tuple[str, ...]) -> int:
+        number = self._lanes.setdefault(text, len(self._lanes))
+        if number == len(self._client_of):
+            self._client_of.append(self._names.setdefault(self._names_of(*named), len(self._names)))
+        return number
+
+    def _add(self, lanes: NDArray[np.int32], at_ms: Integers, waits_ms: Integers) -> None:
+        self._events.append((lanes, at_ms, np.minimum(waits_ms, MAX_APPLIED_MS).astype(np.int32)))
+
+    def union(self, end_ms: int) -> tuple[list[Names], Waits]:
+        """The waits until a time; their clients are the places of their names."""
+        nothing = np.zeros((3, 0), np.int64)
+        lanes, at_ms, waits_ms = (np.concatenate(parts) for parts in zip(nothing, *self._events, strict=True))
+        clients = np.array(self._client_of, np.int64)[lanes]
+        return list(self._names), union_of_waits(clients, lanes, at_ms, waits_ms, end_ms)
+
+
+def wait_ends(tables: Tables, span: Span) -> WaitEnds:
+    """The times in a span at which an operator ended waits. Raises QueryError."""
+    unmutes = tables.rows(_UNMUTES.format(api=UNMUTE_API, start_ms=span.start_ms, end_ms=span.end_ms))
+    ends = [WaitEnd(at_ms, user, client_id) for at_ms, user, client_id in unmutes]
+    return WaitEnds([*ends, *_relaxed(QuotasTable(tables.quotas, tables.storage_options), from_ms(span.start_ms))])
+
+
+_UNMUTES = """
+SELECT timestamp_ms, user, client_id FROM decisions
+WHERE api = '{api}' AND timestamp_ms >= {start_ms} AND timestamp_ms < {end_ms}
+"""
+
+
+def _relaxed(quotas: QuotasTable, since: datetime) -> Iterator[WaitEnd]:
+    """The limits that were raised or removed since a time; none if the history can't be read."""
+    try:
+        for change in takewhile(lambda change: change.changed_at >= since, islice(quotas.history(), MOST_CHANGES)):
+            if _is_relaxed(change):
+                names = (None if name is DEFAULT else name for name in (change.entity.user, change.entity.client_id))
+                yield WaitEnd(to_ms(change.changed_at), *names)
+    except QuotasTableError:
+        return
+
+
+def _is_relaxed(change: QuotaChange) -> bool:
+    old, new = change.old, change.new
+    return old is not None and not old.shadow and (new is None or new.value > old.value)
+
+
+def _array(events: pa.Table, name: str) -> pa.Array:
+    return events[name].chunk(0)
+
+
+def _numbers(events: pa.Table, name: str) -> Integers:
+    return _plain(_array(events, name)).astype(np.int64)
+
+
+class _Texts(NamedTuple):
+    texts: list[tuple[str, ...]]
+    text_of: Integers
+
+
+def _distinct(events: pa.Table, columns: Sequence[str]) -> _Texts:
+    """The distinct values of some columns of texts, and the place of those of each row."""
+    code = np.zeros(len(events), np.int64)
+    values: list[list[str]] = []
+    for name in columns:
+        encoded = _array(events, name).cast(pa.string()).dictionary_encode()
+        values.append(encoded.dictionary.to_pylist())
+        code = code * (len(values[-1]) or 1) + _plain(encoded.indices)
+    codes, text_of = np.unique(code, return_inverse=True)
+    texts: list[tuple[str, ...]] = [() for _ in codes]
+    for known in reversed(values):
+        codes, place = np.divmod(codes, len(known) or 1)
+        texts = [(known[each], *text) for each, text in zip(place.tolist(), texts, strict=True)]
+    return _Texts(texts, text_of)
