@@ -149,9 +149,10 @@ def balance(
         raise UsageError("give --user, --client-id or both")
     settings = job_settings(config)
     from sluice.insight.reports.span import from_ms
+    from sluice.state.quotas.entity import bounded_name
     from sluice.state.store.balance import Client
 
-    wanted = Client(user or None, client_id or None)
+    wanted = Client(bounded_name(user or "") or None, bounded_name(client_id or "") or None)
     micro_batch, version, now_ms, found, of = _read(settings, wanted)
     if of != wanted:
         kind, other = ("client-id", "user") if wanted.user is None else ("user", "client-id")

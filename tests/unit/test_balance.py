@@ -14,7 +14,7 @@ from sluice.cli.errors import UsageError
 from sluice.cli.main import app
 from sluice.configs.settings import load_settings
 from sluice.state.arithmetic.counter import Charge
-from sluice.state.quotas.entity import QuotaEntity, Tags, client_key, client_of_key
+from sluice.state.quotas.entity import QuotaEntity, Tags, bounded_name, client_key, client_of_key
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import SHADOW_KEY_PREFIX, Quotas
@@ -32,6 +32,7 @@ from tests.unit.test_resharding import stored
 T = 1_700_000_000_000
 BYTES, MUTATIONS = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONTROLLER_MUTATION_RATE
 HOSTILE = "=cmd\x1b[2J|<b>\u202e"
+LONG = "x" * 257
 QUOTAS = Quotas(
     [QuotaEntry(QuotaEntity(user="alice"), MUTATIONS, 5.0), QuotaEntry(QuotaEntity(user="bob"), BYTES, 1.0)]
 )
@@ -132,10 +133,14 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    """Alice and a hostile name were charged now, and their balances imported."""
+    """Alice, a hostile name and one that is too long for tags were charged now, and their balances imported."""
     place = Place(tmp_path)
     now_ms = time.time_ns() // 1_000_000
-    charges = [(Tags("alice"), MUTATIONS, 5.0, 5000.0, now_ms), (Tags(HOSTILE, HOSTILE), BYTES, 1.0, 100.0, now_ms)]
+    charges = [
+        (Tags("alice"), MUTATIONS, 5.0, 5000.0, now_ms),
+        (Tags(HOSTILE, HOSTILE), BYTES, 1.0, 100.0, now_ms),
+        (Tags(bounded_name(LONG), bounded_name(LONG)), BYTES, 1.0, 100.0, now_ms),
+    ]
     store_imported(place.checkpoint, Balances(Origin.of(place.settings), {0: 17}, stored(charges, 8)))
     return place
 
@@ -176,6 +181,12 @@ def test_a_name_of_the_other_kind_is_found_and_said(place: Place) -> None:
 
     assert "controller_mutation_rate" in result.stdout
     assert "sluice: no counter has the client-id 'alice'; these have the user 'alice'" in result.stderr
+
+
+def test_a_name_that_counters_keep_as_a_hash_is_found_by_itself(place: Place) -> None:
+    (found,) = place.counters("--user", LONG, "--client-id", LONG)["counters"]
+
+    assert found["entity"] == {"user": bounded_name(LONG), "client_id": bounded_name(LONG)}
 
 
 def test_a_client_without_counters_has_its_whole_limit(place: Place) -> None:
