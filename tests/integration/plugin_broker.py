@@ -116,7 +116,7 @@ def consume(servers: str, client_id: str, seconds: float) -> int:
 
 
 def published(servers: str, **login: Any) -> list[dict[str, Any]]:
-    """All events of the requests topic; each is one that the job accepts."""
+    """All events of the requests topic, without the control records of `sluice unmute`; the job accepts each."""
     consumer = KafkaConsumer(bootstrap_servers=servers, client_id=SECRET, consumer_timeout_ms=500, **login)
     partition = TopicPartition("quota-requests", 0)
     consumer.assign([partition])
@@ -125,9 +125,12 @@ def published(servers: str, **login: Any) -> list[dict[str, Any]]:
     while consumer.position(partition) < end:
         for records in consumer.poll(timeout_ms=200).values():
             for record in records:
+                event = json.loads(record.value)
+                if "control" in event:
+                    continue
                 source = Source("quota-requests", 0, record.offset, record.timestamp)
                 parse_request(record.value, source, EventLimits(10**6, 60_000))
-                events.append(json.loads(record.value))
+                events.append(event)
     consumer.close()
     return events
 

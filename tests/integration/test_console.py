@@ -62,7 +62,7 @@ def test_minutes_of_a_week_are_those_touched_by_the_union_of_the_waits(tmp_path:
     applied = [{"quota": "producer_byte_rate", "entity": {"user": "alice"}, "ms": 10_000}]
     path = write(
         tmp_path / "decisions",
-        row(today, 1, wait_ms=60_000),  # minutes 0 and 1
+        row(today, 1, wait_ms=60_000),  # minute 0: the next request ends it
         row(today + timedelta(seconds=20), 2, wait_ms=5_000),  # within minute 0
         row(today + timedelta(minutes=5), 3, throttled_by=applied, wait_ms=600_000),  # in line: minute 5 alone
         row(today - timedelta(days=1), 4, wait_ms=1_000),  # a minute of yesterday
@@ -71,7 +71,7 @@ def test_minutes_of_a_week_are_those_touched_by_the_union_of_the_waits(tmp_path:
         row(today, 7, wait_ms=1_000, charge={"mode": "shadow"}),
         row(today, 8, throttled_by=[], wait_ms=600_000),  # its gateway charges in line and held nobody
     )
-    assert minutes(path, today) == {ALICE: 5}
+    assert minutes(path, today) == {ALICE: 4}
 
 
 def test_a_day_is_read_until_it_has_been_over_for_an_hour(tmp_path: Path) -> None:
