@@ -175,7 +175,6 @@ class Job:
         return session
 
     def _stop_session(self) -> None:
-        self._end_java()
         spark, self._spark = self._spark, None
         if spark is not None:
             spark.stop()

@@ -70,9 +70,7 @@ def test_a_job_takes_its_classes_from_the_archive(archive: ClassArchive, kafka_b
         job.publish([b'{"api": "Metadata"}'])
         wait_until(lambda: len(job.decisions()) == 1, 120)
         processes = psutil.Process(job.running().pid).children(recursive=True)
-        # The Java that wrote the command line has ended, and is a zombie of the one that it was for.
-        running = (process for process in processes if process.status() != psutil.STATUS_ZOMBIE)
-        java_process = next(process for process in running if process.name() == "java")
+        java_process = next(process for process in processes if process.name() == "java")
         files = {mapped.path for mapped in java_process.memory_maps()}
         log = job.log_file.read_text()
     finally:

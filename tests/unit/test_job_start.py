@@ -113,10 +113,12 @@ def test_a_job_that_is_stopped_while_java_starts_does_not_wait_for_it(
     ended = pool.submit(job.run)
     while not status.exists() or json.loads(status.read_text()).get("waiting_for") != "session":
         assert not ended.done(), ended
+    ended_before = java.process.poll()
 
     job.request_stop()
 
     ended.result()
+    assert ended_before is None, "the job waits for the Java that was started for it"
     assert java.process.wait() == -signal.SIGKILL
     assert json.loads(status.read_text())["state"] == "stopped"
 
