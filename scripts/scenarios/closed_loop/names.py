@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 
 import confluent_kafka
 import numpy as np
@@ -22,6 +22,7 @@ from scripts.testbed.cluster import AlteringAdmin, Cluster, create_topic
 from scripts.testbed.job import Json
 from scripts.testbed.reconnecting_client import read_answer
 from scripts.testbed.rig import Rig
+from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.client import connect
 
 VICTIMS_LIMIT = 1_000_000.0
@@ -30,6 +31,7 @@ _API_VERSIONS = 18
 _QUIET_S = 20.0
 _AFTER_S = 10.0
 _PERIOD_S = 0.01
+_WATCH_S = 0.1
 _PIPELINED = 5
 
 
@@ -125,7 +127,6 @@ def _flood_one(server: str, requests: int, length: int, numbers: Iterator[int]) 
 def victim(servers: str) -> Iterator[list[float]]:
     """Latencies of acknowledgements, in ms, of a client that produces a small record every 10 ms, during this block."""
     latencies_ms: list[float] = []
-    stop = Event()
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": servers, "client.id": CLIENT, "linger.ms": 0, "acks": 1, "log_level": 2}
     )
@@ -135,40 +136,30 @@ def victim(servers: str) -> Iterator[list[float]]:
         if error is None and latency_s is not None:
             latencies_ms.append(latency_s * 1000)
 
-    def run() -> None:
-        while not stop.wait(_PERIOD_S):
-            producer.produce(TOPIC, b"x" * 100, on_delivery=note)
-            producer.poll(0)
-        producer.flush(5)
+    def produce() -> None:
+        producer.produce(TOPIC, b"x" * 100, on_delivery=note)
+        producer.poll(0)
 
-    thread = Thread(target=run, daemon=True)
-    thread.start()
-    try:
+    with BackgroundService("victim", produce, _PERIOD_S):
         yield latencies_ms
-    finally:
-        stop.set()
-        thread.join()
+    producer.flush(5)
 
 
 @contextmanager
 def job_watch(rig: Rig | None) -> Iterator[list[Json]]:
     """The micro-batches of the enforce query that the status file shows during this block, ten times a second."""
     batches: list[Json] = []
-    stop = Event()
-
-    def run() -> None:
-        while rig is not None and not stop.wait(0.1):
-            last = rig.status().get("enforce")
-            if last and (not batches or last != batches[-1]):
-                batches.append(last)
-
-    thread = Thread(target=run, daemon=True)
-    thread.start()
-    try:
+    if rig is None:
         yield batches
-    finally:
-        stop.set()
-        thread.join()
+        return
+
+    def look() -> None:
+        last = rig.status().get("enforce")
+        if last and (not batches or last != batches[-1]):
+            batches.append(last)
+
+    with BackgroundService("job-watch", look, _WATCH_S):
+        yield batches
 
 
 def live_mib(cluster: Cluster) -> float:

@@ -34,6 +34,8 @@ import org.apache.kafka.common.utils.Time;
 public final class Cases {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final long MAX_MUTE_MS = 5_000;
+    private static final CounterKey ALICE = new CounterKey(Kind.PRODUCE, new Tags("alice", ""));
+    private static final JsonNode WINDOW = JSON.createObjectNode().put("samples", 11).put("window_ms", 1_000);
 
     private Cases() {}
 
@@ -221,12 +223,9 @@ public final class Cases {
         Meters meters = new Meters(MAX_MUTE_MS);
         long laterMs = 10_000_000;
         long nowMs = laterMs - 3_600_000;
-        try (Metrics metrics = new Metrics(
-                new MetricConfig(), Collections.singletonList(new Feed(meters)), Time.SYSTEM, false)) {
-            CounterKey counter = new CounterKey(Kind.PRODUCE, new Tags("alice", ""));
-            ObjectNode window = JSON.createObjectNode().put("samples", 11).put("window_ms", 1_000);
-            sensor(metrics, counter, window).record(100.0, laterMs, false);
-            Meter meter = meters.of(counter);
+        try (Metrics metrics = metricsOf(meters)) {
+            sensor(metrics, ALICE, WINDOW).record(100.0, laterMs, false);
+            Meter meter = meters.of(ALICE);
             meter.look(laterMs);
             meter.lookAgain(laterMs, 1_000);
             meter.takeUnpublished(laterMs);
@@ -242,13 +241,10 @@ public final class Cases {
     private static JsonNode reset(JsonNode asked) {
         Meters meters = new Meters(MAX_MUTE_MS);
         long nowMs = System.currentTimeMillis();
-        try (Metrics metrics = new Metrics(
-                new MetricConfig(), Collections.singletonList(new Feed(meters)), Time.SYSTEM, false)) {
-            CounterKey counter = new CounterKey(Kind.PRODUCE, new Tags("alice", ""));
-            ObjectNode window = JSON.createObjectNode().put("samples", 11).put("window_ms", 1_000);
-            Sensor sensor = sensor(metrics, counter, window);
+        try (Metrics metrics = metricsOf(meters)) {
+            Sensor sensor = sensor(metrics, ALICE, WINDOW);
             sensor.record(asked.get("amount").doubleValue(), nowMs, false);
-            Meter meter = meters.of(counter);
+            Meter meter = meters.of(ALICE);
             ArrayNode answer = JSON.createArrayNode().add(meter.rate());
             meter.reset(nowMs);
             answer.add(meter.rate());
@@ -291,12 +287,9 @@ public final class Cases {
     private static JsonNode rest(JsonNode asked) {
         Meters meters = new Meters(MAX_MUTE_MS);
         long nowMs = System.currentTimeMillis();
-        try (Metrics metrics = new Metrics(
-                new MetricConfig(), Collections.singletonList(new Feed(meters)), Time.SYSTEM, false)) {
-            CounterKey counter = new CounterKey(Kind.PRODUCE, new Tags("alice", ""));
-            ObjectNode window = JSON.createObjectNode().put("samples", 11).put("window_ms", 1_000);
-            sensor(metrics, counter, window).record(asked.get("amount").doubleValue(), nowMs, false);
-            Meter meter = meters.of(counter);
+        try (Metrics metrics = metricsOf(meters)) {
+            sensor(metrics, ALICE, WINDOW).record(asked.get("amount").doubleValue(), nowMs, false);
+            Meter meter = meters.of(ALICE);
             meter.look(nowMs);
             meter.bind(asked.get("share").doubleValue(), nowMs);
             meter.lookAgain(nowMs, asked.get("idle_ms").longValue());
@@ -350,8 +343,7 @@ public final class Cases {
         gateway.kafkaQuotas().enforced(Kind.REQUEST).put(new Entity(null, "known"), 20.0);
         ObjectNode window = JSON.createObjectNode().put("samples", 11).put("window_ms", 1_000);
         Map<CounterKey, Sensor> sensors = new HashMap<>();
-        try (Metrics metrics = new Metrics(
-                new MetricConfig(), Collections.singletonList(new Feed(gateway.meters())), Time.SYSTEM, false)) {
+        try (Metrics metrics = metricsOf(gateway.meters())) {
             for (int number = 0; number <= asked.get("names").intValue(); number++) {
                 String padding = String.join("", Collections.nCopies(asked.get("length").intValue(), "x"));
                 String name = number == asked.get("names").intValue() ? "known" : number + padding;
@@ -373,8 +365,7 @@ public final class Cases {
         Meters meters = new Meters(MAX_MUTE_MS);
         Events events = new Events("gateway", "me");
         ArrayNode answer = JSON.createArrayNode();
-        try (Metrics metrics = new Metrics(
-                new MetricConfig(), Collections.singletonList(new Feed(meters)), Time.SYSTEM, false)) {
+        try (Metrics metrics = metricsOf(meters)) {
             Map<CounterKey, Sensor> sensors = new HashMap<>();
             long nowMs = 0;
             for (JsonNode step : asked.get("charges")) {
@@ -400,6 +391,11 @@ public final class Cases {
                 answer.add(new String(event, StandardCharsets.UTF_8));
             }
         }
+    }
+
+    /** Metrics of which these meters are told, as a broker's are. */
+    private static Metrics metricsOf(Meters meters) {
+        return new Metrics(new MetricConfig(), Collections.singletonList(new Feed(meters)), Time.SYSTEM, false);
     }
 
     private static Sensor sensor(Metrics metrics, CounterKey counter, JsonNode asked) {
