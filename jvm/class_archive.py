@@ -1,8 +1,8 @@
 """An archive of the classes that the job loads, from which Java takes them instead of from jars (class data sharing).
 
-`python -m sluice.jvm.jars` makes it. A start with it takes two thirds to three quarters of the CPU time to
-the first decision. The file fits one Java and one class path; its name says which. Without one that fits, Java loads
-classes as ever.
+`python -m sluice.jvm.jars` makes it. A start with it takes two thirds to three quarters of the CPU time to the first
+decision. The file fits one Java and one class path; its name says which. Without one that fits, Java loads classes as
+ever.
 """
 
 import gzip

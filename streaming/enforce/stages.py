@@ -88,7 +88,7 @@ class PageDecider:
         pipeline_settings: PipelineSettings,
         tracked: "Accumulator[Tracked] | None" = None,
     ) -> None:
-        """`known` is told how many entities the pages hold then, and how many were evicted."""
+        """`tracked` is told the number of entities of each page, and the numbers evicted."""
         self._imported = ImportedBalances.of(settings)
         self._settings = pipeline_settings
         self._tracked = tracked
