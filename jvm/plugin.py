@@ -72,17 +72,15 @@ def build_plugin(broker_jars: Sequence[Path], folder: Path, compiler: Compiler =
 
     Raises PluginBuildError with the compiler's first error.
     """
-    jar, stamp = folder / JAR_NAME, folder / f"{JAR_NAME}.stamp"
-    wanted = _fingerprint(broker_jars)
-    if jar.is_file() and stamp.is_file() and stamp.read_text() == wanted:
+    jar, wanted = folder / JAR_NAME, _fingerprint(broker_jars)
+    if jar.is_file() and zipfile.is_zipfile(jar) and _made_of(jar) == wanted:
         return jar
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as compiled:
         compile_java(sorted(SOURCES.rglob("*.java")), broker_jars, Path(compiled), compiler)
         fresh = folder / f"{JAR_NAME}.{os.getpid()}"
-        _write_jar(Path(compiled), fresh)
+        _write_jar(Path(compiled), fresh, wanted)
     fresh.replace(jar)  # at once: another process may be starting a broker with it
-    stamp.write_text(wanted)
     return jar
 
 
@@ -99,15 +97,22 @@ def compile_java(sources: Sequence[Path], jars: Sequence[Path], out: Path, compi
         raise PluginBuildError(f"the Java code can't be compiled: {problem}")
 
 
-def _fingerprint(broker_jars: Sequence[Path]) -> str:
+def _fingerprint(broker_jars: Sequence[Path]) -> bytes:
     digest = hashlib.sha256(f"{JAVA_RELEASE} {sorted(jar.name for jar in broker_jars)}".encode())
     for source in sorted(SOURCES.rglob("*.java")):
         digest.update(f"\0{source.relative_to(SOURCES)}\0".encode() + source.read_bytes())
-    return digest.hexdigest()
+    return digest.hexdigest().encode()
 
 
-def _write_jar(classes: Path, jar: Path) -> None:
+def _made_of(jar: Path) -> bytes:
+    with zipfile.ZipFile(jar) as archive:
+        return archive.comment
+
+
+def _write_jar(classes: Path, jar: Path, fingerprint: bytes) -> None:
+    """Write the jar. Its comment is the fingerprint: in a file beside it, that could be of another jar."""
     with zipfile.ZipFile(jar, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.comment = fingerprint
         archive.writestr(_entry("META-INF/MANIFEST.MF"), _MANIFEST)
         for file in sorted(classes.rglob("*.class")):
             archive.writestr(_entry(file.relative_to(classes).as_posix()), file.read_bytes())

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import zipfile
 from base64 import b64encode
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -696,6 +697,19 @@ def test_a_jar_that_is_there_is_not_compiled_again(tmp_path: Path) -> None:
     build_plugin(BROKER_JARS.paths(), tmp_path)
     jar = build_plugin(BROKER_JARS.paths(), tmp_path, compiler=lambda: ["no-such-javac"])
     assert jar == tmp_path / JAR_NAME
+
+
+@pytest.mark.parametrize("comment", [None, b"0" * 64], ids=["cut short", "of other sources"])
+def test_a_jar_that_these_sources_did_not_make_is_replaced(tmp_path: Path, comment: bytes | None) -> None:
+    jar = tmp_path / JAR_NAME
+    if comment is None:
+        jar.write_bytes(b"PK")
+    else:
+        with zipfile.ZipFile(jar, "w") as archive:
+            archive.comment = comment
+    build_plugin(BROKER_JARS.paths(), tmp_path)
+    with zipfile.ZipFile(jar) as archive:
+        assert "sluice/kafka/SluiceQuotaCallback.class" in archive.namelist()
 
 
 def test_the_first_error_of_the_compiler_is_told(tmp_path: Path) -> None:
