@@ -48,9 +48,6 @@ COLUMNS = ("CLIENT", "QUOTA", "USED", "LIMIT", "RATE", "LEFT", "LEVEL", "WAITED/
 MAX_NAME = 40
 SPARK_POINTS = 18
 _SPARKS = "▁▂▃▄▅▆▇█"
-_OVER = 1.1
-"""Share of the limit above which a rate is over it: that of a client at its limit goes up and down a little."""
-
 _MAX_FILTER = 80
 _NO_COUNTER = "no counter with a limit was charged"
 
@@ -222,20 +219,20 @@ def _cells(row: CounterRow) -> tuple[str, ...]:
         short(row.matched, MAX_NAME),
         duration(row.waited_ms) if row.waited_ms else NOTHING,
         str(row.hour_minutes),
-        sparkline(row.points[-SPARK_POINTS:], row.limit),
+        sparkline(row.points[-SPARK_POINTS:], row.limit, row.over),
     )
 
 
-def sparkline(points: Sequence[float], limit: float | None) -> str:
-    """Rates as blocks; the last but one is the limit, a full one more. Nothing was decided where there is none.
+def sparkline(points: Sequence[float], limit: float | None, over: float | None) -> str:
+    """Rates as blocks; the last but one is the limit, a full one above `over`. Nothing was decided where there is none.
 
-    >>> sparkline([math.nan, 0.0, 50.0, 100.0, 120.0, 200.0], 100.0)
+    >>> sparkline([math.nan, 0.0, 50.0, 100.0, 120.0, 200.0], 100.0, over=110.0)
     ' ▁▄▇██'
     """
     blocks = []
     for point in points:
         share = 0.0 if limit is None or not point > 0 else point / limit
-        level = len(_SPARKS) - 1 if share > _OVER else round(min(share, 1.0) * (len(_SPARKS) - 2))
+        level = len(_SPARKS) - 1 if over is not None and point > over else round(min(share, 1.0) * (len(_SPARKS) - 2))
         blocks.append(" " if math.isnan(point) else _SPARKS[level])
     return "".join(blocks)
 

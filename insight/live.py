@@ -17,6 +17,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from sluice.insight.waits import Waited
+from sluice.state.arithmetic.rounding import divide
 from sluice.state.arithmetic.token_bucket import TokenBucket
 from sluice.state.contract.records import (
     MAX_SHARES,
@@ -27,7 +28,7 @@ from sluice.state.contract.records import (
     Heartbeat,
     Verdict,
 )
-from sluice.state.quotas.kinds import KINDS_BY_NAME, MAX_THROTTLE_MS, Family, QuotaKind, QuotaSettings, Window
+from sluice.state.quotas.kinds import KINDS_BY_NAME, MAX_THROTTLE_MS, Family, QuotaKind, QuotaSettings, Window, burst
 from sluice.state.shares.alive import is_late
 
 MINUTE_MS = 60_000
@@ -50,6 +51,9 @@ FUTURE_MS = 60_000
 _SHOWN = 300
 """Characters that are kept of an id, a level, an API and a gateway's name: pages show no more, and a forged record may
 have a megabyte of each."""
+
+_OVER = 1.1
+"""Share of the limit above which a rate is over it: that of a client at its limit goes up and down a little."""
 
 _NAN = math.nan
 _NO_SECONDS = array("q")
@@ -281,7 +285,14 @@ class CurrentUsage:
         return bucket.measure(counter.limit, self._controller_window, max(now_ms, counter.at_ms))
 
     def share(self, counter: CounterState, now_ms: int) -> float | None:
-        """The rate as a share of the limit; None without a limit or a rate."""
+        """The part of the limit that is used up: at 1 a request more would wait. None without a limit or a rate.
+
+        That of a sampled rate is the rate over the limit. A bucket may be emptied faster than it is filled as long as
+        it has tokens (KIP-599): the part of the burst that is spent, or the rate while nothing is known of tokens.
+        """
+        tokens = self.tokens(counter, now_ms)
+        if tokens is not None and counter.limit is not None:
+            return max(0.0, 1 - divide(tokens, burst(self._controller_window, counter.limit)))
         rate = self.rate(counter, now_ms)
         return None if rate is None or counter.limit is None else rate / counter.limit
 
@@ -296,6 +307,7 @@ class CurrentUsage:
         return [
             rate / limit
             if counter.at_ms > all_open_ms
+            and counter.tokens is None
             and (limit := counter.limit) is not None
             and (rate := counter.rate) is not None
             else _NAN
@@ -337,6 +349,11 @@ class CounterRow(NamedTuple):
     """NaN where nothing was decided."""
     week_minutes: int | None
     """Minutes throttled in the last seven days, from the tables."""
+
+    @property
+    def over(self) -> float | None:
+        """The rate above which a point is over the limit; None without a limit, and for a bucket, which has a burst."""
+        return None if self.limit is None or self.key.kind.family is Family.MUTATIONS else self.limit * _OVER
 
 
 class Second(msgspec.Struct):

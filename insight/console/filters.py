@@ -29,8 +29,18 @@ WIDTH = 640
 HEIGHT = 160
 
 
-def chart(points: Sequence[float], limit: float | None, text: str, labels: tuple[str, str], ticks: str) -> Markup:
-    """A chart of bars under a line at the limit; `labels` name the limit and the top, `ticks` the span of time."""
+def chart(
+    points: Sequence[float],
+    limit: float | None,
+    text: str,
+    labels: tuple[str, str],
+    ticks: str,
+    over: float | None = None,
+) -> Markup:
+    """A chart of bars under a line at the limit; `labels` name the limit and the top, `ticks` the span of time.
+
+    Bars above `over` are marked.
+    """
     top = _top(points, limit) * 1.1
     words = Markup('<text x="4" y="12">{}</text><text x="4" y="{}" class="tick">{}</text>').format(
         labels[1], HEIGHT + 14, ticks
@@ -39,7 +49,7 @@ def chart(points: Sequence[float], limit: float | None, text: str, labels: tuple
         words += Markup('<text x="{}" y="{:.1f}" class="limit" text-anchor="end">{}</text>').format(
             WIDTH - 4, max(10.0, HEIGHT - limit / top * HEIGHT - 4), labels[0]
         )
-    return _svg("chart", WIDTH, HEIGHT + 20, text, _bars(points, limit, top, WIDTH, HEIGHT) + words)
+    return _svg("chart", WIDTH, HEIGHT + 20, text, _bars(points, limit, over, top, WIDTH, HEIGHT) + words)
 
 
 def _highest(points: Sequence[float]) -> float:
@@ -51,11 +61,13 @@ def _top(points: Sequence[float], limit: float | None) -> float:
     return max(_highest(points), limit or 0.0) or 1.0
 
 
-def _bars(points: Sequence[float], limit: float | None, top: float, width: int, height: int) -> Markup:
+def _bars(
+    points: Sequence[float], limit: float | None, over: float | None, top: float, width: int, height: int
+) -> Markup:
     step = width / max(1, len(points))
     bars = Markup().join(
         Markup('<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" class="{}"/>').format(
-            index * step, height - tall, step * 0.8, tall, "over" if limit is not None and point > limit else "bar"
+            index * step, height - tall, step * 0.8, tall, "over" if over is not None and point > over else "bar"
         )
         for index, point in enumerate(points)
         if not math.isnan(point) and (tall := max(1.0, min(point / top, 1.0) * height))
@@ -178,7 +190,7 @@ def sentence(decision: Decision) -> str:
 def sparkline(row: CounterRow) -> Markup:
     """The rates of the last minutes beside the other figures of a counter."""
     width, height = 120, 24
-    bars = _bars(row.points, row.limit, _top(row.points, row.limit), width, height)
+    bars = _bars(row.points, row.limit, row.over, _top(row.points, row.limit), width, height)
     return _svg("spark", width, height, f"highest rate each {POINT_MS // 1000} seconds of {_SPAN}", bars)
 
 
@@ -188,7 +200,8 @@ def rate_chart(row: CounterRow) -> Markup:
     span = f"{_SPAN}, {POINT_MS // 1000} s each"
     highest = f"highest {amount(kind, _highest(row.points))}"
     limit = f"limit {amount(kind, row.limit)}"
-    return chart(row.points, row.limit, f"{kind}: {highest} over {span}, {limit}", (limit, highest), span)
+    text = f"{kind}: {highest} over {span}, {limit}"
+    return chart(row.points, row.limit, text, (limit, highest), span, row.over)
 
 
 def throttling_chart(waits: Sequence[SeenWait], now_ms: int) -> Markup:

@@ -233,6 +233,17 @@ def test_a_client_has_its_charts_throttled_requests_with_reasons_and_quotas() ->
     assert "default user" in page.text
 
 
+def test_a_rate_of_mutations_above_the_limit_within_the_burst_is_no_fault() -> None:
+    kind = QuotaKind.CONTROLLER_MUTATION_RATE
+    charge = {"quota": kind, "entity": {"user": "alice"}, "limit": 5.0, "rate": 5.8, "tokens": 35.0}
+    with serving(facts_of(decision(now_ms(), charges=[charge]))) as get:
+        pages = [get("/").text, get(f"/client?user=alice&quota={kind}").text]
+    for page in pages:
+        assert re.search(r'class="band band-0">\s*3[0-9] %', page)
+        assert 'class="bar"' in page
+        assert 'class="over"' not in page
+
+
 def test_a_request_is_explained_by_its_charges_limits_and_version() -> None:
     with serving(facts_of(decision(now_ms(), wait_ms=12_000))) as get:
         page = get("/request?id=requests-0-1")

@@ -93,6 +93,20 @@ def test_tokens_come_back_at_the_limit_up_to_the_burst() -> None:
     assert model.usage.remaining(mutations, AT_MS + 1_000_000) == 500.0
 
 
+def test_a_bucket_is_used_up_by_its_tokens_not_by_a_rate_above_the_limit() -> None:
+    """At 116 % of its rate with 35 of 55 tokens no request waits; KIP-599 has a burst for that."""
+    key = ALICE._replace(kind=QuotaKind.CONTROLLER_MUTATION_RATE)
+    charge = {"quota": "controller_mutation_rate", "limit": 5.0, "rate": 5.8}
+    shares = []
+    for tokens in (55.0, 35.0, 0.0, -11.0):
+        model = fed(decision(charge=charge | {"tokens": tokens}))
+        mutations = counter_of(model, key)
+        shares.append(model.usage.share(mutations, AT_MS))
+        assert model.usage.shares([mutations], AT_MS) == shares[-1:]
+
+    assert shares == pytest.approx([0.0, 20 / 55, 1.0, 1.2])
+
+
 def test_without_a_limit_there_is_no_share_and_nothing_remains() -> None:
     model = fed(decision(charge={"limit": None, "matched": "none"}))
     assert model.usage.share(counter_of(model), AT_MS) is None
