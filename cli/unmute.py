@@ -22,7 +22,7 @@ from sluice.kafka_io.topic_reader import FROM_NOW_MS, TopicReader
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import DeadLetter, Decision, SourceRecord, Unmute
 from sluice.state.decisions.charge_plan import plan_resets, unmuted_kinds
-from sluice.state.quotas.entity import Tags, client_key
+from sluice.state.quotas.entity import Tags, bounded_name, client_key
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
@@ -56,10 +56,11 @@ def client_ids_apart(
     entries = list(entries)
     quotas = Quotas(entries)
     named = {entry.entity.client_id for entry in entries if isinstance(entry.entity.client_id, str)}
+    user_tag, named_tags = bounded_name(user), set(map(bounded_name, named))
     for kind in filter(quotas.enabled, unmuted_kinds(unmute)):
         shared = quotas.resolve(kind, user, "").tags
-        used = {usage.client_id for usage in recent(kind) if usage.user == user and usage.client_id}
-        apart = sorted(name for name in named | used if quotas.resolve(kind, user, name).tags != shared)
+        used = {usage.client_id for usage in recent(kind) if usage.user == user_tag and usage.client_id}
+        apart = sorted(name for name in named | (used - named_tags) if quotas.resolve(kind, user, name).tags != shared)
         if quotas.resolve(kind, user, _NOBODYS_CLIENT_ID).tags != shared:
             whose = "every client-id" + (f", such as {_names(apart)}," if apart else "")
         elif apart:

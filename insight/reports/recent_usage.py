@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from sluice.insight.errors import UsageUnknownError
-from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
+from sluice.state.quotas.entity import QuotaEntity, Tags, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import KEY_ALIASES, KINDS_BY_NAME, QuotaKind
 from sluice.state.quotas.resolution import Quotas, Resolution, level_of
@@ -173,9 +173,9 @@ def _resolution(quotas: Quotas, kind: QuotaKind, usage: Usage) -> Resolution:
 
 
 def _names_match(entity: QuotaEntity, usage: Usage) -> bool:
-    """True if a quota on the entity could be the one for this usage."""
+    """True if a quota on the entity could be the one for this usage, whose names are those of counters."""
     names = ((entity.user, usage.user), (entity.client_id, usage.client_id), (entity.topic, usage.topic))
-    return all(own in (None, DEFAULT, used) for own, used in names)
+    return all(not isinstance(own, str) or bounded_name(own) == used for own, used in names)
 
 
 def _counter_text(counter: Tags) -> str:

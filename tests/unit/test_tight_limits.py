@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from sluice.cli.quotas import app
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 
@@ -73,6 +73,13 @@ def test_a_limit_below_half_of_the_highest_minute_needs_a_yes(job: Job) -> None:
     assert (meant.exit_code, job.quotas.version()) == (0, 1)
     assert meant.stderr.startswith("sluice: warning: producer_byte_rate 999 is less than half")
     assert meant.stdout.startswith("{")
+
+
+def test_a_name_that_counters_have_as_a_hash_is_compared_too(job: Job) -> None:
+    name = "u" * 257
+    job.used(1, 60_000.0, user=bounded_name(name))
+
+    assert job.alter(100, entity=("--user", name)).exit_code == 2
 
 
 @pytest.mark.parametrize("options", [("--mode", "shadow"), ("--dry-run",)])

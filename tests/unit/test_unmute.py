@@ -16,7 +16,7 @@ from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import Decision, Unmute, UnmutedEntity
 from sluice.state.decisions.waits import read_wait
 from sluice.state.errors import InvalidRequestError
-from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
@@ -239,7 +239,7 @@ def apart(unmuted: UnmutedEntity, *entities: QuotaEntity, used: tuple[str, ...] 
     """The answer on client-ids with counters of their own; `used` has the client-ids that were charged lately."""
     entries = [QuotaEntry(entity, QuotaKind.PRODUCER_BYTE_RATE, 10.0) for entity in entities]
     at = datetime(2026, 1, 1, tzinfo=UTC)
-    usage = [Usage("alice", name, None, -1, at, None, 1.0) for name in used]
+    usage = [Usage(bounded_name(unmuted.user or ""), bounded_name(name), None, -1, at, None, 1.0) for name in used]
     usage.append(Usage("bob", "bobs", None, -1, at, None, 1.0))
     return list(client_ids_apart(Unmute("unmute", unmuted), entries, lambda _: usage))
 
@@ -260,6 +260,18 @@ def test_client_ids_with_counters_of_their_own_are_named() -> None:
     (many,) = apart(unmuted, each, used=tuple("abcdefg"))
     assert "'d', 'e' and 2 more," in many
     assert apart(UnmutedEntity(user="alice", client_id="app"), each) == []
+
+
+def test_client_ids_of_a_name_that_counters_have_as_a_hash_are_named() -> None:
+    """Usage has a hash for a name of more than 256 characters, a quota the whole name."""
+    user, client_id = "u" * 257, "c" * 257
+    each, app = QuotaEntity(user=user, client_id=DEFAULT), QuotaEntity(user=user, client_id=client_id)
+
+    (line,) = apart(UnmutedEntity(user=user), each, app, used=("web", client_id))
+
+    assert line.startswith("producer_byte_rate: every client-id, such as 'cccc")
+    assert line.count("'cccc") == 1
+    assert "'web', of this user has a counter of its own" in line
 
 
 @pytest.mark.parametrize(
