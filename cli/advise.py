@@ -11,14 +11,12 @@ import typer
 
 from sluice.cli.errors import UsageError
 from sluice.cli.format import time_text
-from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings
+from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings, quotas_in_force
 from sluice.cli.quota_text import entity_text, quotas_yaml
 from sluice.cli.whatif import report_lines
-from sluice.configs.settings import Settings
 from sluice.insight.format import printable
 from sluice.insight.reports.span import Span, from_ms, read_span
 from sluice.insight.whatif.whose import Whose, whose_of
-from sluice.sinks.errors import QuotasTableError
 from sluice.state.quotas.alteration import merged
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind
@@ -57,7 +55,7 @@ def advise(
     from sluice.insight.whatif.advice import pooled, proposals  # pyarrow takes half a second to import
     from sluice.insight.whatif.run import Task, rates_seen, replay
 
-    delta, in_force = settings.delta, _in_force(settings)
+    delta, in_force = settings.delta, quotas_in_force(settings, "the proposal is replayed alone")
     by = by or whose_of(in_force)
     idle_expiry_ms = settings.state.idle_expiry_s * 1000
     ends = wait_ends(Tables(delta.decisions, delta.quotas, delta.storage_options), span)
@@ -84,17 +82,6 @@ def _kinds(quota: str | None) -> Sequence[QuotaKind]:
     if not kinds:
         raise UsageError(f"--quota is {quota!r}; expected one of {', '.join(CLIENT_KINDS)}")
     return kinds
-
-
-def _in_force(settings: Settings) -> list[QuotaEntry]:
-    """The quotas in force; none where there is no table yet."""
-    from sluice.sinks.tables.quotas import QuotasTable  # deltalake is slow to import
-
-    try:
-        return QuotasTable(settings.delta.quotas, settings.delta.storage_options).entries()
-    except QuotasTableError as error:
-        typer.echo(f"sluice: the proposal is replayed alone: {error}", err=True)
-        return []
 
 
 def _heading(span: Span, percentile: float, headroom: float) -> str:

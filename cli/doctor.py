@@ -5,6 +5,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import cached_property
 from http.client import HTTPException
 from pathlib import Path
 from urllib.request import urlopen
@@ -67,7 +68,7 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print, cluste
             return False
         return True
 
-    topics = settings.topics
+    topics, brokers = settings.topics, BrokerConfigs(settings.kafka)
     enforced = settings.enforce.checkpoint, (topics.requests,)
     audited = settings.audit.checkpoint, (topics.decisions, topics.dead_letters)
     passed = [
@@ -79,8 +80,8 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print, cluste
         and all(
             [
                 passes("topics", lambda: check_topics(settings)),
-                passes("brokers as gateways", lambda: check_broker_plugin(settings)),
-                passes("threads of the plugin", lambda: check_plugin_threads(settings)),
+                passes("brokers as gateways", lambda: check_broker_plugin(brokers)),
+                passes("threads of the plugin", lambda: check_plugin_threads(settings, brokers)),
                 passes("enforce query", lambda: check_progress(settings, *enforced)),
                 passes("audit query", lambda: check_progress(settings, *audited)),
                 passes("quotas source", lambda: check_quotas_source(settings)),
@@ -142,19 +143,34 @@ def check_topics(settings: Settings) -> str:
     return f"{', '.join(wanted)} exist"
 
 
-def check_broker_plugin(settings: Settings) -> str:
+class BrokerConfigs:
+    """Configuration of each broker, as far as it is of the plugin, by node id; asked for once."""
+
+    def __init__(self, kafka: Mapping[str, str]) -> None:
+        self._kafka = kafka
+
+    @cached_property
+    def by_node(self) -> dict[int, dict[str, str | None]]:
+        """Raises KafkaError."""
+        with connect(KafkaAdminClient, self._kafka) as admin:
+            nodes = [node["broker_id"] for node in admin.describe_cluster()["brokers"] if not node.get("is_fenced")]
+            asked = [ConfigResource(ConfigResourceType.BROKER, str(node), [_CALLBACK, _REPORTERS]) for node in nodes]
+            found = admin.describe_configs(asked, config_filter="all")["broker"]
+        return {int(node): {name: each["value"] for name, each in configs.items()} for node, configs in found.items()}
+
+
+def check_broker_plugin(brokers: BrokerConfigs) -> str:
     """The brokers with the plugin. Raises CheckError if only some have it: the others throttle nobody."""
     try:
-        return plugin_verdict(_broker_configs(settings))
+        return plugin_verdict(brokers.by_node)
     except KafkaError as error:
         return f"unknown; their configuration can't be read ({error})"
 
 
-def check_plugin_threads(settings: Settings) -> str:
+def check_plugin_threads(settings: Settings, brokers: BrokerConfigs) -> str:
     """The heartbeats of brokers with the plugin. Raises CheckError if one sends none, or a thread of it is down."""
     try:
-        found = _broker_configs(settings)
-        having = {node for node, configs in found.items() if configs.get(_CALLBACK) == CALLBACK_CLASS}
+        having = {node for node, configs in brokers.by_node.items() if configs.get(_CALLBACK) == CALLBACK_CLASS}
         if not having:
             return "no broker has the plugin"
         with TopicReader(settings.kafka, settings.topics.requests, now_ms() - _HEARTBEATS_MS) as reader:
@@ -203,15 +219,6 @@ def threads_verdict(nodes: Set[int], heartbeats: Mapping[int, Heartbeat]) -> str
     return f"those of all {len(nodes)} brokers live"
 
 
-def _broker_configs(settings: Settings) -> dict[int, dict[str, str | None]]:
-    """Configuration of each broker, as far as it is of the plugin, by node id. Raises KafkaError."""
-    with connect(KafkaAdminClient, settings.kafka) as admin:
-        nodes = [node["broker_id"] for node in admin.describe_cluster()["brokers"] if not node.get("is_fenced")]
-        asked = [ConfigResource(ConfigResourceType.BROKER, str(node), [_CALLBACK, _REPORTERS]) for node in nodes]
-        found = admin.describe_configs(asked, config_filter="all")["broker"]
-    return {int(node): _values(configs) for node, configs in found.items()}
-
-
 def plugin_verdict(brokers: Mapping[int, Mapping[str, str | None]]) -> str:
     """The plugin in the configuration of each broker, by node id. Raises CheckError.
 
@@ -233,10 +240,6 @@ def plugin_verdict(brokers: Mapping[int, Mapping[str, str | None]]) -> str:
                 " sluice broker-plugin and add its lines to server.properties"
             )
     return f"all {len(having)} brokers have the plugin"
-
-
-def _values(configs: Mapping[str, Mapping[str, str | None]]) -> dict[str, str | None]:
-    return {name: config["value"] for name, config in configs.items()}
 
 
 def check_checkpoint(settings: Settings) -> str:

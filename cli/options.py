@@ -21,8 +21,10 @@ from sluice.cli.errors import UsageError
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import Settings, load_settings
 from sluice.kafka_io.client import principal_of
+from sluice.sinks.errors import QuotasTableError
 from sluice.state.quotas.alteration import FilterComponent as EntityFilter
 from sluice.state.quotas.alteration import RawEntity, check_entity, check_filter
+from sluice.state.quotas.entry import QuotaEntry
 
 if TYPE_CHECKING:
     from sluice.sinks.tables.quotas import ChangedFrom, QuotasTable
@@ -47,6 +49,18 @@ def job_settings(config: Path | None, *, running: bool = True, say: bool = True)
     if say and config is None:
         typer.echo(f"sluice: settings: {source}", err=True)
     return settings
+
+
+def quotas_in_force(settings: Settings, otherwise: str | None = None) -> list[QuotaEntry]:
+    """The quotas in force; none where there is no table yet: then standard error says what happens `otherwise`."""
+    from sluice.sinks.tables.quotas import QuotasTable  # deltalake is slow to import
+
+    try:
+        return QuotasTable(settings.delta.quotas, settings.delta.storage_options).entries()
+    except QuotasTableError as error:
+        if otherwise is not None:
+            typer.echo(f"sluice: {otherwise}: {error}", err=True)
+        return []
 
 
 def settings_file(config: Path | None, *, running: bool) -> tuple[Path | None, str]:

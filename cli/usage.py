@@ -11,12 +11,10 @@ import typer
 
 from sluice.cli.errors import UsageError
 from sluice.cli.format import MAX_NAME, print_json, table_lines, time_text
-from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings
+from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings, quotas_in_force
 from sluice.cli.sql import print_csv, print_json_lines, say_no_rows
-from sluice.configs.settings import Settings
 from sluice.insight.format import duration, percent, quantity, short
 from sluice.insight.reports.span import By, Per
-from sluice.sinks.errors import QuotasTableError
 
 SORTS = (
     "requests",
@@ -71,10 +69,12 @@ def usage(
     Clients without any quota count too. Needs the Delta tables and no Java. Times are those of the events. In CSV a
     single quote stands before a name that a spreadsheet would take for a formula.
     """
-    settings = None
+    settings = job_settings(config)
     if by is None:
-        settings = job_settings(config)
-        by = By.TENANT if tenants is not None else _by(settings)
+        from sluice.insight.whatif.whose import Whose, whose_of
+
+        whose = By.USER if whose_of(quotas_in_force(settings)) is Whose.USER else By.CLIENT
+        by = By.TENANT if tenants is not None else whose
     if (by is By.TENANT) != (tenants is not None):
         raise UsageError("--by tenant and --tenants FILE go together")
     if sort is None and top is not None:
@@ -84,7 +84,7 @@ def usage(
         raise UsageError(f"--sort is {sort!r}; expected one of {', '.join(known_sorts)}")
     if output_format is UsageFormat.PARQUET and sys.stdout.isatty():
         raise UsageError("parquet is no text; send it to a file: sluice usage --format parquet > usage.parquet")
-    delta = (settings or job_settings(config)).delta
+    delta = settings.delta
     # pyarrow takes half a second to import, and few commands need it
     from sluice.insight.reports import usage as report
     from sluice.insight.reports.span import from_ms, read_span
@@ -108,18 +108,6 @@ def usage(
         typer.echo("sluice: no request has a user; --by client has the client-ids", err=True)
     if not len(found):
         say_no_rows(delta, delta.decisions)
-
-
-def _by(settings: Settings) -> By:
-    """The kind of name that most quotas in force are set on."""
-    from sluice.insight.whatif.whose import Whose, whose_of
-    from sluice.sinks.tables.quotas import QuotasTable
-
-    try:
-        entries = QuotasTable(settings.delta.quotas, settings.delta.storage_options).entries()
-    except QuotasTableError:  # there may be none yet
-        return By.USER
-    return By.USER if whose_of(entries) is Whose.USER else By.CLIENT
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[object]], out: TextIO) -> None:

@@ -15,7 +15,7 @@ from scripts.testbed.cluster import Cluster, create_topic
 from scripts.testbed.jars import BROKER_JARS
 from scripts.testbed.jmx import beans, own_beans
 from scripts.testbed.job import wait_until
-from sluice.cli.doctor import check_broker_plugin
+from sluice.cli.doctor import BrokerConfigs, check_broker_plugin
 from sluice.jvm.machine import Jvm
 from sluice.state.quotas.kinds import QuotaKind
 
@@ -145,7 +145,7 @@ def test_kafkas_own_system_test_of_quotas_passes_cluster_wide(tmp_path: Path, jv
     """
     strings = "org.apache.kafka.common.serialization."
     with plugin_brokers(tmp_path, BROKERS, QUOTAS) as (cluster, job):
-        assert check_broker_plugin(job.settings) == f"all {BROKERS} brokers have the plugin"
+        assert check_broker_plugin(BrokerConfigs(job.settings.kafka)) == f"all {BROKERS} brokers have the plugin"
         with KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers) as admin:
             create_topic(admin, TOPIC, [PARTITIONS // BROKERS] * BROKERS)
         producing = _Rates(
