@@ -1,48 +1,52 @@
 """A flood of client-ids that nobody has named, against brokers: their memory, and the latency of another client."""
 
-import socket
-import struct
+import multiprocessing
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
-from threading import Thread
 
 import confluent_kafka
 import numpy as np
+import psutil
 from kafka import KafkaAdminClient
 
 from scripts.scenarios.closed_loop.brokers import TOPIC, plugin_brokers
 from scripts.scenarios.closed_loop.situation import CLIENT, FloodedBrokers, NameFlood
-from scripts.testbed.broker import Broker
 from scripts.testbed.cluster import AlteringAdmin, Cluster, create_topic
 from scripts.testbed.job import Json
-from scripts.testbed.reconnecting_client import read_answer
+from scripts.testbed.name_flood import flood
 from scripts.testbed.rig import Rig
 from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.client import connect
 
 VICTIMS_LIMIT = 1_000_000.0
 
-_API_VERSIONS = 18
-_QUIET_S = 20.0
+_QUIET_S = 30.0
 _AFTER_S = 10.0
 _PERIOD_S = 0.01
 _WATCH_S = 0.1
-_PIPELINED = 5
 
 
 @dataclass(frozen=True)
 class FloodMeasures:
-    """Effects of a flood on brokers, a victim and the job. Latencies are in ms, heaps in MiB over all brokers."""
+    """Effects of a flood on brokers, a victim and the job. Latencies are in ms, heaps in MiB over all brokers.
+
+    `p99_one_name` is that during the same requests under one client-id. `busy_...` are percent of this machine's cores,
+    whatever uses them. What is of the job is of the flood with many names.
+    """
 
     heap_before: float
     heap_after: float
     p99_before: float
+    p99_one_name: float
     p99_during: float
+    busy_before: float
+    busy_one_name: float
+    busy_during: float
     flood_s: float
     brokers_alive: int
     longest_batch_ms: int | None
@@ -63,25 +67,35 @@ def run_name_flood(folder: Path, asked: NameFlood) -> FloodMeasures:
                     admin.alter({"client-id": None}, {"request_percentage": 50.0})
         with connect(KafkaAdminClient, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
             create_topic(admin, TOPIC, [1] * asked.brokers)
-        with victim(cluster.bootstrap_servers) as latencies_ms, job_watch(rig) as batches:
-            time.sleep(_QUIET_S)
+        servers = [broker.bootstrap_servers for broker in cluster.alive]
+        # of its own, so that it doesn't hold the interpreter while the victim's answers come
+        spawn = multiprocessing.get_context("spawn")
+        with (
+            ProcessPoolExecutor(1, mp_context=spawn) as pool,
+            victim(cluster.bootstrap_servers) as latencies_ms,
+            job_watch(rig) as batches,
+        ):
+
+            def send(one_name: bool) -> float:
+                return pool.submit(flood, servers, asked.requests, asked.length, one_name, asked.per_second).result()
+
+            send(one_name=True)  # brokers compile for minutes: the first requests of any kind are the slowest
             heap_before = live_mib(cluster)
-            latencies_ms.clear()
+            p99_before, busy_before, _ = _during(latencies_ms, lambda: time.sleep(_QUIET_S))
+            p99_one_name, busy_one_name, _ = _during(latencies_ms, lambda: send(one_name=True))
             batches.clear()
-            time.sleep(_QUIET_S)
-            before = list(latencies_ms)
-            latencies_ms.clear()
-            began_s = time.monotonic()
-            flood(cluster.alive, asked.requests, asked.length)
-            flood_s = time.monotonic() - began_s
-            during = list(latencies_ms)
+            p99_during, busy_during, flood_s = _during(latencies_ms, lambda: send(one_name=False))
             time.sleep(_AFTER_S)
             heap_after = live_mib(cluster)
         return FloodMeasures(
             heap_before,
             heap_after,
-            _p99(before),
-            _p99(during),
+            p99_before,
+            p99_one_name,
+            p99_during,
+            busy_before,
+            busy_one_name,
+            busy_during,
             flood_s,
             len(cluster.alive),
             max((batch["batch_ms"] for batch in batches), default=None),
@@ -90,37 +104,13 @@ def run_name_flood(folder: Path, asked: NameFlood) -> FloodMeasures:
         )
 
 
-def flood(brokers: list[Broker], requests: int, length: int) -> None:
-    """Send so many ApiVersions requests, a connection for each broker, and read the answers."""
-    numbers = count()
-    shares = [requests // len(brokers)] * len(brokers)
-    threads = [
-        Thread(target=_flood_one, args=(broker.bootstrap_servers, share, length, numbers), daemon=True)
-        for broker, share in zip(brokers, shares, strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def _flood_one(server: str, requests: int, length: int, numbers: Iterator[int]) -> None:
-    host, port = server.rsplit(":", 1)
-    try:
-        with socket.create_connection((host, int(port)), timeout=60) as connection:
-            unread = 0
-            for _ in range(requests):
-                client_id = f"{next(numbers):012d}".ljust(length, "x").encode()
-                request = struct.pack(">hhih", _API_VERSIONS, 0, 0, len(client_id)) + client_id
-                connection.sendall(struct.pack(">i", len(request)) + request)
-                unread += 1
-                while unread >= _PIPELINED:
-                    read_answer(connection)
-                    unread -= 1
-            for _ in range(unread):
-                read_answer(connection)
-    except OSError:
-        return  # the broker has ended, which is what the measures say
+def _during(latencies_ms: list[float], run: Callable[[], float | None]) -> tuple[float, float, float]:
+    """The victim's p99, the percent of the machine that is busy, and the seconds that `run` takes."""
+    latencies_ms.clear()
+    psutil.cpu_percent()
+    began_s = time.monotonic()
+    run()
+    return _p99(latencies_ms), psutil.cpu_percent(), time.monotonic() - began_s
 
 
 @contextmanager
@@ -138,9 +128,11 @@ def victim(servers: str) -> Iterator[list[float]]:
 
     def produce() -> None:
         producer.produce(TOPIC, b"x" * 100, on_delivery=note)
-        producer.poll(0)
+        next_s = time.monotonic() + _PERIOD_S
+        while (left_s := next_s - time.monotonic()) > 0:
+            producer.poll(left_s)  # the latency is that of the moment when it is noted
 
-    with BackgroundService("victim", produce, _PERIOD_S):
+    with BackgroundService("victim", produce, 0):
         yield latencies_ms
     producer.flush(5)
 
@@ -181,4 +173,5 @@ def _quotas(asked: NameFlood) -> list[Json]:
 
 
 def _p99(latencies_ms: list[float]) -> float:
-    return float(np.percentile(latencies_ms, 99)) if latencies_ms else float("nan")
+    known = list(latencies_ms)  # more are noted meanwhile
+    return float(np.percentile(known, 99)) if known else float("nan")

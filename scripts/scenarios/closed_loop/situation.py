@@ -240,5 +240,8 @@ class NameFlood:
     brokers: Annotated[int, typer.Option(min=1, max=9)] = 3
     kind: Annotated[FloodedBrokers, typer.Option(help="The brokers.")] = FloodedBrokers.PLUGIN
     requests: Annotated[int, typer.Option(min=1, help="Number of requests.")] = 3_300
+    per_second: Annotated[
+        float | None, typer.Option(min=1, help="Requests a second.", show_default="as fast as brokers answer")
+    ] = None
     length: Annotated[int, typer.Option(min=12, max=32_767, help="Characters of a client-id.")] = 32_700
     limited: Annotated[bool, typer.Option("--limited", help="Every client-id has a default limit.")] = False
