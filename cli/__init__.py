@@ -7,7 +7,7 @@ from importlib.util import find_spec
 def command() -> None:
     """Run the command line; without the extra `job`, one line that says how to get it, and exit 1."""
     if find_spec("pyspark") is None:
-        sys.exit("sluice: error: the commands need the extra job; in the checkout run: pip install '.[job]'")
+        sys.exit("sluice: error: the commands need the extra job; pip install 'sluice-kafka[job]'")
     from sluice.cli.main import main  # what it imports comes with the extra
 
     main()

@@ -37,7 +37,7 @@ def console(
     Reads the topics of decisions, limits and dead letters and the Delta tables, and changes nothing.
     """
     if find_spec("jinja2") is None:
-        raise UsageError("the console needs the extra console; in the checkout run: pip install '.[job,console]'")
+        raise UsageError("the console needs the extra console; pip install 'sluice-kafka[job,console]'")
     settings = with_bootstrap_servers(job_settings(config), bootstrap_servers)
     from sluice.insight.console.server import ConsoleOptions, check_address, console_server, reading, token_of
 

@@ -13,6 +13,7 @@ from typer.exceptions import Abort, TyperException
 
 from sluice.cli.advise import advise
 from sluice.cli.console import console
+from sluice.cli.demo.options import DemoOptions
 from sluice.cli.errors import BadInputError, UsageError
 from sluice.cli.explain import explain
 from sluice.cli.options import (
@@ -22,6 +23,7 @@ from sluice.cli.options import (
     JobConfigOption,
     UserOption,
     command_group,
+    grouped,
     job_settings,
     settings_file,
 )
@@ -97,7 +99,7 @@ def run(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))  # there is nothing to end first yet
     os.umask(OWNER_ONLY)
-    path, source = settings_file(config, running=False)  # a running ./scripts/run has a job already
+    path, source = settings_file(config, running=False)  # a running demo has a job already
     settings = with_bootstrap_servers(load_settings(path), bootstrap_servers)
     if warm and not standby:
         raise UsageError("--warm is given without --standby; expected both")
@@ -123,6 +125,21 @@ def run(
         if log_file is not None:  # standard error gets the line that `main` writes
             log.error("the job ends: %s", error)
         raise
+
+
+@app.command()
+@grouped
+def demo(options: DemoOptions) -> None:
+    """Run broker, job and a small load on this machine, and show what the job decides, until Ctrl-C.
+
+    Then prints a summary; a second Ctrl-C ends all processes immediately. The embedded broker is not started when
+    --bootstrap-servers or --config names a Kafka cluster. With --brokers the run has that many brokers with the broker
+    plugin instead, and real clients at full speed, which the plugin throttles; only --seconds, --fresh and --no-console
+    apply then. Downloads jars at the first start.
+    """
+    from sluice.cli.demo.run import run_demo
+
+    raise typer.Exit(run_demo(options))
 
 
 @app.command()

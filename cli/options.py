@@ -20,6 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 from sluice.cli.errors import UsageError
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import Settings, load_settings
+from sluice.jvm.jars import REPOSITORY, in_checkout, sluice_home
 from sluice.kafka_io.client import principal_of
 from sluice.sinks.errors import QuotasTableError
 from sluice.state.quotas.alteration import FilterComponent as EntityFilter
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 CONFIG_VARIABLE = "SLUICE_CONFIG"
 """The environment variable that names the settings file where --config doesn't."""
 
-RUNNING = Path(__file__).resolve().parents[1] / ".work" / "running"
-"""One file for each running ./scripts/run of this checkout, with the path of the settings; its process locks it.
+RUNNING = (REPOSITORY / ".work" if in_checkout() else sluice_home()) / "running"
+"""One file for each running demo of this checkout or user, with the path of the settings; its process locks it.
 
 A lock ends with its process, so the file of a run that was killed counts no more.
 """
@@ -42,7 +43,7 @@ A lock ends with its process, so the file of a run that was killed counts no mor
 def job_settings(config: Path | None, *, running: bool = True, say: bool = True) -> Settings:
     """Load the settings of the job; unless `config` names them, standard error says which they are.
 
-    Without `running` a running ./scripts/run doesn't count, without `say` nothing is said. Raises InvalidSettingsError.
+    Without `running` a running `sluice demo` doesn't count, without `say` nothing is said. Raises InvalidSettingsError.
     """
     path, source = settings_file(config, running=running)
     settings = load_settings(path)
@@ -66,7 +67,7 @@ def quotas_in_force(settings: Settings, otherwise: str | None = None) -> list[Qu
 def settings_file(config: Path | None, *, running: bool) -> tuple[Path | None, str]:
     """The settings file, None for the defaults, and its source in words.
 
-    Raises InvalidSettingsError if several ./scripts/run are running and nothing says which one is meant.
+    Raises InvalidSettingsError if several `sluice demo` are running and nothing says which one is meant.
     """
     if config is not None:
         return config, str(config)
@@ -75,11 +76,9 @@ def settings_file(config: Path | None, *, running: bool) -> tuple[Path | None, s
     runs = running_settings() if running else []
     if len(runs) > 1:
         names = ", ".join(map(str, runs))
-        raise InvalidSettingsError(
-            f"{len(runs)} ./scripts/run are running; name the one you mean with --config: {names}"
-        )
+        raise InvalidSettingsError(f"{len(runs)} demos are running; name the one you mean with --config: {names}")
     if runs:
-        return runs[0], f"{runs[0]} (of the running ./scripts/run)"
+        return runs[0], f"{runs[0]} (of the running demo)"
     return None, f"the defaults; --config or {CONFIG_VARIABLE} names those of a job"
 
 
@@ -100,7 +99,7 @@ def announced_run(name: str, settings_file: Path) -> Iterator[None]:
 
 
 def running_settings() -> list[Path]:
-    """The settings files of the ./scripts/run that are running, sorted; changes nothing."""
+    """The settings files of the `sluice demo` that are running, sorted; changes nothing."""
     found = []
     for path in sorted(RUNNING.glob("*")):
         try:
@@ -123,11 +122,9 @@ def _is_locked(file: int) -> bool:
 
 _SETTINGS = f"Settings YAML, over configs/default.yaml. Default: ${CONFIG_VARIABLE}"
 
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help=f"{_SETTINGS}, or those of the running ./scripts/run.")
-]
+ConfigOption = Annotated[Path | None, typer.Option("--config", help=f"{_SETTINGS}, or those of the running demo.")]
 JobConfigOption = Annotated[Path | None, typer.Option("--config", help=f"{_SETTINGS}.")]
-"""For commands that take no settings of a running ./scripts/run."""
+"""For commands that take no settings of a running `sluice demo`."""
 
 BootstrapServersOption = Annotated[
     str | None, typer.Option("--bootstrap-servers", help="Kafka's address; overrides kafka.bootstrap.servers.")

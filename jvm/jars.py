@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Annotated
 
 import typer
@@ -28,6 +29,7 @@ REPOSITORY: Path = Path(__file__).resolve().parents[1]
 """The checkout, or where the packages are installed."""
 
 _CONFIGS = REPOSITORY / "configs"
+_HOME = "SLUICE_HOME"
 _STAMP = "stamp.json"
 _ATTEMPTS = 2  # one failed request to a registry should not fail a first start; Ivy keeps what it has downloaded
 
@@ -56,9 +58,9 @@ class JarSet:
 
         Raises JarError (can't be downloaded, or not the right one) and JavaError.
         """
-        if not self._complete():
+        if not self.complete:
             with home_lock():
-                if not self._complete():  # another process may have downloaded them meanwhile
+                if not self.complete:  # another process may have downloaded them meanwhile
                     self._make_complete()
         return self._jars()
 
@@ -93,8 +95,9 @@ class JarSet:
     def _jars(self) -> list[Path]:
         return sorted(self.folder.glob("*.jar"))
 
-    def _complete(self) -> bool:
-        """True if the jars are those that were checked; compares sizes only, so that a start stays fast."""
+    @property
+    def complete(self) -> bool:
+        """True if the jars are there that were checked; compares sizes only, so that a start stays fast."""
         try:
             stamp = json.loads((self.folder / _STAMP).read_text())
         except (OSError, ValueError):
@@ -163,13 +166,18 @@ def in_checkout() -> bool:
 
 def jars_home() -> Path:
     """The folder of all downloaded jars: `$SLUICE_HOME/jars`; else `.jars` in a checkout, or in the user's cache."""
-    home = os.environ.get("SLUICE_HOME")
-    if home:
-        return Path(home).absolute() / "jars"
-    if in_checkout():
-        return REPOSITORY / ".jars"
+    return REPOSITORY / ".jars" if in_checkout() and not os.environ.get(_HOME) else sluice_home() / "jars"
+
+
+def sluice_home() -> Path:
+    """The folder of what Sluice downloads and of its runs: `$SLUICE_HOME`; else `sluice` in the user's cache."""
+    if home := os.environ.get(_HOME):
+        return Path(home).absolute()
     cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "sluice" / "jars"
+    try:
+        return (Path(cache) if cache else Path.home() / ".cache") / "sluice"
+    except RuntimeError:  # a user without a name, in a container without HOME
+        return Path(gettempdir()) / "sluice"
 
 
 def check_jars(jars: list[Path], checksums: Mapping[str, str], fix: str, listed_in: str) -> None:

@@ -3,7 +3,6 @@
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from threading import Event
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
@@ -65,19 +64,6 @@ def run_app(
 def print_error(name: str, error: object) -> None:
     """Write the line `NAME: error: ...` to standard error."""
     print(f"{name}: error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
-
-
-def stop_on_signals() -> Event:
-    """Event that Ctrl-C or SIGTERM sets; a second signal ends the process immediately."""
-    stop = Event()
-
-    def set_stop(number: int, _: FrameType | None) -> None:
-        stop.set()
-        signal.signal(number, signal.SIG_DFL)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, set_stop)
-    return stop
 
 
 def interrupt_on_signals() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Self
 
-from scripts.testbed.jars import BROKER_JARS
+from sluice.cli.demo.jars import BROKER_JARS
 from sluice.jvm.java import find_java
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS, build_plugin, compile_java
 

@@ -15,8 +15,8 @@ from filelock import FileLock
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
-from scripts.testbed.broker import Broker
 from sluice.cli import options
+from sluice.cli.demo.broker import Broker
 from sluice.cli.main import main
 from sluice.configs.settings import Properties, load_settings
 from sluice.jvm.jars import SPARK_JARS
@@ -76,7 +76,7 @@ def _turn(item: pytest.Item) -> int:
 
 @pytest.fixture(autouse=True)
 def _no_other_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command without --config means no ./scripts/run that happens to run beside the tests."""
+    """A command without --config means no demo that happens to run beside the tests."""
     monkeypatch.setattr(options, "RUNNING", Path(gettempdir()) / "sluice-tests-know-of-no-run")
     monkeypatch.delenv(options.CONFIG_VARIABLE, raising=False)
 

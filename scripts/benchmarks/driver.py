@@ -19,8 +19,8 @@ from pyspark.sql import DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from scripts.testbed.job import Json
 from scripts.testbed.processes import compiler_cpu_s, descendants, resident_mib
+from sluice.cli.demo.job import Json
 from sluice.configs.settings import Properties, Settings, load_settings
 from sluice.jvm.jars import SPARK_JARS
 from sluice.jvm.java import find_java

@@ -16,10 +16,10 @@ import typer
 
 from scripts.benchmarks.report import shown, table
 from scripts.command import EXIT_BAD_USAGE, EXIT_FAILED, interrupt_on_signals, run_command
-from scripts.testbed.processes import Child, last_line
+from sluice.cli.demo.processes import Child, last_line
 from sluice.state.errors import SluiceError
 
-_NEEDS = ("requirements.lock", "configs/jars.xml", "configs/jars.sha256", "scripts/testbed/broker-jars.sha256")
+_NEEDS = ("requirements.lock", "configs/jars.xml", "configs/jars.sha256", "configs/broker-jars.sha256")
 """Files that say which packages and jars a checkout needs."""
 
 _MORE_TURNS = 2

@@ -8,10 +8,10 @@ from kafka import KafkaProducer
 from scripts.benchmarks.report import Findings
 from scripts.benchmarks.rig import BenchmarkRig
 from scripts.benchmarks.scale import Scale
-from scripts.testbed.broker_plugin import publish_limits
-from scripts.testbed.gateways import gateway_options
-from scripts.testbed.job import wait_until
-from scripts.testbed.reconciliation import records
+from sluice.cli.demo.broker_plugin import publish_limits
+from sluice.cli.demo.counts import records
+from sluice.cli.demo.gateways import gateway_options
+from sluice.cli.demo.job import wait_until
 from sluice.configs.settings import Settings
 from sluice.gateways.client.client import Gateway
 from sluice.kafka_io.client import connect

@@ -35,7 +35,7 @@ from pyspark.sql.types import ArrayType, BinaryType, BooleanType, StringType, St
 from scripts.benchmarks.events import EVENTS_PER_S, Load, spread
 from scripts.benchmarks.scale import Charges, SettingsOfJob, loads, sections
 from scripts.command import run_command
-from scripts.testbed.job import storage_in, write_settings
+from sluice.cli.demo.job import storage_in, write_settings
 from sluice.configs.settings import Settings
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.folder import Checkpoint

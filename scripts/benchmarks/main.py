@@ -27,7 +27,7 @@ from scripts.benchmarks.rig import BenchmarkRig
 from scripts.benchmarks.scale import MEASURES, Scale, sections
 from scripts.benchmarks.throughput import measure_audit, measure_throughput
 from scripts.command import EXIT_FAILED, EXIT_INTERRUPTED, interrupt_on_signals, print_error, run_command
-from scripts.testbed.jars import BROKER_JARS
+from sluice.cli.demo.jars import BROKER_JARS
 from sluice.configs.errors import InvalidSettingsError
 from sluice.jvm.java import find_java
 from sluice.state.errors import SluiceError

@@ -15,7 +15,7 @@ from scripts.benchmarks.latency import Latencies, answered
 from scripts.benchmarks.report import Findings, at_most
 from scripts.benchmarks.rig import BenchmarkRig, Driver, Record, Setup
 from scripts.benchmarks.scale import Scale
-from scripts.testbed.work_folder import folder_bytes
+from sluice.cli.demo.work_folder import folder_bytes
 from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry

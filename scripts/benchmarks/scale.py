@@ -12,7 +12,7 @@ import typer
 import yaml
 
 from scripts.benchmarks.events import LOADS, Load
-from scripts.testbed.job import Json, Sections
+from sluice.cli.demo.job import Json, Sections
 
 MEASURES = {
     "throughput": "requests/s against a copy that decides nothing, and CPU time of a request",

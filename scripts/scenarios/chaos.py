@@ -9,10 +9,12 @@ from typing import Annotated
 import typer
 
 from scripts.command import run_command
-from scripts.testbed.broker import Broker
-from scripts.testbed.load_generator import LoadGenerator, Rate, Sent, loading
-from scripts.testbed.reconciliation import drain, reconcile
+from scripts.testbed.reconciliation import reconcile
 from scripts.testbed.rig import Rig, run_scenario
+from sluice.cli.demo.broker import Broker
+from sluice.cli.demo.counts import drain
+from sluice.cli.demo.load import Sent, loading
+from sluice.cli.demo.load_generator import LoadGenerator, Rate
 
 _DRAIN_S = 900
 _SECTIONS = {

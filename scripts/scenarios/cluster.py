@@ -14,17 +14,20 @@ from typing import Annotated, NamedTuple
 import typer
 
 from scripts.benchmarks.report import table
-from scripts.command import EXIT_FAILED, run_command, stop_on_signals
-from scripts.testbed.answers import Answers
-from scripts.testbed.cluster import Cluster
+from scripts.command import EXIT_FAILED, run_command
 from scripts.testbed.hdfs import Hdfs
-from scripts.testbed.job import TABLES, Sections, wait_until
-from scripts.testbed.load_generator import LoadGenerator, Sent, loading
 from scripts.testbed.processes import kill
-from scripts.testbed.reconciliation import audited, reconcile
+from scripts.testbed.reconciliation import reconcile
 from scripts.testbed.rig import Rig
 from scripts.testbed.spark_cluster import SparkCluster
-from scripts.testbed.work_folder import work_folder
+from sluice.cli.demo.answers import Answers
+from sluice.cli.demo.cluster import Cluster
+from sluice.cli.demo.counts import audited
+from sluice.cli.demo.job import TABLES, Sections, wait_until
+from sluice.cli.demo.load import Sent, loading
+from sluice.cli.demo.load_generator import LoadGenerator
+from sluice.cli.demo.processes import stop_on_signals
+from sluice.cli.demo.work_folder import work_folder
 from sluice.streaming.enforce.warm_up import WARM
 
 _WORKERS = 3

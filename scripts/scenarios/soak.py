@@ -14,13 +14,15 @@ import typer
 
 from scripts.benchmarks.report import table
 from scripts.command import run_command
-from scripts.testbed.job import wait_until
-from scripts.testbed.load_generator import LoadGenerator, loading
-from scripts.testbed.load_generator import load as publish_load
 from scripts.testbed.processes import descendants, resident_mib
-from scripts.testbed.reconciliation import drain, missing_answers, reconcile_counts
+from scripts.testbed.reconciliation import reconcile_counts
 from scripts.testbed.rig import Rig, run_scenario
-from scripts.testbed.work_folder import folder_bytes
+from sluice.cli.demo.counts import drain, missing_answers
+from sluice.cli.demo.job import wait_until
+from sluice.cli.demo.load import load as publish_load
+from sluice.cli.demo.load import loading
+from sluice.cli.demo.load_generator import LoadGenerator
+from sluice.cli.demo.work_folder import folder_bytes
 
 _SAMPLE_S = 10.0
 _FLAT_RATIO = 1.2

@@ -6,11 +6,10 @@ A job decides a small load twice, the second time with state to load, and writes
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import yaml
-
-from scripts.testbed.broker import Broker
-from scripts.testbed.job import Sections, SluiceJob, storage_in, wait_until
-from scripts.testbed.load_generator import TrafficOptions, loading
+from sluice.cli.demo.broker import Broker
+from sluice.cli.demo.job import Sections, SluiceJob, embedded_profile, storage_in, wait_until
+from sluice.cli.demo.load import loading
+from sluice.cli.demo.load_generator import TrafficOptions
 from sluice.jvm.class_archive import class_path, joined, write_classes
 from sluice.kafka_io.topics import ensure_topics
 
@@ -26,13 +25,12 @@ def loaded_classes(folder: Path) -> str:
         "spark.driver.extraJavaOptions": f"-XX:DumpLoadedClassList={classes}",
     }
     with Broker(folder / "broker") as broker:
-        embedded = yaml.safe_load(Path("configs/embedded.yaml").read_text())
         own: Sections = {
             "kafka": {"bootstrap.servers": broker.bootstrap_servers},
             "audit": {"trigger_s": 1},
             "spark": java,
         }
-        job = SluiceJob(folder, embedded, storage_in(folder), own)
+        job = SluiceJob(folder, embedded_profile(), storage_in(folder), own)
         ensure_topics(job.settings.topics, job.settings.kafka)
         with loading(job.settings, TrafficOptions(), _RATE_PER_S):
             for _ in range(2):

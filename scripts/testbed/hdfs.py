@@ -11,10 +11,10 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
-from scripts.testbed.broker import free_ports, last_error
 from scripts.testbed.jars import HDFS_JARS
-from scripts.testbed.job import wait_until
-from scripts.testbed.processes import Child
+from sluice.cli.demo.broker import free_ports, last_error
+from sluice.cli.demo.job import wait_until
+from sluice.cli.demo.processes import Child
 from sluice.jvm.jars import pyspark_jars
 from sluice.jvm.java import find_java
 from sluice.state.errors import SluiceError

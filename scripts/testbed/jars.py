@@ -1,6 +1,6 @@
 """Jars of the test bed: a set for each purpose, never to be mixed with Spark's.
 
-`python -m scripts.testbed.jars [NAME] [--accept]` downloads a set, by default that of the broker.
+`python -m scripts.testbed.jars NAME [--accept]` downloads a set.
 """
 
 import sys
@@ -20,9 +20,6 @@ def _jars(name: str, *, added_to_pyspark: bool = False) -> JarSet:
     return JarSet(name, *files, f"scripts.testbed.jars {name}", added_to_pyspark=added_to_pyspark)
 
 
-BROKER_JARS = _jars("broker")
-"""Class path of a real Kafka: the embedded broker."""
-
 OLD_BROKER_JARS = _jars("old-broker")
 """An older Kafka, on which a long test runs the broker plugin."""
 
@@ -32,11 +29,11 @@ HDFS_JARS = _jars("hdfs", added_to_pyspark=True)
 PEER_JARS = _jars("peers")
 """Kafka Streams in the bench."""
 
-JAR_SETS = {jars.name: jars for jars in (BROKER_JARS, OLD_BROKER_JARS, HDFS_JARS, PEER_JARS)}
+JAR_SETS = {jars.name: jars for jars in (OLD_BROKER_JARS, HDFS_JARS, PEER_JARS)}
 
 
 def download(
-    name: Annotated[str, typer.Argument(help=f"One of {', '.join(JAR_SETS)}.")] = BROKER_JARS.name,
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(JAR_SETS)}.")],
     accept: Annotated[bool, typer.Option("--accept", help="Record the checksums of what the registry has.")] = False,
 ) -> None:
     """Download the jars that are missing, and check them."""

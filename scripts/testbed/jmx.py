@@ -5,12 +5,6 @@ from typing import Any
 from sluice.jvm.machine import Jvm
 
 
-def jmx_options(port: int) -> list[str]:
-    """Options with which a Java process answers JMX on this port of loopback."""
-    options = ("host=127.0.0.1", f"port={port}", f"rmi.port={port}", "authenticate=false", "ssl=false")
-    return [*(f"-Dcom.sun.management.jmxremote.{each}" for each in options), "-Djava.rmi.server.hostname=127.0.0.1"]
-
-
 def beans(jvm: Jvm, port: int) -> "Beans":
     """The beans of the process that answers on this port. Raises Py4JJavaError if none does."""
     remote = jvm.packages.javax.management.remote

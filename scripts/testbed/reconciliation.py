@@ -1,25 +1,22 @@
 """Reconciliation of a run: each request is answered exactly once, in the topics and in Delta, by the right decision."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from deltalake import DeltaTable
-from kafka import KafkaConsumer, TopicPartition
 
-from scripts.testbed.job import TABLES, Json, wait_until
+from sluice.cli.demo.counts import records, rows, stored
+from sluice.cli.demo.job import TABLES, Json
 from sluice.configs.settings import Settings
 from sluice.insight.sql import run_query
-from sluice.kafka_io.client import connect
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.decisions.leader_epochs import Fence
 from sluice.state.errors import FarEpochError
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import Simulation
 
-_POLL_MS = 500
 _BY_RUN = {"decided_at_ms": 0, "job_id": None}
 """Fields that a decision and its simulation don't have in common: compared as if they were these."""
 
@@ -120,9 +117,9 @@ def reconcile_counts(settings: Settings) -> Reconciliation:
     ((charges,),) = run_query("SELECT coalesce(sum(cardinality(charges)), 0) FROM decisions", tables, {})
     ((metered,),) = run_query("SELECT coalesce(sum(count), 0) FROM quota_metrics", tables, {})
     return Reconciliation(
-        requests=_records(settings, topics.requests),
-        decisions=_records(settings, topics.decisions) - unreadable.get(topics.decisions, 0),
-        dead_letters=_records(settings, topics.dead_letters) - unreadable.get(topics.dead_letters, 0),
+        requests=stored(settings, topics.requests),
+        decisions=stored(settings, topics.decisions) - unreadable.get(topics.decisions, 0),
+        dead_letters=stored(settings, topics.dead_letters) - unreadable.get(topics.dead_letters, 0),
         duplicates=int(duplicates),
         decision_rows=rows(delta.decisions),
         dead_letter_rows=rows(delta.dead_letters),
@@ -141,58 +138,6 @@ _DUPLICATES = """
 SELECT coalesce(sum(times - 1), 0)
 FROM (SELECT count(*) AS times FROM ({sources}) GROUP BY source_partition, source_offset)
 """
-
-
-def rows(path: str) -> int:
-    """Number of rows of a Delta table, from its log; 0 if there is no table yet."""
-    if not DeltaTable.is_deltatable(path):
-        return 0
-    return sum(DeltaTable(path).get_add_actions(flatten=True)["num_records"].to_pylist())
-
-
-def audited(settings: Settings) -> int:
-    """Number of decisions, dead letters and unreadable records in Delta."""
-    delta = settings.delta
-    return rows(delta.decisions) + rows(delta.dead_letters) + rows(delta.unreadable)
-
-
-def answered(settings: Settings) -> int:
-    """Number of records in the topics of decisions and dead letters."""
-    topics = settings.topics
-    return sum(_records(settings, topic) for topic in (topics.decisions, topics.dead_letters))
-
-
-def _records(settings: Settings, topic: str) -> int:
-    return sum(ends(settings, topic).values())
-
-
-def missing_answers(settings: Settings) -> int:
-    """Number of requests without an answer."""
-    return _records(settings, settings.topics.requests) - answered(settings)
-
-
-def drain(settings: Settings, seconds: float) -> None:
-    """Wait until every request is answered and every answer is in Delta. Raises RunError if that takes longer."""
-    requests = _records(settings, settings.topics.requests)
-    wait_until(lambda: answered(settings) >= requests, seconds)
-    wait_until(lambda: audited(settings) >= requests, seconds)
-
-
-def ends(settings: Settings, topic: str) -> dict[int, int]:
-    """The next offset of each partition of a topic."""
-    with _reader(settings, topic) as (consumer, partitions):
-        return {partition.partition: end for partition, end in consumer.end_offsets(partitions).items()}
-
-
-def records(settings: Settings, topic: str) -> Iterator[Any]:
-    """Every record of a topic; within a partition they are in order."""
-    with _reader(settings, topic) as (consumer, partitions):
-        consumer.assign(partitions)
-        consumer.seek_to_beginning()
-        ends = consumer.end_offsets(partitions)
-        while any(consumer.position(partition) < ends[partition] for partition in partitions):
-            for batch in consumer.poll(timeout_ms=_POLL_MS).values():
-                yield from batch
 
 
 @dataclass(slots=True)
@@ -245,13 +190,6 @@ def _unreadable(path: str) -> set[_Record]:
         return set()
     table = DeltaTable(path).to_pyarrow_table(columns=["topic", "partition", "offset"])
     return set(zip(*table.to_pydict().values(), strict=True))
-
-
-@contextmanager
-def _reader(settings: Settings, topic: str) -> Iterator[tuple[Any, list[TopicPartition]]]:
-    """A consumer, and the partitions of a topic. It checks no CRCs, which takes longer in Python than all the rest."""
-    with closing(connect(KafkaConsumer, settings.kafka, check_crcs=False)) as consumer:
-        yield consumer, [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
 
 
 def _different(settings: Settings, values: Iterable[bytes | None], decisions: dict[str, Any]) -> int:

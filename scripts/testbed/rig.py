@@ -9,11 +9,11 @@ from typing import Self
 import psutil
 
 from scripts.command import EXIT_FAILED
-from scripts.testbed.broker import Broker
-from scripts.testbed.job import Json, Sections, SluiceJob, quotas_in, storage_in, wait_until
 from scripts.testbed.processes import descendants, kill, python_workers
-from scripts.testbed.reconciliation import answered, missing_answers
-from scripts.testbed.work_folder import work_folder
+from sluice.cli.demo.broker import Broker
+from sluice.cli.demo.counts import answered, missing_answers
+from sluice.cli.demo.job import Json, Sections, SluiceJob, quotas_in, storage_in, wait_until
+from sluice.cli.demo.work_folder import work_folder
 from sluice.kafka_io.topics import ensure_topics
 
 QUOTAS = [

@@ -16,9 +16,10 @@ from typing import Self
 import psutil
 import pyspark
 
-from scripts.testbed.broker import free_ports
-from scripts.testbed.job import Json, wait_until
-from scripts.testbed.processes import Child, descendants
+from scripts.testbed.processes import descendants
+from sluice.cli.demo.broker import free_ports
+from sluice.cli.demo.job import Json, wait_until
+from sluice.cli.demo.processes import Child
 from sluice.jvm.jars import REPOSITORY
 from sluice.state.errors import SluiceError
 

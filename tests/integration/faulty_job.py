@@ -9,11 +9,12 @@ from pathlib import Path
 
 import yaml
 
-from scripts.testbed.broker import Broker
-from scripts.testbed.job import Json, write_settings
-from scripts.testbed.load_generator import DEFAULT_MIX, LoadGenerator
-from scripts.testbed.reconciliation import Reconciliation, audited, reconcile
+from scripts.testbed.reconciliation import Reconciliation, reconcile
 from scripts.testbed.rig import QUOTAS
+from sluice.cli.demo.broker import Broker
+from sluice.cli.demo.counts import audited
+from sluice.cli.demo.job import Json, write_settings
+from sluice.cli.demo.load_generator import DEFAULT_MIX, LoadGenerator
 from tests.commands import run_sluice
 from tests.integration.job_process import JobProcess, wait_until
 

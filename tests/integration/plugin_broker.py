@@ -11,11 +11,11 @@ from typing import Any
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
-from scripts.testbed.broker import Broker
-from scripts.testbed.broker_plugin import publish_limits
-from scripts.testbed.cluster import AlteringAdmin
-from scripts.testbed.jars import BROKER_JARS
 from scripts.testbed.jmx import beans
+from sluice.cli.demo.broker import Broker
+from sluice.cli.demo.broker_plugin import publish_limits
+from sluice.cli.demo.cluster import AlteringAdmin
+from sluice.cli.demo.jars import BROKER_JARS
 from sluice.jvm.jars import JarSet
 from sluice.jvm.machine import Jvm
 from sluice.state.quotas.entry import QuotaEntry

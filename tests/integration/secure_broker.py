@@ -14,7 +14,7 @@ from kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from scripts.testbed.broker import Broker, free_ports
+from sluice.cli.demo.broker import Broker, free_ports
 from sluice.jvm.java import find_java
 from sluice.kafka_io.client import TopicSettings
 from tests.integration.job_process import TOPICS

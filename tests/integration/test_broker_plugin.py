@@ -14,11 +14,12 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import ThrottlingQuotaExceededError
 
-from scripts.testbed.broker import Broker, BrokerError
-from scripts.testbed.cluster import Cluster
-from scripts.testbed.full_speed_client import FullSpeedClient, Role
-from scripts.testbed.jars import BROKER_JARS, OLD_BROKER_JARS
+from scripts.testbed.jars import OLD_BROKER_JARS
 from scripts.testbed.jmx import beans
+from sluice.cli.demo.broker import Broker, BrokerError
+from sluice.cli.demo.cluster import Cluster
+from sluice.cli.demo.full_speed_client import FullSpeedClient, Role
+from sluice.cli.demo.jars import BROKER_JARS
 from sluice.configs.settings import load_settings
 from sluice.jvm.jars import JarSet
 from sluice.jvm.machine import Jvm

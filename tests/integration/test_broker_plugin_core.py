@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 
-from scripts.testbed.jars import BROKER_JARS
+from sluice.cli.demo.jars import BROKER_JARS
 from sluice.gateways.client.decided import applied_waits, enforced_charges, read_decided
 from sluice.gateways.client.inline import InlineCharges
 from sluice.gateways.client.options import GatewayOptions

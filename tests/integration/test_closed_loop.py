@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from kafka import KafkaProducer
 
-from scripts.testbed.gateways import gateway_options
-from scripts.testbed.processes import Child, kill
+from scripts.testbed.processes import kill
+from sluice.cli.demo.gateways import gateway_options
+from sluice.cli.demo.processes import Child
 from sluice.gateways.client.client import Gateway
 from sluice.state.contract.records import HEARTBEAT_API
 from sluice.state.quotas.kinds import QuotaKind

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 
-from scripts.testbed.broker import Broker
-from scripts.testbed.gateways import gateway_options
 from sluice import Gateway, Request, StalePolicy, WhenFull
+from sluice.cli.demo.broker import Broker
+from sluice.cli.demo.gateways import gateway_options
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics

@@ -20,8 +20,8 @@ import uvicorn
 from kafka import KafkaAdminClient, KafkaProducer
 
 from examples.http_gateway.app import KafkaService, create_app
-from scripts.testbed.gateways import gateway_options
 from sluice import Gateway, ThrottlingQuotaExceededError, WhenFull, retry_topics
+from sluice.cli.demo.gateways import gateway_options
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
 from sluice.gateways.client.retry import TopicErrors
 from sluice.kafka_io.clock import now_ms

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from scripts.testbed.cluster import AlteringAdmin
+from sluice.cli.demo.cluster import AlteringAdmin
 from sluice.cli.quotas import app
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas

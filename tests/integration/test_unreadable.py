@@ -6,7 +6,8 @@ import pytest
 from deltalake import DeltaTable
 from kafka import KafkaProducer
 
-from scripts.testbed.reconciliation import audited, reconcile, reconcile_counts
+from scripts.testbed.reconciliation import reconcile, reconcile_counts
+from sluice.cli.demo.counts import audited
 from sluice.kafka_io.clock import now_ms
 from tests.integration.job_process import JobProcess, wait_until
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
-from scripts.testbed.broker import Broker, BrokerError, last_error
+from sluice.cli.demo.broker import Broker, BrokerError, last_error
 from sluice.cli.doctor import run_doctor
 from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.jvm.errors import JarError
@@ -100,7 +100,7 @@ def test_a_killed_parent_takes_its_broker_along(tmp_path: Path) -> None:
     """The thread that starts the broker ends, which must not end the broker; the kill allows no clean-up."""
     code = (
         "import pathlib, sys, threading, time\n"
-        "from scripts.testbed.broker import Broker\n"
+        "from sluice.cli.demo.broker import Broker\n"
         "broker = Broker(pathlib.Path(sys.argv[1]))\n"
         "thread = threading.Thread(target=broker.start)\n"
         "thread.start()\n"

@@ -10,11 +10,11 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient
 
-from scripts.testbed.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster, wait_for_gateways
-from scripts.testbed.cluster import Cluster, create_topic
-from scripts.testbed.full_speed_client import FullSpeedClient, Role
-from scripts.testbed.job import Sections
 from scripts.testbed.rig import Rig
+from sluice.cli.demo.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster, wait_for_gateways
+from sluice.cli.demo.cluster import Cluster, create_topic
+from sluice.cli.demo.full_speed_client import FullSpeedClient, Role
+from sluice.cli.demo.job import Sections
 from sluice.kafka_io.client import connect
 from tests.waiting import eventually
 

@@ -7,8 +7,8 @@ import pytest
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaConnectionError
 
-from scripts.testbed.cluster import Cluster, create_topic
-from scripts.testbed.job import wait_until
+from sluice.cli.demo.cluster import Cluster, create_topic
+from sluice.cli.demo.job import wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.long]
 

@@ -11,10 +11,10 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 from scripts.scenarios.closed_loop.brokers import plugin_brokers, run_brokers
 from scripts.scenarios.closed_loop.situation import BrokersSituation, Spread
-from scripts.testbed.cluster import Cluster, create_topic
-from scripts.testbed.jars import BROKER_JARS
 from scripts.testbed.jmx import beans, own_beans
-from scripts.testbed.job import wait_until
+from sluice.cli.demo.cluster import Cluster, create_topic
+from sluice.cli.demo.jars import BROKER_JARS
+from sluice.cli.demo.job import wait_until
 from sluice.cli.doctor import BrokerConfigs, check_broker_plugin
 from sluice.jvm.machine import Jvm
 from sluice.state.quotas.kinds import QuotaKind

@@ -7,9 +7,11 @@ from threading import Event
 import pytest
 from kafka import KafkaProducer
 
-from scripts.testbed.load_generator import DEFAULT_MIX, PRODUCER_OPTIONS, LoadGenerator, publish
-from scripts.testbed.reconciliation import audited, reconcile
+from scripts.testbed.reconciliation import reconcile
 from scripts.testbed.rig import QUOTAS
+from sluice.cli.demo.counts import audited
+from sluice.cli.demo.load import PRODUCER_OPTIONS, publish
+from sluice.cli.demo.load_generator import DEFAULT_MIX, LoadGenerator
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.topics import ensure_topics
 from tests.integration.job_process import AUDITED, JobProcess, wait_until

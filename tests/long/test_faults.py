@@ -15,10 +15,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from kafka import KafkaAdminClient, KafkaProducer
 
-from scripts.testbed.broker import free_ports
-from scripts.testbed.job import Json
 from scripts.testbed.processes import descendants, kill, python_workers
-from scripts.testbed.reconciliation import answered, reconcile_counts
+from scripts.testbed.reconciliation import reconcile_counts
+from sluice.cli.demo.broker import free_ports
+from sluice.cli.demo.counts import answered
+from sluice.cli.demo.job import Json
 from tests.integration.faulty_job import Faulty
 from tests.integration.job_process import AUDITED, wait_until
 

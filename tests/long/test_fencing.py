@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from scripts.testbed.reconciliation import records
+from sluice.cli.demo.counts import records
 from sluice.configs.settings import Settings
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.kafka_io.topics import ensure_lease_topic

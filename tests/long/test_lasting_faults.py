@@ -8,8 +8,8 @@ import pytest
 import yaml
 from kafka import KafkaAdminClient, TopicPartition
 
-from scripts.testbed.job import Json, write_settings
-from scripts.testbed.reconciliation import answered, audited
+from sluice.cli.demo.counts import answered, audited
+from sluice.cli.demo.job import Json, write_settings
 from sluice.kafka_io.topics import ensure_topics
 from tests.integration.faulty_job import Faulty
 from tests.integration.job_process import AUDITED, JobProcess, wait_until

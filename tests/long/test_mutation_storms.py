@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient
 
-from scripts.testbed.broker_plugin import new_exempt_client_id, plugin_cluster, publish_limits
-from scripts.testbed.cluster import Cluster
-from scripts.testbed.jars import BROKER_JARS
+from sluice.cli.demo.broker_plugin import new_exempt_client_id, plugin_cluster, publish_limits
+from sluice.cli.demo.cluster import Cluster
+from sluice.cli.demo.jars import BROKER_JARS
 from sluice.configs.settings import load_settings
 from sluice.jvm.machine import Jvm
 from sluice.kafka_io.client import connect

@@ -1,4 +1,4 @@
-"""`./scripts/run` as a process, in a folder of its own."""
+"""`sluice demo` as a process, in a folder of its own."""
 
 import os
 import signal
@@ -16,11 +16,10 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
 
 
 def test_a_run_has_its_console_and_ends_with_one_line_if_its_broker_dies(tmp_path: Path) -> None:
-    (tmp_path / "configs").symlink_to(Path("configs").absolute())
     log, errors = tmp_path / "output", tmp_path / "errors"
     with log.open("w") as output, errors.open("w") as said:
         run = subprocess.Popen(
-            [sys.executable, "-m", "scripts.scenarios.demo", "--seconds", "300"],
+            [sys.executable, "-m", "sluice.cli.main", "demo", "--seconds", "300"],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(Path.cwd())},
             stdout=output,
@@ -35,7 +34,7 @@ def test_a_run_has_its_console_and_ends_with_one_line_if_its_broker_dies(tmp_pat
         os.kill(broker, signal.SIGKILL)
 
         assert run.wait(180) == 1  # the load gives up after 35 s, then the job ends
-        assert "run: error: the broker ended by itself: " in errors.read_text()
+        assert "sluice: error: the broker ended by itself: " in errors.read_text()
         assert len(errors.read_text().splitlines()) == 1
         assert not descendants(run.pid)
     finally:

@@ -9,7 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from scripts.testbed.processes import Child, descendants, python_workers
+from scripts.testbed.processes import descendants, python_workers
+from sluice.cli.demo.processes import Child
 from tests.integration.job_process import JobProcess, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

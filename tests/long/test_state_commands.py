@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient
 
-from scripts.testbed.load_generator import LoadGenerator
 from scripts.testbed.reconciliation import reconcile
+from sluice.cli.demo.load_generator import LoadGenerator
 from sluice.configs.settings import Settings
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.topics import ensure_topics

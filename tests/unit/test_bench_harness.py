@@ -7,7 +7,7 @@ import pytest
 
 from scripts.benchmarks.events import FOUR_CHARGES, LOADS, ONE_CHARGE, Load, spread
 from scripts.benchmarks.harness import Workers, work
-from scripts.testbed.job import storage_in, write_settings
+from sluice.cli.demo.job import storage_in, write_settings
 from sluice.configs.settings import Settings
 
 EVENTS = 200

@@ -4,7 +4,7 @@ import pytest
 
 from scripts.benchmarks.report import Findings, at_least, at_most
 from scripts.benchmarks.scale import Scale, counted_runs
-from scripts.testbed.job import Json
+from sluice.cli.demo.job import Json
 
 
 @pytest.fixture

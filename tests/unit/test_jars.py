@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.testbed.jars import BROKER_JARS, HDFS_JARS, PEER_JARS
+from scripts.testbed.jars import HDFS_JARS, PEER_JARS
+from sluice.cli.demo.jars import BROKER_JARS
 from sluice.jvm import jars
 from sluice.jvm.errors import JarError, JavaError
 from sluice.jvm.jars import SPARK_JARS, JarSet, pyspark_jars

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from scripts.scenarios.demo import absolute_paths
-from scripts.scenarios.demo_screen import commands_to_try
 from sluice.cli import options as found
+from sluice.cli.demo.run import absolute_paths
+from sluice.cli.demo.screen import commands_to_try
 from sluice.cli.options import announced_run, job_settings, running_settings
 from sluice.cli.quotas import app
 from sluice.configs.errors import InvalidSettingsError
@@ -22,7 +22,7 @@ from sluice.sinks.tables.quotas import QuotasTable
 
 @pytest.fixture(autouse=True)
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The place where running ./scripts/run are announced: none is, whatever runs on this machine."""
+    """The place where running demos are announced: none is, whatever runs on this machine."""
     monkeypatch.delenv("SLUICE_CONFIG", raising=False)
     monkeypatch.setattr(found, "RUNNING", tmp_path / "running")
     return tmp_path / "running"
@@ -49,7 +49,7 @@ def test_the_option_comes_before_the_variable_before_the_running_demo_before_the
     assert "settings: the defaults" in capsys.readouterr().err
     with announced_run("run", demo):
         assert chosen() == "demo"
-        assert capsys.readouterr() == ("", f"sluice: settings: {demo} (of the running ./scripts/run)\n")
+        assert capsys.readouterr() == ("", f"sluice: settings: {demo} (of the running demo)\n")
         monkeypatch.setenv("SLUICE_CONFIG", str(variable))
         assert chosen() == "variable"
         assert capsys.readouterr() == ("", f"sluice: settings: {variable} (from SLUICE_CONFIG)\n")
@@ -63,7 +63,7 @@ def test_of_several_running_demos_one_has_to_be_named(tmp_path: Path) -> None:
     with announced_run("run", first):
         with announced_run("run-2", second):
             assert running_settings() == [first, second]
-            with pytest.raises(InvalidSettingsError, match=f"2 ./scripts/run are running; .*: {first}, {second}"):
+            with pytest.raises(InvalidSettingsError, match=f"2 demos are running; .*: {first}, {second}"):
                 chosen()
             assert chosen(second) == "second"
         assert chosen() == "first"  # the end of the second leaves the first alone
@@ -102,7 +102,7 @@ def test_an_alter_beside_a_running_demo_alters_its_quotas(tmp_path: Path) -> Non
 
     assert result.exit_code == 0
     assert json.loads(result.stdout)["version"] == 1
-    assert f"sluice: settings: {demo} (of the running ./scripts/run)" in result.stderr.splitlines()
+    assert f"sluice: settings: {demo} (of the running demo)" in result.stderr.splitlines()
     assert len(table.entries()) == 1
 
 

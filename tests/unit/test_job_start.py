@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from scripts.testbed.broker import free_ports
+from sluice.cli.demo.broker import free_ports
 from sluice.configs.settings import HealthSettings, Properties, Settings, load_settings
 from sluice.jvm.driver import DriverJava
 from sluice.kafka_io import client as kafka_client

@@ -1,4 +1,4 @@
-"""`./scripts/run` without its processes: its answers, its words while it waits, and its end."""
+"""`sluice demo` without its processes: its answers, its words while it waits, and its end."""
 
 import json
 from dataclasses import replace
@@ -11,9 +11,10 @@ from unittest.mock import Mock
 import pytest
 from rich.console import Console
 
-from scripts.scenarios.demo import _clients, summary
-from scripts.testbed.answers import Answers
-from scripts.testbed.load_generator import LoadGenerator, Sent, publish
+from sluice.cli.demo.answers import Answers
+from sluice.cli.demo.load import Sent, publish
+from sluice.cli.demo.load_generator import LoadGenerator
+from sluice.cli.demo.run import _clients, summary
 from sluice.configs.settings import load_settings
 from sluice.insight.live import LiveModel
 from sluice.kafka_io.clock import now_ms

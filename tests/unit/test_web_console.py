@@ -1,4 +1,4 @@
-"""The web console beside `./scripts/run`."""
+"""The web console beside `sluice demo`."""
 
 import http.client
 from io import StringIO
@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 from rich.console import Console
 
-from scripts.scenarios.demo_screen import WebConsole
-from scripts.testbed.job import wait_until
+from sluice.cli.demo.job import wait_until
+from sluice.cli.demo.screen import WebConsole
 
 
 def answers(url: str) -> bool:

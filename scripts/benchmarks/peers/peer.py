@@ -16,7 +16,8 @@ from filelock import FileLock
 
 from scripts.benchmarks.driver import BenchError
 from scripts.testbed.jars import PEER_JARS
-from scripts.testbed.processes import Child, compiler_cpu_s, last_line
+from scripts.testbed.processes import compiler_cpu_s
+from sluice.cli.demo.processes import Child, last_line
 from sluice.jvm.jars import jars_home
 from sluice.jvm.java import find_java
 from sluice.jvm.plugin import compile_java, java_compiler

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from scripts.scenarios.closed_loop.measures import Measures, Served, measure
 from scripts.scenarios.closed_loop.situation import Situation
-from scripts.testbed.gateways import Connection, GreedyClient, gateway_options, sending
-from scripts.testbed.job import wait_until
-from scripts.testbed.processes import Child
-from scripts.testbed.reconciliation import drain
 from scripts.testbed.rig import Rig, rig_with_broker
+from sluice.cli.demo.counts import drain
+from sluice.cli.demo.gateways import Connection, GreedyClient, gateway_options, sending
+from sluice.cli.demo.job import wait_until
+from sluice.cli.demo.processes import Child
 from sluice.configs.settings import Settings, load_settings
 from sluice.gateways.client.client import Gateway
 from sluice.insight.sql import run_query

@@ -22,7 +22,7 @@ from scripts.scenarios.closed_loop.situation import (
     Situation,
     check_quota,
 )
-from scripts.testbed.work_folder import work_folder
+from sluice.cli.demo.work_folder import work_folder
 
 GREEDY_DEMAND = 50.0
 

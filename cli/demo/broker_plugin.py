@@ -8,8 +8,8 @@ from typing import Any
 
 from kafka import KafkaProducer
 
-from scripts.testbed.cluster import Cluster
-from scripts.testbed.job import wait_until
+from sluice.cli.demo.cluster import Cluster
+from sluice.cli.demo.job import wait_until
 from sluice.configs.settings import Settings, load_settings
 from sluice.insight.live import LiveModel
 from sluice.jvm.plugin import plugin_jar, plugin_properties

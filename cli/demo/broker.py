@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from scripts.testbed.jars import BROKER_JARS
-from scripts.testbed.jmx import jmx_options
-from scripts.testbed.processes import Child
+from sluice.cli.demo.jars import BROKER_JARS
+from sluice.cli.demo.processes import Child
 from sluice.jvm.jars import JarSet
 from sluice.jvm.java import find_java
 from sluice.state.errors import SluiceError
@@ -96,7 +95,7 @@ class Broker:
     the server properties; `{port}` in one stands for the client port. Clients connect to the listener named CLIENT, so
     TLS or SASL is set by, for example, `listener.security.protocol.map=CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT` and
     `listener.name.client.*`. `jars` are those of the Kafka to run, `plugins` more of its class path. A `node` is one of
-    a cluster (`scripts.testbed.cluster`). With `jmx` it answers JMX on `jmx_port`. The broker ends with this process,
+    a cluster (`sluice.cli.demo.cluster`). With `jmx` it answers JMX on `jmx_port`. The broker ends with this process,
     even if this process is killed.
     """
 
@@ -256,6 +255,12 @@ def _free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def jmx_options(port: int) -> list[str]:
+    """Options with which a Java process answers JMX on this port of loopback."""
+    options = ("host=127.0.0.1", f"port={port}", f"rmi.port={port}", "authenticate=false", "ssl=false")
+    return [*(f"-Dcom.sun.management.jmxremote.{each}" for each in options), "-Djava.rmi.server.hostname=127.0.0.1"]
 
 
 def free_ports(count: int) -> list[int]:

@@ -1,49 +1,44 @@
-"""`./scripts/run`: broker, job and a small load, shown live until Ctrl-C or for a number of seconds."""
+"""`sluice demo`: broker, job and a small load, shown live until Ctrl-C or for a number of seconds."""
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
-from typing import Annotated
 
-import typer
 import yaml
+from kafka.errors import KafkaError
 from rich.console import Console
 from rich.markup import escape
 
-from scripts.command import EXIT_FAILED, run_command, stop_on_signals
-from scripts.scenarios.demo_brokers import run_with_brokers
-from scripts.scenarios.demo_screen import WebConsole, running_job, show_until, waiting
-from scripts.testbed.answers import Answers
-from scripts.testbed.broker import Broker, free_ports
-from scripts.testbed.gateways import Connection, GreedyClient, gateway_options, sending
-from scripts.testbed.job import TABLES, Json, RunError, Sections, SluiceJob, storage_in
-from scripts.testbed.load_generator import (
-    BadShare,
-    BootstrapServers,
-    Clients,
-    Rate,
-    Sent,
-    TrafficOptions,
-    Users,
-    loading,
-)
-from scripts.testbed.reconciliation import drain, missing_answers, rows
-from scripts.testbed.work_folder import work_folder
+from sluice.cli.demo.answers import Answers
+from sluice.cli.demo.broker import Broker, free_ports
+from sluice.cli.demo.counts import drain, missing_answers, rows
+from sluice.cli.demo.gateways import Connection, GreedyClient, gateway_options, sending
+from sluice.cli.demo.jars import BROKER_JARS
+from sluice.cli.demo.job import TABLES, Json, RunError, Sections, SluiceJob, embedded_profile, storage_in
+from sluice.cli.demo.load import Sent, loading
+from sluice.cli.demo.options import DemoOptions
+from sluice.cli.demo.processes import stop_on_signals
+from sluice.cli.demo.screen import WebConsole, running_job, show_until, waiting
+from sluice.cli.demo.work_folder import work_folder
+from sluice.cli.errors import UsageError
 from sluice.cli.top import View, name_of, row_lines, rows_of
 from sluice.configs.settings import Settings, load_settings
 from sluice.gateways.client.client import Gateway
 from sluice.insight.format import amount, duration, printable
 from sluice.insight.live import LiveModel
+from sluice.jvm.jars import SPARK_JARS
+from sluice.kafka_io.client import error_line
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.kinds import QuotaKind
 
-_EMBEDDED = Path("configs/embedded.yaml")
+_EXIT_FAILED = 1
 _DRAIN_S = 60
 _LINE_CLIENTS = 2
 _TABLE_CLIENTS = 10
@@ -61,41 +56,45 @@ _GREEDY_DEMAND = 20.0
 _GATEWAYS = 2
 
 
-@dataclass(frozen=True)
-class RunOptions(TrafficOptions):
-    """Run broker, job and a small load, and show what the job decides, until Ctrl-C; then print a summary.
+def run_demo(options: DemoOptions) -> int:
+    """Run it all; 0 if every request was answered, or it was stopped before there was one, 1 if not.
 
-    A second Ctrl-C ends all processes immediately. The embedded broker is not started when --bootstrap-servers or
-    --config names a Kafka cluster. With --brokers the run has that many brokers with the broker plugin instead, and
-    real clients at full speed, which the plugin throttles; only --seconds, --fresh and --no-console apply then.
+    Raises UsageError, RunError and as the parts of the run do.
     """
-
-    bootstrap_servers: BootstrapServers = None
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Settings YAML to use instead of the embedded profile.")
-    ] = None
-    fresh: Annotated[bool, typer.Option("--fresh", help="Delete the data of earlier runs.")] = False
-    rate: Rate = 200.0
-    users: Users = 20
-    clients: Clients = 5
-    bad_share: BadShare = 0.01
-    brokers: Annotated[
-        int | None, typer.Option(min=1, max=9, metavar="N", help="Brokers with the plugin, and clients at full speed.")
-    ] = None
-    console: Annotated[
-        bool, typer.Option("--console/--no-console", help="A web page of the clients, from the first decision on.")
-    ] = True
-
-
-def run_demo(options: RunOptions) -> int:
-    """Run it all; 0 if every request was answered, or it was stopped before there was one, 1 if not."""
-    stop, console, begun_s = stop_on_signals(), Console(), time.monotonic()
+    console, begun_s = Console(), time.monotonic()
     if options.brokers is not None:
         if options.bootstrap_servers or options.config:
-            raise typer.BadParameter("--brokers starts brokers of its own; expected no --bootstrap-servers or --config")
+            raise UsageError("--brokers starts brokers of its own; expected no --bootstrap-servers or --config")
+        if find_spec("confluent_kafka") is None:
+            raise UsageError("--brokers runs clients of librdkafka; install them: pip install 'sluice-kafka[demo]'")
+    if options.console and find_spec("jinja2") is None:
+        console.print("no web page of the clients, which needs the extra console: pip install 'sluice-kafka[demo]'")
+        options = replace(options, console=False)
+    download_jars(console)
+    stop = stop_on_signals()
+    try:
+        if options.brokers is None:
+            return _run(options, stop, console, begun_s)
+        from sluice.cli.demo.brokers import run_with_brokers  # which needs the extra demo
+
         return run_with_brokers(
             options.brokers, options.seconds, stop, console, fresh=options.fresh, web_console=options.console
         )
+    except KafkaError as error:
+        raise RunError(error_line(error)) from error
+
+
+def download_jars(console: Console) -> None:
+    """Download the jars of Spark and broker that are missing. Raises JarError and JavaError."""
+    for jars in (SPARK_JARS, BROKER_JARS):
+        if not jars.complete:
+            reason = f"for the jars of conf {jars.name}, which are downloaded into {jars.folder} once"
+            with waiting(console, partial(str, reason)):
+                jars.paths()
+
+
+def _run(options: DemoOptions, stop: Event, console: Console, begun_s: float) -> int:
+    """A run with gateways in Python: its exit code."""
     with ExitStack() as stack:
         folder = stack.enter_context(work_folder("run", options.fresh))
         bootstrap_servers, broker = options.bootstrap_servers, None
@@ -123,7 +122,7 @@ def run_demo(options: RunOptions) -> int:
 def _layers(config: Path | None, folder: Path, bootstrap_servers: str | None) -> list[Sections]:
     """The settings of the run. Without a settings file of the user's, everything is stored in the run's folder."""
     if config is None:
-        layers = [yaml.safe_load(_EMBEDDED.read_text()), storage_in(folder), {"health": {"port": free_ports(1)[0]}}]
+        layers = [embedded_profile(), storage_in(folder), {"health": {"port": free_ports(1)[0]}}]
     else:
         settings = load_settings(config)  # raises InvalidSettingsError, which names this file
         layers = [yaml.safe_load(config.read_text()) or {}, absolute_paths(settings)]
@@ -146,7 +145,7 @@ def absolute_paths(settings: Settings) -> Sections:
 
 
 def _run_load(
-    options: RunOptions,
+    options: DemoOptions,
     job: SluiceJob,
     broker: Broker | None,
     web: WebConsole | None,
@@ -260,7 +259,7 @@ def summary(console: Console, settings: Settings, answers: Answers, load: Sent) 
         console.print(f"{load.failed} requests could not be published: {escape(load.failure)}")
     if answers.answered != sent:
         console.print(f"{sent - answers.answered} requests were not answered in {_DRAIN_S} s")
-    return EXIT_FAILED if load.failed or answers.answered != sent else 0
+    return _EXIT_FAILED if load.failed or answers.answered != sent else 0
 
 
 @contextmanager
@@ -280,7 +279,3 @@ def _greedy_client(settings: Settings) -> Iterator[None]:
         demand = _GREEDY_DEMAND / _GATEWAYS
         stack.enter_context(sending([Connection(gateway, _GREEDY, demand) for gateway in gateways]))
         yield
-
-
-if __name__ == "__main__":
-    sys.exit(run_command("run", RunOptions, run_demo))

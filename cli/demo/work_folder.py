@@ -8,14 +8,22 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-_WORK = Path(".work")
+from sluice.jvm.jars import in_checkout, sluice_home
+
+
+def _work() -> Path:
+    """`.work` in the current folder, which a checkout ignores; of an installed Sluice `work` in its home."""
+    return Path(".work") if in_checkout() else sluice_home() / "work"
 
 
 @contextmanager
 def work_folder(name: str, fresh: bool) -> Iterator[Path]:
-    """The absolute path of .work/NAME, or of .work/NAME-2 and so on if that is in use; `fresh` empties it."""
+    """The absolute path of a run's folder NAME, or of NAME-2 and so on if that is in use; `fresh` empties it.
+
+    It is in `.work`, or, of an installed Sluice, in `work` of its home.
+    """
     for number in count(1):
-        folder = _WORK / (name if number == 1 else f"{name}-{number}")
+        folder = _work() / (name if number == 1 else f"{name}-{number}")
         folder.mkdir(parents=True, exist_ok=True)
         try:
             lock = FileLock(f"{folder}.lock").acquire(timeout=0)

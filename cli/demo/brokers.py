@@ -1,4 +1,4 @@
-"""`./scripts/run --brokers N`: brokers with the plugin, the job, and real clients at full speed."""
+"""`sluice demo --brokers N`: brokers with the plugin, the job, and real clients at full speed."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
-import yaml
 from kafka import KafkaAdminClient
 from rich.console import Console
 
-from scripts.scenarios.demo_screen import running_job, show_until, waiting
-from scripts.testbed.broker import free_ports
-from scripts.testbed.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster, wait_for_gateways
-from scripts.testbed.cluster import Cluster, create_topic
-from scripts.testbed.full_speed_client import FullSpeedClient, Role
-from scripts.testbed.job import Json, RunError, Sections, SluiceJob, quotas_in, storage_in
-from scripts.testbed.work_folder import work_folder
+from sluice.cli.demo.broker import free_ports
+from sluice.cli.demo.broker_plugin import Heartbeats, new_exempt_client_id, plugin_cluster, wait_for_gateways
+from sluice.cli.demo.cluster import Cluster, create_topic
+from sluice.cli.demo.full_speed_client import FullSpeedClient, Role
+from sluice.cli.demo.job import Json, RunError, Sections, SluiceJob, embedded_profile, quotas_in, storage_in
+from sluice.cli.demo.screen import running_job, show_until, waiting
+from sluice.cli.demo.work_folder import work_folder
 from sluice.insight.format import amount, printable
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms
@@ -26,7 +25,6 @@ from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import Share
 from sluice.state.quotas.kinds import QuotaKind
 
-_EMBEDDED = Path("configs/embedded.yaml")
 _TOPIC = "orders"
 _PARTITIONS = 4
 _LIMIT = 1_000_000.0
@@ -86,7 +84,7 @@ def _layers(folder: Path, cluster: Cluster, client_id: str) -> list[Sections]:
         {"entity": {"client_id": name}, "quotas": {_KINDS[role].value: _LIMIT}} for name, role in _CLIENTS.items()
     ]
     return [
-        yaml.safe_load(_EMBEDDED.read_text()),
+        embedded_profile(),
         storage_in(folder),
         quotas_in(folder, quotas),
         {

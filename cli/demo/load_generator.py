@@ -1,31 +1,16 @@
-"""Generated request events: the same seed makes the same events. The command publishes them at a given rate.
-
-./scripts/load --bootstrap-servers 127.0.0.1:9092 --rate 1000 --seconds 10
-"""
+"""Generated request events: the same seed makes the same events."""
 
 import math
 import re
-import sys
-import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from pathlib import Path
-from threading import Event, Thread
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
-from kafka import KafkaProducer
-from kafka.producer.future import RecordMetadata
 
-from scripts.command import EXIT_FAILED, run_command, stop_on_signals
-from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
-from sluice.kafka_io.client import connect
-from sluice.kafka_io.clock import now_ms
-from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entity import client_key
 
 DEFAULT_MIX: Final[Mapping[str, float]] = {"Produce": 50, "Fetch": 30, "CreateTopics": 5, "Metadata": 15}
@@ -37,20 +22,6 @@ CLIENTS = ("reporting", "batch-import", "web")
 TOPICS = ("orders", "payments", "clicks")
 GATEWAYS = 4
 PARTITIONS = 8
-
-TICK_S = 0.01
-"""Interval at which a run with a rate publishes the events that are due."""
-
-BATCH_EVENTS = 20_000
-"""Number of events that a run which is behind gives to the producer before it waits for the broker."""
-
-PRODUCER_OPTIONS: Final[Mapping[str, int]] = {
-    "linger_ms": 10,
-    "batch_size": 131_072,
-    "delivery_timeout_ms": 35_000,  # an event that no broker accepts within this time counts as failed
-    "enable_idempotence": False,  # kafka-python's idempotent producer never gives up on an unreachable broker
-    "max_in_flight_requests_per_connection": 1,  # keeps the order without idempotence
-}
 
 _API_VERSIONS = {"Produce": 9, "Fetch": 13, "CreateTopics": 7, "DeleteTopics": 6, "CreatePartitions": 3}
 _BYTES_APIS = ("Produce", "Fetch")
@@ -229,138 +200,9 @@ def bad_event(kind: str, timestamp_ms: int) -> bytes | None:
     return None if event is None else event.replace(b"TIMESTAMP", str(timestamp_ms).encode())
 
 
-@dataclass(slots=True)
-class Sent:
-    """Counts of one run; the producer's thread adds failures."""
-
-    events: int = 0
-    bad: int = 0
-    failed: int = 0
-    failure: str = ""
-    seconds: float = 0.0
-    stored: Callable[[RecordMetadata], None] | None = None
-    """Called by the producer for each event that the broker has stored, if set."""
-
-    def note_failure(self, error: Exception) -> None:
-        """Called by the producer for each event that it gives up on."""
-        self.failed += 1
-        self.failure = " ".join(str(error).split())
-
-    def and_then(self, other: "Sent") -> "Sent":
-        """The counts of this run and the one after it."""
-        events, bad, failed = self.events + other.events, self.bad + other.bad, self.failed + other.failed
-        return Sent(events, bad, failed, other.failure or self.failure, self.seconds + other.seconds)
-
-    def summary(self) -> str:
-        """The run in one line."""
-        rate_per_s = (self.events - self.failed) / self.seconds if self.seconds else 0.0
-        failed = f"; {self.failed} failed, the last with: {self.failure}" if self.failed else ""
-        return f"{self.events} events ({self.bad} bad) in {self.seconds:.1f} s, {rate_per_s:.0f} events/s{failed}"
-
-
-def publish(
-    producer: KafkaProducer,
-    topic: str,
-    generator: LoadGenerator,
-    stop: Event,
-    rate_per_s: float = 0.0,
-    count: int = sys.maxsize,
-    seconds: float = math.inf,
-    sent: Sent | None = None,
-) -> Sent:
-    """Publish events from number 0 until `count`, `seconds` or `stop`, and wait until the broker has them all.
-
-    A `rate_per_s` of 0 is as fast as possible, as is a rate that this machine can't reach. `sent` is updated meanwhile.
-    """
-    sent = sent or Sent()
-    start = time.monotonic()
-    while True:
-        elapsed_s = min(time.monotonic() - start, seconds)
-        due = min(count, int(elapsed_s * rate_per_s)) if rate_per_s else count
-        _publish_until(min(due, sent.events + BATCH_EVENTS), producer, topic, generator, sent)
-        if stop.is_set() or sent.events >= count or elapsed_s >= seconds:
-            break
-        if sent.events < due:
-            producer.flush()  # bounds the memory, because nothing else slows down a loop that is behind
-        else:
-            stop.wait(TICK_S)
-    producer.flush()
-    sent.seconds = time.monotonic() - start
-    return sent
-
-
-def _publish_until(due: int, producer: KafkaProducer, topic: str, generator: LoadGenerator, sent: Sent) -> None:
-    """Send the events up to number `due`, all with the current time."""
-    timestamp_ms = now_ms()
-    for sequence in range(sent.events, due):
-        value = generator.event(sequence, timestamp_ms)
-        future = producer.send(topic, value, generator.key(sequence), timestamp_ms=timestamp_ms)
-        future.add_errback(sent.note_failure)
-        if sent.stored is not None:
-            future.add_callback(sent.stored)
-        sent.bad += generator.is_bad(sequence)
-    sent.events = due
-
-
-def load(settings: Settings, generator: LoadGenerator, stop: Event, rate_per_s: float, **limits: Any) -> Sent:
-    """Publish a load to a job's requests topic, as `publish` does.
-
-    An event whose acknowledgement was lost is sent again, and is then a second request.
-    """
-    with connect(KafkaProducer, settings.kafka, **PRODUCER_OPTIONS) as producer:
-        return publish(producer, settings.topics.requests, generator, stop, rate_per_s, **limits)
-
-
-@contextmanager
-def loading(
-    settings: Settings, generator: LoadGenerator, rate_per_s: float, sent: Sent | None = None
-) -> Iterator[None]:
-    """Publish a load in the background while this block runs."""
-    stop = Event()
-    thread = Thread(target=load, args=(settings, generator, stop, rate_per_s), kwargs={"sent": sent}, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:  # without a broker a producer that is left open ends with a traceback
-        stop.set()
-        thread.join()
-
-
 @dataclass(frozen=True)
 class TrafficOptions(LoadGenerator):
     """The options of every command that generates requests for some time."""
 
     rate: Rate = 1000.0
     seconds: Seconds = math.inf
-
-
-@dataclass(frozen=True)
-class LoadOptions(TrafficOptions):
-    """Publish generated request events at a steady rate until Ctrl-C."""
-
-    bootstrap_servers: BootstrapServers = None
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Settings YAML; its sections kafka and topics are used.")
-    ] = None
-    count: Annotated[int, typer.Option(min=0, show_default="no limit", help="Stop after this many events.")] = (
-        sys.maxsize
-    )
-
-
-def run_load(options: LoadOptions) -> int:
-    """Publish the load; 0 if every event was published, 1 if some or all could not be."""
-    settings = with_bootstrap_servers(load_settings(options.config), options.bootstrap_servers)
-    ensure_topics(settings.topics, settings.kafka)
-    limits = {"count": options.count, "seconds": options.seconds}
-    sent = load(settings, options, stop_on_signals(), options.rate, **limits)
-    print(sent.summary())
-    return EXIT_FAILED if sent.failed else 0
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command `load`."""
-    return run_command("load", LoadOptions, run_load, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Output of `./scripts/run`: progress of the start, commands to try, the live picture, and the console's address."""
+"""Output of `sluice demo`: progress of the start, commands to try, the live picture, and the console's address."""
 
 import shlex
 import signal
@@ -14,9 +14,9 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from scripts.testbed.broker import free_ports
-from scripts.testbed.job import SluiceJob
-from scripts.testbed.processes import Child, last_line
+from sluice.cli.demo.broker import free_ports
+from sluice.cli.demo.job import SluiceJob
+from sluice.cli.demo.processes import Child, last_line
 from sluice.cli.options import announced_run
 from sluice.configs.settings import HealthSettings
 

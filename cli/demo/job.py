@@ -11,14 +11,16 @@ from typing import Any
 
 import yaml
 
-from scripts.testbed.processes import Child, last_line
+from sluice.cli.demo.processes import Child, last_line
 from sluice.configs.settings import Settings, load_settings
+from sluice.jvm.jars import REPOSITORY
 from sluice.state.errors import SluiceError
 
 Json = dict[str, Any]
 Sections = Mapping[str, Mapping[str, Any]]
 """Settings as the YAML file has them: section -> name -> value."""
 
+_CONFIGS = REPOSITORY / "configs"
 TABLES = ("quotas", "decisions", "quota_metrics", "dead_letters", "unreadable")
 _START_SECONDS = 180
 _STOP_SECONDS = 90
@@ -36,6 +38,12 @@ def storage_in(folder: Path) -> Sections:
         "audit": {"checkpoint": str(folder / "checkpoints/audit")},
         "delta": {table: str(folder / "delta" / table) for table in TABLES},
     }
+
+
+def embedded_profile() -> dict[str, Json]:
+    """Settings of configs/embedded.yaml, with the first quotas of configs/quotas.yaml."""
+    profile: dict[str, Json] = yaml.safe_load((_CONFIGS / "embedded.yaml").read_text())
+    return profile | {"quotas": {"seed": str(_CONFIGS / "quotas.yaml")}}
 
 
 def quotas_in(folder: Path, quotas: Sequence[Json]) -> Sections:

@@ -9,8 +9,8 @@ from kafka import KafkaAdminClient
 from kafka.errors import for_code
 from kafka.protocol.admin import AlterClientQuotasRequest, AlterClientQuotasResponse
 
-from scripts.testbed.broker import Broker, BrokerError, Node, Ports, new_cluster_id, remembered_ports
-from scripts.testbed.jars import BROKER_JARS
+from sluice.cli.demo.broker import Broker, BrokerError, Node, Ports, new_cluster_id, remembered_ports
+from sluice.cli.demo.jars import BROKER_JARS
 from sluice.jvm.jars import JarSet
 from sluice.kafka_io.kafka_python import ClientQuotasAdmin
 

@@ -1,0 +1,1 @@
+"""The command `sluice demo`: embedded brokers, a job, gateways and a load, shown live; scripts use its parts."""

@@ -1,0 +1,74 @@
+"""Counts of a run: requests and answers in the topics, and rows in Delta."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+from deltalake import DeltaTable
+from kafka import KafkaConsumer, TopicPartition
+
+from sluice.cli.demo.job import wait_until
+from sluice.configs.settings import Settings
+from sluice.kafka_io.client import connect
+
+_POLL_MS = 500
+
+
+def rows(path: str) -> int:
+    """Number of rows of a Delta table, from its log; 0 if there is no table yet."""
+    if not DeltaTable.is_deltatable(path):
+        return 0
+    return sum(DeltaTable(path).get_add_actions(flatten=True)["num_records"].to_pylist())
+
+
+def audited(settings: Settings) -> int:
+    """Number of decisions, dead letters and unreadable records in Delta."""
+    delta = settings.delta
+    return rows(delta.decisions) + rows(delta.dead_letters) + rows(delta.unreadable)
+
+
+def answered(settings: Settings) -> int:
+    """Number of records in the topics of decisions and dead letters."""
+    topics = settings.topics
+    return sum(stored(settings, topic) for topic in (topics.decisions, topics.dead_letters))
+
+
+def stored(settings: Settings, topic: str) -> int:
+    """Number of records that a topic has had."""
+    return sum(ends(settings, topic).values())
+
+
+def missing_answers(settings: Settings) -> int:
+    """Number of requests without an answer."""
+    return stored(settings, settings.topics.requests) - answered(settings)
+
+
+def drain(settings: Settings, seconds: float) -> None:
+    """Wait until every request is answered and every answer is in Delta. Raises RunError if that takes longer."""
+    requests = stored(settings, settings.topics.requests)
+    wait_until(lambda: answered(settings) >= requests, seconds)
+    wait_until(lambda: audited(settings) >= requests, seconds)
+
+
+def ends(settings: Settings, topic: str) -> dict[int, int]:
+    """The next offset of each partition of a topic."""
+    with _reader(settings, topic) as (consumer, partitions):
+        return {partition.partition: end for partition, end in consumer.end_offsets(partitions).items()}
+
+
+def records(settings: Settings, topic: str) -> Iterator[Any]:
+    """Every record of a topic; within a partition they are in order."""
+    with _reader(settings, topic) as (consumer, partitions):
+        consumer.assign(partitions)
+        consumer.seek_to_beginning()
+        ends = consumer.end_offsets(partitions)
+        while any(consumer.position(partition) < ends[partition] for partition in partitions):
+            for batch in consumer.poll(timeout_ms=_POLL_MS).values():
+                yield from batch
+
+
+@contextmanager
+def _reader(settings: Settings, topic: str) -> Iterator[tuple[Any, list[TopicPartition]]]:
+    """A consumer, and the partitions of a topic. It checks no CRCs, which takes longer in Python than all the rest."""
+    with closing(connect(KafkaConsumer, settings.kafka, check_crcs=False)) as consumer:
+        yield consumer, [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
