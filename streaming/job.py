@@ -11,7 +11,7 @@ from sluice.configs.settings import Settings
 from sluice.jvm.driver import DriverJava
 from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.cluster_quotas import ClusterQuotasReader
-from sluice.kafka_io.topics import ensure_lease_topic, ensure_topics
+from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import SluiceError
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
@@ -105,9 +105,8 @@ class Job:
         """Lead the checkpoint until the stack ends; a path has its lock, and None."""
         if checkpoint.is_local:
             return None
-        topic, kafka = self._settings.topics.claims, self._settings.kafka
-        leadership = Leadership(topic, kafka, checkpoint.location, standby=self._standby)
-        ensure_lease_topic(self._settings.topics, kafka)
+        settings = self._settings
+        leadership = Leadership(settings.topics, settings.kafka, checkpoint.location, standby=self._standby)
         self._status.wait_for("leadership", f"other drivers to leave {checkpoint.location}")
         if not leadership.acquire(self._stop):
             raise _StopRequestedError

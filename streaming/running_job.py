@@ -54,7 +54,7 @@ class RunningJob:
         self._health = health
         self._status = status
         self._epoch = epoch
-        self._may_decide = leadership.may_decide if leadership is not None else lambda: True
+        self._leadership = leadership
         self._tracked = tracked_entities(spark.sparkContext)
         self._entities = EntitiesReport(settings.state.max_entities, health.report_known)
         identity = job_identity(Checkpoint(settings.enforce.checkpoint))
@@ -105,12 +105,13 @@ class RunningJob:
 
         The audit query starts second: clients wait for the first decisions, and nobody for the tables.
         """
-        spark, settings = self._spark, self._settings
+        spark, settings, leadership = self._spark, self._settings, self._leadership
+        may_decide = leadership.may_decide if leadership is not None else lambda: True
 
         def make_enforce() -> EnforceQuery:
             _create_topics_again(settings)
             check_enforce_checkpoint(settings)
-            return EnforceQuery(spark, settings, self._watch, self._tracked, self._may_decide, self._epoch)
+            return EnforceQuery(spark, settings, self._watch, self._tracked, may_decide, self._epoch)
 
         def make_audit() -> AuditQuery:
             check_spark_files(Checkpoint(settings.audit.checkpoint))
@@ -123,7 +124,8 @@ class RunningJob:
     def _follow(self, queries: list[SupervisedQuery], stop: Event) -> None:
         published: dict[str, QueryState] = {}
         while not stop.wait(_POLL_S):
-            self._may_decide()  # raises once another driver leads
+            # raises once another driver leads
+            waits_for = self._leadership.waits_for() if self._leadership is not None else None
             version = self._watch.quotas.version
             for batch in [batch for query in queries for batch in query.new_batches()]:
                 log.info("batch", extra={"fields": batch})
@@ -131,7 +133,7 @@ class RunningJob:
                 self._status.publish(quota_version=version, **{str(batch["query"]): batch})
             states = {query.name: query.state for query in queries}
             quiet_s = next(query.quiet_s() for query in queries if query.name == enforce.QUERY_NAME)
-            self._health.heartbeat(states, version, quiet_s)
+            self._health.heartbeat(states, version, quiet_s, waits_for)
             self._health.report_foreign(self._foreign.count, self._foreign.jobs)
             self._entities.report(self._tracked.value)
             if states != published:

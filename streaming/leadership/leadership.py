@@ -13,9 +13,10 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from sluice.kafka_io.background import BackgroundService
-from sluice.kafka_io.client import connect, error_line
+from sluice.kafka_io.client import TopicSettings, connect, error_line
 from sluice.kafka_io.errors import TopicLostError
 from sluice.kafka_io.topic_reader import TopicReader
+from sluice.kafka_io.topics import ensure_lease_topic
 from sluice.streaming.errors import LeadershipError
 from sluice.streaming.leadership.lease import Acquisition, Driver, Heartbeat, LeaseLog, Record, Release, encode
 
@@ -62,13 +63,14 @@ class LeaseTopic:
 class Leadership:
     """This process as a driver that leads, or wants to.
 
-    `key` names the checkpoint that is led. With `standby` it waits for its turn; without, a leader that lives is an
-    error. `clock_s` is a clock that is never set, in seconds; only times of this process are compared.
+    It makes the lease topic, also where that was deleted. `key` names the checkpoint that is led. With `standby` it
+    waits for its turn; without, a leader that lives is an error. `clock_s` is a clock that is never set, in seconds;
+    only times of this process are compared.
     """
 
     def __init__(
         self,
-        topic: str,
+        topics: TopicSettings,
         kafka: Mapping[str, str],
         key: str,
         standby: bool = False,
@@ -77,7 +79,8 @@ class Leadership:
         self.driver = Driver(secrets.token_hex(8), socket.gethostname(), os.getpid())
         self.replaced_by: Driver | None = None
         """The driver that has taken this one's place."""
-        self._topic = topic
+        self._topics = topics
+        self._topic = topics.claims
         self._kafka = kafka
         self._key = key
         self._standby = standby
@@ -99,8 +102,9 @@ class Leadership:
         """Become the leader. False if `stop` is set before.
 
         A leader that has released its lease is replaced at once, one without a heartbeat after LEASE_S of watching.
-        Raises LeadershipError if a leader lives, unless this one stands by.
+        Raises LeadershipError if a leader lives, unless this one stands by, and TopicCreationError.
         """
+        ensure_lease_topic(self._topics, self._kafka)
         try:
             with closing(self._opened()) as lease:
                 return self._acquire(lease, stop)
@@ -145,6 +149,13 @@ class Leadership:
             )
         return self._clock_s() - self._confirmed_s < LEASE_S
 
+    def waits_for(self) -> str | None:
+        """The reason why no micro-batch may begin now, None if it may. Raises LeadershipError as `may_decide` does."""
+        if self.may_decide():
+            return None
+        error = self._heartbeats.last_error.line or "none came back yet"
+        return f"waiting for a heartbeat of this driver in topic {self._topic}: {error}"
+
     def _unknown(self, error: Exception) -> LeadershipError:
         return LeadershipError(
             f"topic {self._topic} can't be read or written ({error_line(error)}), so nobody knows whether another"
@@ -182,6 +193,8 @@ class Leadership:
 
     def _keep(self) -> Iterator[float | None]:
         """Send heartbeats and read them until another driver leads. A new attempt reads the topic from its start."""
+        for name in ensure_lease_topic(self._topics, self._kafka):
+            log.error("topic %s was deleted; it is created again", name)
         with closing(self._opened()) as lease:
             next_s = self._clock_s()
             while True:

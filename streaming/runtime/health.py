@@ -45,6 +45,7 @@ class JobHealth:
         self._required_query = required_query
         self._stalled_after_s = stalled_after_s
         self._quiet_s = 0.0
+        self._waits_for: str | None = None
         self._queries: dict[str, QueryState] = {}
         self._heartbeat_at_s: float | None = None
         self._phase: str | None = None
@@ -94,17 +95,26 @@ class JobHealth:
         self._events.labels(query).inc(batch["events"])
         self._lag.labels(query).set(batch["lag"])
 
-    def heartbeat(self, queries: Mapping[str, QueryState], quota_version: int, quiet_s: float = 0.0) -> None:
+    def heartbeat(
+        self,
+        queries: Mapping[str, QueryState],
+        quota_version: int,
+        quiet_s: float = 0.0,
+        waits_for: str | None = None,
+    ) -> None:
         """Report the states of the queries; without a report for 30 s the job counts as dead.
 
-        `quiet_s` are the seconds since Spark last reported on the required query.
+        `quiet_s` are the seconds since Spark last reported on the required query. `waits_for` says in words why that
+        one decides nothing now, though Spark runs it.
         """
         self._queries = dict(queries)
         self._quiet_s = quiet_s
+        self._waits_for = waits_for
         self._heartbeat_at_s = time.monotonic()
         self._quota_version.set(quota_version)
         for name, query in queries.items():
-            self._up.labels(name).set(query.state is RunState.RUNNING)
+            waits = waits_for is not None and name == self._required_query
+            self._up.labels(name).set(query.state is RunState.RUNNING and not waits)
             self._restarts.labels(name).set(query.restarts)
 
     def report_foreign(self, count: int, jobs: Sequence[str]) -> None:
@@ -146,7 +156,7 @@ class JobHealth:
         if required is None:
             return "starting"
         if required.state is RunState.RUNNING:
-            return None
+            return self._waits_for
         return f"query {self._required_query} is {required.state}" + (f": {required.reason}" if required.reason else "")
 
     def _dead_reason(self) -> str | None:

@@ -20,7 +20,6 @@ from pyspark.sql import functions as F
 from sluice.cli.demo.counts import records
 from sluice.configs.settings import Settings
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
-from sluice.kafka_io.topics import ensure_lease_topic
 from sluice.sinks.tables.faults import RequestsTopic
 from sluice.state.decisions.leader_epochs import Fence, LeaderEpoch
 from sluice.streaming.checkpoint.folder import Checkpoint
@@ -56,7 +55,6 @@ class Driver(NamedTuple):
 def settings(kafka_broker: str, tmp_path: Path) -> Settings:
     """Topics of two partitions and a checkpoint that is a URI."""
     settings = own_settings(kafka_broker, partitions=2)
-    ensure_lease_topic(settings.topics, settings.kafka)
     return replace(
         settings,
         enforce=replace(settings.enforce, checkpoint=(tmp_path / "checkpoint").as_uri()),
@@ -74,7 +72,7 @@ def watch(settings: Settings) -> QuotaWatch:
 def taking_over(spark: SparkSession, settings: Settings, watch: QuotaWatch) -> Driver:
     """A driver that takes the place of the one before, which sends no heartbeat."""
     checkpoint, clock = Checkpoint(settings.enforce.checkpoint), DriverClock()
-    leadership = Leadership(settings.topics.claims, settings.kafka, checkpoint.location, True, clock)
+    leadership = Leadership(settings.topics, settings.kafka, checkpoint.location, True, clock)
 
     class Passing(Event):
         """Time that passes while nobody sends a heartbeat."""

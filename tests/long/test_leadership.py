@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from threading import Event
 
 import pytest
+from kafka import KafkaAdminClient
 
-from sluice.configs.settings import load_settings, with_bootstrap_servers
-from sluice.kafka_io.topics import ensure_lease_topic
+from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
 from sluice.streaming.errors import LeadershipError
 from sluice.streaming.leadership.leadership import LEASE_S, Leadership
 from tests.waiting import DriverClock, eventually
@@ -18,16 +18,19 @@ from tests.waiting import DriverClock, eventually
 pytestmark = pytest.mark.kafka
 
 
+def settings_on(broker: str) -> Settings:
+    return with_bootstrap_servers(load_settings(environment={}), broker)
+
+
 @pytest.fixture
 def drivers(kafka_broker: str) -> Iterator[Callable[..., Leadership]]:
     """Makes drivers that want one checkpoint; all of them stop at the end."""
-    settings = with_bootstrap_servers(load_settings(environment={}), kafka_broker)
-    ensure_lease_topic(settings.topics, settings.kafka)
+    settings = settings_on(kafka_broker)
     key = f"hdfs://storage/{uuid.uuid4().hex}"
     with ExitStack() as stack:
 
         def make(clock: DriverClock, standby: bool = False) -> Leadership:
-            driver = Leadership(settings.topics.claims, settings.kafka, key, standby, clock)
+            driver = Leadership(settings.topics, settings.kafka, key, standby, clock)
             stack.callback(driver.stop)
             return driver
 
@@ -119,6 +122,24 @@ def test_a_leader_begins_nothing_before_it_has_read_a_sign_of_its_own(drivers: C
 
     driver.start()
     eventually(driver.may_decide)
+
+
+def test_a_leader_whose_lease_topic_is_deleted_makes_it_again_and_leads_on(
+    drivers: Callable[..., Leadership], kafka_broker: str
+) -> None:
+    clock = DriverClock()
+    driver = drivers(clock)
+    assert driver.acquire(Event())
+    driver.start()
+    ticking(clock, driver.may_decide)
+
+    with KafkaAdminClient(bootstrap_servers=kafka_broker) as admin:
+        admin.delete_topics([settings_on(kafka_broker).topics.claims])
+    clock.now_s += LEASE_S
+    reason = driver.waits_for()
+    assert reason is not None
+    assert "waiting for a heartbeat of this driver in topic" in reason
+    ticking(clock, lambda: driver.waits_for() is None)
 
 
 def test_a_standby_that_is_stopped_leaves(drivers: Callable[..., Leadership]) -> None:

@@ -73,6 +73,18 @@ def test_a_job_whose_query_is_stuck_is_dead(server: HttpServer, health: JobHealt
     assert get(server, "/readyz")[0] == 503
 
 
+def test_a_job_that_may_not_decide_is_alive_and_not_ready(server: HttpServer, health: JobHealth) -> None:
+    """Spark calls its query active, while each micro-batch waits for the lease."""
+    health.heartbeat({"enforce": RUNNING, "audit": RUNNING}, 1, waits_for="waiting for a heartbeat")
+
+    assert get(server, "/healthz")[0] == 200
+    status, body = get(server, "/readyz")
+    assert (status, json.loads(body)["reason"]) == (503, "waiting for a heartbeat")
+    metrics = get(server, "/metrics")[1]
+    assert 'sluice_query_up{query="enforce"} 0.0' in metrics
+    assert 'sluice_query_up{query="audit"} 1.0' in metrics
+
+
 def test_a_query_that_waits_for_its_next_start_is_not_stuck(health: JobHealth) -> None:
     health.heartbeat({"enforce": QueryState(RunState.BACKING_OFF)}, 1, quiet_s=10_000)
     assert health.alive()
