@@ -427,7 +427,7 @@ def _beside_the_table(settings: Settings) -> str:
 
 
 def check_sizing(settings: Settings) -> str:
-    """The settings frozen with the checkpoint, on this machine; docs/operating.md helps to choose them."""
+    """The settings frozen with the checkpoint, on this machine; docs/sizing.md helps to choose them."""
     first_pages, wanted = new_pages(with_pages(settings)), new_pages(settings)
     pages = BatchLog(Checkpoint(settings.enforce.checkpoint)).pages or first_pages
     partitions, cores = settings.enforce.shuffle_partitions, os.cpu_count() or 1

@@ -74,7 +74,7 @@ class BenchmarkRig(AbstractContextManager["BenchmarkRig"]):
         topics = {topic: f"{name}-{topic.replace('_', '-')}" for topic in named} | {"requests": requests}
         own: Sections = {
             "kafka": {"bootstrap.servers": self.servers},
-            "topics": {**topics, "partitions": os.cpu_count() or 1},  # as docs/operating.md, "Sizing", says
+            "topics": {**topics, "partitions": os.cpu_count() or 1},  # as docs/sizing.md, "One machine", says
             "audit": {"trigger_s": 0},
         }
         file = folder / "settings.yaml"

@@ -35,9 +35,9 @@ pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relativ
 def test_one_rule_for_the_number_of_pages() -> None:
     """The setting is frozen with the checkpoint: a newcomer believes what is said first for ever."""
     default = f"{origin.BATCHED_PAGES:,}".replace(",", " ")
-    rule = next(line for line in (REPOSITORY / "docs/operating.md").read_text().splitlines() if "`state.pages`" in line)
-    assert f"a new one gets {default}, or {origin.PAGES} without batched workers" in rule
     sizing = (REPOSITORY / "docs/sizing.md").read_text()
+    rule = next(line for line in sizing.splitlines() if "`state.pages`" in line)
+    assert f"a new one gets {default}, or {origin.PAGES} without batched workers" in rule
     assert f"begins with {default} pages" in sizing
     most = f"{origin.MOST_SPLIT_PAGES:,}".replace(",", " ")
     assert f"{most} pages, to which the default grows" in sizing
