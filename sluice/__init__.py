@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from sluice.state.errors import InvalidRequestError, SluiceError
     from sluice.state.quotas.kinds import QuotaSettings, Window
 
-__version__ = "0.1.0"
+__version__: str
+"""The installed version, from the metadata of the install."""
 
 _MODULES = {
     "gateways.client.answer": ("Answer",),
@@ -81,6 +82,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version  # slow to import, as a mail parser comes with it
+
+        return version("sluice-kafka")
     for module, names in _MODULES.items():
         if name in names:
             return getattr(import_module(f"sluice.{module}"), name)

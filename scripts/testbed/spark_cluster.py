@@ -5,9 +5,7 @@ Master and workers are processes of their own that end with this one.
 
 import os
 import re
-import shutil
 import signal
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -16,12 +14,11 @@ from typing import Self
 import psutil
 import pyspark
 
+from scripts.testbed.distribution import build_wheel
 from scripts.testbed.processes import descendants
 from sluice.cli.demo.broker import free_ports
 from sluice.cli.demo.job import Json, wait_until
 from sluice.cli.demo.processes import Child
-from sluice.jvm.jars import REPOSITORY
-from sluice.state.errors import SluiceError
 
 _HOST = "127.0.0.1"
 _BUILD_S = 300
@@ -32,25 +29,13 @@ _EXECUTOR = "CoarseGrainedExecutorBackend"
 _APPLICATION = re.compile(r"--app-id (\S+)")
 
 
-class WheelError(SluiceError):
-    """The wheel can't be built."""
-
-
 def install_sluice(folder: Path) -> None:
     """Unpack Sluice's wheel into `sluice`, and link the libraries in `libraries`, without a way back to the checkout.
 
-    The wheel is built from a copy, so that the build leaves nothing in the checkout. Raises WheelError.
+    Raises BuildError.
     """
-    source, libraries = folder / "source", folder / "libraries"
-    shutil.copytree(REPOSITORY / "sluice", source / "sluice", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(REPOSITORY / name, source)
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_BUILD_S, cwd=folder)
-    if done.returncode:
-        raise WheelError(f"the wheel can't be built: {(done.stdout + done.stderr).strip().splitlines()[-1]}")
-    shutil.rmtree(source)
-    with zipfile.ZipFile(next(folder.glob("*.whl"))) as archive:
+    libraries = folder / "libraries"
+    with zipfile.ZipFile(build_wheel(folder)) as archive:
         archive.extractall(folder / "sluice")
     libraries.mkdir()
     for entry in Path(pyspark.__file__).parents[1].iterdir():
@@ -66,7 +51,7 @@ class SparkCluster:
     """
 
     def __init__(self, folder: Path, size: int, worker_memory: str) -> None:
-        """Raises WheelError."""
+        """Raises BuildError."""
         self._folder, self._memory = folder, worker_memory
         folder.mkdir(parents=True)
         install_sluice(folder)

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from collections.abc import Iterable, Sequence
@@ -16,9 +17,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from scripts.testbed.distribution import BESIDE, build_wheel
 from sluice.jvm.jars import REPOSITORY
-
-_BESIDE = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 
 IMPORT_ALL = """
 import importlib, pkgutil
@@ -28,6 +28,7 @@ for package in map(importlib.import_module, {packages}):
             importlib.import_module(module.name)
 """
 
+FORGE = "https://forge.example/owner/name"
 WITH_LIBRDKAFKA = ["sluice.cli.demo.brokers", "sluice.cli.demo.full_speed_client"]
 
 
@@ -48,20 +49,20 @@ def _run(*command: str | Path, folder: Path, exit_code: int = 0) -> subprocess.C
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy, so that the build leaves nothing in the repository."""
-    source = tmp_path_factory.mktemp("source")
-    shutil.copytree(REPOSITORY / "sluice", source / "sluice", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in _BESIDE:
-        shutil.copy(REPOSITORY / name, source)
-    _run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", source / "out", source, folder=source)
-    [wheel] = (source / "out").glob("*.whl")
-    return wheel
+    """The wheel of a release, built from the sdist beside it."""
+    release = {"SETUPTOOLS_SCM_PRETEND_VERSION_FOR_SLUICE_KAFKA": "1.2.3", "SLUICE_TAG": "v1.2.3"}
+    variables = {**release, "SLUICE_REPOSITORY": FORGE}
+    return build_wheel(tmp_path_factory.mktemp("dist"), variables, through_sdist=True)
+
+
+def _metadata(wheel: Path) -> str:
+    with zipfile.ZipFile(wheel) as archive:
+        [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return archive.read(metadata).decode()
 
 
 def _requirements(wheel: Path) -> list[str]:
-    with zipfile.ZipFile(wheel) as archive:
-        [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
-        return re.findall(r"^Requires-Dist: (.+)$", archive.read(metadata).decode(), re.MULTILINE)
+    return re.findall(r"^Requires-Dist: (.+)$", _metadata(wheel), re.MULTILINE)
 
 
 def _closure(requirements: Iterable[str], extras: Iterable[str]) -> set[str]:
@@ -130,13 +131,43 @@ def test_the_wheel_has_its_data_files_and_the_licence_and_nothing_of_the_reposit
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"sluice"}
 
 
+def test_an_sdist_has_what_its_wheel_has_each_file_once_and_no_links(wheel: Path) -> None:
+    [sdist] = wheel.parent.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive, zipfile.ZipFile(wheel) as built:
+        in_sdist = {member.name.partition("/")[2] for member in archive.getmembers() if not member.isdir()}
+        links = [member.name for member in archive.getmembers() if member.issym() or member.islnk()]
+        in_wheel = {name for name in built.namelist() if ".dist-info/" not in name}
+
+    assert links == []
+    assert in_wheel == {name for name in in_sdist if name.startswith("sluice/")}
+    assert {name for name in in_sdist if "/" not in name} == {*BESIDE, "PKG-INFO", "setup.cfg"}
+
+
+def test_the_page_for_pypi_is_right(wheel: Path) -> None:
+    """And its links lead to the repository, at the tag."""
+    _run(sys.executable, "-m", "twine", "check", "--strict", *wheel.parent.iterdir(), folder=wheel.parent)
+    metadata, readme = _metadata(wheel), (REPOSITORY / "README.md").read_text()
+    links = re.findall(r"\]\(([^)]+)\)", metadata)
+
+    assert "\nVersion: 1.2.3\n" in metadata
+    assert f"\nProject-URL: Changelog, {FORGE}/blob/v1.2.3/CHANGELOG.md\n" in metadata
+    assert len(links) == len(re.findall(r"\]\(([^)]+)\)", readme)) > 10
+    assert f"{FORGE}/raw/v1.2.3/docs/images/console-clients.png" in links
+    assert f"{FORGE}/blob/v1.2.3/docs/gateways.md" in links
+    assert [link for link in links if not link.startswith("https://")] == []
+
+
+def test_a_build_without_git_needs_no_tag(tmp_path: Path) -> None:
+    assert build_wheel(tmp_path).name == "sluice_kafka-0.0.0-py3-none-any.whl"
+
+
 def test_a_checkout_without_symbolic_links_is_refused(tmp_path: Path) -> None:
     """Git makes text files of them where it may not make links: the wheel would be built, and be empty."""
     (tmp_path / "sluice").mkdir()
     for path in (REPOSITORY / "sluice").iterdir():
         if path.is_symlink():
             (tmp_path / "sluice" / path.name).write_text(str(path.readlink()))
-    for name in ("sluice/__init__.py", *_BESIDE):
+    for name in ("sluice/__init__.py", *BESIDE):
         shutil.copy(REPOSITORY / name, tmp_path / name)
 
     build = (sys.executable, "-m", "build", "--wheel", "--no-isolation", tmp_path)
@@ -156,11 +187,10 @@ def test_a_gateway_needs_three_packages(wheel: Path) -> None:
 def test_a_gateway_has_the_public_names_and_nothing_of_the_job(gateway: Path, tmp_path: Path) -> None:
     heavy = ("pyspark", "delta", "deltalake", "pandas", "numpy", "pyarrow", "yaml", "typer", "starlette", "uvicorn")
     script = f"""
-from importlib.metadata import version
 from importlib.util import find_spec
 import sluice, sluice.gateways.client
 assert all(hasattr(sluice, name) for name in sluice.__all__)
-assert sluice.__version__ == version("sluice-kafka")
+assert sluice.__version__ == "1.2.3"
 assert not [name for name in {heavy} if find_spec(name)]
 """
 

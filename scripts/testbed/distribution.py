@@ -1,0 +1,51 @@
+"""Builds Sluice's distributions from a copy of the checkout, so that the build leaves nothing in it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from sluice.jvm.jars import REPOSITORY
+from sluice.state.errors import SluiceError
+
+BESIDE = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md")
+"""Files that a build needs beside the folder `sluice`."""
+
+_BUILD_S = 300
+
+
+class BuildError(SluiceError):
+    """The wheel or the sdist can't be built."""
+
+
+def build_wheel(out: Path, variables: Mapping[str, str] | None = None, *, through_sdist: bool = False) -> Path:
+    """The wheel in the folder `out`; with `through_sdist` it is built from the sdist, which is there too.
+
+    `variables` are added to the environment. Raises BuildError with the last line of the build.
+    """
+    with TemporaryDirectory(prefix="sluice-source-") as folder:
+        source = Path(folder, "source")  # without symbolic links, as in an sdist
+        shutil.copytree(REPOSITORY / "sluice", source / "sluice", ignore=shutil.ignore_patterns("__pycache__"))
+        for name in BESIDE:
+            shutil.copy(REPOSITORY / name, source)
+        kind = () if through_sdist else ("--wheel",)
+        command = [sys.executable, "-m", "build", *kind, "--no-isolation", "--outdir", str(out), str(source)]
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
+            **(variables or {})
+        }
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_BUILD_S,
+            cwd=folder,
+            env={**environment, **(variables or {})},
+        )
+    if done.returncode:
+        raise BuildError(f"the wheel can't be built: {(done.stdout + done.stderr).strip().splitlines()[-1]}")
+    (wheel,) = out.glob("*.whl")
+    return wheel
