@@ -1,7 +1,7 @@
 """A client of librdkafka in threads of this process that goes as fast as it may, and records the amounts it gets."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from threading import Event, Thread
 from typing import Any
@@ -31,34 +31,51 @@ class Role(StrEnum):
     REQUESTS = "requests"
 
 
-class FullSpeedClient:
-    """A client whose client-id is `name`, which runs until `stop`.
+class Client:
+    """A client in threads, whose client-id is `name`, which runs until `stop`.
 
-    `samples` are epoch milliseconds and amounts: bytes of values that a broker has acknowledged or that arrived, or
-    acknowledged requests for `Role.REQUESTS`. `errors` are those that librdkafka reported, disconnects included.
+    `samples` are epoch milliseconds and amounts, `errors` what it was told.
     """
 
-    def __init__(self, name: str, role: Role, servers: str, topic: str) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
         self.samples: list[tuple[int, float]] = []
         self.errors: list[str] = []
-        self._topic = topic
-        self._config = {"bootstrap.servers": servers, "client.id": name, "error_cb": self._note_error, "log_level": 2}
-        self._amount = 0.0
         self._stop = Event()
-        run = self._consume if role is Role.CONSUME else self._produce
-        self._thread = Thread(target=run, args=(role is Role.REQUESTS,), name=name, daemon=True)
-        self._thread.start()
+        self._threads: list[Thread] = []
 
     @property
     def alive(self) -> bool:
         """True while it runs."""
-        return self._thread.is_alive()
+        return any(thread.is_alive() for thread in self._threads)
 
     def stop(self) -> None:
         """End it."""
         self._stop.set()
-        self._thread.join(_STOP_S)
+        for thread in self._threads:
+            thread.join(_STOP_S)
+
+    def _start(self, run: Callable[..., None], *arguments: object) -> None:
+        self._threads.append(Thread(target=run, args=arguments, name=self.name, daemon=True))
+        self._threads[-1].start()
+
+
+class FullSpeedClient(Client):
+    """A client of librdkafka.
+
+    `samples` are bytes of values that a broker has acknowledged or that arrived, or acknowledged requests for
+    `Role.REQUESTS`. `errors` are those that librdkafka reported, disconnects included.
+    """
+
+    def __init__(self, name: str, role: Role, servers: str, topic: str) -> None:
+        super().__init__(name)
+        self._topic = topic
+        self._config = {"bootstrap.servers": servers, "client.id": name, "error_cb": self._note_error, "log_level": 2}
+        self._amount = 0.0
+        if role is Role.CONSUME:
+            self._start(self._consume)
+        else:
+            self._start(self._produce, role is Role.REQUESTS)
 
     def _note_error(self, error: object) -> None:
         self.errors.append(" ".join(str(error).split()))
@@ -89,7 +106,7 @@ class FullSpeedClient:
             self._note_samples()
         producer.purge()
 
-    def _consume(self, _: bool) -> None:
+    def _consume(self) -> None:
         group = {"group.id": self.name, "enable.auto.commit": False, "auto.offset.reset": "earliest"}
         consumer = confluent_kafka.Consumer({**self._config, **group, "enable.partition.eof": True})
         partitions = consumer.list_topics(self._topic, timeout=30).topics[self._topic].partitions

@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from threading import Event, Thread
 from typing import Any, NamedTuple
 
 from sluice.configs.settings import Settings
 from sluice.gateways.client.client import Gateway
 from sluice.gateways.client.options import GatewayOptions
+from sluice.kafka_io.background import BackgroundService
 from sluice.state.contract.records import Mutation, Request, TopicPartition
 from sluice.state.quotas.kinds import TOPIC_KINDS, Family, QuotaKind
 
@@ -65,26 +65,21 @@ class Connection:
     client: GreedyClient
     demand: float
 
-    def run(self, stop: Event) -> None:
-        """Send requests until `stop`."""
+    def run(self) -> Iterator[float]:
+        """Send requests; yields the seconds until the next one."""
         gap_s = self.client.size_s / self.demand
         next_s = time.monotonic()
-        while not stop.wait(max(0.0, next_s - time.monotonic())):
+        while True:
             answer = self.gateway.admit_mutations(self.client.request())  # inline charging, but for mutations
             waited_s = time.monotonic() + answer.throttle_ms / 1000
             next_s = waited_s if answer.withhold or any(answer.refused) else max(waited_s, next_s + gap_s)
+            yield max(0.0, next_s - time.monotonic())
 
 
 @contextmanager
 def sending(connections: Iterable[Connection]) -> Iterator[None]:
     """Let all connections send while this block runs."""
-    stop = Event()
-    threads = [Thread(target=connection.run, args=(stop,)) for connection in connections]
-    for thread in threads:
-        thread.start()
-    try:
+    with ExitStack() as stack:
+        for connection in connections:
+            stack.enter_context(BackgroundService("connection", connection.run, 0.0))
         yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()

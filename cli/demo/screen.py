@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 
 from rich.console import Console
 from rich.live import Live
@@ -19,6 +19,7 @@ from sluice.cli.demo.job import SluiceJob
 from sluice.cli.demo.processes import Child, last_line
 from sluice.cli.options import announced_run
 from sluice.configs.settings import HealthSettings
+from sluice.kafka_io.background import BackgroundService
 
 _WAITING_S = 3.0
 _LINES_S = 5.0
@@ -36,21 +37,13 @@ _WAITING_FOR = {
 @contextmanager
 def waiting(console: Console, reason: Callable[[], str]) -> Iterator[None]:
     """Say every few seconds why the run waits, while this block runs."""
-    done, begun_s = Event(), time.monotonic()
+    begun_s = time.monotonic()
 
     def say() -> None:
-        while True:
-            console.print(f"{time.monotonic() - begun_s:>3.0f} s: waiting {reason()}", highlight=False)
-            if done.wait(_WAITING_S):
-                return
+        console.print(f"{time.monotonic() - begun_s:>3.0f} s: waiting {reason()}", highlight=False)
 
-    thread = Thread(target=say, daemon=True)
-    thread.start()
-    try:
+    with BackgroundService("waiting", say, _WAITING_S):
         yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def show_until(

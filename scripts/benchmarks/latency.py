@@ -2,13 +2,14 @@
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from confluent_kafka import Consumer
 
 from scripts.benchmarks.events import ONE_CHARGE, Load, spread
-from scripts.benchmarks.report import Findings, at_most
+from scripts.benchmarks.report import Bar, Findings, at_most
 from scripts.benchmarks.rig import BenchError, BenchmarkRig, Driver, Record, Setup
 from scripts.benchmarks.scale import Scale
 from scripts.benchmarks.throughput import copy_padding
@@ -17,14 +18,14 @@ from sluice.kafka_io.clock import now_ms
 _QUOTAS = ONE_CHARGE.quotas
 _BARS = {50: at_most(1.4), 95: None, 99: at_most(1.4)}
 _RATES_PER_S = (100, 1_000, 5_000)
-_WARM_S = 3.0  # of requests to a new query that don't count; all of them are answered before the measurement
+WARM_S = 3.0  # of requests to a new query that don't count; all of them are answered before the measurement
 _ANSWER_S = 120.0
 _SENT = re.compile(rb'"timestamp_ms":(\d+)')
 _USER = b'"user":"user-'  # apart, because each peer has its own order of fields
 
 _KNOWN_RATE_PER_S = 1000
 _FEW, _MANY = 10_000, 1_000_000
-_KNOWN_BARS = {50: 1.3, 99: 2.0}
+_KNOWN_BARS = {50: at_most(1.3), 99: at_most(2.0)}
 _KNOWN_WARM_S = 10.0
 _AUDIT_TRIGGER_S = 10
 """Default of `audit.trigger_s`, which other setups of the bench do without."""
@@ -40,7 +41,7 @@ def measure_latency(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None
     """
     with rig.driver() as job, rig.driver() as stock:
         for rate_per_s in scale.rates or ((1_000,) if scale.quick else _RATES_PER_S):
-            found: dict[tuple[str, int], list[float]] = {}
+            found: dict[str, list[Latencies]] = {"enforce": [], "copy": []}
             for run in range(scale.runs + 1):
                 name = f"latency-{rate_per_s}-{run}"
                 setup = rig.setup(name, f"{name}-requests", _QUOTAS)
@@ -49,24 +50,55 @@ def measure_latency(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None
                 if run == 0:  # which warms Java up
                     job.session(setup.file)
                     stock.session(setup.file, stock=True)
-                for query, driver, own in (("enforce", job, setup), ("copy", stock, copied)):
-                    with rig.reader(own.settings.topics.decisions) as reader:
-                        if driver is stock:
-                            padding_bytes = copy_padding(rig, setup, ONE_CHARGE)
-                            driver.start_copy(own.file, own.file.parent / "copy", padding_bytes)
-                        else:
-                            driver.start("enforce", own.file)
-                        answered(rig, scale, own, reader, rate_per_s, _WARM_S if run else scale.warm_s)
-                        latencies_ms = answered(rig, scale, own, reader, rate_per_s, scale.latency_s)
-                    driver.stop()
-                    for percentile in _BARS if run else ():
-                        value = float(np.percentile(latencies_ms, percentile))
-                        found.setdefault((query, percentile), []).append(value)
-            section = f"Latency at {rate_per_s} requests/s"
-            figures = {key: findings.add(section, f"{key[0]} p{key[1]}", "ms", values) for key, values in found.items()}
-            for percentile, bar in _BARS.items():
-                name = f"enforce / copy, p{percentile} latency at {rate_per_s}/s"
-                findings.compare(name, figures["enforce", percentile], figures["copy", percentile], bar)
+                warm_s = WARM_S if run else scale.warm_s
+                start = partial(job.start, "enforce", setup.file)
+                enforce = steady(rig, scale, setup, start, job.stop, rate_per_s, warm_s)
+                start = partial(_start_copy, rig, stock, setup, copied)
+                copy = steady(rig, scale, copied, start, stock.stop, rate_per_s, warm_s)
+                if run:
+                    found["enforce"].append(enforce)
+                    found["copy"].append(copy)
+            add_latencies(findings, f"Latency at {rate_per_s} requests/s", found, _BARS)
+
+
+def _start_copy(rig: BenchmarkRig, stock: Driver, setup: Setup, copied: Setup) -> None:
+    """Start the copy with records as large as the decisions of `setup`."""
+    stock.start_copy(copied.file, copied.file.parent / "copy", copy_padding(rig, setup, ONE_CHARGE))
+
+
+def add_latencies(
+    findings: Findings, section: str, found: Mapping[str, Sequence[Latencies]], bars: Mapping[int, Bar | None]
+) -> None:
+    """Add percentiles of each run's latencies, and their ratios: of the first name to each of the others, with bars."""
+    for percentile, bar in bars.items():
+        figures = []
+        for name, runs in found.items():
+            values = [float(np.percentile(run, percentile)) for run in runs]
+            figures.append(findings.add(section, f"{name}, p{percentile}", "ms", values))
+        first, *others = figures
+        for other in others:
+            findings.compare(f"{section}: {first.name} / {other.name}", first, other, bar)
+
+
+def steady(
+    rig: BenchmarkRig,
+    scale: Scale,
+    setup: Setup,
+    start: Callable[[], object],
+    stop: Callable[[], object],
+    rate_per_s: float,
+    warm_s: float,
+    load: Load = ONE_CHARGE,
+    users: int | None = None,
+) -> Latencies:
+    """Start a program that decides with this setup, warm it up, measure it, and stop it."""
+    with rig.reader(setup.settings.topics.decisions) as reader:
+        start()
+        ask = partial(answered, rig, scale, setup, reader, rate_per_s, load=load, users=users)
+        ask(warm_s)
+        latencies_ms = ask(scale.latency_s)
+    stop()
+    return latencies_ms
 
 
 def answered(
@@ -108,27 +140,18 @@ def _requests(load: Load, users: list[int]) -> Iterator[Record]:
 def measure_tracked(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
     """p50 and p99 with few and with many tracked entities, in turns, with the audit query."""
     few, many = _FEW, scale.of(50_000, _MANY)
-    found: dict[tuple[int, int], list[float]] = {}
+    found: dict[str, list[Latencies]] = {f"{many} tracked": [], f"{few} tracked": []}
     with rig.driver() as driver:
         jobs = {users: _filled_job(rig, scale, driver, users) for users in sorted({few, many})}
         for run in range(scale.runs + 1):  # the first run warms Java up
+            warm_s = _KNOWN_WARM_S if run else max(_KNOWN_WARM_S, scale.warm_s)
             for users, setup in jobs.items():
-                with rig.reader(setup.settings.topics.decisions) as reader:
-                    driver.start("enforce", setup.file, audited=True)
-                    warm_s = _KNOWN_WARM_S if run else max(_KNOWN_WARM_S, scale.warm_s)
-                    answered(rig, scale, setup, reader, _KNOWN_RATE_PER_S, warm_s, users=users)
-                    latencies_ms = answered(rig, scale, setup, reader, _KNOWN_RATE_PER_S, scale.latency_s, users=users)
-                driver.stop()
-                for percentile in _KNOWN_BARS if run else ():
-                    found.setdefault((users, percentile), []).append(float(np.percentile(latencies_ms, percentile)))
-    section = f"Latency at {_KNOWN_RATE_PER_S} requests/s by tracked entities"
-    figures = {
-        key: findings.add(section, f"{key[0]} tracked, p{key[1]}", "ms", values) for key, values in found.items()
-    }
-    for percentile, bound in _KNOWN_BARS.items():
-        bar = at_most(bound) if many == _MANY else None
-        name = f"{many} / {few} tracked entities, p{percentile} latency at {_KNOWN_RATE_PER_S}/s"
-        findings.compare(name, figures[many, percentile], figures[few, percentile], bar)
+                start = partial(driver.start, "enforce", setup.file, audited=True)
+                latencies_ms = steady(rig, scale, setup, start, driver.stop, _KNOWN_RATE_PER_S, warm_s, users=users)
+                if run:
+                    found[f"{users} tracked"].append(latencies_ms)
+    bars = _KNOWN_BARS if many == _MANY else dict.fromkeys(_KNOWN_BARS)
+    add_latencies(findings, f"Latency at {_KNOWN_RATE_PER_S} requests/s by tracked entities", found, bars)
 
 
 def _filled_job(rig: BenchmarkRig, scale: Scale, driver: Driver, users: int) -> Setup:

@@ -1,21 +1,19 @@
 """Neighbours: others' latency beside a user with wide events, and beside a client that invents names."""
 
 import statistics
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import count, cycle, islice
 from pathlib import Path
-from typing import NamedTuple
-
-import numpy as np
-from confluent_kafka import Consumer
 
 from scripts.benchmarks.events import FOUR_CHARGES
-from scripts.benchmarks.latency import Latencies, answered
+from scripts.benchmarks.latency import WARM_S, Latencies, add_latencies, answered, steady
 from scripts.benchmarks.report import Findings, at_most
 from scripts.benchmarks.rig import BenchmarkRig, Driver, Record, Setup
 from scripts.benchmarks.scale import Scale
 from sluice.cli.demo.work_folder import folder_bytes
+from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
@@ -31,11 +29,10 @@ MAX_ENTITIES = 1_000_000
 _BATCH = 2_000  # wide events of a micro-batch while the capacity is measured
 _BATCHES = 4
 _OTHERS_PER_S = 100
-_WARM_S = 3.0
 _BAR = 2.0
 _KNOWN_NAMES = 10_000
 _FLOOD_WARM_S = 20.0
-_FLOOD_BAR = 1.5
+_FLOOD_BARS = {50: at_most(1.5), 99: at_most(1.5)}
 _FLOOD_S = 600
 _EVERY_CLIENT = (QuotaEntry(QuotaEntity(user=DEFAULT, client_id=DEFAULT), QuotaKind.CONTROLLER_MUTATION_RATE, 5.0),)
 
@@ -43,22 +40,21 @@ _EVERY_CLIENT = (QuotaEntry(QuotaEntity(user=DEFAULT, client_id=DEFAULT), QuotaK
 def measure_neighbours(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
     """p99 of others' decisions, alone and beside wide events at half of the measured capacity, in turns."""
     capacity: list[float] = []
-    p99_ms: dict[bool, list[float]] = {False: [], True: []}
+    found: dict[bool, list[Latencies]] = {False: [], True: []}
     with rig.driver() as driver:
         for run in range(scale.runs + 1):
-            found = _capacity(rig, driver, run)
-            for beside, values in p99_ms.items():
-                name, warm_s = f"neighbours-{run}-{beside}", _WARM_S if run else scale.warm_s
-                latencies_ms = _others(rig, scale, driver, name, found / 2 if beside else 0.0, warm_s)
+            wide_per_s = _capacity(rig, driver, run)
+            for beside, runs in found.items():
+                name, warm_s = f"neighbours-{run}-{beside}", WARM_S if run else scale.warm_s
+                latencies_ms = _others(rig, scale, driver, name, wide_per_s / 2 if beside else 0.0, warm_s)
                 if run:  # the first run warms Java up
-                    values.append(float(np.percentile(latencies_ms, 99)))
+                    runs.append(latencies_ms)
             if run:
-                capacity.append(found)
+                capacity.append(wide_per_s)
     section = f"Neighbours of a user with {PARTITIONS} partitions an event"
     findings.add(section, "capacity for the wide events", "events/s", capacity)
-    alone = findings.add(section, f"others alone, {_OTHERS_PER_S}/s, p99", "ms", p99_ms[False])
-    disturbed = findings.add(section, "others beside wide events at half of their capacity, p99", "ms", p99_ms[True])
-    findings.compare("others beside wide events / alone, p99 latency", disturbed, alone, at_most(_BAR))
+    others = {"others beside wide events at half of their capacity": found[True], "others alone": found[False]}
+    add_latencies(findings, section, others, {99: at_most(_BAR)})
 
 
 def _capacity(rig: BenchmarkRig, driver: Driver, run: int) -> float:
@@ -77,14 +73,14 @@ def _capacity(rig: BenchmarkRig, driver: Driver, run: int) -> float:
 def _others(rig: BenchmarkRig, scale: Scale, driver: Driver, name: str, wide_per_s: float, warm_s: float) -> Latencies:
     """Latencies of the others' requests, after a warm-up that has wide events too."""
     setup = rig.setup(name, f"{name}-requests", FOUR_CHARGES.quotas)
-    requests = setup.settings.topics.requests
-    with rig.reader(setup.settings.topics.decisions) as reader:
-        driver.start("enforce", setup.file)
-        with rig.sending(requests, wide_per_s, _wide_requests()) if wide_per_s else nullcontext():
-            answered(rig, scale, setup, reader, _OTHERS_PER_S, warm_s, FOUR_CHARGES)
-            latencies_ms = answered(rig, scale, setup, reader, _OTHERS_PER_S, scale.latency_s, FOUR_CHARGES)
-    driver.stop()
-    return latencies_ms
+    with ExitStack() as stack:
+
+        def start() -> None:
+            driver.start("enforce", setup.file)
+            if wide_per_s:
+                stack.enter_context(rig.sending(setup.settings.topics.requests, wide_per_s, _wide_requests()))
+
+        return steady(rig, scale, setup, start, driver.stop, _OTHERS_PER_S, warm_s, FOUR_CHARGES)
 
 
 def _wide_requests() -> Iterator[Record]:
@@ -95,43 +91,26 @@ def _wide_requests() -> Iterator[Record]:
         yield b"wide|", value.encode()
 
 
-class _Run(NamedTuple):
-    """One enforce query on a checkpoint of its own, and a reader of its decisions."""
-
-    rig: BenchmarkRig
-    scale: Scale
-    setup: Setup
-    reader: Consumer
-
-    def latencies_ms(self, seconds: float) -> Latencies:
-        """Latencies of the others' requests, sent for this time."""
-        return answered(self.rig, self.scale, self.setup, self.reader, _OTHERS_PER_S, seconds)
-
-
 def measure_invented_names(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
     """Others' latency alone, beside a flood of known names and beside one of new names; memory and state then."""
     section, bound, flood_s = "Invented names", {"max_entities": MAX_ENTITIES}, scale.length_s(_FLOOD_S)
-    names = ("alone", "beside known names", "beside invented names")
-    setups = [rig.setup(f"names-{n}", f"names-{n}-requests", _EVERY_CLIENT, state=bound) for n in range(len(names))]
-    alone, known, invented = setups
+    alone, known, invented = (
+        rig.setup(f"names-{number}", f"names-{number}-requests", _EVERY_CLIENT, state=bound) for number in range(3)
+    )
     with rig.driver() as driver:
         driver.session(alone.file)
-        with _deciding(rig, scale, driver, alone) as run:
-            run.latencies_ms(scale.warm_s)
-            found = [run.latencies_ms(scale.latency_s)]
-        with _flood(rig, known, cycle(range(_KNOWN_NAMES))), _deciding(rig, scale, driver, known) as run:
-            found.append(run.latencies_ms(scale.latency_s))
-        with _flood(rig, invented, count()), _deciding(rig, scale, driver, invented) as run:
-            half_ms, half_mib = run.latencies_ms(flood_s / 2), driver.resident_mib()
-            found.append(half_ms + run.latencies_ms(flood_s / 2))
+        with _deciding(rig, scale, driver, alone) as ask:
+            ask(scale.warm_s)
+            alone_ms = ask(scale.latency_s)
+        with _flood(rig, known, cycle(range(_KNOWN_NAMES))), _deciding(rig, scale, driver, known) as ask:
+            known_ms = ask(scale.latency_s)
+        with _flood(rig, invented, count()), _deciding(rig, scale, driver, invented) as ask:
+            half_ms, half_mib = ask(flood_s / 2), driver.resident_mib()
+            invented_ms = half_ms + ask(flood_s / 2)
             end_mib = driver.resident_mib()
-    for percentile in (50, 99):
-        figures = [
-            findings.add(section, f"others {name}, p{percentile}", "ms", [float(np.percentile(latencies, percentile))])
-            for name, latencies in zip(names, found, strict=True)
-        ]
-        name = f"others beside {FLOOD_PER_S} invented names/s / alone, p{percentile} latency"
-        findings.compare(name, figures[-1], figures[0], at_most(_FLOOD_BAR))
+    add_latencies(findings, section, {"others beside known names": [known_ms]}, dict.fromkeys(_FLOOD_BARS))
+    others = {"others beside invented names": [invented_ms], "others alone": [alone_ms]}
+    add_latencies(findings, section, others, _FLOOD_BARS)
     half = findings.add(section, "memory of Java and the workers after half of the flood", "MiB", [half_mib])
     end = findings.add(section, "memory of Java and the workers after the flood", "MiB", [end_mib])
     findings.compare("memory after the flood / after half of it", end, half)
@@ -140,17 +119,20 @@ def measure_invented_names(rig: BenchmarkRig, scale: Scale, findings: Findings) 
 
 
 @contextmanager
-def _deciding(rig: BenchmarkRig, scale: Scale, driver: Driver, setup: Setup) -> Iterator[_Run]:
-    """The enforce query, warm; it is stopped after this block."""
+def _deciding(rig: BenchmarkRig, scale: Scale, driver: Driver, setup: Setup) -> Iterator[Callable[[float], Latencies]]:
+    """Start the enforce query and warm it up; it is stopped after this block.
+
+    Yields a function that sends the others' requests for some seconds, and returns their latencies.
+    """
     with rig.reader(setup.settings.topics.decisions) as reader:
-        run = _Run(rig, scale, setup, reader)
+        ask = partial(answered, rig, scale, setup, reader, _OTHERS_PER_S)
         driver.start("enforce", setup.file)
-        run.latencies_ms(_FLOOD_WARM_S)
-        yield run
+        ask(_FLOOD_WARM_S)
+        yield ask
     driver.stop()
 
 
-def _flood(rig: BenchmarkRig, setup: Setup, names: Iterator[int]) -> AbstractContextManager[None]:
+def _flood(rig: BenchmarkRig, setup: Setup, names: Iterator[int]) -> BackgroundService:
     """Requests of one user, each with the next client-id, while this block runs."""
     return rig.sending(setup.settings.topics.requests, FLOOD_PER_S, map(_request, names))
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
-from threading import Event, Thread
 from typing import Self, cast
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -21,6 +21,7 @@ from scripts.benchmarks.events import Load
 from sluice.cli.demo.broker import Broker
 from sluice.cli.demo.job import Json, Sections, storage_in, write_settings
 from sluice.configs.settings import Settings, load_settings
+from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.tables.quotas import QuotasTable
@@ -106,17 +107,9 @@ class BenchmarkRig(AbstractContextManager["BenchmarkRig"]):
         """Publish an event of each user in turn, the last one with the present time."""
         self.publish(topic, load.backlog(list(users), now_ms()))
 
-    @contextmanager
-    def sending(self, topic: str, per_s: float, records: Iterator[Record]) -> Iterator[None]:
-        """Publish records at a steady rate while this block runs, or until there are no more."""
-        done = Event()
-        thread = Thread(target=_send_until, args=(done, self.servers, topic, per_s, records))
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
+    def sending(self, topic: str, per_s: float, records: Iterator[Record]) -> BackgroundService:
+        """A service that publishes records at a steady rate, or until there are no more."""
+        return BackgroundService("sending", partial(_send, self.servers, topic, per_s, records), _TICK_S)
 
     def reader(self, topic: str) -> "closing[Consumer]":
         """A consumer of the records that a topic receives from now on."""
@@ -134,16 +127,20 @@ class BenchmarkRig(AbstractContextManager["BenchmarkRig"]):
         return round(statistics.mean(len(value) for value in values if value is not None))
 
 
-def _send_until(done: Event, servers: str, topic: str, per_s: float, records: Iterator[Record]) -> None:
+def _send(servers: str, topic: str, per_s: float, records: Iterator[Record]) -> Iterator[None]:
+    """Publish the records that are due, at each step."""
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 5})
     start_s, sent = time.monotonic(), 0
-    while not done.wait(_TICK_S):
-        due = int((time.monotonic() - start_s) * per_s)
-        for key, value in islice(records, due - sent):
-            producer.produce(topic, value, key)
-        sent = due
-        producer.poll(0)
-    producer.flush()
+    try:
+        while True:
+            due = int((time.monotonic() - start_s) * per_s)
+            for key, value in islice(records, due - sent):
+                producer.produce(topic, value, key)
+            sent = due
+            producer.poll(0)
+            yield
+    finally:
+        producer.flush()
 
 
 def _end(consumer: Consumer, topic: str, number: int) -> int:

@@ -4,12 +4,12 @@ import socket
 import struct
 import time
 from itertools import cycle
-from threading import Event, Thread
 
 import confluent_kafka
 from kafka.protocol.producer import ProduceRequest
 from kafka.record.memory_records import MemoryRecordsBuilder
 
+from sluice.cli.demo.full_speed_client import Client
 from sluice.kafka_io.clock import now_ms
 
 SOCKETS = 3
@@ -19,28 +19,17 @@ _VALUE_BYTES = 100_000
 _PATIENCE_S = 30.0
 
 
-class ReconnectingClient:
-    """SOCKETS threads, each with a connection of its own for every request of 100 kB, which run until `stop`.
+class ReconnectingClient(Client):
+    """SOCKETS threads, each with a connection of its own for every request of 100 kB.
 
-    `samples` are epoch milliseconds and bytes of values of requests that were answered, `errors` what ended others.
+    `samples` are bytes of values of requests that were answered, `errors` what ended others.
     """
 
     def __init__(self, name: str, servers: str, topic: str) -> None:
-        self.name = name
-        self.samples: list[tuple[int, float]] = []
-        self.errors: list[str] = []
-        self._stop = Event()
+        super().__init__(name)
         leaders = _leaders(servers, topic)
-        self._threads = [Thread(target=self._run, args=(topic, leaders, number)) for number in range(SOCKETS)]
-        for thread in self._threads:
-            thread.daemon = True
-            thread.start()
-
-    def stop(self) -> None:
-        """End it."""
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
+        for number in range(SOCKETS):
+            self._start(self._run, topic, leaders, number)
 
     def _run(self, topic: str, leaders: list[tuple[int, tuple[str, int]]], first: int) -> None:
         order = cycle(leaders[first % len(leaders) :] + leaders[: first % len(leaders)])

@@ -7,11 +7,10 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-import numpy as np
 from kafka import KafkaAdminClient
 
 from scripts.benchmarks.events import ONE_CHARGE, spread
-from scripts.benchmarks.latency import Latencies, answered
+from scripts.benchmarks.latency import WARM_S, Latencies, add_latencies, steady
 from scripts.benchmarks.peers.decided import (
     CHECKS,
     ComparedDecision,
@@ -43,7 +42,6 @@ LOOP = "confluent-kafka loop"
 
 _BARS = {STREAMS: at_least(0.8), QUIX: at_least(1.6)}
 _RATE_PER_S = 1_000
-_WARM_S = 3.0
 _QUOTA = ONE_CHARGE.quotas[0]
 
 
@@ -94,7 +92,8 @@ def measure_peers(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
         rig.publish("peers-requests", chain(check_requests(end_ms), backlog))
         runs = counted_runs(scale, partial(_run, rig, scale, peers))
         add_throughput(findings, {name: [run[name]["per_s"] for run in runs] for name in peers})
-        add_latency(findings, _measure_latency(rig, scale, peers))
+        section = f"Peers: latency at {_RATE_PER_S} requests/s"
+        add_latencies(findings, section, _measure_latency(rig, scale, peers), dict.fromkeys((50, 99)))
 
 
 def _application(setup: Setup) -> Application:
@@ -152,11 +151,8 @@ def _measure_latency(rig: BenchmarkRig, scale: Scale, peers: Mapping[str, Peer])
         for number, (name, peer) in enumerate(peers.items()):
             setup_name = f"peers-latency-{run}-{number}"
             setup = rig.setup(setup_name, f"{setup_name}-requests", ONE_CHARGE.quotas)
-            with rig.reader(setup.settings.topics.decisions) as reader:
-                peer.start(_application(setup))
-                answered(rig, scale, setup, reader, _RATE_PER_S, _WARM_S if run else scale.warm_s)
-                latencies_ms = answered(rig, scale, setup, reader, _RATE_PER_S, scale.latency_s)
-                peer.stop()
+            start, warm_s = partial(peer.start, _application(setup)), WARM_S if run else scale.warm_s
+            latencies_ms = steady(rig, scale, setup, start, peer.stop, _RATE_PER_S, warm_s)
             if run:
                 found.setdefault(name, []).append(latencies_ms)
     return found
@@ -169,16 +165,3 @@ def add_throughput(findings: Findings, per_s: Mapping[str, Sequence[float]]) -> 
     sluice = figures.pop(SLUICE)
     for name, figure in figures.items():
         findings.compare(f"{SLUICE} / {name}, throughput", sluice, figure, _BARS.get(name))
-
-
-def add_latency(findings: Findings, latencies_ms: Mapping[str, Sequence[Latencies]]) -> None:
-    """Add p50 and p99 of each run's latencies by name, and the ratio of Sluice's to each peer's."""
-    section = f"Peers: latency at {_RATE_PER_S} requests/s"
-    for percentile in (50, 99):
-        figures = {}
-        for name, runs in latencies_ms.items():
-            values = [float(np.percentile(run, percentile)) for run in runs]
-            figures[name] = findings.add(section, f"{name}, p{percentile}", "ms", values)
-        sluice = figures.pop(SLUICE)
-        for name, figure in figures.items():
-            findings.compare(f"{SLUICE} / {name}, p{percentile} latency", sluice, figure)

@@ -20,7 +20,7 @@ from scripts.testbed.rig import Rig
 from sluice.cli.demo.broker import Broker
 from sluice.cli.demo.broker_plugin import new_exempt_client_id, plugin_cluster, wait_for_gateways
 from sluice.cli.demo.cluster import AlteringAdmin, Cluster, create_topic
-from sluice.cli.demo.full_speed_client import FullSpeedClient, Role
+from sluice.cli.demo.full_speed_client import Client, FullSpeedClient, Role
 from sluice.cli.demo.job import Json, Sections, wait_until
 from sluice.jvm.machine import Jvm
 from sluice.kafka_io.client import connect
@@ -118,7 +118,7 @@ def _fill(cluster: Cluster) -> None:
 def _measure(situation: BrokersSituation, cluster: Cluster, rig: Rig | None) -> BrokersMeasures:
     role, servers = _ROLES[situation.quota], cluster.bootstrap_servers
     began_ms, cpu_before_s = now_ms(), _cpu_s(cluster)
-    client = (
+    client: Client = (
         ReconnectingClient(CLIENT, servers, TOPIC)
         if situation.reconnect
         else FullSpeedClient(CLIENT, role, servers, TOPIC)
