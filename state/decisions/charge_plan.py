@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 import msgspec
 
 from sluice.state.arithmetic.counter import Charge
-from sluice.state.contract.records import BYTES_APIS, HEARTBEAT_API, Request, Unmute
+from sluice.state.contract.records import BYTES_APIS, HEARTBEAT_API, Mutation, Request, Unmute
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import Mode
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, QuotaKind, QuotaSettings, RequestPolicy
@@ -37,10 +37,16 @@ EXEMPT_REQUEST_TIME = "exempt-request-time"
 POINTS_PER_NANOSECOND = 100.0 / 1e9
 """A point is one percent of a thread-second, 10 ms (KIP-124, "Request quotas")."""
 
+_ANY_API = "Metadata"
+"""Stands for each API that is charged request time alone."""
+
+Traits = tuple[str, str, str, bool, bool, bool, bool, bool, bool, bool, bool, bool]
+"""User, client-id, and all that decides what a request is charged to, but for topic-partitions: see `traits_of`."""
+
 _SHADOW = Mode.SHADOW
 _PRODUCER, _TOPIC_PRODUCER = QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.TOPIC_PRODUCER_BYTE_RATE
 _CONSUMER, _TOPIC_CONSUMER = QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.TOPIC_CONSUMER_BYTE_RATE
-_REQUEST_PERCENTAGE = QuotaKind.REQUEST_PERCENTAGE
+_REQUEST_PERCENTAGE, _MUTATION_RATE = QuotaKind.REQUEST_PERCENTAGE, QuotaKind.CONTROLLER_MUTATION_RATE
 _DRAFT = RequestPolicy.KIP124_DRAFT
 """Looked up for every request, which is slow on an Enum."""
 
@@ -70,6 +76,19 @@ class _Plan(msgspec.Struct, gc=False):
         if limit is None and (self.limited_only or resolution.shadow):
             return  # a trial counts the clients it limits; enforced quotas count all clients, as Kafka does
         self._put(resolution, Charge(kind, resolution.level, limit, resolution.shadow, amounts, strict, withheld))
+
+    def add_client(
+        self,
+        kind: QuotaKind,
+        quotas: ModeQuotas,
+        request: Request,
+        amounts: list[float],
+        strict: bool = False,
+        withheld: bool = False,
+    ) -> None:
+        """Add a charge to the counter of the request's client."""
+        resolution = quotas.resolve(kind, request.user or "", request.client_id or "")
+        self.add(kind, resolution, amounts, strict, withheld)
 
     def exempt(self) -> None:
         """Note that the request's time is reported and charged to no counter."""
@@ -143,6 +162,45 @@ class LimitedCharges(_Plan, gc=False):
         self.charges.append((resolution.tags, charge))
 
 
+def traits_of(request: Request) -> Traits:
+    """A client may name any API and any version: those that are charged alike are one trait."""
+    api = request.api
+    return (
+        request.user or "",
+        request.client_id or "",
+        api if api in PLANNED_APIS else _ANY_API,
+        api in MUTATION_APIS and is_strict(request),
+        request.validate_only,
+        request.cluster_action,
+        request.authenticating,
+        request.withheld,
+        request.bytes is not None or bool(request.topic_partitions),
+        bool(request.mutations),
+        request.mutations_charged is not None,
+        request.request_time_ns is not None or request.network_time_ns is not None,
+    )
+
+
+def request_like(traits: Traits) -> Request:
+    """A request of these traits: no plan that is kept can depend on anything else."""
+    user, client_id, api, strict, validate_only, cluster_action, authenticating, withheld, *amounts = traits
+    has_bytes, has_mutations, has_executed, has_time = amounts
+    return Request(
+        api,
+        user=user,
+        client_id=client_id,
+        api_version=None if strict else 0,
+        validate_only=validate_only,
+        cluster_action=cluster_action,
+        authenticating=authenticating,
+        withheld=withheld,
+        bytes=0 if has_bytes else None,
+        mutations=[Mutation("", 0)] if has_mutations else [],
+        mutations_charged=0 if has_executed else None,
+        request_time_ns=0 if has_time else None,
+    )
+
+
 def plan_charges(request: Request, quotas: Quotas, settings: QuotaSettings) -> ChargePlan:
     """The counters this request is charged to, and the limits that apply under these quotas; none for a heartbeat.
 
@@ -174,8 +232,9 @@ def _plan(plan: _Plan, request: Request, quotas: ModeQuotas, settings: QuotaSett
             _plan_bytes(plan, request, quotas, _PRODUCER, _TOPIC_PRODUCER)
         elif request.api == "Fetch" and not request.cluster_action:
             _plan_bytes(plan, request, quotas, _CONSUMER, _TOPIC_CONSUMER)
-    if request.mutations_charged is not None:
-        _plan_executed(plan, request, quotas)
+    if request.mutations_charged is not None and quotas.enabled(_MUTATION_RATE):
+        # They were executed elsewhere, so it is too late to refuse them: they are charged as a permissive request's.
+        plan.add_client(_MUTATION_RATE, quotas, request, charged_mutations(request))
     if request.request_time_ns is not None or request.network_time_ns is not None:
         _plan_request_time(plan, request, quotas, settings)
 
@@ -242,20 +301,9 @@ def is_validation(request: Request, settings: QuotaSettings) -> bool:
 
 
 def _plan_mutations(plan: _Plan, request: Request, quotas: ModeQuotas, settings: QuotaSettings) -> None:
-    kind = QuotaKind.CONTROLLER_MUTATION_RATE
-    if not request.mutations or not quotas.enabled(kind):
-        return
-    if is_validation(request, settings):
-        return
-    resolution = quotas.resolve(kind, request.user or "", request.client_id or "")
-    plan.add(kind, resolution, charged_mutations(request), strict=is_strict(request))
-
-
-def _plan_executed(plan: _Plan, request: Request, quotas: ModeQuotas) -> None:
-    """Charge mutations that were executed elsewhere as those of a permissive request: it is too late to refuse them."""
-    kind = QuotaKind.CONTROLLER_MUTATION_RATE
-    if quotas.enabled(kind):
-        plan.add(kind, quotas.resolve(kind, request.user or "", request.client_id or ""), charged_mutations(request))
+    if request.mutations and quotas.enabled(_MUTATION_RATE) and not is_validation(request, settings):
+        amounts = charged_mutations(request)
+        plan.add_client(_MUTATION_RATE, quotas, request, amounts, strict=is_strict(request))
 
 
 def _plan_bytes(
@@ -263,20 +311,17 @@ def _plan_bytes(
 ) -> None:
     withheld = request.withheld and client_kind.consumer
     if quotas.enabled(client_kind):
-        resolution = quotas.resolve(client_kind, request.user or "", request.client_id or "")
-        plan.add(client_kind, resolution, charged_bytes(request), withheld=withheld)
+        plan.add_client(client_kind, quotas, request, charged_bytes(request), withheld=withheld)
     plan.add_partitions(request, quotas, topic_kind, withheld)
 
 
 def _plan_request_time(plan: _Plan, request: Request, quotas: ModeQuotas, settings: QuotaSettings) -> None:
-    kind = _REQUEST_PERCENTAGE
-    if not quotas.enabled(kind):
+    if not quotas.enabled(_REQUEST_PERCENTAGE):
         return
     if is_exempt(request, settings.policy):
         plan.exempt()
     else:
-        resolution = quotas.resolve(kind, request.user or "", request.client_id or "")
-        plan.add(kind, resolution, request_points(request, settings))
+        plan.add_client(_REQUEST_PERCENTAGE, quotas, request, request_points(request, settings))
 
 
 def charged_bytes(request: Request) -> list[float]:

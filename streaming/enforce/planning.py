@@ -8,20 +8,20 @@ import msgspec
 
 from sluice.configs.settings import Settings
 from sluice.state.arithmetic.shapes import encode_shape
-from sluice.state.contract.records import ChargeResult, CountedEntity, Mutation, Request, Unmute
+from sluice.state.contract.records import ChargeResult, CountedEntity, Request, Unmute
 from sluice.state.decisions.charge_plan import (
     EXEMPT_REQUEST_TIME,
-    MUTATION_APIS,
-    PLANNED_APIS,
     ChargePlan,
     PartitionCharges,
+    Traits,
     bytes_by_partition,
     charged_bytes,
     charged_mutations,
-    is_strict,
     plan_charges,
     plan_resets,
+    request_like,
     request_points,
+    traits_of,
 )
 from sluice.state.decisions.charge_texts import entity_text
 from sluice.state.decisions.decision import Said, batch_text, said, said_of_unmute
@@ -124,14 +124,8 @@ class _ClientPlan(msgspec.Struct, gc=False):
         return ENTRY_BYTES + len(self.record_key) + sum(counter.size() for counter in self.counters)
 
 
-_ANY_API = "Metadata"
-"""Stands for each API that is charged request time alone."""
-
 _Charged = list[tuple[_Counter, list[float]]]
 """The counters that a request is charged to, each with its amounts."""
-
-_ClientTraits = tuple[str, str, str, bool, bool, bool, bool, bool, bool, bool, bool, bool]
-"""User, client-id, and all that decides what a request is charged to, but for topic-partitions: see `_traits`."""
 
 
 class Planner:
@@ -140,7 +134,7 @@ class Planner:
     def __init__(self, quotas: Quotas, settings: PipelineSettings) -> None:
         self._quotas = quotas
         self._settings = settings
-        self._clients = NameCache[_ClientTraits, _ClientPlan](_MAX_PLAN_BYTES)
+        self._clients = NameCache[Traits, _ClientPlan](_MAX_PLAN_BYTES)
         self._partitions = NameCache[tuple[PartitionCharges, str, int], _Counter | None](_MAX_PARTITION_BYTES)
         self._sources: dict[Family, Callable[[Request], list[float]]] = {
             Family.BYTES: charged_bytes,
@@ -168,7 +162,7 @@ class Planner:
         charged = [(counter, counter.amounts(request)) for counter in plan.counters]
         unmetered: list[ChargeResult] = []
         if plan.partitions:
-            charged, unmetered = self._with_partitions(charged, plan, request)
+            charged, unmetered = self._with_partitions(charged, plan, bytes_by_partition(request))
         if plan.is_exempt:
             points = sum(request_points(request, self._settings.quota))
             unmetered.append(ChargeResult(EXEMPT_REQUEST_TIME, matched="exempt", value=points))
@@ -224,20 +218,19 @@ class Planner:
 
     def _plan_of(self, request: Request) -> _ClientPlan:
         """The plan of the client's requests that are like this one."""
-        traits = _traits(request)
+        traits = traits_of(request)
         plan = self._clients.get(traits)
         if plan is None:
-            planned = plan_charges(_request_like(traits), self._quotas, self._settings.quota)
+            planned = plan_charges(request_like(traits), self._quotas, self._settings.quota)
             record_key = client_key(traits[0], traits[1]).encode()
             plan = _ClientPlan(self._counters(planned), planned.partitions, planned.is_exempt, record_key)
             self._clients.keep(traits, plan, len(traits[0]) + len(traits[1]) + plan.size())
         return plan
 
     def _with_partitions(
-        self, charged: _Charged, plan: _ClientPlan, request: Request
+        self, charged: _Charged, plan: _ClientPlan, sizes: dict[tuple[str, int], float]
     ) -> tuple[_Charged, list[ChargeResult]]:
         """The charges with those of the topic-partitions among them, and the bytes that are only reported."""
-        sizes = bytes_by_partition(request).items()
         merged, unmetered, taken = _Charged(), list[ChargeResult](), 0
         for of_mode in plan.partitions:
             merged += charged[taken : of_mode.before]
@@ -245,10 +238,10 @@ class Planner:
             if of_mode.quotas is None:
                 unmetered += [
                     ChargeResult(of_mode.kind, CountedEntity(None, None, *name), "none", None, moved, None)
-                    for name, moved in sizes
+                    for name, moved in sizes.items()
                 ]
                 continue
-            for (topic, partition), moved in sizes:
+            for (topic, partition), moved in sizes.items():
                 counter = self._partition_counter(of_mode, topic, partition)
                 if counter is not None:
                     merged.append((counter, [moved]))
@@ -282,42 +275,3 @@ class Planner:
 def planner(quotas: Quotas, settings: PipelineSettings) -> Planner:
     """The planner of these quotas: a worker process keeps it from micro-batch to micro-batch until they change."""
     return Planner(quotas, settings)
-
-
-def _traits(request: Request) -> _ClientTraits:
-    """A client may name any API and any version: those that are charged alike are one trait."""
-    api = request.api
-    return (
-        request.user or "",
-        request.client_id or "",
-        api if api in PLANNED_APIS else _ANY_API,
-        api in MUTATION_APIS and is_strict(request),
-        request.validate_only,
-        request.cluster_action,
-        request.authenticating,
-        request.withheld,
-        request.bytes is not None or bool(request.topic_partitions),
-        bool(request.mutations),
-        request.mutations_charged is not None,
-        request.request_time_ns is not None or request.network_time_ns is not None,
-    )
-
-
-def _request_like(traits: _ClientTraits) -> Request:
-    """A request of these traits: no plan that is kept can depend on anything else."""
-    user, client_id, api, strict, validate_only, cluster_action, authenticating, withheld, *amounts = traits
-    has_bytes, has_mutations, has_executed, has_time = amounts
-    return Request(
-        api,
-        user=user,
-        client_id=client_id,
-        api_version=None if strict else 0,
-        validate_only=validate_only,
-        cluster_action=cluster_action,
-        authenticating=authenticating,
-        withheld=withheld,
-        bytes=0 if has_bytes else None,
-        mutations=[Mutation("", 0)] if has_mutations else [],
-        mutations_charged=0 if has_executed else None,
-        request_time_ns=0 if has_time else None,
-    )
