@@ -127,7 +127,7 @@ def check_broker(settings: Settings) -> str:
 def check_topics(settings: Settings) -> str:
     """The topics of the job. Raises CheckError if one is missing after the first start, or they can't be listed."""
     topics = settings.topics
-    wanted = [topics.requests, topics.decisions, topics.dead_letters, topics.limits, topics.waits]
+    wanted = [topics.requests, topics.decisions, topics.dead_letters, topics.limits, topics.waits, topics.sums]
     if not Checkpoint(settings.enforce.checkpoint).is_local:
         wanted.append(topics.claims)
     try:

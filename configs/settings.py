@@ -46,7 +46,7 @@ _PROPERTIES = ("kafka", "spark", "delta.storage_options")
 _DISTINCT = (
     (
         *("topics.requests", "topics.decisions", "topics.dead_letters"),
-        *("topics.limits", "topics.waits", "topics.claims"),
+        *("topics.limits", "topics.waits", "topics.sums", "topics.claims"),
     ),
     (
         *("enforce.checkpoint", "audit.checkpoint"),

@@ -142,7 +142,7 @@ def plugin_properties(kafka: Mapping[str, str], topics: TopicSettings) -> dict[s
         "metric.reporters": f"{KAFKA_REPORTER_CLASS},{REPORTER_CLASS}",
         "sluice.bootstrap.servers": kafka["bootstrap.servers"],
         "sluice.requests.topic": topics.requests,
-        "sluice.decisions.topic": topics.decisions,
+        "sluice.sums.topic": topics.sums,
         "sluice.limits.topic": topics.limits,
     }
 

@@ -30,6 +30,7 @@ class TopicSettings:
     dead_letters: TopicName
     limits: TopicName
     waits: TopicName
+    sums: TopicName
     claims: TopicName
     partitions: Annotated[int, Meta(ge=1, le=100_000)]
     replication_factor: Annotated[int, Meta(ge=1, le=32_767)]

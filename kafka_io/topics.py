@@ -40,6 +40,13 @@ _WAITS = {
 }
 
 
+_SUMS = {
+    # Gateways read it as it grows, a new one the last seconds. Without the segments an hour would stay.
+    "retention.ms": "600000",
+    "segment.ms": "60000",
+}
+
+
 def ensure_topics(topics: TopicSettings, kafka: Mapping[str, str]) -> list[str]:
     """Creates the topics of the job that are missing; returns the names created.
 
@@ -83,6 +90,7 @@ def _topic_specs(topics: TopicSettings) -> dict[str, _Spec]:
         topics.dead_letters: (topics.partitions, _read_by_spark(topics.dead_letters_retention_ms) | large),
         topics.limits: (1, {"cleanup.policy": "compact"}),  # one partition: a version ends after all its records
         topics.waits: (topics.partitions, _WAITS),
+        topics.sums: (topics.partitions, _SUMS | large),
     }
 
 

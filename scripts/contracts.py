@@ -20,6 +20,7 @@ def schemas() -> dict[str, str]:
     return {
         "request.schema.json": _text(_schema(records.Request)),
         "decision.schema.json": _text(_as_written(_schema(records.Decision))),
+        "sums.schema.json": _text(_schema(records.Sums)),
     }
 
 

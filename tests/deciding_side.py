@@ -76,7 +76,7 @@ def deciding_side(settings: Settings, quotas: Sequence[QuotaEntry]) -> Iterator[
 
     def decide() -> None:
         producer = KafkaProducer(bootstrap_servers=servers)
-        for decided in simulation.decide(events()):
+        for decided in simulation.records(events()):
             producer.send(decided.topic, decided.value, decided.key)
         producer.close()
 

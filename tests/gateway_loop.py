@@ -1,7 +1,7 @@
 """Gateways and the job's arithmetic as one loop without Kafka: the test moves events and sets the time."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -21,6 +21,7 @@ from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, vers
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.counter_share import CounterShare
 from sluice.streaming.enforce.pipeline import Simulation
+from tests.decided_sums import sums_of
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
 """An address where no broker answers."""
@@ -67,11 +68,13 @@ class GatewayLoop:
 
     def decide_events(self, events: Iterable[bytes]) -> None:
         """Decide these events, and let every gateway know."""
-        for decided in self._simulation.decide(events):
-            assert decided.topic == "quota-decisions", decided.value
-            self.decisions.append(json.loads(decided.value))
+        for record in self._simulation.records(events):
+            assert record.topic in ("quota-decisions", "quota-sums"), record.value
+            if record.topic == "quota-decisions":
+                self.decisions.append(json.loads(record.value))
+                continue
             for gateway in self.gateways:
-                gateway._on_decision(None, decided.value)
+                gateway._on_sums(None, record.value)
 
     def beat(self, rounds: int = 1) -> None:
         """Let seconds pass in which every gateway publishes a heartbeat, and let all gateways know at once."""
@@ -140,6 +143,12 @@ def counter(gateway: Gateway, kind: QuotaKind, **tags: Any) -> CounterShare:
     known = gateway._inline.counter((kind, Tags(**tags)))
     assert known is not None
     return known
+
+
+def tell(gateway: Gateway, *decisions: Mapping[str, Any], **batch: Any) -> None:
+    """Let a gateway know of these decisions of one micro-batch."""
+    for record in sums_of(decisions, **batch):
+        gateway._on_sums(None, record)
 
 
 def apply_inline(gateway: Gateway, kind: QuotaKind, wait: Wait, **tags: Any) -> None:

@@ -22,7 +22,7 @@ def gateway_options(settings: Settings, **more: Any) -> GatewayOptions:
     topics = settings.topics
     return GatewayOptions(
         requests_topic=topics.requests,
-        decisions_topic=topics.decisions,
+        sums_topic=topics.sums,
         limits_topic=topics.limits,
         waits_topic=topics.waits,
         quota=settings.quota,

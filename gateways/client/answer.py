@@ -29,24 +29,17 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     request_id: str | None = None
 
 
-_DECISION = msgspec.json.Decoder(Decision)
-
-
-def decided_answer(value: bytes, event: Request, longest_ms: int) -> Answer | None:
-    """The answer to a mutation request, from the record of its decision; None if that doesn't fit the request.
+def decided_answer(decision: Decision, event: Request, longest_ms: int) -> Answer | None:
+    """The answer to a mutation request, from its decision; None if that doesn't fit the request.
 
     A wait of more than `longest_ms` counts as that.
     """
-    try:
-        decided = _DECISION.decode(value)
-    except msgspec.ValidationError:
-        return None
-    refused = tuple(result.error_code != 0 for result in decided.topic_results)
+    refused = tuple(result.error_code != 0 for result in decision.topic_results)
     if len(refused) != len(event.mutations):
         return None
-    limit = next((charge.limit for charge in decided.charges if charge.quota == decided.decided_by), None)
-    throttle_ms = min(max(0, decided.throttle_time_ms), longest_ms)
-    return Answer(throttle_ms, False, refused, decided.decided_by, limit, None, event.request_id)
+    limit = next((charge.limit for charge in decision.charges if charge.quota == decision.decided_by), None)
+    throttle_ms = min(max(0, decision.throttle_time_ms), longest_ms)
+    return Answer(throttle_ms, False, refused, decision.decided_by, limit, None, event.request_id)
 
 
 class Correction(NamedTuple):
@@ -82,18 +75,18 @@ MAX_AWAITED = 10_000
 
 
 class AwaitedDecisions:
-    """The records of decisions that are expected, by request id. Thread-safe."""
+    """The decisions that are expected, by request id. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._awaited: OrderedDict[str, Future[bytes]] = OrderedDict()
+        self._awaited: OrderedDict[str, Future[Decision]] = OrderedDict()
 
-    def expect(self, request_id: str) -> "Future[bytes]":
-        """The future record of this request's decision. Raises InvalidRequestError for an id that is expected already.
+    def expect(self, request_id: str) -> "Future[Decision]":
+        """The future decision on this request. Raises InvalidRequestError for an id that is expected already.
 
         Its decision would be the answer to both: a small request would let a large one through.
         """
-        future: Future[bytes] = Future()
+        future: Future[Decision] = Future()
         with self._lock:
             if request_id in self._awaited:
                 raise InvalidRequestError("request_id", "is that of a request that is awaited", "another one")
@@ -102,14 +95,12 @@ class AwaitedDecisions:
                 self._awaited.popitem(last=False)
         return future
 
-    def resolve(self, request_id: str, value: bytes) -> None:
-        """Hand the record of a decision to the caller that expects it, if there is one."""
-        if not self._awaited:
-            return  # before the lock: most decisions are on requests that nobody waits for
+    def resolve(self, decision: Decision) -> None:
+        """Hand a decision to the caller that expects it, if there is one."""
         with self._lock:
-            future = self._awaited.get(request_id)
+            future = self._awaited.get(decision.request_id)
         if future is not None and not future.done():
-            future.set_result(value)
+            future.set_result(decision)
 
     def forget(self, request_id: str) -> None:
         """Expect this decision no longer."""

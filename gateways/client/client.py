@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Self
 
 from sluice.gateways.client.answer import Answer, AwaitedDecisions, correction, decided_answer
-from sluice.gateways.client.decided import enforced_charges, read_decided
 from sluice.gateways.client.event_sender import EventSender
 from sluice.gateways.client.events import as_executed, asks_for_mutations, checked_parts
 from sluice.gateways.client.in_force import InForce
@@ -24,10 +23,11 @@ from sluice.gateways.client.stats import GatewayStats
 from sluice.kafka_io.client import kafka_python_config
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_follower import CLOSE_S, Reading, TopicFollower
-from sluice.state.contract.records import HEARTBEAT_API, Request, Share
+from sluice.state.contract.records import DecidedHeartbeat, Decision, Request, Share
 from sluice.state.decisions.charge_plan import is_validation
 from sluice.state.decisions.waits import TopicPartitionName
 from sluice.state.shares.gateway_shares import Admission
+from sluice.state.shares.read_sums import read_sums
 
 CLOSED_RETRY_MS = 1_000
 """The shortest wait of every client while a gateway refuses all."""
@@ -36,14 +36,14 @@ NO_THROTTLE = Answer()
 
 
 class Gateway:
-    """Charges requests inline, publishes them as events, and reads the decisions in the background.
+    """Charges requests inline, publishes them as events, and reads the sums of what is decided in the background.
 
     Thread-safe. `kafka` holds Kafka's own property names, like section `kafka` of the settings. The gateway starts
     without a broker and connects in the background. `clock_ms` returns epoch milliseconds. Raises
     UnsupportedPropertyError without `bootstrap.servers`, and for a login or certificate store that kafka-python can't
     use.
 
-    `instance` is the name of this very gateway, by which it recognises its own decisions.
+    `instance` is the name of this very gateway, by which it recognises what is decided on its own events.
     """
 
     def __init__(
@@ -64,10 +64,9 @@ class Gateway:
         self._publisher = EventPublisher(self._sender, self._staleness, self.options.name, self.instance, clock_ms)
         self._heartbeats = Heartbeats(self.instance, self._publisher, self._inline, self._staleness, clock_ms)
         self._awaited = AwaitedDecisions()
-        self._decisions = 0
-        decisions = Reading(
-            self.options.decisions_topic,
-            self._on_decision,
+        sums = Reading(
+            self.options.sums_topic,
+            self._on_sums,
             since_ms=max(0, now_ms() - int(self.options.lookback_s * 1000)),
             fenced=True,
             on_restart=self._inline.clear,
@@ -77,15 +76,15 @@ class Gateway:
         waits = Reading(
             self.options.waits_topic,
             self._in_force.on_kept_wait,
-            ends_there=True,  # the decisions say all that comes after
+            ends_there=True,  # the sums say all that comes after
             on_restart=self._in_force.forget_kept_orders,
-            on_caught_up=lambda: self._on_read(self._decision_reader),
+            on_caught_up=lambda: self._on_read(self._sums_reader),
         )
         limits = Reading(self.options.limits_topic, self._in_force.on_limit, on_restart=self._in_force.restart_limits)
-        self._decision_reader = TopicFollower(kafka, decisions)
+        self._sums_reader = TopicFollower(kafka, sums)
         self._waits_reader = TopicFollower(kafka, waits)
         self._limits_reader = TopicFollower(kafka, limits)
-        self._readers = (self._limits_reader, self._waits_reader, self._decision_reader)
+        self._readers = (self._limits_reader, self._waits_reader, self._sums_reader)
         for reader in self._readers:
             reader.start()
 
@@ -145,11 +144,11 @@ class Gateway:
             self._awaited.forget(request_id)
             return self.admit(event)
         try:
-            value = future.result(0 if self.is_stale() else self.options.decide_timeout_ms / 1000)
+            decision = future.result(0 if self.is_stale() else self.options.decide_timeout_ms / 1000)
         except TimeoutError:
             return self._admit_undecided(event, future)
         self._awaited.forget(request_id)
-        return self._decided_answer(value, event) or self._admit_undecided(event, Future())
+        return self._decided_answer(decision, event) or self._admit_undecided(event, Future())
 
     def throttle_of(
         self,
@@ -204,7 +203,7 @@ class Gateway:
             decided_waits=len(decided_waits),
             evicted_waits=decided_waits.evicted,
             capped_waits=decided_waits.capped,
-            decisions=self._decisions,
+            sums=self._inline.sums,
             decision_age_p50_ms=p50_ms,
             decision_age_p99_ms=p99_ms,
             stale_s=self._staleness.stale_ms() / 1000,
@@ -217,14 +216,12 @@ class Gateway:
             is_current=self._policy.current.is_set(),
             allowed_before_current=self._policy.allowed_before_current,
             unreadable_records=sum(reader.unreadable for reader in self._readers),
-            fenced_decisions=self._decision_reader.reader.fenced,
+            fenced_records=self._sums_reader.reader.fenced,
             reader_restarts=sum(reader.crashes for reader in self._readers),
             charged_inline=self._inline.requests,
             throttled_inline=self._inline.throttled,
             throttled_inline_ms=self._inline.throttled_ms,
             inline_waits=len(inline_waits),
-            waits_compared=self._inline.compared,
-            wait_difference_ms=self._inline.difference_ms,
             counters=counters,
             forgotten=forgotten,
             gateways=gateways,
@@ -261,10 +258,10 @@ class Gateway:
         """All mutations are refused; there is no event, because nothing is executed."""
         return Answer(CLOSED_RETRY_MS, refused=(True,) * len(event.mutations))
 
-    def _decided_answer(self, value: bytes, event: Request) -> Answer | None:
-        return decided_answer(value, event, self.options.max_wait_ms)
+    def _decided_answer(self, decision: Decision, event: Request) -> Answer | None:
+        return decided_answer(decision, event, self.options.max_wait_ms)
 
-    def _admit_undecided(self, event: Request, future: "Future[bytes]") -> Answer:
+    def _admit_undecided(self, event: Request, future: "Future[Decision]") -> Answer:
         """Answer inline what wasn't decided in time. The event stays the charge; its decision may still come."""
         if self._policy.closes_when_stale or self.refuses_all():
             return self._refusal(event)
@@ -272,32 +269,39 @@ class Gateway:
         future.add_done_callback(lambda done: self._correct(event, admission.refused, is_inline, done.result()))
         return self._answer(event, admission, event.request_id)
 
-    def _correct(self, event: Request, refused: tuple[bool, ...], is_inline: bool, value: bytes) -> None:
+    def _correct(self, event: Request, refused: tuple[bool, ...], is_inline: bool, decision: Decision) -> None:
         """Correct the charges of mutations that were answered inline when they are decided. In the reader's thread."""
         self._awaited.forget(str(event.request_id))
-        decided = self._decided_answer(value, event)
+        decided = self._decided_answer(decision, event)
         if decided is None:
             return
         twice, missed = correction(event, refused, decided.refused)
         if is_inline and twice:
-            self._inline.refund(value, twice)
+            self._inline.refund(decision, twice)
         if missed:
             executed = Request(event.api, user=event.user, client_id=event.client_id, mutations_charged=missed)
             executed.throttled_by = [] if is_inline else None
             self._publisher.publish_own(executed)
 
-    def _on_decision(self, _: bytes | None, value: bytes | None) -> None:
-        """Apply one record of the decisions topic. Raises for a record that holds no decision."""
-        decided = read_decided(value)
-        now, charges = self._clock_ms(), enforced_charges(decided)
-        if decided.api == HEARTBEAT_API:
-            self._heartbeats.separate_namesake(decided)
-        self._in_force.on_decision(decided, charges, now)
-        self._inline.on_decision(decided, charges, now)
-        self._staleness.note_decided(decided.timestamp_ms, now)
-        self._decisions += 1
-        if decided.instance == self.instance:
-            self._awaited.resolve(decided.request_id, value or b"")
+    def _on_sums(self, _: bytes | None, value: bytes | None) -> None:
+        """Apply one record of the sums topic. Raises for a record that Sluice wouldn't write."""
+        read, now_ms = read_sums(value), self._clock_ms()
+        if read.heartbeat is not None:
+            self._on_heartbeat(read.heartbeat, now_ms)
+        if read.answer is not None and read.answer.instance == self.instance:
+            self._awaited.resolve(read.answer)
+        self._inline.on_sums(read, now_ms)
+        self._in_force.on_sums(read, now_ms)
+        decided_ms = read.decided_until_ms(self.instance)
+        if decided_ms is not None:
+            self._staleness.note_decided(decided_ms, now_ms)
+
+    def _on_heartbeat(self, decided: DecidedHeartbeat, now_ms: int) -> None:
+        sender = self._heartbeats.sender_of(decided)
+        self._inline.on_heartbeat(sender, decided.timestamp_ms, now_ms)
+        self._staleness.note_age(now_ms - decided.timestamp_ms)
+        if sender == self.instance:
+            self._staleness.note_decided(decided.timestamp_ms, now_ms)
 
     def _on_read(self, other: TopicFollower) -> None:
         """Note that one of the two topics with waits is read; the gateway is current when the other one is too."""
@@ -307,6 +311,6 @@ class Gateway:
             self._policy.current.set()
 
     def _on_idle(self) -> None:
-        """Housekeeping. The reader of decisions calls it several times a second."""
+        """Housekeeping. The reader of sums calls it several times a second."""
         self._in_force.expire()
         self._heartbeats.beat()

@@ -2,15 +2,13 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from itertools import repeat
 from operator import attrgetter
 
 import msgspec
 
-from sluice.gateways.client.decided import Charges, Decided, order_of, wait_of, waits_ms
 from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.wait_table import Order, Wait, WaitTable
-from sluice.state.contract.records import Request
+from sluice.state.contract.records import CounterSum, Request
 from sluice.state.decisions.waits import (
     CounterKey,
     TopicPartitionName,
@@ -21,10 +19,11 @@ from sluice.state.decisions.waits import (
 )
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS
 from sluice.state.quotas.limits import LimitsInForce, LimitsView
+from sluice.state.shares.read_sums import ReadEntity, ReadSums
 
 log = logging.getLogger(__name__)
 
-_NO_WAITS = repeat(0)
+MAX_OFFSET = 2**63 - 1
 
 
 class InForce:
@@ -72,18 +71,24 @@ class InForce:
             filter(None, (table.longest(counters) for table in tables)), key=attrgetter("until_ms"), default=None
         )
 
-    def on_decision(self, decided: Decided, charges: Charges, now_ms: int) -> None:
-        """Apply the waits of a decision. On an event that was charged inline it asks for no new wait."""
-        waiting = self._waiting
-        is_inline = decided.throttled_by is not None
-        if (is_inline or decided.mute_until_ms is None) and not waiting:
-            return  # nothing to apply: so it is with most decisions
-        waits: Iterable[int] = _NO_WAITS if decided.mute_until_ms is None else waits_ms(decided, charges)
-        order = None
-        for (counter, charge), wait_ms in zip(charges, waits, strict=False):
-            if counter in waiting or (wait_ms and not is_inline):
-                order = order or order_of(decided, now_ms)
-                self._apply(decided, counter, wait_of(decided, charge, wait_ms, order))
+    def on_sums(self, read: ReadSums, now_ms: int) -> None:
+        """Apply the waits of counters after a micro-batch.
+
+        On events that were charged inline there is no new wait. Raises msgspec's errors for sums that can't be read.
+        """
+        for entity in read.sums:
+            if entity.has_waits or self._waiting:  # there is nothing to apply otherwise: so it is with most sums
+                self._apply_waits(entity, read, now_ms)
+
+    def _apply_waits(self, entity: ReadEntity, of: ReadSums, now_ms: int) -> None:
+        tags = entity.tags()
+        for kind, decided in of.counters(entity):
+            counter, wait = (kind, tags), decided.wait
+            is_new = wait is not None and wait.is_new
+            if counter in self._waiting or (is_new and wait is not None and wait.wait_ms):
+                self._apply(counter, _wait_of(counter, decided, of, now_ms), is_new, of.quota_version)
+            if decided.is_reset:
+                self.inline_waits.apply(counter, Wait(0, (now_ms, 0)))
 
     def on_kept_wait(self, key: bytes | None, value: bytes | None) -> None:
         """Apply a record of the waits topic, which doesn't say if the event was charged inline: it counts as if not.
@@ -147,12 +152,12 @@ class InForce:
             return possible_counters(user, client_id, api, topic_partitions)
         return counters_of(limits.enforced, user, client_id, api, topic_partitions)
 
-    def _apply(self, decided: Decided, counter: CounterKey, wait: Wait) -> None:
+    def _apply(self, counter: CounterKey, wait: Wait, is_new: bool, quota_version: int) -> None:
         """Apply a wait, recomputed for the limits in force if it was decided under older ones."""
         limits = self.limits
-        if wait.wait_ms and limits is not None and decided.quota_version < limits.version:
+        if wait.wait_ms and limits is not None and quota_version < limits.version:
             wait = _under(limits, counter, wait)
-        if decided.throttled_by is None:
+        if is_new:
             self.decided_waits.apply(counter, wait)
         else:
             self.decided_waits.shorten(counter, wait)  # the part of this wait that is longer was applied inline
@@ -183,3 +188,13 @@ def _limit_of(limits: LimitsInForce, counter: CounterKey) -> float | None:
         if kind == quota:
             return limits.enforced.limit_of(kind, tags)
     return None
+
+
+def _wait_of(counter: CounterKey, decided: CounterSum, of: ReadSums, now_ms: int) -> Wait:
+    """The wait of a counter after a micro-batch. One from the future doesn't outrank those of later micro-batches."""
+    wait = decided.wait
+    if wait is None:
+        return Wait(0, (min(of.base_ms + decided.until_ms, now_ms), MAX_OFFSET), 0, counter[0], decided.limit)
+    order = (min(of.base_ms + wait.timestamp_ms, now_ms), wait.offset)
+    until_ms = of.base_ms + wait.until_ms if wait.wait_ms else 0
+    return Wait(until_ms, order, wait.wait_ms, counter[0], decided.limit, wait.rate)

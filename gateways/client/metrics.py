@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from sluice.gateways.client.stats import GatewayStats
@@ -28,19 +28,12 @@ class GatewayCollector(Collector):
         yield from _counters(stats, name)
         ages = GaugeMetricFamily(
             "sluice_gateway_decision_age_seconds",
-            "From a request's timestamp to its decision's arrival, over recent decisions",
+            "From a heartbeat's timestamp to its decision's arrival, over recent heartbeats of all gateways",
             labels=["gateway", "quantile"],
         )
         ages.add_metric([name, "0.5"], stats.decision_age_p50_ms / 1000)
         ages.add_metric([name, "0.99"], stats.decision_age_p99_ms / 1000)
         yield ages
-        difference = SummaryMetricFamily(
-            "sluice_gateway_wait_difference_seconds",
-            "Difference between the wait applied inline and the one decided for the same request",
-            labels=["gateway"],
-        )
-        difference.add_metric([name], stats.waits_compared, stats.wait_difference_ms / 1000)
-        yield difference
         yield from _shares(self._gateway.shares(), name)
 
 
@@ -64,7 +57,7 @@ def _gauges(stats: GatewayStats, name: str) -> Iterator[Metric]:
 
 def _counters(stats: GatewayStats, name: str) -> Iterator[Metric]:
     counters: dict[str, tuple[str, float]] = {
-        "decisions": ("Decisions read", stats.decisions),
+        "sums": ("Sums of entities that were read, one for each and micro-batch", stats.sums),
         "charged_inline": ("Requests charged inline", stats.charged_inline),
         "throttled_inline": ("Requests charged inline that had to wait", stats.throttled_inline),
         "throttled_inline_seconds": ("Their waits in all", stats.throttled_inline_ms / 1000),
@@ -77,7 +70,7 @@ def _counters(stats: GatewayStats, name: str) -> Iterator[Metric]:
             stats.allowed_before_current,
         ),
         "unreadable_records": ("Records of any topic that were skipped", stats.unreadable_records),
-        "fenced_decisions": ("Decisions left out that a replaced driver wrote", stats.fenced_decisions),
+        "fenced_records": ("Records of sums left out that a replaced driver wrote", stats.fenced_records),
         "reader_restarts": ("Readers that failed and were started again", stats.reader_restarts),
         "published_events": ("Events that Kafka has", stats.published),
         "dropped_events": ("Events dropped because too many waited", stats.dropped),

@@ -13,12 +13,9 @@ import msgspec
 from sluice.gateways.client.event_sender import WhenFull
 from sluice.gateways.errors import InvalidOptionError
 from sluice.kafka_io.client import TopicName
-from sluice.state.contract.records import MAX_ENTRIES, MAX_INT32
+from sluice.state.contract.records import MAX_ENTRIES, MAX_INSTANCE_CHARACTERS, MAX_INT32
 from sluice.state.quotas.kinds import MAX_THROTTLE_MS, Coexistence, QuotaSettings, RequestPolicy, Window
 from sluice.state.shares.alive import MAX_GATEWAYS
-
-MAX_NAME_CHARACTERS = 1_000
-"""Longest name of a gateway: every event carries it twice."""
 
 _YEAR_MS = 366 * 24 * 3_600_000
 
@@ -68,10 +65,10 @@ class GatewayOptions:
 
     name: str = field(default_factory=process_name)
     requests_topic: str = "quota-requests"
-    decisions_topic: str = "quota-decisions"
+    sums_topic: str = "quota-sums"
     policy: StalePolicy = StalePolicy.KEEP_SHARES
     stale_after_s: float = 30.0
-    lookback_s: float = 10.0  # how far back a new gateway reads the decisions topic; longer waits are in waits_topic
+    lookback_s: float = 10.0  # how far back a new gateway reads the sums topic; longer waits are in waits_topic
     max_waits: int = 100_000  # counters with a wait that are kept
     max_unsent: int = 100_000  # events kept in memory until Kafka has them
     when_full: WhenFull = WhenFull.BLOCK
@@ -89,10 +86,10 @@ class GatewayOptions:
     quota: QuotaSettings = field(default_factory=QuotaSettings)  # the job's section `quota`
 
     def __post_init__(self) -> None:
-        _check_text("name", self.name, MAX_NAME_CHARACTERS)
+        _check_text("name", self.name, MAX_INSTANCE_CHARACTERS)
         if self.instance is not None:
-            _check_text("instance", self.instance, MAX_NAME_CHARACTERS)
-        for option in ("requests_topic", "decisions_topic", "limits_topic", "waits_topic"):
+            _check_text("instance", self.instance, MAX_INSTANCE_CHARACTERS)
+        for option in ("requests_topic", "sums_topic", "limits_topic", "waits_topic"):
             _check_topic(option, getattr(self, option))
         members: dict[str, type[StrEnum]] = {
             "policy": StalePolicy,

@@ -8,11 +8,13 @@ from sluice.gateways.client.in_force import InForce
 from sluice.gateways.client.options import BeforeKnown, GatewayOptions, StalePolicy
 
 RECENT_AGES = 1_024
-"""Number of recent decisions that the age percentiles cover."""
+"""Number of recent heartbeats that the age percentiles cover."""
 
 
 class Staleness:
-    """The time since when an event may be without a decision, and the ages of the last decisions on arrival.
+    """The time since when an event may be without a decision, and the ages of decisions on arrival.
+
+    Ages are those of the heartbeats of all gateways: they are decided as requests are, and published evenly in time.
 
     Thread-safe. Times are epoch milliseconds; `clock_ms` returns the present one.
     """
@@ -38,9 +40,12 @@ class Staleness:
             if self._unanswered_since_ms is None:
                 self._unanswered_since_ms = timestamp_ms
 
+    def note_age(self, age_ms: int) -> None:
+        """Note the age that the decision on a heartbeat had on arrival."""
+        self._ages_ms.append(age_ms)
+
     def note_decided(self, timestamp_ms: int, now_ms: int) -> None:
-        """Note that a request of this time is decided: those before it are, too."""
-        self._ages_ms.append(now_ms - timestamp_ms)
+        """Note that a request of this gateway and of this time is decided: those before it are, too."""
         since_ms = self._unanswered_since_ms
         if since_ms is None or timestamp_ms <= since_ms < self._last_published_ms:
             return  # nothing new: the lock would take longer than all the rest
@@ -49,7 +54,7 @@ class Staleness:
             self._unanswered_since_ms = None if all_answered else max(since_ms, min(timestamp_ms, now_ms))
 
     def age_percentiles_ms(self, *shares: float) -> list[int]:
-        """Percentiles of the age of the last RECENT_AGES decisions when they arrived; 0 before the first one."""
+        """Percentiles of the last RECENT_AGES ages; 0 before the first one."""
         ages_ms = sorted(max(0, age_ms) for age_ms in self._ages_ms.copy()) or [0]
         return [ages_ms[min(len(ages_ms) - 1, int(share * len(ages_ms)))] for share in shares]
 

@@ -8,13 +8,12 @@ from itertools import count
 
 import msgspec
 
-from sluice.gateways.client.decided import Decided
 from sluice.gateways.client.event_sender import EventRecord, EventSender
 from sluice.gateways.client.events import as_request
 from sluice.gateways.client.inline import InlineCharges
 from sluice.gateways.client.policy import Staleness
 from sluice.gateways.errors import GatewayClosedError
-from sluice.state.contract.records import HEARTBEAT_API, Heartbeat, Request
+from sluice.state.contract.records import HEARTBEAT_API, DecidedHeartbeat, Heartbeat, Request
 from sluice.state.quotas.entity import client_key
 from sluice.state.shares.alive import HEARTBEAT_MS
 
@@ -105,14 +104,13 @@ class Heartbeats:
         heartbeat = Heartbeat(self._staleness.stale_ms(), counters, self._inline.busiest())
         self._publisher.publish_own(Request(HEARTBEAT_API, heartbeat=heartbeat))
 
-    def separate_namesake(self, decided: Decided) -> None:
-        """Give a decided heartbeat another instance if another gateway published it under this gateway's instance.
+    def sender_of(self, decided: DecidedHeartbeat) -> str:
+        """The instance whose heartbeat was decided; another one if a gateway published it under this one's instance.
 
         Two gateways that took each other's charges for their own would let a client use its quota twice.
         """
         if decided.instance != self._instance or decided.request_id.startswith(self._publisher.id_stem):
-            return
-        decided.instance = decided.request_id.rpartition("-")[0] or "namesake"
+            return decided.instance
         if decided.timestamp_ms >= self._started_ms and not self._said_namesake:
             self._said_namesake = True
             log.error(
@@ -120,3 +118,4 @@ class Heartbeats:
                 " are taken for those of this one",
                 self._instance[:100],
             )
+        return decided.request_id.rpartition("-")[0] or "namesake"

@@ -1,4 +1,4 @@
-"""Cost of the gateway client: CPU time of `admit`, of an event with its publishing, and of a decision that it reads."""
+"""Cost of the gateway client: CPU time of `admit`, of an event with its publishing, and of the sums that it reads."""
 
 import time
 from itertools import islice
@@ -15,18 +15,25 @@ from sluice.cli.demo.job import wait_until
 from sluice.configs.settings import Settings
 from sluice.gateways.client.client import Gateway
 from sluice.kafka_io.client import connect
+from sluice.kafka_io.clock import now_ms
 from sluice.state.contract.records import Request, TopicPartition
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.pipeline import Simulation
+from sluice.state.store.pages import Pages
+from sluice.streaming.enforce.pipeline import decide, plan
+from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.wire import Source
 
 CLIENTS = 50_000
 """Clients with two counters each: 100 000 counters are tracked."""
 
 _CALLS = 20_000
-_DECISIONS = 100_000
+_EVENTS = 100_000
+_OF_BATCH = 2_000
+"""Events of a micro-batch, each of another client: so many sums, and so small ones, are the most that there can be."""
+
 _READY_S = 60.0
 _LOOKBACK_S = 3_600.0
 _UNSENT = 10_000_000
@@ -35,7 +42,7 @@ _SECTION = f"Gateway, {2 * CLIENTS} tracked counters"
 
 
 def measure_gateway(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
-    """`admit` while no client is throttled, while all are, and beside two other gateways; then reading decisions."""
+    """`admit` while no client is throttled, while all are, and beside two other gateways; then reading sums."""
     settings = rig.setup("gateway", "gateway-requests").settings
     publish_limits(rig.servers, _QUOTAS, 1, {}, settings.topics.limits)
     for title, size, gateways in (
@@ -48,8 +55,10 @@ def measure_gateway(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None
             costs = _admissions(gateway, size, scale.runs)
         findings.add(_SECTION, f"admit, {title}", "CPU-µs", [of_call for of_call, _ in costs])
         findings.add(_SECTION, f"admit and publish, {title}", "CPU-µs", [of_process for _, of_process in costs])
-    _publish_decisions(settings)
-    findings.add(_SECTION, "reading a decision", "CPU-µs", [_reading_us(settings) for _ in range(scale.runs)])
+    summed = _publish_sums(settings)
+    findings.add(
+        _SECTION, "reading an entity's sums", "CPU-µs", [_reading_us(settings, summed) for _ in range(scale.runs)]
+    )
 
 
 def _admissions(gateway: Gateway, size: int, runs: int) -> list[tuple[float, float]]:
@@ -75,19 +84,25 @@ def _produce(number: int, size: int) -> Request:
     return Request("Produce", user=f"user-{number}", client_id="app", topic_partitions=touched, request_time_ns=size)
 
 
-def _publish_decisions(settings: Settings) -> None:
-    """Publish the decisions on the events that the gateways have published, as the job would."""
-    events = [record.value for record in islice(records(settings, settings.topics.requests), _DECISIONS)]
+def _publish_sums(settings: Settings) -> int:
+    """Publish the sums of the events that the gateways have published, as the job would. Returns their number."""
+    source = [record.value for record in islice(records(settings, settings.topics.requests), _EVENTS)]
+    pipeline, quotas, counters = PipelineSettings.of(settings), Quotas(_QUOTAS, version=1), Pages()
     with connect(KafkaProducer, settings.kafka, linger_ms=20, batch_size=262_144) as producer:
-        for decision in Simulation(Quotas(_QUOTAS, version=1), settings).decide(events):
-            producer.send(settings.topics.decisions, decision.value, decision.key)
+        for batch, first in enumerate(range(0, len(source), _OF_BATCH)):
+            some = source[first : first + _OF_BATCH]
+            events = [(event, Source("", 0, first + place, now_ms())) for place, event in enumerate(some)]
+            page_batches = [each for made in plan(events, quotas, pipeline, now_ms()) for each in made.values()]
+            for record in decide(counters, page_batches, pipeline).sums.records("bench", batch, 1):
+                producer.send(settings.topics.sums, record, b"0")
+    return len(source)
 
 
-def _reading_us(settings: Settings) -> float:
-    """CPU time of the process for a decision, from the first tenth to the last."""
+def _reading_us(settings: Settings, requests: int) -> float:
+    """CPU time of the process for a request whose sums it reads, from the first tenth to the last."""
     with Gateway(settings.kafka, gateway_options(settings, lookback_s=_LOOKBACK_S)) as gateway:
-        wait_until(lambda: gateway.stats().decisions >= _DECISIONS * 0.1, _READY_S)
-        first, began_s = gateway.stats().decisions, time.process_time()
-        wait_until(lambda: gateway.stats().decisions >= _DECISIONS * 0.9, _READY_S)
-        last, ended_s = gateway.stats().decisions, time.process_time()
+        wait_until(lambda: gateway.stats().sums >= requests * 0.1, _READY_S)
+        first, began_s = gateway.stats().sums, time.process_time()
+        wait_until(lambda: gateway.stats().sums >= requests * 0.9, _READY_S)
+        last, ended_s = gateway.stats().sums, time.process_time()
     return (ended_s - began_s) / (last - first) * 1e6

@@ -81,6 +81,7 @@ class Work(msgspec.Struct):
     """Result for a number of charges: microseconds of CPU time a request, the least of all counted micro-batches.
 
     `rows_us` is for groups and states between Arrow and Python. `page_batch_bytes` and `record_bytes` are of a request.
+    `sum_bytes` are those of the sums topic, which pages group: they are in no other figure, and in no digest.
     """
 
     charges: int
@@ -92,6 +93,7 @@ class Work(msgspec.Struct):
     total_us: float
     page_batch_bytes: float
     record_bytes: float
+    sum_bytes: float
     records_digest: str
     pages_digest: str
 
@@ -125,9 +127,8 @@ class Workers:
 
     def micro_batch(self, first: int, users: Sequence[int]) -> list[Row]:
         """The records of one micro-batch, with an event of each of these users; `first` numbers them."""
-        properties = BatchProperties(
-            _QUOTA_VERSION, _event_ms(first + len(users)), self._combined, self._pages, self._pages
-        )
+        ended_ms = _event_ms(first + len(users))
+        properties = BatchProperties(_QUOTA_VERSION, ended_ms, self._combined, self._pages, self._pages, first)
         with patch.object(BatchProperties, "of_task", return_value=properties):
             rows = self._decided(self._planned(first, users))
             return self._records(rows) if self._combined else rows
@@ -223,7 +224,7 @@ class Workers:
 
 def work(load: Load, settings: Settings, events: int, users: int, batches: int) -> Work:
     """CPU time of `batches` micro-batches, once all users are known."""
-    workers, digest, record_bytes = Workers(load, settings), hashlib.sha256(), 0
+    workers, digest, record_bytes, sum_bytes = Workers(load, settings), hashlib.sha256(), 0, 0
     of_batch: list[dict[str, float]] = []
     known = -(-users // events)
     in_turn = spread(events * (known + batches), users)
@@ -231,7 +232,9 @@ def work(load: Load, settings: Settings, events: int, users: int, batches: int) 
         workers.seconds.clear()
         workers.page_batch_bytes = 0
         first = number * events
-        records = workers.micro_batch(first, in_turn[first : first + events])
+        made = workers.micro_batch(first, in_turn[first : first + events])
+        records = [record for record in made if record[1] != settings.topics.sums]
+        sum_bytes = sum(len(record[3] or b"") for record in made if record[1] == settings.topics.sums)
         digest.update(repr(sorted(records, key=repr)).encode())
         record_bytes = sum(len(record[3] or b"") for record in records)
         of_batch.append(dict(workers.seconds))
@@ -250,6 +253,7 @@ def work(load: Load, settings: Settings, events: int, users: int, batches: int) 
         total_us=round(plan + decide + rows + combine, 2),
         page_batch_bytes=round(workers.page_batch_bytes / events, 1),
         record_bytes=round(record_bytes / events, 1),
+        sum_bytes=round(sum_bytes / events, 1),
         records_digest=digest.hexdigest()[:16],
         pages_digest=hashlib.sha256(repr(stored).encode()).hexdigest()[:16],
     )

@@ -36,6 +36,12 @@ decision has to see all of them, so that a request of many can't become several 
 MAX_APPLIED_WAITS = 64
 """Most waits in `throttled_by`: one request leads to a few counters only, but its topic-partitions may wait too."""
 
+MAX_NAMED_GATEWAYS = 1_000
+"""Most gateways that sums name, as many as a gateway shares with; further ones count as one without a name."""
+
+MAX_INSTANCE_CHARACTERS = 250
+"""Longest instance that sums name, as that of a gateway's options; a longer one counts as one without a name."""
+
 MAX_SHARES = 20
 """Most shares that a heartbeat names."""
 
@@ -413,6 +419,122 @@ class DeadLetter(msgspec.Struct, frozen=True):
     error: FieldError
     value: bytes | None
     value_bytes: int | None
+
+
+EventMs = Annotated[int, Meta(ge=0, le=MAX_TIMESTAMP_MS)]
+AfterMs = Annotated[int, Meta(ge=0, le=2 * MAX_TIMESTAMP_MS)]
+Limit = Annotated[float, Meta(gt=0)]
+Value = Annotated[float, Meta(ge=0, le=MAX_VALUE)]
+
+
+class SummedGateway(msgspec.Struct, array_like=True, gc=False):
+    """Gateway that sums are of; null stands for all that give no instance.
+
+    What a gateway charged inline, and what it didn't, are two: nobody but itself has to know whose the latter is.
+    """
+
+    instance: Annotated[str, Meta(max_length=MAX_INSTANCE_CHARACTERS)] | None
+    charges_inline: bool
+    until_ms: Annotated[AfterMs, Meta(description="The time of its newest request, after the record's `base_ms`.")]
+
+
+class GatewaySum(msgspec.Struct, array_like=True, gc=False):
+    """Sum of what the job decided on requests of one gateway on one counter, in a micro-batch."""
+
+    gateway: Annotated[int, Meta(ge=0, description="Its place among the record's `gateways`.")]
+    value: Annotated[Value, Meta(description="The sum of the charges; those of a withheld Fetch don't count.")]
+    applied_ms: Annotated[
+        int, Meta(ge=0, le=MAX_APPLIED_MS, description="The longest wait that it had applied inline.")
+    ] = 0
+    age_ms: Annotated[
+        AfterMs, Meta(description="The time from its newest request to the newest one on the counter.")
+    ] = 0
+    faded: Annotated[
+        Value | None,
+        Meta(
+            description="The sum at the time of its newest request, if each charge fades to 1/e in the S-1 windows of"
+            " a meter; null if that is `value`."
+        ),
+    ] = None
+
+
+class FetchSizes(msgspec.Struct, array_like=True, gc=False):
+    """Fetches on one counter in a micro-batch: those whose event isn't a sum of many."""
+
+    count: Annotated[int, Meta(ge=1, le=2**63 - 1)]
+    bytes: Annotated[float, Meta(ge=0, le=MAX_VALUE)]
+
+
+class SumWait(msgspec.Struct, array_like=True, gc=False):
+    """Wait of a counter after a micro-batch.
+
+    `wait_ms` is what the request at `timestamp_ms`, whose source offset is `offset`, was asked to wait, and `until_ms`
+    its end; if `wait_ms` is 0, the counter doesn't wait. `rate` is null for controller mutations. If not `is_new`, all
+    requests were charged inline: the wait may only shorten a known one.
+    """
+
+    wait_ms: Annotated[int, Meta(ge=0, le=MAX_INT32)]
+    until_ms: Annotated[AfterMs, Meta(description="After the record's `base_ms`.")]
+    rate: float | None
+    timestamp_ms: Annotated[AfterMs, Meta(description="After the record's `base_ms`.")]
+    offset: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    is_new: bool
+
+
+class CounterSum(msgspec.Struct, array_like=True, gc=False):
+    """Sum of what the job decided on one counter with an enforced limit, in a micro-batch.
+
+    If `is_reset`, an operator has reset the counter before all these charges.
+    """
+
+    quota: Annotated[int, Meta(ge=0, description="Its place among the record's `quotas`.")]
+    limit: Annotated[Limit | None, Meta(description="Per second; null after a reset without any charge.")]
+    from_ms: Annotated[AfterMs, Meta(description="The time of the oldest request, after the record's `base_ms`.")]
+    until_ms: Annotated[AfterMs, Meta(description="The time of the newest request, after the record's `base_ms`.")]
+    by_gateway: list[GatewaySum]
+    wait: Annotated[SumWait | None, Meta(description="Null if all were charged inline, and nothing waits.")] = None
+    fetches: FetchSizes | None = None
+    is_reset: bool = False
+
+
+class EntitySums(msgspec.Struct, array_like=True, gc=False):
+    """Sums of one entity's counters. The entity has its fields in the order of the schema, and no blanks."""
+
+    entity: CountedEntity
+    counters: list[CounterSum]
+    has_waits: Annotated[bool, Meta(description="True if a counter has a new wait, or was reset.")] = False
+
+
+class DecidedHeartbeat(msgspec.Struct, gc=False):
+    """Heartbeat of a gateway that the job has decided."""
+
+    instance: RequiredName
+    request_id: str
+    timestamp_ms: EventMs
+
+
+class Sums(msgspec.Struct, omit_defaults=True, gc=False):
+    """Record of the sums topic: what gateways need to know of a micro-batch's decisions.
+
+    A record has sums, a heartbeat or an answer. A counter has one sum in a micro-batch, so a reader that has taken one
+    of the same job and of this or a later micro-batch leaves it out: a micro-batch that is repeated publishes the same
+    sums again. Record key: the number of the task, so that the sums of a counter are in one partition. Readers must
+    ignore unknown fields. An array without its last elements has their defaults.
+    """
+
+    job_id: Annotated[str | None, _says("The job that decided: made with its checkpoint.")] = None
+    batch: Annotated[
+        Annotated[int, Meta(ge=0, le=2**63 - 1)] | None, _says("Number of the micro-batch. Only with sums.")
+    ] = None
+    quota_version: Annotated[Version, _says("Version of the quotas table that was in force.")] = 0
+    base_ms: Annotated[EventMs, Meta(description="The time that times in sums are given after.")] = 0
+    quotas: Annotated[list[str], _says("The quotas that the sums name by their place.")] = []
+    gateways: Annotated[list[SummedGateway], _says("The gateways that the sums name by their place.")] = []
+    sums: Annotated[list[EntitySums], _says("The sums by entity.")] = []
+    heartbeat: DecidedHeartbeat | None = None
+    answer: Annotated[
+        Decision | None, _says("A decision on mutations, for the gateway that waits for it to execute them.")
+    ] = None
 
 
 class LimitKey(msgspec.Struct, frozen=True):

@@ -8,7 +8,6 @@ import msgspec
 from sluice.state.arithmetic.counter import Charge
 from sluice.state.arithmetic.counter_arrays import Outcomes, Violation
 from sluice.state.arithmetic.shapes import Charged, Shape, Shapes
-from sluice.state.contract.records import CountedEntity
 from sluice.state.decisions.decision import Waits, clamp_throttle_ms
 from sluice.state.quotas.kinds import Family, QuotaKind
 from sluice.state.quotas.name_cache import ENTRY_BYTES, NameCache
@@ -27,7 +26,7 @@ class EntityCharged(Charged, Protocol):
 
     @property
     def entity(self) -> bytes:
-        """The entity as JSON, as of `entity_text`."""
+        """The entity as JSON, as of `sluice.state.quotas.entity.entity_text`."""
 
 
 class _Around(NamedTuple):
@@ -47,20 +46,17 @@ class _Around(NamedTuple):
         )
 
 
-def entity_text(entity: CountedEntity) -> bytes:
-    """A counter's entity as JSON.
-
-    >>> entity_text(CountedEntity(user="alice"))
-    b'{"user":"alice"}'
-    """
-    return _ENCODER.encode(entity)
-
-
 def charge_texts(
-    rows: Sequence[EntityCharged], outcomes: Mapping[QuotaKind, Outcomes], shapes: Shapes
+    rows: Sequence[EntityCharged],
+    outcomes: Mapping[QuotaKind, Outcomes],
+    values: Mapping[QuotaKind, Sequence[bytes]],
+    shapes: Shapes,
 ) -> Iterable[bytes]:
-    """The charges of each row as JSON, in the order of its shape, with commas between them."""
-    texts = {kind: _texts(kind, rows, of_kind, shapes) for kind, of_kind in outcomes.items()}
+    """The charges of each row as JSON, in the order of its shape, with commas between them.
+
+    `values` are those of the outcomes as JSON.
+    """
+    texts = {kind: _texts(kind, rows, of_kind, values[kind], shapes) for kind, of_kind in outcomes.items()}
     if len(texts) == 1:
         (only,) = texts.values()
         return only
@@ -100,7 +96,9 @@ def _joined(rows: Sequence[Charged], texts: Mapping[QuotaKind, Iterator[bytes]],
         yield b",".join([next(text) for text in of_shape[row.shape]])
 
 
-def _texts(kind: QuotaKind, rows: Sequence[EntityCharged], outcomes: Outcomes, shapes: Shapes) -> list[bytes]:
+def _texts(
+    kind: QuotaKind, rows: Sequence[EntityCharged], outcomes: Outcomes, values: Sequence[bytes], shapes: Shapes
+) -> list[bytes]:
     """The charges of one kind as JSON."""
     charged = [rows[row] for row in outcomes.rows]
     around = {
@@ -109,7 +107,7 @@ def _texts(kind: QuotaKind, rows: Sequence[EntityCharged], outcomes: Outcomes, s
         for charge in shape.charges
         if charge.kind is kind
     }
-    columns = charged, _numbers(outcomes.values), _numbers(outcomes.rates), _verdicts(kind, outcomes)
+    columns = charged, values, number_texts(outcomes.rates), _verdicts(kind, outcomes)
     return [
         b"".join((own.before, row.entity, own.after, value, b',"rate":', rate, verdict, own.end))
         for row, value, rate, verdict in zip(*columns, strict=True)
@@ -137,13 +135,13 @@ def _verdicts(kind: QuotaKind, outcomes: Outcomes) -> list[bytes]:
         verdicts[position] = b',"throttle_ms":%d,"violated":true' % reported_ms
     if kind.family is not Family.MUTATIONS:
         return verdicts
-    return [b'%b,"tokens":%b' % pair for pair in zip(verdicts, _numbers(outcomes.tokens), strict=True)]
+    return [b'%b,"tokens":%b' % pair for pair in zip(verdicts, number_texts(outcomes.tokens), strict=True)]
 
 
-def _numbers(numbers: Sequence[float | None]) -> list[bytes]:
+def number_texts(numbers: Sequence[float | None]) -> list[bytes]:
     """Each number as JSON: one call for many.
 
-    >>> _numbers([2.0, None, 1e-7])
+    >>> number_texts([2.0, None, 1e-7])
     [b'2.0', b'null', b'1e-7']
     """
     texts: list[bytes] = []

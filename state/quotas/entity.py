@@ -23,6 +23,8 @@ class Default(Enum):
 
 DEFAULT: Final = Default.DEFAULT
 
+_ENCODER = msgspec.json.Encoder()
+
 _UNCHANGED = (string.ascii_letters + string.digits + "._-").encode()
 """The bytes that URL-encoding leaves unchanged. Most names consist of them."""
 
@@ -93,6 +95,15 @@ def bounded_name(name: str) -> str:
     if len(name) <= MAX_TAG_LENGTH:
         return name
     return f"sha256:{sha256(name.encode(errors='replace')).hexdigest()}"
+
+
+def entity_text(entity: CountedEntity) -> bytes:
+    """A counter's entity as JSON, the same for the same counter.
+
+    >>> entity_text(CountedEntity(user="alice", client_id="app"))
+    b'{"user":"alice","client_id":"app"}'
+    """
+    return _ENCODER.encode(entity)
 
 
 class Tags(msgspec.Struct, frozen=True, array_like=True, gc=False, cache_hash=True):

@@ -1,8 +1,8 @@
 """A gateway's share of one counter: the rate it may let through before the decisions on its requests arrive.
 
-Each gateway charges its own traffic at once, against its share of the limit. All gateways read all decisions, so each
-computes its own share (max-min fairness): the limit, less the rates of gateways that want no more, is divided equally
-among those that do. Use above or below the limit is made up for later.
+Each gateway charges its own traffic at once, against its share of the limit. All gateways read the same sums of what is
+decided (`sluice.state.shares.sums`), so each computes its own share (max-min fairness): the limit, less the rates of
+gateways that want no more, is divided equally among those that do. Use above or below the limit is made up for later.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,11 @@ import msgspec
 
 from sluice.state.arithmetic.counter import Charge, EntityCounters, request_wait_ms, wait_over_limit_ms
 from sluice.state.arithmetic.rounding import divide, round_half_up
+from sluice.state.contract.records import MAX_APPLIED_MS, CounterSum, FetchSizes, SummedGateway
 from sluice.state.quotas.kinds import Family, QuotaSettings, Window
 from sluice.state.shares.alive import AliveGateways
 from sluice.state.shares.meter import Meter
+from sluice.state.shares.read_sums import ReadSums
 
 CORRECTION_S = 30.0
 """Seconds over which the gateways together make up for use above or below the limit."""
@@ -89,23 +91,6 @@ class InlineCharge(msgspec.Struct, gc=False):
     refused: Sequence[bool]
 
 
-class DecidedCharge(msgspec.Struct, gc=False):
-    """Charge of a decision on one counter.
-
-    `value` is in units of the quota; if `withheld`, it was taken back. `limit` is the one it was decided under.
-    `applied_ms` is the wait that the gateway had applied inline, None if it doesn't charge inline. If `is_fetch`, the
-    value is the size of one Fetch.
-    """
-
-    instance: str | None
-    value: float
-    limit: float | None
-    event_ms: int
-    applied_ms: int | None = None
-    is_fetch: bool = False
-    withheld: bool = False
-
-
 class OtherGateway(msgspec.Struct, gc=False):
     """Another gateway's use of one counter, as decided."""
 
@@ -113,8 +98,8 @@ class OtherGateway(msgspec.Struct, gc=False):
     charged_ms: int = 0
     hungry_until_ms: int = 0
 
-    def record(self, value: float, event_ms: int, span_s: float) -> None:
-        """Add a decided charge.
+    def record(self, faded: float, event_ms: int, span_s: float) -> None:
+        """Add decided charges, faded to the time of the newest of them.
 
         >>> other = OtherGateway()
         >>> other.record(1_000.0, event_ms=0, span_s=10.0)
@@ -125,7 +110,9 @@ class OtherGateway(msgspec.Struct, gc=False):
         if age_ms > 0:
             self.charged *= exp(-age_ms / 1000.0 / span_s)
             self.charged_ms = event_ms
-        self.charged += value
+        elif age_ms < 0:
+            faded *= exp(age_ms / 1000.0 / span_s)
+        self.charged += faded
 
     def charged_at(self, event_ms: int, span_s: float) -> float:
         """The charges, faded to a time: to 1/e in `span_s`."""
@@ -175,6 +162,26 @@ class CounterShare(msgspec.Struct, gc=False):
     _target_limit: float = 0.0
     _target_count: int = 0
     _target_until_ms: int = 0
+    _job_id: str | None = None  # of the newest sum that was applied
+    _batch: int = -1
+
+    def is_new(self, job_id: str | None, batch: int) -> bool:
+        """Note a sum of this job's micro-batch. Returns False if it was applied before: the micro-batch was repeated.
+
+        >>> counter = CounterShare()
+        >>> counter.is_new("3f", 7), counter.is_new("3f", 7), counter.is_new("3f", 8), counter.is_new("4a", 0)
+        (True, False, True, True)
+        """
+        if batch <= self._batch and job_id == self._job_id:
+            return False
+        self._job_id, self._batch = job_id, batch
+        return True
+
+    def reset(self) -> None:
+        """Forget all charges; the sums that were applied stay known."""
+        fresh = CounterShare(_job_id=self._job_id, _batch=self._batch)
+        for field in self.__struct_fields__:
+            setattr(self, field, getattr(fresh, field))
 
     def share(self, limit: float, gateways: AliveGateways, metering: Metering, now_ms: int) -> float:
         """This gateway's share of the limit now, in units of the quota per second.
@@ -246,27 +253,51 @@ class CounterShare(msgspec.Struct, gc=False):
             self._meter.record(-value, metering.window, now_ms)
         self._pace_tokens += value
 
-    def on_decided(self, decided: DecidedCharge, gateways: AliveGateways, metering: Metering, now_ms: int) -> None:
-        """Apply a charge of a decision, which arrived at `now_ms`.
+    def on_sum(
+        self,
+        decided: CounterSum,
+        of: ReadSums,
+        gateways: AliveGateways,
+        metering: Metering,
+        now_ms: int,
+        max_wait_ms: int = MAX_APPLIED_MS,
+    ) -> None:
+        """Apply the sum of the charges that a micro-batch decided on this counter, of a record that arrived now.
 
-        A time of the request that is later than that counts as that, so that no record reaches into the future.
+        A time that is later than now counts as that, so that no record reaches into the future.
         """
         self._target_until_ms = 0
-        event_ms = decided.event_ms
-        if event_ms > now_ms:
-            event_ms = now_ms
-        value = 0.0 if decided.withheld else decided.value
-        if decided.is_fetch:
-            self._note_size(decided.value)
-        self._settle(decided.limit, value, event_ms, metering)
-        if gateways.is_own(decided.instance):
-            if event_ms > self._own_decided_ms:
-                self._own_decided_ms = event_ms
-            return
-        self.others_decided += value
-        instance = decided.instance or ANONYMOUS
-        if instance is not ANONYMOUS and not gateways.is_alive(instance):
-            return
+        last_ms = of.base_ms + decided.until_ms
+        until_ms = min(last_ms, now_ms)
+        if decided.fetches is not None:
+            self._note_sizes(decided.fetches)
+        if decided.limit is not None:
+            value = 0.0
+            for charged in decided.by_gateway:
+                value += charged.value
+            self._settle(decided.limit, value, min(of.base_ms + decided.from_ms, until_ms), until_ms, metering)
+        for charged in decided.by_gateway:
+            gateway = of.gateways[charged.gateway]
+            charged_ms = min(last_ms - charged.age_ms, now_ms)
+            if gateways.is_own(gateway.instance):
+                self._own_decided_ms = max(self._own_decided_ms, charged_ms)
+                continue
+            self.others_decided += charged.value
+            other = self._other(gateway, gateways)
+            if other is not None:
+                faded = charged.value if charged.faded is None else charged.faded
+                other.record(faded, charged_ms, metering.span_ms / 1000.0)
+                if charged.applied_ms:
+                    hungry_ms = max(min(charged.applied_ms, max_wait_ms), metering.span_ms)
+                    other.hungry_until_ms = max(other.hungry_until_ms, now_ms + hungry_ms)
+
+    def _other(self, gateway: SummedGateway, gateways: AliveGateways) -> OtherGateway | None:
+        """The use of another gateway as far as it is known; None for one that isn't alive."""
+        instance = gateway.instance
+        if instance is None or not gateway.charges_inline:
+            instance = ANONYMOUS  # it shares nothing, and no heartbeat says if it is alive
+        elif not gateways.is_alive(instance):
+            return None
         others = self._others
         if others is _NOBODY:
             others = self._others = {}
@@ -275,9 +306,7 @@ class CounterShare(msgspec.Struct, gc=False):
             if len(others) > gateways.count:
                 self._forget_gone(gateways)
             other = others[instance] = OtherGateway()
-        other.record(value, event_ms, metering.span_ms / 1000.0)
-        if decided.applied_ms:
-            other.hungry_until_ms = max(other.hungry_until_ms, now_ms + max(decided.applied_ms, metering.span_ms))
+        return other
 
     def rate(self, metering: Metering, now_ms: int) -> float:
         """The rate of this gateway's own traffic, in units of the quota per second."""
@@ -323,27 +352,26 @@ class CounterShare(msgspec.Struct, gc=False):
         since_s = max(0, decided_ms - self._left_ms) / 1000.0
         return min(self._left_tokens + limit * since_s, limit * MAX_CREDIT_S)
 
-    def _settle(self, limit: float | None, value: float, event_ms: int, metering: Metering) -> None:
-        """Take a decided charge from the bucket that all gateways share."""
-        if limit is None:
-            self._left_tokens, self._left_ms = inf, 0
-            return
+    def _settle(self, limit: float, value: float, from_ms: int, until_ms: int, metering: Metering) -> None:
+        """Take charges that were made between two times from the bucket that all gateways share."""
         left = self._left_tokens
         if not self._decided_ms:  # the bursts of the gateways' buckets
-            left, self._left_ms = limit * metering.burst_s, event_ms
-        if event_ms > self._decided_ms:
-            self._decided_ms = event_ms
-        else:
-            event_ms = self._decided_ms
+            left, self._left_ms = limit * metering.burst_s, from_ms
         usable = limit
         if self._fetch_size:
             usable -= self._fetch_size / (metering.window.samples * metering.window.window_ms / 1000.0)
-        refilled = min(usable * MAX_CREDIT_S, left + usable * ((event_ms - self._left_ms) / 1000.0))
-        self._left_tokens, self._left_ms = max(refilled - value, -limit * MAX_DEBT_S), event_ms
+        most = usable * MAX_CREDIT_S
+        from_ms = max(from_ms, self._left_ms)
+        until_ms = self._decided_ms = max(until_ms, from_ms, self._decided_ms)
+        left = min(most, left + usable * ((from_ms - self._left_ms) / 1000.0))
+        left = min(most, left - value + usable * ((until_ms - from_ms) / 1000.0))
+        self._left_tokens, self._left_ms = max(left, -limit * MAX_DEBT_S), until_ms
 
-    def _note_size(self, size: float) -> None:
+    def _note_sizes(self, fetches: FetchSizes) -> None:
         """Note the mean size of fetches: a broker refuses the one in each window that would exceed the quota."""
-        self._fetch_size += (size - self._fetch_size) * (_SIZE_WEIGHT if self._fetch_size else 1.0)
+        size = fetches.bytes / fetches.count
+        kept = (1.0 - _SIZE_WEIGHT) ** fetches.count if self._fetch_size else 0.0
+        self._fetch_size = size + (self._fetch_size - size) * kept
 
     def _charge_mutations(
         self, charge: Charge, share: float, metering: Metering, now_ms: int

@@ -1,7 +1,8 @@
-"""Inline charging of one gateway: its share of every counter that its clients touch, fed with all decisions."""
+"""Inline charging of one gateway: its share of each counter that its clients touch, fed with sums of decisions."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from heapq import nlargest
 from itertools import islice
 from operator import attrgetter
@@ -10,14 +11,15 @@ from sys import float_info
 import msgspec
 
 from sluice.state.arithmetic.counter import Charge
-from sluice.state.contract.records import MAX_APPLIED_WAITS, MAX_SHARES, AppliedWait, Request, Share
+from sluice.state.contract.records import MAX_APPLIED_WAITS, MAX_SHARES, AppliedWait, CounterSum, Request, Share
 from sluice.state.decisions.charge_plan import plan_limited
 from sluice.state.decisions.waits import CounterKey
-from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.entity import Tags, entity_text
 from sluice.state.quotas.kinds import KINDS_BY_NAME, MAX_THROTTLE_MS, Family, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.alive import AliveGateways
-from sluice.state.shares.counter_share import CounterShare, DecidedCharge, InlineCharge, Metering
+from sluice.state.shares.counter_share import CounterShare, InlineCharge, Metering
+from sluice.state.shares.read_sums import ReadEntity, ReadSums
 
 RECENT_COUNTERS = 100
 """Number of counters, those used last, among which the busiest are searched: a search of all would take too long."""
@@ -26,6 +28,9 @@ MAX_SHOWN_CHARACTERS = 500
 """Longest names of a counter in a heartbeat: clients choose theirs, and a heartbeat has to fit into a Kafka record."""
 
 MAX_DOUBLE = float_info.max
+
+HEARD_MS = 10_000
+"""Time that sums of counters are kept which own clients don't use: as long as a new gateway looks back."""
 
 THROTTLED_LOOKED_AT = 10
 """Most throttled counters that are passed over when one has to be forgotten."""
@@ -60,6 +65,8 @@ class Admission(msgspec.Struct, frozen=True, gc=False):
 
 _NO_WAIT = Admission(0)
 
+_HeardSums = tuple[ReadEntity, ReadSums, int]
+
 
 _Charged = tuple[CounterKey, Charge, CounterShare, InlineCharge]
 """A charge that was made: its counter, the charge, the counter's state, and the result."""
@@ -68,9 +75,8 @@ _Charged = tuple[CounterKey, Charge, CounterShare, InlineCharge]
 class GatewayShares:
     """The shares of one gateway. Not thread-safe; reads no clock: `now_ms` is epoch milliseconds.
 
-    It keeps at most `max_counters` counters that its own clients touched, and as many that it knows from decisions
-    only. Of each, those used least recently are forgotten first; of the former, which `forgotten` counts, throttled
-    ones come last.
+    It keeps at most `max_counters` counters that its own clients touched. Those used least recently are forgotten
+    first, throttled ones last; `forgotten` counts them.
     """
 
     def __init__(
@@ -83,7 +89,8 @@ class GatewayShares:
         self._max_counters = max_counters
         self._max_wait_ms = max_wait_ms
         self._touched: OrderedDict[CounterKey, CounterShare] = OrderedDict()
-        self._heard: OrderedDict[CounterKey, CounterShare] = OrderedDict()
+        self._touched_entities: Counter[bytes] = Counter()  # as JSON
+        self._heard = _Heard(max_counters)
 
     def __len__(self) -> int:
         return len(self._touched)
@@ -130,19 +137,40 @@ class GatewayShares:
         amounts = [value, 0.0] if kind.family is Family.REQUEST_TIME else [value]
         self._charge(counter, Charge(kind, "", limit, False, amounts), now_ms)
 
-    def on_decided(self, counter: CounterKey, decided: DecidedCharge, now_ms: int) -> None:
-        """Apply a charge of a decision on an enforced counter, which arrived at `now_ms`."""
-        share = self._touched.get(counter) or self._hear(counter)
-        share.on_decided(decided, self.gateways, self._metering, now_ms)
+    def on_sums(self, entity: ReadEntity, of: ReadSums, now_ms: int, uncharged: int | None = None) -> None:
+        """Apply the sums of an entity, of a record that arrived at `now_ms`, to the counters that own clients use.
 
-    def reset(self, counter: CounterKey) -> None:
-        """Forget the charges of a counter that an operator has reset."""
-        self._touched.pop(counter, None)
-        self._heard.pop(counter, None)
+        Those of other counters are kept, for up to twice HEARD_MS. An operator's reset comes before the charges. What
+        this gateway hasn't charged inline is charged now: it has the place `uncharged` in the record. Raises msgspec's
+        errors for sums that can't be read.
+        """
+        text = bytes(entity.entity)
+        self._heard.note(text, entity, of, now_ms)
+        if uncharged is None and text not in self._touched_entities:
+            return
+        tags = entity.tags()
+        for kind, decided in of.counters(entity):
+            counter = (kind, tags)
+            share = self._touched.get(counter)
+            if share is not None and not self._apply(share, decided, of, now_ms):
+                continue
+            for charged in decided.by_gateway:
+                if charged.gateway == uncharged and charged.value and decided.limit is not None:
+                    self.charge_decided(counter, charged.value, decided.limit, now_ms)
+
+    def _apply(self, share: CounterShare, decided: CounterSum, of: ReadSums, now_ms: int) -> bool:
+        """Apply a sum, unless it was applied before: a micro-batch may be repeated. Returns False then."""
+        if not share.is_new(of.job_id, of.batch or 0):
+            return False
+        if decided.is_reset:
+            share.reset()
+        share.on_sum(decided, of, self.gateways, self._metering, now_ms, self._max_wait_ms)
+        return True
 
     def clear(self) -> None:
-        """Forget all counters, because the decisions are read from their beginning again."""
+        """Forget all counters, because the sums are read from their beginning again."""
         self._touched.clear()
+        self._touched_entities.clear()
         self._heard.clear()
 
     def step_back(self, now_ms: int) -> None:
@@ -151,8 +179,8 @@ class GatewayShares:
         self.gateways.step_back(now_ms)
 
     def share_of(self, counter: CounterKey) -> CounterShare | None:
-        """The state of a counter; None if it has none."""
-        return self._touched.get(counter) or self._heard.get(counter)
+        """The state of a counter; None if own clients don't use it."""
+        return self._touched.get(counter)
 
     def busiest(self, now_ms: int) -> list[Share]:
         """The shares of the MAX_SHARES counters that use the most of their limit, among the RECENT_COUNTERS used last.
@@ -188,7 +216,14 @@ class GatewayShares:
         """The state of a counter that our clients touch for the first time."""
         if len(self._touched) >= self._max_counters:
             self._forget_one(now_ms)
-        share = self._touched[counter] = self._heard.pop(counter) if counter in self._heard else CounterShare()
+        share = self._touched[counter] = CounterShare()
+        text = entity_text(counter[1].entity())
+        self._touched_entities[text] += 1
+        for entity, of, heard_ms in self._heard.of(text):
+            with suppress(msgspec.MsgspecError):  # what isn't readable was never used
+                for kind, decided in of.counters(entity):
+                    if kind == counter[0]:
+                        self._apply(share, decided, of, heard_ms)
         return share
 
     def _forget_one(self, now_ms: int) -> None:
@@ -201,19 +236,40 @@ class GatewayShares:
             if share.throttled_until_ms <= now_ms:
                 break
             self._touched.move_to_end(counter)
-        self._touched.popitem(last=False)
+        (_, tags), _ = self._touched.popitem(last=False)
         self.forgotten += 1
+        text = entity_text(tags.entity())
+        self._touched_entities[text] -= 1
+        if not self._touched_entities[text]:
+            del self._touched_entities[text]
 
-    def _hear(self, counter: CounterKey) -> CounterShare:
-        """The state of a counter that is known from decisions only, now the most recent one."""
-        share = self._heard.get(counter)
-        if share is not None:
-            self._heard.move_to_end(counter)
-            return share
-        share = self._heard[counter] = CounterShare()
-        if len(self._heard) > self._max_counters:
-            self._heard.popitem(last=False)
-        return share
+
+class _Heard:
+    """Sums of the last HEARD_MS at least, of the entities that had any: at most twice `most`, the newest ones."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._new: dict[bytes, list[_HeardSums]] = {}
+        self._old: dict[bytes, list[_HeardSums]] = {}
+        self._new_since_ms = 0
+
+    def note(self, text: bytes, entity: ReadEntity, of: ReadSums, now_ms: int) -> None:
+        """Keep the sums of an entity, given as JSON too, that arrived now."""
+        if now_ms - self._new_since_ms >= HEARD_MS or len(self._new) >= self._most:
+            self._old, self._new, self._new_since_ms = self._new, {}, now_ms
+        known = self._new.get(text)
+        if known is None:
+            self._new[text] = [(entity, of, now_ms)]
+        else:
+            known.append((entity, of, now_ms))
+
+    def of(self, text: bytes) -> "list[_HeardSums]":
+        """The sums of an entity, given as JSON, in their order, each with its record and the time of its arrival."""
+        return self._old.get(text, []) + self._new.get(text, [])
 
 
 def _throttled(charged: Sequence[_Charged], now_ms: int) -> Iterator[ThrottledCounter]:

@@ -19,9 +19,10 @@ _PROPERTY = "sluice.batch"
 
 
 class BatchProperties(msgspec.Struct, frozen=True):
-    """The inputs that decide a micro-batch: quotas, time, and whether partial decisions are combined.
+    """The inputs that decide a micro-batch: quotas, time, and whether partial decisions are combined; its number.
 
-    It leaves as many `pages`, and finds `stored_pages`: fewer if it splits them.
+    It leaves as many `pages`, and finds `stored_pages`: fewer if it splits them. `task` is the number of the task that
+    reads this, among those of its stage.
     """
 
     quota_version: int
@@ -29,6 +30,8 @@ class BatchProperties(msgspec.Struct, frozen=True):
     combined: bool
     pages: int
     stored_pages: int
+    batch_id: int
+    task: int = 0
 
     @property
     def splits(self) -> bool:
@@ -44,9 +47,9 @@ class BatchProperties(msgspec.Struct, frozen=True):
         """The properties of the micro-batch that this task is part of. Raises RuntimeError outside of one."""
         context = TaskContext.get()
         content = context.getLocalProperty(_PROPERTY) if context else None
-        if content is None:
+        if context is None or content is None:
             raise RuntimeError("this runs in the tasks of an announced micro-batch only")
-        return msgspec.json.decode(content, type=cls)
+        return msgspec.structs.replace(msgspec.json.decode(content, type=cls), task=context.partitionId())
 
     def quotas(self, checkpoint: str) -> Quotas:
         """The quotas of the micro-batch, read once per worker process. Raises CheckpointError."""

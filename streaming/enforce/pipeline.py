@@ -9,20 +9,22 @@ functions, so they all decide alike.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
 from sluice.configs.settings import Settings
 from sluice.state.arithmetic.shapes import Shapes
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, Request, WaitRecord
-from sluice.state.decisions.charge_texts import charge_of, charge_texts, waits_of
+from sluice.state.decisions.charge_texts import charge_of, charge_texts, number_texts, waits_of
 from sluice.state.decisions.decision import Waits, answered, clamp_throttle_ms, with_answer
 from sluice.state.decisions.waits import LONG_WAIT_MS
-from sluice.state.quotas.kinds import Family, QuotaKind, QuotaSettings
+from sluice.state.quotas.kinds import Family, QuotaKind
 from sluice.state.quotas.resolution import Quotas
+from sluice.state.shares.counter_share import Metering
+from sluice.state.shares.sums import DecidedSums
 from sluice.state.store.pages import ChargedRows, Pages
-from sluice.streaming.enforce.planning import PipelineSettings, Planner, planner, read_event
+from sluice.streaming.enforce.planning import PipelineSettings, Planned, Planner, planner, read_event
 from sluice.streaming.enforce.wire import (
     ChargeRow,
     DecisionPart,
@@ -30,6 +32,7 @@ from sluice.streaming.enforce.wire import (
     PageBatch,
     Source,
     WaitOutput,
+    answer_record,
     wait_output,
 )
 
@@ -46,12 +49,13 @@ _PART_ORDER = attrgetter("part")
 class Decided(NamedTuple):
     """The result of `decide`: finished records, and partial decisions that `combine` has to make records of.
 
-    `waits` are the records of the waits topic, at most one for each counter.
+    `waits` are the records of the waits topic, at most one for each counter, `sums` what gateways need to know.
     """
 
     records: list[OutputRecord]
     parts: list[DecisionPart]
     waits: list[WaitOutput]
+    sums: DecidedSums
 
 
 def plan(
@@ -71,11 +75,12 @@ def plan(
     batch = plans.batch(decided_at_ms)
     for value, source in events:
         event = read_event(value, source, settings)
-        planned = event if isinstance(event, OutputRecord) else plans.plan(event, source, decided_at_ms, batch)
-        if isinstance(planned, OutputRecord):
-            page_batches[source.offset % settings.pages].records.append(planned)
-        else:
-            for page, row in planned:
+        planned = [event] if isinstance(event, OutputRecord) else plans.plan(event, source, decided_at_ms, batch)
+        for each in planned:
+            if isinstance(each, OutputRecord):
+                page_batches[source.offset % settings.pages].records.append(each)
+            else:
+                page, row = each
                 page_batches[page].charge_rows.append(row)
         planned_bytes += len(value or b"")
         if planned_bytes >= max_bytes:
@@ -86,31 +91,42 @@ def plan(
 
 def decide(counters: Pages, page_batches: Iterable[PageBatch], settings: PipelineSettings) -> Decided:
     """Charge the counters of some pages with all rows that a micro-batch has for them."""
-    made = Decided([], [], [])
+    records, base_ms, repeated = list[OutputRecord](), MAX_TIMESTAMP_MS, set[str]()
     rows_by_key: dict[str, list[ChargeRow]] = {}
     for page_batch in page_batches:
-        made.records.extend(page_batch.records)
+        records += page_batch.records
         for row in page_batch.charge_rows:
             rows_by_key.setdefault(row.key, []).append(row)
+            base_ms = row.timestamp_ms if row.timestamp_ms < base_ms else base_ms
     for key, rows in rows_by_key.items():
         if len(rows) > 1:
             rows_by_key[key] = in_charge_order(rows)
+            repeated.add(key)
+    made = Decided(records, [], [], DecidedSums(Metering.of(settings.quota).span_ms, base_ms))
     shapes, waits = Shapes(), dict[tuple[QuotaKind, str], _Wait]()
     for charged in counters.charge(rows_by_key, shapes, settings.quota):
-        _decide(charged, shapes, settings, made)
+        values = {kind: number_texts(outcomes.values) for kind, outcomes in charged.outcomes.items()}
+        _decide(charged, values, shapes, settings, made)
         _note_waits(charged, shapes, waits)
+        made.sums.add_rows(charged.rows, charged.outcomes, values, shapes, repeated)
     made.waits.extend(wait_output(settings.waits_topic, *wait) for wait in waits.values())
     return made
 
 
-def _decide(charged: ChargedRows[ChargeRow], shapes: Shapes, settings: PipelineSettings, made: Decided) -> None:
-    """Make the record of each row, or its part of one."""
-    topic, records, parts = settings.decisions_topic, made.records, made.parts
-    texts = charge_texts(charged.rows, charged.outcomes, shapes)
+def _decide(
+    charged: ChargedRows[ChargeRow],
+    values: Mapping[QuotaKind, Sequence[bytes]],
+    shapes: Shapes,
+    settings: PipelineSettings,
+    made: Decided,
+) -> None:
+    """Make the record of each row, or its part of one; `values` are those of its charges as JSON."""
+    records, parts = made.records, made.parts
+    texts = charge_texts(charged.rows, charged.outcomes, values, shapes)
     waits = waits_of(charged.rows, charged.outcomes, shapes)
     for number, (row, charges) in enumerate(zip(charged.rows, texts, strict=True)):
         if row.parts == 1:
-            records.append(_record(topic, row, charges, waits.get(number) if waits else None, settings.quota))
+            _add_records(records, row, charges, waits.get(number) if waits else None, settings)
         else:
             parts.append(
                 DecisionPart(
@@ -124,19 +140,29 @@ def _decide(charged: ChargedRows[ChargeRow], shapes: Shapes, settings: PipelineS
                     row.back,
                     charges,
                     waits.get(number),
+                    row.asked_by,
                 )
             )
 
 
-def _record(
-    topic: str, row: ChargeRow | DecisionPart, charges: bytes, waits: Waits | None, settings: QuotaSettings
-) -> OutputRecord:
-    """The record of a decision; the row is the first of its request."""
+def _add_records(
+    records: list[OutputRecord],
+    row: ChargeRow | DecisionPart,
+    charges: bytes,
+    waits: Waits | None,
+    settings: PipelineSettings,
+) -> None:
+    """Add the record of a decision, and that for a gateway which waits for it; the row is the first of its request."""
     front = row.front
     if waits is not None:
-        answer = answered(waits, row.purgatory_ms, row.timestamp_ms, settings)
+        answer = answered(waits, row.purgatory_ms, row.timestamp_ms, settings.quota)
         front = with_answer(front, answer, waits.refused, row.timestamp_ms)
-    return OutputRecord(topic, row.record_key, b"".join((front, charges, row.back)))
+    value = b"".join((front, charges, row.back))
+    records.append(OutputRecord(settings.decisions_topic, row.record_key, value))
+    if row.asked_by is not None:
+        told = answer_record(settings.sums_topic, row.asked_by, value)
+        if told is not None:
+            records.append(told)
 
 
 class _Wait(NamedTuple):
@@ -179,7 +205,7 @@ def _wait_record(row: ChargeRow, throttle_ms: int, limit: float | None, rate: fl
 
 
 def combine(parts: Iterable[DecisionPart], settings: PipelineSettings) -> Iterator[OutputRecord]:
-    """One decision per request, from all its parts."""
+    """One decision per request, from all its parts, and what a gateway that waits for it has to know."""
     parts_by_request: dict[tuple[int, int], list[DecisionPart]] = {}
     for part in parts:
         parts_by_request.setdefault((part.partition, part.offset), []).append(part)
@@ -189,7 +215,9 @@ def combine(parts: Iterable[DecisionPart], settings: PipelineSettings) -> Iterat
         if not first.front:
             raise ValueError("the first part of a request carries its decision")
         charges = b",".join([part.charges for part in of_request])
-        yield _record(settings.decisions_topic, first, charges, _joined(of_request), settings.quota)
+        made: list[OutputRecord] = []
+        _add_records(made, first, charges, _joined(of_request), settings)
+        yield from made
 
 
 def _joined(parts: list[DecisionPart]) -> Waits | None:
@@ -226,13 +254,13 @@ def in_charge_order(rows: list[ChargeRow]) -> list[ChargeRow]:
 
 
 class Simulation:
-    """One source partition and one page: events are decided in the order given."""
+    """One source partition and one page: events are decided in the order given. `job_id` marks what is decided."""
 
-    def __init__(self, quotas: Quotas, settings: Settings) -> None:
+    def __init__(self, quotas: Quotas, settings: Settings, job_id: str | None = None) -> None:
         pipeline_settings = PipelineSettings.of(settings, pages=1)
         # An event's own time stands for its record's, so no event can lie in the future or the past.
         limits = pipeline_settings.limits._replace(max_future_ms=MAX_TIMESTAMP_MS, max_past_ms=MAX_TIMESTAMP_MS)
-        self._settings = pipeline_settings._replace(limits=limits)
+        self._settings = pipeline_settings._replace(limits=limits, job_id=job_id)
         self._planner = Planner(quotas, self._settings)
         self._counters = Pages()
         self._newest_ms = 0
@@ -240,19 +268,30 @@ class Simulation:
 
     def decide(self, events: Iterable[bytes]) -> Iterator[OutputRecord]:
         """A decision or dead letter per event. An event without a time gets the time of the previous request."""
+        return (record for record in self.records(events) if record.topic != self._settings.sums_topic)
+
+    def records(self, events: Iterable[bytes]) -> Iterator[OutputRecord]:
+        """All records of the job but waits: each event is a micro-batch, and its decision comes first."""
         for value in events:
-            yield self._decide(value, Source(self._settings.requests_topic, 0, self._next_offset, self._newest_ms))
+            yield from self._decide(value, Source(self._settings.requests_topic, 0, self._next_offset, self._newest_ms))
             self._next_offset += 1
 
-    def _decide(self, value: bytes, source: Source) -> OutputRecord:
+    def _decide(self, value: bytes, source: Source) -> Iterator[OutputRecord]:
         event = read_event(value, source, self._settings)
-        if isinstance(event, OutputRecord):
-            return event
+        planned: Planned
         if isinstance(event, Request):
             self._newest_ms = event.timestamp_ms or 0
-        planned = self._planner.plan(event, source, self._newest_ms, self._planner.batch(self._newest_ms))
-        if isinstance(planned, OutputRecord):
-            return planned
-        records, parts, _ = decide(self._counters, [PageBatch([row for _, row in planned])], self._settings)
-        (record,) = [*records, *combine(parts, self._settings)]
-        return record
+        if isinstance(event, OutputRecord):
+            planned = [event]
+        else:
+            planned = self._planner.plan(event, source, self._newest_ms, self._planner.batch(self._newest_ms))
+        page_batch = PageBatch()
+        for each in planned:
+            if isinstance(each, OutputRecord):
+                page_batch.records.append(each)
+            else:
+                page_batch.charge_rows.append(each[1])
+        records, parts, _, sums = decide(self._counters, [page_batch], self._settings)
+        yield from [*records, *combine(parts, self._settings)]
+        for record in sums.records(self._settings.job_id, source.offset, self._planner.quotas.version):
+            yield OutputRecord(self._settings.sums_topic, b"0", record)

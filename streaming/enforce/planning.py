@@ -1,6 +1,6 @@
 """Planning one event: its dead letter, its decision if it charges nothing, or the charge rows of its counters."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -23,23 +23,33 @@ from sluice.state.decisions.charge_plan import (
     request_points,
     traits_of,
 )
-from sluice.state.decisions.charge_texts import entity_text
 from sluice.state.decisions.decision import Said, batch_text, said, said_of_unmute
 from sluice.state.errors import InvalidRequestError
-from sluice.state.quotas.entity import client_key
+from sluice.state.quotas.entity import client_key, entity_text
 from sluice.state.quotas.kinds import Family, QuotaSettings
 from sluice.state.quotas.name_cache import ENTRY_BYTES, NameCache
 from sluice.state.quotas.resolution import Quotas
+from sluice.state.shares.sums import UNKNOWN_GATEWAY, applied_waits, gateway_text
 from sluice.state.store.pages import page_of_entity
 from sluice.streaming.checkpoint.origin import new_pages
 from sluice.streaming.enforce.parsing import EventLimits, parse_event
-from sluice.streaming.enforce.wire import ChargeRow, OutputRecord, Source, dead_letter_record
+from sluice.streaming.enforce.wire import (
+    ChargeRow,
+    OutputRecord,
+    Source,
+    answer_record,
+    dead_letter_record,
+    heartbeat_record,
+)
 
 _MAX_PLAN_BYTES, _MAX_PARTITION_BYTES = 128 * 1024 * 1024, 32 * 1024 * 1024
 """Bytes of the plans that a worker keeps, and of the counters of topic-partitions."""
 
 PlacedRow = tuple[int, ChargeRow]
 """A row and the page that it goes to."""
+
+Planned = list[OutputRecord] | list[PlacedRow]
+"""The charge rows of an event, or its records if it charges no counter."""
 
 
 class PipelineSettings(NamedTuple):
@@ -49,6 +59,7 @@ class PipelineSettings(NamedTuple):
     decisions_topic: str
     dead_letters_topic: str
     waits_topic: str
+    sums_topic: str
     quota: QuotaSettings
     limits: EventLimits
     pages: int
@@ -64,6 +75,7 @@ class PipelineSettings(NamedTuple):
             settings.topics.decisions,
             settings.topics.dead_letters,
             settings.topics.waits,
+            settings.topics.sums,
             settings.quota,
             EventLimits(
                 settings.enforce.max_event_bytes,
@@ -124,6 +136,8 @@ class _ClientPlan(msgspec.Struct, gc=False):
         return ENTRY_BYTES + len(self.record_key) + sum(counter.size() for counter in self.counters)
 
 
+_NO_WAITS: Mapping[bytes, dict[str, int]] = {}
+
 _Charged = list[tuple[_Counter, list[float]]]
 """The counters that a request is charged to, each with its amounts."""
 
@@ -132,7 +146,7 @@ class Planner:
     """Plans events under the quotas of one version. It finds the counters of a client once, and keeps them as text."""
 
     def __init__(self, quotas: Quotas, settings: PipelineSettings) -> None:
-        self._quotas = quotas
+        self.quotas = quotas
         self._settings = settings
         self._clients = NameCache[Traits, _ClientPlan](_MAX_PLAN_BYTES)
         self._partitions = NameCache[tuple[PartitionCharges, str, int], _Counter | None](_MAX_PARTITION_BYTES)
@@ -144,12 +158,10 @@ class Planner:
 
     def batch(self, decided_at_ms: int) -> bytes:
         """The text that all decisions of a micro-batch share, which begins at `decided_at_ms`."""
-        return batch_text(self._quotas.version, decided_at_ms, self._settings.job_id)
+        return batch_text(self.quotas.version, decided_at_ms, self._settings.job_id)
 
-    def plan(
-        self, event: Request | Unmute, source: Source, decided_at_ms: int, batch: bytes
-    ) -> OutputRecord | list[PlacedRow]:
-        """One charge row per counter that the event charges, with its page; the decision itself if there is none.
+    def plan(self, event: Request | Unmute, source: Source, decided_at_ms: int, batch: bytes) -> Planned:
+        """One charge row per counter that the event charges, with its page; its records if there is none.
 
         `batch` is that of `decided_at_ms`.
         """
@@ -157,7 +169,7 @@ class Planner:
             return self._plan_request(event, source, batch)
         return self._plan_unmute(event, source, decided_at_ms, batch)
 
-    def _plan_request(self, request: Request, source: Source, batch: bytes) -> OutputRecord | list[PlacedRow]:
+    def _plan_request(self, request: Request, source: Source, batch: bytes) -> Planned:
         plan = self._plan_of(request)
         charged = [(counter, counter.amounts(request)) for counter in plan.counters]
         unmetered: list[ChargeResult] = []
@@ -167,35 +179,51 @@ class Planner:
             points = sum(request_points(request, self._settings.quota))
             unmetered.append(ChargeResult(EXEMPT_REQUEST_TIME, matched="exempt", value=points))
         text = said(request, source.record_id(), unmetered, batch)
-        return self._placed(charged, source, request.timestamp_ms or 0, request.purgatory_ms, plan.record_key, text)
+        if charged:
+            return self._placed(charged, source, request.timestamp_ms or 0, plan.record_key, text, request)
+        return self._uncharged(request, OutputRecord(self._settings.decisions_topic, plan.record_key, text.alone()))
 
-    def _plan_unmute(
-        self, unmute: Unmute, source: Source, decided_at_ms: int, batch: bytes
-    ) -> OutputRecord | list[PlacedRow]:
-        """One charge row per counter that is reset.
+    def _uncharged(self, request: Request, decision: OutputRecord) -> list[OutputRecord]:
+        """The decision on a request that charges no counter, and what its gateway has to know of it."""
+        topic, asked_by = self._settings.sums_topic, _asked_by(request)
+        told = heartbeat_record(topic, request)
+        if asked_by is not None:
+            told = answer_record(topic, asked_by, decision.value)
+        return [decision] if told is None else [decision, told]
+
+    def _plan_unmute(self, unmute: Unmute, source: Source, decided_at_ms: int, batch: bytes) -> Planned:
+        """One charge row per counter that is reset; the decision itself if there is none.
 
         Its time is when the micro-batch began, by the job's clock: a gateway takes the answer only if it is later than
         the decision that mutes, and the operator's clock may be wrong.
         """
         no_amounts: list[float] = []
-        charged = [(counter, no_amounts) for counter in self._counters(plan_resets(unmute, self._quotas))]
+        charged = [(counter, no_amounts) for counter in self._counters(plan_resets(unmute, self.quotas))]
         text = said_of_unmute(unmute, source.record_id(), decided_at_ms, batch)
         record_key = client_key(unmute.entity.user or "", unmute.entity.client_id or "").encode()
-        return self._placed(charged, source, decided_at_ms, 0, record_key, text)
+        if not charged:
+            return [OutputRecord(self._settings.decisions_topic, record_key, text.alone())]
+        return self._placed(charged, source, decided_at_ms, record_key, text)
 
     def _placed(
         self,
         charged: _Charged,
         source: Source,
         timestamp_ms: int,
-        purgatory_ms: int,
         record_key: bytes | None,
         text: Said,
-    ) -> OutputRecord | list[PlacedRow]:
-        """The charge rows of these counters, each with its page; without any, the decision itself."""
-        if not charged:
-            return OutputRecord(self._settings.decisions_topic, record_key, text.alone())
+        request: Request | None = None,
+    ) -> list[PlacedRow]:
+        """The charge rows of these counters, each with its page."""
         rows, parts, (front, back) = [], len(charged), text
+        gateway, applied, sums_up, asked_by, purgatory_ms = UNKNOWN_GATEWAY, _NO_WAITS, False, None, 0
+        if request is not None:
+            if request.instance is not None or request.throttled_by is not None:
+                gateway = gateway_text(request.instance, request.throttled_by is not None)
+            purgatory_ms, sums_up = request.purgatory_ms, request.bytes is not None
+            if request.throttled_by:
+                applied = applied_waits(request)
+            asked_by = _asked_by(request)
         for part, (counter, amounts) in enumerate(charged):
             row = ChargeRow(
                 source.partition,
@@ -211,9 +239,13 @@ class Planner:
                 record_key,
                 front,
                 back,
+                gateway,
+                applied.get(counter.entity) if applied else None,
+                sums_up,
+                asked_by,
             )
             rows.append((counter.page, row))
-            record_key, front, back = None, b"", b""
+            record_key, front, back, asked_by = None, b"", b"", None
         return rows
 
     def _plan_of(self, request: Request) -> _ClientPlan:
@@ -221,7 +253,7 @@ class Planner:
         traits = traits_of(request)
         plan = self._clients.get(traits)
         if plan is None:
-            planned = plan_charges(request_like(traits), self._quotas, self._settings.quota)
+            planned = plan_charges(request_like(traits), self.quotas, self._settings.quota)
             record_key = client_key(traits[0], traits[1]).encode()
             plan = _ClientPlan(self._counters(planned), planned.partitions, planned.is_exempt, record_key)
             self._clients.keep(traits, plan, len(traits[0]) + len(traits[1]) + plan.size())
@@ -275,3 +307,10 @@ class Planner:
 def planner(quotas: Quotas, settings: PipelineSettings) -> Planner:
     """The planner of these quotas: a worker process keeps it from micro-batch to micro-batch until they change."""
     return Planner(quotas, settings)
+
+
+def _asked_by(request: Request) -> bytes | None:
+    """The instance of a gateway that waits for the decision, before it executes the mutations; None if none does."""
+    if not request.mutations or request.throttled_by is not None or request.instance is None:
+        return None
+    return request.instance.encode()

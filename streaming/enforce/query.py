@@ -123,7 +123,7 @@ class EnforceQuery(GatedQuery):
         batch, repeated = self._log.begin(batch_id, quotas.version, now_ms=now_ms(), pages=pages)
         combined = repeated or not quotas.charges_one_counter()
         pages, before = (number or first_pages for number in (batch.pages, batch.pages_before))
-        properties = BatchProperties(batch.quota_version, batch.decided_at_ms, combined, pages, before)
+        properties = BatchProperties(batch.quota_version, batch.decided_at_ms, combined, pages, before, batch_id)
         properties.announce(self._spark.sparkContext)
         if properties.splits:
             log.info("micro-batch %d splits %d pages into %d", batch_id, before, pages)

@@ -20,6 +20,7 @@ from sluice.streaming.enforce.garbage_collection import collection_paused
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.tracked_entities import Tracked
 from sluice.streaming.enforce.wire import (
+    OutputRecord,
     PackedRow,
     PageBatch,
     Source,
@@ -139,7 +140,7 @@ class PageDecider:
         payloads |= self._imported.pages(stored.keys() - payloads.keys())  # never charged here
         counters = stored_pages(payloads, properties.stored_pages)
         page_batches = (decode_page_batch(payload) for page in pages for payload in page.page_batches)
-        records, parts, waits = pipeline.decide(counters, page_batches, settings)
+        records, parts, waits, sums = pipeline.decide(counters, page_batches, settings)
         if parts and not properties.combined:  # otherwise they would be written to Kafka as records
             raise RuntimeError("there are partial decisions in a micro-batch whose plan doesn't combine them")
         part = part_of_page(settings.max_entities, settings.pages)
@@ -147,6 +148,9 @@ class PageDecider:
         if self._tracked is not None:
             entities = {page.spark_key: entities_of(new) for page, new in zip(pages, written, strict=True)}
             self._tracked.add(Tracked(entities, counters.evicted))
+        key = b"%d" % properties.task  # the same for a counter in all micro-batches
+        for value in sums.records(settings.job_id, properties.batch_id, properties.quota_version):
+            records.append(OutputRecord(settings.sums_topic, key, value))
         return packed(records, parts, waits), written
 
 

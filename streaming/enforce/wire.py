@@ -5,7 +5,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from sluice.state.contract.records import CountedEntity, DeadLetter, FieldError, SourceRecord, WaitRecord
+from sluice.state.contract.records import (
+    HEARTBEAT_API,
+    CountedEntity,
+    DeadLetter,
+    DecidedHeartbeat,
+    FieldError,
+    Request,
+    SourceRecord,
+    Sums,
+    WaitRecord,
+)
 from sluice.state.decisions.decision import Waits
 from sluice.state.decisions.waits import wait_key, wait_value
 from sluice.state.errors import InvalidRequestError
@@ -60,8 +70,9 @@ class ChargeRow(msgspec.Struct, array_like=True, gc=False):
 
     It is row `part` of `parts`: the number of this counter among the request's counters. `shape` and `amounts` are its
     charges (`sluice.state.arithmetic.shapes`), none of them amounts if they reset the counter; `entity` is the
-    counter's as JSON. Row 0 alone carries the record's key, and the decision before and after its charges
-    (`sluice.state.decisions.decision.Said`).
+    counter's as JSON. `gateway`, `applied` and `sums_up` are what the event says of its gateway
+    (`sluice.state.shares.sums.SummedRow`). Row 0 alone carries the record's key, the decision before and after its
+    charges (`sluice.state.decisions.decision.Said`), and `asked_by`, the instance of a gateway that waits for it.
     """
 
     partition: int
@@ -77,6 +88,10 @@ class ChargeRow(msgspec.Struct, array_like=True, gc=False):
     record_key: bytes | None
     front: bytes
     back: bytes
+    gateway: bytes
+    applied: dict[str, int] | None = None
+    sums_up: bool = False
+    asked_by: bytes | None = None
 
 
 class PageBatch(msgspec.Struct, array_like=True):
@@ -89,7 +104,7 @@ class PageBatch(msgspec.Struct, array_like=True):
 class DecisionPart(msgspec.Struct, array_like=True, gc=False):
     """The charges of a row as JSON, for a request that charges several counters, and the waits that they ask for.
 
-    Only part 0 carries the record's key and the decision before and after its charges.
+    Only part 0 carries the record's key, the decision before and after its charges, and the gateway that waits for it.
     """
 
     partition: int
@@ -102,6 +117,7 @@ class DecisionPart(msgspec.Struct, array_like=True, gc=False):
     back: bytes
     charges: bytes
     waits: Waits | None
+    asked_by: bytes | None = None
 
 
 class PackedRow(NamedTuple):
@@ -127,6 +143,25 @@ def wait_output(topic: str, kind: QuotaKind, entity: bytes, wait: WaitRecord | N
     """The record of a counter, whose entity is JSON: its wait, or that it waits no more."""
     key = wait_key((kind, Tags.of(_ENTITY.decode(entity))))
     return WaitOutput(topic, key, None if wait is None else wait_value(wait))
+
+
+MAX_ANSWER_BYTES = 1024 * 1024
+"""Longest decision on mutations that goes to its gateway; without it the gateway's share answers."""
+
+
+def heartbeat_record(topic: str, request: Request) -> OutputRecord | None:
+    """The record of the sums topic for a gateway's heartbeat; None for any other request."""
+    if request.api != HEARTBEAT_API or request.instance is None:
+        return None
+    heartbeat = DecidedHeartbeat(request.instance, request.request_id or "", request.timestamp_ms or 0)
+    return OutputRecord(topic, request.instance.encode(), _JSON.encode(Sums(heartbeat=heartbeat)))
+
+
+def answer_record(topic: str, asked_by: bytes, decision: bytes) -> OutputRecord | None:
+    """The record of the sums topic for a decision that a gateway waits for; None if it is too long."""
+    if len(decision) > MAX_ANSWER_BYTES:
+        return None
+    return OutputRecord(topic, asked_by, b'{"answer":%b}' % decision)
 
 
 def dead_letter_record(topic: str, value: bytes | None, source: Source, error: InvalidRequestError) -> OutputRecord:

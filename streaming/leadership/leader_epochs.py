@@ -4,7 +4,7 @@ A driver begins its epoch when it leads. From the markers on, no decision of a d
 (`sluice.state.decisions.leader_epochs`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import count
@@ -37,9 +37,13 @@ _EXISTS = "org.apache.hadoop.fs.FileAlreadyExistsException"
 
 
 def begin_epoch(
-    spark: SparkSession, checkpoint: Checkpoint, leadership: Leadership, topic: str, kafka: Mapping[str, str]
+    spark: SparkSession,
+    checkpoint: Checkpoint,
+    leadership: Leadership,
+    topics: Sequence[str],
+    kafka: Mapping[str, str],
 ) -> LeaderEpoch:
-    """A new epoch, higher than those of all drivers before, with its markers in `topic`, that of decisions.
+    """A new epoch, higher than those of all drivers before, with its markers in `topics`: what they hold is fenced.
 
     1. Make the epoch's file.
     2. Confirm that this driver leads: a driver that leads after this gets a higher epoch.
@@ -50,7 +54,8 @@ def begin_epoch(
     create = file_creator(spark, checkpoint) or checkpoint.sluice.create
     epoch = LeaderEpoch(job_identity(checkpoint).job_id, new_epoch(checkpoint, create))
     leadership.confirm()
-    _write_markers(topic, kafka, epoch)
+    for topic in topics:
+        _write_markers(topic, kafka, epoch)
     return epoch
 
 

@@ -13,7 +13,7 @@ from sluice.state.decisions.leader_epochs import Fence
 
 __all__ = ["AUDITED", "GENERATED_CODE", "QUICK_JAVA", "TOPICS", "JobProcess", "Json", "wait_until"]
 
-TOPICS = ("requests", "decisions", "dead_letters", "limits", "waits", "claims")
+TOPICS = ("requests", "decisions", "dead_letters", "limits", "waits", "sums", "claims")
 """The settings that name a job's topics."""
 
 QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}

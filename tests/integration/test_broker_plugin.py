@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
@@ -63,7 +64,7 @@ def plugin(tmp_path_factory: pytest.TempPathFactory, classes: list[Path]) -> Ite
     """A broker whose limits the plugin has read."""
     plugin = PluginBroker(tmp_path_factory.mktemp("plugin"), classes)
     with plugin.broker:
-        plugin.create_topics("quota-requests", "quota-decisions", "quota-limits", "orders")
+        plugin.create_topics("quota-requests", "quota-decisions", "quota-sums", "quota-limits", "orders")
         plugin.publish_limits(LIMITS)
         eventually(lambda: "Sluice knows the limits (version 1)" in plugin.log.read_text())
         yield plugin
@@ -112,7 +113,8 @@ class EchoJob(BackgroundLoop):
         super().__init__()
         self.other_lives = True
         self._servers = servers
-        self._simulation = Simulation(Quotas(entries, version=1), load_settings(environment={}))
+        # Each one is a job of its own: micro-batches of the same job count once.
+        self._simulation = Simulation(Quotas(entries, version=1), load_settings(environment={}), str(uuid4()))
 
     def _run(self) -> None:
         with (
@@ -125,8 +127,8 @@ class EchoJob(BackgroundLoop):
                 events = [record.value for batch in consumer.poll(100).values() for record in batch]
                 if self.other_lives:
                     events += [_as_others(event) for event in events]
-                for decision in self._simulation.decide(events):
-                    producer.send("quota-decisions", decision.value, partition=0)
+                for record in self._simulation.records(events):
+                    producer.send(record.topic, record.value, record.key, partition=0)
                 producer.flush()
 
 
@@ -231,7 +233,7 @@ def test_quotas_of_kafka_hold_until_the_limits_topic_can_be_read(tmp_path: Path,
 def test_quotas_of_kafka_hold_while_the_topics_are_silent_or_unreadable(tmp_path: Path, classes: list[Path]) -> None:
     plugin = PluginBroker(tmp_path, classes)
     with plugin.broker:
-        plugin.create_topics("quota-requests", "quota-decisions", "quota-limits", "orders")
+        plugin.create_topics("quota-requests", "quota-decisions", "quota-sums", "quota-limits", "orders")
         for client_id in ("cautious", "careful"):
             plugin.alter_kafka_quota(client_id, "producer_byte_rate", QUOTA)
         eventually(lambda: "Sluice reads topic quota-limits" in plugin.log.read_text())
@@ -292,7 +294,7 @@ def holds_and_lets_go(plugin: PluginBroker) -> None:
         assert 5 * QUOTA < produce(plugin.servers, "cautious", 4) < 20 * QUOTA
         assert plugin.log.read_text().count("Sluice can't read topic quota-limits (it doesn't exist yet)") == 1
 
-        plugin.create_topics("quota-requests", "quota-decisions", "quota-limits")
+        plugin.create_topics("quota-requests", "quota-decisions", "quota-sums", "quota-limits")
         plugin.publish_limits([QuotaEntry(QuotaEntity(client_id="cautious"), QuotaKind.PRODUCER_BYTE_RATE, 1e9)])
         eventually(lambda: "Sluice knows the limits" in plugin.log.read_text())
         assert produce(plugin.servers, "cautious", 20, most=4_000_000) == 4_000_000

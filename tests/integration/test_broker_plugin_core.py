@@ -8,7 +8,7 @@ from base64 import b64encode
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,7 +18,6 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 
 from sluice.cli.demo.jars import BROKER_JARS
-from sluice.gateways.client.decided import applied_waits, enforced_charges, read_decided
 from sluice.gateways.client.inline import InlineCharges
 from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.wait_table import WaitTable
@@ -34,9 +33,12 @@ from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind, QuotaSettings, Wi
 from sluice.state.quotas.limits import VERSION_KEY, LimitsInForce, LimitsView, limit_key, limit_value, version_end
 from sluice.state.quotas.resolution import PRECEDENCE_LEVELS, Quotas
 from sluice.state.shares.alive import MAX_GATEWAYS
+from sluice.state.shares.counter_share import CounterShare
+from sluice.state.shares.read_sums import read_sums
 from sluice.streaming.enforce.parsing import EventLimits, parse_request
 from sluice.streaming.enforce.wire import Source
 from tests.broker_plugin import JavaCases, plugin_properties
+from tests.decided_sums import sums_of
 
 pytestmark = pytest.mark.kafka
 
@@ -220,7 +222,7 @@ def test_the_tags_of_a_counter_resolve_to_that_counter_again() -> None:
 def random_decision(draw: random.Random, quota: str, instance: str | None, limit: float, now_ms: int) -> dict[str, Any]:
     entity = {"user": "alice", "client_id": "app"}
     waits = [{"quota": quota, "entity": entity, "ms": draw.choice([0, 200, 7_000, 10**9])}]
-    value = min(draw.choice([0.0, 100.0, draw.uniform(0, limit), 20 * draw.uniform(0, limit)]), 1e30)
+    value = min(draw.choice([0.0, 100.0, draw.uniform(0, limit), 20 * draw.uniform(0, limit)]), 1e28)
     charge = {"quota": quota, "entity": entity, "limit": draw.choice([limit, limit, limit, None]), "value": value}
     if draw.random() < 0.1:
         charge["mode"] = "shadow"
@@ -243,23 +245,23 @@ def random_decision(draw: random.Random, quota: str, instance: str | None, limit
 def random_steps(draw: random.Random, quota: str) -> list[dict[str, Any]]:
     """Decided heartbeats and charges of four gateways, and looks at one's own share."""
     now_ms, limit, steps = START_MS, draw.choice([0.5, 1_000.0, 1e6, *EXTREME_LIMITS]), []
-    gateways = ["me", "a", "b", "c"]
+    gateways, batches = ["me", "a", "b", "c"], count()
     for _ in range(draw.randint(1, 40)):
         now_ms += draw.choice([0, 1, 50, 100, 300, 1_000, 4_000, 12_000])
         kind = draw.random()
         if kind < 0.35:
             for instance in draw.sample(gateways, draw.randint(1, 4)):
-                heartbeat = {"request_id": "h", "timestamp_ms": now_ms - draw.choice([0, 300, 900]), "charges": []}
-                steps.append(
-                    {"decision": heartbeat | {"api": "GatewayHeartbeat", "instance": instance}, "now_ms": now_ms}
-                )
+                steps.append(heartbeat_step(instance, now_ms, "h", now_ms - draw.choice([0, 300, 900])))
         elif kind < 0.65:
             # One's own decisions without `throttled_by` come from gateways that charge when decided: brokers never.
-            decision = random_decision(draw, quota, draw.choice([*gateways[1:], "d", None]), limit, now_ms)
-            steps.append({"decision": decision, "now_ms": now_ms})
+            made = [
+                random_decision(draw, quota, draw.choice([*gateways[1:], "d", None]), limit, now_ms)
+                for _ in range(draw.choice([1, 1, 3, 20]))
+            ]
+            steps += draw.choice([1, 1, 2]) * sums_steps(made, now_ms, next(batches))
         elif kind < 0.75:
             decision = random_decision(draw, quota, "me", limit, now_ms) | {"throttled_by": []}
-            steps.append({"decision": decision, "now_ms": now_ms})
+            steps += sums_steps([decision], now_ms, next(batches))
         elif kind < 0.76:
             now_ms -= draw.choice([1_000, 3_600_000])
             steps.append({"step_back": True, "now_ms": now_ms})
@@ -267,7 +269,7 @@ def random_steps(draw: random.Random, quota: str) -> list[dict[str, Any]]:
             entity = {"user": "alice", "client_id": "app"}
             reset = [{"quota": quota, "entity": entity, "limit": limit}]
             decision = {"request_id": "u", "timestamp_ms": now_ms, "api": "Unmute", "charges": reset}
-            steps.append({"decision": decision, "now_ms": now_ms})
+            steps += sums_steps([decision], now_ms, next(batches))
         else:
             held_until_ms = draw.choice([0, 0, 0, now_ms + 500])
             charged = draw.random() < 0.7
@@ -275,6 +277,12 @@ def random_steps(draw: random.Random, quota: str) -> list[dict[str, Any]]:
                 limit = min(limit * 2, EXTREME_LIMITS[1])
             steps.append({"limit": limit, "charged": charged, "held_until_ms": held_until_ms, "now_ms": now_ms})
     return steps
+
+
+def sums_steps(decisions: list[dict[str, Any]], now_ms: int, batch: int) -> list[dict[str, Any]]:
+    """Reading what a micro-batch with these decisions publishes."""
+    records = sums_of(decisions, batch=batch)
+    return [{"record": record.decode(), "now_ms": now_ms} for record in records]
 
 
 class PythonShares:
@@ -287,18 +295,25 @@ class PythonShares:
         waits = WaitTable(1_000, 3_600_000, lambda: self.now_ms)
         self.inline = InlineCharges("me", options, waits, lambda: self.now_ms)
         self.counter = (self.kind, Tags("alice", "app"))
+        self._share()  # at once: of a counter that its clients don't use, it keeps ten seconds, and applies them later
+
+    def _share(self) -> CounterShare:
+        shares = self.inline._shares
+        return shares._touched.get(self.counter) or shares._begin(self.counter, self.now_ms)
 
     def take(self, step: dict[str, Any]) -> list[float] | None:
         self.now_ms = step["now_ms"]
-        if "decision" in step:
-            decided = read_decided(json.dumps(step["decision"]).encode())
-            self.inline.on_decision(decided, enforced_charges(decided), self.now_ms)
+        if "record" in step:
+            read = read_sums(step["record"].encode())
+            if read.heartbeat is not None:
+                self.inline.on_heartbeat(read.heartbeat.instance, read.heartbeat.timestamp_ms, self.now_ms)
+            self.inline.on_sums(read, self.now_ms)
             return None
         if "step_back" in step:
             self.inline.on_clock_set_back()
+            self._share()
             return None
-        shares = self.inline._shares
-        share = shares._touched.get(self.counter) or shares._begin(self.counter, self.now_ms)
+        shares, share = self.inline._shares, self._share()
         share.throttled_until_ms = max(share.throttled_until_ms, step["held_until_ms"])
         if step["charged"]:
             nothing = [0.0, 0.0] if self.kind is QuotaKind.REQUEST_PERCENTAGE else [0.0]
@@ -331,8 +346,8 @@ def test_shares_are_those_of_a_python_gateway(java: JavaCases) -> None:
     for case, answers in zip(cases, java.answers("shares", cases), strict=True):
         wanted = python_shares(case)
         assert len(answers) == len(wanted)
-        for (count, share), (java_count, java_share) in zip(wanted, answers, strict=True):
-            assert java_count == count
+        for (gateways, share), (java_count, java_share) in zip(wanted, answers, strict=True):
+            assert java_count == gateways
             assert math.isclose(float(java_share), share, rel_tol=1e-12), (case, wanted, answers)
         looks += len(wanted)
         moved += len({share for _, share in wanted}) > 2
@@ -340,9 +355,11 @@ def test_shares_are_those_of_a_python_gateway(java: JavaCases) -> None:
     assert moved > 300
 
 
-def heartbeat_step(instance: str, now_ms: int, request_id: str = "r-1") -> dict[str, Any]:
-    heartbeat = {"request_id": request_id, "timestamp_ms": now_ms, "api": "GatewayHeartbeat", "instance": instance}
-    return {"decision": heartbeat, "now_ms": now_ms}
+def heartbeat_step(
+    instance: str, now_ms: int, request_id: str = "r-1", timestamp_ms: int | None = None
+) -> dict[str, Any]:
+    heartbeat = {"request_id": request_id, "timestamp_ms": timestamp_ms or now_ms, "instance": instance}
+    return {"record": json.dumps({"heartbeat": heartbeat}), "now_ms": now_ms}
 
 
 def look_step(now_ms: int, limit: float = 1_000.0) -> dict[str, Any]:
@@ -376,6 +393,16 @@ def test_a_namesake_is_another_gateway(java: JavaCases) -> None:
     assert [count for count, _ in java.answer("shares", shares_case(steps, id_stem="mine-"))] == [1, 2]
 
 
+def test_a_repeated_micro_batch_resets_a_meter_once(java: JavaCases) -> None:
+    """Else it forgot what a client used between the two."""
+    entity = {"user": "alice", "client_id": "app"}
+    reset = [{"quota": "producer_byte_rate", "entity": entity, "limit": 1_000.0}]
+    unmute = {"request_id": "u", "timestamp_ms": START_MS, "api": "Unmute", "charges": reset}
+    steps = [step | {"resets": True} for batch in (7, 7, 8, 7) for step in sums_steps([unmute], START_MS, batch)]
+
+    assert java.answer("shares", shares_case(steps)) == [1, 0, 1, 0]
+
+
 @pytest.mark.parametrize(("amount", "rests_ms"), [(10.0, 1_000), (900.0, 1_000), (2_000.0, 0)])
 def test_a_meter_rests_for_a_second_unless_its_client_uses_a_tenth_of_the_share(
     java: JavaCases, amount: float, rests_ms: int
@@ -403,50 +430,70 @@ def test_who_was_charged_for_centuries_waits_an_hour_and_of_request_time_ten_sec
     assert (before, after) == (pytest.approx(wait_s, abs=0.01), pytest.approx(wait_s - 10, abs=0.01))
 
 
-def random_json_decision(draw: random.Random) -> bytes:
-    """A decision with up to two fields that are not as they should be."""
-    entity = {"user": "alice", "client_id": "app"}
-    charge = {"quota": "producer_byte_rate", "entity": entity, "limit": 10.0, "value": 5}
-    wait = {"quota": "producer_byte_rate", "entity": entity, "ms": 200}
-    decision: dict[str, Any] = {"request_id": "r", "timestamp_ms": START_MS, "api": "Produce", "instance": "a"}
-    amounts: dict[str, Any] = {"withheld": False, "bytes": 5}
-    charge["mode"] = "enforce"
-    decision |= {"charges": [charge], "throttled_by": [wait], "amounts": amounts}
+def random_record(draw: random.Random) -> bytes:
+    """A record of sums with up to two fields or elements that are not as they should be."""
+    charged: list[Any] = [0, 5.0, 200, 7, 4.5]
+    wait: list[Any] = [200, 300, 5.0, 100, 7, True]
+    fetches: list[Any] = [3, 15.0]
+    summed: list[Any] = [0, 10.0, 0, 50, [charged], wait, fetches, False]
+    entity: dict[str, Any] = {"user": "alice", "client_id": "app"}
+    gateway: list[Any] = ["me", True, 43]
+    counted: list[Any] = [entity, [summed], True]
+    heartbeat: dict[str, Any] = {"instance": "a", "request_id": "r", "timestamp_ms": START_MS}
+    record: dict[str, Any] = {"job_id": "3f", "batch": 7, "quota_version": 3, "base_ms": START_MS}
+    record |= {"quotas": ["consumer_byte_rate"], "gateways": [gateway], "sums": [counted], "heartbeat": heartbeat}
     wrong: list[Any] = [None, "", "x", "\ud800", "🦊", 0, -1, 0.5, 1.0, 1e31, 2**53, 2**62, 2**63, 10**400, 1e300]
-    wrong += [[], {}, True, json.loads("[" * 200 + "]" * 200)]
+    wrong += [[], {}, True, "x" * 251, json.loads("[" * 200 + "]" * 200)]
     for _ in range(draw.randint(0, 2)):
-        field = draw.choice([decision, charge, wait, entity, amounts, decision])
+        field: Any = draw.choice([record, heartbeat, entity, gateway, counted, summed, charged, wait, fetches])
+        if isinstance(field, list):
+            place = draw.randrange(len(field))
+            if draw.random() < 0.2:
+                del field[place:]
+                break
+            field[place] = draw.choice(wrong)
+            continue
         name = draw.choice(list(field))
         if draw.random() < 0.2:
             del field[name]
         else:
             field[name] = draw.choice(wrong)
-    record = json.dumps(decision).encode()
-    return draw.choice([record] * 20 + [record + b" {}", record[:-1], record.decode().encode("utf-16"), b"", b"null"])
+    text = json.dumps(record, separators=(",", ":")).encode()
+    return draw.choice([text] * 20 + [text + b" {}", text[:-1], text.decode().encode("utf-16"), b"", b"null"])
 
 
 def read_by_a_python_gateway(record: bytes) -> dict[str, Any] | None:
     try:
-        decided = read_decided(record)
+        read = read_sums(record)
+        counters = [(entity.tags(), kind, each) for entity in read.sums for kind, each in read.counters(entity)]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    applied = applied_waits(decided, 3_600_000)
-    charges: list[list[Any]] = []
-    for (kind, tags), charge in enforced_charges(decided):
-        if tags.topic is None:
-            limited = charge.limit is not None
-            taken = [charge.limit, charge.value, applied.get((kind, tags), 0)] if limited else [None, None, 0]
-            charges.append([kind.value, tags.user, tags.client_id, *taken])
-    read = {"instance": decided.instance, "api": decided.api, "timestamp_ms": decided.timestamp_ms}
-    return read | {"charges": charges}
+    until_ms = read.decided_until_ms("me")
+    answer: dict[str, Any] = {"job_id": read.job_id, "batch": -1 if read.batch is None else read.batch}
+    answer |= {"own_until_ms": -1 if until_ms is None else until_ms}
+    answer |= {"heartbeat_of": None if read.heartbeat is None else read.heartbeat.instance, "counters": []}
+    for tags, kind, each in counters:
+        if tags.topic is None and kind in CLIENT_KINDS:
+            last_ms, fetches = read.base_ms + each.until_ms, each.fetches.count if each.fetches else 0
+            made = [kind.value, tags.user, tags.client_id, read.base_ms + each.from_ms, last_ms, fetches, each.is_reset]
+            for charged in each.by_gateway:
+                gateway = read.gateways[charged.gateway]
+                made += [gateway.instance, gateway.charges_inline, charged.value]
+                made += [charged.value if charged.faded is None else charged.faded]
+                made += [last_ms - charged.age_ms, charged.applied_ms]
+            answer["counters"].append(made)
+    return answer
 
 
-def test_a_record_that_is_no_decision_is_none_for_a_broker_and_for_a_python_gateway(java: JavaCases) -> None:
+def test_a_record_that_is_none_of_sums_is_none_for_a_broker_and_for_a_python_gateway(java: JavaCases) -> None:
     draw = random.Random(5)
-    records = [random_json_decision(draw) for _ in range(5_000)]
-    answers = java.answer("decision", {"records": [b64encode(record).decode() for record in records]})
+    records = [random_record(draw) for _ in range(5_000)]
+    answers = java.answer("sums", {"records": [b64encode(record).decode() for record in records]})
+    read = 0
     for record, answer in zip(records, answers, strict=True):
         assert answer == read_by_a_python_gateway(record), record
+        read += answer is not None
+    assert 1_000 < read < 4_000
 
 
 def random_charges(draw: random.Random, window: Window) -> list[list[Any]]:
@@ -719,7 +766,7 @@ def test_the_first_error_of_the_compiler_is_told(tmp_path: Path) -> None:
         compile_java([source], [], tmp_path)
 
 
-def test_decisions_of_a_replaced_driver_are_left_out_as_a_python_gateway_does(java: JavaCases) -> None:
+def test_records_of_a_replaced_driver_are_left_out_as_a_python_gateway_does(java: JavaCases) -> None:
     draw = random.Random(5)
     headers = [None, b"", b"one", b"one:2\n", b"\xff:1", b"one:" + b"9" * 19, *(b"one:%d" % n for n in range(1, 5))]
     headers += [

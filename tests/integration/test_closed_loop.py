@@ -17,9 +17,9 @@ from scripts.testbed.processes import kill
 from sluice.cli.demo.gateways import gateway_options
 from sluice.cli.demo.processes import Child
 from sluice.gateways.client.client import Gateway
-from sluice.state.contract.records import HEARTBEAT_API
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.shares.alive import HEARTBEAT_MS, MISSED_MS
+from sluice.state.shares.read_sums import ReadSums, read_sums
 from tests.gateway_loop import counter, wait_ms
 from tests.integration.job_process import JobProcess, wait_until
 
@@ -57,9 +57,12 @@ def test_a_greedy_client_is_held_to_its_quota_by_every_gateway(job: JobProcess) 
     with ExitStack() as stack:
         answered: Counter[int] = Counter()
 
-        def note(number: int, decision: dict[str, Any]) -> None:
-            """Heartbeats of gateways are decided too."""
-            answered[number] += decision["user"] == "greedy"
+        def note(number: int, sums: ReadSums) -> None:
+            for entity in sums.sums:
+                if entity.tags().user == "greedy":
+                    for kind, decided in sums.counters(entity):
+                        permits = sum(charged.value for charged in decided.by_gateway)
+                        answered[number] += round(permits) if kind is QuotaKind.CONTROLLER_MUTATION_RATE else 0
 
         options = [gateway_options(job.settings, name=f"gateway-{number}") for number in range(10)]
         gateways = [
@@ -91,9 +94,9 @@ def test_a_gateway_process_that_is_killed_leaves_its_share_to_the_others_and_the
     """By the time of the heartbeats: a busy machine makes neither of them come in time."""
     beats_ms: dict[str, int] = {}
 
-    def note(decision: dict[str, Any]) -> None:
-        if decision["api"] == HEARTBEAT_API:
-            beats_ms[decision["instance"]] = decision["timestamp_ms"]
+    def note(sums: ReadSums) -> None:
+        if sums.heartbeat is not None:
+            beats_ms[sums.heartbeat.instance] = sums.heartbeat.timestamp_ms
 
     def admit() -> bool:
         """A small request of the same client, so that this gateway's share is in use. Returns whether it has grown."""
@@ -128,15 +131,15 @@ def test_a_gateway_process_that_is_killed_leaves_its_share_to_the_others_and_the
 
 
 class WatchedGateway(Gateway):
-    """A gateway that hands every decision it has read to a callback too."""
+    """A gateway that hands every record of sums it has read to a callback too."""
 
-    def __init__(self, note: Callable[[dict[str, Any]], None], *arguments: Any) -> None:
+    def __init__(self, note: Callable[[ReadSums], None], *arguments: Any) -> None:
         self._note = note
         super().__init__(*arguments)
 
-    def _on_decision(self, key: bytes | None, value: bytes | None) -> None:
-        super()._on_decision(key, value)
-        self._note(json.loads(value or b""))
+    def _on_sums(self, key: bytes | None, value: bytes | None) -> None:
+        super()._on_sums(key, value)
+        self._note(read_sums(value))
 
 
 class GreedyClient:
@@ -154,13 +157,14 @@ class GreedyClient:
         answered: Mapping[int, int],
         send: Callable[[bytes], object],
     ) -> None:
-        """`answered` are the client's decisions that each gateway has read, by its number."""
+        """`answered` are the client's decided permits that each gateway has read, by its number."""
         self._gateways = gateways
         self._send = send
         self._answered = answered
         self._clock = clock
         self._next_request_ms = clock()
         self._throttled_until_ms = 0
+        self._asked = 0
         self.served_ms: list[int] = []
         self.settled_ms: list[int] = []
         self.waits_seen_by_all = 0
@@ -175,21 +179,23 @@ class GreedyClient:
             self._throttled_until_ms = now_ms + remaining_ms
             return
         if self._throttled_until_ms:
-            if self._answered[0] == len(self.served_ms):
+            if self._answered[0] == self._asked:
                 self.settled_ms.append(self._throttled_until_ms)
             self._throttled_until_ms = 0
         if now_ms >= self._next_request_ms:
-            self._send(request(now_ms, PERMITS if self.served_ms else BURST))
+            permits = PERMITS if self.served_ms else BURST
+            self._send(request(now_ms, permits))
+            self._asked += permits
             self.served_ms.append(now_ms)
             self._next_request_ms = now_ms + int(1000 * PERMITS / (3 * MUTATIONS_PER_S))
 
     def _assert_throttled_by_all(self) -> None:
-        """Gateways that have read as many decisions as the first throttle as it does; the wait may end meanwhile."""
+        """Gateways that have read as much as the first throttle as it does; the wait may end meanwhile."""
         first, *others = self._gateways
-        decisions = self._answered[0]
-        wait_until(lambda: all(self._answered[number] >= decisions for number in range(len(self._gateways))), 60)
+        permits = self._answered[0]
+        wait_until(lambda: all(self._answered[number] >= permits for number in range(len(self._gateways))), 60)
         throttled = [wait_ms(gateway, "greedy", "app") > 0 for gateway in others]
-        assert all(throttled) or not wait_ms(first, "greedy", "app") or self._answered[0] > decisions
+        assert all(throttled) or not wait_ms(first, "greedy", "app") or self._answered[0] > permits
         self.waits_seen_by_all += all(throttled)
 
 

@@ -157,7 +157,7 @@ def test_the_process_shows_what_topics_and_tables_say_and_ends_by_sigterm(
     quotas.create([QUOTA], "the-author", now)
     write(tmp_path / "decisions", row(now.replace(second=0), 41, wait_ms=1_000))  # within one minute
     settings = tmp_path / "settings.yaml"
-    names = ("requests", "decisions", "dead_letters", "limits", "waits")
+    names = ("requests", "decisions", "dead_letters", "limits", "waits", "sums")
     content = {
         "kafka": kafka,
         "topics": {name: getattr(topics, name) for name in names},

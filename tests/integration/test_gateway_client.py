@@ -1,6 +1,5 @@
 """The gateway client against a real broker; the deciding side is the job's arithmetic alone."""
 
-import json
 import threading
 import time
 from contextlib import ExitStack
@@ -21,6 +20,7 @@ from sluice.state.decisions.waits import wait_key, wait_value
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
+from tests.decided_sums import sums_of
 from tests.deciding_side import deciding_side, own_settings, read_events, read_records
 from tests.gateway_loop import wait_ms
 from tests.waiting import eventually
@@ -32,25 +32,19 @@ QUOTAS = (
 )
 
 
-def decision(user: str, mute_until_ms: int | None, request_id: str = "r", timestamp_ms: int | None = None) -> bytes:
-    """A decision written by hand, with what a gateway reads of it: a charge on the counter of the user's client app."""
-    entity = {"user": user, "client_id": "app"}
-    fields = {
-        "request_id": request_id,
-        "timestamp_ms": now_ms() if timestamp_ms is None else timestamp_ms,
-        "user": user,
-        "client_id": "app",
-        "mute_until_ms": mute_until_ms,
-        "decided_by": "producer_byte_rate",
-        "charges": [{"quota": "producer_byte_rate", "entity": entity, "limit": 1024.0, "throttle_ms": 5000}],
-    }
-    return json.dumps(fields).encode()
+def decision(user: str, until_ms: int | None, timestamp_ms: int | None = None) -> bytes:
+    """A record of sums with one decided charge on the counter of the user's client app, which waits until then."""
+    at_ms = now_ms() if timestamp_ms is None else timestamp_ms
+    charge = {"quota": "producer_byte_rate", "entity": {"user": user, "client_id": "app"}, "limit": 1024.0}
+    wait_ms = 0 if until_ms is None else until_ms - at_ms
+    [record] = sums_of([{"timestamp_ms": at_ms, "charges": [charge | {"throttle_ms": wait_ms}]}])
+    return record
 
 
 def write(settings: Settings, *values: bytes | None, timestamp_ms: int | None = None) -> None:
     producer = KafkaProducer(bootstrap_servers=settings.kafka["bootstrap.servers"])
     for value in values:
-        producer.send(settings.topics.decisions, value, key=b"key", timestamp_ms=timestamp_ms).get(timeout=30)
+        producer.send(settings.topics.sums, value, key=b"key", timestamp_ms=timestamp_ms).get(timeout=30)
     producer.close()
 
 
@@ -67,7 +61,7 @@ def test_a_decision_throttles_its_client_until_the_time_it_names(kafka_broker: s
     until_ms = clock[0] + 5_000
     with Gateway(settings.kafka, gateway_options(settings), clock_ms=lambda: clock[0]) as gateway:
         write(settings, decision("alice", until_ms), decision("bob", None))
-        eventually(lambda: gateway.stats().decisions == 2)
+        eventually(lambda: gateway.stats().sums == 2)
 
         assert wait_ms(gateway, "alice", "app") == 5_000
         assert wait_ms(gateway, "bob", "app") == 0
@@ -108,11 +102,11 @@ def test_a_batch_that_the_consumer_cant_decode_is_passed_over(kafka_broker: str)
         producer = KafkaProducer(bootstrap_servers=kafka_broker, linger_ms=0)
         for partition in range(settings.topics.partitions):
             headers = [(NoText("name"), b"x")]
-            producer.send(settings.topics.decisions, b"x", partition=partition, headers=headers).get(30)
+            producer.send(settings.topics.sums, b"x", partition=partition, headers=headers).get(30)
         producer.close()
         write(settings, *(decision(f"user-{number}", now + 60_000) for number in range(20)))
 
-        eventually(lambda: gateway.stats().decisions == 20)
+        eventually(lambda: gateway.stats().sums == 20)
         assert gateway.stats().unreadable_records == settings.topics.partitions
         assert gateway.stats().reader_restarts == 0
 
@@ -188,7 +182,7 @@ def test_ten_gateways_agree_on_the_throttled_clients(kafka_broker: str) -> None:
         ]
         until = {user: now + 1_000 * number for number, user in enumerate(users)}
         write(settings, *(decision(user, until_ms, timestamp_ms=now) for user, until_ms in until.items()))
-        eventually(lambda: all(gateway.stats().decisions == len(users) for gateway in gateways))
+        eventually(lambda: all(gateway.stats().sums == len(users) for gateway in gateways))
 
         expected = [until_ms - now for until_ms in until.values()]
         for gateway in gateways:

@@ -221,7 +221,7 @@ def test_the_calls_of_the_page_can_be_pasted(client: HttpClient) -> None:
     for answer in answers[:3]:
         assert answer.startswith("HTTP/1.1 200 OK")
     assert '"offset":0' in answers[1]
-    assert 'sluice_gateway_decisions_total{gateway="http"}' in answers[3]
+    assert 'sluice_gateway_sums_total{gateway="http"}' in answers[3]
     assert 'sluice_gateway_dropped_events_total{gateway="http"} 0.0' in answers[3]
 
 

@@ -135,7 +135,9 @@ def test_the_doctor_passes_once_everything_is_there(kafka_broker: str, tmp_path:
     lines: list[str] = []
 
     assert run_doctor(settings, lines.append) == 0
-    missing = ", ".join((topics.requests, topics.decisions, topics.dead_letters, topics.limits, topics.waits))
+    missing = ", ".join(
+        (topics.requests, topics.decisions, topics.dead_letters, topics.limits, topics.waits, topics.sums)
+    )
     assert f"ok    topics: {missing} will be created by sluice run" in lines
     check_origin(Checkpoint(settings.enforce.checkpoint), settings)  # as after the first start
     lines.clear()

@@ -42,7 +42,7 @@ def brokers_and_job(folder: Path) -> Iterator[tuple[Cluster, Rig]]:
     }
     with plugin_cluster(folder / "brokers", BROKERS, client_id) as cluster:
         with admin_of(cluster) as admin:
-            for name in ("quota-requests", "quota-decisions"):
+            for name in ("quota-requests", "quota-sums"):
                 create_topic(admin, name, [0, 1, 1])
             create_topic(admin, TOPIC, [PARTITIONS // BROKERS] * BROKERS)
         with Rig(folder, cluster.bootstrap_servers, sections, [quota]) as job:

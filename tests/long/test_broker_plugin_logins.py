@@ -57,7 +57,7 @@ def plugin(tmp_path: Path, classes: list[Path]) -> Iterator[PluginBroker]:
     """A broker whose plugin has no rights yet."""
     plugin = PluginBroker(tmp_path, classes, properties=login_properties(), login=login("admin"))
     with plugin.broker:
-        plugin.create_topics("quota-requests", "quota-decisions", "quota-limits", "orders")
+        plugin.create_topics("quota-requests", "quota-sums", "quota-limits", "orders")
         yield plugin
 
 

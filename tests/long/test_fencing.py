@@ -82,7 +82,9 @@ def taking_over(spark: SparkSession, settings: Settings, watch: QuotaWatch) -> D
             return super().wait(0)
 
     assert leadership.acquire(Passing())
-    epoch = begin_epoch(spark, checkpoint, leadership, settings.topics.decisions, settings.kafka)
+    epoch = begin_epoch(
+        spark, checkpoint, leadership, (settings.topics.decisions, settings.topics.sums), settings.kafka
+    )
     return Driver(leadership, epoch, EnforceQuery(spark, settings, watch, epoch=epoch))
 
 
@@ -91,9 +93,14 @@ def decided(event: str) -> bytes:
     return text(decision(0) | {"decision_id": event})
 
 
+def summed(batch_id: int) -> bytes:
+    """The sums of a micro-batch."""
+    return b'{"batch":%d}' % batch_id
+
+
 def micro_batch(spark: SparkSession, settings: Settings, batch_id: int) -> DataFrame:
-    """The decisions of a micro-batch: finished records."""
-    made = []
+    """The decisions of a micro-batch, and at the end their sums: finished records."""
+    made = [(False, settings.topics.sums, b"%d" % EVENTS, summed(batch_id))]
     for number in range(EVENTS):
         event = f"{settings.topics.requests}-0-{batch_id * EVENTS + number}"
         made.append((False, settings.topics.decisions, b"%d" % number, decided(event)))
@@ -108,12 +115,10 @@ def counting(settings: Settings) -> Counter[bytes]:
     )
 
 
-def as_a_gateway_reads(settings: Settings) -> tuple[Counter[bytes], int]:
-    """The decisions that a gateway takes, and how many it leaves out."""
+def as_a_gateway_reads(settings: Settings, topic: str) -> tuple[Counter[bytes], int]:
+    """The records of a topic that a gateway takes, and how many it leaves out."""
     taken: list[bytes] = []
-    reading = Reading(
-        settings.topics.decisions, lambda _, value: taken.append(value or b""), ends_there=True, fenced=True
-    )
+    reading = Reading(topic, lambda _, value: taken.append(value or b""), ends_there=True, fenced=True)
     reader = TopicFollower(settings.kafka, reading)
     reader.start()
     try:
@@ -138,7 +143,10 @@ def as_audit_reads(spark: SparkSession, settings: Settings, tmp_path: Path) -> t
 def test_a_driver_that_was_replaced_is_refused_every_time_and_each_event_has_one_decision(
     spark: SparkSession, settings: Settings, watch: QuotaWatch, tmp_path: Path, tries: int
 ) -> None:
-    """It pauses in the middle of a micro-batch and wakes up before, while or after the next one repeats it."""
+    """It pauses in the middle of a micro-batch and wakes up before, while or after the next one repeats it.
+
+    So have the sums of a micro-batch, which it always writes late.
+    """
     chance = random.Random(7)
     late = 0
     stale = taking_over(spark, settings, watch)
@@ -162,8 +170,12 @@ def test_a_driver_that_was_replaced_is_refused_every_time_and_each_event_has_one
             stale.leadership.confirm()
         stale = leader
     everything = {
-        bytes(row["value"]): 1 for batch_id in range(tries) for row in micro_batch(spark, settings, batch_id).collect()
+        bytes(row["value"]): 1
+        for batch_id in range(tries)
+        for row in micro_batch(spark, settings, batch_id).collect()
+        if row["topic"] == settings.topics.decisions
     }
     assert counting(settings) == everything
-    assert as_a_gateway_reads(settings) == (everything, late)
+    assert as_a_gateway_reads(settings, settings.topics.decisions) == (everything, late)
+    assert as_a_gateway_reads(settings, settings.topics.sums) == ({summed(each): 1 for each in range(tries)}, tries)
     assert as_audit_reads(spark, settings, tmp_path) == (everything, late)

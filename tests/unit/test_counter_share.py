@@ -10,7 +10,9 @@ from sluice.state.arithmetic.counter import Charge, EntityCounters
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import PrecedenceLevel
 from sluice.state.shares.alive import AliveGateways
-from sluice.state.shares.counter_share import CounterShare, DecidedCharge, InlineCharge, Metering
+from sluice.state.shares.counter_share import CounterShare, InlineCharge, Metering
+from sluice.state.shares.read_sums import ReadSums, read_sums
+from sluice.state.shares.sums import DecidedSums, SummedCharge, gateway_text
 
 SETTINGS = QuotaSettings()
 METERING = Metering.of(SETTINGS)
@@ -25,6 +27,31 @@ TIME, MUTATIONS = QuotaKind.REQUEST_PERCENTAGE, QuotaKind.CONTROLLER_MUTATION_RA
 
 def charge(kind: QuotaKind, amount: float, limit: float = LIMIT, strict: bool = False) -> Charge:
     return Charge(kind, PrecedenceLevel.USER, limit, False, [amount, 0.0] if kind is TIME else [amount], strict)
+
+
+def decided(
+    instance: str | None,
+    value: float,
+    event_ms: int,
+    applied_ms: int | None = 0,
+    limit: float = LIMIT,
+    is_fetch: bool = False,
+    withheld: bool = False,
+) -> ReadSums:
+    """The sum of one decided charge, as a record."""
+    sums = DecidedSums(METERING.span_ms)
+    kind = FETCH if is_fetch else PRODUCE
+    gateway = gateway_text(instance, applied_ms is not None)
+    made = SummedCharge(kind, limit, value, event_ms, 0, gateway, applied_ms or 0, withheld=withheld)
+    sums.add(b'{"user":"alice"}', made)
+    [record] = sums.records(None, 0, 1)
+    return read_sums(record)
+
+
+def apply(counter: CounterShare, read: ReadSums, gateways: AliveGateways, now_ms: int) -> None:
+    """Apply the only sum of a record."""
+    [(_, summed)] = read.counters(read.sums[0])
+    counter.on_sum(summed, read, gateways, METERING, now_ms)
 
 
 class OneGateway:
@@ -46,8 +73,8 @@ class OneGateway:
     def decided(
         self, instance: str | None, value: float, now_ms: int, applied_ms: int | None = 0, **more: bool
     ) -> None:
-        read = DecidedCharge(instance, value, LIMIT, now_ms, applied_ms, **more)
-        self.counter.on_decided(read, self.gateways, METERING, now_ms)
+        read = decided(instance, value, now_ms, applied_ms, **more)
+        apply(self.counter, read, self.gateways, now_ms)
 
     def share(self, now_ms: int, limit: float = LIMIT) -> float:
         return self.counter.share(limit, self.gateways, METERING, now_ms)
@@ -184,8 +211,8 @@ def test_an_event_from_the_future_changes_no_more_than_one_of_now() -> None:
     now, future = OneGateway("a"), OneGateway("a")
     for gateway, ahead_ms in ((now, 0), (future, 3_600_000)):
         gateway.settle(START_MS, "a")
-        read = DecidedCharge("a", 3_000.0, LIMIT, START_MS + 11_000 + ahead_ms, 50)
-        gateway.counter.on_decided(read, gateway.gateways, METERING, START_MS + 11_000)
+        read = decided("a", 3_000.0, START_MS + 11_000 + ahead_ms, 50)
+        apply(gateway.counter, read, gateway.gateways, START_MS + 11_000)
 
     assert now.share(START_MS + 12_000) == future.share(START_MS + 12_000)
 
@@ -232,17 +259,17 @@ def test_what_is_taken_back_was_never_charged(amounts: Sequence[int]) -> None:
 def test_gateways_agree_to_the_byte_once_all_is_decided(requests: Sequence[tuple[str, int, bool]]) -> None:
     gateways = {name: AliveGateways(name) for name in "abc"}
     counters = {name: CounterShare() for name in "abc"}
-    decided = []
+    made = []
     for number, (name, amount, delivered) in enumerate(requests):
         now_ms, request = START_MS + number * 50, charge(FETCH, float(amount))
         wait_ms = counters[name].charge(request, gateways[name], METERING, now_ms).wait_ms
         withheld = wait_ms > 0 and not delivered
         if withheld:
             counters[name].take_back(request, METERING, now_ms)
-        decided.append(DecidedCharge(name, float(amount), LIMIT, now_ms, wait_ms, True, withheld))
-    for read in decided:
+        made.append(decided(name, float(amount), now_ms, wait_ms, is_fetch=True, withheld=withheld))
+    for read in made:
         for name, counter in counters.items():
-            counter.on_decided(read, gateways[name], METERING, START_MS + 100_000)
+            apply(counter, read, gateways[name], START_MS + 100_000)
 
     assert len({counter.own_charged + counter.others_decided for counter in counters.values()}) == 1
 
@@ -294,6 +321,7 @@ def test_the_smallest_and_the_largest_limit_are_computed_with(kind: QuotaKind, l
     for second in range(4):
         now_ms = START_MS + second * 1_000
         outcome = gateway.counter.charge(charge(kind, 2.0**53, limit), gateway.gateways, METERING, now_ms)
-        gateway.counter.on_decided(DecidedCharge("me", 2.0**53, limit, now_ms), gateway.gateways, METERING, now_ms)
+        read = decided("me", 2.0**53, now_ms, limit=limit)
+        apply(gateway.counter, read, gateway.gateways, now_ms)
 
         assert (outcome.wait_ms > 0) == (limit < 1.0) or kind is FETCH  # a fetch is served from a full bucket

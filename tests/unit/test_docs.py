@@ -45,7 +45,7 @@ def test_one_rule_for_the_number_of_pages() -> None:
     for _, entities, jobs, pages in rows:
         small = int(entities.replace(" ", "")) / int(jobs) <= 1_000_000
         assert pages == ("default" if small else "16 384")
-    assert len(rows) == 6
+    assert len(rows) == 7
     comment = re.search(r"null: (\d+), (\d+) without batched", (REPOSITORY / "configs/default.yaml").read_text())
     assert comment is not None
     assert tuple(map(int, comment.groups())) == (origin.BATCHED_PAGES, origin.PAGES)
@@ -146,7 +146,7 @@ def test_the_page_of_gateways_has_every_option_with_its_default() -> None:
     cells = [line.split(" | ")[:2] for line in table.splitlines()[1:]]
     documented = {name: default for names, default in cells for name in _CODE.findall(names)}
     values = {name: yaml.safe_load(default.strip("`")) for name, default in documented.items()}
-    in_words = ("name", "instance", "quota", "requests_topic", "decisions_topic", "limits_topic", "waits_topic")
+    in_words = ("name", "instance", "quota", "requests_topic", "sums_topic", "limits_topic", "waits_topic")
     named = {name: value for name, value in values.items() if name not in in_words}
 
     assert set(documented) == {option.name for option in fields(GatewayOptions)}

@@ -188,7 +188,7 @@ def test_before_the_first_start_missing_topics_will_be_created(
 
     found = doctor.check_topics(settings)
 
-    assert found.endswith("quota-dead-letters, quota-limits, quota-waits will be created by sluice run")
+    assert found.endswith("quota-dead-letters, quota-limits, quota-waits, quota-sums will be created by sluice run")
     assert "quota-requests" not in found
     check_origin(Checkpoint(settings.enforce.checkpoint), settings)
     with pytest.raises(CheckError, match=r"quota-decisions, .* not there; sluice run creates them"):

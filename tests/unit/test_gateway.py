@@ -37,7 +37,8 @@ from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
-from tests.gateway_loop import NOBODY, NOW_MS, Clock, give, no_connections, set_limits, wait_ms
+from tests.decided_sums import sums_of
+from tests.gateway_loop import NOBODY, NOW_MS, Clock, give, no_connections, set_limits, tell, wait_ms
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -76,26 +77,12 @@ def charge(throttle_ms: int, quota: str = "producer_byte_rate", **changes: Any) 
     return {"quota": quota, "entity": entity, "limit": 1024.0, "rate": 2048.0, "throttle_ms": throttle_ms} | changes
 
 
-def decision(*charges: dict[str, Any], at_ms: int = NOW_MS, offset: int = 0, **changes: Any) -> bytes:
-    """A decision with what a gateway reads of it; the longest charge has decided."""
-    longest = max((made for made in charges if "mode" not in made), key=lambda made: int(made["throttle_ms"]))
-    throttle_ms = longest["throttle_ms"]
-    fields = {
-        "decision_id": f"quota-requests-0-{offset}",
-        "request_id": "r",
-        "timestamp_ms": at_ms,
-        "user": "alice",
-        "client_id": "app",
-        "mute_until_ms": at_ms + throttle_ms if throttle_ms else None,
-        "decided_by": longest["quota"] if throttle_ms else None,
-        "charges": charges,
-        "quota_version": 1,
-    }
-    return json.dumps(fields | changes).encode()
-
-
-def decide(gateway: Gateway, *charges: dict[str, Any], **changes: Any) -> None:
-    gateway._on_decision(None, decision(*charges, **changes))
+def decide(
+    gateway: Gateway, *charges: dict[str, Any], at_ms: int = NOW_MS, offset: int = 0, quota_version: int = 1
+) -> None:
+    """Let the gateway know of a decision on an event that no gateway has charged inline."""
+    decision = {"decision_id": f"quota-requests-0-{offset}", "timestamp_ms": at_ms, "charges": charges}
+    tell(gateway, decision, quota_version=quota_version)
 
 
 def bytes_limit(value: float = 1024.0, **entity: str) -> QuotaEntry:
@@ -104,7 +91,7 @@ def bytes_limit(value: float = 1024.0, **entity: str) -> QuotaEntry:
 
 def read_everything(gateway: Gateway) -> None:
     """Both topics with waits are read."""
-    for reader in (gateway._waits_reader, gateway._decision_reader):
+    for reader in (gateway._waits_reader, gateway._sums_reader):
         reader.caught_up.set()
         reader._reading.on_caught_up()
 
@@ -144,20 +131,11 @@ def test_a_partition_that_has_to_wait_throttles_its_writers(gateway: Gateway) ->
 
 
 def test_each_counter_waits_for_what_it_asked(gateway: Gateway) -> None:
-    """The one that decided waits as long as the decision says: 900 ms, its own 600 and another's 300 in sequence."""
     byte_wait, time_wait = charge(600), charge(300, "request_percentage")
-    decide(gateway, byte_wait, time_wait, mute_until_ms=NOW_MS + 900)
+    decide(gateway, byte_wait, time_wait)
 
-    assert wait_ms(gateway, "alice", "app", "Produce") == 900
+    assert wait_ms(gateway, "alice", "app", "Produce") == 600
     assert wait_ms(gateway, "alice", "app", "Metadata") == 300
-
-
-def test_time_in_purgatory_is_no_longer_waited(gateway: Gateway) -> None:
-    decide(gateway, charge(600, "controller_mutation_rate"), mute_until_ms=NOW_MS + 100)
-    assert wait_ms(gateway, "alice", "app", "CreateTopics") == 100
-
-    decide(gateway, charge(600, "controller_mutation_rate"), mute_until_ms=None, decided_by=None, offset=1)
-    assert wait_ms(gateway, "alice", "app", "CreateTopics") == 0
 
 
 def test_a_shadow_quota_throttles_no_client(gateway: Gateway) -> None:
@@ -168,18 +146,16 @@ def test_a_shadow_quota_throttles_no_client(gateway: Gateway) -> None:
 
 def test_a_later_decision_ends_a_wait_and_an_earlier_one_that_comes_late_does_not(gateway: Gateway) -> None:
     decide(gateway, charge(60_000), offset=5)
-    decide(gateway, charge(0), offset=4)
+    decide(gateway, charge(0), at_ms=NOW_MS - 1, offset=4)
     assert wait_ms(gateway, "alice", "app") == 60_000
 
     decide(gateway, charge(0), offset=6)
     assert wait_ms(gateway, "alice", "app") == 0
 
 
-def test_a_wait_until_the_year_9999_counts_as_the_longest_allowed(
-    gateway: Gateway, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_wait_of_weeks_counts_as_the_longest_allowed(gateway: Gateway, caplog: pytest.LogCaptureFixture) -> None:
     for offset in range(2):
-        decide(gateway, charge(1), mute_until_ms=253_402_300_799_999, offset=offset)
+        decide(gateway, charge(2**31 - 1), offset=offset)
         gateway._on_idle()
 
     assert wait_ms(gateway, "alice", "app") == 3_600_000
@@ -223,6 +199,15 @@ def test_a_decision_from_the_future_is_outranked_by_the_next_one(gateway: Gatewa
     assert wait_ms(gateway, "alice", "app") == 0
 
 
+def sums_record(changes: dict[str, Any] | None = None, **wrong: Any) -> bytes:
+    """A record of sums with a wait of 700 ms; `wrong` are fields of its only counter by their place."""
+    [record] = sums_of([{"timestamp_ms": NOW_MS, "charges": [charge(700)]}])
+    fields = json.loads(record) | (changes or {})
+    for place, value in wrong.items():
+        fields["sums"][0][1][0][int(place[1:])] = value
+    return json.dumps(fields).encode()
+
+
 @pytest.mark.parametrize(
     "record",
     [
@@ -230,19 +215,23 @@ def test_a_decision_from_the_future_is_outranked_by_the_next_one(gateway: Gatewa
         b"",
         b"[1]",
         b"\xff\xfe",
-        b'{"user": "alice"}',
-        b'{"request_id": 7}',
-        decision(charge(700))[:-1] + b', "new": ' + b"[" * 2_000 + b"]" * 2_000 + b"}",
-        decision(charge(700), timestamp_ms=900_000_000_000_000_000),
-        decision(charge(700), charges="none"),
-        decision(charge(700), charge(5, entity={"user": 7})),
+        b'{"heartbeat": 7}',
+        sums_record()[:-1] + b', "new": ' + b"[" * 2_000 + b"]" * 2_000 + b"}",
+        sums_record({"gateways": []}),
+        sums_record({"quotas": []}),
+        sums_record({"sums": "none"}),
+        sums_record({"batch": -1}),
+        sums_record(_3=900_000_000_000_000_000),
+        sums_record(_1=0.0),
+        sums_record(_4=[[0, -1.0]]),
+        sums_record(_5=[2**31, 0, None, 0, 0, True]),
     ],
+    ids=range(14),
 )
-def test_a_record_that_is_no_decision_changes_nothing(gateway: Gateway, record: bytes | None) -> None:
-    give(gateway._decision_reader, FetchedRecord(0, None, record))
+def test_a_record_that_is_none_of_sums_changes_nothing(gateway: Gateway, record: bytes | None) -> None:
+    give(gateway._sums_reader, FetchedRecord(0, None, record))
 
     assert gateway.stats().unreadable_records == 1
-    assert gateway.stats().decisions == 0
     assert wait_ms(gateway, "alice", "app") == 0
 
 
@@ -270,10 +259,9 @@ def test_a_wait_for_tokens_follows_the_limit_alone(gateway: Gateway) -> None:
 
 
 def test_a_forged_wait_keeps_no_other_from_being_relaxed(gateway: Gateway) -> None:
-    forged = {"quota": "unknown", "throttle_ms": 10**400, "limit": 1e308, "rate": 1.7e308}
-    value = json.dumps({"request_id": "r", "timestamp_ms": NOW_MS, "mute_until_ms": 10**18, "charges": [forged]})
-    for text in (value, value.replace("unknown", "producer_byte_rate"), value.replace("10000", "1")):
-        give(gateway._decision_reader, FetchedRecord(0, None, text.encode()))
+    for quota in ("unknown", "producer_byte_rate"):
+        record = sums_record({"quotas": [quota]}, _1=1e308, _5=[1, 1, 1.7e308, 0, 0, True])
+        give(gateway._sums_reader, FetchedRecord(0, None, record))
     decide(gateway, charge(3_750))
 
     set_limits(gateway, 2, [])
@@ -580,7 +568,9 @@ def test_fail_closed_refuses_when_the_first_unanswered_event_is_too_old(clock: C
         clock.ms += 1
         assert wait_ms(gateway, "alice", "app") == 1_000
 
-        decide(gateway, charge(35_001), at_ms=NOW_MS - 1)  # of an earlier event: that one is still unanswered
+        tell(  # an earlier event: that one is still unanswered
+            gateway, {"timestamp_ms": NOW_MS - 1, "instance": gateway.instance, "charges": [charge(35_001)]}
+        )
         assert wait_ms(gateway, "alice", "app") == 4_999
 
 
@@ -591,11 +581,18 @@ def test_a_late_decision_leaves_the_later_events_unanswered(gateway: Gateway, cl
     gateway.admit(Request("Produce"))
     clock.ms += 30_000
 
-    gateway._on_decision(None, b'{"request_id": "first", "timestamp_ms": %d}' % (NOW_MS + 5_000))
-    assert gateway.stats().stale_s == 35
-    gateway._on_decision(None, b'{"request_id": "second", "timestamp_ms": %d}' % (NOW_MS + 10_000))
-    assert gateway.stats().stale_s == 0
-    assert gateway.stats().decision_age_p99_ms == 35_000
+    for at_ms, stale_s in ((NOW_MS + 5_000, 35), (NOW_MS + 10_000, 0)):
+        tell(gateway, {"timestamp_ms": at_ms, "instance": gateway.instance, "charges": [charge(0)]})
+        assert gateway.stats().stale_s == stale_s
+
+
+def test_the_age_of_decisions_is_that_of_all_gateways_heartbeats(gateway: Gateway, clock: Clock) -> None:
+    clock.ms += 40_000
+    for instance, age_ms in (("another", 30_000), (gateway.instance, 35_000)):
+        beat = {"api": "GatewayHeartbeat", "instance": instance, "request_id": "r", "timestamp_ms": clock.ms - age_ms}
+        tell(gateway, beat)
+
+    assert gateway.stats().decision_age_p50_ms == gateway.stats().decision_age_p99_ms == 35_000
 
 
 def test_a_login_that_the_client_cant_use_is_told_at_once() -> None:
@@ -635,17 +632,17 @@ def test_prometheus_sees_every_number(gateway: Gateway, clock: Clock) -> None:
         assert line in text
 
 
-def test_a_decision_of_a_driver_that_was_replaced_is_left_out_and_counted(gateway: Gateway) -> None:
-    """And the marker of the one that took over is no decision."""
+def test_sums_of_a_driver_that_was_replaced_are_left_out_and_counted(gateway: Gateway) -> None:
+    """And the marker of the one that took over is no record of sums."""
 
     def headers(number: int) -> bytes:
         value = b"job:%d" % number
         return b"\x02\x0aepoch" + bytes([2 * len(value)]) + value
 
-    reader = gateway._decision_reader
-    value = json.dumps({"request_id": "r", "timestamp_ms": NOW_MS}).encode()
-    for offset, (number, content) in enumerate([(1, value), (2, None), (1, value), (2, value)]):
+    reader = gateway._sums_reader
+    first, second = sums_record(), sums_record()
+    for offset, (number, content) in enumerate([(1, first), (2, None), (1, second), (2, second)]):
         give(reader, FetchedRecord(offset, None, content, headers(number)))
 
     stats = gateway.stats()
-    assert (stats.decisions, stats.fenced_decisions, stats.unreadable_records) == (2, 1, 0)
+    assert (stats.sums, stats.fenced_records, stats.unreadable_records) == (2, 1, 0)

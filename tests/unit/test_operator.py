@@ -1,6 +1,7 @@
 """The Python stages of the enforce query, as far as they need no Spark."""
 
 import gc
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +16,11 @@ from sluice.configs.settings import load_settings
 from sluice.state.arithmetic.counter import Charge
 from sluice.state.arithmetic.shapes import encode_shape
 from sluice.state.contract.records import CountedEntity, Request
-from sluice.state.decisions.charge_texts import entity_text
 from sluice.state.decisions.decision import batch_text, said
 from sluice.state.errors import StateError
+from sluice.state.quotas.entity import entity_text
 from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.shares.sums import UNKNOWN_GATEWAY
 from sluice.state.store.pages import Pages, page_of_entity
 from sluice.streaming.checkpoint.page_keys import spark_key_of_page
 from sluice.streaming.enforce import garbage_collection
@@ -69,12 +71,12 @@ def test_parts_never_leave_the_operator_of_a_plan_that_does_not_combine_them(
     page_batch = {"payload": [encode_page_batch(PageBatch([row], [])) for row in (charge_row(part) for part in (0, 1))]}
     state, key, one_page = Mock(exists=False), (spark_key_of_page(0, 1),), SETTINGS._replace(pages=1)
 
-    monkeypatch.setattr(BatchProperties, "of_task", lambda: BatchProperties(1, 0, False, 1, 1))
+    monkeypatch.setattr(BatchProperties, "of_task", lambda: BatchProperties(1, 0, False, 1, 1, 0))
     with pytest.raises(RuntimeError, match="doesn't combine"):
         list(PageDecider(job, one_page)(key, [pd.DataFrame(page_batch)], state))
     state.update.assert_not_called()
 
-    monkeypatch.setattr(BatchProperties, "of_task", lambda: BatchProperties(1, 0, True, 1, 1))
+    monkeypatch.setattr(BatchProperties, "of_task", lambda: BatchProperties(1, 0, True, 1, 1, 0))
     known = Mock()
     (rows,) = PageDecider(job, one_page, known)(key, [pd.DataFrame(page_batch)], state)
     assert list(rows["partial"]) == [True]
@@ -86,7 +88,7 @@ def test_a_batched_worker_decides_the_pages_that_pyspark_decides_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_entities: int
 ) -> None:
     """The rows in few, the states in the order of the groups; also where entities have to leave."""
-    monkeypatch.setattr(BatchProperties, "of_task", lambda: BatchProperties(1, 0, False, 4, 4))
+    monkeypatch.setattr(BatchProperties, "of_task", lambda: BatchProperties(1, 0, False, 4, 4, 0))
     job = load_settings(environment={})
     job = replace(job, enforce=replace(job.enforce, checkpoint=str(tmp_path)))
     settings = SETTINGS._replace(pages=4, max_entities=max_entities)
@@ -103,12 +105,19 @@ def test_a_batched_worker_decides_the_pages_that_pyspark_decides_one_by_one(
     for key, rows_of_page in frames.items():
         state = Mock(exists=False)
         (frame,) = PageDecider(job, settings)((key,), rows_of_page, state)
-        one_by_one += [value for values in frame["values"] for value in values]
+        one_by_one += [*zip(frame["topic"], frame["values"], strict=True)]
         pandas_state[key] = state.update.call_args.args[0]
 
     assert isinstance(decided, Decided)
     assert list(decided.states) == list(pandas_state.values())
-    assert sorted(value for row in decided.rows for value in row[3]) == sorted(one_by_one)
+    for topic in (settings.decisions_topic, settings.waits_topic):
+        alone = [value for of, values in one_by_one if of == topic for value in values]
+        assert sorted(value for row in decided.rows if row[1] == topic for value in row[3]) == sorted(alone)
+    entities = [
+        [entity for of, values in rows if of == settings.sums_topic for value in values for entity in told(value)]
+        for rows in (one_by_one, [(row[1], row[3]) for row in decided.rows])
+    ]
+    assert sorted(entities[0]) == sorted(entities[1])
     again = Groups(group._replace(state=state) for group, state in zip(groups, decided.states, strict=True))
     assert PageDecider(job, settings)((), again, None) != decided
 
@@ -122,7 +131,7 @@ def test_pages_that_are_split_are_those_that_were_always_so_many(
     keys = [f"user-{count}|" for count in range(60)]
 
     def decided(keys: list[str], states: Mapping[int, Any], pages: int, before: int, first: int) -> Any:
-        properties = BatchProperties(1, 0, False, pages, before)
+        properties = BatchProperties(1, 0, False, pages, before, 0)
         monkeypatch.setattr(BatchProperties, "of_task", lambda: properties)
         groups = Groups()
         for number in range(pages):
@@ -130,7 +139,7 @@ def test_pages_that_are_split_are_those_that_were_always_so_many(
             payloads = [encode_page_batch(PageBatch(rows, []))]
             groups.append(Group(spark_key_of_page(number, first), states.get(number), payloads))
         done = PageDecider(job, SETTINGS._replace(pages=first))((), groups, None)
-        values = sorted(value for row in done.rows for value in row[3])
+        values = sorted(value for row in done.rows if row[1] != SETTINGS.sums_topic for value in row[3])
         return values, dict(enumerate(done.states)), groups
 
     _, few, _ = decided(keys[:40], {}, 2, 2, 2)
@@ -138,9 +147,14 @@ def test_pages_that_are_split_are_those_that_were_always_so_many(
     values, split, groups = decided(keys, few, 8, 2, 2)
 
     assert (values, split) == decided(keys, many, 8, 8, 8)[:2]
-    monkeypatch.setattr(BatchProperties, "of_task", lambda: BatchProperties(1, 0, False, 8, 2))
+    monkeypatch.setattr(BatchProperties, "of_task", lambda: BatchProperties(1, 0, False, 8, 2, 0))
     with pytest.raises(RuntimeError, match="without the page that has its entities"):
         PageDecider(job, SETTINGS._replace(pages=2))((), Groups(groups[1:]), None)
+
+
+def told(record: bytes) -> list[str]:
+    """The sums of a record, each as JSON."""
+    return [json.dumps(entity) for entity in json.loads(record)["sums"]]
 
 
 def single_row(offset: int, key: str) -> ChargeRow:
@@ -149,12 +163,14 @@ def single_row(offset: int, key: str) -> ChargeRow:
     user = key.removesuffix("|")
     text = said(Request("Produce", user=user), f"q-0-{offset}", [], batch_text(1, 0, None))
     entity, shape = entity_text(CountedEntity(user=user)), encode_shape([charge])
-    return ChargeRow(0, offset, 1_700_000_000_000, key, entity, shape, charge.amounts, 0, 1, 0, key.encode(), *text)
+    return ChargeRow(
+        0, offset, 1_700_000_000_000, key, entity, shape, charge.amounts, 0, 1, 0, key.encode(), *text, UNKNOWN_GATEWAY
+    )
 
 
 def charge_row(part: int) -> ChargeRow:
     entity = entity_text(CountedEntity(user=f"user-{part}"))
-    return ChargeRow(0, 0, 0, f"user-{part}", entity, encode_shape([]), [], part, 2, 0, None, b"", b"")
+    return ChargeRow(0, 0, 0, f"user-{part}", entity, encode_shape([]), [], part, 2, 0, None, b"", b"", UNKNOWN_GATEWAY)
 
 
 def test_damaged_state_names_its_page() -> None:

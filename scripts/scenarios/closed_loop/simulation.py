@@ -1,38 +1,42 @@
 """Clients, gateways, latency and job as discrete events, with the arithmetic and the shares that gateways and job use.
 
-    a connection sends ─► its gateway charges inline, answers and publishes ─► `latency_ms` later the job has decided,
-    and every gateway reads the decision
+    a connection sends ─► its gateway charges inline, answers and publishes ─► `latency_ms` later, on average, a
+    micro-batch has decided it, and every gateway reads the sums
 
 A client's connection sends its next request when the answer to the last one is there, its wait has ended, and its part
 of the demand asks for it.
 """
 
 import heapq
+import math
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
 
 from scripts.scenarios.closed_loop.measures import Served
 from scripts.scenarios.closed_loop.situation import Counters, Situation, Waits
 from sluice.insight.whatif.replay import Decider
+from sluice.state.arithmetic.counter import Outcome
 from sluice.state.contract.records import Request, TopicPartition
 from sluice.state.decisions.waits import CounterKey
-from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags, entity_text
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.alive import HEARTBEAT_MS
-from sluice.state.shares.counter_share import DecidedCharge
+from sluice.state.shares.counter_share import Metering
 from sluice.state.shares.gateway_shares import GatewayShares
+from sluice.state.shares.read_sums import read_sums
+from sluice.state.shares.sums import DecidedSums, SummedCharge, applied_waits, gateway_text
 
 FOREVER_MS = 2**50
 MAX_MUTE_MS = 3_600_000
 MAX_COUNTERS = 100_000
 EPOCH_MS = 1_700_000_000_000
 LOOKBACK_MS = 10_000
-"""Span of the decisions that a new gateway reads."""
+"""Span of the sums that a new gateway reads."""
 
 WARM_UP_MS = 3_000
 """Time, and the latency on top of it, that gateways run before clients connect: they know each other then."""
@@ -40,7 +44,11 @@ WARM_UP_MS = 3_000
 CATCH_UP_MS = 0.05
 """Time between two decisions of a backlog: 20 000 are made in a second."""
 
+BATCHES_IN_LATENCY = 2
+"""Micro-batches in the time from a request to the arrival of its decision."""
+
 SETTINGS = QuotaSettings()
+SPAN_MS = Metering.of(SETTINGS).span_ms
 NANOSECONDS_PER_POINT = 10_000_000
 
 
@@ -58,10 +66,13 @@ class GatewayUnderTest:
         """The time by this gateway's clock."""
         return EPOCH_MS + int(time_ms) + self._skew_ms
 
-    def read(self, counter: CounterKey, decided: DecidedCharge, wait_ms: int, time_ms: float) -> None:
-        """Read a decision."""
-        self.shares.on_decided(counter, decided, self.clock_ms(time_ms))
-        self._decided_until_ms[counter] = decided.event_ms + wait_ms if wait_ms else 0
+    def read(self, records: Sequence[bytes], until_ms: Mapping[CounterKey, int], time_ms: float) -> None:
+        """Read the records of a micro-batch, and until when each counter has to wait by its decisions."""
+        for record in records:
+            sums = read_sums(record)
+            for entity in sums.sums:
+                self.shares.on_sums(entity, sums, self.clock_ms(time_ms))
+        self._decided_until_ms |= until_ms
 
     def decided_wait_ms(self, time_ms: float) -> int:
         """Wait that decisions ask for. All counters of a simulation without own ones are one."""
@@ -71,6 +82,38 @@ class GatewayUnderTest:
 
 Reading = Callable[[GatewayUnderTest, float], object]
 """The way in which a gateway reads a decision or a heartbeat at a time."""
+
+
+class MicroBatch:
+    """The decisions that become known at one time: their sums, and until when counters have to wait."""
+
+    def __init__(self, time_ms: float) -> None:
+        self.time_ms = time_ms
+        self._sums = DecidedSums(SPAN_MS)
+        self._until_ms: dict[CounterKey, int] = {}
+
+    def add(self, request: Request, offset: int, tags: Tags, outcome: Outcome) -> None:
+        """Add a charge of a request."""
+        kind, event_ms, wait_ms = outcome.charge.kind, request.timestamp_ms or 0, outcome.wait_ms
+        entity, inline = entity_text(tags.entity()), request.throttled_by is not None
+        charge = SummedCharge(
+            kind,
+            outcome.charge.limit,
+            outcome.value,
+            event_ms,
+            offset,
+            gateway_text(request.instance, inline),
+            applied_waits(request).get(entity, {}).get(kind, 0),
+            wait_ms=wait_ms,
+            withheld=request.withheld,
+        )
+        self._sums.add(entity, charge)
+        self._until_ms[kind, tags] = event_ms + wait_ms if wait_ms else 0
+
+    def reading(self, number: int) -> Reading:
+        """The way in which a gateway reads it."""
+        records, until_ms = list(self._sums.records(None, number, 0)), self._until_ms
+        return lambda gateway, time_ms: gateway.read(records, until_ms, time_ms)
 
 
 class ClosedLoop:
@@ -87,6 +130,7 @@ class ClosedLoop:
         self._due: list[tuple[float, int, Callable[[float], None]]] = []
         self._numbers = count()
         self._job_free_ms = 0.0
+        self._batch = MicroBatch(-1.0)
 
     def run(self) -> Served:
         """Simulate `seconds`."""
@@ -198,28 +242,23 @@ class ClosedLoop:
         if down is not None and down[0] * 1000 <= known_ms and time_ms < down[1] * 1000:
             self._job_free_ms = max(self._job_free_ms, down[1] * 1000 + self._situation.latency_ms)
         self._job_free_ms = max(known_ms, self._job_free_ms + CATCH_UP_MS if self._job_free_ms > known_ms else known_ms)
-        return self._job_free_ms
+        every_ms = self._situation.latency_ms / BATCHES_IN_LATENCY
+        return math.ceil(self._job_free_ms / every_ms - 0.5) * every_ms if every_ms else self._job_free_ms
 
     def _decide(self, request: Request, time_ms: float) -> None:
-        """The job decides a request exactly, in the order of arrival, and all gateways read the decision."""
-        event_ms = request.timestamp_ms or 0
-        applied_ms = {applied.quota: applied.ms for applied in request.throttled_by or ()}
-        for tags, outcomes in self._job.charge(request, event_ms).items():
+        """The job decides a request exactly, in the order of arrival; a micro-batch has all of one time."""
+        if time_ms != self._batch.time_ms:
+            self._batch = MicroBatch(time_ms)
+            self._at(time_ms, partial(self._end_batch, self._batch))
+        number = next(self._numbers)
+        for tags, outcomes in self._job.charge(request, request.timestamp_ms or 0).items():
             for outcome in outcomes:
-                kind, limit, waited_ms = (
-                    outcome.charge.kind,
-                    outcome.charge.limit,
-                    applied_ms.get(outcome.charge.kind, 0),
-                )
-                charge = (request.instance, outcome.value, limit, event_ms, waited_ms, kind.consumer, request.withheld)
-                read = partial(_read_decision, (kind, tags), DecidedCharge(*charge), outcome.wait_ms)
-                self._read_by_all(time_ms, read)
+                self._batch.add(request, number, tags, outcome)
 
-
-def _read_decision(
-    counter: CounterKey, decided: DecidedCharge, wait_ms: int, gateway: GatewayUnderTest, time_ms: float
-) -> None:
-    gateway.read(counter, decided, wait_ms, time_ms)
+    def _end_batch(self, batch: MicroBatch, time_ms: float) -> None:
+        self._read_by_all(time_ms, batch.reading(next(self._numbers)))
+        if batch is self._batch:
+            self._batch = MicroBatch(-1.0)
 
 
 def _quotas(situation: Situation, limit: float) -> Quotas:

@@ -62,8 +62,8 @@ public final class Cases {
                 return pace(asked);
             case "debt":
                 return debt(asked);
-            case "decision":
-                return decision(asked);
+            case "sums":
+                return sums(asked);
             case "brokers":
                 return PacedBrokers.run(asked, new ManualTime());
             case "rest":
@@ -192,24 +192,32 @@ public final class Cases {
         return JSON.getNodeFactory().numberNode(size / bound - window.spanMs() / 1000.0);
     }
 
-    /** What is read in each of `records`: null for what is no decision. */
-    private static JsonNode decision(JsonNode asked) throws IOException {
+    /** What is read in each of `records`: null for what is no record of sums. */
+    private static JsonNode sums(JsonNode asked) throws IOException {
         ArrayNode answer = JSON.createArrayNode();
         for (JsonNode record : asked.get("records")) {
             try {
-                Decision decision = Decision.read(record.binaryValue());
-                ObjectNode read = answer.addObject().put("instance", decision.instance);
-                read.put("api", decision.api).put("timestamp_ms", decision.timestampMs);
-                ArrayNode charges = read.putArray("charges");
-                for (CounterKey counter : decision.counters) {
-                    DecidedCharge charge = decision.charges.get(counter);
-                    charges.addArray()
-                            .add(counter.kind.key)
-                            .add(counter.tags.user)
-                            .add(counter.tags.clientId)
-                            .add(charge == null ? null : charge.limit)
-                            .add(charge == null ? null : charge.value)
-                            .add(charge == null ? 0 : charge.heldMs);
+                Sums sums = Sums.read(record.binaryValue(), "me");
+                ObjectNode read = answer.addObject().put("job_id", sums.jobId).put("batch", sums.batch);
+                read.put("own_until_ms", sums.ownUntilMs).put("heartbeat_of", sums.heartbeatOf);
+                ArrayNode counters = read.putArray("counters");
+                for (Sums.CounterSum sum : sums.counters) {
+                    ArrayNode counter = counters.addArray()
+                            .add(sum.counter.kind.key)
+                            .add(sum.counter.tags.user)
+                            .add(sum.counter.tags.clientId)
+                            .add(sum.fromMs)
+                            .add(sum.untilMs)
+                            .add(sum.fetches)
+                            .add(sum.isReset);
+                    for (Sums.GatewaySum charged : sum.byGateway) {
+                        counter.add(charged.gateway.instance)
+                                .add(charged.gateway.chargesInLine)
+                                .add(charged.value)
+                                .add(charged.faded)
+                                .add(charged.untilMs)
+                                .add(charged.appliedMs);
+                    }
                 }
             } catch (IOException error) {
                 answer.addNull();
@@ -310,8 +318,12 @@ public final class Cases {
         ArrayNode answer = JSON.createArrayNode();
         for (JsonNode step : asked.get("steps")) {
             long nowMs = step.get("now_ms").longValue();
-            if (step.has("decision")) {
-                shares.take(Decision.read(JSON.writeValueAsBytes(step.get("decision"))), nowMs);
+            if (step.has("record")) {
+                Sums sums = Sums.read(step.get("record").textValue().getBytes(StandardCharsets.UTF_8), "me");
+                List<CounterKey> resets = shares.take(sums, nowMs);
+                if (step.has("resets")) {
+                    answer.add(resets.size());
+                }
             } else if (step.has("step_back")) {
                 shares.stepBack(nowMs);
             } else {

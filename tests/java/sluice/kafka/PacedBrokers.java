@@ -52,6 +52,7 @@ final class PacedBrokers {
     private final Random random = new Random(1);
     private final List<Broker> lots = new ArrayList<>(); // each broker as often as it is to be drawn
     private double queued;
+    private long batches;
 
     private PacedBrokers(JsonNode asked, ManualTime time) {
         this.time = time;
@@ -102,9 +103,9 @@ final class PacedBrokers {
         time.sleep(1);
         long nowMs = time.milliseconds();
         while (!underWay.isEmpty() && underWay.peek().atMs <= nowMs) {
-            Decision decision = Decision.read(underWay.remove().record);
+            Sums sums = Sums.read(underWay.remove().record, "");
             for (Broker broker : brokers) {
-                broker.shares.take(decision, nowMs);
+                broker.shares.take(sums, nowMs);
             }
         }
         for (Broker broker : brokers) {
@@ -114,17 +115,31 @@ final class PacedBrokers {
         }
     }
 
+    /** Each event is a micro-batch of its own. */
     private void decide(byte[] event, long nowMs) throws IOException {
-        ObjectNode decision = (ObjectNode) JSON.readTree(event);
+        JsonNode fields = JSON.readTree(event);
+        ObjectNode record = JSON.createObjectNode();
         String amount = kind == Kind.REQUEST ? "request_time_ns" : "bytes";
-        if (decision.has(amount)) {
-            double value = decision.get(amount).doubleValue() / (kind == Kind.REQUEST ? 1e7 : 1);
-            ObjectNode charge = decision.putArray("charges").addObject();
-            charge.put("quota", kind.key).put("limit", limit).put("value", value);
-            charge.putObject("entity").put("client_id", "app");
-            decision.putObject("amounts").set(amount, decision.get(amount));
+        if (fields.has(amount)) {
+            double value = fields.get(amount).doubleValue() / (kind == Kind.REQUEST ? 1e7 : 1);
+            long appliedMs = 0;
+            for (JsonNode wait : fields.get("throttled_by")) {
+                appliedMs = Math.max(appliedMs, Math.min(wait.get("ms").longValue(), 3_600_000));
+            }
+            record.put("batch", batches++).put("base_ms", fields.get("timestamp_ms").longValue());
+            record.putArray("quotas").add(kind.key);
+            record.putArray("gateways").addArray().add(fields.get("instance").textValue()).add(true).add(0);
+            ArrayNode entity = record.putArray("sums").addArray();
+            entity.addObject().put("client_id", "app");
+            ArrayNode sum = entity.addArray().addArray().add(0).add(limit).add(0).add(0);
+            sum.addArray().addArray().add(0).add(value).add(appliedMs);
+        } else {
+            ObjectNode heartbeat = record.putObject("heartbeat");
+            for (String field : new String[] {"instance", "request_id", "timestamp_ms"}) {
+                heartbeat.set(field, fields.get(field));
+            }
         }
-        underWay.add(new Decided(nowMs + latencyMs, JSON.writeValueAsBytes(decision)));
+        underWay.add(new Decided(nowMs + latencyMs, JSON.writeValueAsBytes(record)));
     }
 
     private static final class Decided {

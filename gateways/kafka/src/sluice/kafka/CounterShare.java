@@ -5,6 +5,7 @@ import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 
 /**
  * One counter on one gateway: what the others use of its limit, and this gateway's share. Reads no clock.
@@ -40,6 +41,8 @@ final class CounterShare {
     private double targetLimit;
     private int targetCount;
     private long targetUntilMs;
+    private String jobId;
+    private long batch = -1; // of the newest sum
 
     /** This gateway's share of the limit now, in units of the quota per second. */
     double share(double limit, AliveGateways gateways, Window window, long nowMs) {
@@ -67,31 +70,71 @@ final class CounterShare {
         return heldUntilMs;
     }
 
-    /** Takes over what a decision says of this counter. `nowMs` is when it arrived. */
-    void takeDecided(DecidedCharge decided, AliveGateways gateways, Window window, long nowMs) {
+    /** Whether this is the first sum of a job's micro-batch, which may be repeated; it is known from now on. */
+    boolean isNew(String job, long number) {
+        if (number <= batch && Objects.equals(job, jobId)) {
+            return false;
+        }
+        jobId = job;
+        batch = number;
+        return true;
+    }
+
+    /** A counter without charges that knows the same sums. */
+    CounterShare reset() {
+        CounterShare fresh = new CounterShare();
+        fresh.jobId = jobId;
+        fresh.batch = batch;
+        return fresh;
+    }
+
+    /** Takes over the sum of a micro-batch. `nowMs` is when it arrived; no time in it is later. */
+    void takeSum(Sums.CounterSum sum, AliveGateways gateways, Window window, long nowMs) {
         targetUntilMs = 0;
-        long eventMs = Math.min(decided.eventMs, nowMs);
-        double value = decided.withheld ? 0.0 : decided.value;
-        if (decided.isFetch) {
-            fetchSize += (decided.value - fetchSize) * (fetchSize != 0.0 ? SIZE_WEIGHT : 1.0);
+        long untilMs = Math.min(sum.untilMs, nowMs);
+        if (sum.fetches > 0) {
+            noteSizes(sum.fetchBytes / sum.fetches, sum.fetches);
         }
-        settle(decided.limit, value, eventMs, window);
-        if (gateways.isOwn(decided.instance)) {
-            ownDecidedMs = Math.max(ownDecidedMs, eventMs);
-            return;
+        if (!Double.isNaN(sum.limit)) {
+            double value = 0.0;
+            for (Sums.GatewaySum charged : sum.byGateway) {
+                value += charged.value;
+            }
+            settle(sum.limit, value, Math.min(sum.fromMs, untilMs), untilMs, window);
         }
-        String instance = decided.instance == null ? ANONYMOUS : decided.instance;
-        if (!instance.equals(ANONYMOUS) && !gateways.isAlive(instance)) {
-            return;
+        for (Sums.GatewaySum charged : sum.byGateway) {
+            long chargedMs = Math.min(charged.untilMs, nowMs);
+            if (gateways.isOwn(charged.gateway.instance)) {
+                ownDecidedMs = Math.max(ownDecidedMs, chargedMs);
+                continue;
+            }
+            OtherGateway other = other(charged.gateway, gateways);
+            if (other != null) {
+                other.record(charged.faded, chargedMs, window.spanMs() / 1000.0);
+                if (charged.appliedMs > 0) {
+                    other.hungryUntilMs =
+                            Math.max(other.hungryUntilMs, nowMs + Math.max(charged.appliedMs, window.spanMs()));
+                }
+            }
+        }
+    }
+
+    /** What is known of another gateway; null for one that isn't alive. */
+    private OtherGateway other(Sums.SummedGateway gateway, AliveGateways gateways) {
+        boolean isKnown = gateway.instance != null && gateway.chargesInLine;
+        String instance = isKnown ? gateway.instance : ANONYMOUS;
+        if (isKnown && !gateways.isAlive(instance)) {
+            return null;
         }
         if (!others.containsKey(instance) && others.size() > gateways.count()) {
             forgetGone(gateways);
         }
-        OtherGateway other = others.computeIfAbsent(instance, name -> new OtherGateway());
-        other.record(value, eventMs, window.spanMs() / 1000.0);
-        if (decided.heldMs > 0) {
-            other.hungryUntilMs = Math.max(other.hungryUntilMs, nowMs + Math.max(decided.heldMs, window.spanMs()));
-        }
+        return others.computeIfAbsent(instance, name -> new OtherGateway());
+    }
+
+    private void noteSizes(double size, long count) {
+        double kept = fetchSize != 0.0 ? Math.pow(1.0 - SIZE_WEIGHT, count) : 0.0;
+        fetchSize = size + (fetchSize - size) * kept;
     }
 
     private boolean isIdle(Window window, long nowMs) {
@@ -156,17 +199,19 @@ final class CounterShare {
         return Math.min(allLeft + limit * sinceS, limit * MAX_CREDIT_S);
     }
 
-    private void settle(double limit, double value, long decidedEventMs, Window window) {
-        long eventMs = Math.max(decidedMs, decidedEventMs);
+    private void settle(double limit, double value, long oldestMs, long newestMs, Window window) {
         if (decidedMs == 0) { // what the buckets of the gateways may let through at once
             allLeft = limit * (window.spanMs() / 2 / 1000.0);
-            allLeftMs = eventMs;
+            allLeftMs = oldestMs;
         }
-        decidedMs = eventMs;
         double usable = limit - fetchSize / (window.samples * window.windowMs / 1000.0);
-        double refilled = Math.min(usable * MAX_CREDIT_S, allLeft + usable * ((eventMs - allLeftMs) / 1000.0));
-        allLeft = Math.max(refilled - value, -limit * MAX_DEBT_S);
-        allLeftMs = eventMs;
+        double most = usable * MAX_CREDIT_S;
+        long fromMs = Math.max(oldestMs, allLeftMs);
+        decidedMs = Math.max(Math.max(newestMs, fromMs), decidedMs);
+        double left = Math.min(most, allLeft + usable * ((fromMs - allLeftMs) / 1000.0));
+        left = Math.min(most, left - value + usable * ((decidedMs - fromMs) / 1000.0));
+        allLeft = Math.max(left, -limit * MAX_DEBT_S);
+        allLeftMs = decidedMs;
     }
 
     private static double equalPart(double free, List<Double> wanted) {
@@ -182,14 +227,16 @@ final class CounterShare {
         return free;
     }
 
-    /** What the decisions say of another gateway on one counter. */
+    /** What the sums say of another gateway on one counter. */
     private static final class OtherGateway {
         private double charged; // fades to 1/e in the span of a meter: divided by it, it is a rate
         private long chargedMs;
         private long hungryUntilMs;
 
-        void record(double value, long eventMs, double spanS) {
-            charged = chargedAt(eventMs, spanS) + value;
+        void record(double faded, long eventMs, double spanS) {
+            long lateMs = chargedMs - eventMs;
+            double left = lateMs > 0 ? faded * Math.exp(-lateMs / 1000.0 / spanS) : faded;
+            charged = chargedAt(eventMs, spanS) + left;
             chargedMs = Math.max(chargedMs, eventMs);
         }
 

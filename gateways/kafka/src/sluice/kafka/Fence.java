@@ -11,12 +11,12 @@ import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.common.header.Header;
 
 /**
- * Which decisions count when a driver of the job was replaced and publishes on; the rule of state/decisions/leader_epochs.py.
+ * Which records count when a driver of the job was replaced and publishes on; the rule of state/decisions/leader_epochs.py.
  *
  * <p>An epoch more than MAX_STEP above the highest known of its job is forged: its record is unreadable.
  *
  * <p>After a record of an epoch no record of an older epoch of the same job counts in that partition. A marker, which
- * has an epoch and no value, is no decision. Used by one thread; `fenced` may be read by others.
+ * has an epoch and no value, is no record. Used by one thread; `fenced` may be read by others.
  */
 final class Fence {
     private static final Pattern EPOCH = Pattern.compile("([!-9;-~]{1,64}):([0-9]{1,18})");
@@ -26,7 +26,7 @@ final class Fence {
     private final Map<Integer, Map<String, Long>> highest = new HashMap<>();
     private volatile long fenced;
 
-    /** How many decisions were left out. */
+    /** How many records were left out. */
     long fenced() {
         return fenced;
     }

@@ -16,7 +16,7 @@ import org.slf4j.LoggerFactory;
  * One gateway: it knows the limits in force, its share of each counter, and publishes what its meters were charged.
  *
  * <p>Request threads call {@link #resolve} and {@link #limit}, which never wait. All else happens in daemon threads of its
- * own: one reads the limits, one the decisions, and one looks at the meters every `sluice.sum.ms`, sets their limits and
+ * own: one reads the limits, one the sums of what is decided, and one looks at the meters every `sluice.sum.ms`, sets their limits and
  * publishes. While Sluice is away the last shares hold; before the limits topic could be read, the quotas that were set
  * with `kafka-configs` hold on each broker, as without the plugin.
  */
@@ -43,14 +43,14 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     private final EventSender sender;
     private final Staleness staleness = new Staleness();
     private final TopicReader limitsReader;
-    private final TopicReader decisionsReader;
+    private final TopicReader sumsReader;
     private final LastingThread thread;
     private final long idleMs;
     private final AtomicLong givenUp = new AtomicLong();
     private volatile LimitsView limitsView = new LimitsView();
     private volatile Quotas inForce;
     private volatile int gateways = 1;
-    private volatile long decisions;
+    private volatile long sums;
     private Quotas applied;
     private long heartbeatMs;
     private boolean isStale;
@@ -66,11 +66,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         this.shares = new Shares(instance, events.idStem(), settings.window);
         this.sender = new EventSender(settings.requestsTopic, client("requests"), EventSender.MUTE_MS);
         this.limitsReader = new TopicReader(settings.limitsTopic, null, client("limits"), new LimitsHandler());
-        Map<String, Object> decisionsClient = client("decisions");
-        decisionsClient.putIfAbsent("fetch.min.bytes", "65536"); // many decisions a fetch, which cost less each
-        decisionsClient.putIfAbsent("fetch.max.wait.ms", "50");
-        this.decisionsReader =
-                new TopicReader(settings.decisionsTopic, LOOKBACK_MS, decisionsClient, new DecisionsHandler());
+        this.sumsReader = new TopicReader(settings.sumsTopic, LOOKBACK_MS, client("sums"), new SumsHandler());
         // A sample of a meter with one short window would be started anew between two looks.
         this.idleMs = Math.min(IDLE_MS, settings.window.samples * settings.window.windowMs / 2);
         this.thread = new LastingThread("sluice-shares", this::round, this::finish);
@@ -86,7 +82,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         }
         limitsReader.start();
         if (settings.isBroker) {
-            decisionsReader.start();
+            sumsReader.start();
         }
         thread.start();
     }
@@ -95,7 +91,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     public void close() {
         thread.close();
         limitsReader.close();
-        decisionsReader.close();
+        sumsReader.close();
     }
 
     /** The limit of a client and the counter that it is charged to. Never waits. */
@@ -368,8 +364,8 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     }
 
     @Override
-    public long getDecisions() {
-        return decisions;
+    public long getSums() {
+        return sums;
     }
 
     @Override
@@ -388,13 +384,13 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     }
 
     @Override
-    public long getFencedDecisions() {
-        return decisionsReader.fenced();
+    public long getFencedRecords() {
+        return sumsReader.fenced();
     }
 
     @Override
     public long getUnreadableRecords() {
-        return limitsView.garbage() + limitsReader.unreadable() + decisionsReader.unreadable();
+        return limitsView.garbage() + limitsReader.unreadable() + sumsReader.unreadable();
     }
 
     @Override
@@ -408,7 +404,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     }
 
     private Stream<LastingThread> threads() {
-        return Stream.of(thread, limitsReader.thread(), decisionsReader.thread());
+        return Stream.of(thread, limitsReader.thread(), sumsReader.thread());
     }
 
     private final class LimitsHandler implements TopicReader.ClusterHandler {
@@ -439,17 +435,18 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         }
     }
 
-    private final class DecisionsHandler implements TopicReader.Handler {
+    private final class SumsHandler implements TopicReader.Handler {
         @Override
         public void take(byte[] key, byte[] value) throws Exception {
             long nowMs = System.currentTimeMillis();
-            Decision decision = Decision.read(value);
-            decisions++;
-            if (decision.isReset()) {
-                decision.counters.forEach(counter -> meters.reset(counter, nowMs));
+            Sums read = Sums.read(value, instance);
+            shares.take(read, nowMs).forEach(counter -> meters.reset(counter, nowMs));
+            sums += read.entities;
+            if (read.ownUntilMs >= 0) {
+                staleness.noteDecided(read.ownUntilMs, nowMs);
             }
-            if (shares.take(decision, nowMs)) {
-                staleness.noteDecided(decision.timestampMs, nowMs);
+            if (shares.isOwnHeartbeat(read)) {
+                staleness.noteDecided(read.heartbeatMs, nowMs);
             }
         }
 

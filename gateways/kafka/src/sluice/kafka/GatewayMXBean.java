@@ -29,8 +29,8 @@ public interface GatewayMXBean {
     /** Age of the oldest event that may be without a decision, in milliseconds. */
     long getStalenessMs();
 
-    /** How many decisions were read. */
-    long getDecisions();
+    /** How many entities' sums were read, one for each and micro-batch. */
+    long getSums();
 
     /** How many events have reached the requests topic. */
     long getPublished();
@@ -41,10 +41,10 @@ public interface GatewayMXBean {
     /** How many sums were given up because they could not be published for a minute. */
     long getSumsGivenUp();
 
-    /** How many decisions were left out because a driver of the job wrote them that had been replaced. */
-    long getFencedDecisions();
+    /** How many records of sums were left out because a driver of the job wrote them that had been replaced. */
+    long getFencedRecords();
 
-    /** How many records of the limits and decisions topics were passed over. */
+    /** How many records of the limits and sums topics were passed over. */
     long getUnreadableRecords();
 
     /** How many of the plugin's threads should work and don't; 0 is well. */

@@ -43,8 +43,12 @@ final class Json {
     static String textOrNull(JsonNode fields, String field) throws IOException {
         JsonNode value = fields.path(field);
         check(value.isTextual() || value.isNull() || value.isMissingNode(), field + " is no text");
-        String text = value.textValue();
-        check(text == null || StandardCharsets.UTF_8.newEncoder().canEncode(text), field + " has half of a surrogate pair");
+        return whole(value.textValue(), field);
+    }
+
+    /** A text that is no half of a surrogate pair anywhere; null stays null. */
+    static String whole(String text, String name) throws IOException {
+        check(text == null || StandardCharsets.UTF_8.newEncoder().canEncode(text), name + " has half of a surrogate pair");
         return text;
     }
 

@@ -17,7 +17,7 @@ final class Settings {
     private static final String CLIENT_PREFIX = "sluice.client.";
     private static final String BOOTSTRAP_SERVERS = "sluice.bootstrap.servers";
     private static final String REQUESTS_TOPIC = "sluice.requests.topic";
-    private static final String DECISIONS_TOPIC = "sluice.decisions.topic";
+    private static final String SUMS_TOPIC = "sluice.sums.topic";
     private static final String LIMITS_TOPIC = "sluice.limits.topic";
     private static final String SUM_MS = "sluice.sum.ms";
     private static final String MAX_MUTE_MS = "sluice.max.mute.ms";
@@ -27,7 +27,7 @@ final class Settings {
     private static final List<String> KEYS = Arrays.asList(
             BOOTSTRAP_SERVERS,
             REQUESTS_TOPIC,
-            DECISIONS_TOPIC,
+            SUMS_TOPIC,
             LIMITS_TOPIC,
             SUM_MS,
             MAX_MUTE_MS,
@@ -39,7 +39,7 @@ final class Settings {
     final String node;
     final String bootstrapServers;
     final String requestsTopic;
-    final String decisionsTopic;
+    final String sumsTopic;
     final String limitsTopic;
     final long sumMs;
 
@@ -67,7 +67,7 @@ final class Settings {
         this.node = nodeOf(configs);
         this.bootstrapServers = text(configs, BOOTSTRAP_SERVERS, null);
         this.requestsTopic = text(configs, REQUESTS_TOPIC, "quota-requests");
-        this.decisionsTopic = text(configs, DECISIONS_TOPIC, "quota-decisions");
+        this.sumsTopic = text(configs, SUMS_TOPIC, "quota-sums");
         this.limitsTopic = text(configs, LIMITS_TOPIC, "quota-limits");
         this.sumMs = whole(configs, SUM_MS, 100, 10, 1_000);
         this.maxMuteMs = whole(configs, MAX_MUTE_MS, 5_000, 1_000, 3_600_000);

@@ -1,17 +1,18 @@
 package sluice.kafka;
 
+import java.util.ArrayList;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 
 /**
- * The shares of one gateway, fed with all decisions. Safe for several threads; no request thread ever comes here.
+ * The shares of one gateway, fed with the sums of what is decided. Safe for several threads; no request thread ever comes here.
  *
  * <p>It keeps the counters that its own clients touch for as long as they are in use, and at most MAX_HEARD that it knows
- * from decisions alone; of those the one that was heard of longest ago is forgotten first.
+ * from sums alone; of those the one that was heard of longest ago is forgotten first.
  */
 final class Shares {
     static final int MAX_HEARD = 100_000;
-    private static final String HEARTBEAT_API = "GatewayHeartbeat";
     private static final String NAMESAKE = "namesake";
 
     private final AliveGateways gateways;
@@ -60,26 +61,38 @@ final class Shares {
         }
     }
 
-    /** Takes over a decision that has arrived now. Says whether it is on this gateway's own event. */
-    synchronized boolean take(Decision decision, long nowMs) {
-        if (decision.api.equals(HEARTBEAT_API)) {
-            if (decision.instance != null && !decision.instance.isEmpty()) {
-                gateways.takeHeartbeat(senderOf(decision), decision.timestampMs, nowMs);
-            }
-        } else if (decision.isReset()) {
-            for (CounterKey counter : decision.counters) {
-                touched.replace(counter, new CounterShare());
-                heard.remove(counter);
-            }
-        } else {
-            for (Map.Entry<CounterKey, DecidedCharge> charge : decision.charges.entrySet()) {
-                known(charge.getKey()).takeDecided(charge.getValue(), gateways, window, nowMs);
-            }
+    /** Takes over a record that has arrived now. Returns the counters that it resets; a repeated micro-batch resets none. */
+    synchronized List<CounterKey> take(Sums sums, long nowMs) {
+        List<CounterKey> resets = new ArrayList<>();
+        if (sums.heartbeatOf != null) {
+            gateways.takeHeartbeat(senderOf(sums), sums.heartbeatMs, nowMs);
         }
-        return gateways.isOwn(decision.instance) && decision.requestId.startsWith(idStem);
+        for (Sums.CounterSum sum : sums.counters) {
+            CounterShare share = known(sum.counter);
+            if (!share.isNew(sums.jobId, sums.batch)) {
+                continue;
+            }
+            if (sum.isReset) {
+                resets.add(sum.counter);
+                share = reset(sum.counter, share);
+            }
+            share.takeSum(sum, gateways, window, nowMs);
+        }
+        return resets;
     }
 
-    /** Forgets what was decided, because the decisions are read from their beginning again. */
+    /** Whether a heartbeat in a record is this gateway's own. */
+    boolean isOwnHeartbeat(Sums sums) {
+        return sums.heartbeatOf != null && gateways.isOwn(senderOf(sums));
+    }
+
+    private CounterShare reset(CounterKey counter, CounterShare share) {
+        CounterShare fresh = share.reset();
+        (touched.containsKey(counter) ? touched : heard).put(counter, fresh);
+        return fresh;
+    }
+
+    /** Forgets what was decided, because the sums are read from their beginning again. */
     synchronized void clear() {
         heard.clear();
         touched.replaceAll((counter, share) -> new CounterShare());
@@ -92,9 +105,9 @@ final class Shares {
     }
 
     /** Whose heartbeat it is: one of this instance that this gateway didn't send is that of another one. */
-    private String senderOf(Decision heartbeat) {
-        boolean isForeign = gateways.isOwn(heartbeat.instance) && !heartbeat.requestId.startsWith(idStem);
-        return isForeign ? NAMESAKE : heartbeat.instance;
+    private String senderOf(Sums sums) {
+        boolean isForeign = gateways.isOwn(sums.heartbeatOf) && !sums.heartbeatId.startsWith(idStem);
+        return isForeign ? NAMESAKE : sums.heartbeatOf;
     }
 
     private CounterShare touch(CounterKey counter) {

@@ -1,0 +1,449 @@
+"""Sums of what a micro-batch decided, by counter and gateway: all that gateways need of it to compute their shares.
+
+The job adds the charges of each counter in the order in which it decides them. A gateway applies a sum as it would have
+applied these charges one by one (`sluice.state.shares.counter_share`).
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
+from math import exp
+from typing import Protocol
+
+import msgspec
+
+from sluice.state.arithmetic.counter import Charge
+from sluice.state.arithmetic.counter_arrays import Outcomes, Violation
+from sluice.state.arithmetic.shapes import Charged, Shapes
+from sluice.state.contract.records import (
+    MAX_APPLIED_MS,
+    MAX_INSTANCE_CHARACTERS,
+    MAX_INT32,
+    MAX_NAMED_GATEWAYS,
+    Request,
+    Sums,
+    SumWait,
+)
+from sluice.state.quotas.entity import entity_text
+from sluice.state.quotas.kinds import Family, QuotaKind
+from sluice.state.quotas.name_cache import ENTRY_BYTES, NameCache
+
+MAX_RECORD_BYTES = 256 * 1024
+"""Size from which sums go on in another record: one is read at once."""
+
+UNKNOWN_GATEWAY = b"null,false"
+"""`gateway_text` of an event that gives no instance, and doesn't say that it was charged inline."""
+
+_MAX_HEAD_BYTES = 32 * 1024 * 1024
+"""Bytes of the beginnings of sums that are kept: each client may have a limit of its own."""
+
+_JSON = msgspec.json.Encoder()
+_KINDS = list(QuotaKind)
+_QUOTAS = [kind.value for kind in _KINDS]
+"""The quotas of all records, so that a quota has the same place in each."""
+_PLACES = {kind: place for place, kind in enumerate(_KINDS)}
+
+
+def gateway_text(instance: str | None, charges_inline: bool) -> bytes:
+    """The beginning of `SummedGateway` as JSON, by which sums know a gateway.
+
+    >>> gateway_text("i-0", True)
+    b'"i-0",true'
+    """
+    if instance is not None and len(instance) > MAX_INSTANCE_CHARACTERS:
+        instance = None
+    return _gateway_text(instance, charges_inline)
+
+
+@lru_cache(maxsize=2 * MAX_NAMED_GATEWAYS)
+def _gateway_text(instance: str | None, charges_inline: bool) -> bytes:
+    return _JSON.encode([instance, charges_inline])[1:-1]
+
+
+def applied_waits(request: Request) -> dict[bytes, dict[str, int]]:
+    """The longest wait in ms that a gateway had applied inline, by entity in JSON and quota."""
+    applied: dict[bytes, dict[str, int]] = {}
+    for wait in request.throttled_by or ():
+        of_entity = applied.setdefault(entity_text(wait.entity), {})
+        of_entity[wait.quota] = max(wait.ms, of_entity.get(wait.quota, 0))
+    return applied
+
+
+class SummedRow(Charged, Protocol):
+    """A row that says which counter it charges, and what its event says of the gateway.
+
+    `gateway` is of `gateway_text`. `applied` are the waits in ms that the gateway had applied on the entity's counters
+    inline, by quota. If `sums_up`, the event is a broker's sum of any number of requests.
+    """
+
+    @property
+    def key(self) -> str:
+        """The key of the entity."""
+
+    @property
+    def entity(self) -> bytes:
+        """The entity as JSON."""
+
+    @property
+    def offset(self) -> int:
+        """The event's offset."""
+
+    @property
+    def purgatory_ms(self) -> int:
+        """The time that the request has waited already."""
+
+    @property
+    def gateway(self) -> bytes:
+        """The gateway of the event."""
+
+    @property
+    def applied(self) -> dict[str, int] | None:
+        """The waits that it had applied."""
+
+    @property
+    def sums_up(self) -> bool:
+        """True for a broker's sum."""
+
+
+class SummedCharge(msgspec.Struct, gc=False):
+    """One decided charge of an enforced quota.
+
+    `value` is in units of the quota; if `withheld`, it was taken back. `wait_ms` is what it asks for, `rate` what was
+    observed. If `is_reset`, the counter was reset, and there is no charge. `applied_ms` is the longest wait that the
+    gateway had applied inline.
+    """
+
+    kind: QuotaKind
+    limit: float | None
+    value: float
+    timestamp_ms: int
+    offset: int
+    gateway: bytes = UNKNOWN_GATEWAY
+    applied_ms: int = 0
+    sums_up: bool = False
+    wait_ms: int = 0
+    rate: float | None = None
+    withheld: bool = False
+    is_reset: bool = False
+
+
+class _Gateway:
+    """A gateway that records name: `text` is the beginning of its `GatewaySum`, `until_ms` its newest request."""
+
+    __slots__ = ("place", "text", "until_ms")
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+        self.text = b",[[%d," % place
+        self.until_ms = 0
+
+
+class _Charged:
+    """Charges of one gateway on one counter."""
+
+    __slots__ = ("applied_ms", "faded", "until_ms", "value")
+
+    def __init__(self, value: float, until_ms: int) -> None:
+        self.value = self.faded = value
+        self.until_ms = until_ms
+        self.applied_ms = 0
+
+    def add(self, value: float, timestamp_ms: int, span_s: float) -> None:
+        """Add a charge, as `OtherGateway.record` does."""
+        self.value += value
+        age_ms = timestamp_ms - self.until_ms
+        if not age_ms:
+            self.faded += value
+        elif age_ms > 0:
+            self.faded = self.faded * exp(-age_ms / 1000.0 / span_s) + value
+            self.until_ms = timestamp_ms
+        else:
+            self.faded += value * exp(age_ms / 1000.0 / span_s)
+
+
+class _Counter:
+    """Charges of all gateways on one counter of which a sum has more to say than one charge's value, or a reset."""
+
+    __slots__ = ("by_gateway", "fetch_bytes", "fetches", "from_ms", "is_reset", "limit", "until_ms", "wait")
+
+    def __init__(self, timestamp_ms: int) -> None:
+        self.limit: float | None = None
+        self.from_ms = self.until_ms = timestamp_ms
+        self.is_reset = False
+        self.by_gateway: dict[int, _Charged] = {}
+        self.fetches = 0
+        self.fetch_bytes = 0.0
+        self.wait: SumWait | None = None
+
+    def add(self, gateway: int, value: float, timestamp_ms: int, span_s: float) -> _Charged:
+        """Add a charge of the gateway at this place. Returns the gateway's charges."""
+        if timestamp_ms > self.until_ms:
+            self.until_ms = timestamp_ms
+        elif timestamp_ms < self.from_ms:
+            self.from_ms = timestamp_ms
+        charged = self.by_gateway.get(gateway)
+        if charged is None:
+            charged = self.by_gateway[gateway] = _Charged(value, timestamp_ms)
+        else:
+            charged.add(value, timestamp_ms, span_s)
+        return charged
+
+    def note_wait(self, charge: SummedCharge) -> None:
+        """Note the counter's wait after a charge: one on an event that was charged inline only shortens it."""
+        wait, before = _wait_of(charge), self.wait
+        if not wait.is_new and before is not None:
+            wait.is_new, wait.until_ms = before.is_new, min(wait.until_ms, before.until_ms)
+            if not before.wait_ms:
+                wait.wait_ms = 0
+        self.wait = wait
+
+    def sum_of(self, kind: QuotaKind, base_ms: int) -> list[object]:
+        """The sum as records have it."""
+        by_gateway: list[list[object]] = []
+        for gateway, charged in self.by_gateway.items():
+            faded = None if charged.faded == charged.value else charged.faded
+            age_ms = self.until_ms - charged.until_ms
+            of_gateway: list[object] = [gateway, charged.value]
+            if charged.applied_ms or age_ms or faded is not None:
+                of_gateway += (charged.applied_ms, age_ms, faded)
+            by_gateway.append(of_gateway)
+        made: list[object] = [_PLACES[kind], self.limit, self.from_ms - base_ms, self.until_ms - base_ms, by_gateway]
+        if self.wait is not None or self.fetches or self.is_reset:
+            fetches = (self.fetches, self.fetch_bytes) if self.fetches else None
+            made += (_after(self.wait, base_ms), fetches, self.is_reset)
+        return made
+
+    def has_new_wait(self) -> bool:
+        """True if gateways have to look at the wait, whether or not they know one."""
+        return self.is_reset or (self.wait is not None and self.wait.is_new and self.wait.wait_ms > 0)
+
+
+def _wait_of(charge: SummedCharge) -> SumWait:
+    """The wait of a counter after one charge; times are epoch milliseconds."""
+    wait_ms = min(charge.wait_ms, MAX_INT32)
+    rate = None if charge.is_reset or charge.kind.family is Family.MUTATIONS else charge.rate
+    is_new, timestamp_ms = charge.is_reset or charge.gateway.endswith(b"false"), charge.timestamp_ms
+    return SumWait(wait_ms, timestamp_ms + wait_ms, rate, timestamp_ms, charge.offset, is_new)
+
+
+def _after(wait: SumWait | None, base_ms: int) -> SumWait | None:
+    """A wait with its times after another one."""
+    if wait is None:
+        return None
+    until_ms, timestamp_ms = wait.until_ms - base_ms, wait.timestamp_ms - base_ms
+    return SumWait(wait.wait_ms, until_ms, wait.rate, timestamp_ms, wait.offset, wait.is_new)
+
+
+class _Head(msgspec.Struct, gc=False):
+    """A charge of a shape, and the beginning of its `CounterSum` as JSON: none if it takes an object to say it."""
+
+    charge: Charge
+    text: bytes
+
+
+_HEADS = NameCache[tuple[bytes, QuotaKind], _Head](_MAX_HEAD_BYTES)
+
+
+def _head(shape: bytes, charge: Charge) -> _Head | None:
+    """The head of a shape's charge; None if it is one on trial, which gateways don't enforce."""
+    if charge.shadow:
+        return None
+    found = _HEADS.get((shape, charge.kind))
+    if found is None:
+        is_plain = charge.limit is not None and not (charge.withheld and charge.kind.consumer)
+        text = b"[%d,%b," % (_PLACES[charge.kind], _JSON.encode(charge.limit)) if is_plain else b""
+        found = _HEADS.keep((shape, charge.kind), _Head(charge, text), ENTRY_BYTES + len(shape) + len(text))
+    return found
+
+
+_NO_WAIT = Violation(0)
+
+
+class DecidedSums:
+    """The sums of some counters in one micro-batch. `span_ms` are the S-1 windows of a meter.
+
+    No charge is from before `base_ms`, after which records give times.
+
+    >>> sums = DecidedSums(span_ms=10_000, base_ms=1_000)
+    >>> for at_ms in (1_000, 2_000):
+    ...     charge = SummedCharge(QuotaKind.PRODUCER_BYTE_RATE, 100.0, 50.0, at_ms, 7, gateway_text("i-0", True))
+    ...     sums.add(b'{"user":"alice"}', charge)
+    >>> for record in sums.records("3f", batch=5, quota_version=1):
+    ...     print(record.decode().partition('"gateways":')[2])
+    [["i-0",true,1000]],"sums":[[{"user":"alice"},[[0,100.0,0,1000,[[0,100.0,0,0,95.24187090179797]]]]]]}
+    """
+
+    def __init__(self, span_ms: int, base_ms: int = 0) -> None:
+        self._span_s = span_ms / 1000.0
+        self._base_ms = base_ms
+        self._gateways: dict[bytes, _Gateway] = {}
+        self._counters: dict[QuotaKind, dict[bytes, _Counter]] = {}
+        self._entities: list[bytes] = []
+        """`EntitySums` as JSON, of counters that one request charged and that have no more to say."""
+        self._times: dict[int, bytes] = {}
+
+    def add(self, entity: bytes, charge: SummedCharge) -> None:
+        """Add a charge on this entity, given as JSON. The charges of a counter come in their order."""
+        counters = self._counters.setdefault(charge.kind, {})
+        counter = counters.get(entity)
+        if counter is None or charge.is_reset:
+            counter = counters[entity] = _Counter(charge.timestamp_ms)
+        counter.limit = charge.limit
+        if charge.is_reset:
+            counter.is_reset = True
+        else:
+            gateway = self._gateway(charge.gateway, charge.timestamp_ms)
+            value = 0.0 if charge.withheld and charge.kind.consumer else charge.value
+            charged = counter.add(gateway.place, value, charge.timestamp_ms, self._span_s)
+            charged.applied_ms = max(charged.applied_ms, min(charge.applied_ms, MAX_APPLIED_MS))
+            if charge.kind.consumer and not charge.sums_up:
+                counter.fetches += 1
+                counter.fetch_bytes += charge.value
+        if charge.wait_ms or charge.is_reset or counter.wait is not None:
+            counter.note_wait(charge)
+
+    def add_rows(
+        self,
+        rows: Sequence[SummedRow],
+        outcomes: Mapping[QuotaKind, Outcomes],
+        values: Mapping[QuotaKind, Sequence[bytes]],
+        shapes: Shapes,
+        repeated: Collection[str],
+    ) -> None:
+        """Add the charges of rows that gateways enforce; those of a counter come in their order.
+
+        `values` are those of the outcomes as JSON, `repeated` the keys that several rows have in the micro-batch.
+        """
+        alone = [b""] * len(rows)
+        for kind, of_kind in outcomes.items():
+            self._add_kind(kind, rows, of_kind, values[kind], shapes, repeated, alone)
+        self._entities += [
+            b"".join((b"[", row.entity, b",[", sums, b"]]")) for row, sums in zip(rows, alone, strict=True) if sums
+        ]
+
+    def _add_kind(
+        self,
+        kind: QuotaKind,
+        rows: Sequence[SummedRow],
+        outcomes: Outcomes,
+        values: Sequence[bytes],
+        shapes: Shapes,
+        repeated: Collection[str],
+        alone: list[bytes],
+    ) -> None:
+        """Add the charges of a kind. The only one of a counter, if it asks for nothing, becomes text at once."""
+        heads = {
+            shape: _head(shape, charge)
+            for shape, decoded in shapes.items()
+            for charge in decoded.charges
+            if charge.kind is kind
+        }
+        special = outcomes.violations.keys() | outcomes.resets
+        counters = self._counters.setdefault(kind, {})
+        gateways, times, base_ms, consumer = self._gateways, self._times, self._base_ms, kind.consumer
+        for position, (number, value) in enumerate(zip(outcomes.rows, values, strict=True)):
+            row = rows[number]
+            head = heads[row.shape]
+            if head is None:
+                continue
+            if row.applied or row.sums_up or not head.text or (special and position in special):
+                self._add_special(kind, row, outcomes, position, head)
+                continue
+            if repeated and row.key in repeated:
+                self._add_plain(counters, kind, row, outcomes, position, head)
+                continue
+            timestamp_ms = row.timestamp_ms
+            after = times.get(timestamp_ms)
+            if after is None:
+                after = times[timestamp_ms] = b"%d,%d" % (timestamp_ms - base_ms, timestamp_ms - base_ms)
+            gateway = gateways.get(row.gateway)
+            if gateway is None or gateway.until_ms < timestamp_ms:
+                gateway = self._gateway(row.gateway, timestamp_ms)
+            end = b"".join((b"]],null,[1,", value, b"]]")) if consumer else b"]]]"
+            made = b"".join((head.text, after, gateway.text, value, end))
+            alone[number] = b"".join((alone[number], b",", made)) if alone[number] else made
+
+    def _add_plain(
+        self,
+        counters: dict[bytes, _Counter],
+        kind: QuotaKind,
+        row: SummedRow,
+        outcomes: Outcomes,
+        position: int,
+        head: _Head,
+    ) -> None:
+        """Add a charge that asks for nothing to the counter of its entity."""
+        counter, value, timestamp_ms = counters.get(row.entity), outcomes.values[position], row.timestamp_ms
+        if counter is None:
+            counter = counters[row.entity] = _Counter(timestamp_ms)
+        elif counter.wait is not None:
+            self._add_special(kind, row, outcomes, position, head)
+            return
+        counter.limit = head.charge.limit
+        counter.add(self._gateway(row.gateway, timestamp_ms).place, value, timestamp_ms, self._span_s)
+        if kind.consumer:
+            counter.fetches += 1
+            counter.fetch_bytes += value
+
+    def _add_special(self, kind: QuotaKind, row: SummedRow, outcomes: Outcomes, position: int, head: _Head) -> None:
+        """Add a charge that may have more to say than its value, if it has a limit."""
+        charge, is_reset = head.charge, position in outcomes.resets
+        if charge.limit is None and not is_reset:
+            return
+        violation = outcomes.violations.get(position, _NO_WAIT)
+        made = SummedCharge(
+            kind,
+            charge.limit,
+            outcomes.values[position],
+            row.timestamp_ms,
+            row.offset,
+            row.gateway,
+            row.applied.get(kind, 0) if row.applied else 0,
+            row.sums_up,
+            max(violation.wait_ms - row.purgatory_ms, 1 if True in violation.refused else 0),
+            outcomes.rates[position],
+            charge.withheld,
+            is_reset,
+        )
+        self.add(row.entity, made)
+
+    def _gateway(self, text: bytes, timestamp_ms: int) -> _Gateway:
+        """The gateway with this `gateway_text`, which has a request of this time.
+
+        It is the one without a name where names would fill the records.
+        """
+        known = self._gateways.get(text)
+        if known is None and len(self._gateways) >= MAX_NAMED_GATEWAYS:
+            text = gateway_text(None, text.endswith(b"true"))
+            known = self._gateways.get(text)
+        if known is None:
+            known = self._gateways[text] = _Gateway(len(self._gateways))
+        if timestamp_ms > known.until_ms:
+            known.until_ms = timestamp_ms
+        return known
+
+    def records(self, job_id: str | None, batch: int, quota_version: int) -> Iterator[bytes]:
+        """The records of the sums topic, each of about MAX_RECORD_BYTES at most, and of the gateways that it names."""
+        head = _JSON.encode(Sums(job_id, batch, quota_version, self._base_ms, _QUOTAS))[:-1]
+        named = [b"[%b,%d]" % (text, max(0, each.until_ms - self._base_ms)) for text, each in self._gateways.items()]
+        head += b',"gateways":[' + b",".join(named) + b'],"sums":['
+        entities, size = list[bytes](), 0
+        for entity in self._all_entities():
+            entities.append(entity)
+            size += len(entity) + 1
+            if size > MAX_RECORD_BYTES:
+                yield head + b",".join(entities) + b"]}"
+                entities, size = [], 0
+        if entities:
+            yield head + b",".join(entities) + b"]}"
+
+    def _all_entities(self) -> Iterator[bytes]:
+        """`EntitySums` of all entities as JSON. Those of an entity may be in two places, but a counter is in one."""
+        yield from self._entities
+        by_entity: dict[bytes, list[tuple[QuotaKind, _Counter]]] = {}
+        for kind, counters in self._counters.items():
+            for entity, counter in counters.items():
+                by_entity.setdefault(entity, []).append((kind, counter))
+        for entity, of_entity in by_entity.items():
+            sums = [counter.sum_of(kind, self._base_ms) for kind, counter in of_entity]
+            has_waits = any(counter.has_new_wait() for _, counter in of_entity)
+            yield b"[%b,%b%b]" % (entity, _JSON.encode(sums), b",true" if has_waits else b"")
