@@ -13,8 +13,6 @@ from sluice.configs.settings import Settings, with_bootstrap_servers
 if TYPE_CHECKING:
     from sluice.insight.console.server import Sources
 
-TABLES = ("decisions", "quotas")
-
 
 def console(
     config: ConfigOption = None,
@@ -52,13 +50,13 @@ def console(
 def _sources(settings: Settings, tenants: Path | None) -> "Sources":
     from sluice.insight.console.server import Sources
     from sluice.insight.reports.tenants import read_tenants
+    from sluice.insight.sql import Tables
 
     return Sources(
         dict(settings.kafka),
         settings.topics,
         settings.quota,
-        {name: getattr(settings.delta, name) for name in TABLES},
-        dict(settings.delta.storage_options),
+        Tables(settings.delta.decisions, settings.delta.quotas, settings.delta.storage_options),
         f"http://{settings.health.place}" if settings.health.port else None,
         None if tenants is None else read_tenants(tenants),
     )

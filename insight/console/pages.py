@@ -11,11 +11,13 @@ import msgspec
 from sluice.insight.console.check import APIS, Asked, answers
 from sluice.insight.console.clients import ClientsQuery, select
 from sluice.insight.console.filters import LONGEST_IN_ADDRESS, digest_of, entity_text
-from sluice.insight.console.tables import JobProbe, Tables, WeekMinutes
+from sluice.insight.console.tables import JobProbe, WeekMinutes
 from sluice.insight.errors import QueryError
 from sluice.insight.format import NOTHING, short
 from sluice.insight.live import CounterId, CounterState, LiveModel
+from sluice.insight.reports.explain import decision_by_id
 from sluice.insight.reports.tenants import Tenants
+from sluice.insight.sql import Tables
 from sluice.kafka_io.topic_follower import TopicFollower
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.contract.projection import projects
@@ -173,7 +175,7 @@ def request(facts: Facts, given: Given, _now_ms: int) -> Context:
     if decision_id:
         value = facts.model.recent(decision_id)
         try:
-            record = msgspec.json.decode(value) if value else facts.tables.decision(decision_id)
+            record = msgspec.json.decode(value) if value else decision_by_id(facts.tables, decision_id)
             decision = None if record is None else msgspec.convert(_without_nulls(record), Decision)
         except (QueryError, msgspec.ValidationError) as error:
             trouble = str(error)

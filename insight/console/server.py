@@ -10,11 +10,12 @@ from threading import Event
 from sluice.insight.console.app import create_app
 from sluice.insight.console.pages import DeadLetters, Facts
 from sluice.insight.console.security import LOOPBACK_HOSTS
-from sluice.insight.console.tables import ASK_S, REFRESH_S, JobProbe, Tables, WeekMinutes
+from sluice.insight.console.tables import ASK_S, REFRESH_S, JobProbe, WeekMinutes
 from sluice.insight.errors import ConsoleError
 from sluice.insight.http_server import HttpServer, host_of, is_loopback
 from sluice.insight.live import Bounds, LiveModel
 from sluice.insight.reports.tenants import Tenants
+from sluice.insight.sql import Tables
 from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.clock import now_ms
@@ -47,13 +48,12 @@ class ConsoleOptions:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The inputs of the console: topics, tables by name, the address of the job's health port, tenants."""
+    """The inputs of the console: topics, tables, the address of the job's health port, tenants."""
 
     kafka: dict[str, str]
     topics: TopicSettings
     quota: QuotaSettings
-    tables: dict[str, str]
-    storage_options: dict[str, str]
+    tables: Tables
     health: str | None
     tenants: Tenants | None = None
 
@@ -90,8 +90,7 @@ def reading(sources: Sources, options: ConsoleOptions) -> Iterator[Facts]:
     """The facts of the console, kept up to date in the background while the block runs."""
     model = LiveModel(sources.quota, Bounds(counters=options.max_clients))
     limits, dead_letters = LimitsView(), DeadLetters()
-    tables = Tables(sources.tables, sources.storage_options)
-    week, health = WeekMinutes(tables), JobProbe(sources.health)
+    week, health = WeekMinutes(sources.tables), JobProbe(sources.health)
     topics = sources.topics
 
     def on_decision(_: bytes | None, value: bytes | None) -> None:
@@ -124,7 +123,7 @@ def reading(sources: Sources, options: ConsoleOptions) -> Iterator[Facts]:
             limits,
             dead_letters,
             week,
-            tables,
+            sources.tables,
             health,
             sources.quota,
             followers,

@@ -1,6 +1,6 @@
 """The console's background readings: Delta tables, and the health of the job.
 
-The tables give minutes throttled in seven days, one decision, and changes of quotas.
+The tables give minutes throttled in seven days, and changes of quotas.
 """
 
 import json
@@ -10,15 +10,14 @@ from collections import Counter as Tally
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from http.client import HTTPException
+from itertools import islice
 from time import monotonic
 from typing import Any
 
 from sluice.insight.errors import NoTableError, QueryError
 from sluice.insight.live import CounterId
-from sluice.insight.reports.explain import decision_by_id
 from sluice.insight.reports.recorded_waits import RecordedWaits
-from sluice.insight.sql import Tables as ReportTables
-from sluice.insight.sql import run_query
+from sluice.insight.sql import Tables
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotaChange, QuotasTable
 from sluice.state.quotas.kinds import KINDS_BY_NAME
@@ -58,41 +57,16 @@ WHERE wait_ms > 0 AND quota IS NOT NULL
 _WAITS_AT_ONCE = 250_000
 
 
-class Tables:
-    """Queries over the tables at these paths. Calls block; each raises QueryError if a table can't be read."""
-
-    def __init__(self, paths: Mapping[str, str], storage_options: Mapping[str, str]) -> None:
-        self._paths = paths
-        self._options = storage_options
-
-    def minutes_of(self, day: date) -> dict[CounterId, int]:
-        """Minutes that the throttle times of a counter touch, by the decisions of one day."""
-        waits = RecordedWaits()
-        rows = run_query(_WAITS.format(day=day.isoformat()), {"decisions": self._paths["decisions"]}, self._options)
-        for table in rows.tables(_WAITS_AT_ONCE):
-            waits.take_of_counters(table)
-        counted: Tally[CounterId] = Tally()
-        for (quota, user, client_id, topic, partition), minutes in waits.minutes().items():
-            if (kind := KINDS_BY_NAME.get(quota)) is not None:
-                counted[CounterId(kind, False, user, client_id, topic or None, int(partition))] = minutes
-        return dict(counted.most_common(MOST_COUNTERS))
-
-    def decision(self, decision_id: str) -> dict[str, Any] | None:
-        """The row of one decision; None if the table doesn't have it (yet)."""
-        tables = ReportTables(self._paths["decisions"], self._paths["quotas"], self._options)
-        return decision_by_id(tables, decision_id)
-
-    def quota_changes(self) -> list[QuotaChange]:
-        """The last changes of quotas, the newest first; at most MOST_CHANGES."""
-        changes = []
-        try:
-            for change in QuotasTable(self._paths["quotas"], self._options).history():
-                changes.append(change)
-                if len(changes) >= MOST_CHANGES:
-                    break
-        except QuotasTableError as error:
-            raise QueryError(str(error)) from error
-        return changes
+def minutes_of(tables: Tables, day: date) -> dict[CounterId, int]:
+    """Minutes that the throttle times of a counter touch, by the decisions of one day. Blocks; raises QueryError."""
+    waits = RecordedWaits()
+    for table in tables.rows(_WAITS.format(day=day.isoformat())).tables(_WAITS_AT_ONCE):
+        waits.take_of_counters(table)
+    counted: Tally[CounterId] = Tally()
+    for (quota, user, client_id, topic, partition), minutes in waits.minutes().items():
+        if (kind := KINDS_BY_NAME.get(quota)) is not None:
+            counted[CounterId(kind, False, user, client_id, topic or None, int(partition))] = minutes
+    return dict(counted.most_common(MOST_COUNTERS))
 
 
 class WeekMinutes:
@@ -105,6 +79,7 @@ class WeekMinutes:
     def __init__(self, tables: Tables) -> None:
         self.minutes: Mapping[CounterId, int] = {}
         self.changes: list[QuotaChange] = []
+        """The last changes of quotas, the newest first; at most MOST_CHANGES."""
         self.trouble: str | None = "not read yet"
         self._tables = tables
         self._days: dict[date, dict[CounterId, int]] = {}
@@ -115,8 +90,9 @@ class WeekMinutes:
         while True:
             started_s = monotonic()
             try:
-                self.changes = self._tables.quota_changes()
-            except QueryError as error:
+                history = QuotasTable(self._tables.quotas, self._tables.storage_options).history()
+                self.changes = list(islice(history, MOST_CHANGES))
+            except QuotasTableError as error:
                 log.info("no history of quotas: %s", error)
             try:
                 self.renew(datetime.now(UTC))
@@ -131,7 +107,7 @@ class WeekMinutes:
         wanted = [now.date() - timedelta(days=ago) for ago in range(DAYS)]
         for day in wanted:
             if day not in self._settled:
-                self._days[day] = self._tables.minutes_of(day)
+                self._days[day] = minutes_of(self._tables, day)
                 if now - datetime.combine(day, time.min, UTC) >= timedelta(days=1) + SETTLED:
                     self._settled.add(day)
         self._days = {day: self._days[day] for day in wanted}

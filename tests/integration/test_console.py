@@ -21,9 +21,11 @@ from kafka import KafkaAdminClient, KafkaProducer
 from sluice.cli.demo.job import wait_until
 from sluice.insight.console.pages import Facts
 from sluice.insight.console.server import ConsoleOptions, Sources, reading
-from sluice.insight.console.tables import Tables, WeekMinutes
+from sluice.insight.console.tables import WeekMinutes
 from sluice.insight.errors import QueryError
 from sluice.insight.live import CounterId
+from sluice.insight.reports.explain import decision_by_id
+from sluice.insight.sql import Tables
 from sluice.kafka_io.client import TopicSettings
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
@@ -52,7 +54,7 @@ def write(path: Path, *rows: dict[str, Any]) -> str:
 
 
 def minutes(path: str, today: datetime) -> dict[CounterId, int]:
-    week = WeekMinutes(Tables({"decisions": path, "quotas": path}, {}))
+    week = WeekMinutes(Tables(path, path, {}))
     week.renew(today)
     return dict(week.minutes)
 
@@ -79,7 +81,7 @@ def test_a_day_is_read_until_it_has_been_over_for_an_hour(tmp_path: Path) -> Non
     midnight = datetime(2026, 5, 20, tzinfo=UTC)
     yesterday = [midnight - timedelta(hours=hours) for hours in (5, 4, 3, 2)]
     path = write(tmp_path / "decisions", row(yesterday[0], 0, wait_ms=1_000))
-    week = WeekMinutes(Tables({"decisions": path, "quotas": path}, {}))
+    week = WeekMinutes(Tables(path, path, {}))
 
     seen = []
     for offset, now in enumerate((midnight + timedelta(minutes=minutes) for minutes in (-1, 59, 61, 62)), 1):
@@ -92,8 +94,8 @@ def test_a_day_is_read_until_it_has_been_over_for_an_hour(tmp_path: Path) -> Non
 
 def test_a_decision_is_found_in_the_table_by_its_id_alone(tmp_path: Path) -> None:
     path = write(tmp_path / "decisions", row(datetime.now(UTC), 1, wait_ms=1_000))
-    tables = Tables({"decisions": path, "quotas": path}, {})
-    found = tables.decision("requests-0-1")
+    tables = Tables(path, path, {})
+    found = decision_by_id(tables, "requests-0-1")
     assert found is not None
     assert found["charges"][0]["limit"] == 1000.0
     for forged in (
@@ -106,7 +108,7 @@ def test_a_decision_is_found_in_the_table_by_its_id_alone(tmp_path: Path) -> Non
         "requests-²-1",
         "requests-0-" + "9" * 40,
     ):
-        assert tables.decision(forged) is None, forged
+        assert decision_by_id(tables, forged) is None, forged
 
 
 def test_tables_that_dont_exist_are_said_to(tmp_path: Path) -> None:
@@ -225,7 +227,7 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning(topics: TopicSet
         version = facts.limits.in_force.version if facts.limits.in_force else None
         return version, sorted(counter.key.user for counter in facts.model.counters())
 
-    sources = Sources(kafka, topics, QuotaSettings(), {"decisions": "/none", "quotas": "/none"}, {}, None)
+    sources = Sources(kafka, topics, QuotaSettings(), Tables("/none", "/none", {}), None)
     send(0, [QUOTA], ["alice"])
     with reading(sources, ConsoleOptions()) as facts:
         wait_until(lambda: shown(facts) == (0, ["alice"]), 30)

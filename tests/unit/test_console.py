@@ -26,11 +26,12 @@ from sluice.insight.console.clients import ClientsQuery
 from sluice.insight.console.pages import DeadLetters, Facts
 from sluice.insight.console.security import cookie_name
 from sluice.insight.console.server import MAX_CONNECTIONS, ConsoleOptions, check_address, console_server, token_of
-from sluice.insight.console.tables import JobProbe, Tables, WeekMinutes
+from sluice.insight.console.tables import JobProbe, WeekMinutes
 from sluice.insight.errors import ConsoleError, ListenError
 from sluice.insight.format import printable
 from sluice.insight.live import LiveModel
 from sluice.insight.reports.tenants import NO_TENANT, read_tenants
+from sluice.insight.sql import Tables
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
@@ -63,7 +64,7 @@ def facts_of(*decisions: dict[str, Any], entries: tuple[QuotaEntry, ...] = ()) -
     for entry in entries:
         limits.take(limit_key(entry), limit_value(entry, 4))
     limits.take(VERSION_KEY, version_end(4, len(entries)))
-    tables = Tables({"decisions": "/nonexistent/decisions", "quotas": "/nonexistent/quotas"}, {})
+    tables = Tables("/nonexistent/decisions", "/nonexistent/quotas", {})
     follower = TopicFollower({}, Reading("quota-decisions", lambda *_: None))
     health = JobProbe(None)
     return Facts(model, limits, DeadLetters(), WeekMinutes(tables), tables, health, QuotaSettings(), [follower])
