@@ -95,7 +95,7 @@ def _explained(quotas: ModeQuotas, kind: QuotaKind, user: str, client_id: str, t
         counter = quotas.resolve_topic(kind, str(topic), -1).tags
     else:
         found = [(level, quotas.client_limits(kind).entry(key)) for level, key in client_levels(user, client_id)]
-        counter = quotas.resolve(kind, user, client_id).tags
+        counter = quotas.resolve_client(kind, user, client_id).tags
     configured = [(level, entry) for level, entry in found if entry]
     return Explanation(kind, quotas.mode, configured, counter if quotas.enabled(kind) else None)
 

@@ -58,10 +58,11 @@ def client_ids_apart(
     named = {entry.entity.client_id for entry in entries if isinstance(entry.entity.client_id, str)}
     user_tag, named_tags = bounded_name(user), set(map(bounded_name, named))
     for kind in filter(quotas.enabled, unmuted_kinds(unmute)):
-        shared = quotas.resolve(kind, user, "").tags
+        shared = quotas.resolve_client(kind, user, "").tags
         used = {usage.client_id for usage in recent(kind) if usage.user == user_tag and usage.client_id}
-        apart = sorted(name for name in named | (used - named_tags) if quotas.resolve(kind, user, name).tags != shared)
-        if quotas.resolve(kind, user, _NOBODYS_CLIENT_ID).tags != shared:
+        names = named | (used - named_tags)
+        apart = sorted(name for name in names if quotas.resolve_client(kind, user, name).tags != shared)
+        if quotas.resolve_client(kind, user, _NOBODYS_CLIENT_ID).tags != shared:
             whose = "every client-id" + (f", such as {_names(apart)}," if apart else "")
         elif apart:
             whose = f"client-id {_names(apart)}"

@@ -374,7 +374,7 @@ class ManagerReplay:
             return self._open(event, now_ms)
         if operation in ("q_record", "q_throttle"):
             return self._handle_step(self.handles[event["q"]], event, now_ms)
-        resolution = self.quotas.resolve(self.kind, event.get("user", ""), event.get("client_id", ""))
+        resolution = self.quotas.resolve_client(self.kind, event.get("user", ""), event.get("client_id", ""))
         shown = self._shown(resolution)
         if operation == "limit":
             return shown
@@ -458,7 +458,7 @@ class ManagerReplay:
     def _handle_step(self, handle: MutationQuotaHandle, event: Json, now_ms: int) -> Json:
         if event["op"] == "q_throttle" or not handle.bounded:
             return {**handle.answer(now_ms), "rejected": False}
-        resolution = self.quotas.resolve(self.kind, handle.user, handle.client_id)
+        resolution = self.quotas.resolve_client(self.kind, handle.user, handle.client_id)
         outcome = self._charge(resolution, _amount(event), strict=handle.strict, now_ms=now_ms)
         rejected = any(outcome.refused)
         if outcome.violated:

@@ -74,7 +74,7 @@ def answers(
 ) -> list[Answer]:
     """The effect of each quota that the request would be charged to, enforced ones first."""
     return [
-        _answer(quotas.resolve(kind, asked.user, asked.client_id), kind, amount, model, settings, now_ms)
+        _answer(quotas.resolve_client(kind, asked.user, asked.client_id), kind, amount, model, settings, now_ms)
         if kind in CLIENT_KINDS
         else _answer(quotas.resolve_topic(kind, asked.topic, asked.partition), kind, amount, model, settings, now_ms)
         for quotas in (limits.enforced, limits.shadow)

@@ -228,11 +228,12 @@ def _tags(given: Given) -> Tags:
 def _quotas_of(facts: Facts, tags: CounterId | Tags) -> Iterator[tuple[QuotaKind, Resolution]]:
     """The limits that the next request would meet, enforced ones first."""
     in_force = facts.limits.in_force
-    for levels in (in_force.enforced, in_force.shadow) if in_force else ():
-        if tags.topic is None:
-            yield from ((k, levels.resolve(k, tags.user, tags.client_id)) for k in CLIENT_KINDS if levels.enabled(k))
-        else:
-            yield from ((k, levels.resolve_topic(k, tags.topic, -1)) for k in TOPIC_KINDS if levels.enabled(k))
+    for quotas in (in_force.enforced, in_force.shadow) if in_force else ():
+        for kind in filter(quotas.enabled, CLIENT_KINDS if tags.topic is None else TOPIC_KINDS):
+            if tags.topic is None:
+                yield kind, quotas.resolve_client(kind, tags.user, tags.client_id)
+            else:
+                yield kind, quotas.resolve_topic(kind, tags.topic, -1)
 
 
 def _changes_of(facts: Facts, tags: CounterId | Tags) -> Iterator[QuotaChange]:

@@ -169,7 +169,7 @@ def _peaks(usages: Iterable[Usage], quotas: Quotas, entry: QuotaEntry) -> dict[T
 def _resolution(quotas: Quotas, kind: QuotaKind, usage: Usage) -> Resolution:
     if usage.topic is not None:
         return quotas.resolve_topic(kind, usage.topic, usage.partition)
-    return quotas.resolve(kind, usage.user, usage.client_id)
+    return quotas.resolve_client(kind, usage.user, usage.client_id)
 
 
 def _names_match(entity: QuotaEntity, usage: Usage) -> bool:

@@ -87,7 +87,7 @@ class _Plan(msgspec.Struct, gc=False):
         withheld: bool = False,
     ) -> None:
         """Add a charge to the counter of the request's client."""
-        resolution = quotas.resolve(kind, request.user or "", request.client_id or "")
+        resolution = quotas.resolve_client(kind, request.user or "", request.client_id or "")
         self.add(kind, resolution, amounts, strict, withheld)
 
     def exempt(self) -> None:
@@ -246,7 +246,7 @@ def plan_resets(unmute: Unmute, quotas: Quotas) -> ChargePlan:
         if not quotas.enabled(kind):
             continue
         if entity.topic is None:
-            resolution = quotas.resolve(kind, entity.user or "", entity.client_id or "")
+            resolution = quotas.resolve_client(kind, entity.user or "", entity.client_id or "")
         else:
             resolution = quotas.resolve_topic(kind, entity.topic, entity.partition or 0)
         plan.add(kind, resolution, [])

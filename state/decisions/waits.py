@@ -53,7 +53,7 @@ def counters_of(
     """The counters that a request leads to under these quotas, with a limit or without."""
     for kind in charged_client_kinds(api):
         if quotas.enabled(kind):
-            yield kind, quotas.resolve(kind, user, client_id).tags
+            yield kind, quotas.resolve_client(kind, user, client_id).tags
     yield from _topic_counters(api, topic_partitions)
 
 

@@ -157,7 +157,7 @@ class ModeQuotas:
         """The limits of a client kind."""
         return self._client_limits[kind]
 
-    def resolve(self, kind: QuotaKind, user: str, client_id: str) -> Resolution:
+    def resolve_client(self, kind: QuotaKind, user: str, client_id: str) -> Resolution:
         """The limit of a client kind for this user and client-id."""
         return self._client_limits[kind].resolve(user, client_id)
 

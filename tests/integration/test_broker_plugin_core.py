@@ -172,7 +172,7 @@ def found_by_the_job(view: LimitsView, clients: Sequence[tuple[str, str, str, bo
         answer |= {"version": view.in_force.version, "found": []}
         for quota, user, client_id, shadow in clients:
             quotas = view.in_force.shadow if shadow else view.in_force.enforced
-            found = quotas.resolve(KINDS[quota], user, client_id)
+            found = quotas.resolve_client(KINDS[quota], user, client_id)
             answer["found"].append([found.tags.user, found.tags.client_id, LEVELS.get(found.level, 0), found.limit])
     return answer
 
@@ -215,8 +215,8 @@ def test_the_tags_of_a_counter_resolve_to_that_counter_again() -> None:
         view = view_of(limit_records(random_entries(draw)))
         assert view.in_force is not None
         for kind in CLIENT_KINDS:
-            found = view.in_force.enforced.resolve(kind, draw.choice(USERS), draw.choice(CLIENTS))
-            assert view.in_force.enforced.resolve(kind, found.tags.user, found.tags.client_id) == found
+            found = view.in_force.enforced.resolve_client(kind, draw.choice(USERS), draw.choice(CLIENTS))
+            assert view.in_force.enforced.resolve_client(kind, found.tags.user, found.tags.client_id) == found
 
 
 def random_decision(draw: random.Random, quota: str, instance: str | None, limit: float, now_ms: int) -> dict[str, Any]:
@@ -527,11 +527,11 @@ def charged_to(limits: LimitsInForce, charges: Sequence[Sequence[Any]]) -> Count
     """A broker keeps one counter for all clients of a user that have no limit, if they aren't limited on trial."""
     sums: CounterSums = {}
     for quota, user, client_id, amount, _, _ in charges:
-        found = limits.enforced.resolve(KINDS[quota], user, client_id)
+        found = limits.enforced.resolve_client(KINDS[quota], user, client_id)
         if found.limit is None:
-            trial = limits.shadow.resolve(KINDS[quota], user, client_id)
+            trial = limits.shadow.resolve_client(KINDS[quota], user, client_id)
             names = (user, "") if trial.limit is None else (trial.tags.user, trial.tags.client_id)
-            found = limits.enforced.resolve(KINDS[quota], *names)
+            found = limits.enforced.resolve_client(KINDS[quota], *names)
         counter = KINDS[quota], found.tags
         sums[counter] = sums.get(counter, 0.0) + amount
     return sums

@@ -69,15 +69,15 @@ def test_the_topic_counts_as_unread_until_a_version_ends() -> None:
     in_force = read(records).in_force
     assert in_force is not None
     assert in_force.version == 0
-    assert in_force.enforced.resolve(QuotaKind.PRODUCER_BYTE_RATE, "alice", "app").limit == 1024.0
+    assert in_force.enforced.resolve_client(QuotaKind.PRODUCER_BYTE_RATE, "alice", "app").limit == 1024.0
 
 
 def test_enforced_and_shadow_quotas_are_resolved_apart() -> None:
     in_force = read(published([[ALICE, ALICE_SHADOW]])).in_force
 
     assert in_force is not None
-    assert in_force.enforced.resolve(ALICE.kind, "alice", "app").limit == 1024.0
-    assert in_force.shadow.resolve(ALICE.kind, "alice", "app").limit == 512.0
+    assert in_force.enforced.resolve_client(ALICE.kind, "alice", "app").limit == 1024.0
+    assert in_force.shadow.resolve_client(ALICE.kind, "alice", "app").limit == 512.0
 
 
 def test_a_removed_quota_is_gone_with_the_version_that_removed_it() -> None:

@@ -34,7 +34,7 @@ def watch_of(table: QuotasTable, folder: Path) -> QuotaWatch:
 
 
 def limit(watch: QuotaWatch) -> float | None:
-    return watch.quotas.resolve(KIND, "alice", "").limit
+    return watch.quotas.resolve_client(KIND, "alice", "").limit
 
 
 def test_a_new_version_is_in_force_after_a_poll(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_only_the_newest_snapshots_are_kept(tmp_path: Path) -> None:
         snapshots.save(version, [entry(version + 1.0)])
 
     assert snapshots.versions() == [7, 8, 9, 10, 11]
-    assert snapshots.load(11).resolve(KIND, "alice", "").limit == 12.0
+    assert snapshots.load(11).resolve_client(KIND, "alice", "").limit == 12.0
 
 
 def test_a_snapshot_keeps_defaults_and_names_apart(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_snapshot_keeps_defaults_and_names_apart(tmp_path: Path) -> None:
 
     quotas = snapshots.load(1)
 
-    named, default = (quotas.resolve(KIND, user, "") for user in ("<default>", "anyone"))
+    named, default = (quotas.resolve_client(KIND, user, "") for user in ("<default>", "anyone"))
     assert (named.limit, default.limit) == (1.0, 2.0)
 
 
@@ -133,8 +133,8 @@ def test_a_snapshot_has_both_modes_of_a_quota(tmp_path: Path) -> None:
     quotas = snapshots.load(1)
 
     assert quotas.shadow is not None
-    assert quotas.resolve(KIND, "alice", "").limit == 1024.0
-    assert quotas.shadow.resolve(KIND, "alice", "").limit == 512.0
+    assert quotas.resolve_client(KIND, "alice", "").limit == 1024.0
+    assert quotas.shadow.resolve_client(KIND, "alice", "").limit == 512.0
 
 
 def test_a_snapshot_of_an_older_release_is_read(tmp_path: Path) -> None:
@@ -149,6 +149,6 @@ def test_a_snapshot_of_an_older_release_is_read(tmp_path: Path) -> None:
     quotas = QuotaSnapshots(checkpoint).load(1)
 
     assert quotas.shadow is not None
-    assert quotas.resolve(KIND, "alice", "").limit == 1024.0
-    assert quotas.resolve(KIND, "bob", "").limit is None
-    assert quotas.shadow.resolve(KIND, "bob", "").limit == 512.0
+    assert quotas.resolve_client(KIND, "alice", "").limit == 1024.0
+    assert quotas.resolve_client(KIND, "bob", "").limit is None
+    assert quotas.shadow.resolve_client(KIND, "bob", "").limit == 512.0

@@ -22,15 +22,15 @@ ORDERS = QuotaEntity(topic="orders")
 
 def test_a_client_resolved_before_gets_the_changed_limit() -> None:
     by_default = [QuotaEntry(QuotaEntity(user=DEFAULT), KIND, 1.0)]
-    assert Quotas(by_default).resolve(KIND, "alice", "app").limit == 1.0
+    assert Quotas(by_default).resolve_client(KIND, "alice", "app").limit == 1.0
 
     quotas = Quotas([*by_default, QuotaEntry(ALICE, KIND, 2.0)])
-    assert (quotas.resolve(KIND, "alice", "app").level, quotas.resolve(KIND, "alice", "app").limit) == (
+    assert (quotas.resolve_client(KIND, "alice", "app").level, quotas.resolve_client(KIND, "alice", "app").limit) == (
         PrecedenceLevel.USER,
         2.0,
     )
 
-    assert Quotas(by_default).resolve(KIND, "alice", "app").limit == 1.0
+    assert Quotas(by_default).resolve_client(KIND, "alice", "app").limit == 1.0
 
 
 def test_a_topic_resolved_before_gets_the_changed_limit() -> None:
@@ -49,7 +49,7 @@ def test_more_clients_than_are_cached_are_resolved_all_the_same(monkeypatch: pyt
     limits = {"a": 1.0, "b": 2.0, "c": 3.0}
     quotas = Quotas(QuotaEntry(QuotaEntity(user=user), KIND, limit) for user, limit in limits.items())
 
-    found = [(user, quotas.resolve(KIND, user, "app")) for user in "abcabc"]
+    found = [(user, quotas.resolve_client(KIND, user, "app")) for user in "abcabc"]
 
     assert [one.limit for _, one in found] == [1.0, 2.0, 3.0] * 2
     assert [one.key for _, one in found] == [f"{user}|" for user, _ in found]
@@ -60,8 +60,8 @@ def test_a_client_with_a_giant_name_is_resolved_and_not_cached() -> None:
     """Whoever sends a new giant name with each request must not fill the workers' memory."""
     quotas = Quotas([QuotaEntry(QuotaEntity(user=DEFAULT), KIND, 1.0)])
 
-    assert quotas.resolve(KIND, "alice", "app" * 10_000).limit == 1.0
-    assert quotas.resolve(KIND, "x" * 30_000, "app").key == f"{sanitize(bounded_name('x' * 30_000))}|"
+    assert quotas.resolve_client(KIND, "alice", "app" * 10_000).limit == 1.0
+    assert quotas.resolve_client(KIND, "x" * 30_000, "app").key == f"{sanitize(bounded_name('x' * 30_000))}|"
 
     assert not quotas.client_limits(KIND)._resolved
 
@@ -81,9 +81,9 @@ def test_a_limit_on_a_long_name_is_found_by_it_and_by_its_tags() -> None:
     of_user, of_topic = QuotaEntity(user=name), QuotaEntity(topic=name)
     quotas = Quotas([QuotaEntry(of_user, KIND, 1.0), QuotaEntry(of_topic, TOPIC_KIND, 2.0)])
 
-    found = quotas.resolve(KIND, name, "app")
+    found = quotas.resolve_client(KIND, name, "app")
     assert (found.tags, found.limit) == (Tags(bounded_name(name)), 1.0)
-    assert quotas.resolve(KIND, found.tags.user, "app") == found
+    assert quotas.resolve_client(KIND, found.tags.user, "app") == found
     assert quotas.limit_of(KIND, found.tags) == 1.0
     assert quotas.client_limits(KIND).entry((name, None)) is not None
     assert quotas.resolve_topic(TOPIC_KIND, name, 0).tags.topic == bounded_name(name)
@@ -110,9 +110,9 @@ def test_each_mode_is_resolved_on_its_own() -> None:
     pair = QuotaEntity(user="alice", client_id="app")
     quotas = Quotas([QuotaEntry(ALICE, KIND, 2.0), QuotaEntry(pair, KIND, 1.0, shadow=True)])
 
-    enforced = quotas.resolve(KIND, "alice", "app")
+    enforced = quotas.resolve_client(KIND, "alice", "app")
     assert quotas.shadow is not None
-    shadow = quotas.shadow.resolve(KIND, "alice", "app")
+    shadow = quotas.shadow.resolve_client(KIND, "alice", "app")
 
     assert (enforced.limit, enforced.level, enforced.key, enforced.shadow) == (
         2.0,
