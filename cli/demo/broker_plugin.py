@@ -1,12 +1,8 @@
 """Clusters whose brokers are gateways: with the broker plugin, and a look at its heartbeats."""
 
 import secrets
-from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
-
-from kafka import KafkaProducer
 
 from sluice.cli.demo.cluster import Cluster
 from sluice.cli.demo.job import wait_until
@@ -16,8 +12,6 @@ from sluice.jvm.plugin import plugin_jar, plugin_properties
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.state.contract.records import Share
-from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
 
 _ALIVE_MS = 3_000
 _START_S = 300.0
@@ -43,16 +37,6 @@ def plugin_cluster(folder: Path, size: int, exempt_client_id: str, controllers: 
 def new_exempt_client_id() -> str:
     """A secret client-id, for `plugin_cluster` and for `client.id` of the job's Kafka properties."""
     return f"sluice-{secrets.token_hex(8)}"
-
-
-def publish_limits(
-    servers: str, entries: Sequence[QuotaEntry], version: int, options: Mapping[str, Any], topic: str = "quota-limits"
-) -> None:
-    """Publish a version of the limits, as the job does; `options` are those of kafka-python's producer."""
-    with KafkaProducer(bootstrap_servers=servers, **options) as producer:
-        for entry in entries:
-            producer.send(topic, limit_value(entry, version), limit_key(entry), partition=0)
-        producer.send(topic, version_end(version, len(entries)), VERSION_KEY, partition=0).get(10)
 
 
 class Heartbeats:

@@ -6,13 +6,10 @@ from pathlib import Path
 from typing import Self
 
 from kafka import KafkaAdminClient
-from kafka.errors import for_code
-from kafka.protocol.admin import AlterClientQuotasRequest, AlterClientQuotasResponse
 
 from sluice.cli.demo.broker import Broker, BrokerError, Node, Ports, new_cluster_id, remembered_ports
 from sluice.cli.demo.jars import BROKER_JARS
 from sluice.jvm.jars import JarSet
-from sluice.kafka_io.kafka_python import ClientQuotasAdmin
 
 _HEAP_MIB = 384
 _REPLICAS = 3
@@ -127,23 +124,3 @@ def create_topic(admin: KafkaAdminClient, name: str, leaders: Sequence[int]) -> 
         for partition, leader in enumerate(led_by)
     }
     admin.create_topics({name: {"assignments": assignments, "configs": _KEPT}}, wait_for_metadata=True)
-
-
-class AlteringAdmin(ClientQuotasAdmin):
-    """kafka-python's admin client with a request that it lacks: AlterClientQuotas (KIP-546)."""
-
-    def alter(self, entity: Mapping[str, str | None], values: Mapping[str, float], *, remove: bool = False) -> None:
-        """Set or remove quotas of an entity: type (user, client-id) to name, None the default. Raises KafkaError."""
-        response = self._manager.run(self._alter, entity, values, remove)
-        for entry in response.entries:
-            if entry.error_code:
-                raise for_code(entry.error_code)(entry.error_message)
-
-    async def _alter(
-        self, entity: Mapping[str, str | None], values: Mapping[str, float], remove: bool
-    ) -> AlterClientQuotasResponse:
-        entry = AlterClientQuotasRequest.EntryData
-        parts = [entry.EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()]
-        operations = [entry.OpData(key=key, value=value, remove=remove) for key, value in values.items()]
-        request = AlterClientQuotasRequest(entries=[entry(entity=parts, ops=operations)], validate_only=False)
-        return await self._manager.send(request)

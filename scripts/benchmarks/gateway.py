@@ -8,7 +8,7 @@ from kafka import KafkaProducer
 from scripts.benchmarks.report import Findings
 from scripts.benchmarks.rig import BenchmarkRig
 from scripts.benchmarks.scale import Scale
-from sluice.cli.demo.broker_plugin import publish_limits
+from scripts.testbed.quotas_without_job import publish_limits
 from sluice.cli.demo.counts import records
 from sluice.cli.demo.gateways import gateway_options
 from sluice.cli.demo.job import wait_until

@@ -33,9 +33,7 @@ def build_wheel(out: Path, variables: Mapping[str, str] | None = None, *, throug
             shutil.copy(REPOSITORY / name, source)
         kind = () if through_sdist else ("--wheel",)
         command = [sys.executable, "-m", "build", *kind, "--no-isolation", "--outdir", str(out), str(source)]
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
-            **(variables or {})
-        }
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         done = subprocess.run(
             command,
             capture_output=True,
@@ -43,7 +41,7 @@ def build_wheel(out: Path, variables: Mapping[str, str] | None = None, *, throug
             check=False,
             timeout=_BUILD_S,
             cwd=folder,
-            env={**environment, **(variables or {})},
+            env=environment | dict(variables or {}),
         )
     if done.returncode:
         raise BuildError(f"the wheel can't be built: {(done.stdout + done.stderr).strip().splitlines()[-1]}")

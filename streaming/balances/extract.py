@@ -1,14 +1,14 @@
 """Reads all balances from the enforce query's checkpoint, as of its last committed micro-batch."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec import structs
 
 from sluice.configs.settings import Settings
 from sluice.state.store.codec import pages_of
 from sluice.streaming.balances.file import Balances
-from sluice.streaming.balances.imported import ImportedBalances, read_imported_start
+from sluice.streaming.balances.imported import ImportedBalances, ImportedStart, read_imported_start
 from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import Origin, read_origin
@@ -37,17 +37,12 @@ def stored_balances(settings: Settings) -> Balances:
     checkpoint = Checkpoint(settings.enforce.checkpoint)
     origin, start = required_origin(checkpoint), read_imported_start(checkpoint)
     committed = last_committed(settings, checkpoint)
-    if start is None and committed < 0:
-        raise CheckpointError(f"{checkpoint.location} has no balances yet: its job has committed no micro-batch")
     offsets = start.offsets if start else {}
-    pages = ImportedBalances.at(checkpoint, start).all_pages()
     if committed >= 0:
         offsets = committed_offsets(checkpoint, committed, origin.requests_topic)
-        stored = _stored_pages(settings, origin, committed)  # a stored page includes what was imported
-        pages |= stored
-        origin = _as_split(origin, stored)
-        if last_committed(settings, checkpoint) != committed:  # a URI can't be locked
-            raise CheckpointError(f"a job works on {checkpoint.location}; stop it with SIGTERM first")
+    origin, pages = _all_pages(settings, origin, start, committed)
+    if committed >= 0 and last_committed(settings, checkpoint) != committed:  # a URI can't be locked
+        raise CheckpointError(f"a job works on {checkpoint.location}; stop it with SIGTERM first")
     return Balances(origin, offsets, pages)
 
 
@@ -96,18 +91,25 @@ def committed_pages(settings: Settings, parts: Sequence[bytes]) -> tuple[Origin,
     if (difference := origin.difference_but_pages(settings)) is not None:
         raise CheckpointError(f"{checkpoint.location} was made with {difference}; give the settings of its job")
     committed = check_spark_files(checkpoint).committed
-    if start is None and committed < 0:
-        raise CheckpointError(f"{checkpoint.location} has no balances yet: its job has committed no micro-batch")
-    pages = ImportedBalances.at(checkpoint, start).all_pages()
-    if committed >= 0:
-        stored = _stored_pages(settings, origin, committed)
-        pages, origin = pages | stored, _as_split(origin, stored)
+    origin, pages = _all_pages(settings, origin, start, committed)
     return origin, committed, {number: page for number, page in pages.items() if any(part in page for part in parts)}
 
 
-def _as_split(origin: Origin, stored: Mapping[int, bytes]) -> Origin:
-    """The origin with the number of pages that these stored ones are of."""
-    return structs.replace(origin, pages=next(map(pages_of, stored.values()), origin.pages))
+def _all_pages(
+    settings: Settings, origin: Origin, start: ImportedStart | None, committed: int
+) -> tuple[Origin, dict[int, bytes]]:
+    """All pages after a micro-batch, -1 for those that are imported alone, and the origin with as many pages.
+
+    Raises CheckpointError without balances.
+    """
+    checkpoint = Checkpoint(settings.enforce.checkpoint)
+    if start is None and committed < 0:
+        raise CheckpointError(f"{checkpoint.location} has no balances yet: its job has committed no micro-batch")
+    pages = ImportedBalances.at(checkpoint, start).all_pages()
+    if committed < 0:
+        return origin, pages
+    stored = _stored_pages(settings, origin, committed)  # a stored page includes what was imported
+    return structs.replace(origin, pages=next(map(pages_of, stored.values()), origin.pages)), pages | stored
 
 
 def _stored_pages(settings: Settings, origin: Origin, batch_id: int) -> dict[int, bytes]:

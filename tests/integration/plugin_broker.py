@@ -12,9 +12,8 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
 from scripts.testbed.jmx import beans
+from scripts.testbed.quotas_without_job import AlteringAdmin, publish_limits
 from sluice.cli.demo.broker import Broker
-from sluice.cli.demo.broker_plugin import publish_limits
-from sluice.cli.demo.cluster import AlteringAdmin
 from sluice.cli.demo.jars import BROKER_JARS
 from sluice.jvm.jars import JarSet
 from sluice.jvm.machine import Jvm

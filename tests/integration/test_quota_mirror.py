@@ -11,8 +11,8 @@ from uuid import uuid4
 
 import pytest
 
+from scripts.testbed.quotas_without_job import AlteringAdmin
 from sluice.cli.demo.broker import Broker, free_ports
-from sluice.cli.demo.cluster import AlteringAdmin
 from sluice.cli.doctor import check_quotas_source
 from sluice.cli.errors import CheckError
 from sluice.configs.settings import Properties, Settings, load_settings

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sluice.cli.demo.cluster import AlteringAdmin
+from scripts.testbed.quotas_without_job import AlteringAdmin
 from sluice.cli.quotas import app
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas

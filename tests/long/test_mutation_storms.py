@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient
 
-from sluice.cli.demo.broker_plugin import new_exempt_client_id, plugin_cluster, publish_limits
+from scripts.testbed.quotas_without_job import publish_limits
+from sluice.cli.demo.broker_plugin import new_exempt_client_id, plugin_cluster
 from sluice.cli.demo.cluster import Cluster
 from sluice.cli.demo.jars import BROKER_JARS
 from sluice.configs.settings import load_settings

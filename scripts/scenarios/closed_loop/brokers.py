@@ -15,11 +15,12 @@ from py4j.protocol import Py4JError
 from scripts.scenarios.closed_loop.measures import Measures, Served, measure
 from scripts.scenarios.closed_loop.situation import CLIENT, BrokersSituation, Situation
 from scripts.testbed.jmx import beans
+from scripts.testbed.quotas_without_job import AlteringAdmin
 from scripts.testbed.reconnecting_client import ReconnectingClient
 from scripts.testbed.rig import Rig
 from sluice.cli.demo.broker import Broker
 from sluice.cli.demo.broker_plugin import new_exempt_client_id, plugin_cluster, wait_for_gateways
-from sluice.cli.demo.cluster import AlteringAdmin, Cluster, create_topic
+from sluice.cli.demo.cluster import Cluster, create_topic
 from sluice.cli.demo.full_speed_client import Client, FullSpeedClient, Role
 from sluice.cli.demo.job import Json, Sections, wait_until
 from sluice.jvm.machine import Jvm

@@ -1,0 +1,42 @@
+"""Quotas that no job sets: Kafka's own of a cluster, and a version of the limits topic."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kafka import KafkaProducer
+from kafka.errors import for_code
+from kafka.protocol.admin import AlterClientQuotasRequest, AlterClientQuotasResponse
+
+from sluice.kafka_io.kafka_python import ClientQuotasAdmin
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
+
+
+class AlteringAdmin(ClientQuotasAdmin):
+    """kafka-python's admin client with a request that it lacks: AlterClientQuotas (KIP-546)."""
+
+    def alter(self, entity: Mapping[str, str | None], values: Mapping[str, float], *, remove: bool = False) -> None:
+        """Set or remove quotas of an entity: type (user, client-id) to name, None the default. Raises KafkaError."""
+        response = self._manager.run(self._alter, entity, values, remove)
+        for entry in response.entries:
+            if entry.error_code:
+                raise for_code(entry.error_code)(entry.error_message)
+
+    async def _alter(
+        self, entity: Mapping[str, str | None], values: Mapping[str, float], remove: bool
+    ) -> AlterClientQuotasResponse:
+        entry = AlterClientQuotasRequest.EntryData
+        parts = [entry.EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()]
+        operations = [entry.OpData(key=key, value=value, remove=remove) for key, value in values.items()]
+        request = AlterClientQuotasRequest(entries=[entry(entity=parts, ops=operations)], validate_only=False)
+        return await self._manager.send(request)
+
+
+def publish_limits(
+    servers: str, entries: Sequence[QuotaEntry], version: int, options: Mapping[str, Any], topic: str = "quota-limits"
+) -> None:
+    """Publish a version of the limits, as the job does; `options` are those of kafka-python's producer."""
+    with KafkaProducer(bootstrap_servers=servers, **options) as producer:
+        for entry in entries:
+            producer.send(topic, limit_value(entry, version), limit_key(entry), partition=0)
+        producer.send(topic, version_end(version, len(entries)), VERSION_KEY, partition=0).get(10)
