@@ -336,12 +336,8 @@ def _edit(table: TableOptions, change: Change, author: AuthorOption, *, dry_run:
     if table.mirrors_a_cluster():
         change = partial(_changed_here, table.settings.kafka, change)
     before, after = _preview(table, change)
-    changed = differences(before, after)
-    if not changed:
-        typer.echo("Nothing changes.")
-        return
-    print_lines(change_text(old, new) for old, new in changed)
-    if dry_run:
+    changed = _show_changes(before, after)
+    if not changed or dry_run:
         return
 
     def confirmed(entries: list[QuotaEntry]) -> list[QuotaEntry]:
@@ -377,12 +373,17 @@ def _altered_text(entity_type: str, name: str | None) -> str:
     return f"Completed updating config for {singular} {name}."
 
 
-def _print_dry_run(entity: QuotaEntity, before: Sequence[QuotaEntry], after: Sequence[QuotaEntry]) -> None:
+def _show_changes(before: Sequence[QuotaEntry], after: Sequence[QuotaEntry]) -> list[Difference]:
+    """Print and return the changes, or print that there are none."""
     changed = differences(before, after)
+    print_lines([change_text(old, new) for old, new in changed] or ["Nothing changes."])
+    return changed
+
+
+def _print_dry_run(entity: QuotaEntity, before: Sequence[QuotaEntry], after: Sequence[QuotaEntry]) -> None:
+    changed = _show_changes(before, after)
     if not changed:
-        typer.echo("Nothing changes.")
         return
-    print_lines(change_text(old, new) for old, new in changed)
     kinds = [new.kind for _, new in changed if new] or [old.kind for old, _ in changed if old]
     mode = next(known.mode for pair in changed for known in pair if known)
     print_lines(reach_lines(entity, kinds, [entry for entry in after if entry.mode is mode]))
