@@ -1,15 +1,12 @@
 """The wheel and the lock: each install has what it imports and nothing else, and the lock has what each asks for."""
 
-import importlib.metadata
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import tomllib
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -19,6 +16,7 @@ from packaging.utils import canonicalize_name
 
 from scripts.testbed.distribution import BESIDE, build_wheel
 from sluice.jvm.jars import REPOSITORY
+from tests.installs import install, metadata, requirements, run
 
 IMPORT_ALL = """
 import importlib, pkgutil
@@ -37,16 +35,6 @@ def import_all(packages: Sequence[str], without: Sequence[str] = ()) -> str:
     return IMPORT_ALL.format(packages=[*packages], without=[*without])
 
 
-def _run(*command: str | Path, folder: Path, exit_code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run a command in a folder that is not the repository."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == exit_code, done.stdout + done.stderr
-    return done
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of a release, built from the sdist beside it."""
@@ -55,58 +43,16 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_wheel(tmp_path_factory.mktemp("dist"), variables, through_sdist=True)
 
 
-def _metadata(wheel: Path) -> str:
-    with zipfile.ZipFile(wheel) as archive:
-        [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
-        return archive.read(metadata).decode()
-
-
-def _requirements(wheel: Path) -> list[str]:
-    return re.findall(r"^Requires-Dist: (.+)$", _metadata(wheel), re.MULTILINE)
-
-
-def _closure(requirements: Iterable[str], extras: Iterable[str]) -> set[str]:
-    """The names of all distributions that the requirements lead to, each in a version that is asked for."""
-    environments = [{"extra": extra} for extra in ("", *extras)]
-    names: set[str] = set()
-    for text in requirements:
-        requirement = Requirement(text)
-        if requirement.marker and not any(requirement.marker.evaluate(each) for each in environments):
-            continue
-        if requirement.name == "sluice-kafka":  # the extra demo has the other two, which are named beside it
-            continue
-        found = importlib.metadata.distribution(requirement.name)
-        assert requirement.specifier.contains(found.version), f"{requirement} is not met by {found.version}"
-        names |= {canonicalize_name(requirement.name)} | _closure(found.requires or (), requirement.extras)
-    return names
-
-
-def _install(wheel: Path, folder: Path, *extras: str) -> Path:
-    """A virtual environment with the wheel and links to the installed packages that its metadata asks for, no others.
-
-    Links instead of a download of 400 MB: what the metadata forgets can't be imported there either.
-    """
-    _run(sys.executable, "-m", "venv", "--without-pip", folder, folder=folder.parent)
-    [packages] = folder.glob("lib/python*/site-packages")
-    for name in _closure(_requirements(wheel), extras):
-        installed = importlib.metadata.distribution(name)
-        for entry in {file.parts[0] for file in installed.files or ()} - {"..", "__pycache__"}:
-            (packages / entry).symlink_to(str(installed.locate_file(entry)))
-    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python")]
-    _run(*pip, "install", "--no-index", "--no-deps", wheel, folder=folder)
-    return folder / "bin"
-
-
 @pytest.fixture(scope="module")
 def job(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of an install with the extra `job`."""
-    return _install(wheel, tmp_path_factory.mktemp("job") / "venv", "job")
+    return install(wheel, tmp_path_factory.mktemp("job") / "venv", "job")
 
 
 @pytest.fixture(scope="module")
 def gateway(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of an install without extras."""
-    return _install(wheel, tmp_path_factory.mktemp("gateway") / "venv")
+    return install(wheel, tmp_path_factory.mktemp("gateway") / "venv")
 
 
 def test_the_wheel_has_its_data_files_and_the_licence_and_nothing_of_the_repository_alone(wheel: Path) -> None:
@@ -145,12 +91,12 @@ def test_an_sdist_has_what_its_wheel_has_each_file_once_and_no_links(wheel: Path
 
 def test_the_page_for_pypi_is_right(wheel: Path) -> None:
     """And its links lead to the repository, at the tag."""
-    _run(sys.executable, "-m", "twine", "check", "--strict", *wheel.parent.iterdir(), folder=wheel.parent)
-    metadata, readme = _metadata(wheel), (REPOSITORY / "README.md").read_text()
-    links = re.findall(r"\]\(([^)]+)\)", metadata)
+    run(sys.executable, "-m", "twine", "check", "--strict", *wheel.parent.iterdir(), folder=wheel.parent)
+    page, readme = metadata(wheel), (REPOSITORY / "README.md").read_text()
+    links = re.findall(r"\]\(([^)]+)\)", page)
 
-    assert "\nVersion: 1.2.3\n" in metadata
-    assert f"\nProject-URL: Changelog, {FORGE}/blob/v1.2.3/CHANGELOG.md\n" in metadata
+    assert "\nVersion: 1.2.3\n" in page
+    assert f"\nProject-URL: Changelog, {FORGE}/blob/v1.2.3/CHANGELOG.md\n" in page
     assert len(links) == len(re.findall(r"\]\(([^)]+)\)", readme)) > 10
     assert f"{FORGE}/raw/v1.2.3/docs/images/console-clients.png" in links
     assert f"{FORGE}/blob/v1.2.3/docs/gateways.md" in links
@@ -171,7 +117,7 @@ def test_a_checkout_without_symbolic_links_is_refused(tmp_path: Path) -> None:
         shutil.copy(REPOSITORY / name, tmp_path / name)
 
     build = (sys.executable, "-m", "build", "--wheel", "--no-isolation", tmp_path)
-    done = _run(*build, folder=tmp_path, exit_code=1)
+    done = run(*build, folder=tmp_path, exit_code=1)
 
     said = done.stdout + done.stderr
     assert "sluice/state, sluice/streaming should be symbolic links to folders, but are files" in said
@@ -179,7 +125,7 @@ def test_a_checkout_without_symbolic_links_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_gateway_needs_three_packages(wheel: Path) -> None:
-    plain = [Requirement(text).name for text in _requirements(wheel) if "extra ==" not in text]
+    plain = [Requirement(text).name for text in requirements(wheel) if "extra ==" not in text]
 
     assert sorted(plain) == ["kafka-python", "msgspec", "prometheus-client"]
 
@@ -194,8 +140,8 @@ assert sluice.__version__ == "1.2.3"
 assert not [name for name in {heavy} if find_spec(name)]
 """
 
-    assert _run(gateway / "python", "-c", script, folder=tmp_path).stderr == ""
-    _run(gateway / "python", "-c", import_all(["sluice.gateways"]), folder=tmp_path)
+    assert run(gateway / "python", "-c", script, folder=tmp_path).stderr == ""
+    run(gateway / "python", "-c", import_all(["sluice.gateways"]), folder=tmp_path)
 
 
 def test_an_application_may_have_packages_with_the_names_of_sluices_parts(gateway: Path, tmp_path: Path) -> None:
@@ -209,11 +155,11 @@ assert all(package.OWN for package in ({", ".join(parts)}, console, reports))
 """
 
     assert {"configs", "state", "gateways"} < set(parts)
-    _run(gateway / "python", "-c", script, folder=tmp_path)
+    run(gateway / "python", "-c", script, folder=tmp_path)
 
 
 def test_the_command_of_a_gateway_install_says_what_it_needs(gateway: Path, tmp_path: Path) -> None:
-    done = _run(gateway / "sluice", "simulate", folder=tmp_path, exit_code=1)
+    done = run(gateway / "sluice", "simulate", folder=tmp_path, exit_code=1)
 
     assert (done.stdout, done.stderr) == (
         "",
@@ -226,7 +172,7 @@ def test_the_extra_job_has_all_that_the_job_imports(job: Path, tmp_path: Path) -
     parts += ["insight.reports", "insight.whatif"]
     packages = [f"sluice.{part}" for part in parts]
 
-    _run(job / "python", "-W", "ignore", "-c", import_all(packages, without=WITH_LIBRDKAFKA), folder=tmp_path)
+    run(job / "python", "-W", "ignore", "-c", import_all(packages, without=WITH_LIBRDKAFKA), folder=tmp_path)
 
 
 def test_the_command_of_a_job_install_works_anywhere(job: Path, tmp_path: Path) -> None:
@@ -234,22 +180,22 @@ def test_the_command_of_a_job_install_works_anywhere(job: Path, tmp_path: Path) 
     files = {"quotas": "kip-599-quotas.yaml", "config": "kip-599-settings.yaml", "events": "kip-599-events.jsonl"}
     options = [part for option, name in files.items() for part in (f"--{option}", examples / name)]
 
-    assert "Commands:" in _run(job / "sluice", "--help", folder=tmp_path).stdout
-    decisions = _run(job / "sluice", "simulate", *options, folder=tmp_path).stdout.splitlines()
+    assert "Commands:" in run(job / "sluice", "--help", folder=tmp_path).stdout
+    decisions = run(job / "sluice", "simulate", *options, folder=tmp_path).stdout.splitlines()
     assert [re.findall(r'"verdict":"(\w+)"', line) for line in decisions] == [["ALLOW"], ["REJECT"], ["ALLOW"]]
 
 
 def test_the_extra_demo_has_all_that_there_is_and_the_page_shows(wheel: Path, tmp_path: Path) -> None:
-    programs = _install(wheel, tmp_path / "venv", "job", "console", "demo")
+    programs = install(wheel, tmp_path / "venv", "job", "console", "demo")
     load = "from sluice.insight.console.app import PAGES, Pages; pages = Pages(None)"
     load += "; [pages._environment.get_template(f'{name}.html') for name in PAGES]"
 
-    _run(programs / "python", "-W", "ignore", "-c", import_all(["sluice"]), folder=tmp_path)
-    _run(programs / "python", "-c", load, folder=tmp_path)
+    run(programs / "python", "-W", "ignore", "-c", import_all(["sluice"]), folder=tmp_path)
+    run(programs / "python", "-c", load, folder=tmp_path)
 
 
 def test_the_command_console_says_which_extra_it_needs(job: Path, tmp_path: Path) -> None:
-    done = _run(job / "sluice", "console", folder=tmp_path, exit_code=2)
+    done = run(job / "sluice", "console", folder=tmp_path, exit_code=2)
 
     assert done.stderr == (
         "sluice: error: the console needs the extra console; pip install 'sluice-kafka[job,console]'\n"
