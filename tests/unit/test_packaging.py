@@ -212,7 +212,11 @@ def test_the_lock_has_a_hash_for_every_package_and_names_no_host() -> None:
 
 def test_the_lock_has_a_version_of_everything_that_pyproject_asks_for() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-    asked = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
+    asked = [
+        *project["project"]["dependencies"],
+        *project["dependency-groups"]["dev"],
+        *project["dependency-groups"]["docs"],
+    ]
     asked += chain.from_iterable(project["project"]["optional-dependencies"].values())
     lock = (REPOSITORY / "requirements.lock").read_text()
     locked = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", lock, re.MULTILINE))
