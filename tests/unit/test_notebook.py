@@ -1,0 +1,58 @@
+"""The notebook of docs/examples over the tables of a week: each cell runs, and its tables say what was used."""
+
+import ast
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from sluice.jvm.jars import REPOSITORY
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from tests.recorded import event_at, write_tables
+
+NOTEBOOK = REPOSITORY / "docs" / "examples" / "week.ipynb"
+
+
+def run_cells(notebook: Path, printed: pytest.CaptureFixture[str]) -> list[Any]:
+    """What each code cell shows: the value of its last expression, else what it prints."""
+    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+    names: dict[str, Any] = {}
+    shown = []
+    for number, cell in enumerate(cells):
+        body = ast.parse("".join(cell["source"])).body
+        last = body.pop() if isinstance(body[-1], ast.Expr) else None
+        assert last is None or isinstance(last, ast.Expr)
+        exec(compile(ast.Module(body, []), f"cell {number}", "exec"), names)  # noqa: S102 - our own notebook
+        value = eval(compile(ast.Expression(last.value), f"cell {number}", "eval"), names) if last else None  # noqa: S307
+        shown.append(printed.readouterr().out if value is None else value)
+    return shown
+
+
+def test_the_notebook_shows_a_week_by_tenant_and_explains_the_hour_with_most_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(days=2)
+    events = [
+        *(event_at(hour + timedelta(seconds=second), "shop-1", "Produce", bytes=1_000_000) for second in range(60)),
+        event_at(hour + timedelta(days=1), "etl", "Fetch", client_id="report-7", bytes=5_000_000),
+    ]
+    quotas = [QuotaEntry(QuotaEntity(user="shop-1"), QuotaKind.PRODUCER_BYTE_RATE, 500_000.0)]
+    write_tables(tmp_path, quotas, events, hour)
+    (tmp_path / "settings.yaml").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SLUICE_CONFIG", "settings.yaml")
+
+    _, week, by_day, hours, quota, explained = run_cells(NOTEBOOK, capsys)
+
+    assert set(week["tenant"]) == {"shop", "analytics"}
+    assert by_day["All"].to_dict() == {"shop": 60.0, "analytics": 5.0, "All": 65.0}
+    assert (hours.iloc[0]["user"], pd.Timestamp(hours.iloc[0]["hour"], tz="UTC")) == ("shop-1", pd.Timestamp(hour))
+    assert quota.iloc[0]["quota"] == "producer_byte_rate"
+    assert quota.iloc[0]["of_limit"] > 1
+    assert "THROTTLE" in explained
+    assert "set by seed" in explained
