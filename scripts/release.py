@@ -1,0 +1,140 @@
+"""`./scripts/release`: the files of a release. .github/workflows/release.yml runs it on a tag, and then publishes them.
+
+Without `--tag` it is a dry run: the same files, of the version 0.0.0. Signing and publishing are steps of the workflow.
+"""
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from scripts.command import run_command
+from scripts.testbed.distribution import build_wheel
+from sluice.cli.demo.jars import BROKER_JARS
+from sluice.jvm.jars import REPOSITORY, SPARK_JARS, JarSet
+from sluice.jvm.plugin import JAR_NAME, plugin_jar
+from sluice.state.errors import SluiceError
+
+CHANGELOG = REPOSITORY / "CHANGELOG.md"
+_DRY_VERSION = "0.0.0"
+_TAG = re.compile(r"v(\d+\.\d+\.\d+(?:rc\d+)?)")
+_JAR = re.compile(r"(.+)-(\d[^/]*)\.jar")
+
+
+class ReleaseError(SluiceError):
+    """A release can't be made of this checkout."""
+
+
+@dataclass(frozen=True)
+class ReleaseOptions:
+    """Make the files of a release: wheel, sdist, plugin jar, bill of materials, checksums and text."""
+
+    tag: Annotated[str | None, typer.Option(metavar="vX.Y.Z", help="Tag of the release; without it a dry run.")] = None
+    out: Annotated[Path, typer.Option(help="Folder for the files, which is emptied.")] = Path("dist")
+    repository: Annotated[
+        str | None, typer.Option(metavar="URL", help="The repository's address, for links in the metadata.")
+    ] = None
+
+
+def release(options: ReleaseOptions) -> int:
+    """Make the files. Raises ReleaseError, BuildError, JarError, JavaError and PluginBuildError."""
+    version = _DRY_VERSION if options.tag is None else version_of(options.tag)
+    text = release_text(CHANGELOG.read_text(), None if options.tag is None else version)
+    out = options.out.absolute()
+    shutil.rmtree(out, ignore_errors=True)
+    (out / "python").mkdir(parents=True)
+    variables = {"SETUPTOOLS_SCM_PRETEND_VERSION_FOR_SLUICE_KAFKA": version, "SLUICE_TAG": options.tag or "main"}
+    if options.repository:
+        variables["SLUICE_REPOSITORY"] = options.repository
+    build_wheel(out / "python", variables, through_sdist=True)
+    _run(sys.executable, "-m", "twine", "check", "--strict", *sorted(map(str, (out / "python").iterdir())))
+    shutil.copy(plugin_jar(), out / JAR_NAME.replace(".jar", f"-{version}.jar"))
+    (out / f"sluice-{version}.cdx.json").write_text(json.dumps(bill_of_materials(version), indent=1))
+    (out / "release.md").write_text(text)
+    (out / "SHA256SUMS").write_text("".join(checksum_lines(out)))
+    for path in sorted(out.rglob("*.*")):
+        print(f"{path.stat().st_size:>10}  {path.relative_to(out)}")
+    return 0
+
+
+def version_of(tag: str) -> str:
+    """The version of a tag. Raises ReleaseError.
+
+    >>> version_of("v1.2.3"), version_of("v1.2.3rc1")
+    ('1.2.3', '1.2.3rc1')
+    """
+    match = _TAG.fullmatch(tag)
+    if match is None:
+        raise ReleaseError(f"the tag is {tag!r}; expected one such as v1.2.3 or v1.2.3rc1")
+    return match[1]
+
+
+def release_text(changelog: str, version: str | None) -> str:
+    """The section of a version in the changelog, without its heading; None is what is not released.
+
+    A release candidate has the section of its release. Raises ReleaseError if there is none, or nothing in it.
+
+    >>> release_text("# Changelog\\n\\n## [1.0.0] - 2026-01-01\\n\\n- First.\\n\\n## [0.9.0]\\n", "1.0.0rc1")
+    '- First.\\n'
+    """
+    name = "Unreleased" if version is None else version.partition("rc")[0]
+    for section in re.split(r"^## ", changelog, flags=re.MULTILINE)[1:]:
+        heading, _, text = section.partition("\n")
+        if re.fullmatch(rf"\[{re.escape(name)}\](?: - \d{{4}}-\d\d-\d\d)?", heading) and text.strip():
+            return text.strip() + "\n"
+    raise ReleaseError(f"CHANGELOG.md has no section [{name}] with a text; expected `## [{name}] - YYYY-MM-DD`")
+
+
+def bill_of_materials(version: str) -> Mapping[str, Any]:
+    """CycloneDX: the Python packages of deploy/requirements.lock, and the jars of job and demo. Raises ReleaseError."""
+    lock, project = REPOSITORY / "deploy" / "requirements.lock", REPOSITORY / "pyproject.toml"
+    made = _run(
+        *(sys.executable, "-m", "cyclonedx_py", "requirements", "--output-reproducible", "--short-PURLs"),
+        *("--mc-type", "application", "--pyproject", str(project), str(lock)),
+    )
+    bill: dict[str, Any] = json.loads(made)
+    bill["metadata"]["component"]["version"] = version
+    bill["components"] += [component for jars in (SPARK_JARS, BROKER_JARS) for component in jar_components(jars)]
+    return bill
+
+
+def jar_components(jars: JarSet) -> Iterator[dict[str, Any]]:
+    """A set's jars as components, with the checksums that an install verifies."""
+    for name, digest in jars.expected().items():
+        match = _JAR.fullmatch(name)
+        artifact, version = (match[1], match[2]) if match else (name, "")
+        yield {
+            "type": "library",
+            "bom-ref": f"{jars.name}/{name}",
+            "name": artifact,
+            "version": version,
+            "hashes": [{"alg": "SHA-256", "content": digest}],
+        }
+
+
+def checksum_lines(folder: Path) -> Iterator[str]:
+    """A line of `sha256sum` for each file of the release below the folder."""
+    for path in sorted(folder.rglob("*.*")):
+        if path.suffix != ".md":
+            yield f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}\n"
+
+
+def _run(*command: str) -> str:
+    """Standard output of a command. Raises ReleaseError with its last line."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
+    if done.returncode:
+        lines = (done.stdout + done.stderr).strip().splitlines() or ["it printed nothing"]
+        raise ReleaseError(f"{' '.join(command[:4])} fails: {lines[-1]}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(run_command("release", ReleaseOptions, release))

@@ -1,0 +1,70 @@
+"""A release: its text, its bill of materials, and workflows that are pinned and run what is there."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scripts.release import CHANGELOG, ReleaseError, jar_components, release_text, version_of
+from sluice.jvm.jars import REPOSITORY, SPARK_JARS
+
+WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
+
+
+@pytest.mark.parametrize("tag", ["1.2.3", "v1.2", "v1.2.3-rc1", "v1.2.3.dev4"])
+def test_a_tag_that_is_no_version_is_refused(tag: str) -> None:
+    with pytest.raises(ReleaseError, match=re.escape(f"the tag is '{tag}'; expected one such as v1.2.3")):
+        version_of(tag)
+
+
+def test_the_text_of_a_release_is_its_section_of_the_changelog() -> None:
+    text = release_text(CHANGELOG.read_text(), "0.1.0")
+
+    assert text.startswith("### ") or text[0].isupper() or text[0] == "-"
+    assert "\n## " not in text
+    assert release_text(CHANGELOG.read_text(), None) != text
+
+
+@pytest.mark.parametrize("changelog", ["## [1.2.3] - 2026-01-01\n\n## [1.2.2]\n\n- x\n", "## [1.2.30]\n\n- x\n", ""])
+def test_a_release_without_a_text_is_refused(changelog: str) -> None:
+    with pytest.raises(ReleaseError, match=re.escape("no section [1.2.3] with a text")):
+        release_text(changelog, "1.2.3")
+
+
+def test_the_bill_of_materials_has_each_jar_with_its_version_and_checksum() -> None:
+    components = {each["name"]: each for each in jar_components(SPARK_JARS)}
+
+    assert len(components) == len(SPARK_JARS.expected())
+    assert components["delta-spark_4.2_2.13"]["version"] == "4.4.0"
+    assert all(re.fullmatch(r"\d\S*", each["version"]) for each in components.values())
+    assert all(re.fullmatch("[0-9a-f]{64}", each["hashes"][0]["content"]) for each in components.values())
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_every_action_is_pinned_by_its_digest_with_its_version_beside_it(workflow: Path) -> None:
+    uses = re.findall(r"uses: (.+)", workflow.read_text())
+
+    assert uses
+    assert [each for each in uses if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", each)] == []
+
+
+def test_the_workflows_have_no_known_fault() -> None:
+    audit = Path(sys.executable).with_name("zizmor")
+    done = subprocess.run(
+        [audit, "--offline", "--quiet", *WORKFLOWS], capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_workflow_names_files_that_are_there() -> None:
+    for workflow in WORKFLOWS:
+        steps = [step for job in yaml.safe_load(workflow.read_text())["jobs"].values() for step in job["steps"]]
+        commands = " ".join(step.get("run", "") for step in steps)
+        named = re.findall(r"(?:\./)?((?:\.ci|\.github|scripts|deploy)/[\w./-]+)", commands)
+
+        assert named
+        assert [name for name in named if not (REPOSITORY / name).exists()] == []
