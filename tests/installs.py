@@ -31,7 +31,7 @@ def metadata(wheel: Path) -> str:
 
 
 def requirements(wheel: Path) -> list[str]:
-    """What the wheel asks for, with its extras."""
+    """Requirements of the wheel, those of its extras too."""
     return re.findall(r"^Requires-Dist: (.+)$", metadata(wheel), re.MULTILINE)
 
 

@@ -19,7 +19,7 @@ NOTEBOOK = REPOSITORY / "docs" / "examples" / "week.ipynb"
 
 
 def run_cells(notebook: Path, printed: pytest.CaptureFixture[str]) -> list[Any]:
-    """What each code cell shows: the value of its last expression, else what it prints."""
+    """The output of each code cell: the value of its last expression, else what it prints."""
     cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
     names: dict[str, Any] = {}
     shown = []
