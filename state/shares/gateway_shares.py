@@ -220,7 +220,7 @@ class GatewayShares:
         text = entity_text(counter[1].entity())
         self._touched_entities[text] += 1
         for entity, of, heard_ms in self._heard.of(text):
-            with suppress(msgspec.MsgspecError):  # what isn't readable was never used
+            with suppress(msgspec.MsgspecError, RecursionError):  # what isn't readable was never used
                 for kind, decided in of.counters(entity):
                     if kind == counter[0]:
                         self._apply(share, decided, of, heard_ms)

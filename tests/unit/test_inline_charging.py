@@ -708,6 +708,22 @@ def test_a_micro_batch_that_is_repeated_counts_once(gateway: Gateway) -> None:
     assert counter(gateway, PRODUCE, user="alice").others_decided == 3.0
 
 
+def test_a_record_that_nests_too_deep_ends_no_request(gateway: Gateway) -> None:
+    """The reader can pass over it, but not a request whose thread has called deeper."""
+    nested = "[" * 900 + "]" * 900
+    record = {"batch": 0, "base_ms": NOW_MS, "quotas": [PRODUCE], "gateways": [["i-1", True, 0]]}
+    sums = [[{"user": "alice"}, [[0, 1.0, 0, 0, [[0, 5.0]], None, None, False, "nested"]]]]
+    text = json.dumps(record | {"sums": sums}, separators=(",", ":")).replace('"nested"', nested)
+    give(gateway._sums_reader, FetchedRecord(0, None, text.encode()))
+
+    def admit(depth: int) -> int:
+        return admit(depth - 1) if depth else gateway.admit(produce(1)).throttle_ms
+
+    assert gateway.stats().unreadable_records == 0
+    assert admit(120) == 0
+    assert counter(gateway, PRODUCE, user="alice").others_decided == 0.0
+
+
 def test_a_wait_of_hours_inline_counts_as_the_longest_allowed() -> None:
     """Another gateway that says so is hungry for `max_wait_ms` and no longer."""
     with gateway_loop(QUOTAS, count=2, max_wait_ms=20_000) as loop:
