@@ -62,7 +62,7 @@ def make_archive() -> None:
         return
     print("jars: archiving Spark's classes for this Java (once, half a minute)", file=sys.stderr)
     try:
-        with home_lock():
+        with home_lock("classes"):
             if not archive.file.is_file():  # another process may have made it meanwhile
                 _dump(archive)
                 for other in set(jars_home().glob(_PATTERN)) - {archive.file}:

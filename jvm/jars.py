@@ -59,7 +59,7 @@ class JarSet:
         Raises JarError (can't be downloaded, or not the right one) and JavaError.
         """
         if not self.complete:
-            with home_lock():
+            with home_lock(self.name):
                 if not self.complete:  # another process may have downloaded them meanwhile
                     self._make_complete()
         return self._jars()
@@ -83,7 +83,7 @@ class JarSet:
 
     def accept(self) -> None:
         """Resolves the versions again and records the checksums of the jars as the expected ones."""
-        with home_lock():
+        with home_lock(self.name):
             fresh = self._resolved()
             lines = [f"{_sha256(jar)}  {self.name}/{jar.name}\n" for jar in sorted(fresh.glob("*.jar"))]
         self.checksums.write_text("".join(lines))
@@ -140,7 +140,7 @@ class JarSet:
         command = [
             *(java, "-cp", str(pyspark_jars() / "*"), "org.apache.ivy.Main"),
             *("-settings", str(_CONFIGS / "ivysettings.xml"), "-ivy", str(self.versions)),
-            *("-cache", str(home / "ivy-cache"), "-confs", self.name),
+            *("-cache", str(home / "ivy-cache" / self.name), "-confs", self.name),
             *("-retrieve", f"{retrieved}/[artifact]/[artifact]-[revision].[ext]", "-types", "jar", "bundle"),
         ]
         log = home / f"ivy-{self.name}.log"
@@ -221,10 +221,10 @@ def run_download_command(jars: JarSet, then: Callable[[], None] = lambda: None) 
 
 
 @contextmanager
-def home_lock() -> Iterator[None]:
-    """One download at a time for all processes; the lock goes with the process, however it ends."""
+def home_lock(name: str) -> Iterator[None]:
+    """One download of this name at a time for all processes; the lock goes with the process, however it ends."""
     home = jars_home()
-    lock = FileLock(home / "lock", fallback_to_soft=False)  # a soft lock would outlive a killed process
+    lock = FileLock(home / f"lock-{name}", fallback_to_soft=False)  # a soft lock would outlive a killed process
     try:
         home.mkdir(parents=True, exist_ok=True)
         lock.acquire()

@@ -3,9 +3,9 @@
 import logging
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
@@ -32,7 +32,7 @@ from sluice.configs.settings import Settings, load_settings
 from sluice.gateways.client.client import Gateway
 from sluice.insight.format import amount, duration, printable
 from sluice.insight.live import LiveModel
-from sluice.jvm.jars import SPARK_JARS
+from sluice.jvm.jars import SPARK_JARS, JarSet, jars_home
 from sluice.kafka_io.client import error_line
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
@@ -86,11 +86,11 @@ def run_demo(options: DemoOptions) -> int:
 
 def download_jars(console: Console) -> None:
     """Download the jars of Spark and broker that are missing. Raises JarError and JavaError."""
-    for jars in (SPARK_JARS, BROKER_JARS):
-        if not jars.complete:
-            reason = f"for the jars of conf {jars.name}, which are downloaded into {jars.folder} once"
-            with waiting(console, partial(str, reason)):
-                jars.paths()
+    missing = [jars for jars in (SPARK_JARS, BROKER_JARS) if not jars.complete]
+    if missing:
+        reason = lambda: f"for jars, which are downloaded into {jars_home()} once"  # noqa: E731
+        with waiting(console, reason), ThreadPoolExecutor() as pool:  # the registry's answers take the time, not bytes
+            list(pool.map(JarSet.paths, missing))
 
 
 def _run(options: DemoOptions, stop: Event, console: Console, begun_s: float) -> int:

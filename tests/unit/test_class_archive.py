@@ -74,7 +74,7 @@ def test_an_archive_is_made_once_for_its_owner_alone_and_found(home: Path) -> No
     assert archive.file.read_text() == "archive\n"
     assert stat.S_IMODE(archive.file.stat().st_mode) == 0o600
     assert made(home) == 1
-    assert sorted(file.name for file in home.iterdir()) == sorted([archive.file.name, "lock"])
+    assert sorted(file.name for file in home.iterdir()) == sorted([archive.file.name, "lock-classes"])
 
 
 def test_the_archive_of_jars_that_changed_is_replaced(home: Path, jars: list[Path]) -> None:
