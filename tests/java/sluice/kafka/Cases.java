@@ -123,7 +123,8 @@ public final class Cases {
         for (JsonNode client : asked.get("clients")) {
             Kind kind = Kind.ofKey(client.get(0).textValue());
             PrecedenceLevels levels = client.get(3).booleanValue() ? quotas.shadow(kind) : quotas.enforced(kind);
-            Resolution resolution = levels.resolve(client.get(1).textValue(), client.get(2).textValue());
+            String user = Names.bounded(client.get(1).textValue());
+            Resolution resolution = levels.resolve(user, Names.bounded(client.get(2).textValue()));
             found.addArray()
                     .add(resolution.tags.user)
                     .add(resolution.tags.clientId)

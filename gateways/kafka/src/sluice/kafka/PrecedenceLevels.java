@@ -38,10 +38,18 @@ final class PrecedenceLevels {
         return limits.isEmpty();
     }
 
-    /** The first configured level, and the tags of the counter, whose names are bounded. */
-    Resolution resolve(String anyUser, String anyClientId) {
-        String user = Names.bounded(anyUser);
-        String clientId = Names.bounded(anyClientId);
+    /** Whether limits or counters depend on client-ids. */
+    boolean haveClientIds() {
+        for (int level = 1; level <= LEVELS; level++) {
+            if (level != 3 && level != 6 && isUsed(level)) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /** The first configured level, and the tags of the counter; the names are bounded. */
+    Resolution resolve(String user, String clientId) {
         for (int level = 1; level <= LEVELS; level++) {
             Double limit = limitsAtLevel.get(level) == 0 ? null : limits.get(entityAt(level, user, clientId));
             if (limit != null) {
