@@ -517,9 +517,9 @@ class Sums(msgspec.Struct, omit_defaults=True, gc=False):
     """Record of the sums topic: what gateways need to know of a micro-batch's decisions.
 
     A record has sums, a heartbeat or an answer. A counter has one sum in a micro-batch, so a reader that has taken one
-    of the same job and of this or a later micro-batch leaves it out: a micro-batch that is repeated publishes the same
-    sums again. Record key: the number of the task, so that the sums of a counter are in one partition. Readers must
-    ignore unknown fields. An array without its last elements has their defaults.
+    of the same job and of this micro-batch or one of the next 99 leaves it out: a micro-batch that is repeated
+    publishes the same sums again. Record key: the number of the task, so that the sums of a counter are in one
+    partition. Readers must ignore unknown fields. An array without its last elements has their defaults.
     """
 
     job_id: Annotated[str | None, _says("The job that decided: made with its checkpoint.")] = None

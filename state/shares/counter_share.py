@@ -39,6 +39,10 @@ RAMP_S = 5.0
 TARGET_MS = 100
 """Longest time until a share is computed again; a decision on its counter and a change of gateways are others."""
 
+REPEATED_BATCHES = 100
+"""Most micro-batches from the newest one back to a repeated one. A lower number is that of a job that goes on from a
+backup of its checkpoint."""
+
 _SIZE_WEIGHT = 0.02
 """Weight of the newest fetch in the mean size of the counter's fetches."""
 
@@ -171,8 +175,10 @@ class CounterShare(msgspec.Struct, gc=False):
         >>> counter = CounterShare()
         >>> counter.is_new("3f", 7), counter.is_new("3f", 7), counter.is_new("3f", 8), counter.is_new("4a", 0)
         (True, False, True, True)
+        >>> counter.is_new("4a", 5_000), counter.is_new("4a", 4_901), counter.is_new("4a", 4_900)
+        (True, False, True)
         """
-        if batch <= self._batch and job_id == self._job_id:
+        if self._batch - REPEATED_BATCHES < batch <= self._batch and job_id == self._job_id:
             return False
         self._job_id, self._batch = job_id, batch
         return True

@@ -398,9 +398,10 @@ def test_a_repeated_micro_batch_resets_a_meter_once(java: JavaCases) -> None:
     entity = {"user": "alice", "client_id": "app"}
     reset = [{"quota": "producer_byte_rate", "entity": entity, "limit": 1_000.0}]
     unmute = {"request_id": "u", "timestamp_ms": START_MS, "api": "Unmute", "charges": reset}
-    steps = [step | {"resets": True} for batch in (7, 7, 8, 7) for step in sums_steps([unmute], START_MS, batch)]
+    batches = (7, 7, 8, 7, 2**63 - 1, 9, 8)  # after the forged one as from a backup
+    steps = [step | {"resets": True} for batch in batches for step in sums_steps([unmute], START_MS, batch)]
 
-    assert java.answer("shares", shares_case(steps)) == [1, 0, 1, 0]
+    assert java.answer("shares", shares_case(steps)) == [1, 0, 1, 0, 1, 1, 0]
 
 
 @pytest.mark.parametrize(("amount", "rests_ms"), [(10.0, 1_000), (900.0, 1_000), (2_000.0, 0)])
@@ -469,7 +470,7 @@ def read_by_a_python_gateway(record: bytes) -> dict[str, Any] | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     until_ms = read.decided_until_ms("me")
-    answer: dict[str, Any] = {"job_id": read.job_id, "batch": -1 if read.batch is None else read.batch}
+    answer: dict[str, Any] = {"job_id": read.job_id, "batch": read.batch or 0}
     answer |= {"own_until_ms": -1 if until_ms is None else until_ms}
     answer |= {"heartbeat_of": None if read.heartbeat is None else read.heartbeat.instance, "counters": []}
     for tags, kind, each in counters:

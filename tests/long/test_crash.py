@@ -1,11 +1,14 @@
 """kill -9 of the job: every request still has exactly one decision, and the balances are as if nothing had happened."""
 
 import time
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from threading import Event
 
 import pytest
 from kafka import KafkaProducer
+from msgspec import convert
 
 from scripts.testbed.reconciliation import reconcile
 from scripts.testbed.rig import QUOTAS
@@ -14,7 +17,12 @@ from sluice.cli.demo.load import PRODUCER_OPTIONS, publish
 from sluice.cli.demo.load_generator import DEFAULT_MIX, LoadGenerator
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.topics import ensure_topics
-from tests.integration.job_process import AUDITED, JobProcess, wait_until
+from sluice.state.contract.records import CountedEntity
+from sluice.state.decisions.waits import CounterKey
+from sluice.state.quotas.entity import Tags
+from sluice.state.shares.counter_share import CounterShare
+from sluice.state.shares.read_sums import read_sums
+from tests.integration.job_process import AUDITED, JobProcess, Json, wait_until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -49,3 +57,28 @@ def test_many_requests_survive_kill_9_halfway(kafka_broker: str, tmp_path: Path,
     assert max(job.batch_sizes()) == batch  # a backlog makes no larger one
     found = reconcile(job.settings)
     assert (found.requests, found.simulated, found.balanced) == (requests, True, True), str(found)
+    decided = charged_by_decisions(job.decisions())
+    assert charged_by_sums(record.value for record in job.topic(topics.sums)) == pytest.approx(decided)
+
+
+def charged_by_decisions(decisions: Iterable[Json]) -> dict[CounterKey, float]:
+    """The sum of charges of each counter with an enforced limit."""
+    charged: defaultdict[CounterKey, float] = defaultdict(float)
+    for decision in decisions:
+        for charge in decision["charges"]:
+            if charge["limit"] is not None and "mode" not in charge:
+                charged[charge["quota"], Tags.of(convert(charge["entity"], CountedEntity))] += charge["value"]
+    return dict(charged)
+
+
+def charged_by_sums(records: Iterable[bytes]) -> dict[CounterKey, float]:
+    """The same by the sums, as gateways count them: a micro-batch that was repeated counts once."""
+    charged: defaultdict[CounterKey, float] = defaultdict(float)
+    known: dict[CounterKey, CounterShare] = defaultdict(CounterShare)
+    for record in map(read_sums, records):
+        for entity in record.sums:
+            for kind, decided in record.counters(entity):
+                counter = (kind, entity.tags())
+                if known[counter].is_new(record.job_id, record.batch or 0):
+                    charged[counter] += sum(each.value for each in decided.by_gateway)
+    return dict(charged)

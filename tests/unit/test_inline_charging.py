@@ -708,6 +708,20 @@ def test_a_micro_batch_that_is_repeated_counts_once(gateway: Gateway) -> None:
     assert counter(gateway, PRODUCE, user="alice").others_decided == 3.0
 
 
+@pytest.mark.parametrize(("last", "then", "counted"), [(5_000, 4_000, 3.0), (2**63 - 1, 8, 3.0), (107, 8, 1.0)])
+def test_a_job_that_goes_on_from_a_backup_counts_at_once(
+    gateway: Gateway, last: int, then: int, counted: float
+) -> None:
+    """Its micro-batches have lower numbers than those before. A forged number holds none up for long, either."""
+    charge = {"quota": PRODUCE, "entity": {"user": "alice"}, "limit": BYTES_PER_S, "value": 1.0}
+    decision = {"timestamp_ms": NOW_MS, "instance": "another", "charges": [charge]}
+    gateway.admit(produce(1))
+    for batch in (last, then, then + 1, then):
+        tell(gateway, decision, batch=batch)
+
+    assert counter(gateway, PRODUCE, user="alice").others_decided == counted
+
+
 def test_a_record_that_nests_too_deep_ends_no_request(gateway: Gateway) -> None:
     """The reader can pass over it, but not a request whose thread has called deeper."""
     nested = "[" * 900 + "]" * 900

@@ -21,6 +21,7 @@ final class CounterShare {
     private static final double GROWTH = 4.0;
     private static final double RAMP_S = 5.0;
     private static final long TARGET_MS = 100;
+    private static final long REPEATED_BATCHES = 100; // a lower number is of a job that goes on from a backup
     private static final double SIZE_WEIGHT = 0.02;
 
     /** Stands for all gateways that give no `instance`: they don't charge in line. */
@@ -72,7 +73,7 @@ final class CounterShare {
 
     /** Whether this is the first sum of a job's micro-batch, which may be repeated; it is known from now on. */
     boolean isNew(String job, long number) {
-        if (number <= batch && Objects.equals(job, jobId)) {
+        if (number <= batch && number > batch - REPEATED_BATCHES && Objects.equals(job, jobId)) {
             return false;
         }
         jobId = job;

@@ -16,7 +16,7 @@ final class Sums {
     /** The job that decided; null if the record doesn't say. */
     final String jobId;
 
-    /** The number of the micro-batch; -1 if the record doesn't say. */
+    /** The number of the micro-batch; 0 if the record doesn't say. */
     final long batch;
 
     /** What was decided on each counter that brokers keep. */
@@ -36,8 +36,8 @@ final class Sums {
 
     private Sums(JsonNode fields, String own) throws IOException {
         jobId = Json.textOrNull(fields, "job_id");
-        batch = fields.hasNonNull("batch") ? Json.whole(fields, "batch") : -1;
-        Json.check(batch >= 0 || !fields.hasNonNull("batch"), "batch is " + batch);
+        batch = fields.hasNonNull("batch") ? Json.whole(fields, "batch") : 0;
+        Json.check(batch >= 0, "batch is " + batch);
         Json.check(!fields.has("quota_version") || fields.get("quota_version").canConvertToLong()
                 && fields.get("quota_version").isIntegralNumber(), "quota_version is no whole number");
         long baseMs = fields.has("base_ms") ? time(Json.whole(fields, "base_ms")) : 0;
