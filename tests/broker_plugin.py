@@ -9,8 +9,9 @@ from threading import Thread
 from typing import Any, Self
 
 from sluice.cli.demo.jars import BROKER_JARS
+from sluice.jvm.compiler import compile_java
 from sluice.jvm.java import find_java
-from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS, build_plugin, compile_java
+from sluice.jvm.plugin import CALLBACK_CLASS, JAVA_RELEASE, REPORTER_CLASS, build_plugin
 
 JAVA_SOURCES = Path(__file__).parent / "java"
 SECRET = "only-brokers-know-this"  # noqa: S105 # of no broker but those of tests
@@ -21,7 +22,7 @@ def plugin_classes(folder: Path) -> list[Path]:
     jar = build_plugin(BROKER_JARS.paths(), folder)
     classes = folder / "classes"
     classes.mkdir()
-    compile_java(sorted(JAVA_SOURCES.rglob("*.java")), [*BROKER_JARS.paths(), jar], classes)
+    compile_java(sorted(JAVA_SOURCES.rglob("*.java")), [*BROKER_JARS.paths(), jar], classes, JAVA_RELEASE)
     return [jar, classes]
 
 

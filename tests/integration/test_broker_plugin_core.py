@@ -21,8 +21,9 @@ from sluice.cli.demo.jars import BROKER_JARS
 from sluice.gateways.client.inline import InlineCharges
 from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.wait_table import WaitTable
+from sluice.jvm.compiler import compile_java
 from sluice.jvm.errors import PluginBuildError
-from sluice.jvm.plugin import JAR_NAME, build_plugin, compile_java
+from sluice.jvm.plugin import JAR_NAME, JAVA_RELEASE, build_plugin
 from sluice.state.arithmetic.counter import Charge
 from sluice.state.decisions.charge_plan import plan_charges
 from sluice.state.decisions.leader_epochs import Fence, read_epoch
@@ -743,7 +744,7 @@ def test_the_same_sources_make_the_same_jar(tmp_path: Path) -> None:
 
 def test_a_jar_that_is_there_is_not_compiled_again(tmp_path: Path) -> None:
     build_plugin(BROKER_JARS.paths(), tmp_path)
-    jar = build_plugin(BROKER_JARS.paths(), tmp_path, compiler=lambda: ["no-such-javac"])
+    jar = build_plugin(BROKER_JARS.paths(), tmp_path, compiler=lambda _: ["no-such-javac"])
     assert jar == tmp_path / JAR_NAME
 
 
@@ -764,7 +765,7 @@ def test_the_first_error_of_the_compiler_is_told(tmp_path: Path) -> None:
     source = tmp_path / "Wrong.java"
     source.write_text("class Wrong { int one = 1L; }")
     with pytest.raises(PluginBuildError, match=r"Wrong\.java:1: error: incompatible types"):
-        compile_java([source], [], tmp_path)
+        compile_java([source], [], tmp_path, JAVA_RELEASE)
 
 
 def test_records_of_a_replaced_driver_are_left_out_as_a_python_gateway_does(java: JavaCases) -> None:

@@ -10,7 +10,7 @@ from sluice.jvm.plugin import build_plugin
 
 def test_a_missing_compiler_is_named(tmp_path: Path) -> None:
     with pytest.raises(PluginBuildError, match="no-such-javac can't be run"):
-        build_plugin([], tmp_path / "plugin", compiler=lambda: ["no-such-javac"])
+        build_plugin([], tmp_path / "plugin", compiler=lambda _: ["no-such-javac"])
 
 
 def test_a_java_home_without_a_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """The peers: Kafka Streams (KafkaStreamsPeer.java), Quix Streams (quix_peer.py) and a plain loop (loop_peer.py)."""
 
-import hashlib
 import json
 import os
 import signal
@@ -12,15 +11,13 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from filelock import FileLock
-
 from scripts.benchmarks.driver import BenchError
 from scripts.testbed.jars import PEER_JARS
+from scripts.testbed.locked_python import locked_python
 from scripts.testbed.processes import compiler_cpu_s
 from sluice.cli.demo.processes import Child, last_line
-from sluice.jvm.jars import jars_home
-from sluice.jvm.java import find_java
-from sluice.jvm.plugin import compile_java, java_compiler
+from sluice.jvm.compiler import compile_java, java_compiler
+from sluice.jvm.java import OLDEST, find_java
 
 _FOLDER = Path(__file__).parent
 _SOURCE = _FOLDER / "KafkaStreamsPeer.java"
@@ -72,7 +69,7 @@ def compile_peer(folder: Path) -> Path:
     """The folder with the compiled peer in Kafka Streams. Raises PluginBuildError, JarError and JavaError."""
     classes = folder / "kafka-streams-classes"
     classes.mkdir()
-    compile_java([_SOURCE], PEER_JARS.paths(), classes, java_compiler)
+    compile_java([_SOURCE], PEER_JARS.paths(), classes, OLDEST, java_compiler)
     return classes
 
 
@@ -126,27 +123,8 @@ class KafkaStreams(Peer):
 
 
 def quix_python() -> Path:
-    """The Python that has Quix Streams, which needs an older confluent-kafka than Sluice.
-
-    Its packages are installed beside the jars at the first call and when quix.lock has changed. Raises BenchError.
-    """
-    home = jars_home() / "quix"
-    python, stamp = home / "bin" / "python", home / "stamp"
-    wanted = hashlib.sha256(f"{home} {sys.version}".encode() + _LOCK.read_bytes()).hexdigest()
-    home.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(home.parent / "quix-lock"):  # of two benches the second one waits, and then finds all done
-        if not stamp.is_file() or stamp.read_text() != wanted:
-            _install(sys.executable, "-m", "venv", "--clear", str(home))
-            _install(str(python), "-m", "pip", "install", "--require-hashes", "-r", str(_LOCK))
-            stamp.write_text(wanted)
-    return python
-
-
-def _install(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-        raise BenchError(f"Quix Streams can't be installed: {lines[-1]}; check the network, then try again")
+    """The Python that has Quix Streams, which needs an older confluent-kafka than Sluice. Raises LockedPythonError."""
+    return locked_python("quix", _LOCK)
 
 
 class Processes(Peer):

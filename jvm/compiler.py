@@ -1,0 +1,108 @@
+"""Jars of Java code that is installed with Sluice as sources, compiled on this machine."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from sluice.jvm.errors import PluginBuildError
+from sluice.jvm.jars import REPOSITORY, JarSet
+from sluice.jvm.java import find_java
+
+_MANIFEST = b"Manifest-Version: 1.0\r\n\r\n"
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # of every file in the jar, so that the same classes make the same jar
+
+COMPILER_JARS = JarSet(
+    "compiler",
+    REPOSITORY / "configs" / "compiler-jars.xml",
+    REPOSITORY / "configs" / "compiler-jars.sha256",
+    "sluice.jvm.plugin",
+    added_to_pyspark=False,
+)
+
+Compiler = Callable[[int], Sequence[str]]
+"""Gives the command of a Java compiler for a release of Java, with the options that say what it warns of."""
+
+
+def javac(release: int) -> Sequence[str]:
+    """The compiler of the JDK that JAVA_HOME names, else of that on PATH. Raises PluginBuildError if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("javac", path=str(Path(home) / "bin") if home else None)
+    if found is None:
+        where = f"in JAVA_HOME ({home})" if home else "on PATH, and JAVA_HOME is not set"
+        raise PluginBuildError(f"no javac {where}; install a whole JDK")
+    return (found, "--release", str(release), "-Xlint:all,-path,-options", "-Werror")
+
+
+def java_compiler(release: int) -> Sequence[str]:
+    """The command of the JDK's compiler; where there is none, one that runs on any Java."""
+    try:
+        return javac(release)
+    except PluginBuildError:
+        java, _ = find_java()
+        (jar,) = COMPILER_JARS.paths()
+        return (java, "-jar", str(jar), "-source", str(release), "-target", str(release), "-nowarn")
+
+
+def build_jar(jar: Path, sources: Path, class_path: Sequence[Path], release: int, compiler: Compiler) -> Path:
+    """`jar`, compiled from the Java files below `sources` unless they and the class path are those of the last time.
+
+    Raises PluginBuildError with the compiler's first error.
+    """
+    wanted = _fingerprint(sources, class_path, release)
+    if jar.is_file() and zipfile.is_zipfile(jar) and _made_of(jar) == wanted:
+        return jar
+    jar.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory() as compiled:
+        compile_java(sorted(sources.rglob("*.java")), class_path, Path(compiled), release, compiler)
+        fresh = jar.with_name(f"{jar.name}.{os.getpid()}")
+        _write_jar(Path(compiled), fresh, wanted)
+    fresh.replace(jar)  # at once: another process may be starting Java with it
+    return jar
+
+
+def compile_java(
+    sources: Sequence[Path], class_path: Sequence[Path], out: Path, release: int, compiler: Compiler = javac
+) -> None:
+    """Compile Java sources into the folder `out`. Raises PluginBuildError."""
+    command = [*compiler(release), "-d", str(out), "-cp", os.pathsep.join(map(str, class_path)), *map(str, sources)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise PluginBuildError(f"{command[0]} can't be run ({error}); install a whole JDK") from error
+    if done.returncode != 0:
+        lines = (done.stderr or done.stdout).splitlines() or ["it printed nothing"]
+        problem = next((line for line in lines if ": error:" in line or ": warning:" in line), lines[0])
+        raise PluginBuildError(f"the Java code can't be compiled: {problem}")
+
+
+def _fingerprint(sources: Path, class_path: Sequence[Path], release: int) -> bytes:
+    digest = hashlib.sha256(f"{release} {sorted(jar.name for jar in class_path)}".encode())
+    for source in sorted(sources.rglob("*.java")):
+        digest.update(f"\0{source.relative_to(sources)}\0".encode() + source.read_bytes())
+    return digest.hexdigest().encode()
+
+
+def _made_of(jar: Path) -> bytes:
+    with zipfile.ZipFile(jar) as archive:
+        return archive.comment
+
+
+def _write_jar(classes: Path, jar: Path, fingerprint: bytes) -> None:
+    """Write the jar. Its comment is the fingerprint: in a file beside it, that could be of another jar."""
+    with zipfile.ZipFile(jar, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.comment = fingerprint
+        archive.writestr(_entry("META-INF/MANIFEST.MF"), _MANIFEST)
+        for file in sorted(classes.rglob("*.class")):
+            archive.writestr(_entry(file.relative_to(classes).as_posix()), file.read_bytes())
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, _EPOCH)
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    entry.external_attr = 0o644 << 16
+    return entry
