@@ -21,8 +21,9 @@ from msgspec import structs
 from sluice.cli.errors import CheckError
 from sluice.configs.settings import Settings
 from sluice.insight.http_server import is_loopback
-from sluice.jvm.jars import SPARK_JARS
+from sluice.jvm.jars import SPARK_JARS, JarSet
 from sluice.jvm.java import find_java
+from sluice.jvm.object_store import S3_JARS
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms
@@ -74,7 +75,8 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print, cluste
     passed = [
         passes("python", check_python),
         passes("java", check_java),
-        passes("jars of Spark", check_jars),
+        passes("jars of Spark", lambda: check_jars(SPARK_JARS)),
+        not settings.checkpoints_on_s3 or passes("jars of S3", lambda: check_jars(S3_JARS)),
         # without a broker these would only wait and fail too
         passes("broker", lambda: check_broker(settings))
         and all(
@@ -113,9 +115,9 @@ def check_java() -> str:
     return f"{version} ({executable})"
 
 
-def check_jars() -> str:
-    """The number of jars that Spark needs, each with the right checksum. Raises JarError."""
-    return f"{SPARK_JARS.verify()} in {SPARK_JARS.folder}, checksums right"
+def check_jars(jars: JarSet) -> str:
+    """The number of jars of a set, each with the right checksum. Raises JarError."""
+    return f"{jars.verify()} in {jars.folder}, checksums right"
 
 
 def check_broker(settings: Settings) -> str:

@@ -25,6 +25,7 @@ from msgspec.inspect import (
 )
 
 from sluice.configs.errors import InvalidSettingsError
+from sluice.configs.object_store import S3Settings, is_s3, s3_environment
 from sluice.configs.yaml_file import read_yaml
 from sluice.kafka_io.client import TopicSettings
 from sluice.state.quotas.kinds import Coexistence, QuotaSettings, RequestPolicy, Window
@@ -180,11 +181,17 @@ class Settings:
     enforce: EnforceSettings
     audit: AuditSettings
     delta: DeltaSettings
+    s3: S3Settings
     quotas: QuotasSettings
     restart: RestartSettings
     health: HealthSettings
     metrics: MetricsSettings
     spark: Properties
+
+    @property
+    def checkpoints_on_s3(self) -> bool:
+        """True if Spark has to read and write S3; the tables are delta-rs's alone."""
+        return is_s3(self.enforce.checkpoint)
 
 
 class _QuotaSection(
@@ -222,16 +229,22 @@ class _QuotaSection(
 def load_settings(path: Path | None = None, environment: Mapping[str, str] = os.environ) -> Settings:
     """The settings of the YAML file `path` over the defaults; without a path the defaults alone.
 
-    `${NAME}` in a value is replaced from `environment`. Raises InvalidSettingsError for a file that can't be read,
-    an unknown key, a missing variable and a value of the wrong type or range.
+    `${NAME}` in a value is replaced from `environment`. If that is this process's own, it gets the variables by which
+    all clients of S3 find the store, where the settings name one. Raises InvalidSettingsError for a file that can't be
+    read, an unknown key, a missing variable and a value of the wrong type or range.
     """
     defaults = _sections(read_yaml(DEFAULTS))
     try:
         given = _sections(read_yaml(path)) if path else {}
         _check_known(given, defaults)
-        return _settings({name: {**values, **given.get(name, {})} for name, values in defaults.items()}, environment)
+        settings = _settings(
+            {name: {**values, **given.get(name, {})} for name, values in defaults.items()}, environment
+        )
     except _SettingError as error:
         raise InvalidSettingsError(f"{path or DEFAULTS}: {error}") from None
+    if environment is os.environ and any(map(is_s3, attrgetter(*_DISTINCT[1])(settings))):
+        os.environ |= s3_environment(settings.s3, environment)
+    return settings
 
 
 def with_bootstrap_servers(settings: Settings, bootstrap_servers: str | None) -> Settings:
@@ -285,6 +298,7 @@ def _settings(sections: Mapping[str, Mapping[str, object]], environment: Mapping
     settings = Settings(**values | {"quota": values["quota"].settings()})
     _check_kafka(settings.kafka)
     _check_spark(settings.spark)
+    _check_s3(settings)
     _check_stalled(settings.health.stalled_after_s, settings.enforce.trigger_ms)
     if not settings.spark.get("spark.master", "local").startswith("local"):
         _check_shared({key: attrgetter(key)(settings) for key in _SHARED})
@@ -349,6 +363,18 @@ def _check_spark(spark: Mapping[str, str]) -> None:
     for name in spark:
         if not name.startswith("spark."):
             raise _SettingError(f"unknown setting spark.{name}; did you mean spark: {{spark.{name}: ...}}?")
+
+
+def _check_s3(settings: Settings) -> None:
+    """Spark has one way to write the files of all checkpoints in a session."""
+    endpoint, enforce, audit = settings.s3.endpoint, settings.enforce.checkpoint, settings.audit.checkpoint
+    if endpoint is not None and not endpoint.startswith(("https://", "http://")):
+        raise _SettingError(f"s3.endpoint is {_shown(endpoint)}; expected null, or a URL such as https://store:9000")
+    if is_s3(enforce) != is_s3(audit):
+        raise _SettingError(
+            f"enforce.checkpoint is {_shown(enforce)} and audit.checkpoint {_shown(audit)}; expected both on S3, or"
+            " none"
+        )
 
 
 def _check_stalled(stalled_after_s: int, trigger_ms: int) -> None:

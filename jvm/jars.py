@@ -31,6 +31,9 @@ REPOSITORY: Path = Path(__file__).resolve().parents[1]
 _CONFIGS = REPOSITORY / "configs"
 _HOME = "SLUICE_HOME"
 _STAMP = "stamp.json"
+_SETUP = ("sluice.jvm.jars", "scripts.testbed.jars", "sluice.jvm.plugin")
+"""Commands that ./scripts/setup runs."""
+
 _ATTEMPTS = 2  # one failed request to a registry should not fail a first start; Ivy keeps what it has downloaded
 
 
@@ -70,7 +73,8 @@ class JarSet:
         Raises JarError naming the first jar that is missing, unknown or differs.
         """
         jars = self._jars()
-        fix = "run ./scripts/setup" if in_checkout() else f"run {sys.executable} -m {self.command}"
+        by_setup = in_checkout() and self.command in _SETUP
+        fix = "run ./scripts/setup" if by_setup else f"run {sys.executable} -m {self.command}"
         if not jars:
             raise JarError(f"no jars in {self.folder} yet; {fix}")
         check_jars(jars, self.expected(), f"remove {self.folder} and {fix}", self._listed_in)
@@ -200,7 +204,7 @@ def has_artifact(artifact: str, names: list[str]) -> bool:
     return any(pattern.fullmatch(name) for name in names)
 
 
-def run_download_command(jars: JarSet, then: Callable[[], None] = lambda: None) -> None:
+def run_download_command(jars: JarSet, then: Callable[[], object] = lambda: None) -> None:
     """The command line that downloads a set, then does more; exit 1 with one line if that fails."""
 
     def download(

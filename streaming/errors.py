@@ -7,6 +7,10 @@ class CheckpointError(SluiceError):
     """A checkpoint can't be used, or was created with other settings."""
 
 
+class CheckpointStorageError(CheckpointError):
+    """The storage that machines share doesn't answer, or refuses; it may be well again later."""
+
+
 class LeadershipError(SluiceError):
     """Another driver works on the checkpoint, or nobody can say whether one does."""
 

@@ -36,6 +36,7 @@ def reshard_checkpoint(settings: Settings) -> Resharded | None:
             f"the checkpoint {checkpoint.location} was made with {difference}; set it back: balances can move to other"
             " pages, not to other windows or another topic"
         )
+    checkpoint.check_movable()
     prepared, kept = checkpoint.with_suffix(PREPARED_SUFFIX), _free_name(checkpoint)
     with locked(checkpoint):
         if _is_as_wanted(checkpoint, settings):

@@ -17,7 +17,7 @@ from sluice.configs.settings import Settings
 from sluice.jvm.machine import Jvm
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.errors import CheckpointError
-from sluice.streaming.runtime.properties import bare_java, local_file_manager
+from sluice.streaming.runtime.properties import bare_java, checkpoint_properties
 
 _OPERATOR = 0
 """Number of the stateful operator in the plan: there is one."""
@@ -39,7 +39,7 @@ def stored_pages(settings: Settings, checkpoint: Checkpoint, batch_id: int, part
         java = stack.enter_context(Jvm(class_path, options)).packages
         try:
             configuration = java.org.apache.hadoop.conf.Configuration()
-            for name, value in (local_file_manager(settings) | settings.spark).items():
+            for name, value in (checkpoint_properties(settings) | settings.spark).items():
                 configuration.set(name.removeprefix(_HADOOP), value)
             for partition in range(partitions):
                 location = f"{checkpoint.location}/state/{_OPERATOR}/{partition}"

@@ -10,7 +10,8 @@ from pathlib import Path, PurePosixPath
 from filelock import FileLock, Timeout
 from pyarrow import fs
 
-from sluice.streaming.errors import CheckpointError
+from sluice.configs.object_store import is_s3
+from sluice.streaming.errors import CheckpointError, CheckpointStorageError
 
 _SLUICE = "sluice"
 _LOCK = "lock"
@@ -36,17 +37,19 @@ class CheckpointFiles:
         except FileNotFoundError:
             return None
         except _NOT_DONE as error:
-            raise CheckpointError(f"can't read {name} in {self._location}: {error}") from error
+            raise _unreachable(self._location, f"can't read {name} in {self._location}: {error}") from error
 
     def write(self, name: str, content: bytes) -> None:
         """Replace a file in one step, so that a crash leaves the old or the new one. Raises CheckpointError."""
         filesystem, folder = self._open()
-        target, draft = str(folder / name), str(folder / f"{name}.draft")
+        target = str(folder / name)
+        draft = target if is_s3(self._location) else f"{target}.draft"  # there a file is whole, or isn't there
         try:
             filesystem.create_dir(str((folder / name).parent), recursive=True)
             with filesystem.open_output_stream(draft) as stream:
                 stream.write(content)
-            filesystem.move(draft, target)
+            if draft != target:
+                filesystem.move(draft, target)
         except _NOT_DONE as error:
             raise self._not_written(name, error) from error
 
@@ -90,9 +93,8 @@ class CheckpointFiles:
         )
 
     def _not_written(self, name: str, error: OSError | RuntimeError) -> CheckpointError:
-        return CheckpointError(
-            f"can't write {name} in {self._location}: {error}; give the job a checkpoint folder it can write"
-        )
+        reason = f"can't write {name} in {self._location}: {error}; give the job a checkpoint folder it can write"
+        return _unreachable(self._location, reason)
 
     def _open(self) -> tuple[fs.FileSystem, PurePosixPath]:
         filesystem, path = _opened(self._location)
@@ -102,12 +104,15 @@ class CheckpointFiles:
 class Checkpoint:
     """A query's checkpoint folder: a path or a URI.
 
-    `location` is the URI, or the absolute path so that workers find it too. `spark` are Spark's own files, `sluice`
-    those of Sluice.
+    `location` is the URI, as Spark takes it, or the absolute path so that workers find it too. `spark` are Spark's own
+    files, `sluice` those of Sluice.
     """
 
     def __init__(self, location: str) -> None:
-        self.location = location.rstrip("/") if "://" in location else str(Path(location).absolute())
+        if "://" in location:
+            self.location = location.rstrip("/").replace("s3://", "s3a://", 1)
+        else:
+            self.location = str(Path(location).absolute())
         self.spark = CheckpointFiles(self.location)
         self.sluice = CheckpointFiles(self.location, _SLUICE)
 
@@ -134,15 +139,24 @@ class Checkpoint:
         return sum(entry.size or 0 for entry in self._files())
 
     def move(self, target: "Checkpoint") -> None:
-        """Rename the checkpoint. Raises CheckpointError, always in an object store, which can't rename in one step."""
+        """Rename the checkpoint. Raises CheckpointError, always in an object store."""
+        self.check_movable()
         filesystem, folder = _opened(self.location)
         try:
             filesystem.move(str(folder), str(_opened(target.location)[1]))
         except (OSError, NotImplementedError) as error:
-            raise CheckpointError(
-                f"{self.location} can't be renamed to {target.location} ({error}); name a new enforce.checkpoint,"
-                " and use `sluice state export` with the old and `sluice state import` with the new one"
-            ) from error
+            raise self._not_moved(error) from error
+
+    def check_movable(self) -> None:
+        """Raise CheckpointError in an object store, which has no rename in one step."""
+        if is_s3(self.location):
+            raise self._not_moved("an object store has no rename in one step")
+
+    def _not_moved(self, reason: object) -> CheckpointError:
+        return CheckpointError(
+            f"{self.location} can't be renamed ({reason}); name a new enforce.checkpoint, and use `sluice state export`"
+            " with the old and `sluice state import` with the new one"
+        )
 
     def clear(self) -> None:
         """Remove the checkpoint with everything in it, if it exists."""
@@ -161,18 +175,26 @@ def _files(filesystem: fs.FileSystem, folder: str, location: str, *, recursive: 
     try:
         return [entry for entry in filesystem.get_file_info(selector) if entry.is_file]
     except _NOT_DONE as error:
-        raise CheckpointError(f"can't read {location}: {error}") from error
+        raise _unreachable(location, f"can't read {location}: {error}") from error
+
+
+def _unreachable(location: str, reason: str) -> CheckpointError:
+    """The error for files that can't be read or written now; a disk doesn't get well by itself, other storage may."""
+    return CheckpointStorageError(reason) if "://" in location else CheckpointError(reason)
 
 
 def _opened(location: str) -> tuple[fs.FileSystem, PurePosixPath]:
     """The file system that a checkpoint is in, and its path there."""
-    location = location.replace("s3a://", "s3://", 1)
     if "://" not in location:
         return fs.LocalFileSystem(), PurePosixPath(location)
     if location.startswith("hdfs://"):
         from sluice.streaming.checkpoint.hdfs import open_hdfs  # which most commands and jobs needn't load
 
         filesystem, path = open_hdfs(location)
+    elif is_s3(location):
+        from sluice.streaming.checkpoint.object_store import open_s3
+
+        filesystem, path = open_s3(location)
     else:
         filesystem, path = fs.FileSystem.from_uri(location)
     return filesystem, PurePosixPath(path)

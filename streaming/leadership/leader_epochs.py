@@ -15,13 +15,14 @@ from kafka.errors import KafkaError
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from sluice.configs.object_store import is_s3
 from sluice.kafka_io.client import connect, error_line
 from sluice.sinks.errors import EpochMarkerError
 from sluice.state.decisions.leader_epochs import HEADER, EpochSpan, FencedFrom, LeaderEpoch, fenced_from
 from sluice.streaming.checkpoint.batch_log import CreateFile
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import job_identity
-from sluice.streaming.errors import CheckpointError
+from sluice.streaming.errors import CheckpointError, CheckpointStorageError
 from sluice.streaming.java_bridge import hadoop_configuration, java
 from sluice.streaming.leadership.leadership import Leadership
 
@@ -45,7 +46,7 @@ def begin_epoch(
 ) -> LeaderEpoch:
     """A new epoch, higher than those of all drivers before, with its markers in `topics`: what they hold is fenced.
 
-    1. Make the epoch's file.
+    1. Make the epoch's file. A store of objects has to refuse it a second time.
     2. Confirm that this driver leads: a driver that leads after this gets a higher epoch.
     3. Write the markers.
 
@@ -53,6 +54,8 @@ def begin_epoch(
     """
     create = file_creator(spark, checkpoint) or checkpoint.sluice.create
     epoch = LeaderEpoch(job_identity(checkpoint).job_id, new_epoch(checkpoint, create))
+    if is_s3(checkpoint.location):
+        _check_refuses(checkpoint, create, epoch.number)
     leadership.confirm()
     for topic in topics:
         _write_markers(topic, kafka, epoch)
@@ -69,6 +72,15 @@ def new_epoch(checkpoint: Checkpoint, create: CreateFile) -> int:
         if create(_name(number), b""):
             break
     return number
+
+
+def _check_refuses(checkpoint: Checkpoint, create: CreateFile, number: int) -> None:
+    """Raise CheckpointError if the epoch's file can be made again, as in a store that knows no conditional writes."""
+    if create(_name(number), b""):
+        raise CheckpointError(
+            f"{checkpoint.location} is in a store that overwrites an object although If-None-Match forbids it, so two"
+            " drivers could decide at once; use a store with conditional writes, as S3 itself has them"
+        )
 
 
 def keep_epoch(source: Checkpoint, target: Checkpoint) -> None:
@@ -106,8 +118,8 @@ def _write_markers(topic: str, kafka: Mapping[str, str], epoch: LeaderEpoch) -> 
 def file_creator(spark: SparkSession, checkpoint: Checkpoint) -> CreateFile | None:
     """Makes a file of Sluice's in a checkpoint that is a URI, for one of several drivers alone, as Spark makes its own.
 
-    On HDFS that is a rename without overwrite; docs/decisions/0039-leader-epochs.md has other storage. None for a path,
-    which its lock keeps other drivers from.
+    On HDFS that is a rename without overwrite, on S3 a conditional write. None for a path, which its lock keeps other
+    drivers from.
     """
     if checkpoint.is_local:
         return None
@@ -120,18 +132,21 @@ def _create(spark: SparkSession, checkpoint: Checkpoint, name: str, content: byt
     jvm = java(spark)
     path = jvm.org.apache.hadoop.fs.Path(f"{checkpoint.location}/sluice/{name}")
     manager = jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
+    open_files = jvm.sluice.spark.ObjectStoreFiles if is_s3(checkpoint.location) else manager.create
     try:
-        files = manager.create(path.getParent(), hadoop_configuration(spark))
-        files.mkdirs(path.getParent())
-        if files.exists(path):  # in an object store nothing else would notice
-            return False
+        files = open_files(path.getParent(), hadoop_configuration(spark))
+        if not is_s3(checkpoint.location):  # which needs no folder, and looks by itself
+            files.mkdirs(path.getParent())
+            if files.exists(path):
+                return False
         stream = files.createAtomic(path, False)
         stream.write(content)
         stream.close()
     except Py4JJavaError as error:
         if error.java_exception.getClass().getName() == _EXISTS:
             return False
-        raise CheckpointError(f"can't make {name} in {checkpoint.location}: {error.java_exception}") from error
+        reason = error_line(error.java_exception)
+        raise CheckpointStorageError(f"can't make {name} in {checkpoint.location}: {reason}") from error
     return True
 
 

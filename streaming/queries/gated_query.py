@@ -8,6 +8,7 @@ from threading import Event
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.errors import JobError
 
 _COMMIT_TIMEOUT_S = 60
@@ -35,7 +36,7 @@ class GatedQuery(ABC):
             self._rows()
             .writeStream.queryName(self._name)
             .foreachBatch(self._begin_batch)
-            .option("checkpointLocation", self._checkpoint)
+            .option("checkpointLocation", Checkpoint(self._checkpoint).location)
             .trigger(processingTime=f"{self._trigger_ms} milliseconds")
             .start()
         )

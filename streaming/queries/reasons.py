@@ -8,7 +8,7 @@ from typing import NamedTuple
 from py4j.protocol import Py4JNetworkError
 
 from sluice.state.errors import SluiceError, StateError
-from sluice.streaming.errors import CheckpointError
+from sluice.streaming.errors import CheckpointError, CheckpointStorageError
 
 
 class RunState(StrEnum):
@@ -128,7 +128,7 @@ def _reason_of(error: BaseException | None, query: str) -> Reason:
     if error is None:
         return Reason(Cause.OTHER, "no error was given")
     if isinstance(error, SluiceError):
-        damaged = isinstance(error, StateError | CheckpointError)
+        damaged = isinstance(error, StateError | CheckpointError) and not isinstance(error, CheckpointStorageError)
         return Reason(Cause.CHECKPOINT if damaged else Cause.OTHER, f"{type(error).__name__}: {error}")
     report = str(error)
     innermost = _innermost(report) or type(error).__name__

@@ -7,14 +7,16 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 
+from sluice.configs.object_store import shared_variables
 from sluice.configs.settings import Settings
 from sluice.jvm.class_archive import class_path, find_archive, joined
 from sluice.jvm.driver import DriverJava
 from sluice.jvm.jars import SPARK_JARS
+from sluice.jvm.object_store import FILE_MANAGER, object_store_jars
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.runtime.log import OWNER_ONLY
 
@@ -79,6 +81,18 @@ _LOCAL_CHECKPOINTS = {
     ),
 }
 
+_S3A = "spark.hadoop.fs.s3a."
+_S3 = {
+    # In place of a draft that is copied: the store lets one driver alone make a file.
+    "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
+    # Spark gives S3A the keys of its environment; the default chain has files, web identities and the machine's own.
+    _S3A + "aws.credentials.provider": (
+        "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider,org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
+        ",software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
+    ),
+    # Requests that only uphold the look of folders.
+    _S3A + "performance.flags": "create,delete,mkdir",
+}
 
 _LOCAL_FILES = {
     # Hadoop's own class starts a process (chmod) for each file and folder that it makes.
@@ -103,37 +117,51 @@ def prepared_properties(settings: Settings) -> dict[str, str]:
     if properties["spark.master"].startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         properties = local_properties() | properties
-    return (_LOCAL_FILES if _is_one_process(properties) else {}) | properties | _jars(properties)
+    more = object_store_jars() if settings.checkpoints_on_s3 else []
+    return (_LOCAL_FILES if _is_one_process(properties) else {}) | properties | _jars(properties, more)
 
 
 def driver_properties(settings: Settings) -> dict[str, str]:
     """Sluice's own properties. Section `spark` overrides all but Java's options, which it adds to."""
-    properties = _DEFAULTS | local_file_manager(settings) | settings.spark
+    properties = _DEFAULTS | checkpoint_properties(settings) | settings.spark
     properties[JAVA_OPTIONS] = f"{_LOGGING} {_STACK} {_COMPILER} {properties.get(JAVA_OPTIONS, '')}".strip()
     return properties
 
 
-def local_file_manager(settings: Settings) -> dict[str, str]:
-    """The class that reads and writes Spark's own files if all of them are on this machine; else its default."""
+def checkpoint_properties(settings: Settings) -> dict[str, str]:
+    """Properties by which Spark reads and writes the files of checkpoints where they are; none for its own ways."""
+    if settings.checkpoints_on_s3:
+        return s3_properties(os.environ)
     checkpoints = (Checkpoint(settings.enforce.checkpoint), Checkpoint(settings.audit.checkpoint))
     return _LOCAL_CHECKPOINTS if all(checkpoint.is_local for checkpoint in checkpoints) else {}
+
+
+def s3_properties(environment: Mapping[str, str]) -> dict[str, str]:
+    """Properties of Hadoop's client of S3, for what the environment says to the other clients."""
+    properties = dict(_S3)
+    if endpoint := environment.get("AWS_ENDPOINT_URL"):
+        properties |= {_S3A + "endpoint": endpoint, _S3A + "path.style.access": "true"}
+    if region := environment.get("AWS_REGION"):
+        properties[_S3A + "endpoint.region"] = region
+    return properties | {f"spark.executorEnv.{name}": value for name, value in shared_variables(environment).items()}
 
 
 def bare_java(settings: Settings) -> tuple[list[Path], list[str]]:
     """Class path and options of a Java with Spark's classes and no session. Raises JarError and JavaError."""
     archive, given = find_archive(), settings.spark.get(_CLASS_PATH)
     own = list(archive.class_path) if archive else class_path()
+    own += object_store_jars() if settings.checkpoints_on_s3 else []
     options = [*(archive.options if archive else ()), _LOGGING, "-Xmx2g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     hadoop = [os.environ[name] for name in ("HADOOP_CONF_DIR",) if name in os.environ]
     return [*own, *map(Path, given.split(os.pathsep) if given else ()), *map(Path, hadoop)], options
 
 
-def _jars(properties: Mapping[str, str]) -> dict[str, str]:
-    """Properties by which Java finds Sluice's jars, and the archive of their classes if there is one that fits.
+def _jars(properties: Mapping[str, str], more: Sequence[Path]) -> dict[str, str]:
+    """Properties by which Java finds Sluice's jars and `more`, and the archive of classes if there is one that fits.
 
     Those of `spark.jars` can't be archived, nor can any after jars that section `spark` has on the class path.
     """
-    own, given, archive = SPARK_JARS.paths(), properties.get(_CLASS_PATH), find_archive()
+    own, given, archive = [*SPARK_JARS.paths(), *more], properties.get(_CLASS_PATH), find_archive()
     jars = {} if _is_one_process(properties) else {"spark.jars": ",".join(map(str, own))}
     if archive is None or given:
         command = f"{sys.executable} -m {SPARK_JARS.command}"
@@ -141,7 +169,7 @@ def _jars(properties: Mapping[str, str]) -> dict[str, str]:
         log.info("the start takes longer: there is no archive of classes %s", why)
         return jars | {_CLASS_PATH: joined([*filter(None, [given]), *own])}
     return jars | {
-        _CLASS_PATH: joined(archive.class_path),
+        _CLASS_PATH: joined([*archive.class_path, *more]),
         JAVA_OPTIONS: f"{shlex.join(archive.options)} {properties[JAVA_OPTIONS]}",
     }
 

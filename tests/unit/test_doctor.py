@@ -17,6 +17,7 @@ from sluice.cli import doctor
 from sluice.cli.errors import CheckError
 from sluice.configs.settings import Properties, Settings, load_settings
 from sluice.jvm.errors import JarError
+from sluice.jvm.jars import SPARK_JARS
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
 from sluice.kafka_io import client as kafka_client
 from sluice.kafka_io.errors import KafkaUnavailableError
@@ -76,7 +77,7 @@ def test_missing_jars_say_how_to_get_them(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
 
     with pytest.raises(JarError, match=rf"^no jars in {tmp_path}/jars/spark yet; run \./scripts/setup$"):
-        doctor.check_jars()
+        doctor.check_jars(SPARK_JARS)
 
 
 def test_sizing_says_what_the_frozen_numbers_mean(settings: Settings) -> None:

@@ -13,6 +13,7 @@ from sluice.jvm import jars
 from sluice.jvm.errors import JarError, JavaError
 from sluice.jvm.jars import SPARK_JARS, JarSet, pyspark_jars
 from sluice.jvm.java import check_java_version, find_java, parse_java_version
+from sluice.jvm.object_store import S3_JARS
 
 
 def _pins() -> dict[str, str]:
@@ -35,7 +36,12 @@ def test_a_jar_has_the_version_of_its_python_package(package: str, artifact: str
 
 @pytest.mark.parametrize(
     ("jar_set", "artifact"),
-    [(SPARK_JARS, "delta-spark_4.2_2.13"), (BROKER_JARS, "kafka_2.13"), (PEER_JARS, "kafka-streams")],
+    [
+        (SPARK_JARS, "delta-spark_4.2_2.13"),
+        (S3_JARS, "hadoop-aws"),
+        (BROKER_JARS, "kafka_2.13"),
+        (PEER_JARS, "kafka-streams"),
+    ],
 )
 def test_every_set_has_checksums(jar_set: JarSet, artifact: str) -> None:
     checksums = jar_set.expected()
@@ -52,6 +58,19 @@ def test_hdfs_has_the_release_of_the_hadoop_of_pyspark() -> None:
     (client,) = pyspark_jars().glob("hadoop-client-runtime-*.jar")
 
     assert client.name.replace("runtime", "minicluster") in HDFS_JARS.expected()
+
+
+def test_the_client_of_s3_has_the_release_of_the_hadoop_of_pyspark() -> None:
+    (client,) = pyspark_jars().glob("hadoop-client-runtime-*.jar")
+
+    assert client.name.replace("client-runtime", "aws") in S3_JARS.expected()
+
+
+def test_the_client_of_s3_has_modules_of_one_release_and_no_bundle_of_all() -> None:
+    versions = {version for name, version in _jar_versions(S3_JARS).items() if name != "hadoop-aws"}
+
+    assert len(versions) == 1
+    assert not [jar for jar in S3_JARS.expected() if jar.startswith("bundle-")]
 
 
 def test_spark_gets_no_jar_of_the_broker() -> None:

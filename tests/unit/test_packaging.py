@@ -66,6 +66,8 @@ def test_the_wheel_has_its_data_files_and_the_licence_and_nothing_of_the_reposit
         "sluice/configs/jars.sha256",
         "sluice/configs/compiler-jars.xml",
         "sluice/configs/compiler-jars.sha256",
+        "sluice/configs/s3-jars.sha256",
+        "sluice/jvm/src/sluice/spark/ObjectStoreFiles.java",
         "sluice/gateways/kafka/src/sluice/kafka/SluiceQuotaCallback.java",
         "sluice/py.typed",
         "sluice/streaming/runtime/log4j2.properties",

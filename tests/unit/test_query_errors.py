@@ -4,7 +4,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from sluice.state.errors import StateError
-from sluice.streaming.errors import CheckpointError, JobError
+from sluice.streaming.errors import CheckpointError, CheckpointStorageError, JobError
 from sluice.streaming.queries.reasons import Cause, Place, reason_of
 
 REPORT = """[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred. Reason: Traceback (most recent call last):
@@ -84,6 +84,11 @@ def test_only_damage_that_no_restart_cures_is_lasting() -> None:
     assert is_lasting(RuntimeError("[KAFKA_DATA_LOSS.X] Some data may have been lost"))
     assert is_lasting(RuntimeError("Traceback\nstate.errors.StateError: stored state is cut short"))
     assert not is_lasting(RuntimeError("java.io.IOException: disk"))
+    for away in (
+        CheckpointStorageError,
+        lambda text: RuntimeError(f"x\nstreaming.errors.CheckpointStorageError: {text}"),
+    ):
+        assert not is_lasting(away("can't read sluice.json in s3a://bucket/enforce: refused"))
 
 
 def test_the_words_of_a_message_never_decide() -> None:

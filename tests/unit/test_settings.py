@@ -1,5 +1,6 @@
 """The settings loader: defaults, what a file changes, and errors that say what is right."""
 
+import os
 from collections.abc import Callable
 from dataclasses import fields
 from itertools import pairwise
@@ -11,9 +12,11 @@ from msgspec.inspect import type_info
 
 from sluice.configs import settings as settings_module
 from sluice.configs.errors import InvalidSettingsError
+from sluice.configs.object_store import S3Settings, s3_environment
 from sluice.configs.settings import DEFAULTS, Properties, load_settings
 from sluice.gateways.client.options import GatewayOptions
 from sluice.state.quotas.kinds import Coexistence, QuotaSettings, RequestPolicy, Window
+from sluice.streaming.runtime.properties import s3_properties
 
 CONFIGS = DEFAULTS.parent
 FREE_SECTIONS = ("kafka", "spark")  # any property of Kafka and Spark
@@ -319,3 +322,60 @@ def test_a_micro_batch_has_half_a_million_charges_at_most_and_gateways_split_eve
     enforce = load_settings().enforce
     assert enforce.max_offsets_per_trigger * enforce.max_charges_per_event <= 500_000
     assert GatewayOptions(name="any").max_charges_per_event == enforce.max_charges_per_event
+
+
+def test_all_clients_of_s3_find_the_store_that_the_settings_name(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [*os.environ]:
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(os, "environ", environment := {"AWS_ACCESS_KEY_ID": "key", "AWS_REGION": "eu-west-1"})
+    monkeypatch.setattr(load_settings, "__defaults__", (None, environment))
+    s3 = "s3: {endpoint: 'http://store:9000', credentials_file: /keys, profile: sluice}\n"
+
+    load_settings(write(s3))
+    assert "AWS_ENDPOINT_URL" not in environment  # nothing is on S3
+
+    load_settings(write(s3 + "delta: {quotas: 's3://bucket/quotas'}\n"))
+    assert environment == {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_REGION": "eu-west-1",
+        "AWS_ENDPOINT_URL": "http://store:9000",
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_SHARED_CREDENTIALS_FILE": "/keys",
+        "AWS_PROFILE": "sluice",
+        "AWS_EC2_METADATA_DISABLED": "false",
+        "AWS_FORCE_CREDENTIAL_LOAD": "true",
+    }
+    properties = s3_properties(environment)
+    assert properties["spark.hadoop.fs.s3a.endpoint"] == "http://store:9000"
+    assert properties["spark.executorEnv.AWS_SHARED_CREDENTIALS_FILE"] == "/keys"
+    assert not [name for name in properties if "ACCESS_KEY" in name]
+
+
+def test_a_store_without_regions_gets_one_and_amazons_own_is_left_to_its_clients() -> None:
+    here = {"AWS_EC2_METADATA_DISABLED": "true"}
+
+    assert s3_environment(S3Settings("https://store", None, None, None), here)["AWS_REGION"] == "us-east-1"
+    assert s3_environment(S3Settings(None, None, None, None), here) == {"AWS_FORCE_CREDENTIAL_LOAD": "true"}
+
+
+def test_an_endpoint_is_a_url(write: Write) -> None:
+    assert error_of(write("s3: {endpoint: 'store:9000'}\n")) == (
+        's3.endpoint is "store:9000"; expected null, or a URL such as https://store:9000'
+    )
+
+
+def test_checkpoints_are_both_on_s3_or_none(write: Write) -> None:
+    assert error_of(write("enforce: {checkpoint: 's3://bucket/e'}\naudit: {checkpoint: a}\n")) == (
+        'enforce.checkpoint is "s3://bucket/e" and audit.checkpoint "a"; expected both on S3, or none'
+    )
+
+
+@pytest.mark.parametrize(("location", "on_s3"), [("s3://bucket/e", True), ("s3a://bucket/e", True), ("e", False)])
+def test_jars_of_s3_are_for_checkpoints_there_alone(write: Write, location: str, on_s3: bool) -> None:
+    settings = load_settings(
+        write(f"enforce: {{checkpoint: '{location}'}}\naudit: {{checkpoint: '{location}a'}}\n"), {}
+    )
+
+    assert settings.checkpoints_on_s3 == on_s3
+    assert load_settings(write("delta: {decisions: 's3://bucket/d'}\n"), {}).checkpoints_on_s3 is False

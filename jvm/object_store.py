@@ -1,0 +1,34 @@
+"""Jars for checkpoints on S3: Hadoop's client, the modules of Amazon's SDK that it uses, and Sluice's own class.
+
+`python -m sluice.jvm.object_store` downloads and compiles them; a job whose settings name S3 does so at its start.
+"""
+
+from pathlib import Path
+
+from sluice.jvm.compiler import build_jar, java_compiler
+from sluice.jvm.jars import REPOSITORY, JarSet, jars_home, pyspark_jars, run_download_command
+from sluice.jvm.java import OLDEST
+
+S3_JARS = JarSet(
+    "s3",
+    REPOSITORY / "configs" / "s3-jars.xml",
+    REPOSITORY / "configs" / "s3-jars.sha256",
+    "sluice.jvm.object_store",
+    added_to_pyspark=True,
+)
+
+FILE_MANAGER = "sluice.spark.ObjectStoreFiles"
+"""Writes the files of checkpoints, for Spark's `spark.sql.streaming.checkpointFileManagerClass`."""
+
+_SOURCES = Path(__file__).parent / "src"
+
+
+def object_store_jars() -> list[Path]:
+    """The jars, downloaded, checked and compiled at the first call. Raises JarError, JavaError and PluginBuildError."""
+    jars = S3_JARS.paths()
+    own = jars_home() / "object-store" / "sluice-object-store.jar"
+    return [*jars, build_jar(own, _SOURCES, [*jars, *sorted(pyspark_jars().glob("*.jar"))], OLDEST, java_compiler)]
+
+
+if __name__ == "__main__":
+    run_download_command(S3_JARS, object_store_jars)

@@ -1,0 +1,115 @@
+"""Server of `scripts.testbed.object_store`: `PYTHON object_store_server.py PORT FOLDER`, in the Python that has moto.
+
+It makes a bucket and two users, writes their keys into FOLDER/credentials, and from then on checks each signature and
+right. FOLDER/faults.json says how it misbehaves.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+_HOST, _REGION, _BUCKET = "127.0.0.1", "eu-west-1", "sluice"
+_POLL_S = 0.1
+_SETUP_ACTIONS = 6
+"""Requests before keys are checked: those of `_prepare`."""
+
+_ALL_OF_S3 = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}
+
+os.environ["INITIAL_NO_AUTH_ACTION_COUNT"] = str(_SETUP_ACTIONS)
+
+import boto3  # noqa: E402 - moto reads the variable when it is loaded
+from moto.s3.models import s3_backends  # noqa: E402
+from moto.server import DomainDispatcherApplication, create_backend_app  # noqa: E402
+from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server  # noqa: E402
+
+
+class _Quiet(WSGIRequestHandler):  # type: ignore[misc] # mypy's Python has no werkzeug
+    """Keeps connections, and writes no line for each request."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log(self, type: str, message: str, *arguments: Any) -> None:
+        pass
+
+
+class _Store:
+    def __init__(self, folder: Path) -> None:
+        self._faults_file = folder / "faults.json"
+        self._moto = DomainDispatcherApplication(create_backend_app)
+        self._conditional = threading.Lock()
+
+    @property
+    def faults(self) -> dict[str, Any]:
+        try:
+            faults: dict[str, Any] = json.loads(self._faults_file.read_text())
+            return faults
+        except (FileNotFoundError, ValueError):  # none yet, or it is being written
+            return {}
+
+    def __call__(self, request: dict[str, Any], answer: Callable[..., Any]) -> Iterable[bytes]:
+        time.sleep(self.faults.get("delay_s", 0.0))
+        if self.faults.get("unconditional") and "HTTP_IF_NONE_MATCH" in request:
+            _forget(request["PATH_INFO"].removeprefix(f"/{_BUCKET}/"))
+        # moto looks first and writes then
+        with self._conditional if "HTTP_IF_NONE_MATCH" in request else nullcontext():
+            content: Iterable[bytes] = self._moto(request, answer)
+        return content
+
+
+def _forget(key: str) -> None:
+    """Remove an object, so that a write finds none; the header is signed, and can't be left out."""
+    for account in s3_backends.values():
+        for backend in account.values():
+            if _BUCKET in backend.buckets and key in backend.buckets[_BUCKET].keys:
+                backend.buckets[_BUCKET].keys.pop(key)
+
+
+def _prepare(port: int, folder: Path) -> None:
+    """A bucket, a user who may do all, and one who may do nothing."""
+    connection = {"endpoint_url": f"http://{_HOST}:{port}", "region_name": _REGION}
+    keys = {"aws_access_key_id": "setup", "aws_secret_access_key": "setup"}
+    s3, iam = (boto3.client(name, **connection, **keys) for name in ("s3", "iam"))
+    s3.create_bucket(Bucket=_BUCKET, CreateBucketConfiguration={"LocationConstraint": _REGION})
+    lines = []
+    for profile, policy in (("default", _ALL_OF_S3), ("without-rights", None)):
+        iam.create_user(UserName=profile)
+        if policy is not None:
+            iam.put_user_policy(UserName=profile, PolicyName="all", PolicyDocument=json.dumps(policy))
+        key = iam.create_access_key(UserName=profile)["AccessKey"]
+        lines += [f"[{profile}]", f"aws_access_key_id = {key['AccessKeyId']}"]
+        lines += [f"aws_secret_access_key = {key['SecretAccessKey']}", ""]
+    draft = folder / "credentials.draft"
+    draft.write_text("\n".join(lines))
+    draft.rename(folder / "credentials")
+
+
+def main(port: int, folder: Path) -> None:
+    store, server = _Store(folder), None
+    while True:
+        away = store.faults.get("away", False)
+        if away and server is not None:
+            server.shutdown()
+            server.server_close()
+            server = None
+        elif not away and server is None:
+            server = _started(port, store)
+            if not (folder / "credentials").exists():
+                _prepare(port, folder)
+        time.sleep(_POLL_S)
+
+
+def _started(port: int, store: _Store) -> BaseWSGIServer:
+    server = make_server(_HOST, port, store, threaded=True, request_handler=_Quiet)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    return server
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))

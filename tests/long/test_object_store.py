@@ -1,0 +1,251 @@
+"""Checkpoints and tables on a real S3: a job that goes on after a crash, and what its store has to be able to do."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from scripts.testbed.object_store import ObjectStore
+from sluice.cli.demo.job import TABLES, Json
+from sluice.configs.settings import Settings, load_settings
+from sluice.jvm.machine import Jvm
+from sluice.jvm.object_store import FILE_MANAGER
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
+from sluice.streaming.errors import CheckpointError
+from sluice.streaming.runtime.properties import bare_java, checkpoint_properties
+from tests.commands import run_sluice
+from tests.integration.job_process import AUDITED, JobProcess, wait_until
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
+
+QUOTA = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1000.0)
+EVENTS = [b'{"api": "Metadata"}'] * 20
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with ObjectStore(tmp_path_factory.mktemp("store") / "store") as store:
+        yield store
+
+
+@pytest.fixture(autouse=True)
+def well(store: ObjectStore) -> Iterator[None]:
+    """The store is well before and after each test."""
+    yield
+    store.misbehave()
+
+
+@pytest.fixture
+def folder(store: ObjectStore, request: pytest.FixtureRequest) -> str:
+    """A new place in the bucket for each test."""
+    return f"{store.url}/{request.node.name}"
+
+
+@pytest.fixture
+def settings(store: ObjectStore, folder: str, tmp_path: Path) -> Settings:
+    """Those of a job with its checkpoints there; this process reaches the store as its commands do."""
+    file = tmp_path / "settings.yaml"
+    s3 = ", ".join(f"{name}: '{value}'" for name, value in store.settings()["s3"].items())
+    file.write_text(
+        f"enforce: {{checkpoint: '{folder}/enforce'}}\naudit: {{checkpoint: '{folder}/audit'}}\ns3: {{{s3}}}\n"
+    )
+    return load_settings(file)
+
+
+def job_on(store: ObjectStore, folder: str, tmp_path: Path, broker: str, profile: str = "default") -> JobProcess:
+    delta = {name: f"{folder}/delta/{name}" for name in TABLES}
+    return JobProcess(
+        tmp_path / "job",
+        broker,
+        [],
+        enforce={"checkpoint": f"{folder}/checkpoints/enforce"},
+        audit={"checkpoint": f"{folder}/checkpoints/audit"} | AUDITED,
+        delta=delta,
+        **store.settings(profile),
+    )
+
+
+def rows(job: JobProcess, table: str) -> list[Json]:
+    path = getattr(job.settings.delta, table)
+    if not DeltaTable.is_deltatable(path):
+        return []
+    found: list[Json] = DeltaTable(path).to_pyarrow_table().to_pylist()
+    return found
+
+
+def test_a_job_decides_and_writes_tables_and_goes_on_after_a_crash_and_after_the_store_was_away(
+    store: ObjectStore, folder: str, tmp_path: Path, kafka_broker: str
+) -> None:
+    job = job_on(store, folder, tmp_path, kafka_broker)
+    try:
+        job.start()
+        job.publish(EVENTS)
+        job.answered(20)
+        wait_until(lambda: len(rows(job, "decisions")) == 20, 60)
+
+        job.publish(EVENTS)
+        job.kill()
+        job.start()
+        job.answered(40)
+
+        store.misbehave(away=True)
+        job.publish(EVENTS)
+        wait_until(lambda: "onnection refused" in job.log_file.read_text(), 120)
+        store.misbehave()
+        job.answered(60)
+        wait_until(lambda: len(rows(job, "decisions")) == 60, 120)
+        ids = [decision["decision_id"] for decision in job.decisions()]
+    finally:
+        job.stop()
+
+    exported = run_sluice("state", "export", tmp_path / "balances", "--config", job.settings_file)
+    written = [*tmp_path.rglob("*.log"), job.settings_file]
+
+    assert exported.code == 0, exported.error
+    assert len(set(ids)) == len(ids) == 60
+    assert not [file for file in written if store.secret in file.read_text()]
+    assert sorted(row["source_offset"] for row in rows(job, "decisions")) == list(range(60))
+
+
+def refusal(job: JobProcess) -> str:
+    """The line with which a job ends at its start."""
+    job.launch()
+    try:
+        wait_until(lambda: not job.alive, 120)
+    finally:
+        job.kill()
+    return job.last_line()
+
+
+def test_a_store_that_overwrites_what_is_there_is_refused_with_one_line(
+    store: ObjectStore, folder: str, tmp_path: Path, kafka_broker: str
+) -> None:
+    store.misbehave(unconditional=True)
+
+    line = refusal(job_on(store, folder, tmp_path, kafka_broker))
+    assert "is in a store that overwrites an object although If-None-Match forbids it" in line
+
+
+def test_a_bucket_without_rights_is_one_line(
+    store: ObjectStore, folder: str, tmp_path: Path, kafka_broker: str
+) -> None:
+    line = refusal(job_on(store, folder, tmp_path, kafka_broker, "without-rights"))
+
+    assert "403 Forbidden" in line
+    assert "Traceback" not in line
+
+
+def test_files_are_there_once_written_replaced_in_one_step_and_gone_once_removed(settings: Settings) -> None:
+    checkpoint = Checkpoint(settings.enforce.checkpoint)
+    files = checkpoint.sluice
+    assert (checkpoint.is_new(), files.read("a.json"), files.names("quotas")) == (True, None, [])
+
+    files.write("a.json", b"old")
+    files.write("a.json", b"new")
+    files.write("quotas/1.msgpack", b"x" * 100_000)
+    assert (checkpoint.is_new(), files.read("a.json"), files.names("quotas")) == (False, b"new", ["1.msgpack"])
+    assert checkpoint.size_bytes() == 100_003
+    QuotaSnapshots(checkpoint).save(3, [QUOTA])
+    assert QuotaSnapshots(checkpoint).entries(3) == [QUOTA]
+
+    files.remove("a.json")
+    files.remove("a.json")
+    assert files.read("a.json") is None
+    with pytest.raises(CheckpointError, match="can't be renamed"):
+        checkpoint.move(checkpoint.with_suffix(".old"))
+    checkpoint.clear()
+    assert checkpoint.is_new()
+
+
+def test_of_drivers_that_make_one_file_at_once_one_does(settings: Settings) -> None:
+    class_path, options = bare_java(settings)
+    location = Checkpoint(settings.enforce.checkpoint).location
+    with Jvm(class_path, options) as jvm:
+        java = jvm.packages
+        configuration = java.org.apache.hadoop.conf.Configuration()
+        for name, value in checkpoint_properties(settings).items():
+            configuration.set(name.removeprefix("spark.hadoop."), value)
+        folder, file = (java.org.apache.hadoop.fs.Path(f"{location}/{name}") for name in ("offsets", "offsets/7"))
+        assert FILE_MANAGER == "sluice.spark.ObjectStoreFiles"
+        files = java.sluice.spark.ObjectStoreFiles(folder, configuration)
+
+        def create(number: int) -> str:
+            stream = files.createAtomic(file, False)
+            stream.write(b"%d" % number)
+            try:
+                stream.close()
+            except Exception as error:
+                return str(error)
+            return "made"
+
+        with ThreadPoolExecutor(4) as pool:
+            made = list(pool.map(create, range(4)))
+        content = Checkpoint(location).spark.read("offsets/7")
+        cancelled = files.createAtomic(java.org.apache.hadoop.fs.Path(f"{location}/offsets/8"), False)
+        cancelled.write(b"never")
+        cancelled.cancel()
+        listed = [status.getPath().getName() for status in files.list(folder)]
+
+    assert made.count("made") == 1
+    assert all("FileAlreadyExistsException" in each for each in made if each != "made")
+    assert content == b"%d" % made.index("made")
+    assert listed == ["7"]
+
+
+@pytest.mark.usefixtures("settings")
+def test_all_commits_of_writers_at_once_are_in_the_table(folder: str) -> None:
+    """delta-rs alone writes tables, with a conditional write for each commit; the second of two repeats its own."""
+    path = f"{folder}/table"
+    write_deltalake(path, pa.table({"writer": [0], "number": [0]}))
+
+    def write(writer: int) -> None:
+        for number in range(10):
+            write_deltalake(path, pa.table({"writer": [writer], "number": [number]}), mode="append")
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write, (1, 2)))
+    table = DeltaTable(path)
+
+    assert table.version() == 20
+    written = [(row["writer"], row["number"]) for row in table.to_pyarrow_table().to_pylist()]
+    assert sorted(written) == [(0, 0), *((writer, number) for writer in (1, 2) for number in range(10))]
+
+
+@pytest.mark.usefixtures("settings")
+def test_the_quotas_table_is_altered_there(folder: str) -> None:
+    table = QuotasTable(f"{folder}/quotas")
+    assert not table.exists()
+
+    table.create([QUOTA], "test", datetime.now(UTC))
+    assert QuotasTable(table.path).entries() == [QUOTA]
+
+
+def test_a_store_that_does_not_answer_is_an_error_and_no_new_checkpoint(store: ObjectStore, settings: Settings) -> None:
+    checkpoint = Checkpoint(settings.enforce.checkpoint)
+    checkpoint.sluice.write("quotas/1.msgpack", b"content")
+    store.misbehave(away=True)
+    wait_until(lambda: _fails(checkpoint.is_new), 10)
+
+    with pytest.raises(CheckpointError, match=r"can't read quotas/1\.msgpack in s3a://.*refused"):
+        checkpoint.sluice.read("quotas/1.msgpack")
+    for looked_up in (checkpoint.is_new, checkpoint.size_bytes, lambda: checkpoint.sluice.names("quotas")):
+        with pytest.raises(CheckpointError, match="can't read s3a://"):
+            looked_up()
+
+
+def _fails(call: Any) -> bool:
+    try:
+        call()
+    except CheckpointError:
+        return True
+    return False
