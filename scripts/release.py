@@ -26,7 +26,7 @@ from sluice.state.errors import SluiceError
 CHANGELOG = REPOSITORY / "CHANGELOG.md"
 _DRY_VERSION = "0.0.0"
 _TAG = re.compile(r"v(\d+\.\d+\.\d+(?:rc\d+)?)")
-_JAR = re.compile(r"(.+)-(\d[^/]*)\.jar")
+_JAR = re.compile(r"(.+?)-(\d+\.\d[^/]*)\.jar")
 
 
 class ReleaseError(SluiceError):

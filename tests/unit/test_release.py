@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from scripts.release import CHANGELOG, ReleaseError, jar_components, release_text, version_of
+from sluice.cli.demo.jars import BROKER_JARS
 from sluice.jvm.jars import REPOSITORY, SPARK_JARS
 
 WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
@@ -35,11 +36,15 @@ def test_a_release_without_a_text_is_refused(changelog: str) -> None:
 
 
 def test_the_bill_of_materials_has_each_jar_with_its_version_and_checksum() -> None:
-    components = {each["name"]: each for each in jar_components(SPARK_JARS)}
+    jar_sets = (SPARK_JARS, BROKER_JARS)
+    components = {each["bom-ref"]: each for jars in jar_sets for each in jar_components(jars)}
+    versions = {each["name"]: each["version"] for each in components.values()}
 
-    assert len(components) == len(SPARK_JARS.expected())
-    assert components["delta-spark_4.2_2.13"]["version"] == "4.4.0"
-    assert all(re.fullmatch(r"\d\S*", each["version"]) for each in components.values())
+    assert len(components) == sum(len(jars.expected()) for jars in jar_sets)
+    assert versions["delta-spark_4.2_2.13"] == "4.4.0"
+    assert versions["spark-sql-kafka-0-10_2.13"] == "4.2.0"
+    assert versions["zstd-jni"] == "1.5.6-10"
+    assert all(re.fullmatch(r"\d+\.[\d.]+\S*", version) for version in versions.values())
     assert all(re.fullmatch("[0-9a-f]{64}", each["hashes"][0]["content"]) for each in components.values())
 
 
