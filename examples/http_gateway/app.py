@@ -9,6 +9,7 @@ The middleware answers 429 to a throttled client. This service knows more about 
 charges its requests itself (`HttpQuotas(api=None)`): mutations before they are executed, bytes after they are written.
 """
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,13 @@ import sluice
 
 REFUSED = sluice.ThrottlingQuotaExceededError.errno
 """Kafka's error code of a topic that its quota refuses, 89."""
+
+
+MAX_BODY_BYTES = 2**20
+"""Longest body: the server itself would take any, into memory."""
+
+BODY_S = 10.0
+"""Longest time for a body to arrive: the server itself would wait for ever."""
 
 
 class Record(msgspec.Struct):
@@ -137,6 +145,7 @@ def create_app(gateway: sluice.Gateway, service: KafkaService) -> Starlette:
         ],
         exception_handlers={
             msgspec.DecodeError: lambda _, error: _problem(400, f"the body is invalid: {error}"),
+            TimeoutError: lambda _, _error: _problem(408, f"the body was not complete after {BODY_S:g} s", _CLOSE),
             KafkaError: lambda _, error: _problem(502, f"Kafka refused: {type(error).__name__}"),
         },
     )
@@ -144,7 +153,13 @@ def create_app(gateway: sluice.Gateway, service: KafkaService) -> Starlette:
 
 def _endpoint(work: Callable[[Request, bytes], Response]) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        return await run_in_threadpool(work, request, await request.body())
+        body = bytearray()
+        async with asyncio.timeout(BODY_S):
+            async for part in request.stream():
+                body += part
+                if len(body) > MAX_BODY_BYTES:
+                    return _problem(413, f"a body has at most {MAX_BODY_BYTES} bytes", _CLOSE)
+        return await run_in_threadpool(work, request, bytes(body))
 
     return endpoint
 
@@ -158,5 +173,9 @@ def _json(content: object, status: int = 200, headers: dict[str, str] | None = N
     return Response(msgspec.json.encode(content), status, headers, "application/json")
 
 
-def _problem(status: int, title: str) -> Response:
-    return _json({"title": title, "status": status}, status)
+_CLOSE = {"Connection": "close"}
+"""The header after which the server doesn't wait for the rest of a body."""
+
+
+def _problem(status: int, title: str, headers: dict[str, str] | None = None) -> Response:
+    return _json({"title": title, "status": status}, status, headers)

@@ -150,13 +150,21 @@ def _policy(throttle: Answer) -> str:
 class AsgiQuotas:
     """ASGI middleware. Scopes other than HTTP (lifespan, WebSocket) pass unchanged. Never blocks the event loop.
 
-    Give the gateway `when_full` DROP: with BLOCK a full buffer would block the loop.
+    The time for which the application waits until its client has sent or taken a part of a body isn't charged: nobody
+    works then. Give the gateway `when_full` DROP: with BLOCK a full buffer would block the loop.
     """
 
-    def __init__(self, app: AsgiApp, gateway: Gateway, options: HttpQuotas | None = None) -> None:
+    def __init__(
+        self,
+        app: AsgiApp,
+        gateway: Gateway,
+        options: HttpQuotas | None = None,
+        clock_ns: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
         self._app = app
         self._gateway = gateway
         self._options = options or HttpQuotas()
+        self._clock_ns = clock_ns
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -167,15 +175,24 @@ class AsgiQuotas:
             await _send_refusal(caller, send)
             return
         scope[CALLER] = caller
-        served = _Served(self._gateway, self._options.api, caller)
+        served = _Served(self._gateway, self._options.api, caller, self._clock_ns)
+
+        async def receive_charged() -> Message:
+            began_ns = self._clock_ns()
+            message = await receive()
+            if message["type"] == "http.request":  # else it waited for the end, beside the work
+                served.leave_out_since(began_ns)
+            return message
 
         async def send_charged(message: Message) -> None:
             if message["type"] == "http.response.body" and not message.get("more_body", False):
                 served.charge()
+            began_ns = self._clock_ns()
             await send(message)
+            served.leave_out_since(began_ns)
 
         try:
-            await self._app(scope, receive, send_charged)
+            await self._app(scope, receive_charged, send_charged)
         finally:
             served.charge()
 
@@ -209,21 +226,28 @@ class WsgiQuotas:
 
 
 class _Served:
-    """A request that is being served: charged once, with the time since it began."""
+    """A request that is being served: charged once, with the time since it began but for what was left out."""
 
-    def __init__(self, gateway: Gateway, api: str | None, caller: Caller) -> None:
+    def __init__(
+        self, gateway: Gateway, api: str | None, caller: Caller, clock_ns: Callable[[], int] = time.perf_counter_ns
+    ) -> None:
         self._gateway = gateway
         self._api = api
         self._caller = caller
-        self._start_ns = time.perf_counter_ns()
+        self._clock_ns = clock_ns
+        self._start_ns = clock_ns()
         self._is_charged = False
+
+    def leave_out_since(self, began_ns: int) -> None:
+        """Leave out the time from `began_ns` until now."""
+        self._start_ns += self._clock_ns() - began_ns
 
     def charge(self) -> None:
         """Charge the time until now, once."""
         if self._is_charged or self._api is None:
             return
         self._is_charged = True
-        time_ns = time.perf_counter_ns() - self._start_ns
+        time_ns = max(0, self._clock_ns() - self._start_ns)
         request = Request(self._api, user=self._caller.user, client_id=self._caller.client_id, request_time_ns=time_ns)
         with suppress(GatewayClosedError):  # a served request must not fail because the gateway closes meanwhile
             self._gateway.admit(request)

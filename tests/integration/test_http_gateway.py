@@ -19,7 +19,7 @@ import pytest
 import uvicorn
 from kafka import KafkaAdminClient, KafkaProducer
 
-from examples.http_gateway.app import KafkaService, create_app
+from examples.http_gateway.app import MAX_BODY_BYTES, KafkaService, create_app
 from sluice import Gateway, ThrottlingQuotaExceededError, WhenFull, retry_topics
 from sluice.cli.demo.gateways import gateway_options
 from sluice.configs.settings import Settings, load_settings, with_bootstrap_servers
@@ -120,6 +120,20 @@ def produce_event(settings: Settings, user: str) -> dict[str, Any]:
     eventually(lambda: bool(found()))
     [event] = found()
     return event
+
+
+def test_a_body_that_is_too_long_or_never_complete_is_refused_and_its_connection_closed(
+    client: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server itself would take a body of any length into memory, and wait for the rest of one for ever."""
+    monkeypatch.setattr("examples.http_gateway.app.BODY_S", 0.2)
+    place = urlsplit(client.address)
+    for sent, status in ((b"x" * (MAX_BODY_BYTES + 1), 413), (b"x", 408)):
+        with socket.create_connection((place.hostname, place.port), timeout=30) as connection:
+            connection.sendall(b"POST /topics HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n" + sent)
+            answer = http.client.HTTPResponse(connection)
+            answer.begin()
+            assert (answer.status, answer.will_close) == (status, True)
 
 
 def test_one_request_has_its_first_topics_created_and_the_rest_refused(client: HttpClient, settings: Settings) -> None:

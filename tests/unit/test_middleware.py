@@ -110,6 +110,32 @@ def test_a_served_asgi_request_becomes_an_event_with_its_time(gateway: Recording
     assert 10_000_000 <= (event.request_time_ns or 0) < 5_000_000_000
 
 
+def test_a_slow_client_is_not_charged_the_time_for_which_the_application_waits_for_it(
+    gateway: RecordingGateway,
+) -> None:
+    """A body of two parts, each 60 s on its way, 3 ms of work after each, and a response that nobody reads for 60 s."""
+    now_ns, parts, minute_ns = [0], [True, False], 60_000_000_000
+
+    async def receive() -> Message:
+        now_ns[0] += minute_ns
+        return {"type": "http.request", "body": b"x", "more_body": parts.pop(0)}
+
+    async def send(_: Message) -> None:
+        now_ns[0] += minute_ns
+
+    async def working(_scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["more_body"]:
+            now_ns[0] += 3_000_000
+        now_ns[0] += 3_000_000
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"hello"})
+
+    app = AsgiQuotas(working, gateway, clock_ns=lambda: now_ns[0])
+    asyncio.run(app({"type": "http", "headers": [(b"x-user", b"alice")]}, receive, send))
+
+    assert [event.request_time_ns for event in gateway.events] == [6_000_000]
+
+
 def test_a_throttled_asgi_client_gets_429_and_the_application_never_sees_it(gateway: RecordingGateway) -> None:
     gateway.throttle("alice", "app", 4_001)
 
