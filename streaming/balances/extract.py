@@ -1,6 +1,5 @@
 """Reads all balances from the enforce query's checkpoint, as of its last committed micro-batch."""
 
-import json
 from collections.abc import Sequence
 
 from msgspec import structs
@@ -13,7 +12,12 @@ from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import Origin, read_origin
 from sluice.streaming.checkpoint.page_keys import page_of_spark_key
-from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
+from sluice.streaming.checkpoint.spark_files import (
+    check_enforce_checkpoint,
+    check_spark_files,
+    read_offsets,
+    stored_partitions,
+)
 from sluice.streaming.errors import CheckpointError
 
 
@@ -68,16 +72,6 @@ def committed_offsets(checkpoint: Checkpoint, batch_id: int, topic: str) -> dict
             " from a backup"
         )
     return topics[topic]
-
-
-def stored_partitions(checkpoint: Checkpoint, batch_id: int) -> int | None:
-    """The shuffle partitions that a micro-batch ran with, which Spark keeps with the state; None if it doesn't say."""
-    content = checkpoint.spark.read(f"offsets/{batch_id}") or b""
-    try:
-        metadata = json.loads(content.decode().splitlines()[1])
-        return int(metadata["conf"]["spark.sql.shuffle.partitions"])
-    except (ValueError, KeyError, IndexError, TypeError):
-        return None
 
 
 def committed_pages(settings: Settings, parts: Sequence[bytes]) -> tuple[Origin, int, dict[int, bytes]]:

@@ -5,11 +5,12 @@ from itertools import count
 from typing import NamedTuple
 
 from sluice.configs.settings import Settings
-from sluice.streaming.balances.extract import last_committed, required_origin, stored_balances, stored_partitions
+from sluice.streaming.balances.extract import last_committed, required_origin, stored_balances
 from sluice.streaming.balances.file import Balances
 from sluice.streaming.balances.imported import read_imported_start, store_imported
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.checkpoint.origin import PREPARED_SUFFIX, keep_job_identity, new_pages, read_origin
+from sluice.streaming.checkpoint.spark_files import stored_partitions
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.leadership.leader_epochs import keep_epoch
 

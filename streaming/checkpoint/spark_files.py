@@ -45,6 +45,9 @@ def check_enforce_checkpoint(settings: Settings) -> None:
         raise checkpoint.sluice.damaged_file("batch.json", f"it doesn't know micro-batch {batches.committed}")
     if batches.committed >= 0 and checkpoint.sluice.read("sluice.json") is None:
         raise checkpoint.sluice.damaged_file("sluice.json", "it is missing")
+    for partition in range(stored_partitions(checkpoint, batches.committed) or 0):
+        if not checkpoint.spark.names(folder := f"state/0/{partition}"):
+            raise checkpoint.spark.damaged_file(folder, "it has no files")
 
 
 def check_spark_files(checkpoint: Checkpoint) -> SparkBatches:
@@ -75,6 +78,16 @@ def read_offsets(checkpoint: Checkpoint, batch_id: int) -> dict[str, dict[int, i
         f"offsets/{batch_id} in {checkpoint.location} doesn't say, in a form that this release knows, where its topics"
         " were read to; use the release that wrote it, or restore the checkpoint from a backup"
     )
+
+
+def stored_partitions(checkpoint: Checkpoint, batch_id: int) -> int | None:
+    """The shuffle partitions that a micro-batch ran with; None if Spark's file of its offsets doesn't say."""
+    content = checkpoint.spark.read(f"offsets/{batch_id}") or b""
+    try:
+        metadata = json.loads(content.decode().splitlines()[1])
+        return int(metadata["conf"]["spark.sql.shuffle.partitions"])
+    except (ValueError, KeyError, IndexError, TypeError):
+        return None
 
 
 def _last_batch(files: CheckpointFiles, log: str) -> int:

@@ -12,9 +12,9 @@ from threading import Event
 from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
-from sluice.kafka_io.background import BackgroundService
+from sluice.kafka_io.background import BackgroundService, LastError
 from sluice.kafka_io.client import TopicSettings, connect, error_line
-from sluice.kafka_io.errors import TopicLostError
+from sluice.kafka_io.errors import KafkaUnavailableError, TopicCreationError, TopicLostError
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import ensure_lease_topic
 from sluice.streaming.errors import LeadershipError
@@ -32,6 +32,9 @@ _LOOK_S = 0.25
 _RETRY_S = 1.0
 _SEND_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 10.0
+
+_TROUBLE = (KafkaError, KafkaUnavailableError, TopicLostError, TopicCreationError, OSError)
+"""Errors of the lease topic after which nobody knows who leads."""
 
 
 class LeaseTopic:
@@ -102,21 +105,29 @@ class Leadership:
         """Become the leader. False if `stop` is set before.
 
         A leader that has released its lease is replaced at once, one without a heartbeat after LEASE_S of watching.
-        Raises LeadershipError if a leader lives, unless this one stands by, and TopicCreationError.
+        Raises LeadershipError if a leader lives or the topic can't be read, unless this one stands by.
         """
-        ensure_lease_topic(self._topics, self._kafka)
-        try:
-            with closing(self._opened()) as lease:
-                return self._acquire(lease, stop)
-        except (KafkaError, TopicLostError, OSError) as error:
-            raise self._unknown(error) from error
+        trouble = LastError()
+        while True:
+            try:
+                ensure_lease_topic(self._topics, self._kafka)
+                with closing(self._opened()) as lease:
+                    return self._acquire(lease, stop)
+            except _TROUBLE as error:
+                if not self._standby:
+                    raise self._unknown(error) from error
+                if trouble.is_new(error):
+                    log.warning("%s; stands by on", self._unknown(error))
+            # Meanwhile a leader that lives has acquired its lease in a topic that was deleted and made again.
+            if stop.wait(LEASE_S):
+                return False
 
     def confirm(self) -> None:
         """Raises LeadershipError unless this driver leads now, as the topic says, or if nobody can say it."""
         try:
             with closing(self._opened()) as lease:
                 leader = lease.read()
-        except (KafkaError, TopicLostError, OSError) as error:
+        except _TROUBLE as error:
             raise self._unknown(error) from error
         if leader != self.driver:
             raise LeadershipError(f"{leader or 'no driver'} leads the checkpoint {self._key} now, not this one")

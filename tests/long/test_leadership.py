@@ -125,21 +125,28 @@ def test_a_leader_begins_nothing_before_it_has_read_a_sign_of_its_own(drivers: C
 
 
 def test_a_leader_whose_lease_topic_is_deleted_makes_it_again_and_leads_on(
-    drivers: Callable[..., Leadership], kafka_broker: str
+    drivers: Callable[..., Leadership], kafka_broker: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A driver that stands by goes on standing by."""
     clock = DriverClock()
-    driver = drivers(clock)
+    driver, standby, stop = drivers(clock), drivers(DriverClock(), standby=True), Event()
     assert driver.acquire(Event())
     driver.start()
     ticking(clock, driver.may_decide)
 
-    with KafkaAdminClient(bootstrap_servers=kafka_broker) as admin:
-        admin.delete_topics([settings_on(kafka_broker).topics.claims])
-    clock.now_s += LEASE_S
-    reason = driver.waits_for()
-    assert reason is not None
-    assert "waiting for a heartbeat of this driver in topic" in reason
-    ticking(clock, lambda: driver.waits_for() is None)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(standby.acquire, stop)
+        with KafkaAdminClient(bootstrap_servers=kafka_broker) as admin:
+            admin.delete_topics([settings_on(kafka_broker).topics.claims])
+        clock.now_s += LEASE_S
+        reason = driver.waits_for()
+        assert reason is not None
+        assert "waiting for a heartbeat of this driver in topic" in reason
+        ticking(clock, lambda: driver.waits_for() is None)
+        eventually(lambda: "stands by on" in caplog.text)
+        assert not waiting.done()
+        stop.set()
+        assert not waiting.result(60)
 
 
 def test_a_standby_that_is_stopped_leaves(drivers: Callable[..., Leadership]) -> None:

@@ -16,6 +16,7 @@ from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.checkpoint.spark_files import SparkBatches, check_enforce_checkpoint, check_spark_files
 from sluice.streaming.errors import CheckpointError
 
+METADATA = '{"batchWatermarkMs":0,"conf":{"spark.sql.shuffle.partitions":"2"}}'
 DEFAULTS = load_settings(environment={})
 
 
@@ -25,8 +26,10 @@ def checkpoint(tmp_path: Path) -> Path:
     write(tmp_path / "metadata", '{"id":"e1cedcb8-37b2-4f9d-b9cf-65059ac9bf08"}')
     write(tmp_path / "sources/0/0", '\0v1\n{"requests":{"0":0}}')
     for batch in (1, 2, 3):
-        write(tmp_path / f"offsets/{batch}", f'v1\n{{"batchWatermarkMs":0}}\n{{"requests":{{"0":{batch}00}}}}')
+        write(tmp_path / f"offsets/{batch}", f'v1\n{METADATA}\n{{"requests":{{"0":{batch}00}}}}')
         write(tmp_path / f"offsets/.{batch}.crc", "crc")
+        for partition in (0, 1):
+            write(tmp_path / f"state/0/{partition}/{batch + 1}.changelog", "state")
         write(tmp_path / f"commits/{batch}", 'v1\n{"nextBatchWatermarkMs":0}')
     folder = Checkpoint(str(tmp_path))
     check_origin(folder, settings_in(tmp_path))
@@ -107,6 +110,15 @@ def test_files_that_are_gone_are_named(checkpoint: Path, folders: list[str], mis
         shutil.rmtree(checkpoint / folder)
 
     with pytest.raises(CheckpointError, match=f"^{missing} in .* is damaged .it is missing"):
+        check_enforce_checkpoint(settings_in(checkpoint))
+
+
+@pytest.mark.parametrize(("folder", "missing"), [("state", 0), ("state/0", 0), ("state/0/0", 0), ("state/0/1", 1)])
+def test_state_that_is_gone_is_named(checkpoint: Path, folder: str, missing: int) -> None:
+    """Spark itself would be started for it eight times, and give no advice."""
+    shutil.rmtree(checkpoint / folder)
+
+    with pytest.raises(CheckpointError, match=f"^state/0/{missing} in .* is damaged .it has no files.; restore the"):
         check_enforce_checkpoint(settings_in(checkpoint))
 
 
