@@ -95,8 +95,8 @@ class InlineCharge(msgspec.Struct, gc=False):
     refused: Sequence[bool]
 
 
-class OtherGateway(msgspec.Struct, gc=False):
-    """Another gateway's use of one counter, as decided."""
+class GatewayUse(msgspec.Struct, gc=False):
+    """A gateway's use of one counter, as decided."""
 
     charged: float = 0.0  # decays with the window: divided by its length it is a rate
     charged_ms: int = 0
@@ -105,9 +105,9 @@ class OtherGateway(msgspec.Struct, gc=False):
     def record(self, faded: float, event_ms: int, span_s: float) -> None:
         """Add decided charges, faded to the time of the newest of them.
 
-        >>> other = OtherGateway()
-        >>> other.record(1_000.0, event_ms=0, span_s=10.0)
-        >>> round(other.charged_at(10_000, span_s=10.0))
+        >>> use = GatewayUse()
+        >>> use.record(1_000.0, event_ms=0, span_s=10.0)
+        >>> round(use.charged_at(10_000, span_s=10.0))
         368
         """
         age_ms = event_ms - self.charged_ms
@@ -124,11 +124,11 @@ class OtherGateway(msgspec.Struct, gc=False):
         return self.charged * exp(-age_ms / 1000.0 / span_s) if age_ms > 0 else self.charged
 
 
-_NOBODY: dict[str, OtherGateway] = {}
+_NOBODY: dict[str, GatewayUse] = {}
 """The others of a counter that only this gateway charges: one for all of them, which stays empty."""
 
 
-def _nobody() -> dict[str, OtherGateway]:
+def _nobody() -> dict[str, GatewayUse]:
     return _NOBODY
 
 
@@ -152,11 +152,12 @@ class CounterShare(msgspec.Struct, gc=False):
     _mutations: EntityCounters | None = None  # the same and a bucket, for a counter of mutations
     _pace_tokens: float = inf
     _pace_ms: int = 0
-    _others: dict[str, OtherGateway] = msgspec.field(default_factory=_nobody)
+    _others: dict[str, GatewayUse] = msgspec.field(default_factory=_nobody)
     _left_tokens: float = inf  # of all gateways, by the decisions
     _left_ms: int = 0
     _decided_ms: int = 0  # newest time of a decided request
     _own_decided_ms: int = -1  # the same of one's own requests
+    _own: GatewayUse | None = None  # one's own use, as decided
     _fetch_size: float = 0.0
     _active_since_ms: int = 0
     _last_charge_ms: int | None = None
@@ -285,19 +286,22 @@ class CounterShare(msgspec.Struct, gc=False):
         for charged in decided.by_gateway:
             gateway = of.gateways[charged.gateway]
             charged_ms = min(last_ms - charged.age_ms, now_ms)
+            faded = charged.value if charged.faded is None else charged.faded
             if gateways.is_own(gateway.instance):
                 self._own_decided_ms = max(self._own_decided_ms, charged_ms)
+                if self._own is None:
+                    self._own = GatewayUse()
+                self._own.record(faded, charged_ms, metering.span_ms / 1000.0)
                 continue
             self.others_decided += charged.value
             other = self._other(gateway, gateways)
             if other is not None:
-                faded = charged.value if charged.faded is None else charged.faded
                 other.record(faded, charged_ms, metering.span_ms / 1000.0)
                 if charged.applied_ms:
                     hungry_ms = max(min(charged.applied_ms, max_wait_ms), metering.span_ms)
                     other.hungry_until_ms = max(other.hungry_until_ms, now_ms + hungry_ms)
 
-    def _other(self, gateway: SummedGateway, gateways: AliveGateways) -> OtherGateway | None:
+    def _other(self, gateway: SummedGateway, gateways: AliveGateways) -> GatewayUse | None:
         """The use of another gateway as far as it is known; None for one that isn't alive."""
         instance = gateway.instance
         if instance is None or not gateway.charges_inline:
@@ -311,7 +315,7 @@ class CounterShare(msgspec.Struct, gc=False):
         if other is None:
             if len(others) > gateways.count:
                 self._forget_gone(gateways)
-            other = others[instance] = OtherGateway()
+            other = others[instance] = GatewayUse()
         return other
 
     def rate(self, metering: Metering, now_ms: int) -> float:
@@ -330,23 +334,30 @@ class CounterShare(msgspec.Struct, gc=False):
 
         A contented gateway keeps its rate. A hungry one, which was throttled not long ago, gets an equal part, but at
         most GROWTH times its rate: clients that send a large request now and then are throttled too, and want no more.
+
+        Without decisions each gateway would give its clients all that was left unused at the last, N times the limit in
+        the end. So none has more than its own last rate and an equal part of the rest then: together that is the limit.
         """
         known_ms, span_s = gateways.known_until_ms(now_ms), metering.span_ms / 1000.0
         floor = limit / (2 * gateways.count)
-        free, wanted = limit, []
+        free, wanted, used = limit, [], 0.0
         if self._others:
             self._forget_gone(gateways)
         for other in self._others.values():
             rate = other.charged_at(self._decided_ms, span_s) / span_s
+            used += rate
             if other.hungry_until_ms > known_ms:
                 wanted.append(max(floor, GROWTH * rate))
             else:
                 free -= rate
         if gateways.count > 1:
             left = self._left(limit, gateways.decided_ms)
-            # Without decisions it isn't known if an unused rest is still unused.
             free += (left if known_ms == now_ms else min(0.0, left)) / CORRECTION_S
-        return max(floor, _equal_part(free, wanted) if wanted else free)
+        part = _equal_part(free, wanted) if wanted else free
+        if known_ms < now_ms:
+            own = 0.0 if self._own is None else self._own.charged_at(self._decided_ms, span_s) / span_s
+            part = min(part, own + (limit - used - own) / gateways.count)
+        return max(floor, part)
 
     def _forget_gone(self, gateways: AliveGateways) -> None:
         """Forget the gateways that are no longer alive."""

@@ -148,7 +148,7 @@ class _Charged:
         self.applied_ms = 0
 
     def add(self, value: float, timestamp_ms: int, span_s: float) -> None:
-        """Add a charge, as `OtherGateway.record` does."""
+        """Add a charge, as `GatewayUse.record` does."""
         self.value += value
         age_ms = timestamp_ms - self.until_ms
         if not age_ms:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluice.state.arithmetic.counter import Charge, EntityCounters
@@ -173,17 +173,41 @@ def test_a_gateway_whose_heartbeats_are_missing_uses_nothing() -> None:
     assert gateway.share(now_ms) == LIMIT
 
 
-def test_without_decisions_the_share_stays() -> None:
-    """Neither does it grow, nor is anybody taken for contented because nothing is heard of them."""
-    gateway = OneGateway("a")
-    now_ms = gateway.settle(START_MS, "a")
-    gateway.decided("a", 3 * BURST, now_ms, applied_ms=10)
-    held = gateway.share(now_ms)
-    assert LIMIT / 4 < held < LIMIT / 2
-    for second in range(1, 600):
-        gateway.charge(PRODUCE, 0.0, now_ms + second * 1000)
+@given(
+    rates=st.lists(st.floats(0, 2 * LIMIT), min_size=2, max_size=8),
+    are_hungry=st.lists(st.booleans(), min_size=8, max_size=8),
+)
+@example(rates=[100.0] * 3, are_hungry=[False] * 8)
+def test_without_decisions_shares_stay_and_are_the_limit_together(rates: list[float], are_hungry: list[bool]) -> None:
+    """Whatever clients used before, and though all want more then: half of an equal part each is the least.
 
-    assert gateway.share(now_ms + 600_000) == held
+    Three gateways that served 100 a second each have 100 + 700 / 3 then, and not 800.
+    """
+    names, now_ms = [f"g{number}" for number in range(len(rates))], START_MS
+    gateways = {name: AliveGateways(name) for name in names}
+    counters = {name: CounterShare() for name in names}
+    for second in range(40):
+        now_ms = START_MS + second * 1000
+        for name in names:
+            for other in names:
+                gateways[name].on_heartbeat(other, now_ms, now_ms)
+            counters[name].charge(charge(PRODUCE, 0.0), gateways[name], METERING, now_ms)
+            for other, rate, is_hungry in zip(names, rates, are_hungry, strict=False):
+                read = decided(other, rate, now_ms, applied_ms=100 if is_hungry else 0)
+                apply(counters[name], read, gateways[name], now_ms)
+    later_ms = now_ms + 6_000
+
+    def shares(at_ms: int) -> list[float]:
+        return [counters[name].share(LIMIT, gateways[name], METERING, at_ms) for name in names]
+
+    first = shares(later_ms)
+    for second in range(1, 600):
+        for name in names:
+            counters[name].charge(charge(PRODUCE, 1e4), gateways[name], METERING, later_ms + second * 1000)
+    assert shares(later_ms + 600_000) == first
+    assert sum(first) <= 1.5 * LIMIT
+    if rates == [100.0] * 3:
+        assert first == pytest.approx([LIMIT / 3] * 3, rel=0.01)
 
 
 def test_what_all_used_too_much_is_paid_back() -> None:

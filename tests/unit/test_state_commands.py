@@ -132,6 +132,8 @@ def test_a_reshard_with_nothing_to_change_changes_nothing(place: Place) -> None:
         assert not Path(place.checkpoint.location + ".before-reshard-1").exists()
         plan_batch(place, b'{"conf": {"spark.sql.shuffle.partitions": "3"}}')
         place.checkpoint.spark.write("commits/0", b"v1\n{}")
+        for partition in range(3):
+            place.checkpoint.spark.write(f"state/0/{partition}/1.changelog", b"state")
         BatchLog(place.checkpoint).begin(0, quota_version=0, now_ms=1)
 
 

@@ -27,11 +27,12 @@ final class CounterShare {
     /** Stands for all gateways that give no `instance`: they don't charge in line. */
     private static final String ANONYMOUS = "";
 
-    private final Map<String, OtherGateway> others = new LinkedHashMap<>();
+    private final Map<String, GatewayUse> others = new LinkedHashMap<>();
     private double allLeft = Double.POSITIVE_INFINITY; // what all gateways together may still use, by what is decided
     private long allLeftMs;
     private long decidedMs; // newest time of a decided request
     private long ownDecidedMs = -1; // the same of one's own requests
+    private final GatewayUse own = new GatewayUse();
     private double fetchSize;
     private long activeSinceMs;
     private long lastChargeMs = -1;
@@ -107,9 +108,10 @@ final class CounterShare {
             long chargedMs = Math.min(charged.untilMs, nowMs);
             if (gateways.isOwn(charged.gateway.instance)) {
                 ownDecidedMs = Math.max(ownDecidedMs, chargedMs);
+                own.record(charged.faded, chargedMs, window.spanMs() / 1000.0);
                 continue;
             }
-            OtherGateway other = other(charged.gateway, gateways);
+            GatewayUse other = other(charged.gateway, gateways);
             if (other != null) {
                 other.record(charged.faded, chargedMs, window.spanMs() / 1000.0);
                 if (charged.appliedMs > 0) {
@@ -121,7 +123,7 @@ final class CounterShare {
     }
 
     /** What is known of another gateway; null for one that isn't alive. */
-    private OtherGateway other(Sums.SummedGateway gateway, AliveGateways gateways) {
+    private GatewayUse other(Sums.SummedGateway gateway, AliveGateways gateways) {
         boolean isKnown = gateway.instance != null && gateway.chargesInLine;
         String instance = isKnown ? gateway.instance : ANONYMOUS;
         if (isKnown && !gateways.isAlive(instance)) {
@@ -130,7 +132,7 @@ final class CounterShare {
         if (!others.containsKey(instance) && others.size() > gateways.count()) {
             forgetGone(gateways);
         }
-        return others.computeIfAbsent(instance, name -> new OtherGateway());
+        return others.computeIfAbsent(instance, name -> new GatewayUse());
     }
 
     private void noteSizes(double size, long count) {
@@ -173,10 +175,12 @@ final class CounterShare {
         double spanS = window.spanMs() / 1000.0;
         double floor = limit / (2 * gateways.count());
         double free = limit;
+        double used = 0.0;
         List<Double> wanted = new ArrayList<>();
         forgetGone(gateways);
-        for (OtherGateway other : others.values()) {
+        for (GatewayUse other : others.values()) {
             double rate = other.chargedAt(decidedMs, spanS) / spanS;
+            used += rate;
             if (other.hungryUntilMs > knownMs) {
                 wanted.add(Math.max(floor, GROWTH * rate));
             } else {
@@ -187,7 +191,12 @@ final class CounterShare {
             double left = left(limit, gateways.decidedMs());
             free += (knownMs == nowMs ? left : Math.min(0.0, left)) / CORRECTION_S;
         }
-        return Math.max(floor, equalPart(free, wanted));
+        double part = equalPart(free, wanted);
+        if (knownMs < nowMs) { // so that all parts together stay the limit
+            double ownRate = own.chargedAt(decidedMs, spanS) / spanS;
+            part = Math.min(part, ownRate + (limit - used - ownRate) / gateways.count());
+        }
+        return Math.max(floor, part);
     }
 
     /** Forgets the gateways that are no longer alive. */
@@ -228,8 +237,8 @@ final class CounterShare {
         return free;
     }
 
-    /** What the sums say of another gateway on one counter. */
-    private static final class OtherGateway {
+    /** What the sums say of a gateway on one counter. */
+    private static final class GatewayUse {
         private double charged; // fades to 1/e in the span of a meter: divided by it, it is a rate
         private long chargedMs;
         private long hungryUntilMs;
