@@ -4,8 +4,9 @@ A driver begins its epoch when it leads. From the markers on, no decision of a d
 (`sluice.state.decisions.leader_epochs`).
 """
 
+import logging
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from itertools import count
 
@@ -17,8 +18,19 @@ from pyspark.sql import SparkSession
 
 from sluice.configs.object_store import is_s3
 from sluice.kafka_io.client import connect, error_line
+from sluice.kafka_io.errors import TopicLostError
+from sluice.kafka_io.kafka_python import epoch_in
+from sluice.kafka_io.topic_reader import TopicReader
 from sluice.sinks.errors import EpochMarkerError
-from sluice.state.decisions.leader_epochs import HEADER, EpochSpan, FencedFrom, LeaderEpoch, fenced_from
+from sluice.state.decisions.leader_epochs import (
+    HEADER,
+    MAX_STEP,
+    EpochSpan,
+    FencedFrom,
+    LeaderEpoch,
+    fenced_from,
+    is_far,
+)
 from sluice.streaming.checkpoint.batch_log import CreateFile
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import job_identity
@@ -26,7 +38,12 @@ from sluice.streaming.errors import CheckpointError, CheckpointStorageError
 from sluice.streaming.java_bridge import hadoop_configuration, java
 from sluice.streaming.leadership.leadership import Leadership
 
+log = logging.getLogger("sluice.job")
+
 _FOLDER = "epochs"
+
+_NEWEST = 100
+"""Records of a partition in which the epoch of the last driver is looked for; most are its decisions."""
 
 _SEND_TIMEOUT_S = 30.0
 
@@ -46,14 +63,17 @@ def begin_epoch(
 ) -> LeaderEpoch:
     """A new epoch, higher than those of all drivers before, with its markers in `topics`: what they hold is fenced.
 
-    1. Make the epoch's file. A store of objects has to refuse it a second time.
-    2. Confirm that this driver leads: a driver that leads after this gets a higher epoch.
-    3. Write the markers.
+    1. Read the highest epoch of the job in the first topic: a checkpoint that was restored may not know it.
+    2. Make the epoch's file. A store of objects has to refuse it a second time.
+    3. Confirm that this driver leads: a driver that leads after this gets a higher epoch.
+    4. Write the markers.
 
     Raises CheckpointError, LeadershipError and EpochMarkerError.
     """
     create = file_creator(spark, checkpoint) or checkpoint.sluice.create
-    epoch = LeaderEpoch(job_identity(checkpoint).job_id, new_epoch(checkpoint, create))
+    job_id = job_identity(checkpoint).job_id
+    published = published_epoch(topics[0], kafka, job_id)
+    epoch = LeaderEpoch(job_id, new_epoch(checkpoint, create, published))
     if is_s3(checkpoint.location):
         _check_refuses(checkpoint, create, epoch.number)
     leadership.confirm()
@@ -62,13 +82,49 @@ def begin_epoch(
     return epoch
 
 
-def new_epoch(checkpoint: Checkpoint, create: CreateFile) -> int:
+def published_epoch(topic: str, kafka: Mapping[str, str], job_id: str) -> int:
+    """The highest epoch of a job in the newest records of the topic; 0 if none has one. Raises EpochMarkerError."""
+    highest = 0
+    try:
+        with TopicReader(kafka, topic) as reader:
+            reader.skip_to_last(dict.fromkeys(reader.partitions(), _NEWEST))
+            for _, record in reader.read_to_end():
+                with suppress(IndexError, UnicodeDecodeError):  # a producer chooses the bytes of a header
+                    epoch = epoch_in(record.stored_headers) if record.stored_headers else None
+                    if epoch is not None and epoch.job_id == job_id:
+                        highest = max(highest, epoch.number)
+    except (KafkaError, OSError, TopicLostError) as error:
+        raise EpochMarkerError(
+            f"topic {topic} can't be read ({error_line(error)}), so the epoch of the driver before isn't known; see"
+            " that its brokers are up and this login may read it"
+        ) from error
+    return highest
+
+
+def new_epoch(checkpoint: Checkpoint, create: CreateFile, published: int = 0) -> int:
     """A number above all that drivers of this checkpoint have had. Raises CheckpointError.
 
-    Files of older ones stay, so that none is given twice.
+    Files of older ones stay, so that none is given twice. `published`, the highest in the topic, is above them if the
+    checkpoint is a backup that was restored, or if it is forged: one that is too far is left alone.
     """
-    known = _numbers(checkpoint)
-    for number in count(known[-1] + 1 if known else 1):
+    known = max(_numbers(checkpoint), default=0)
+    if published > known:
+        if is_far(LeaderEpoch("", published), known):
+            log.error(
+                "epoch %d of this job in the decisions topic is more than %d above %d, the highest in %s/sluice/%s: if"
+                " the checkpoint was restored, stop the job, make the empty file %s there, and start it, else nobody"
+                " counts its decisions; if it was not, somebody forged it, and may write to the topic",
+                *(published, MAX_STEP, known, checkpoint.location, _FOLDER, _name(published).partition("/")[2]),
+            )
+        else:
+            log.warning(
+                "the checkpoint %s is older than the decisions topic, as one that was restored: it knows of epoch %d,"
+                " and the topic has %d; the job goes on above that. Requests since are decided again, from the balances"
+                " of then; the tables keep the first answers. If nobody restored it, see who may write to the topic",
+                *(checkpoint.location, known, published),
+            )
+            known = published
+    for number in count(known + 1):
         if create(_name(number), b""):
             break
     return number

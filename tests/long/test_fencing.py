@@ -179,3 +179,23 @@ def test_a_driver_that_was_replaced_is_refused_every_time_and_each_event_has_one
     assert as_a_gateway_reads(settings, settings.topics.decisions) == (everything, late)
     assert as_a_gateway_reads(settings, settings.topics.sums) == ({summed(each): 1 for each in range(tries)}, tries)
     assert as_audit_reads(spark, settings, tmp_path) == (everything, late)
+
+
+def test_the_driver_of_a_restored_checkpoint_has_an_epoch_above_those_in_the_topic(
+    spark: SparkSession, settings: Settings, watch: QuotaWatch
+) -> None:
+    """The backup has none of the epochs that were begun since; decisions count all the same."""
+    for _ in range(3):
+        last = taking_over(spark, settings, watch)
+    batch = micro_batch(spark, settings, 0)
+    last.query._publish(batch.where(f"{NUMBER} < 1"))
+    epochs = Path(settings.enforce.checkpoint.removeprefix("file://")) / "sluice" / "epochs"
+    for file in sorted(epochs.iterdir())[1:]:
+        file.unlink()
+
+    leader = taking_over(spark, settings, watch)
+    leader.query._publish(batch.where(f"{NUMBER} >= 1"))
+
+    assert leader.epoch.number == 4
+    decisions = [row for row in batch.collect() if row["topic"] == settings.topics.decisions]
+    assert counting(settings) == {bytes(row["value"]): 1 for row in decisions}

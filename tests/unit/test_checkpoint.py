@@ -95,6 +95,30 @@ def test_each_driver_gets_a_higher_epoch_and_no_two_the_same(tmp_path: Path) -> 
     assert sorted(epochs) == list(range(4, 12))
 
 
+def test_a_restored_checkpoint_goes_on_above_the_epochs_of_the_topic_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Below them nobody would count its decisions."""
+    restored = Checkpoint(tmp_path.as_uri())
+    assert new_epoch(restored, restored.sluice.create, 0) == 1
+
+    assert new_epoch(restored, restored.sluice.create, 1) == 2
+    assert caplog.text == ""
+    assert new_epoch(restored, restored.sluice.create, 7) == 8
+    assert "is older than the decisions topic" in caplog.text
+    assert "it knows of epoch 2, and the topic has 7" in caplog.text
+
+
+def test_an_epoch_that_no_driver_can_have_had_moves_none_and_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoint = Checkpoint(tmp_path.as_uri())
+    new_epoch(checkpoint, checkpoint.sluice.create)
+
+    assert new_epoch(checkpoint, checkpoint.sluice.create, 1_002) == 2
+    assert "make the empty file 00000000000000001002 there" in caplog.text
+
+
 def test_a_resharded_checkpoint_goes_on_with_the_epochs_of_the_old_one(tmp_path: Path) -> None:
     """It has the same job id, so that lower ones wouldn't count."""
     old, resharded = Checkpoint((tmp_path / "old").as_uri()), Checkpoint((tmp_path / "new").as_uri())
