@@ -25,6 +25,7 @@ from scripts.benchmarks.peers.measure import measure_peers
 from scripts.benchmarks.report import Findings, to_json, to_markdown
 from scripts.benchmarks.rig import BenchmarkRig
 from scripts.benchmarks.scale import MEASURES, Scale, sections
+from scripts.benchmarks.storage import measure_storage
 from scripts.benchmarks.throughput import measure_audit, measure_throughput
 from scripts.command import EXIT_FAILED, EXIT_INTERRUPTED, interrupt_on_signals, print_error, run_command
 from sluice.cli.demo.jars import BROKER_JARS
@@ -39,6 +40,7 @@ _MEASURES: dict[str, Callable[[BenchmarkRig, Scale, Findings], None]] = {
     "beside-kafka": measure_beside_kafka,
     "peers": measure_peers,
     "tracked": measure_tracked,
+    "storage": measure_storage,
     "neighbours": measure_neighbours,
     "invented-names": measure_invented_names,
     "gateway": measure_gateway,

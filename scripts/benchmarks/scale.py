@@ -21,6 +21,7 @@ MEASURES = {
     "beside-kafka": "clients at full speed, with the plugin and with Kafka's own quotas",
     "peers": "the same decisions in Kafka Streams, Quix Streams and a plain loop",
     "tracked": "latency by tracked entities",
+    "storage": "latency by where checkpoints are",
     "neighbours": "latency beside a user with wide events",
     "invented-names": "latency beside a client that invents names",
     "gateway": "CPU time of the gateway client",

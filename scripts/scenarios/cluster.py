@@ -1,6 +1,8 @@
 """`./scripts/cluster`: the job on a real Spark cluster with three brokers, a load, and kills; ends by itself."""
 
+import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +18,7 @@ import typer
 from scripts.benchmarks.report import table
 from scripts.command import EXIT_FAILED, run_command
 from scripts.testbed.hdfs import Hdfs
+from scripts.testbed.object_store import ObjectStore
 from scripts.testbed.processes import kill
 from scripts.testbed.reconciliation import reconcile
 from scripts.testbed.rig import Rig
@@ -23,7 +26,7 @@ from scripts.testbed.spark_cluster import SparkCluster
 from sluice.cli.demo.answers import Answers
 from sluice.cli.demo.cluster import Cluster
 from sluice.cli.demo.counts import audited
-from sluice.cli.demo.job import TABLES, Sections, wait_until
+from sluice.cli.demo.job import TABLES, Json, Sections, wait_until
 from sluice.cli.demo.load import Sent, loading
 from sluice.cli.demo.load_generator import LoadGenerator
 from sluice.cli.demo.processes import stop_on_signals
@@ -41,6 +44,7 @@ _RECOVERY_S = 300
 _DRAIN_S = 600
 _LINE_S = 5.0
 _LEAST_PAUSE_S = 2.0
+_AWAY_S = 60.0
 
 
 class Victim(StrEnum):
@@ -52,6 +56,10 @@ class Victim(StrEnum):
     DRIVER = "driver"
     BROKER = "broker"
     DATANODE = "datanode"
+    STORE = "store"
+    """The object store, away for a minute."""
+    PAUSE = "pause"
+    """The driver, stopped for a minute and woken up."""
 
 
 AIM = {Victim.EXECUTOR: "10 s", Victim.DRIVER: "30 s"}
@@ -74,7 +82,14 @@ class Storage(StrEnum):
     """Storage of checkpoints and tables."""
 
     HDFS = "hdfs"
+    S3 = "s3"
     FILES = "files"
+
+    @property
+    def victims(self) -> list[Victim]:
+        """The kinds that can be killed with this storage, without the pause, which is no kill."""
+        own = {Victim.DATANODE: Storage.HDFS, Victim.STORE: Storage.S3}
+        return [victim for victim in Victim if own.get(victim, self) is self and victim is not Victim.PAUSE]
 
 
 @dataclass(frozen=True)
@@ -82,9 +97,12 @@ class ClusterOptions:
     """Run the job on a Spark master and three workers, with three brokers and a standby driver, and kill with -9.
 
     Executors run the wheel, not the checkout. Checkpoints and tables are in an HDFS of one name node and three data
-    nodes, or with `--storage files` in a folder that all processes share. The standby driver is there if a driver is to
-    be killed. In the end each request has one decision in the table, as `sluice simulate` gives it, or the exit code
-    is 1.
+    nodes, with `--storage s3` in an object store, or with `--storage files` in a folder that all processes share. The
+    standby driver is there if a driver is to be killed. In the end each request has one decision in the table, as
+    `sluice simulate` gives it, or the exit code is 1.
+
+    Killed may be `store` (the object store refuses connections for a minute) and `pause` (the driver is stopped for a
+    minute, and wakes up when another one leads) too.
     """
 
     seconds: Annotated[float, typer.Option(min=1, help="How long to publish, at least.")] = 60.0
@@ -96,11 +114,18 @@ class ClusterOptions:
     kills: Annotated[int, typer.Option(min=0, help="How many kills in all, of all kinds in turn.")] = 0
     seed: Annotated[int, typer.Option(help="The same seed kills the same executors, workers, brokers and so on.")] = 1
     storage: Annotated[Storage, typer.Option(help="Where checkpoints and tables are.")] = Storage.HDFS
+    delay_s: Annotated[
+        float, typer.Option("--delay", min=0, help="Seconds by which the object store answers late.")
+    ] = 0.0
 
     def __post_init__(self) -> None:
-        """Raises BadParameter for a data node where there is none."""
-        if Victim.DATANODE in (self.victims or ()) and self.storage is not Storage.HDFS:
-            raise typer.BadParameter("--kill is datanode with --storage files; expected --storage hdfs with it")
+        """Raises BadParameter for a victim that isn't there with this storage."""
+        for victim in self.victims or ():
+            if victim not in (*self.storage.victims, Victim.PAUSE):
+                wanted = Storage.HDFS if victim is Victim.DATANODE else Storage.S3
+                raise typer.BadParameter(
+                    f"--kill is {victim} with --storage {self.storage}; expected --storage {wanted} with it"
+                )
 
 
 def run_cluster(options: ClusterOptions) -> int:
@@ -109,10 +134,15 @@ def run_cluster(options: ClusterOptions) -> int:
     with work_folder("cluster", fresh=True) as folder, ExitStack() as stack:
         print(f"building the wheel, and starting Spark, brokers and storage (logs: {folder}) ...", flush=True)
         hdfs = stack.enter_context(Hdfs(folder / "hdfs", _DATA_NODES)) if options.storage is Storage.HDFS else None
+        store = stack.enter_context(ObjectStore(folder / "store")) if options.storage is Storage.S3 else None
         brokers = stack.enter_context(Cluster(folder / "brokers", _BROKERS))
         spark = stack.enter_context(SparkCluster(folder / "spark", _WORKERS, _WORKER_MEMORY))
-        storage = hdfs.url if hdfs is not None else (folder / "shared").as_uri()
-        run = _Run(options, folder, _Parts(spark, brokers, hdfs), _sections(storage, spark), stop)
+        if store is not None:
+            store.misbehave(delay_s=options.delay_s)
+        shared = hdfs or store
+        sections = _sections(shared.url if shared is not None else (folder / "shared").as_uri(), spark)
+        sections |= store.settings() if store is not None else {}
+        run = _Run(options, folder, _Parts(spark, brokers, hdfs, store), sections, stop)
         stack.callback(run.close)
         return run.run()
 
@@ -123,14 +153,14 @@ class _Parts(NamedTuple):
     spark: SparkCluster
     brokers: Cluster
     hdfs: Hdfs | None
+    store: ObjectStore | None
 
 
 class _Run:
     def __init__(self, options: ClusterOptions, folder: Path, parts: _Parts, sections: Sections, stop: Event) -> None:
         self._options, self._parts, self._stop = options, parts, stop
         self._chance = random.Random(options.seed)
-        possible = [victim for victim in Victim if parts.hdfs is not None or victim is not Victim.DATANODE]
-        self._victims = planned(options.victims or (), options.kills, possible, self._chance)
+        self._victims = planned(options.victims or (), options.kills, options.storage.victims, self._chance)
         servers = parts.brokers.bootstrap_servers
         self._drivers = [Rig(folder / name, servers, sections) for name in ("one", "two")]
         self._settings = self._drivers[0].settings
@@ -180,7 +210,7 @@ class _Run:
         next_s = time.monotonic()
         for victim in self._victims:
             next_s += pause_s * self._chance.uniform(0.5, 1.0)
-            if victim is Victim.DRIVER:
+            if victim in (Victim.DRIVER, Victim.PAUSE):
                 self._make_standby_ready()
             self._watch(max(next_s - time.monotonic(), _LEAST_PAUSE_S))
             if self._stop.is_set():
@@ -208,7 +238,7 @@ class _Run:
 
     def _victim(self, victim: Victim) -> tuple[str, Callable[[], object]]:
         """Kill one. Returns its description, and a function that starts another one, unless something else does."""
-        spark, brokers, hdfs = self._parts
+        spark, brokers, hdfs, store = self._parts
         number = self._chance.randrange(_WORKERS)  # of three workers, brokers or data nodes
         match victim:
             case Victim.EXECUTOR:
@@ -227,10 +257,33 @@ class _Run:
             case Victim.DATANODE if hdfs is not None:
                 kill(hdfs.data_nodes[number].pid)
                 return f"datanode {number}", lambda: hdfs.restart(number)
+            case Victim.STORE if store is not None:
+                store.misbehave(away=True)
+                self._watch(_AWAY_S)
+                store.misbehave(delay_s=self._options.delay_s)
+                return f"the object store, for {_AWAY_S:.0f} s", lambda: None
         leader = self._drivers[0]
-        leader.kill()
         self._drivers.reverse()
+        if victim is Victim.PAUSE:
+            return f"the driver {leader.folder.name}, for {_AWAY_S:.0f} s or more", self._paused(leader)
+        leader.kill()
         return f"the driver {leader.folder.name}", lambda: None
+
+    def _paused(self, leader: Rig) -> Callable[[], object]:
+        """Stop a driver with its Java. Returns a function that wakes it up, and waits until it has ended."""
+        processes = [leader.running().pid, *leader.java()]
+        for pid in processes:
+            os.kill(pid, signal.SIGSTOP)
+        until_s = time.monotonic() + _AWAY_S
+
+        def wake_up() -> None:
+            self._watch(max(until_s - time.monotonic(), 0.0))
+            for pid in processes:
+                os.kill(pid, signal.SIGCONT)
+            self._wait_for(lambda: not leader.alive, _RECOVERY_S)
+            print(f"the driver {leader.folder.name} woke up: {leader.last_line()}", flush=True)
+
+        return wake_up
 
     def _make_standby_ready(self) -> None:
         standby = self._drivers[1]
@@ -246,7 +299,7 @@ class _Run:
         wait_until(lambda: self._stop.is_set() or done(), seconds)
 
 
-def _sections(storage: str, spark: SparkCluster) -> Sections:
+def _sections(storage: str, spark: SparkCluster) -> dict[str, Json]:
     return {
         "enforce": {"checkpoint": f"{storage}/checkpoints/enforce", "shuffle_partitions": _WORKERS},
         "audit": {"checkpoint": f"{storage}/checkpoints/audit"},

@@ -11,7 +11,7 @@ import pytest
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1800)]
 
 
-@pytest.mark.parametrize("storage", ["hdfs", "files"])
+@pytest.mark.parametrize("storage", ["hdfs", "s3", "files"])
 def test_each_request_has_one_decision_after_kills_in_a_cluster(tmp_path: Path, storage: str) -> None:
     (tmp_path / "configs").symlink_to(Path("configs").absolute())
     victims = ["executor", "driver", *(["datanode"] if storage == "hdfs" else [])]

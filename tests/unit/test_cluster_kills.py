@@ -6,13 +6,13 @@ from random import Random
 import pytest
 
 from scripts.scenarios import cluster
-from scripts.scenarios.cluster import Victim, planned
+from scripts.scenarios.cluster import Storage, planned
 
 
 def test_each_kind_is_killed_once_before_any_is_killed_again() -> None:
-    victims = planned([], 10, list(Victim), Random(7))
+    victims = planned([], 10, Storage.HDFS.victims, Random(7))
 
-    assert set(victims[:6]) == set(Victim)
+    assert set(victims[:6]) == set(Storage.HDFS.victims)
     assert max(Counter(victims).values()) == 2
 
 
