@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sluice.streaming.workers.daemon import collect_young_objects, quietly
+from sluice.streaming.workers.daemon import collect_after_task, quietly
 
 
 @pytest.fixture
@@ -55,11 +55,26 @@ def test_what_a_task_leaves_is_collected_and_what_the_worker_keeps_is_not_looked
     reference = weakref.ref(left)
     del left
     try:
-        collect_young_objects()
+        collect_after_task()
     finally:
         gc.callbacks.pop()
 
     assert generations == [1, 1], "at its begin and end"
+    assert reference() is None
+
+
+def test_what_a_worker_no_longer_keeps_is_collected_within_a_hundred_tasks() -> None:
+    """Such as the plans under quotas that are no longer in force."""
+    kept = _Cycle()
+    kept.itself = kept
+    reference = weakref.ref(kept)
+    gc.collect()
+    del kept
+    for _ in range(100):
+        collect_after_task()
+    assert reference() is not None, "old objects are looked at seldom"
+
+    collect_after_task()
     assert reference() is None
 
 
