@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,9 @@ class _Store:
         time.sleep(self.faults.get("delay_s", 0.0))
         if self.faults.get("unconditional") and "HTTP_IF_NONE_MATCH" in request:
             _forget(request["PATH_INFO"].removeprefix(f"/{_BUCKET}/"))
+        if "HTTP_IF_NONE_MATCH" in request and "CONTENT_LENGTH" in request:
+            # before the lock, which a client that is stopped would hold else
+            request["wsgi.input"] = BytesIO(request["wsgi.input"].read(int(request["CONTENT_LENGTH"])))
         # moto looks first and writes then
         with self._conditional if "HTTP_IF_NONE_MATCH" in request else nullcontext():
             content: Iterable[bytes] = self._moto(request, answer)
