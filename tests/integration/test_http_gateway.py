@@ -85,7 +85,9 @@ def client(settings: Settings, clock: Clock, kafka_broker: str) -> Iterator[Http
             settings.kafka, gateway_options(settings, name="http", when_full=WhenFull.DROP), clock_ms=clock
         ) as gateway,
         KafkaAdminClient(bootstrap_servers=kafka_broker) as admin,
-        KafkaProducer(bootstrap_servers=kafka_broker, allow_auto_create_topics=False) as producer,
+        KafkaProducer(
+            bootstrap_servers=kafka_broker, allow_auto_create_topics=False, max_request_size=MAX_BODY_BYTES // 2
+        ) as producer,
         socket.create_server(("127.0.0.1", 0)) as listener,
     ):
         eventually(lambda: gateway.stats().limits_version == 1)
@@ -201,7 +203,7 @@ def test_records_beside_one_that_kafka_refuses_are_charged(client: HttpClient, s
     assert client.call("POST", "/topics", "dave", {topic: 1})[0] == 200
 
     status, _, problem = client.call(
-        "POST", f"/topics/{topic}/records", "erin", [{"value": "v" * 100}, {"value": "v" * 2_000_000}]
+        "POST", f"/topics/{topic}/records", "erin", [{"value": "v" * 100}, {"value": "v" * (MAX_BODY_BYTES // 2)}]
     )
 
     assert (status, problem["title"]) == (502, "Kafka refused: MessageSizeTooLargeError")

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sluice.configs.settings import load_settings
+from sluice.jvm.object_store import FILE_MANAGER
 from sluice.streaming.runtime.properties import driver_properties, local_properties
 
 pytestmark = pytest.mark.spark
@@ -40,13 +41,21 @@ def test_an_interruption_is_found_in_a_long_error(spark: SparkSession) -> None:
     assert found
 
 
-def test_the_file_manager_goes_by_where_the_checkpoints_are(spark: SparkSession) -> None:
-    """On a local disk Hadoop's FileContext runs chmod and readlink per file; only on HDFS it renames atomically."""
+@pytest.mark.parametrize(
+    ("checkpoints", "file_manager"),
+    [("/var/lib/sluice", "FileSystemBasedCheckpointFileManager"), ("hdfs://name", ""), ("s3a://bucket", FILE_MANAGER)],
+)
+def test_the_file_manager_goes_by_where_the_checkpoints_are(checkpoints: str, file_manager: str) -> None:
+    """On a local disk Hadoop's FileContext runs readlink for each file; on HDFS it alone renames atomically."""
     settings = load_settings(environment={})
-    remote = replace(settings, enforce=replace(settings.enforce, checkpoint="s3a://bucket/enforce"))
+    settings = replace(
+        settings,
+        enforce=replace(settings.enforce, checkpoint=f"{checkpoints}/enforce"),
+        audit=replace(settings.audit, checkpoint=f"{checkpoints}/audit"),
+    )
 
-    assert str(spark.conf.get(_FILE_MANAGER)).endswith(".FileSystemBasedCheckpointFileManager")
-    assert _FILE_MANAGER not in driver_properties(remote)
+    assert driver_properties(settings).get(_FILE_MANAGER, "").endswith(file_manager)
+    assert bool(file_manager) == (_FILE_MANAGER in driver_properties(settings))
 
 
 def test_local_files_are_made_without_starting_a_process(spark: SparkSession, tmp_path: Path) -> None:
