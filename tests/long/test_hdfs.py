@@ -4,7 +4,6 @@ import multiprocessing
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,19 +13,17 @@ from hdfs_native import Client
 from pyspark.sql import SparkSession
 
 from scripts.testbed.hdfs import Hdfs
-from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.quotas.entity import QuotaEntity
-from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import QuotaKind
 from sluice.streaming.checkpoint.batch_log import Batch, BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
-from sluice.streaming.errors import CheckpointError
 from sluice.streaming.leadership.leader_epochs import file_creator, new_epoch
+from tests.shared_storage import (
+    QUOTA,
+    assert_storage_that_does_not_answer_is_an_error,
+    assert_the_quotas_table_is_altered,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
-
-QUOTA = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1000.0)
 
 
 @pytest.fixture(scope="module")
@@ -109,11 +106,7 @@ def test_two_drivers_on_one_batch_begin_it_alike(spark: SparkSession, checkpoint
 
 
 def test_the_quotas_table_is_altered_without_java(hdfs: Hdfs) -> None:
-    table = QuotasTable(f"{hdfs.url}/quotas")
-    assert not table.exists()
-
-    table.create([QUOTA], "test", datetime.now(UTC))
-    assert QuotasTable(table.path).entries() == [QUOTA]
+    assert_the_quotas_table_is_altered(hdfs.url)
 
 
 def test_files_are_written_and_read_while_a_data_node_is_dead(hdfs: Hdfs, checkpoint: Checkpoint) -> None:
@@ -134,8 +127,4 @@ def test_an_hdfs_that_does_not_answer_is_an_error_and_no_new_checkpoint(tmp_path
         checkpoint = Checkpoint(f"{gone.url}/checkpoint")
         checkpoint.sluice.write("quotas/1.msgpack", b"content")
 
-    with pytest.raises(CheckpointError, match=r"can't read quotas/1\.msgpack in hdfs://"):
-        checkpoint.sluice.read("quotas/1.msgpack")
-    for looked_up in (checkpoint.is_new, checkpoint.size_bytes, lambda: checkpoint.sluice.names("quotas")):
-        with pytest.raises(CheckpointError, match="can't read hdfs://"):
-            looked_up()
+    assert_storage_that_does_not_answer_is_an_error(checkpoint)

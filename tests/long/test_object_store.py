@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +14,20 @@ from sluice.cli.demo.job import TABLES, Json
 from sluice.configs.settings import Settings, load_settings
 from sluice.jvm.machine import Jvm
 from sluice.jvm.object_store import FILE_MANAGER
-from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.quotas.entity import QuotaEntity
-from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import QuotaKind
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.runtime.properties import bare_java, checkpoint_properties
 from tests.commands import run_sluice
 from tests.integration.job_process import AUDITED, JobProcess, wait_until
+from tests.shared_storage import (
+    QUOTA,
+    assert_storage_that_does_not_answer_is_an_error,
+    assert_the_quotas_table_is_altered,
+)
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
 
-QUOTA = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1000.0)
 EVENTS = [b'{"api": "Metadata"}'] * 20
 
 
@@ -223,11 +222,7 @@ def test_all_commits_of_writers_at_once_are_in_the_table(folder: str) -> None:
 
 @pytest.mark.usefixtures("settings")
 def test_the_quotas_table_is_altered_there(folder: str) -> None:
-    table = QuotasTable(f"{folder}/quotas")
-    assert not table.exists()
-
-    table.create([QUOTA], "test", datetime.now(UTC))
-    assert QuotasTable(table.path).entries() == [QUOTA]
+    assert_the_quotas_table_is_altered(folder)
 
 
 def test_a_store_that_does_not_answer_is_an_error_and_no_new_checkpoint(store: ObjectStore, settings: Settings) -> None:
@@ -236,11 +231,7 @@ def test_a_store_that_does_not_answer_is_an_error_and_no_new_checkpoint(store: O
     store.misbehave(away=True)
     wait_until(lambda: _fails(checkpoint.is_new), 10)
 
-    with pytest.raises(CheckpointError, match=r"can't read quotas/1\.msgpack in s3a://.*refused"):
-        checkpoint.sluice.read("quotas/1.msgpack")
-    for looked_up in (checkpoint.is_new, checkpoint.size_bytes, lambda: checkpoint.sluice.names("quotas")):
-        with pytest.raises(CheckpointError, match="can't read s3a://"):
-            looked_up()
+    assert_storage_that_does_not_answer_is_an_error(checkpoint, "refused")
 
 
 def _fails(call: Any) -> bool:
