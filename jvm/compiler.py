@@ -10,19 +10,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from sluice.jvm.errors import PluginBuildError
-from sluice.jvm.jars import REPOSITORY, JarSet
+from sluice.jvm.jars import JarSet
 from sluice.jvm.java import find_java
 
 _MANIFEST = b"Manifest-Version: 1.0\r\n\r\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # of every file in the jar, so that the same classes make the same jar
 
-COMPILER_JARS = JarSet(
-    "compiler",
-    REPOSITORY / "configs" / "compiler-jars.xml",
-    REPOSITORY / "configs" / "compiler-jars.sha256",
-    "sluice.jvm.plugin",
-    added_to_pyspark=False,
-)
+COMPILER_JARS = JarSet.named("compiler", "sluice.jvm.plugin")
 
 Compiler = Callable[[int], Sequence[str]]
 """Gives the command of a Java compiler for a release of Java, with the options that say what it warns of."""

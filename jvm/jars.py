@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import gettempdir
-from typing import Annotated
+from typing import Annotated, Self
 
 import typer
 from filelock import FileLock
@@ -31,7 +31,7 @@ REPOSITORY: Path = Path(__file__).resolve().parents[1]
 _CONFIGS = REPOSITORY / "configs"
 _HOME = "SLUICE_HOME"
 _STAMP = "stamp.json"
-_SETUP = ("sluice.jvm.jars", "scripts.testbed.jars", "sluice.jvm.plugin")
+SETUP = ("sluice.jvm.jars", "sluice.cli.demo.jars", "sluice.jvm.plugin")
 """Commands that ./scripts/setup runs."""
 
 _ATTEMPTS = 2  # one failed request to a registry should not fail a first start; Ivy keeps what it has downloaded
@@ -50,6 +50,12 @@ class JarSet:
     checksums: Path
     command: str
     added_to_pyspark: bool
+
+    @classmethod
+    def named(cls, name: str, command: str, *, added_to_pyspark: bool = False, folder: Path = _CONFIGS) -> Self:
+        """The set whose files in `folder` are `<name>-jars.xml` and `<name>-jars.sha256`."""
+        files = (folder / f"{name}-jars.xml", folder / f"{name}-jars.sha256")
+        return cls(name, *files, command, added_to_pyspark=added_to_pyspark)
 
     @property
     def folder(self) -> Path:
@@ -73,7 +79,7 @@ class JarSet:
         Raises JarError naming the first jar that is missing, unknown or differs.
         """
         jars = self._jars()
-        by_setup = in_checkout() and self.command in _SETUP
+        by_setup = in_checkout() and self.command in SETUP
         fix = "run ./scripts/setup" if by_setup else f"run {sys.executable} -m {self.command}"
         if not jars:
             raise JarError(f"no jars in {self.folder} yet; {fix}")

@@ -6,16 +6,10 @@
 from pathlib import Path
 
 from sluice.jvm.compiler import build_jar, java_compiler
-from sluice.jvm.jars import REPOSITORY, JarSet, jars_home, pyspark_jars, run_download_command
+from sluice.jvm.jars import JarSet, jars_home, pyspark_jars, run_download_command
 from sluice.jvm.java import OLDEST
 
-S3_JARS = JarSet(
-    "s3",
-    REPOSITORY / "configs" / "s3-jars.xml",
-    REPOSITORY / "configs" / "s3-jars.sha256",
-    "sluice.jvm.object_store",
-    added_to_pyspark=True,
-)
+S3_JARS = JarSet.named("s3", "sluice.jvm.object_store", added_to_pyspark=True)
 
 FILE_MANAGER = "sluice.spark.ObjectStoreFiles"
 """Writes the files of checkpoints, for Spark's `spark.sql.streaming.checkpointFileManagerClass`."""

@@ -16,8 +16,7 @@ _FOLDER = Path(__file__).resolve().parent
 
 
 def _jars(name: str, *, added_to_pyspark: bool = False) -> JarSet:
-    files = (_FOLDER / f"{name}-jars.xml", _FOLDER / f"{name}-jars.sha256")
-    return JarSet(name, *files, f"scripts.testbed.jars {name}", added_to_pyspark=added_to_pyspark)
+    return JarSet.named(name, f"scripts.testbed.jars {name}", added_to_pyspark=added_to_pyspark, folder=_FOLDER)
 
 
 OLD_BROKER_JARS = _jars("old-broker")

@@ -267,7 +267,7 @@ class _Heard:
         else:
             known.append((entity, of, now_ms))
 
-    def of(self, text: bytes) -> "list[_HeardSums]":
+    def of(self, text: bytes) -> list[_HeardSums]:
         """The sums of an entity, given as JSON, in their order, each with its record and the time of its arrival."""
         return self._old.get(text, []) + self._new.get(text, [])
 

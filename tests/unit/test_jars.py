@@ -11,7 +11,7 @@ from scripts.testbed.jars import HDFS_JARS, PEER_JARS
 from sluice.cli.demo.jars import BROKER_JARS
 from sluice.jvm import jars
 from sluice.jvm.errors import JarError, JavaError
-from sluice.jvm.jars import SPARK_JARS, JarSet, pyspark_jars
+from sluice.jvm.jars import SETUP, SPARK_JARS, JarSet, pyspark_jars
 from sluice.jvm.java import check_java_version, find_java, parse_java_version
 from sluice.jvm.object_store import S3_JARS
 
@@ -126,6 +126,12 @@ def jar_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JarSet:
     (tmp_path / "versions.xml").write_text("no Ivy file: a download would fail")
     (tmp_path / "sums").write_text(f"{checksums[jar.name]}  own/{jar.name}\n")
     return JarSet("own", tmp_path / "versions.xml", tmp_path / "sums", "own.jars", added_to_pyspark=False)
+
+
+def test_errors_name_setup_for_the_jars_that_it_downloads() -> None:
+    script = (jars.REPOSITORY / "scripts" / "setup").read_text()
+
+    assert tuple(re.findall(r"python -m (sluice\.\S+)", script)) == SETUP
 
 
 def test_jars_that_are_right_already_are_not_downloaded_again(jar_set: JarSet) -> None:
