@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ def schemas() -> dict[str, str]:
     return {
         "request.schema.json": _text(_schema(records.Request)),
         "decision.schema.json": _text(_as_written(_schema(records.Decision))),
-        "sums.schema.json": _text(_schema(records.Sums)),
+        "sums.schema.json": _text(_with_reference(_schema(records.Sums), "Decision", "decision.schema.json")),
     }
 
 
@@ -41,6 +42,22 @@ def _as_written(schema: dict[str, Any]) -> dict[str, Any]:
             fields = msgspec.structs.fields(record)
             component["required"] = [field.name for field in fields if field.default is not UNSET]
     return schema
+
+
+def _with_reference(schema: dict[str, Any], record: str, file: str) -> dict[str, Any]:
+    """The schema with a reference to the file of a record that has one of its own, and without what it alone used."""
+    inside = f"#/$defs/{record}"
+    text = json.dumps({name: part for name, part in schema.items() if name != "$defs"}).replace(inside, file)
+    definitions, wanted = schema["$defs"], _definitions(text)
+    kept: set[str] = set()
+    while wanted - kept:
+        kept |= wanted
+        wanted = {name for part in kept for name in _definitions(json.dumps(definitions[part]))}
+    return {**json.loads(text), "$defs": {name: part for name, part in definitions.items() if name in kept}}
+
+
+def _definitions(text: str) -> set[str]:
+    return set(re.findall(r"#/\$defs/(\w+)", text))
 
 
 def _text(schema: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 from jsonschema import Draft202012Validator
+from referencing import Registry, Resource
 
 from scripts.contracts import DOCS, schemas
 from sluice.sinks.tables.json_records import row_struct
@@ -14,6 +15,7 @@ from sluice.state.contract.projection import projects
 from sluice.state.contract.records import Amounts, ChargeResult, Decision, Request, SourceRecord
 from sluice.state.decisions.checks import check_request
 from sluice.state.errors import InvalidRequestError
+from tests.decided_sums import sums_of
 from tests.unit.test_simulate_command import simulate
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -48,6 +50,20 @@ def test_events_and_their_decisions_fit_the_schemas() -> None:
     assert decisions
     for decision in decisions:
         Draft202012Validator(DECISION).validate(decision)
+
+
+def test_sums_and_answers_fit_their_schema_whose_decision_is_that_of_decisions() -> None:
+    events = EXAMPLES / "kip-599-events.jsonl"
+    files = ("--quotas", str(EXAMPLES / "kip-599-quotas.yaml"), "--config", str(EXAMPLES / "kip-599-settings.yaml"))
+    decisions = [json.loads(line) for line in simulate(*files, "--events", str(events)).stdout.splitlines()]
+    known = Registry().with_resource("decision.schema.json", Resource.from_contents(DECISION))
+    sums = Draft202012Validator(json.loads(schemas()["sums.schema.json"]), registry=known)
+
+    for record in sums_of(decisions):
+        sums.validate(json.loads(record))
+    sums.validate({"answer": decisions[0]})
+    assert not sums.is_valid({"answer": decisions[0] | {"charges": 1}})
+    assert not sums.is_valid({"sums": 1})
 
 
 def test_amounts_are_fields_of_the_event() -> None:
