@@ -1,7 +1,7 @@
 """The command `sluice explain`: the reasons of a decision, from the tables, without Java."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,14 +10,18 @@ import typer
 from sluice.cli.errors import UsageError
 from sluice.cli.format import MAX_NAME, print_json
 from sluice.cli.options import ClientIdOption, ConfigOption, UserOption, job_settings
-from sluice.cli.quota_text import counter_text
+from sluice.cli.quota_text import counter_text, entity_text, value_text
+from sluice.cli.resolve import explain as resolve
 from sluice.cli.sql import say_no_rows
 from sluice.insight.format import figure, printable, short
 from sluice.state.contract.records import CountedEntity
 from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.resolution import Quotas
 
 if TYPE_CHECKING:
     from sluice.insight.reports.explain import Explained, Limit
+    from sluice.insight.sql import Tables
 
 
 _DECISION_ID = re.compile(r".+-[0-9]+-[0-9]+", re.DOTALL)
@@ -39,8 +43,9 @@ def explain(
     """Explain a decision, or a client's last throttled requests: charges, limits, waits, and authors of the quotas.
 
     Without an id and a name it is the last throttled request of anybody. A name that no user has is looked for among
-    client-ids, and the other way, and standard error says so. Needs the Delta tables, which follow the decisions by a
-    micro-batch of the audit query or more. Exit code 1 if there is no such decision.
+    client-ids, and the other way, and standard error says so; it also says of which client there is no decision, and
+    what would limit it. Needs the Delta tables, which follow the decisions by a micro-batch of the audit query or more.
+    Exit code 1 if there is no such decision.
     """
     if decision_id is not None and (user is not None or client_id is not None):
         raise UsageError("give either a decision's id, or --user, --client-id or both")
@@ -52,7 +57,7 @@ def explain(
         raise UsageError("--at goes with --user and --client-id; a decision's id names one request")
     delta = job_settings(config).delta
     # pyarrow takes half a second to import, and few commands need it
-    from sluice.insight.reports.explain import decision_by_id, last_throttled
+    from sluice.insight.reports.explain import decision_by_id
     from sluice.insight.reports.explain import explain as explain_decision
     from sluice.insight.reports.span import read_time
     from sluice.insight.sql import Tables
@@ -60,11 +65,7 @@ def explain(
     now = datetime.now(UTC)
     tables = Tables(delta.decisions, delta.quotas, delta.storage_options)
     before = now if at is None else read_time(at, now)
-    ids = [decision_id] if decision_id is not None else last_throttled(tables, user, client_id, before, count)
-    if not ids and (user is None) != (client_id is None):
-        ids = last_throttled(tables, client_id, user, before, count)
-        if ids:
-            typer.echo(f"sluice: {other_kind_text(user, client_id)}", err=True)
+    ids = [decision_id] if decision_id is not None else _throttled(tables, user, client_id, before, count)
     decisions = [decision for found in ids if (decision := decision_by_id(tables, found)) is not None]
     if not decisions:
         say_no_rows(delta, delta.decisions)
@@ -87,6 +88,57 @@ def other_kind_text(user: str | None, client_id: str | None) -> str:
     kind, other = ("user", "client-id") if client_id is None else ("client-id", "user")
     name = short(client_id or user or "", MAX_NAME)
     return f"no {kind} '{name}' was throttled; these are requests of {other} '{name}'"
+
+
+def _throttled(tables: "Tables", user: str | None, client_id: str | None, before: datetime, count: int) -> list[str]:
+    """The ids of a client's last throttled requests.
+
+    Standard error says if they are of a client of the other kind, and if there are none, what else is known of it.
+    """
+    from sluice.insight.reports.explain import last_seen_ms, last_throttled
+    from sluice.sinks.errors import QuotasTableError
+    from sluice.sinks.tables.quotas import QuotasTable
+
+    clients = [(user, client_id)]
+    if (user is None) != (client_id is None):
+        clients.append((client_id, user))
+    for client in clients:
+        if found := last_throttled(tables, *client, before, count):
+            if client != clients[0]:
+                typer.echo(f"sluice: {other_kind_text(user, client_id)}", err=True)
+            return found
+    if user is None and client_id is None:
+        return []
+    for client in clients:
+        if (seen_ms := last_seen_ms(tables, *client, before)) is not None:
+            known = f"{_client_text(*client)} was not throttled; the last request is of {_time(seen_ms)}"
+            break
+    else:
+        try:
+            known = unknown_text(user, client_id, QuotasTable(tables.quotas, tables.storage_options).entries())
+        except QuotasTableError as error:
+            known = f"no decision names {_client_text(user, client_id)}; the quotas can't be read: {error}"
+    typer.echo(f"sluice: {printable(known)}", err=True)
+    return []
+
+
+def unknown_text(user: str | None, client_id: str | None, entries: Iterable[QuotaEntry]) -> str:
+    """The sentence for a client of which there is no decision, with those of the quotas in force that would limit it.
+
+    >>> unknown_text("nobody", None, [])
+    "no decision names user 'nobody', and no quota would limit its requests"
+    """
+    resolved = resolve(Quotas(entries), user or "", client_id or "", None)
+    applied = [explanation.configured[0][1] for explanation in resolved if explanation.configured]
+    limits = [f"{entry.kind}={value_text(entry)} of {entity_text(entry.entity)}" for entry in applied]
+    unknown = f"no decision names {_client_text(user, client_id)}"
+    if not limits:
+        return f"{unknown}, and no quota would limit its requests"
+    return f"{unknown}; its requests would get {', '.join(limits)}"
+
+
+def _client_text(user: str | None, client_id: str | None) -> str:
+    return counter_text(Tags(short(user or "", MAX_NAME), short(client_id or "", MAX_NAME)))
 
 
 def explained_lines(explained: "Explained") -> Iterator[str]:

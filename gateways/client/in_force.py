@@ -87,8 +87,6 @@ class InForce:
             is_new = wait is not None and wait.is_new
             if counter in self._waiting or (is_new and wait is not None and wait.wait_ms):
                 self._apply(counter, _wait_of(counter, decided, of, now_ms), is_new, of.quota_version)
-            if decided.is_reset:
-                self.inline_waits.apply(counter, Wait(0, (now_ms, 0)))
 
     def on_kept_wait(self, key: bytes | None, value: bytes | None) -> None:
         """Apply a record of the waits topic, which doesn't say if the event was charged inline: it counts as if not.

@@ -70,11 +70,15 @@ class InlineCharges:
             self._shares.gateways.on_heartbeat(instance, timestamp_ms, now_ms)
 
     def on_sums(self, read: ReadSums, now_ms: int) -> None:
-        """Apply the sums of a record that arrived now. Raises msgspec's errors for any that can't be read."""
+        """Apply the sums of a record that arrived now, and end the waits of counters that were reset.
+
+        Raises msgspec's errors for any that can't be read.
+        """
         uncharged = read.uncharged(self._instance)
         for entity in read.sums:
             with self._lock:  # for each by itself: a request must not wait for a whole record
-                self._shares.on_sums(entity, read, now_ms, uncharged)
+                for counter in self._shares.on_sums(entity, read, now_ms, uncharged):
+                    self._waits.apply(counter, Wait(0, self._order(self._clock_ms())))
             self.sums += 1
 
     def clear(self) -> None:

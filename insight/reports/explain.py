@@ -71,19 +71,32 @@ def last_throttled(tables: Tables, user: str | None, client_id: str | None, at: 
     A decision throttles if it asks for a wait or refuses, or if its gateway applied a wait inline. None for the user
     or the client-id means any.
     """
-    names = {"user": user, "client_id": client_id}
-    whose = [f"{column} = {literal(name)}" for column, name in names.items() if name is not None]
     waited = "(verdict <> 'ALLOW' OR throttle_time_ms > 0 OR cardinality(throttled_by) > 0)"
-    found: list[str] = []
+    return [str(found) for found in _newest(tables, "decision_id", [*_whose(user, client_id), waited], at, count)]
+
+
+def last_seen_ms(tables: Tables, user: str | None, client_id: str | None, at: datetime) -> int | None:
+    """The time of a client's last request before `at`; None if there is no decision on any. Raises QueryError."""
+    found = _newest(tables, "timestamp_ms", _whose(user, client_id), at, 1)
+    return found[0] if found else None
+
+
+def _whose(user: str | None, client_id: str | None) -> list[str]:
+    names = {"user": user, "client_id": client_id}
+    return [f"{column} = {literal(name)}" for column, name in names.items() if name is not None]
+
+
+def _newest(tables: Tables, column: str, conditions: Sequence[str], at: datetime, count: int) -> list[Any]:
+    """This column of the last decisions before `at` that meet all conditions, newest first."""
+    found: list[Any] = []
     at_ms = to_ms(at)
     for newer_ms, older_ms in pairwise(_LOOK_BACK_MS):
         span = f"timestamp_ms > {at_ms - older_ms} AND timestamp_ms <= {at_ms - newer_ms}"
-        conditions = " AND ".join([*whose, span, waited])
         rows = tables.rows(
-            f"SELECT decision_id FROM decisions WHERE {conditions}"  # noqa: S608 - numbers and quoted texts
+            f"SELECT {column} FROM decisions WHERE {' AND '.join([*conditions, span])}"  # noqa: S608 - numbers and quoted texts
             f" ORDER BY timestamp_ms DESC, source_offset DESC LIMIT {count - len(found)}"
         )
-        found.extend(decision_id for (decision_id,) in rows)
+        found.extend(value for (value,) in rows)
         if len(found) >= count:
             break
     return found

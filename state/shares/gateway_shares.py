@@ -137,26 +137,31 @@ class GatewayShares:
         amounts = [value, 0.0] if kind.family is Family.REQUEST_TIME else [value]
         self._charge(counter, Charge(kind, "", limit, False, amounts), now_ms)
 
-    def on_sums(self, entity: ReadEntity, of: ReadSums, now_ms: int, uncharged: int | None = None) -> None:
+    def on_sums(self, entity: ReadEntity, of: ReadSums, now_ms: int, uncharged: int | None = None) -> list[CounterKey]:
         """Apply the sums of an entity, of a record that arrived at `now_ms`, to the counters that own clients use.
 
         Those of other counters are kept, for up to twice HEARD_MS. An operator's reset comes before the charges. What
-        this gateway hasn't charged inline is charged now: it has the place `uncharged` in the record. Raises msgspec's
-        errors for sums that can't be read.
+        this gateway hasn't charged inline is charged now: it has the place `uncharged` in the record. Returns the
+        counters that were reset, of which one that was forgotten may have a wait; a repeated micro-batch resets none
+        that is kept. Raises msgspec's errors for sums that can't be read.
         """
+        resets: list[CounterKey] = []
         text = bytes(entity.entity)
         self._heard.note(text, entity, of, now_ms)
-        if uncharged is None and text not in self._touched_entities:
-            return
+        if uncharged is None and not entity.has_waits and text not in self._touched_entities:
+            return resets
         tags = entity.tags()
         for kind, decided in of.counters(entity):
             counter = (kind, tags)
             share = self._touched.get(counter)
             if share is not None and not self._apply(share, decided, of, now_ms):
                 continue
+            if decided.is_reset:
+                resets.append(counter)
             for charged in decided.by_gateway:
                 if charged.gateway == uncharged and charged.value and decided.limit is not None:
                     self.charge_decided(counter, charged.value, decided.limit, now_ms)
+        return resets
 
     def _apply(self, share: CounterShare, decided: CounterSum, of: ReadSums, now_ms: int) -> bool:
         """Apply a sum, unless it was applied before: a micro-batch may be repeated. Returns False then."""

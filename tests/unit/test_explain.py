@@ -133,6 +133,15 @@ def test_a_name_of_the_other_kind_is_found_and_said(kind: str) -> None:
 
 
 @pytest.mark.usefixtures("tables")
+def test_a_client_without_throttled_requests_is_told_from_an_unknown_one() -> None:
+    known, unknown = explain("--user", "zoe", code=1), explain("--user", "nobody", code=1)
+
+    assert "sluice: user 'zoe' was not throttled; the last request is of 2026-11-02T10:00:00.000+00:00\n" in known
+    limit = "controller_mutation_rate=50.0 of the default user-principal"
+    assert f"sluice: no decision names user 'nobody'; its requests would get {limit}\n" in unknown
+
+
+@pytest.mark.usefixtures("tables")
 def test_without_any_name_the_last_throttled_request_of_anybody_is_explained() -> None:
     assert explain("--at", "2026-11-02T11:00").startswith("quota-requests-0-1: REJECT")
 

@@ -312,6 +312,32 @@ def test_a_reset_by_an_operator_ends_the_wait_inline_and_the_charges_behind_it(
     assert gateway.admit(produce(10_000)).throttle_ms == 0
 
 
+def test_a_repeated_micro_batch_with_a_reset_ends_no_wait_that_came_after_it(
+    loop: GatewayLoop, gateway: Gateway
+) -> None:
+    charge = {"quota": PRODUCE, "entity": {"user": "alice"}}
+    reset = {"api": "Unmute", "timestamp_ms": NOW_MS, "charges": [charge]}
+    gateway.admit(produce(15_000))
+    tell(gateway, reset, batch=7)
+    assert wait_ms(gateway, "alice", "app") == 0
+
+    gateway.admit(produce(15_000))
+    loop.clock.ms += 1_000
+    tell(gateway, reset, batch=7)
+    assert wait_ms(gateway, "alice", "app") == 4_000
+
+
+def test_a_reset_ends_the_wait_of_a_counter_that_was_forgotten() -> None:
+    """There was no room for it, but its client waits on."""
+    with gateway_loop(QUOTAS, max_counters=1) as loop:
+        gateway = loop.gateways[0]
+        gateway.admit(produce(15_000))
+        gateway.admit(produce(15_000, user="bob"))
+        loop.decide_events([b'{"control": "unmute", "entity": {"user": "alice"}}'])
+
+        assert (wait_ms(gateway, "alice", "app"), wait_ms(gateway, "bob", "app")) == (0, 5_000)
+
+
 def test_a_topic_of_sums_that_begins_again_takes_the_shares_with_it(loop: GatewayLoop, gateway: Gateway) -> None:
     gateway.admit(produce(15_000))
     loop.decide()
