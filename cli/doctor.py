@@ -32,7 +32,7 @@ from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.sinks.tables.delta_files import empty_commits
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.contract.records import HEARTBEAT_API, Heartbeat, Request
+from sluice.state.contract.records import HEARTBEAT_API, Request
 from sluice.state.errors import SluiceError
 from sluice.state.quotas.cluster import client_quotas, cluster_changes
 from sluice.streaming.checkpoint.batch_log import BatchLog
@@ -47,6 +47,9 @@ _METRICS_TIMEOUT_S = 5.0
 
 _HEARTBEATS_MS = 10_000
 """A gateway sends one each second."""
+
+_MAX_AHEAD_MS = 1_000
+"""The shortest sample of a quota."""
 
 _INSTANCE_OF_BROKER = re.compile(r"-([0-9]+)-[0-9a-f]{8}$")
 _REQUEST = msgspec.json.Decoder(Request)
@@ -69,7 +72,7 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print, cluste
             return False
         return True
 
-    topics, brokers = settings.topics, BrokerConfigs(settings.kafka)
+    topics, brokers, beats = settings.topics, BrokerConfigs(settings.kafka), Heartbeats(settings)
     enforced = settings.enforce.checkpoint, (topics.requests,)
     audited = settings.audit.checkpoint, (topics.decisions, topics.dead_letters)
     passed = [
@@ -83,7 +86,8 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print, cluste
             [
                 passes("topics", lambda: check_topics(settings)),
                 passes("brokers as gateways", lambda: check_broker_plugin(brokers)),
-                passes("threads of the plugin", lambda: check_plugin_threads(settings, brokers)),
+                passes("threads of the plugin", lambda: check_plugin_threads(beats, brokers)),
+                passes("clocks of gateways", lambda: check_gateway_clocks(beats)),
                 passes("enforce query", lambda: check_progress(settings, *enforced)),
                 passes("audit query", lambda: check_progress(settings, *audited)),
                 passes("quotas source", lambda: check_quotas_source(settings)),
@@ -169,24 +173,25 @@ def check_broker_plugin(brokers: BrokerConfigs) -> str:
         return f"unknown; their configuration can't be read ({error})"
 
 
-def check_plugin_threads(settings: Settings, brokers: BrokerConfigs) -> str:
-    """The heartbeats of brokers with the plugin. Raises CheckError if one sends none, or a thread of it is down."""
-    try:
-        having = {node for node, configs in brokers.by_node.items() if configs.get(_CALLBACK) == CALLBACK_CLASS}
-        if not having:
-            return "no broker has the plugin"
+class Heartbeats:
+    """The last heartbeat of each gateway among the newest requests, by instance; read once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    @cached_property
+    def by_instance(self) -> dict[str, Request]:
+        """Raises KafkaError and TopicLostError."""
+        settings = self._settings
         with TopicReader(settings.kafka, settings.topics.requests, now_ms() - _HEARTBEATS_MS) as reader:
-            heartbeats = broker_heartbeats(record.value for _, record in reader.read_to_end())
-    except (KafkaError, TopicLostError) as error:
-        return f"unknown; the heartbeats in {settings.topics.requests} can't be read ({error})"
-    return threads_verdict(having, heartbeats)
+            return heartbeats(record.value for _, record in reader.read_to_end())
 
 
-def broker_heartbeats(values: Iterable[bytes | None]) -> dict[int, Heartbeat]:
-    """The last heartbeat of each broker among request events, by node id, which its instance has before a random part.
+def heartbeats(values: Iterable[bytes | None]) -> dict[str, Request]:
+    """The last heartbeat of each gateway among request events, by instance.
 
     >>> beat = b'{"api":"GatewayHeartbeat","instance":"host-2-0a1b2c3d","heartbeat":{"staleness_ms":5,"counters":0}}'
-    >>> broker_heartbeats([beat])[2].staleness_ms
+    >>> heartbeats([beat])["host-2-0a1b2c3d"].heartbeat.staleness_ms
     5
     """
     found = {}
@@ -197,20 +202,55 @@ def broker_heartbeats(values: Iterable[bytes | None]) -> dict[int, Heartbeat]:
             event = _REQUEST.decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
-        node = _INSTANCE_OF_BROKER.search(event.instance or "")
-        if node and event.heartbeat:
-            found[int(node[1])] = event.heartbeat
+        if event.instance and event.heartbeat:
+            found[event.instance] = event
     return found
 
 
-def threads_verdict(nodes: Set[int], heartbeats: Mapping[int, Heartbeat]) -> str:
-    """The threads of the plugin by its heartbeats. Raises CheckError.
+def check_plugin_threads(beats: Heartbeats, brokers: BrokerConfigs) -> str:
+    """The heartbeats of brokers with the plugin. Raises CheckError if one sends none, or a thread of it is down."""
+    try:
+        having = {node for node, configs in brokers.by_node.items() if configs.get(_CALLBACK) == CALLBACK_CLASS}
+        return threads_verdict(having, beats.by_instance) if having else "no broker has the plugin"
+    except (KafkaError, TopicLostError) as error:
+        return f"unknown; the heartbeats can't be read ({error})"
 
-    >>> threads_verdict({1}, {1: Heartbeat(staleness_ms=5, counters=0)})
-    'those of all 1 brokers live'
+
+def check_gateway_clocks(beats: Heartbeats) -> str:
+    """The clocks of gateways, beside that of this machine. Raises CheckError if one is ahead."""
+    try:
+        return clocks_verdict(beats.by_instance, now_ms())
+    except (KafkaError, TopicLostError) as error:
+        return f"unknown; the heartbeats can't be read ({error})"
+
+
+def clocks_verdict(beats: Mapping[str, Request], at_ms: int) -> str:
+    """The clocks of gateways that have sent heartbeats before `at_ms`. Raises CheckError.
+
+    >>> clocks_verdict({"a": Request("GatewayHeartbeat", timestamp_ms=5_900)}, at_ms=5_000)
+    'of 1 gateways, none is ahead'
     """
-    silent = sorted(nodes - heartbeats.keys())
-    down = sorted(node for node in nodes & heartbeats.keys() if heartbeats[node].threads_down)
+    ahead = {name: (beat.timestamp_ms or 0) - at_ms for name, beat in beats.items()}
+    wrong = [f"{name} by {ms / 1000:.0f} s" for name, ms in sorted(ahead.items()) if ms > _MAX_AHEAD_MS]
+    if wrong:
+        raise CheckError(
+            f"ahead of this machine's: gateway {', '.join(wrong)}; after a request through it, mutations of the same"
+            " client are refused elsewhere until its time is reached; set the clocks by NTP"
+        )
+    return f"of {len(beats)} gateways, none is ahead"
+
+
+def threads_verdict(nodes: Set[int], beats: Mapping[str, Request]) -> str:
+    """The threads of the plugin by the heartbeats of brokers, whose instance has the node id before a random part.
+
+    Raises CheckError.
+
+    >>> threads_verdict(set(), {})
+    'those of all 0 brokers live'
+    """
+    known = {int(node[1]): beat.heartbeat for name, beat in beats.items() if (node := _INSTANCE_OF_BROKER.search(name))}
+    silent = sorted(nodes - known.keys())
+    down = sorted(node for node in nodes & known.keys() if (beat := known[node]) and beat.threads_down)
     for found, trouble in ((silent, f"no heartbeat in {_HEARTBEATS_MS // 1000} s"), (down, "threads that don't work")):
         if found:
             names = ", ".join(map(str, found))

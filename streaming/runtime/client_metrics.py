@@ -41,6 +41,7 @@ _GAUGES = (
     ("sluice_quota_waiting_counters", "Counters whose clients waited in the last minute", ("quota", "mode")),
     ("sluice_gateway_silent_seconds", "Since the newest heartbeat of the gateway that was seen", ("gateway",)),
     ("sluice_gateway_threads_down", "Threads of the gateway that should work and don't", ("gateway",)),
+    ("sluice_gateway_clock_ahead_seconds", "By which its clock was ahead of the job's, at most 60", ("gateway",)),
 )
 
 
@@ -121,6 +122,8 @@ class ClientMetrics(Collector):
             if now_ms - seen.read_ms < _FORGOTTEN_MS:
                 gauges["sluice_gateway_silent_seconds"].add_metric((label,), (now_ms - seen.read_ms) / 1000)
                 gauges["sluice_gateway_threads_down"].add_metric((label,), seen.heartbeat.threads_down)
+                ahead_ms = max(0, seen.at_ms - seen.read_ms)
+                gauges["sluice_gateway_clock_ahead_seconds"].add_metric((label,), ahead_ms / 1000)
 
 
 def _gauges() -> dict[str, GaugeMetricFamily]:

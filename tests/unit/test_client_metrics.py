@@ -203,3 +203,13 @@ def test_a_gateway_that_falls_silent_and_one_with_a_dead_thread_are_seen_until_t
 
     scraped.now_ms += 600_000
     assert scraped.series("sluice_gateway_silent_seconds", ("gateway",)) == {}
+
+
+def test_a_gateway_whose_clock_is_ahead_is_seen_by_how_much_up_to_a_minute() -> None:
+    scraped = Scraped()
+    for name, ahead_ms in (("a", 20_000), ("b", 1_200_000), ("c", -700)):
+        beat = {**heartbeat_of(name, f"{name}-1"), "timestamp_ms": AT_MS + ahead_ms}
+        scraped.metrics.on_record(json.dumps(beat).encode())
+
+    ahead = scraped.series("sluice_gateway_clock_ahead_seconds", ("gateway",))
+    assert ahead == {("a",): 20.0, ("b",): 60.0, ("c",): 0.0}

@@ -24,6 +24,7 @@ from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.kafka_io.topic_reader import Offsets, TopicReader
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.contract.records import HEARTBEAT_API, Request
 from sluice.state.quotas.cluster import ClusterQuota
 from sluice.state.store.pages import Evicted
 from sluice.streaming.checkpoint.batch_log import BatchLog
@@ -364,10 +365,17 @@ def test_a_broker_whose_plugin_sends_no_heartbeat_or_has_a_dead_thread_is_named(
         event = {"api": "GatewayHeartbeat", "instance": f"host-{node}-0a1b2c3d", "heartbeat": heartbeat}
         return json.dumps(event).encode()
 
-    seen = doctor.broker_heartbeats([beat(1, 1), beat(2), beat(1), None, b"GatewayHeartbeat", b"{}"])
+    seen = doctor.heartbeats([beat(1, 1), beat(2), beat(1), None, b"GatewayHeartbeat", b"{}"])
 
     assert doctor.threads_verdict({1, 2}, seen) == "those of all 2 brokers live"
     with pytest.raises(CheckError, match="broker 3 of 2: no heartbeat in 10 s"):
         doctor.threads_verdict({1, 3}, seen)
     with pytest.raises(CheckError, match="broker 2 of 2: threads that don't work"):
-        doctor.threads_verdict({1, 2}, doctor.broker_heartbeats([beat(1), beat(2, 1)]))
+        doctor.threads_verdict({1, 2}, doctor.heartbeats([beat(1), beat(2, 1)]))
+
+
+def test_a_gateway_whose_clock_is_ahead_is_named() -> None:
+    beats = {name: Request(HEARTBEAT_API, timestamp_ms=at_ms) for name, at_ms in (("a", 1_205_000), ("b", 5_900))}
+
+    with pytest.raises(CheckError, match="ahead of this machine's: gateway a by 1200 s; after a request"):
+        doctor.clocks_verdict(beats, at_ms=5_000)
