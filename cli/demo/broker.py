@@ -95,8 +95,8 @@ class Broker:
     the server properties; `{port}` in one stands for the client port. Clients connect to the listener named CLIENT, so
     TLS or SASL is set by, for example, `listener.security.protocol.map=CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT` and
     `listener.name.client.*`. `jars` are those of the Kafka to run, `plugins` more of its class path. A `node` is one of
-    a cluster (`sluice.cli.demo.cluster`). With `jmx` it answers JMX on `jmx_port`. The broker ends with this process,
-    even if this process is killed.
+    a cluster (`sluice.cli.demo.cluster`). `jvm_options` come last, so they count. With `jmx` it answers on `jmx_port`.
+    The broker ends with this process, even if this process is killed.
     """
 
     def __init__(
@@ -108,12 +108,13 @@ class Broker:
         *,
         node: Node | None = None,
         heap_mib: int = 256,
+        jvm_options: Sequence[str] = (),
         jmx: bool = False,
     ) -> None:
         self._folder = folder.absolute()
         self._properties = dict(properties or {})
         self._jars, self._plugins, self._node = jars, plugins, node
-        self._heap_mib, self._jmx = heap_mib, jmx
+        self._jvm_options, self._jmx = (f"-Xmx{heap_mib}m", *_JVM_OPTIONS, *jvm_options), jmx
         self.jmx_port = 0
         self._port = 0
         self._child: Child | None = None
@@ -181,7 +182,7 @@ class Broker:
     def _start(self) -> None:
         java, _ = find_java()
         class_path = ":".join(map(str, [*self._jars.paths(), *self._plugins]))
-        command = [java, f"-Xmx{self._heap_mib}m", *_JVM_OPTIONS, "-cp", class_path]
+        command = [java, *self._jvm_options, "-cp", class_path]
         for attempt in range(1, _ATTEMPTS + 1):
             properties = self._configure(command)
             self.jmx_port = free_ports(1)[0] if self._jmx else 0

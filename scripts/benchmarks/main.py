@@ -20,6 +20,7 @@ from confluent_kafka import KafkaException
 from scripts.benchmarks.beside_kafka import measure_beside_kafka
 from scripts.benchmarks.gateway import measure_gateway
 from scripts.benchmarks.latency import measure_latency, measure_tracked
+from scripts.benchmarks.many_clients import measure_many_clients
 from scripts.benchmarks.neighbours import measure_invented_names, measure_neighbours
 from scripts.benchmarks.peers.measure import measure_peers
 from scripts.benchmarks.report import Findings, to_json, to_markdown
@@ -38,6 +39,7 @@ _MEASURES: dict[str, Callable[[BenchmarkRig, Scale, Findings], None]] = {
     "latency": measure_latency,
     "audit": measure_audit,
     "beside-kafka": measure_beside_kafka,
+    "many-clients": measure_many_clients,
     "peers": measure_peers,
     "tracked": measure_tracked,
     "storage": measure_storage,

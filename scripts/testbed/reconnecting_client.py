@@ -33,7 +33,9 @@ class ReconnectingClient(Client):
 
     def _run(self, topic: str, leaders: list[tuple[int, tuple[str, int]]], first: int) -> None:
         order = cycle(leaders[first % len(leaders) :] + leaders[: first % len(leaders)])
-        requests = {partition: _produce_request(self.name, topic, partition) for partition, _ in leaders}
+        requests = {
+            partition: produce_request(self.name, topic, partition, _VALUE_BYTES, now_ms()) for partition, _ in leaders
+        }
         while not self._stop.is_set():
             partition, address = next(order)
             try:
@@ -54,9 +56,10 @@ def _leaders(servers: str, topic: str) -> list[tuple[int, tuple[str, int]]]:
     return [(number, brokers[partition.leader]) for number, partition in metadata.topics[topic].partitions.items()]
 
 
-def _produce_request(client_id: str, topic: str, partition: int) -> bytes:
-    builder = MemoryRecordsBuilder(2, 0, _VALUE_BYTES + 1_000)
-    builder.append(now_ms(), None, bytes(_VALUE_BYTES))
+def produce_request(client_id: str, topic: str, partition: int, value_bytes: int, at_ms: int) -> bytes:
+    """A request to produce a record with a value of zeros, as it is sent."""
+    builder = MemoryRecordsBuilder(2, 0, value_bytes + 1_000)
+    builder.append(at_ms, None, bytes(value_bytes))
     builder.close()
     data = ProduceRequest.TopicProduceData
     parts = [data.PartitionProduceData(index=partition, records=builder.buffer())]
