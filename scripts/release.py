@@ -12,18 +12,22 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
 
 from scripts.command import run_command
 from scripts.testbed.distribution import build_wheel
+from scripts.testbed.helm import CHART, helm
 from sluice.cli.demo.jars import BROKER_JARS
 from sluice.jvm.jars import REPOSITORY, SPARK_JARS, JarSet
+from sluice.jvm.object_store import S3_JARS
 from sluice.jvm.plugin import JAR_NAME, plugin_jar
 from sluice.state.errors import SluiceError
 
 CHANGELOG = REPOSITORY / "CHANGELOG.md"
+RELEASED_JARS = (SPARK_JARS, S3_JARS, BROKER_JARS)
 _DRY_VERSION = "0.0.0"
 _TAG = re.compile(r"v(\d+\.\d+\.\d+(?:rc\d+)?)")
 _JAR = re.compile(r"(.+?)-(\d+\.\d[^/]*)\.jar")
@@ -35,17 +39,20 @@ class ReleaseError(SluiceError):
 
 @dataclass(frozen=True)
 class ReleaseOptions:
-    """Make the files of a release: wheel, sdist, plugin jar, bill of materials, checksums and text."""
+    """Make the files of a release: wheel, sdist, plugin jar, chart, bill of materials, checksums and text."""
 
     tag: Annotated[str | None, typer.Option(metavar="vX.Y.Z", help="Tag of the release; without it a dry run.")] = None
     out: Annotated[Path, typer.Option(help="Folder for the files, which is emptied.")] = Path("dist")
     repository: Annotated[
         str | None, typer.Option(metavar="URL", help="The repository's address, for links in the metadata.")
     ] = None
+    image: Annotated[str, typer.Option(metavar="NAME", help="The image that the chart names, without a tag.")] = (
+        "sluice"
+    )
 
 
 def release(options: ReleaseOptions) -> int:
-    """Make the files. Raises ReleaseError, BuildError, JarError, JavaError and PluginBuildError."""
+    """Make the files. Raises ReleaseError, BuildError, HelmError, JarError, JavaError and PluginBuildError."""
     version = _DRY_VERSION if options.tag is None else version_of(options.tag)
     text = release_text(CHANGELOG.read_text(), None if options.tag is None else version)
     out = options.out.absolute()
@@ -57,6 +64,7 @@ def release(options: ReleaseOptions) -> int:
     build_wheel(out / "python", variables, through_sdist=True)
     _run(sys.executable, "-m", "twine", "check", "--strict", *sorted(map(str, (out / "python").iterdir())))
     shutil.copy(plugin_jar(), out / JAR_NAME.replace(".jar", f"-{version}.jar"))
+    package_chart(version, options.image, out)
     (out / f"sluice-{version}.cdx.json").write_text(json.dumps(bill_of_materials(version), indent=1))
     (out / "release.md").write_text(text)
     (out / "SHA256SUMS").write_text("".join(checksum_lines(out)))
@@ -93,8 +101,28 @@ def release_text(changelog: str, version: str | None) -> str:
     raise ReleaseError(f"CHANGELOG.md has no section [{name}] with a text; expected `## [{name}] - YYYY-MM-DD`")
 
 
+def package_chart(version: str, image: str, out: Path) -> Path:
+    """The chart of a version, whose pods have this image, in the folder `out`. Raises HelmError, LockedPythonError."""
+    with TemporaryDirectory(prefix="sluice-chart-") as folder:
+        chart = Path(shutil.copytree(CHART, Path(folder, "sluice")))
+        values = chart / "values.yaml"
+        values.write_text(values.read_text().replace("  repository: sluice\n", f"  repository: {image}\n"))
+        of_release = ("--version", chart_version(version), "--app-version", version)
+        helm("package", str(chart), *of_release, "--destination", str(out))
+    return out / f"sluice-{chart_version(version)}.tgz"
+
+
+def chart_version(version: str) -> str:
+    """The version as semantic versioning spells it, which Helm requires.
+
+    >>> chart_version("1.2.3"), chart_version("1.2.3rc1")
+    ('1.2.3', '1.2.3-rc.1')
+    """
+    return version.replace("rc", "-rc.")
+
+
 def bill_of_materials(version: str) -> Mapping[str, Any]:
-    """CycloneDX: the Python packages of deploy/requirements.lock, and the jars of job and demo. Raises ReleaseError."""
+    """CycloneDX: the packages of deploy/requirements.lock, and the jars of image and demo. Raises ReleaseError."""
     lock, project = REPOSITORY / "deploy" / "requirements.lock", REPOSITORY / "pyproject.toml"
     made = _run(
         *(sys.executable, "-m", "cyclonedx_py", "requirements", "--output-reproducible", "--short-PURLs"),
@@ -102,7 +130,7 @@ def bill_of_materials(version: str) -> Mapping[str, Any]:
     )
     bill: dict[str, Any] = json.loads(made)
     bill["metadata"]["component"]["version"] = version
-    bill["components"] += [component for jars in (SPARK_JARS, BROKER_JARS) for component in jar_components(jars)]
+    bill["components"] += [component for jars in RELEASED_JARS for component in jar_components(jars)]
     return bill
 
 

@@ -27,7 +27,7 @@ def locked_python(name: str, lock: Path) -> Path:
     with FileLock(home.parent / f"{name}-lock"):  # of two processes the second one waits, and then finds all done
         if not stamp.is_file() or stamp.read_text() != wanted:
             _install(lock, sys.executable, "-m", "venv", "--clear", str(home))
-            _install(lock, str(python), "-m", "pip", "install", "--require-hashes", "-r", str(lock))
+            _install(lock, str(python), "-m", "pip", "install", "--no-deps", "--require-hashes", "-r", str(lock))
             stamp.write_text(wanted)
     return python
 

@@ -19,7 +19,8 @@ from sluice.configs.settings import Settings, load_settings
 from sluice.configs.yaml_file import read_yaml
 from sluice.insight.console.server import token_of
 from sluice.jvm.jars import REPOSITORY
-from tests.unit.test_deploy import DEPLOY, _dockerfile, _parse
+from tests.unit.test_chart import _parse
+from tests.unit.test_deploy import DEPLOY, _dockerfile
 
 Json = dict[str, Any]
 
@@ -93,14 +94,13 @@ def test_ports_are_open_to_this_machine_alone() -> None:
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
-def test_sluice_is_the_image_of_the_dockerfile_and_of_the_manifests() -> None:
-    driver = yaml.safe_load((DEPLOY / "kubernetes" / "deployment" / "driver.yaml").read_text())
-    [container] = driver["spec"]["template"]["spec"]["containers"]
+def test_sluice_is_the_image_of_the_dockerfile_and_of_the_chart() -> None:
+    chart = yaml.safe_load((DEPLOY / "chart" / "Chart.yaml").read_text())
 
     assert list(OWN) == ["plugin", "job", "console"]
     for service in OWN.values():
         build = service["build"]
-        assert service["image"] == container["image"]
+        assert service["image"] == f"sluice:{chart['appVersion']}"
         assert (DEPLOY / build["context"]).resolve() == REPOSITORY
         assert (REPOSITORY / build["dockerfile"]).is_file()
 

@@ -118,9 +118,10 @@ def test_every_module_to_run_exists(page: Path) -> None:
 @pages
 def test_every_setting_exists(page: Path) -> None:
     settings = yaml.safe_load((REPOSITORY / "configs" / "default.yaml").read_text())
+    chart = yaml.safe_load((REPOSITORY / "deploy" / "chart" / "values.yaml").read_text())
 
     found = [match.groups() for word in _code_words(page) if (match := _SETTING.match(word))]
-    assert [(section, key) for section, key in found if key not in settings[section]] == []
+    assert [(section, key) for section, key in found if key not in settings[section] | chart.get(section, {})] == []
 
 
 @pages

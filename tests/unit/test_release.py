@@ -8,10 +8,19 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scripts.release import CHANGELOG, ReleaseError, jar_components, release_text, version_of
-from sluice.cli.demo.jars import BROKER_JARS
-from sluice.jvm.jars import REPOSITORY, SPARK_JARS
+from scripts.release import (
+    CHANGELOG,
+    RELEASED_JARS,
+    ReleaseError,
+    jar_components,
+    package_chart,
+    release_text,
+    version_of,
+)
+from scripts.testbed.helm import helm
+from sluice.jvm.jars import REPOSITORY
 
+WATCHED = "{kafka: {bootstrapServers: 'kafka:9093'}, monitoring: {alerts: true}}"
 WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
 
 
@@ -36,16 +45,24 @@ def test_a_release_without_a_text_is_refused(changelog: str) -> None:
 
 
 def test_the_bill_of_materials_has_each_jar_with_its_version_and_checksum() -> None:
-    jar_sets = (SPARK_JARS, BROKER_JARS)
-    components = {each["bom-ref"]: each for jars in jar_sets for each in jar_components(jars)}
+    components = {each["bom-ref"]: each for jars in RELEASED_JARS for each in jar_components(jars)}
     versions = {each["name"]: each["version"] for each in components.values()}
 
-    assert len(components) == sum(len(jars.expected()) for jars in jar_sets)
+    assert len(components) == sum(len(jars.expected()) for jars in RELEASED_JARS)
     assert versions["delta-spark_4.2_2.13"] == "4.4.0"
     assert versions["spark-sql-kafka-0-10_2.13"] == "4.2.0"
     assert versions["zstd-jni"] == "1.5.6-10"
     assert all(re.fullmatch(r"\d+\.[\d.]+\S*", version) for version in versions.values())
     assert all(re.fullmatch("[0-9a-f]{64}", each["hashes"][0]["content"]) for each in components.values())
+
+
+def test_the_chart_of_a_release_has_its_version_and_its_image(tmp_path: Path) -> None:
+    package = package_chart("1.2.3rc1", "registry.example/sluice", tmp_path)
+    made = helm("template", "sluice", str(package), "--set=kafka.bootstrapServers=kafka:9093")
+
+    assert package.name == "sluice-1.2.3-rc.1.tgz"
+    assert set(re.findall(r"image: (\S+)", made)) == {"registry.example/sluice:1.2.3rc1"}
+    assert "sluice-clients" in helm("template", "sluice", str(package), "--values=-", values=WATCHED)
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
