@@ -16,7 +16,7 @@ from typing import Any
 
 from sluice.insight.errors import NoTableError, QueryError
 from sluice.insight.live import CounterId
-from sluice.insight.reports.recorded_waits import RecordedWaits
+from sluice.insight.reports.recorded_waits import COUNTER_WAITS, RecordedWaits
 from sluice.insight.sql import Tables
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotaChange, QuotasTable
@@ -32,35 +32,13 @@ SETTLED = timedelta(hours=1)
 MOST_COUNTERS = 100_000
 MOST_CHANGES = 200
 
-_WAITS = """
-SELECT timestamp_ms, wait_ms, instance, quota, coalesce(user, '') AS user, coalesce(client_id, '') AS client_id,
-  coalesce(topic, '') AS topic, coalesce(CAST(partition AS VARCHAR), '-1') AS partition
-FROM (
-  SELECT timestamp_ms, coalesce(instance, '') AS instance, w['ms'] AS wait_ms, w['quota'] AS quota,
-    w['entity']['user'] AS user, w['entity']['client_id'] AS client_id, w['entity']['topic'] AS topic,
-    w['entity']['partition'] AS partition
-  FROM (SELECT timestamp_ms, instance, unnest(throttled_by) AS w FROM decisions
-        WHERE date = DATE '{day}' AND array_length(throttled_by) > 0)
-  UNION ALL
-  SELECT timestamp_ms, '' AS instance,
-    CASE WHEN c['quota'] = decided_by THEN longest_ms ELSE least(c['throttle_ms'], longest_ms) END AS wait_ms,
-    c['quota'] AS quota, c['entity']['user'] AS user, c['entity']['client_id'] AS client_id,
-    c['entity']['topic'] AS topic, c['entity']['partition'] AS partition
-  FROM (SELECT timestamp_ms, mute_until_ms - timestamp_ms AS longest_ms, decided_by, unnest(charges) AS c
-        FROM decisions WHERE date = DATE '{day}' AND mute_until_ms > timestamp_ms AND throttled_by IS NULL)
-  WHERE c['throttle_ms'] > 0 AND c['mode'] IS NULL
-)
-WHERE wait_ms > 0 AND quota IS NOT NULL
-"""
-"""The waits of counters. Events that report none aren't read: they would say sooner that a wait is over."""
-
 _WAITS_AT_ONCE = 250_000
 
 
 def minutes_of(tables: Tables, day: date) -> dict[CounterId, int]:
     """Minutes that the throttle times of a counter touch, by the decisions of one day. Blocks; raises QueryError."""
     waits = RecordedWaits()
-    for table in tables.rows(_WAITS.format(day=day.isoformat())).tables(_WAITS_AT_ONCE):
+    for table in tables.rows(COUNTER_WAITS.format(condition=f"date = DATE '{day.isoformat()}'")).tables(_WAITS_AT_ONCE):
         waits.take_of_counters(table)
     counted: Tally[CounterId] = Tally()
     for (quota, user, client_id, topic, partition), minutes in waits.minutes().items():

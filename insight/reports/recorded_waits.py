@@ -3,7 +3,8 @@
 `sluice.insight.waits` says what ends a wait.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter as Tally
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice, takewhile
 from operator import attrgetter
@@ -26,6 +27,31 @@ WAIT_COLUMNS = """timestamp_ms, coalesce(user, '') AS user, coalesce(client_id, 
   coalesce(instance, '') AS instance, coalesce(api, '') AS api,
   coalesce(throttle_time_ms, 0) AS wait_ms, throttled_by AS waits"""
 """The columns of a query whose rows `RecordedWaits.take` takes."""
+
+COUNTER_WAITS = """
+SELECT timestamp_ms, wait_ms, instance, of_user, of_client_id, quota, coalesce(user, '') AS user,
+  coalesce(client_id, '') AS client_id, coalesce(topic, '') AS topic,
+  coalesce(CAST(partition AS VARCHAR), '-1') AS partition
+FROM (
+  SELECT timestamp_ms, of_user, of_client_id, coalesce(instance, '') AS instance, w['ms'] AS wait_ms,
+    w['quota'] AS quota, w['entity']['user'] AS user, w['entity']['client_id'] AS client_id,
+    w['entity']['topic'] AS topic, w['entity']['partition'] AS partition
+  FROM (SELECT timestamp_ms, user AS of_user, client_id AS of_client_id, instance, unnest(throttled_by) AS w
+        FROM decisions WHERE {condition} AND array_length(throttled_by) > 0)
+  UNION ALL
+  SELECT timestamp_ms, of_user, of_client_id, '' AS instance,
+    CASE WHEN c['quota'] = decided_by THEN longest_ms ELSE least(c['throttle_ms'], longest_ms) END AS wait_ms,
+    c['quota'] AS quota, c['entity']['user'] AS user, c['entity']['client_id'] AS client_id,
+    c['entity']['topic'] AS topic, c['entity']['partition'] AS partition
+  FROM (SELECT timestamp_ms, user AS of_user, client_id AS of_client_id, mute_until_ms - timestamp_ms AS longest_ms,
+          decided_by, unnest(charges) AS c
+        FROM decisions WHERE {condition} AND mute_until_ms > timestamp_ms AND throttled_by IS NULL)
+  WHERE c['throttle_ms'] > 0 AND c['mode'] IS NULL
+)
+WHERE wait_ms > 0 AND quota IS NOT NULL
+"""
+"""The waits of counters, with the client that waited. Events that report none aren't read: they would say sooner that
+a wait is over."""
 
 MOST_CHANGES = 500
 """Newest changes of quotas that are read: each is a version of the table, which takes milliseconds."""
@@ -227,6 +253,14 @@ class RecordedWaits:
         texts, text_of = _distinct(waits, (*COUNTER_COLUMNS, "instance"))
         lanes = np.array([self._lane(text, text[:-1]) for text in texts], np.int32)
         self._add(lanes[text_of], _numbers(waits, "timestamp_ms"), _numbers(waits, "wait_ms"))
+
+    def minutes_below(self, end_ms: int, below: Mapping[Names, Collection[int]]) -> dict[Names, int]:
+        """Those of the minutes that are among `below`: minutes since 1970, by name."""
+        names, waits = self.union(end_ms)
+        parts = waits.by_period(60_000)
+        minutes = set(zip(parts.clients.tolist(), (parts.begin_ms // 60_000).tolist(), strict=True))
+        counted = Tally(client for client, minute in minutes if minute in below.get(names[client], ()))
+        return {name: counted[client] for client, name in enumerate(names)}
 
     def minutes(self, end_ms: int = _NEVER_MS) -> dict[Names, int]:
         """The minutes that have a part of a wait before a time; 0 without one."""

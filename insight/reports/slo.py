@@ -6,6 +6,7 @@ Source: Povzner et al., "Kora: A Cloud-Native Event Streaming Platform for Kafka
 import re
 from typing import NamedTuple
 
+from sluice.insight.reports.below_quota import below_quota
 from sluice.insight.reports.recorded_waits import WAIT_COLUMNS, RecordedWaits, wait_ends
 from sluice.insight.reports.span import Span
 from sluice.insight.sql import Tables
@@ -55,18 +56,20 @@ class Slo(NamedTuple):
         return self.last_ms // 60_000 - self.first_ms // 60_000 + 1
 
 
-def slo(tables: Tables, span: Span, objective_minutes: float, most: int) -> Slo:
+def slo(tables: Tables, span: Span, objective_minutes: float, most: int, is_below_quota: bool = False) -> Slo:
     """Minutes throttled by client, and of the worst clients as many as `most`. Raises QueryError.
 
-    A span of another length than a week is scaled to one. The clients are those with any event in the span, without
-    those that have a client-id of Kafka's own brokers and controllers and never waited.
+    If `is_below_quota`, those alone count in which what the client waited for was below its limit. A span of another
+    length than a week is scaled to one. The clients are those with any event in the span, without those that have a
+    client-id of Kafka's own brokers and controllers and never waited.
     """
     a_week = WEEK_MS / span.length_ms
     events = RecordedWaits(wait_ends(tables, span))
     query = _EVENTS.format(columns=WAIT_COLUMNS, condition=span.condition())
     for rows in tables.rows(query).tables(_EVENTS_AT_ONCE):
         events.take(rows)
-    minutes_of = events.minutes(span.end_ms)
+    end_ms = span.end_ms
+    minutes_of = events.minutes_below(end_ms, below_quota(tables, span)) if is_below_quota else events.minutes(end_ms)
     throttled = [
         ClientMinutes(user, client_id, minutes, minutes * a_week)
         for (user, client_id), minutes in minutes_of.items()
