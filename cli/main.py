@@ -36,7 +36,7 @@ from sluice.cli.usage import slo, usage
 from sluice.cli.whatif import whatif
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.quotas import load_quotas_file
-from sluice.configs.settings import load_settings, with_bootstrap_servers
+from sluice.configs.settings import load_settings, reach_s3, with_bootstrap_servers
 from sluice.insight.errors import NoTableError, QueryError, SpanError, TenantsFileError
 from sluice.insight.format import printable
 from sluice.jvm.java import find_java
@@ -101,6 +101,7 @@ def run(
     os.umask(OWNER_ONLY)
     path, source = settings_file(config, running=False)  # a running demo has a job already
     settings = with_bootstrap_servers(load_settings(path), bootstrap_servers)
+    reach_s3(settings)
     if warm and not standby:
         raise UsageError("--warm is given without --standby; expected both")
     if standby and "://" not in settings.enforce.checkpoint:

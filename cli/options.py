@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from sluice.cli.errors import UsageError
 from sluice.configs.errors import InvalidSettingsError
-from sluice.configs.settings import Settings, load_settings
+from sluice.configs.settings import Settings, load_settings, reach_s3
 from sluice.jvm.jars import REPOSITORY, in_checkout, sluice_home
 from sluice.kafka_io.client import principal_of
 from sluice.sinks.errors import QuotasTableError
@@ -47,6 +47,7 @@ def job_settings(config: Path | None, *, running: bool = True, say: bool = True)
     """
     path, source = settings_file(config, running=running)
     settings = load_settings(path)
+    reach_s3(settings)
     if say and config is None:
         typer.echo(f"sluice: settings: {source}", err=True)
     return settings

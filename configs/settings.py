@@ -229,22 +229,25 @@ class _QuotaSection(
 def load_settings(path: Path | None = None, environment: Mapping[str, str] = os.environ) -> Settings:
     """The settings of the YAML file `path` over the defaults; without a path the defaults alone.
 
-    `${NAME}` in a value is replaced from `environment`. If that is this process's own, it gets the variables by which
-    all clients of S3 find the store, where the settings name one. Raises InvalidSettingsError for a file that can't be
-    read, an unknown key, a missing variable and a value of the wrong type or range.
+    `${NAME}` in a value is replaced from `environment`. Raises InvalidSettingsError for a file that can't be read, an
+    unknown key, a missing variable and a value of the wrong type or range.
     """
     defaults = _sections(read_yaml(DEFAULTS))
     try:
         given = _sections(read_yaml(path)) if path else {}
         _check_known(given, defaults)
-        settings = _settings(
-            {name: {**values, **given.get(name, {})} for name, values in defaults.items()}, environment
-        )
+        return _settings({name: {**values, **given.get(name, {})} for name, values in defaults.items()}, environment)
     except _SettingError as error:
         raise InvalidSettingsError(f"{path or DEFAULTS}: {error}") from None
-    if environment is os.environ and any(map(is_s3, attrgetter(*_DISTINCT[1])(settings))):
-        os.environ |= s3_environment(settings.s3, environment)
-    return settings
+
+
+def reach_s3(settings: Settings) -> None:
+    """Give this process and its children the variables by which all clients find S3, if a checkpoint or table is there.
+
+    To be called before any of them is opened.
+    """
+    if any(map(is_s3, attrgetter(*_DISTINCT[1])(settings))):
+        os.environ |= s3_environment(settings.s3, os.environ)
 
 
 def with_bootstrap_servers(settings: Settings, bootstrap_servers: str | None) -> Settings:

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from sluice.cli.demo.processes import Child, last_line
-from sluice.configs.settings import Settings, load_settings
+from sluice.configs.settings import Settings, load_settings, reach_s3
 from sluice.jvm.jars import REPOSITORY
 from sluice.state.errors import SluiceError
 
@@ -54,13 +54,15 @@ def quotas_in(folder: Path, quotas: Sequence[Json]) -> Sections:
 
 
 def write_settings(file: Path, *layers: Sections) -> Settings:
-    """Write a settings file and load it; a value of a later layer replaces that of an earlier one."""
+    """Write a settings file and load it, for this process too; a later layer replaces values of an earlier one."""
     content: dict[str, Json] = {}
     for layer in layers:
         for section, values in layer.items():
             content.setdefault(section, {}).update(values or {})
     file.write_text(yaml.safe_dump(content))
-    return load_settings(file)
+    settings = load_settings(file)
+    reach_s3(settings)
+    return settings
 
 
 def wait_until(done: Callable[[], bool], seconds: float) -> None:

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from scripts.testbed.processes import compiler_cpu_s, descendants, resident_mib
 from sluice.cli.demo.job import Json
-from sluice.configs.settings import Properties, Settings, load_settings
+from sluice.configs.settings import Properties, Settings, load_settings, reach_s3
 from sluice.jvm.jars import SPARK_JARS
 from sluice.jvm.java import find_java
 from sluice.kafka_io.background import BackgroundService
@@ -98,6 +98,7 @@ class Driver:
     def session(self, settings: Path, stock: bool = False) -> None:
         """Start the session that all queries share: the job's, or a `stock` one with Spark's own defaults."""
         loaded = load_settings(settings)
+        reach_s3(loaded)
         self._spark = start_stock_session(loaded) if stock else start_session(loaded)
 
     def start(self, query: str, settings: Path, audited: bool = False) -> None:

@@ -37,7 +37,6 @@ def reshard_checkpoint(settings: Settings) -> Resharded | None:
             f"the checkpoint {checkpoint.location} was made with {difference}; set it back: balances can move to other"
             " pages, not to other windows or another topic"
         )
-    checkpoint.check_movable()
     prepared, kept = checkpoint.with_suffix(PREPARED_SUFFIX), _free_name(checkpoint)
     with locked(checkpoint):
         if _is_as_wanted(checkpoint, settings):
@@ -67,11 +66,13 @@ def _is_as_wanted(checkpoint: Checkpoint, settings: Settings) -> bool:
 
 
 def finish_reshard(settings: Settings) -> bool:
-    """Move a prepared checkpoint to its place if an interrupted reshard left only that; returns whether it did."""
+    """Move a prepared checkpoint to its place if an interrupted reshard left it whole alone; returns whether it did."""
     checkpoint = Checkpoint(settings.enforce.checkpoint)
     prepared = checkpoint.with_suffix(PREPARED_SUFFIX)
-    if not checkpoint.is_new() or read_origin(prepared) is None:
+    if read_origin(checkpoint) is not None or read_origin(prepared) is None:
         return False
+    if not checkpoint.is_new():  # pieces of one, on S3
+        checkpoint.move(_free_name(checkpoint))
     checkpoint.clear()
     prepared.move(checkpoint)
     return True

@@ -16,6 +16,9 @@ from sluice.streaming.errors import CheckpointError, CheckpointStorageError
 _SLUICE = "sluice"
 _LOCK = "lock"
 
+ORIGIN = "sluice.json"
+"""Sluice's file without which a checkpoint isn't whole: the first to go and the last to come where files are copied."""
+
 _NOT_DONE = (OSError, RuntimeError)
 """Errors of file systems; hdfs-native raises RuntimeError when its connection to a data node fails."""
 
@@ -139,24 +142,23 @@ class Checkpoint:
         return sum(entry.size or 0 for entry in self._files())
 
     def move(self, target: "Checkpoint") -> None:
-        """Rename the checkpoint. Raises CheckpointError, always in an object store."""
-        self.check_movable()
+        """Rename the checkpoint, in one step but on S3, where each file is copied. Raises CheckpointError."""
         filesystem, folder = _opened(self.location)
+        destination = _opened(target.location)[1]
         try:
-            filesystem.move(str(folder), str(_opened(target.location)[1]))
+            if not is_s3(self.location):
+                filesystem.move(str(folder), str(destination))
+                return
+            files = [PurePosixPath(entry.path) for entry in self._files()]
+            for file in sorted(files, key=lambda file: file.name == ORIGIN):
+                filesystem.copy_file(str(file), str(destination / file.relative_to(folder)))
+            self.sluice.remove(ORIGIN)
+            self.clear()
         except (OSError, NotImplementedError) as error:
-            raise self._not_moved(error) from error
-
-    def check_movable(self) -> None:
-        """Raise CheckpointError in an object store, which has no rename in one step."""
-        if is_s3(self.location):
-            raise self._not_moved("an object store has no rename in one step")
-
-    def _not_moved(self, reason: object) -> CheckpointError:
-        return CheckpointError(
-            f"{self.location} can't be renamed ({reason}); name a new enforce.checkpoint, and use `sluice state export`"
-            " with the old and `sluice state import` with the new one"
-        )
+            raise CheckpointError(
+                f"{self.location} can't be renamed ({error}); name a new enforce.checkpoint, and use `sluice state"
+                " export` with the old and `sluice state import` with the new one"
+            ) from error
 
     def clear(self) -> None:
         """Remove the checkpoint with everything in it, if it exists."""

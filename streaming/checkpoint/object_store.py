@@ -92,6 +92,10 @@ class _OwnFiles(DeltaStorageHandler):
         return super().get_file_info_selector(selector)
 
     @_in_one_line
+    def copy_file(self, src: str, dst: str) -> None:
+        self._handler.copy_file(src, dst)  # as `super` names an argument that there is not
+
+    @_in_one_line
     def delete_file(self, path: str) -> None:
         super().delete_file(path)
 

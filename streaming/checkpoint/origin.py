@@ -8,7 +8,7 @@ from msgspec import structs
 
 from sluice.configs.settings import Settings
 from sluice.kafka_io.clock import now_ms
-from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.folder import ORIGIN, Checkpoint
 from sluice.streaming.errors import CheckpointError
 from sluice.streaming.workers.contract import are_batched
 
@@ -119,23 +119,23 @@ def with_pages(settings: Settings) -> Settings:
 
 def read_origin(checkpoint: Checkpoint) -> Origin | None:
     """The settings the checkpoint was made with, None for a new one. Raises CheckpointError if they can't be read."""
-    content = checkpoint.sluice.read("sluice.json")
+    content = checkpoint.sluice.read(ORIGIN)
     if content is None:
         return None
     try:
         return msgspec.json.decode(content, type=Origin)
     except msgspec.MsgspecError as error:
-        raise checkpoint.sluice.damaged_file("sluice.json", str(error)) from error
+        raise checkpoint.sluice.damaged_file(ORIGIN, str(error)) from error
 
 
 def write_origin(checkpoint: Checkpoint, origin: Origin) -> None:
     """Record the settings a checkpoint is made with."""
-    checkpoint.sluice.write("sluice.json", msgspec.json.encode(origin))
+    checkpoint.sluice.write(ORIGIN, msgspec.json.encode(origin))
 
 
 def _check_not_between(checkpoint: Checkpoint) -> None:
     """Raises CheckpointError if a reshard moved the old checkpoint away and did not move the new one in yet."""
-    if checkpoint.with_suffix(PREPARED_SUFFIX).sluice.read("sluice.json") is not None:
+    if checkpoint.with_suffix(PREPARED_SUFFIX).sluice.read(ORIGIN) is not None:
         raise CheckpointError(
             f"`sluice state reshard` of {checkpoint.location} was interrupted; run it again to finish it"
         )

@@ -19,6 +19,7 @@ from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.leadership.leader_epochs import file_creator, new_epoch
 from tests.shared_storage import (
     QUOTA,
+    assert_a_checkpoint_is_moved_and_cleared,
     assert_storage_that_does_not_answer_is_an_error,
     assert_the_quotas_table_is_altered,
 )
@@ -67,15 +68,7 @@ def test_a_process_that_has_read_can_be_forked(checkpoint: Checkpoint) -> None:
 
 
 def test_a_checkpoint_is_moved_and_cleared(checkpoint: Checkpoint) -> None:
-    """As `sluice state reshard` does."""
-    checkpoint.sluice.write("a.json", b"content")
-    moved = checkpoint.with_suffix(".old")
-    checkpoint.move(moved)
-
-    assert checkpoint.is_new()
-    assert moved.sluice.read("a.json") == b"content"
-    moved.clear()
-    assert moved.is_new()
+    assert_a_checkpoint_is_moved_and_cleared(checkpoint)
 
 
 def test_snapshots_of_quotas_are_read_where_another_process_wrote_them(checkpoint: Checkpoint) -> None:

@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from scripts.testbed.object_store import ObjectStore
 from sluice.cli.demo.job import TABLES, Json
-from sluice.configs.settings import Settings, load_settings
+from sluice.configs.settings import Settings, load_settings, reach_s3
 from sluice.jvm.machine import Jvm
 from sluice.jvm.object_store import FILE_MANAGER
 from sluice.streaming.checkpoint.folder import Checkpoint
@@ -22,6 +22,7 @@ from tests.commands import run_sluice
 from tests.integration.job_process import AUDITED, JobProcess, wait_until
 from tests.shared_storage import (
     QUOTA,
+    assert_a_checkpoint_is_moved_and_cleared,
     assert_storage_that_does_not_answer_is_an_error,
     assert_the_quotas_table_is_altered,
 )
@@ -58,10 +59,14 @@ def settings(store: ObjectStore, folder: str, tmp_path: Path) -> Settings:
     file.write_text(
         f"enforce: {{checkpoint: '{folder}/enforce'}}\naudit: {{checkpoint: '{folder}/audit'}}\ns3: {{{s3}}}\n"
     )
-    return load_settings(file)
+    settings = load_settings(file)
+    reach_s3(settings)
+    return settings
 
 
-def job_on(store: ObjectStore, folder: str, tmp_path: Path, broker: str, profile: str = "default") -> JobProcess:
+def job_on(
+    store: ObjectStore, folder: str, tmp_path: Path, broker: str, profile: str = "default", **sections: Json
+) -> JobProcess:
     delta = {name: f"{folder}/delta/{name}" for name in TABLES}
     return JobProcess(
         tmp_path / "job",
@@ -71,6 +76,7 @@ def job_on(store: ObjectStore, folder: str, tmp_path: Path, broker: str, profile
         audit={"checkpoint": f"{folder}/checkpoints/audit"} | AUDITED,
         delta=delta,
         **store.settings(profile),
+        **sections,
     )
 
 
@@ -114,6 +120,29 @@ def test_a_job_decides_and_writes_tables_and_goes_on_after_a_crash_and_after_the
     assert len(set(ids)) == len(ids) == 60
     assert not [file for file in written if store.secret in file.read_text()]
     assert sorted(row["source_offset"] for row in rows(job, "decisions")) == list(range(60))
+
+
+def test_balances_move_to_other_pages_there(
+    store: ObjectStore, folder: str, tmp_path: Path, kafka_broker: str
+) -> None:
+    job = job_on(store, folder, tmp_path, kafka_broker)
+    try:
+        job.start()
+        job.publish(EVENTS)
+        job.answered(20)
+        job.stop()
+
+        job = job_on(store, folder, tmp_path, kafka_broker, state={"pages": 7})
+        resharded = run_sluice("state", "reshard", "--config", job.settings_file)
+        assert "moved 1 entities from 256 pages to 7 pages" in resharded.output, resharded.error
+        job.start()
+        job.publish(EVENTS)
+        job.answered(40)
+    finally:
+        job.stop()
+
+    assert len({decision["decision_id"] for decision in job.decisions()}) == 40
+    assert not Checkpoint(f"{job.settings.enforce.checkpoint}.before-reshard-1").is_new()
 
 
 def refusal(job: JobProcess) -> str:
@@ -160,10 +189,12 @@ def test_files_are_there_once_written_replaced_in_one_step_and_gone_once_removed
     files.remove("a.json")
     files.remove("a.json")
     assert files.read("a.json") is None
-    with pytest.raises(CheckpointError, match="can't be renamed"):
-        checkpoint.move(checkpoint.with_suffix(".old"))
     checkpoint.clear()
     assert checkpoint.is_new()
+
+
+def test_a_checkpoint_is_moved_and_cleared(settings: Settings) -> None:
+    assert_a_checkpoint_is_moved_and_cleared(Checkpoint(settings.enforce.checkpoint))
 
 
 def test_of_drivers_that_make_one_file_at_once_one_does(settings: Settings) -> None:

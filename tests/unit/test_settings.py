@@ -13,7 +13,7 @@ from msgspec.inspect import type_info
 from sluice.configs import settings as settings_module
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.object_store import S3Settings, s3_environment
-from sluice.configs.settings import DEFAULTS, Properties, load_settings
+from sluice.configs.settings import DEFAULTS, Properties, load_settings, reach_s3
 from sluice.gateways.client.options import GatewayOptions
 from sluice.state.quotas.kinds import Coexistence, QuotaSettings, RequestPolicy, Window
 from sluice.streaming.runtime.properties import s3_properties
@@ -325,17 +325,13 @@ def test_a_micro_batch_has_half_a_million_charges_at_most_and_gateways_split_eve
 
 
 def test_all_clients_of_s3_find_the_store_that_the_settings_name(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [*os.environ]:
-        if name.startswith("AWS_"):
-            monkeypatch.delenv(name)
     monkeypatch.setattr(os, "environ", environment := {"AWS_ACCESS_KEY_ID": "key", "AWS_REGION": "eu-west-1"})
-    monkeypatch.setattr(load_settings, "__defaults__", (None, environment))
     s3 = "s3: {endpoint: 'http://store:9000', credentials_file: /keys, profile: sluice}\n"
 
-    load_settings(write(s3))
+    reach_s3(load_settings(write(s3)))
     assert "AWS_ENDPOINT_URL" not in environment  # nothing is on S3
 
-    load_settings(write(s3 + "delta: {quotas: 's3://bucket/quotas'}\n"))
+    reach_s3(load_settings(write(s3 + "delta: {quotas: 's3://bucket/quotas'}\n")))
     assert environment == {
         "AWS_ACCESS_KEY_ID": "key",
         "AWS_REGION": "eu-west-1",

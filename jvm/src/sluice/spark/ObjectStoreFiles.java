@@ -29,6 +29,7 @@ public final class ObjectStoreFiles implements CheckpointFileManager {
 
     private final FileSystem files;
     private final Path folder;
+    private volatile Path next; // in a log, after the file that this driver has made last
 
     /** Spark looks for this constructor. */
     public ObjectStoreFiles(Path folder, Configuration configuration) throws IOException {
@@ -73,7 +74,8 @@ public final class ObjectStoreFiles implements CheckpointFileManager {
     @SuppressWarnings("deprecation") // S3A asks for the file alone, and not for a folder of that name
     public boolean exists(Path path) {
         try {
-            return isInLog(path) ? files.isFile(path) : files.exists(path); // a request, or two
+            // no request, as createAtomic is refused if another driver has made it; or one; or two
+            return !path.equals(next) && (isInLog(path) ? files.isFile(path) : files.exists(path));
         } catch (IOException error) {
             throw sneaky(error);
         }
@@ -110,7 +112,7 @@ public final class ObjectStoreFiles implements CheckpointFileManager {
         throw (E) error;
     }
 
-    private static final class Written extends CancellableFSDataOutputStream {
+    private final class Written extends CancellableFSDataOutputStream {
         private final Path path;
         private final FSDataOutputStream stream;
         private boolean ended;
@@ -129,6 +131,7 @@ public final class ObjectStoreFiles implements CheckpointFileManager {
             ended = true;
             try {
                 stream.close();
+                next = isInLog(path) ? new Path(path.getParent(), "" + (Long.parseLong(path.getName()) + 1)) : null;
             } catch (RemoteFileChangedException refused) {
                 throw new FileAlreadyExistsException(path + " is there already: another driver has made it");
             }
