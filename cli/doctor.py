@@ -30,6 +30,7 @@ from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
 from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
 from sluice.kafka_io.topic_reader import TopicReader
+from sluice.sinks.errors import storage_reason
 from sluice.sinks.tables.delta_files import empty_commits
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import HEARTBEAT_API, Request
@@ -370,7 +371,7 @@ def _table_text(settings: Settings, name: str) -> str:
     except TableNotFoundError:
         return f"{name} isn't there yet"
     except (DeltaError, OSError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0]
+        reason = storage_reason(error)
         raise CheckError(f"{path} can't be read ({reason}); check delta.{name} and delta.storage_options") from error
     rows, sizes = (actions[column].to_pylist() for column in ("num_records", "size_bytes"))
     return f"{name} has {sum(count or 0 for count in rows)} rows in {len(sizes)} files, {_mebibytes(sum(sizes))}"

@@ -41,6 +41,8 @@ Text = Annotated[str, Meta(min_length=1)]
 SECRET_NAME = re.compile(r"password|passphrase|jaas|key|secret|token|credential", re.IGNORECASE)
 """Names of properties whose values are never shown."""
 
+_S3_LOCATION = re.compile(r"s3a?://[A-Za-z0-9._-]+(/[A-Za-z0-9_=][A-Za-z0-9._=-]*)+/?")
+
 _PROPERTIES = ("kafka", "spark", "delta.storage_options")
 """Sections that take any name: properties of foreign systems."""
 
@@ -369,7 +371,12 @@ def _check_spark(spark: Mapping[str, str]) -> None:
 
 
 def _check_s3(settings: Settings) -> None:
-    """Spark has one way to write the files of all checkpoints in a session."""
+    """Clients differ in how they read other characters of a URI; and Spark has one way to write all checkpoints."""
+    for key in _DISTINCT[1]:
+        if is_s3(location := attrgetter(key)(settings)) and not _S3_LOCATION.fullmatch(location):
+            raise _SettingError(
+                f"{key} is {_shown(location)}; expected s3://BUCKET/PATH, with letters, digits and . _ - = in the path"
+            )
     endpoint, enforce, audit = settings.s3.endpoint, settings.enforce.checkpoint, settings.audit.checkpoint
     if endpoint is not None and not endpoint.startswith(("https://", "http://")):
         raise _SettingError(f"s3.endpoint is {_shown(endpoint)}; expected null, or a URL such as https://store:9000")

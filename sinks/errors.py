@@ -1,6 +1,15 @@
 """The errors of the Kafka topics and Delta tables that Sluice writes to."""
 
+import re
+from html import unescape
+
 from sluice.state.errors import SluiceError
+
+_ANSWER = re.compile(r"<\?xml.*?(?:<Message>(?P<message>[^<]*)</Message>.*)?</Error>", re.DOTALL)
+"""An error in S3's form."""
+
+_FORBIDDEN = "403 Forbidden"
+_RIGHTS = "the keys are wrong, or may not all of s3:GetObject, PutObject, DeleteObject and ListBucket there"
 
 
 class EpochMarkerError(SluiceError):
@@ -13,3 +22,16 @@ class QuotasTableError(SluiceError):
 
 class TableMaintenanceError(SluiceError):
     """A Delta table can't be compacted or cleaned."""
+
+
+def storage_reason(error: Exception) -> str:
+    """An error of delta-rs in one line: it writes trees of causes, in colours, then details of its own code.
+
+    >>> storage_reason(OSError("no\\n \\x1b[31m↳\\x1b[0m 404: <?xml ?><Error><Message>None</Message></Error>"))
+    'no: 404: None'
+    """
+    text = _ANSWER.sub(lambda answer: unescape(answer["message"] or ""), str(error).strip())
+    first, *others = (text or type(error).__name__).replace("\x1b[31m", "").replace("\x1b[0m", "").splitlines()
+    causes = [line.strip().removeprefix("↳").strip() for line in others if line.strip().startswith("↳")]
+    line = ": ".join([first.strip(), *filter(None, causes)])
+    return f"{line}: {_RIGHTS}" if _FORBIDDEN in line else line

@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import Field, PrimitiveType
 
-from sluice.sinks.errors import QuotasTableError
+from sluice.sinks.errors import QuotasTableError, storage_reason
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry, check_value, quota_kind
@@ -246,7 +246,7 @@ class QuotasTable:
             except (InvalidQuotaError, ValueError) as error:
                 raise QuotasTableError(
                     f"the quotas table {self.path} has a broken row {values} in version {table.version()}:"
-                    f" {_one_line(error)}; correct it with Spark SQL (UPDATE, DELETE or RESTORE TABLE)"
+                    f" {storage_reason(error)}; correct it with Spark SQL (UPDATE, DELETE or RESTORE TABLE)"
                 ) from None
             entries[entry.entity, entry.kind, entry.shadow] = entry
         if len(entries) != len(order):
@@ -277,14 +277,14 @@ class QuotasTable:
 
     def _unreadable(self, error: Exception) -> QuotasTableError:
         return QuotasTableError(
-            f"the quotas table {self.path} can't be read ({_one_line(error)}); check delta.quotas and"
+            f"the quotas table {self.path} can't be read ({storage_reason(error)}); check delta.quotas and"
             " delta.storage_options"
         )
 
     def _unwritable(self, error: Exception) -> QuotasTableError:
         return QuotasTableError(
-            f"the quotas table {self.path} can't be written ({_one_line(error)}); check its permissions, delta.quotas"
-            " and delta.storage_options"
+            f"the quotas table {self.path} can't be written ({storage_reason(error)}); check its permissions,"
+            " delta.quotas and delta.storage_options"
         )
 
 
@@ -369,8 +369,3 @@ def _commit_properties(changed_by: str, at: datetime, changed_from: ChangedFrom 
 
 def _type_name(field: Field) -> str:
     return field.type.type if isinstance(field.type, PrimitiveType) else str(field.type)
-
-
-def _one_line(error: Exception) -> str:
-    """The first line of delta-rs's message; causes and stack frames follow it."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].strip()

@@ -1,7 +1,6 @@
 """S3 as a file system of PyArrow's kind, by delta-rs's own client, so that tables and checkpoints are reached alike."""
 
 import os
-import re
 from collections.abc import Callable
 from functools import cache, wraps
 from io import BytesIO
@@ -13,6 +12,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
+from sluice.sinks.errors import storage_reason
 from sluice.streaming.errors import CheckpointStorageError
 
 _OPTIONS = {
@@ -20,9 +20,6 @@ _OPTIONS = {
     "max_retries": "4",
     "retry_timeout": "15s",
 }
-
-_ANSWER = re.compile(r"<\?xml.*?(?:<Message>(?P<message>[^<]*)</Message>.*)?</Error>", re.DOTALL)
-"""An error in S3's form."""
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -37,7 +34,7 @@ def open_s3(uri: str) -> tuple[fs.FileSystem, str]:
     try:
         return _bucket(f"{parts.scheme}://{parts.netloc}", os.getpid()), parts.path.strip("/")
     except (OSError, DeltaError) as error:
-        raise CheckpointStorageError(f"can't use {uri}: {_one_line(str(error))}") from error
+        raise CheckpointStorageError(f"can't use {uri}: {storage_reason(error)}") from error
 
 
 @cache
@@ -54,21 +51,11 @@ def _in_one_line(method: _Method) -> _Method:
         try:
             return method(*arguments)
         except FileNotFoundError as error:
-            raise FileNotFoundError(_one_line(str(error))) from error
+            raise FileNotFoundError(storage_reason(error)) from error
         except (OSError, DeltaError) as error:
-            raise OSError(_one_line(str(error))) from error
+            raise OSError(storage_reason(error)) from error
 
     return call  # type: ignore[return-value] # it takes and gives the same
-
-
-def _one_line(text: str) -> str:
-    """The text without colours and line breaks, and of the store's own answer the message alone.
-
-    >>> _one_line("can't read\\n \\x1b[31m↳\\x1b[0m 403\\n <?xml ?><Error><Message>Access Denied</Message></Error>")
-    "can't read: 403: Access Denied"
-    """
-    plain = _ANSWER.sub(lambda answer: answer["message"] or "", text.replace("\x1b[31m", "").replace("\x1b[0m", ""))
-    return ": ".join(line.strip().removeprefix("↳").strip() for line in plain.splitlines() if line.strip())
 
 
 class _OwnFiles(DeltaStorageHandler):
@@ -105,7 +92,7 @@ class _OwnFiles(DeltaStorageHandler):
 
 
 class _Written(BytesIO):
-    """A small file, which is written when it is closed, by one request."""
+    """A small file, which is written when it is closed."""
 
     def __init__(self, stream: Any) -> None:
         super().__init__()

@@ -29,7 +29,8 @@ from tests.shared_storage import (
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.long]
 
-EVENTS = [b'{"api": "Metadata"}'] * 20
+EVENTS = [b'{"api": "Metadata", "user": "alice", "request_time_ns": 1000}'] * 20
+QUOTAS = [{"entity": {"user": None}, "quotas": {"request_percentage": 5}}]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def job_on(
     return JobProcess(
         tmp_path / "job",
         broker,
-        [],
+        QUOTAS,
         enforce={"checkpoint": f"{folder}/checkpoints/enforce"},
         audit={"checkpoint": f"{folder}/checkpoints/audit"} | AUDITED,
         delta=delta,
@@ -122,9 +123,7 @@ def test_a_job_decides_and_writes_tables_and_goes_on_after_a_crash_and_after_the
     assert sorted(row["source_offset"] for row in rows(job, "decisions")) == list(range(60))
 
 
-def test_balances_move_to_other_pages_there(
-    store: ObjectStore, folder: str, tmp_path: Path, kafka_broker: str
-) -> None:
+def test_balances_move_to_other_pages_there(store: ObjectStore, folder: str, tmp_path: Path, kafka_broker: str) -> None:
     job = job_on(store, folder, tmp_path, kafka_broker)
     try:
         job.start()

@@ -361,6 +361,14 @@ def test_an_endpoint_is_a_url(write: Write) -> None:
     )
 
 
+@pytest.mark.parametrize("path", ["a?b", "a#b", "a%20b", "a b", "[a]", "a//b", "../a", ""])
+def test_a_place_on_s3_has_characters_that_all_its_clients_read_alike(write: Write, path: str) -> None:
+    """delta-rs decodes `%20` and ends at `?`; Spark does neither."""
+    assert error_of(write(f"delta: {{quotas: 's3://bucket/{path}'}}\n")) == (
+        f'delta.quotas is "s3://bucket/{path}"; expected s3://BUCKET/PATH, with letters, digits and . _ - = in the path'
+    )
+
+
 def test_checkpoints_are_both_on_s3_or_none(write: Write) -> None:
     assert error_of(write("enforce: {checkpoint: 's3://bucket/e'}\naudit: {checkpoint: a}\n")) == (
         'enforce.checkpoint is "s3://bucket/e" and audit.checkpoint "a"; expected both on S3, or none'
