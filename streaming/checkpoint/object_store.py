@@ -53,6 +53,7 @@ def _in_one_line(method: _Method) -> _Method:
         except FileNotFoundError as error:
             raise FileNotFoundError(storage_reason(error)) from error
         except (OSError, DeltaError) as error:
+            _bucket.cache_clear()  # a new client reads a file of credentials again, as those in it may have expired
             raise OSError(storage_reason(error)) from error
 
     return call  # type: ignore[return-value] # it takes and gives the same

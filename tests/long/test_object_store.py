@@ -1,5 +1,6 @@
 """Checkpoints and tables on a real S3: a job that goes on after a crash, and what its store has to be able to do."""
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -253,6 +254,22 @@ def test_all_commits_of_writers_at_once_are_in_the_table(folder: str) -> None:
 @pytest.mark.usefixtures("settings")
 def test_the_quotas_table_is_altered_there(folder: str) -> None:
     assert_the_quotas_table_is_altered(folder)
+
+
+@pytest.mark.usefixtures("settings")
+def test_a_file_with_new_keys_is_read_once_the_old_ones_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = Path(os.environ["AWS_SHARED_CREDENTIALS_FILE"]).read_text()
+    keys = tmp_path / "keys"
+    keys.write_text(right.replace("secret_access_key = ", "secret_access_key = old"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(keys))
+    files = Checkpoint("s3a://of-no-other-test/enforce").sluice
+    with pytest.raises(CheckpointError, match="403 Forbidden: the keys are wrong"):
+        files.read("a.json")
+
+    keys.write_text(right)
+    assert files.read("a.json") is None
 
 
 def test_a_store_that_does_not_answer_is_an_error_and_no_new_checkpoint(store: ObjectStore, settings: Settings) -> None:
