@@ -135,8 +135,9 @@ def demo(options: DemoOptions) -> None:
 
     Then prints a summary; a second Ctrl-C ends all processes immediately. The embedded broker is not started when
     --bootstrap-servers or --config names a Kafka cluster. With --brokers the run has that many brokers with the broker
-    plugin instead, and real clients at full speed, which the plugin throttles; only --seconds, --fresh and --no-console
-    apply then. Downloads jars at the first start.
+    plugin instead, and real clients at full speed, which the plugin throttles; with --proxies the brokers, one by
+    default, have none, and the clients go through so many proxies. Only --seconds, --fresh and --no-console apply then.
+    Downloads jars at the first start.
     """
     from sluice.cli.demo.run import run_demo
 
@@ -200,6 +201,39 @@ def broker_plugin(
         )
     for line in write_broker_plugin(settings, out, principal):
         typer.echo(line)
+
+
+@app.command()
+def kafka_gateway(
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Address for clients; port 0 is a free one.")
+    ] = "127.0.0.1:0",
+    name: Annotated[str | None, typer.Option("--name", help="Name of this gateway in events and metrics.")] = None,
+    request_time: Annotated[
+        str, typer.Option("--request-time", help="off, or upstream: charge the time until a broker answers.")
+    ] = "off",
+    tls_certificate: Annotated[
+        Path | None, typer.Option("--tls-certificate", metavar="PEM", help="The proxy's certificate, for clients.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="PEM", help="Its private key (PKCS#8).")] = None,
+    client_authority: Annotated[
+        Path | None,
+        typer.Option("--client-authority", metavar="PEM", help="Clients need a certificate of it: their user."),
+    ] = None,
+    config: ConfigOption = None,
+    bootstrap_servers: BootstrapServersOption = None,
+) -> None:
+    """Run a Kafka proxy that holds clients to their quotas, until Ctrl-C: for brokers that take no plugin.
+
+    Prints where clients connect. Connects to the brokers with section kafka of the settings. Downloads jars at the
+    first start.
+    """
+    settings = with_bootstrap_servers(job_settings(config), bootstrap_servers)
+    from sluice.cli.demo.processes import stop_on_signals
+    from sluice.cli.kafka_gateway import parse_listener, run_kafka_gateway, tls_of
+
+    tls = tls_of(tls_certificate, tls_key, client_authority)
+    run_kafka_gateway(settings, parse_listener(listen), tls, name, request_time, stop_on_signals())
 
 
 @app.command()

@@ -29,7 +29,7 @@ def javac(release: int) -> Sequence[str]:
     if found is None:
         where = f"in JAVA_HOME ({home})" if home else "on PATH, and JAVA_HOME is not set"
         raise PluginBuildError(f"no javac {where}; install a whole JDK")
-    return (found, "--release", str(release), "-Xlint:all,-path,-options", "-Werror")
+    return (found, "--release", str(release), "-proc:none", "-Xlint:all,-path,-options", "-Werror")
 
 
 def java_compiler(release: int) -> Sequence[str]:
@@ -42,8 +42,10 @@ def java_compiler(release: int) -> Sequence[str]:
         return (java, "-jar", str(jar), "-source", str(release), "-target", str(release), "-nowarn")
 
 
-def build_jar(jar: Path, sources: Path, class_path: Sequence[Path], release: int, compiler: Compiler) -> Path:
-    """`jar`, compiled from the Java files below `sources` unless they and the class path are those of the last time.
+def build_jar(jar: Path, sources: Sequence[Path], class_path: Sequence[Path], release: int, compiler: Compiler) -> Path:
+    """`jar`, compiled from the Java files in these folders unless they and the class path are those of the last time.
+
+    The folders' other files are put into it as they are.
 
     Raises PluginBuildError with the compiler's first error.
     """
@@ -52,7 +54,13 @@ def build_jar(jar: Path, sources: Path, class_path: Sequence[Path], release: int
         return jar
     jar.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as compiled:
-        compile_java(sorted(sources.rglob("*.java")), class_path, Path(compiled), release, compiler)
+        java = [source for folder in sources for source in sorted(folder.rglob("*.java"))]
+        compile_java(java, class_path, Path(compiled), release, compiler)
+        for name, file in _files(sources):
+            if file.suffix != ".java":
+                copy = Path(compiled, name)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, copy)
         fresh = jar.with_name(f"{jar.name}.{os.getpid()}")
         _write_jar(Path(compiled), fresh, wanted)
     fresh.replace(jar)  # at once: another process may be starting Java with it
@@ -74,10 +82,16 @@ def compile_java(
         raise PluginBuildError(f"the Java code can't be compiled: {problem}")
 
 
-def _fingerprint(sources: Path, class_path: Sequence[Path], release: int) -> bytes:
+def _files(sources: Sequence[Path]) -> list[tuple[str, Path]]:
+    """All files in the folders, each with its path there, sorted by it."""
+    found = ((file.relative_to(folder).as_posix(), file) for folder in sources for file in folder.rglob("*"))
+    return sorted((name, file) for name, file in found if file.is_file())
+
+
+def _fingerprint(sources: Sequence[Path], class_path: Sequence[Path], release: int) -> bytes:
     digest = hashlib.sha256(f"{release} {sorted(jar.name for jar in class_path)}".encode())
-    for source in sorted(sources.rglob("*.java")):
-        digest.update(f"\0{source.relative_to(sources)}\0".encode() + source.read_bytes())
+    for name, file in _files(sources):
+        digest.update(f"\0{name}\0".encode() + file.read_bytes())
     return digest.hexdigest().encode()
 
 
@@ -91,7 +105,7 @@ def _write_jar(classes: Path, jar: Path, fingerprint: bytes) -> None:
     with zipfile.ZipFile(jar, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.comment = fingerprint
         archive.writestr(_entry("META-INF/MANIFEST.MF"), _MANIFEST)
-        for file in sorted(classes.rglob("*.class")):
+        for file in sorted(each for each in classes.rglob("*") if each.is_file()):
             archive.writestr(_entry(file.relative_to(classes).as_posix()), file.read_bytes())
 
 

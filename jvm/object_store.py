@@ -21,7 +21,7 @@ def object_store_jars() -> list[Path]:
     """The jars, downloaded, checked and compiled at the first call. Raises JarError, JavaError and PluginBuildError."""
     jars = S3_JARS.paths()
     own = jars_home() / "object-store" / "sluice-object-store.jar"
-    return [*jars, build_jar(own, _SOURCES, [*jars, *sorted(pyspark_jars().glob("*.jar"))], OLDEST, java_compiler)]
+    return [*jars, build_jar(own, [_SOURCES], [*jars, *sorted(pyspark_jars().glob("*.jar"))], OLDEST, java_compiler)]
 
 
 if __name__ == "__main__":

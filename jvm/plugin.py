@@ -42,7 +42,7 @@ def build_plugin(broker_jars: Sequence[Path], folder: Path, compiler: Compiler =
 
     Raises PluginBuildError with the compiler's first error.
     """
-    return build_jar(folder / JAR_NAME, SOURCES, broker_jars, JAVA_RELEASE, compiler)
+    return build_jar(folder / JAR_NAME, [SOURCES], broker_jars, JAVA_RELEASE, compiler)
 
 
 def plugin_jar() -> Path:
@@ -55,15 +55,22 @@ def plugin_jar() -> Path:
     return build_plugin([*clients, *of_pyspark], jars_home() / "plugin", java_compiler)
 
 
+def gateway_properties(kafka: Mapping[str, str], topics: TopicSettings) -> dict[str, str]:
+    """The properties of a broker or a proxy that name the brokers and the topics of a job with these settings."""
+    return {
+        "sluice.bootstrap.servers": kafka["bootstrap.servers"],
+        "sluice.requests.topic": topics.requests,
+        "sluice.sums.topic": topics.sums,
+        "sluice.limits.topic": topics.limits,
+    }
+
+
 def plugin_properties(kafka: Mapping[str, str], topics: TopicSettings) -> dict[str, str]:
     """The properties of a broker's `server.properties` that make it a gateway of a job with these settings."""
     return {
         "client.quota.callback.class": CALLBACK_CLASS,
         "metric.reporters": f"{KAFKA_REPORTER_CLASS},{REPORTER_CLASS}",
-        "sluice.bootstrap.servers": kafka["bootstrap.servers"],
-        "sluice.requests.topic": topics.requests,
-        "sluice.sums.topic": topics.sums,
-        "sluice.limits.topic": topics.limits,
+        **gateway_properties(kafka, topics),
     }
 
 

@@ -1,4 +1,4 @@
-"""`sluice demo --brokers N`: brokers with the plugin, the job, and real clients at full speed."""
+"""`sluice demo --brokers N` or `--proxies N`: brokers or proxies as gateways, the job, and clients at full speed."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +17,7 @@ from sluice.cli.demo.full_speed_client import FullSpeedClient, Role
 from sluice.cli.demo.job import Json, RunError, Sections, SluiceJob, embedded_profile, quotas_in, storage_in
 from sluice.cli.demo.screen import running_job, show_until, waiting
 from sluice.cli.demo.work_folder import work_folder
+from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.insight.format import amount, printable
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms
@@ -35,33 +36,46 @@ _CLIENTS = {f"librdkafka-{role}r": role for role in _KINDS}
 """Client-id -> its role."""
 
 Shares = Mapping[str, Sequence[Share]]
-"""Broker -> its shares."""
+"""Broker or proxy -> its shares."""
 
 
 def run_with_brokers(
-    size: int, seconds: float, stop: Event, console: Console, *, fresh: bool, web_console: bool
+    size: int, proxies: int, seconds: float, stop: Event, console: Console, *, fresh: bool, web_console: bool
 ) -> int:
-    """Run it until `stop` or for this time; 0 if no client ended by itself."""
+    """Run it until `stop` or for this time; 0 if no client ended by itself. With proxies, brokers have no plugin."""
     with ExitStack() as stack:
-        folder, client_id = stack.enter_context(work_folder(f"run-brokers-{size}", fresh)), new_exempt_client_id()
+        kind = f"proxies-{proxies}" if proxies else "brokers"
+        folder, client_id = stack.enter_context(work_folder(f"run-{kind}-{size}", fresh)), new_exempt_client_id()
         with waiting(console, lambda: "for the embedded brokers to start"):
-            cluster = stack.enter_context(plugin_cluster(folder / "brokers", size, client_id))
+            brokers = folder / "brokers"
+            started = Cluster(brokers, size) if proxies else plugin_cluster(brokers, size, client_id)
+            cluster = stack.enter_context(started)
         print(f"brokers: {cluster.bootstrap_servers}", flush=True)
         job = SluiceJob(folder, *_layers(folder, cluster, client_id))
         ensure_topics(job.settings.topics, job.settings.kafka)
         named = f"--client-id {next(iter(_CLIENTS))}"
         web = stack.enter_context(running_job(console, job, stop, named, web_console=web_console))
         _make_topic(cluster, size)
+        with waiting(console, lambda: "for the proxies: their jars are downloaded once"):
+            gateways = [stack.enter_context(each) for each in _gateways(folder, job, proxies)]
         with waiting(console, lambda: "for the first decisions: Java and the workers warm up"):
-            wait_for_gateways(job.settings, size)
+            wait_for_gateways(job.settings, proxies or size)
         heartbeats = stack.enter_context(closing(Heartbeats(job.settings)))
-        servers = cluster.bootstrap_servers
-        clients = [FullSpeedClient(name, role, servers, _TOPIC) for name, role in _CLIENTS.items()]
+        entrances = [each.bootstrap_servers for each in gateways] or [cluster.bootstrap_servers]
+        if gateways:
+            print(
+                f"proxies: {', '.join(entrances)}; to try one, give it to any client as bootstrap.servers", flush=True
+            )
+        clients = [
+            FullSpeedClient(name, role, servers, _TOPIC) for servers in entrances for name, role in _CLIENTS.items()
+        ]
         uses = _Uses(clients, QuotasTable(job.settings.delta.quotas))
 
         def check() -> None:
             if not cluster.alive:
                 cluster.brokers[-1].check()
+            for gateway in gateways:
+                gateway.check()
             job.running()
             if web is not None:
                 web.keep(console)
@@ -77,6 +91,13 @@ def run_with_brokers(
             job.stop()
         print(*summary_lines(uses.now()), sep="\n", flush=True)
         return 0
+
+
+def _gateways(folder: Path, job: SluiceJob, count: int) -> Iterator[KafkaGateway]:
+    """So many proxies in front of the job's brokers, to be started."""
+    for number in range(1, count + 1):
+        properties = {"sluice.gateway.name": f"proxy-{number}", "sluice.expected.gateways": count}
+        yield KafkaGateway(folder / f"proxy-{number}", job.settings, properties=properties)
 
 
 def _layers(folder: Path, cluster: Cluster, client_id: str) -> list[Sections]:
@@ -137,15 +158,17 @@ class _Uses:
         if time.monotonic() >= self._read_again_s:
             self._read_again_s = time.monotonic() + _LIMITS_S
             self._limits = {(entry.entity.client_id, entry.kind): entry.value for entry in self._table.entries()}
-        found = [(client, _KINDS[_CLIENTS[client.name]]) for client in self._clients]
-        return [
-            ClientUse(client.name, kind, self._limits.get((client.name, kind)), [*client.samples], [*client.errors])
-            for client, kind in found
-        ]
+        uses = []
+        for name, role in _CLIENTS.items():
+            samples = sorted(sample for client in self._clients if client.name == name for sample in client.samples)
+            errors = [error for client in self._clients if client.name == name for error in client.errors]
+            kind = _KINDS[role]
+            uses.append(ClientUse(name, kind, self._limits.get((name, kind)), samples, errors))
+        return uses
 
 
 def client_lines(uses: Sequence[ClientUse], shares: Shares, at_ms: int) -> Sequence[str]:
-    """A line for each client: its rate in the last 10 s, and of each broker the rate and the share."""
+    """A line for each client: its rate in the last 10 s, and of each broker or proxy the rate and the share."""
     return [
         f"{use.client_id:<22} {amount(use.quota, use.rate(at_ms - _SPAN_MS, at_ms))} of {_limit(use)};"
         f" shares: {', '.join(_parts(use, shares)) or 'none yet'}"

@@ -25,6 +25,10 @@ class DemoOptions(TrafficOptions):
     brokers: Annotated[
         int | None, typer.Option(min=1, max=9, metavar="N", help="Brokers with the plugin, and clients at full speed.")
     ] = None
+    proxies: Annotated[
+        int | None,
+        typer.Option(min=1, max=9, metavar="N", help="Kafka proxies before plain brokers, and clients at full speed."),
+    ] = None
     console: Annotated[
         bool, typer.Option("--console/--no-console", help="A web page of the clients, from the first decision on.")
     ] = True

@@ -62,23 +62,31 @@ def run_demo(options: DemoOptions) -> int:
     Raises UsageError, RunError and as the parts of the run do.
     """
     console, begun_s = Console(), time.monotonic()
-    if options.brokers is not None:
+    has_brokers = options.brokers is not None or options.proxies is not None
+    if has_brokers:
+        named = "--brokers" if options.proxies is None else "--proxies"
         if options.bootstrap_servers or options.config:
-            raise UsageError("--brokers starts brokers of its own; expected no --bootstrap-servers or --config")
+            raise UsageError(f"{named} starts brokers of its own; expected no --bootstrap-servers or --config")
         if find_spec("confluent_kafka") is None:
-            raise UsageError("--brokers runs clients of librdkafka; install them: pip install 'sluice-kafka[demo]'")
+            raise UsageError(f"{named} runs clients of librdkafka; install them: pip install 'sluice-kafka[demo]'")
     if options.console and find_spec("jinja2") is None:
         console.print("no web page of the clients, which needs the extra console: pip install 'sluice-kafka[demo]'")
         options = replace(options, console=False)
     download_jars(console)
     stop = stop_on_signals()
     try:
-        if options.brokers is None:
+        if not has_brokers:
             return _run(options, stop, console, begun_s)
         from sluice.cli.demo.brokers import run_with_brokers  # which needs the extra demo
 
         return run_with_brokers(
-            options.brokers, options.seconds, stop, console, fresh=options.fresh, web_console=options.console
+            options.brokers or 1,
+            options.proxies or 0,
+            options.seconds,
+            stop,
+            console,
+            fresh=options.fresh,
+            web_console=options.console,
         )
     except KafkaError as error:
         raise RunError(error_line(error)) from error

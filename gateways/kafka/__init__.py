@@ -1,1 +1,1 @@
-"""The broker plugin: it makes every Kafka broker a gateway (Java, in `src`), and `build` compiles it."""
+"""The broker plugin, which makes Kafka brokers gateways, and the core that it shares with the proxy (Java, `src`)."""

@@ -1,4 +1,4 @@
-"""The closed loop with Kafka brokers as gateways, and a client of librdkafka at full speed."""
+"""The closed loop with Kafka brokers or proxies as gateways, and clients of librdkafka at full speed."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +23,7 @@ from sluice.cli.demo.broker_plugin import new_exempt_client_id, plugin_cluster, 
 from sluice.cli.demo.cluster import Cluster, create_topic
 from sluice.cli.demo.full_speed_client import Client, FullSpeedClient, Role
 from sluice.cli.demo.job import Json, Sections, wait_until
+from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.jvm.machine import Jvm
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms
@@ -53,7 +54,7 @@ _ROLES = {
 
 @dataclass(frozen=True)
 class BrokersMeasures(Measures):
-    """Amounts of the client, errors that librdkafka reported, and the cores that the brokers used together.
+    """Amounts of the clients, errors that librdkafka reported, and the cores that the brokers used together.
 
     `back_s` is the time from the end of a slip to the client's first bytes; None without either.
     """
@@ -66,18 +67,24 @@ class BrokersMeasures(Measures):
 def run_brokers(folder: Path, situation: BrokersSituation) -> BrokersMeasures:
     """Start brokers, and the job if they have the plugin, and measure the client. Everything is kept in `folder`."""
     with ExitStack() as stack:
+        quota = {"entity": {"client_id": CLIENT}, "quotas": {situation.quota.value: situation.limit}}
+        entrances: list[str] = []
         if situation.own_quotas:
             cluster = stack.enter_context(Cluster(folder / "brokers", situation.brokers))
             rig = None
             _set_limit(situation, cluster, rig, situation.limit)
+        elif situation.proxies:
+            cluster, rig, proxies = stack.enter_context(
+                proxied_brokers(folder, situation.brokers, situation.proxies, [quota])
+            )
+            entrances = [proxy.bootstrap_servers for proxy in proxies]
         else:
-            quota = {"entity": {"client_id": CLIENT}, "quotas": {situation.quota.value: situation.limit}}
             cluster, rig = stack.enter_context(plugin_brokers(folder, situation.brokers, [quota]))
         with connect(KafkaAdminClient, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
             create_topic(admin, TOPIC, situation.leaders())
         if situation.quota is QuotaKind.CONSUMER_BYTE_RATE:
             _fill(cluster)
-        return _measure(situation, cluster, rig)
+        return _measure(situation, cluster, rig, entrances or [cluster.bootstrap_servers])
 
 
 @contextmanager
@@ -98,6 +105,33 @@ def plugin_brokers(folder: Path, size: int, quotas: Sequence[Json]) -> Iterator[
         yield cluster, rig
 
 
+@contextmanager
+def proxied_brokers(
+    folder: Path, size: int, proxies: int, quotas: Sequence[Json]
+) -> Iterator[tuple[Cluster, Rig, Sequence[KafkaGateway]]]:
+    """`size` plain brokers behind so many proxies, and a job with these quotas, once the proxies know each other."""
+    sections: Sections = {
+        "topics": {"partitions": 2, "replication_factor": min(size, 3)},
+        "audit": {"trigger_s": 5},
+    }
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(folder / "brokers", size))
+        rig = stack.enter_context(Rig(folder, cluster.bootstrap_servers, sections, quotas))
+        rig.start()
+        started = [
+            stack.enter_context(
+                KafkaGateway(
+                    folder / name,
+                    rig.settings,
+                    properties={"sluice.gateway.name": name, "sluice.expected.gateways": proxies},
+                )
+            )
+            for name in [f"proxy-{number}" for number in range(1, proxies + 1)]
+        ]
+        wait_for_gateways(rig.settings, proxies)
+        yield cluster, rig, started
+
+
 def _set_limit(situation: BrokersSituation, cluster: Cluster, rig: Rig | None, limit: float) -> None:
     """Set the client's limit, at the job or at the brokers themselves."""
     if rig is not None:
@@ -116,23 +150,29 @@ def _fill(cluster: Cluster) -> None:
     filler.stop()
 
 
-def _measure(situation: BrokersSituation, cluster: Cluster, rig: Rig | None) -> BrokersMeasures:
-    role, servers = _ROLES[situation.quota], cluster.bootstrap_servers
+def _measure(
+    situation: BrokersSituation, cluster: Cluster, rig: Rig | None, entrances: Sequence[str]
+) -> BrokersMeasures:
+    """Let a client run at each of the entrances, which are addresses of brokers or proxies."""
+    role = _ROLES[situation.quota]
     began_ms, cpu_before_s = now_ms(), _cpu_s(cluster)
-    client: Client = (
+    clients: list[Client] = [
         ReconnectingClient(CLIENT, servers, TOPIC)
         if situation.reconnect
         else FullSpeedClient(CLIENT, role, servers, TOPIC)
-    )
+        for servers in entrances
+    ]
     request_time = _run(situation, cluster, rig)
-    client.stop()
-    served: Served = [(float(at_ms - began_ms), amount, 0) for at_ms, amount in request_time or client.samples]
+    for client in clients:
+        client.stop()
+    samples = request_time or sorted(sample for client in clients for sample in client.samples)
+    served: Served = [(float(at_ms - began_ms), amount, 0) for at_ms, amount in samples]
     served = [row for row in served if row[0] <= situation.seconds * 1000]
     asked = Situation(situation.quota, situation.limit, situation.limit * 1e6, 1, seconds=situation.seconds)
     cpu_s = sum(used_s - cpu_before_s.get(pid, 0.0) for pid, used_s in _cpu_s(cluster).items())
     return BrokersMeasures(
         **vars(measure(asked, served)),
-        client_errors=len(client.errors),
+        client_errors=sum(len(client.errors) for client in clients),
         broker_cpu=cpu_s / situation.seconds,
         back_s=_back_s(situation, served),
     )

@@ -89,9 +89,9 @@ class Gateways:
 @app.command("brokers")
 @dataclass(frozen=True)
 class Brokers(BrokersSituation):
-    """Run Kafka brokers with the plugin and the job.
+    """Run Kafka brokers with the plugin, or proxies in front of brokers, and the job.
 
-    A client of librdkafka sends at full speed. It prints JSON.
+    A client of librdkafka sends at full speed, with proxies one at each of them. It prints JSON.
     """
 
     compare: Annotated[bool, typer.Option("--compare", help="Also run one broker with Kafka's own quota.")] = False

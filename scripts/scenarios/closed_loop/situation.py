@@ -172,7 +172,11 @@ class Situation:
 
 @dataclass(frozen=True)
 class BrokersSituation:
-    """A situation with brokers. With `own_quotas` they have Kafka's own quotas, and there is neither plugin nor job."""
+    """A situation with brokers.
+
+    With `own_quotas` they have Kafka's own quotas, and there is neither plugin nor job. With `proxies` they have no
+    quotas, and a client, all of the same name, is behind each proxy.
+    """
 
     quota: Quota = QuotaKind.PRODUCER_BYTE_RATE
     limit: Limit = math.nan
@@ -181,6 +185,7 @@ class BrokersSituation:
     spread: Annotated[Spread, typer.Option(help="Leaders of partitions: even, skew (80 % on the first) or one.")] = (
         Spread.EVEN
     )
+    proxies: Annotated[int, typer.Option(min=0, max=9, help="Kafka proxies in front of brokers without plugin.")] = 0
     own_quotas: Annotated[bool, typer.Option("--own-quotas", help="Kafka's own quotas, without plugin and job.")] = (
         False
     )
@@ -192,8 +197,10 @@ class BrokersSituation:
     slip_at: Annotated[float | None, _second("The limit is 1, and the right one again 16 s later.")] = None
 
     def __post_init__(self) -> None:
-        """Fill in the limit. Raises typer.BadParameter for one that isn't above 0."""
+        """Fill in the limit. Raises typer.BadParameter for one that isn't above 0, and for an impossible situation."""
         _fill_in(self, "limit", DEFAULT_LIMITS.get(self.quota.family, math.nan))
+        if self.proxies and (self.own_quotas or self.quota.family is not Family.BYTES):
+            raise typer.BadParameter("--proxies hold bytes; expected a byte rate as --quota, and no --own-quotas")
 
     def alone(self) -> "BrokersSituation":
         """The same client on one broker with Kafka's own quota."""

@@ -141,7 +141,7 @@ public final class Cases {
         double size = asked.get("size").doubleValue();
         MetricConfig config = new MetricConfig().samples(11).timeWindow(1, TimeUnit.SECONDS);
         Rate rate = new Rate();
-        Pace pace = new Pace(isFetch ? Kind.FETCH : Kind.PRODUCE);
+        Pace pace = new Pace(isFetch ? Kind.FETCH : Kind.PRODUCE, true);
         Window window = new Window(11, 1_000);
         ArrayNode served = JSON.createArrayNode();
         double bound = share;
@@ -181,7 +181,7 @@ public final class Cases {
 
     /** The wait for a request of `size` that the bound makes of a meter `after_s` after requests of `charged` in all. */
     private static JsonNode debt(JsonNode asked) {
-        Pace pace = new Pace(Kind.ofKey(asked.get("quota").textValue()));
+        Pace pace = new Pace(Kind.ofKey(asked.get("quota").textValue()), true);
         Window window = new Window(11, 1_000);
         double share = asked.get("share").doubleValue();
         double limit = asked.get("limit").doubleValue();
@@ -229,7 +229,7 @@ public final class Cases {
 
     /** Whether a meter is looked at, has waited since it published, and holds anybody, an hour before its last charge. */
     private static JsonNode clock() {
-        Meters meters = new Meters(MAX_MUTE_MS);
+        Meters meters = new Meters(MAX_MUTE_MS, true);
         long laterMs = 10_000_000;
         long nowMs = laterMs - 3_600_000;
         try (Metrics metrics = metricsOf(meters)) {
@@ -248,7 +248,7 @@ public final class Cases {
 
     /** The rate of a meter that was charged an amount, its rate after a reset, and what it publishes in the end. */
     private static JsonNode reset(JsonNode asked) {
-        Meters meters = new Meters(MAX_MUTE_MS);
+        Meters meters = new Meters(MAX_MUTE_MS, true);
         long nowMs = System.currentTimeMillis();
         try (Metrics metrics = metricsOf(meters)) {
             Sensor sensor = sensor(metrics, ALICE, WINDOW);
@@ -294,7 +294,7 @@ public final class Cases {
 
     /** How many ms a meter of this share isn't looked at once its client was charged an amount. */
     private static JsonNode rest(JsonNode asked) {
-        Meters meters = new Meters(MAX_MUTE_MS);
+        Meters meters = new Meters(MAX_MUTE_MS, true);
         long nowMs = System.currentTimeMillis();
         try (Metrics metrics = metricsOf(meters)) {
             sensor(metrics, ALICE, WINDOW).record(asked.get("amount").doubleValue(), nowMs, false);
@@ -375,7 +375,7 @@ public final class Cases {
     /** The events of what `charges` (quota, user, client-id, amount, time) recorded in sensors such as Kafka's own. */
     private static JsonNode amounts(JsonNode asked) throws IOException {
         Quotas quotas = view(asked).inForce();
-        Meters meters = new Meters(MAX_MUTE_MS);
+        Meters meters = new Meters(MAX_MUTE_MS, true);
         Events events = new Events("gateway", "me");
         ArrayNode answer = JSON.createArrayNode();
         try (Metrics metrics = metricsOf(meters)) {

@@ -155,7 +155,7 @@ final class PacedBrokers {
     private final class Broker {
         private final int number;
         private final CounterKey counter = new CounterKey(kind, new Tags("", "app"));
-        private final Meter meter = new Meter(counter, MAX_MUTE_MS, -1, time.milliseconds());
+        private final Meter meter = new Meter(counter, MAX_MUTE_MS, true, -1, time.milliseconds());
         private final Events events;
         private final Shares shares;
         private final Sensor charged;

@@ -1,11 +1,11 @@
 package sluice.kafka;
 
 /** One counter: a quota and whom it counts. */
-final class CounterKey {
-    final Kind kind;
-    final Tags tags;
+public final class CounterKey {
+    public final Kind kind;
+    public final Tags tags;
 
-    CounterKey(Kind kind, Tags tags) {
+    public CounterKey(Kind kind, Tags tags) {
         this.kind = kind;
         this.tags = tags;
     }

@@ -42,7 +42,7 @@ final class Events {
      * <p>User and client-id are the counter's own tags, which the job resolves to the same counter.
      */
     byte[] sum(CounterKey counter, Meter.Sum sum, long heldMs, long nowMs) {
-        ObjectNode event = event(counter.kind.api, nowMs);
+        ObjectNode event = event(newId(), counter.kind.api, nowMs);
         event.put("user", counter.tags.user).put("client_id", counter.tags.clientId);
         switch (counter.kind) {
             case PRODUCE:
@@ -64,9 +64,23 @@ final class Events {
         return bytes(event);
     }
 
+    /** A request for mutations that waits for its decision. */
+    byte[] mutations(String id, Mutations asked, long nowMs) {
+        ObjectNode event = event(id, asked.api, nowMs).put("api_version", asked.apiVersion);
+        event.put("user", asked.counter.tags.user).put("client_id", asked.counter.tags.clientId);
+        ArrayNode mutations = event.putArray("mutations");
+        asked.partitions().forEach((topic, count) -> mutations.addObject().put("topic", topic).put("partitions", count));
+        return bytes(event);
+    }
+
+    /** An id that no other event has. */
+    String newId() {
+        return idStem + number++;
+    }
+
     /** A heartbeat, with the shares of the busiest counters. */
     byte[] heartbeat(long stalenessMs, int counters, int threadsDown, List<HeldShare> shares, long nowMs) {
-        ObjectNode event = event("GatewayHeartbeat", nowMs);
+        ObjectNode event = event(newId(), "GatewayHeartbeat", nowMs);
         ObjectNode heartbeat = event.putObject("heartbeat");
         heartbeat.put("staleness_ms", stalenessMs).put("counters", counters).put("threads_down", threadsDown);
         ArrayNode shown = heartbeat.putArray("shares");
@@ -80,9 +94,9 @@ final class Events {
         return bytes(event);
     }
 
-    private ObjectNode event(String api, long nowMs) {
+    private ObjectNode event(String id, String api, long nowMs) {
         return JSON.createObjectNode()
-                .put("request_id", idStem + number++)
+                .put("request_id", id)
                 .put("timestamp_ms", nowMs)
                 .put("api", api)
                 .put("gateway", gateway)

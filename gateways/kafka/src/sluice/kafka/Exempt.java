@@ -4,17 +4,17 @@ import java.util.Set;
 import org.apache.kafka.common.security.auth.KafkaPrincipal;
 
 /** The clients of Sluice itself, which no quota may hold: they carry what quotas depend on. */
-final class Exempt {
+public final class Exempt {
     private final Set<String> principals;
     private final String clientId;
 
-    Exempt(Set<String> principals, String clientId) {
+    public Exempt(Set<String> principals, String clientId) {
         this.principals = principals;
         this.clientId = clientId;
     }
 
     /** Whether a client is exempt, by its principal or, where nobody logs in, by the secret part of its client-id. */
-    boolean isExempt(KafkaPrincipal principal, String theirClientId) {
+    public boolean isExempt(KafkaPrincipal principal, String theirClientId) {
         if (clientId != null && theirClientId.startsWith(clientId)) {
             return theirClientId.length() == clientId.length() || theirClientId.charAt(clientId.length()) == '-';
         }

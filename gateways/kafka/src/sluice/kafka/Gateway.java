@@ -1,26 +1,32 @@
 package sluice.kafka;
 
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.Comparator;
 import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.UUID;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.stream.Stream;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * One gateway: it knows the limits in force, its share of each counter, and publishes what its meters were charged.
+ * One gateway, in a broker or a proxy: it knows the limits in force, its share of each counter, and publishes what its
+ * meters were charged.
  *
- * <p>Request threads call {@link #resolve} and {@link #limit}, which never wait. All else happens in daemon threads of its
+ * <p>Request threads call {@link #resolve}, {@link #limit} and {@link #ask}, which never wait. All else happens in daemon threads of its
  * own: one reads the limits, one the sums of what is decided, and one looks at the meters every `sluice.sum.ms`, sets their limits and
  * publishes. While Sluice is away the last shares hold; before the limits topic could be read, the quotas that were set
  * with `kafka-configs` hold on each broker, as without the plugin.
  */
-final class Gateway implements GatewayMXBean, AutoCloseable {
+public final class Gateway implements GatewayMXBean, AutoCloseable {
     static final long STALE_MS = 30_000;
     private static final Logger LOG = LoggerFactory.getLogger(Gateway.class);
     private static final long LOOKBACK_MS = 10_000;
@@ -30,6 +36,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     private static final long SMALL_MS = 10_000;
     private static final long UNLIMITED_MS = 30_000; // no share depends on it
     private static final int RECENT = 100;
+    private static final int MAX_AWAITED = 10_000;
     private static final int MAX_SHOWN = 20;
     private static final int MAX_SHOWN_CHARACTERS = 500;
 
@@ -45,6 +52,13 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     private final TopicReader limitsReader;
     private final TopicReader sumsReader;
     private final LastingThread thread;
+    private final BlockingQueue<Mutations> asked = new LinkedBlockingQueue<>(MAX_AWAITED);
+    private final Map<String, Mutations> awaited = Collections.synchronizedMap(new LinkedHashMap<>() {
+        @Override
+        protected boolean removeEldestEntry(Map.Entry<String, Mutations> eldest) {
+            return size() > MAX_AWAITED;
+        }
+    });
     private final long idleMs;
     private final AtomicLong givenUp = new AtomicLong();
     private volatile LimitsView limitsView = new LimitsView();
@@ -57,12 +71,12 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     private boolean saidGivenUp;
     private long nextNs = System.nanoTime();
 
-    Gateway(Settings settings) {
+    public Gateway(Settings settings) {
         this.settings = settings;
         String random = UUID.randomUUID().toString().substring(0, 8);
         this.instance = settings.gatewayName + "-" + settings.node + "-" + random;
         this.events = new Events(settings.gatewayName, instance);
-        this.meters = new Meters(settings.maxMuteMs);
+        this.meters = new Meters(settings.maxMuteMs, !settings.isProxy);
         this.shares = new Shares(instance, events.idStem(), settings.window);
         this.sender = new EventSender(settings.requestsTopic, client("requests"), EventSender.MUTE_MS);
         this.limitsReader = new TopicReader(settings.limitsTopic, null, client("limits"), new LimitsHandler());
@@ -73,7 +87,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     }
 
     /** Starts the threads. Doesn't wait: no broker need be there, and no topic. */
-    void start() {
+    public void start() {
         LOG.info("Sluice is gateway {} of node {}; {}", instance, settings.node, Samples.isPossible()
                 ? "what is charged is read from the meters, exactly"
                 : "this version of Kafka doesn't let it read the meters, so what is charged is estimated from their rates");
@@ -81,7 +95,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
             LOG.warn("Neither sluice.exempt.principals nor sluice.exempt.client.id is set: quotas hold Sluice itself, too");
         }
         limitsReader.start();
-        if (settings.isBroker) {
+        if (settings.servesClients) {
             sumsReader.start();
         }
         thread.start();
@@ -95,7 +109,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     }
 
     /** The limit of a client and the counter that it is charged to. Never waits. */
-    Resolution resolve(Kind kind, String user, String clientId) {
+    public Resolution resolve(Kind kind, String user, String clientId) {
         Resolution found = quotas().resolve(kind, user, clientId);
         if (!found.isAnyClientId() || meters.of(new CounterKey(kind, found.tags)) != null) {
             return found;
@@ -105,7 +119,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     }
 
     /** What this gateway may let through on a counter now, per second; null is unlimited. Never waits. */
-    Double limit(CounterKey counter) {
+    public Double limit(CounterKey counter) {
         Double limit = quotas().limitOf(counter);
         if (limit == null || !isShared(counter.kind)) {
             return limit;
@@ -116,10 +130,11 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     }
 
     /** The limit by which Kafka bounds what the next fetch of a counter may hold; null is unlimited. Never waits. */
-    Double fetchLimit(CounterKey counter) {
+    public Double fetchLimit(CounterKey counter) {
         Double limit = limit(counter);
         Meter meter = limit == null ? null : meters.of(counter);
-        return meter == null || !meter.isPaced() ? limit : Double.valueOf(Pace.fetchLimit(limit));
+        boolean isPaced = settings.isProxy || meter != null && meter.isPaced();
+        return limit == null || !isPaced ? limit : Double.valueOf(Pace.fetchLimit(limit));
     }
 
     /** The quotas that Kafka itself keeps. They hold until the limits topic has been read. */
@@ -128,8 +143,17 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     }
 
     /** The meters of the broker. */
-    Meters meters() {
+    public Meters meters() {
         return meters;
+    }
+
+    /** Asks the job whether these topics may be executed; the answer comes later. Never waits. */
+    public void ask(Mutations mutations) {
+        boolean isHopeless = staleMs() > STALE_MS || mutations.partitions().size() > Mutations.MAX_TOPICS;
+        if (isHopeless || !asked.offer(mutations)) {
+            mutations.lose(new TimeoutException("no decision to be expected"));
+        }
+        mutations.answer().orTimeout(settings.decideTimeoutMs, TimeUnit.MILLISECONDS);
     }
 
     private Quotas quotas() {
@@ -137,15 +161,52 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         return known == null ? kafkaQuotas : known;
     }
 
-    /** The active controller alone meters mutations; and who serves no clients shares nothing with those who do. */
+    /** Of brokers the active controller alone meters mutations; who serves no clients shares nothing with those who do. */
     private boolean isShared(Kind kind) {
-        return inForce != null && kind != Kind.MUTATION && settings.isBroker;
+        return inForce != null && (kind != Kind.MUTATION || settings.isProxy) && settings.servesClients;
+    }
+
+    /** A broker alone is as Kafka. */
+    private boolean isPaced(Kind kind) {
+        return isShared(kind) && kind.isPaced() && (gateways > 1 || settings.isProxy);
     }
 
     private void round() throws InterruptedException {
         nextNs = Math.max(nextNs + settings.sumMs * 1_000_000, System.nanoTime());
         tick(System.currentTimeMillis());
-        TimeUnit.NANOSECONDS.sleep(Math.max(1_000_000, nextNs - System.nanoTime()));
+        long leftNs = Math.max(1_000_000, nextNs - System.nanoTime());
+        while (leftNs > 0) {
+            Mutations mutations = asked.poll(leftNs, TimeUnit.NANOSECONDS);
+            if (mutations != null) {
+                publish(mutations, System.currentTimeMillis());
+            }
+            leftNs = nextNs - System.nanoTime();
+        }
+    }
+
+    private void publish(Mutations mutations, long nowMs) {
+        if (!sender.isReady()) {
+            lose(mutations);
+            return;
+        }
+        String id = events.newId();
+        awaited.put(id, mutations);
+        publish(mutations.counter.tags, events.mutations(id, mutations, nowMs), nowMs, () -> {
+            awaited.remove(id);
+            lose(mutations);
+        });
+    }
+
+    private void lose(Mutations mutations) {
+        chargeMissed(mutations, mutations.lose(new TimeoutException("the request can't be published")));
+    }
+
+    /** Publishes what was executed and isn't charged by the job. */
+    private void chargeMissed(Mutations mutations, int partitions) {
+        Meter meter = partitions == 0 ? null : meters.of(mutations.counter);
+        if (meter != null) {
+            meter.notePublished(-partitions);
+        }
     }
 
     private void finish() {
@@ -177,7 +238,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
                 lookAt(meter, quotas, isReady, nowMs);
             }
         }
-        if (settings.isBroker && isReady && nowMs - heartbeatMs >= AliveGateways.HEARTBEAT_MS) {
+        if (settings.servesClients && isReady && nowMs - heartbeatMs >= AliveGateways.HEARTBEAT_MS) {
             heartbeatMs = nowMs;
             publish(new Tags("", ""), heartbeat(nowMs), nowMs, () -> {});
         }
@@ -207,7 +268,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
                     ? shares.share(meter.counter, limit, isCharged, heldUntilMs(meter, nowMs), nowMs)
                     : limit;
         }
-        if (limit != null && gateways > 1 && isShared(meter.counter.kind) && meter.counter.kind.isPaced()) {
+        if (limit != null && isPaced(meter.counter.kind)) {
             meter.pace(share, limit, settings.window, nowMs);
         } else {
             meter.bind(share, nowMs);
@@ -239,7 +300,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
     }
 
     private void publish(Tags tags, byte[] event, long nowMs, Runnable onFailure) {
-        if (settings.isBroker) {
+        if (settings.servesClients) {
             staleness.notePublished(nowMs);
         }
         sender.send(Events.key(tags), event, nowMs, onFailure);
@@ -297,9 +358,9 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         if (now != isStale) {
             isStale = now;
             if (now) {
-                LOG.warn("Sluice hasn't decided for {} s: {}", STALE_MS / 1_000, inForce == null
-                        ? "the quotas set with kafka-configs hold on each broker"
-                        : "the last shares hold");
+                String undecided = settings.isProxy ? "no limit is known" : "the quotas set with kafka-configs hold";
+                LOG.warn("Sluice hasn't decided for {} s: {}", STALE_MS / 1_000,
+                        inForce == null ? undecided : "the last shares hold");
             } else {
                 LOG.info("Sluice decides again");
             }
@@ -407,6 +468,13 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
         return Stream.of(thread, limitsReader.thread(), sumsReader.thread());
     }
 
+    private void takeAnswer(Sums read) {
+        Mutations mutations = read.answerTo == null ? null : awaited.remove(read.answerTo);
+        if (mutations != null) {
+            chargeMissed(mutations, mutations.decide(read.answer));
+        }
+    }
+
     private final class LimitsHandler implements TopicReader.ClusterHandler {
         @Override
         public void take(byte[] key, byte[] value) {
@@ -415,8 +483,8 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
             Quotas complete = limitsView.inForce();
             if (complete != known) {
                 if (inForce == null) {
-                    LOG.info("Sluice knows the limits (version {}); they replace the quotas set with kafka-configs",
-                            complete.version);
+                    LOG.info("Sluice knows the limits (version {}){}", complete.version,
+                            settings.isProxy ? "" : "; they replace the quotas set with kafka-configs");
                 } else {
                     meters.noteChange(System.currentTimeMillis());
                 }
@@ -431,7 +499,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
 
         @Override
         public void brokers(int count) {
-            shares.expect(count);
+            shares.expect(settings.isProxy ? settings.expectedGateways : count);
         }
     }
 
@@ -442,6 +510,7 @@ final class Gateway implements GatewayMXBean, AutoCloseable {
             Sums read = Sums.read(value, instance);
             shares.take(read, nowMs).forEach(counter -> meters.reset(counter, nowMs));
             sums += read.entities;
+            takeAnswer(read);
             if (read.ownUntilMs >= 0) {
                 staleness.noteDecided(read.ownUntilMs, nowMs);
             }

@@ -5,7 +5,7 @@ import java.util.Map;
 import org.apache.kafka.server.quota.ClientQuotaType;
 
 /** A quota on clients: its key, what events say of it, and the metrics in which a broker keeps it. */
-enum Kind {
+public enum Kind {
     PRODUCE("producer_byte_rate", "Produce", ClientQuotaType.PRODUCE, "Produce", "byte-rate", "byte-rate"),
     FETCH("consumer_byte_rate", "Fetch", ClientQuotaType.FETCH, "Fetch", "byte-rate", "byte-rate"),
     REQUEST("request_percentage", "Requests", ClientQuotaType.REQUEST, "Request", "request-time", "request-time"),
@@ -35,13 +35,13 @@ enum Kind {
     final ClientQuotaType type;
 
     /** The group of its metrics. */
-    final String group;
+    public final String group;
 
     /** Its metric whose samples hold what was charged. */
-    final String chargedMetric;
+    public final String chargedMetric;
 
     /** Its metric that has the limit as its bound. */
-    final String boundMetric;
+    public final String boundMetric;
 
     Kind(String key, String api, ClientQuotaType type, String group, String chargedMetric, String boundMetric) {
         this.key = key;

@@ -9,7 +9,7 @@ import org.apache.kafka.common.metrics.MetricConfig;
  * <p>Safe for several threads; request threads only add metrics, when Kafka makes a sensor. Times are epoch
  * milliseconds, amounts are in units of the quota unless they say otherwise.
  */
-final class Meter {
+public final class Meter {
     /** The limit of a counter without one, as Kafka has it. */
     static final double UNLIMITED = Long.MAX_VALUE;
 
@@ -21,6 +21,7 @@ final class Meter {
     final CounterKey counter;
 
     private final long maxMuteMs;
+    private final boolean isWithheld; // a fetch that breaks the quota
     private long loweredMs; // below 0 for a limit that has stood since the broker's start
     private double limit = Double.NaN;
     private KafkaMetric bound;
@@ -40,16 +41,19 @@ final class Meter {
     private boolean isHoldUntold;
     private volatile double share = Double.NaN;
     private volatile boolean isPaced;
+    private volatile long owedMs;
 
     /**
      * `changedMs` is when limits changed last, below 0 for never. Under a limit that is new or was lowered since, which may
-     * be a mistake, no mute is longer than `maxMuteMs`, or a sixtieth of the time for which it has stood.
+     * be a mistake, no mute is longer than `maxMuteMs`, or a sixtieth of the time for which it has stood. `withholds` says
+     * that a fetch that breaks its quota is answered empty, and taken back.
      */
-    Meter(CounterKey counter, long maxMuteMs, long changedMs, long nowMs) {
+    Meter(CounterKey counter, long maxMuteMs, boolean withholds, long changedMs, long nowMs) {
         this.counter = counter;
         this.maxMuteMs = maxMuteMs;
+        this.isWithheld = withholds && counter.kind == Kind.FETCH;
         this.loweredMs = changedMs;
-        this.pace = new Pace(counter.kind);
+        this.pace = new Pace(counter.kind, withholds);
         this.publishedMs = nowMs;
         this.activeMs = nowMs;
     }
@@ -161,17 +165,16 @@ final class Meter {
         double throttleMs = throttled.events() > 0 ? throttled.gained() / throttled.events() : 0.0;
         heldUntilMs = nowMs + Math.round(throttleMs);
         isHoldUntold = true;
-        if (counter.kind == Kind.FETCH && isPaced && throttleMs > 0) {
+        if (isWithheld && isPaced && throttleMs > 0) {
             double windowMs = charged.windowMs(nowMs);
             pace.noteThrottled(throttleMs, exceeded(), sum(windowMs), windowMs);
         }
         return true;
     }
 
-    /** Number of requests since the last look. A throttled Fetch is recorded twice: charged, and taken back. */
+    /** Number of requests since the last look. A withheld Fetch is recorded twice: charged, and taken back. */
     private long served() {
-        boolean isFetch = counter.kind == Kind.FETCH && throttled != null;
-        return charged.events() - (isFetch ? 2 * throttled.events() : 0);
+        return charged.events() - (isWithheld && throttled != null ? 2 * throttled.events() : 0);
     }
 
     /** Until when a client waits that Kafka has throttled on this counter. */
@@ -191,6 +194,7 @@ final class Meter {
     synchronized void bind(double ofLimit, long nowMs) {
         share = ofLimit;
         isPaced = false;
+        owedMs = 0;
         pacedCharge = 0.0;
         pacedRequests = 0;
         bindMetric(ofLimit, nowMs);
@@ -209,6 +213,17 @@ final class Meter {
         double windowMs = charged.windowMs(nowMs);
         bindMetric(pace.bound(ofLimit, sum(windowMs), windowMs), nowMs);
         isPaced = bound != null;
+        owedMs = pace.owedMs(ofLimit);
+    }
+
+    /** How long its clients have to be silent until the share has made up for what went through, as of the last pace. */
+    public long owedMs() {
+        return owedMs;
+    }
+
+    /** Notes an amount, in units of the quota, that the job knows already, and that is about to be recorded. */
+    public synchronized void notePublished(double amount) {
+        unpublished -= amount;
     }
 
     /** What the meter has recorded in so long a window. */

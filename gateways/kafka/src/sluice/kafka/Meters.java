@@ -14,10 +14,10 @@ import org.apache.kafka.common.utils.Sanitizer;
  * <p>Safe for any thread. At most MAX_METERS are kept: clients choose their client-ids. Beyond it those share a counter
  * (`NewNames`); any other new counter is held to the share with which it began, and isn't published.
  */
-final class Meters {
-    static final String USER_TAG = "user";
-    static final String CLIENT_ID_TAG = "client-id";
-    static final String THROTTLE_TIME = "throttle-time";
+public final class Meters {
+    public static final String USER_TAG = "user";
+    public static final String CLIENT_ID_TAG = "client-id";
+    public static final String THROTTLE_TIME = "throttle-time";
     static final int MAX_METERS = 100_000;
 
     private static final Map<String, Kind> KINDS = new HashMap<>();
@@ -31,15 +31,20 @@ final class Meters {
     private final Map<CounterKey, Meter> meters = new ConcurrentHashMap<>();
     private final AtomicLong notFollowed = new AtomicLong();
     private final long maxMuteMs;
+    private final boolean withholds;
     private volatile long changedMs = -1;
 
-    /** `maxMuteMs` is the longest mute under a limit that is new or was lowered. */
-    Meters(long maxMuteMs) {
+    /**
+     * `maxMuteMs` is the longest mute under a limit that is new or was lowered. `withholds` says that a fetch that breaks
+     * its quota is answered empty.
+     */
+    Meters(long maxMuteMs, boolean withholds) {
         this.maxMuteMs = maxMuteMs;
+        this.withholds = withholds;
     }
 
     /** Takes over a metric that Kafka has made, if it belongs to a counter. Called by request threads: it does little. */
-    void add(KafkaMetric metric, long nowMs) {
+    public void add(KafkaMetric metric, long nowMs) {
         CounterKey counter = counterOf(metric);
         if (counter == null || !isWanted(counter.kind, metric.metricName().name())) {
             return;
@@ -49,7 +54,7 @@ final class Meters {
             return;
         }
         meters.compute(counter, (key, known) -> {
-            Meter meter = known == null ? new Meter(key, maxMuteMs, changedMs, nowMs) : known;
+            Meter meter = known == null ? new Meter(key, maxMuteMs, withholds, changedMs, nowMs) : known;
             meter.add(metric, nowMs);
             return meter;
         });
@@ -61,7 +66,7 @@ final class Meters {
     }
 
     /** Takes leave of a metric that Kafka has removed, because nobody used it for an hour. */
-    void remove(KafkaMetric metric, long nowMs) {
+    public void remove(KafkaMetric metric, long nowMs) {
         CounterKey counter = counterOf(metric);
         Meter meter = counter == null ? null : meters.get(counter);
         if (meter != null) {
@@ -87,7 +92,7 @@ final class Meters {
     }
 
     /** The meter of a counter; null if no client has used it. */
-    Meter of(CounterKey counter) {
+    public Meter of(CounterKey counter) {
         return meters.get(counter);
     }
 
@@ -105,7 +110,8 @@ final class Meters {
         return name.equals(kind.chargedMetric) || name.equals(kind.boundMetric) || name.equals(THROTTLE_TIME);
     }
 
-    private static CounterKey counterOf(KafkaMetric metric) {
+    /** The counter that a metric belongs to; null if it is of none. */
+    public static CounterKey counterOf(KafkaMetric metric) {
         Kind kind = KINDS.get(metric.metricName().group());
         Map<String, String> tags = metric.metricName().tags();
         String user = tags.get(USER_TAG);

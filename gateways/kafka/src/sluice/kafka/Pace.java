@@ -33,8 +33,9 @@ final class Pace {
     private long leftMs;
     private double size; // of the requests of late
 
-    Pace(Kind kind) {
-        this.isFetch = kind == Kind.FETCH;
+    /** `withholds` says that a fetch that breaks its quota is answered empty. */
+    Pace(Kind kind, boolean withholds) {
+        this.isFetch = kind == Kind.FETCH && withholds;
         this.isRequest = kind == Kind.REQUEST;
     }
 
@@ -69,6 +70,11 @@ final class Pace {
         }
         double waitS = Math.min((size - left) / share, MAX_WAIT_S);
         return (sum + size) / (windowS + waitS);
+    }
+
+    /** How long it takes until the bucket isn't overdrawn any more; 0 if it isn't. */
+    long owedMs(double share) {
+        return left < 0 ? Math.round(Math.min(-left / share, MAX_WAIT_S) * 1000.0) : 0;
     }
 
     /**

@@ -2,6 +2,7 @@ package sluice.kafka;
 
 import java.net.InetAddress;
 import java.net.UnknownHostException;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
@@ -11,8 +12,11 @@ import java.util.Map;
 import java.util.Set;
 import org.apache.kafka.common.config.ConfigException;
 
-/** The plugin's part of a broker's configuration. A value that it can't use is a ConfigException, which ends the start. */
-final class Settings {
+/**
+ * The plugin's part of a broker's configuration, or a proxy's configuration. A value that can't be used is a
+ * ConfigException, which ends the start.
+ */
+public final class Settings {
     private static final String PREFIX = "sluice.";
     private static final String CLIENT_PREFIX = "sluice.client.";
     private static final String BOOTSTRAP_SERVERS = "sluice.bootstrap.servers";
@@ -34,7 +38,17 @@ final class Settings {
             EXEMPT_PRINCIPALS,
             EXEMPT_CLIENT_ID,
             GATEWAY_NAME);
+    private static final String REQUEST_TIME = "sluice.request.time";
+    private static final String DECIDE_TIMEOUT_MS = "sluice.decide.timeout.ms";
+    private static final String EXPECTED_GATEWAYS = "sluice.expected.gateways";
+    private static final String WINDOWS = "quota.window.num";
+    private static final String WINDOW_SECONDS = "quota.window.size.seconds";
+    private static final List<String> PROXY_KEYS =
+            Arrays.asList(REQUEST_TIME, DECIDE_TIMEOUT_MS, EXPECTED_GATEWAYS, WINDOWS, WINDOW_SECONDS);
     private static final int MAX_NAME_LENGTH = 200;
+
+    /** Whether this is a proxy, which meters and throttles by itself; else Kafka's broker does. */
+    final boolean isProxy;
 
     final String node;
     final String bootstrapServers;
@@ -44,27 +58,37 @@ final class Settings {
     final long sumMs;
 
     /** The longest time for which a response mutes its connection. */
-    final long maxMuteMs;
+    public final long maxMuteMs;
 
-    final Set<String> exemptPrincipals;
+    public final Set<String> exemptPrincipals;
 
     /** A client whose client-id is this, or begins with this and a hyphen, is exempt; null if there is no such part. */
-    final String exemptClientId;
+    public final String exemptClientId;
 
-    final String gatewayName;
+    public final String gatewayName;
 
-    /** Whether the node serves clients. A dedicated controller doesn't: it meters mutations, and their limit is whole. */
-    final boolean isBroker;
+    /** Whether a proxy charges the time until a broker's answer as request time. */
+    public final boolean chargesUpstreamTime;
 
-    /** The broker's sampling of client quotas. */
-    final Window window;
+    /** How long a proxy waits for the decision on mutations. */
+    public final long decideTimeoutMs;
+
+    /** How many proxies share until the first own heartbeat is decided. */
+    final int expectedGateways;
+
+    /** Whether it serves clients. A dedicated controller doesn't: it meters mutations, and their limit is whole. */
+    final boolean servesClients;
+
+    /** The sampling of client quotas. */
+    public final Window window;
 
     /** Properties of the plugin's own Kafka clients. */
     final Map<String, Object> client;
 
-    private Settings(Map<String, ?> configs) {
-        checkKeys(configs);
-        this.node = nodeOf(configs);
+    private Settings(Map<String, ?> configs, boolean isProxy) {
+        checkKeys(configs, isProxy);
+        this.isProxy = isProxy;
+        this.node = isProxy ? "proxy" : nodeOf(configs);
         this.bootstrapServers = text(configs, BOOTSTRAP_SERVERS, null);
         this.requestsTopic = text(configs, REQUESTS_TOPIC, "quota-requests");
         this.sumsTopic = text(configs, SUMS_TOPIC, "quota-sums");
@@ -74,16 +98,24 @@ final class Settings {
         this.exemptPrincipals = principals(text(configs, EXEMPT_PRINCIPALS, ""));
         this.exemptClientId = exemptClientId(configs);
         this.gatewayName = gatewayName(configs);
-        this.isBroker = !text(configs, "process.roles", "broker").trim().equals("controller");
+        this.chargesUpstreamTime = isProxy && choice(configs, REQUEST_TIME, "off", "upstream");
+        this.decideTimeoutMs = whole(configs, DECIDE_TIMEOUT_MS, 5_000, 1, 5_000); // a proxy holds a request for 20 s
+        this.expectedGateways = (int) whole(configs, EXPECTED_GATEWAYS, 1, 1, AliveGateways.MAX_GATEWAYS);
+        this.servesClients = !text(configs, "process.roles", "broker").trim().equals("controller");
         this.window = new Window(
-                (int) whole(configs, "quota.window.num", 11, 1, Integer.MAX_VALUE),
-                1_000 * whole(configs, "quota.window.size.seconds", 1, 1, Integer.MAX_VALUE));
+                (int) whole(configs, WINDOWS, 11, 1, Integer.MAX_VALUE),
+                1_000 * whole(configs, WINDOW_SECONDS, 1, 1, Integer.MAX_VALUE));
         this.client = client(configs);
     }
 
     /** The settings in a broker's properties. */
     static Settings of(Map<String, ?> configs) {
-        return new Settings(configs);
+        return new Settings(configs, false);
+    }
+
+    /** The settings of a proxy: the same properties, and its own. */
+    public static Settings ofProxy(Map<String, ?> configs) {
+        return new Settings(configs, true);
     }
 
     /** The node that these properties are of. */
@@ -92,12 +124,20 @@ final class Settings {
         return String.valueOf(node).trim();
     }
 
-    private static void checkKeys(Map<String, ?> configs) {
+    private static void checkKeys(Map<String, ?> configs, boolean isProxy) {
+        List<String> keys = new ArrayList<>(KEYS);
+        if (isProxy) {
+            keys.addAll(PROXY_KEYS);
+        }
         for (String key : configs.keySet()) {
-            if (key.startsWith(PREFIX) && !key.startsWith(CLIENT_PREFIX) && !KEYS.contains(key)) {
+            boolean isOurs = isProxy || key.startsWith(PREFIX);
+            if (isOurs && !key.startsWith(CLIENT_PREFIX) && !keys.contains(key)) {
                 throw new ConfigException(
-                        key + " is unknown; expected one of " + String.join(", ", KEYS) + " or " + CLIENT_PREFIX + "*");
+                        key + " is unknown; expected one of " + String.join(", ", keys) + " or " + CLIENT_PREFIX + "*");
             }
+        }
+        if (isProxy) {
+            return;
         }
         String reporters = String.valueOf(configs.get("metric.reporters"));
         if (!reporters.contains(SluiceMetricsReporter.class.getName())) {
@@ -130,6 +170,15 @@ final class Settings {
         } catch (NumberFormatException error) {
             throw new ConfigException(key + " is " + text + expected);
         }
+    }
+
+    /** Whether the second of two values is set; the first is the default. */
+    private static boolean choice(Map<String, ?> configs, String key, String first, String second) {
+        String text = text(configs, key, first);
+        if (!text.equals(first) && !text.equals(second)) {
+            throw new ConfigException(key + " is " + text + "; expected " + first + " or " + second);
+        }
+        return text.equals(second);
     }
 
     private static Set<String> principals(String text) {

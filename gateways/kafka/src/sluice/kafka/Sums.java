@@ -3,9 +3,11 @@ package sluice.kafka;
 import com.fasterxml.jackson.databind.JsonNode;
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 
-/** A record of the sums topic: what a micro-batch decided, by counter and gateway, or a decided heartbeat. */
+/** A record of the sums topic: what a micro-batch decided, by counter and gateway, or a decided heartbeat or request. */
 final class Sums {
     private static final long MAX_APPLIED_MS = 3_600_000;
     private static final long MAX_TIMESTAMP_MS = 253_402_300_799_999L; // the last one of the year 9999
@@ -33,6 +35,12 @@ final class Sums {
 
     final String heartbeatId;
     final long heartbeatMs;
+
+    /** The request of this gateway for mutations that was decided; null if the record is of none. */
+    final String answerTo;
+
+    /** What was decided on it. */
+    final Mutations.Answer answer;
 
     private Sums(JsonNode fields, String own) throws IOException {
         jobId = Json.textOrNull(fields, "job_id");
@@ -68,11 +76,23 @@ final class Sums {
         heartbeatOf = isHeartbeat ? Json.text(heartbeat, "instance") : null;
         heartbeatId = isHeartbeat ? Json.text(heartbeat, "request_id") : null;
         heartbeatMs = isHeartbeat ? time(Json.whole(heartbeat, "timestamp_ms")) : 0;
+        JsonNode decision = fields.path("answer");
+        boolean isOwnAnswer = decision.isObject() && own.equals(Json.textOrNull(decision, "instance"));
+        answerTo = isOwnAnswer ? Json.text(decision, "request_id") : null;
+        answer = isOwnAnswer ? answer(decision) : null;
     }
 
     /** The content of a record, for the gateway `own`. Throws IOException for what Sluice wouldn't write. */
     static Sums read(byte[] record, String own) throws IOException {
         return new Sums(Json.object(record), own);
+    }
+
+    private static Mutations.Answer answer(JsonNode decision) throws IOException {
+        Map<String, Boolean> refused = new HashMap<>();
+        for (JsonNode topic : list(decision.path("topic_results"))) {
+            refused.put(Json.text(topic, "topic"), Json.whole(topic, "error_code") != 0);
+        }
+        return new Mutations.Answer(Math.max(0, Json.whole(decision, "throttle_time_ms")), refused);
     }
 
     private void readEntity(JsonNode sum, long baseMs, List<Kind> kinds, List<SummedGateway> gateways)

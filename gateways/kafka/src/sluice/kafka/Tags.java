@@ -1,9 +1,9 @@
 package sluice.kafka;
 
 /** Whom a counter is kept for: Kafka's metric tags, not encoded. A part that the counter doesn't have is "". */
-final class Tags {
-    final String user;
-    final String clientId;
+public final class Tags {
+    public final String user;
+    public final String clientId;
 
     Tags(String user, String clientId) {
         this.user = user;

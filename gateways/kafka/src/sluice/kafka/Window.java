@@ -1,9 +1,9 @@
 package sluice.kafka;
 
 /** How Kafka samples a quota: `samples` windows of `windowMs` milliseconds each. */
-final class Window {
-    final int samples;
-    final long windowMs;
+public final class Window {
+    public final int samples;
+    public final long windowMs;
 
     Window(int samples, long windowMs) {
         this.samples = samples;
@@ -11,7 +11,7 @@ final class Window {
     }
 
     /** The shortest time that a meter covers: all windows but one. */
-    long spanMs() {
+    public long spanMs() {
         return Math.max(1, samples - 1) * windowMs;
     }
 }

@@ -1,0 +1,287 @@
+"""`sluice kafka-gateway`: a Kafka proxy that holds clients to their quotas, for brokers that take no plugin."""
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event
+from typing import Any, NamedTuple, Self
+
+import typer
+
+from sluice.cli.demo.broker import free_ports, last_error
+from sluice.cli.demo.processes import Child
+from sluice.cli.errors import UsageError
+from sluice.configs.settings import Settings
+from sluice.jvm.java import find_java
+from sluice.jvm.plugin import gateway_properties
+from sluice.jvm.proxy import FILTER_TYPE, MAIN_CLASS, proxy_class_path
+from sluice.kafka_io.client import connect
+from sluice.state.errors import SluiceError
+
+_LOOPBACK = "127.0.0.1"
+_JVM_OPTIONS = ("-XX:+UseSerialGC", "-Dorg.apache.logging.log4j.level=INFO")
+_STARTED = "Kafka gateway started"
+_START_S = 60.0
+_STOP_S = 30.0
+_POLL_S = 0.2
+_ATTEMPTS = 3  # a free port may be taken before the proxy listens on it
+_PORT_SEARCHES = 100
+_OWNER_ONLY = 0o600
+
+
+class KafkaGatewayError(SluiceError):
+    """The Kafka proxy can't be started, or ended by itself."""
+
+
+class Listener(NamedTuple):
+    """An address to which clients connect; port 0 is a free one. `all_interfaces` says where the proxy listens."""
+
+    host: str = _LOOPBACK
+    port: int = 0
+    all_interfaces: bool = False
+
+
+ANY_PORT = Listener()
+
+
+@dataclass(frozen=True)
+class Tls:
+    """PEM files for the connections of clients: certificate and key of the proxy, and the authority of the clients'.
+
+    With an authority, a client needs a certificate, and its name is the user.
+    """
+
+    certificate: Path
+    key: Path
+    client_authority: Path | None = None
+
+    def section(self) -> dict[str, Any]:
+        """The section `tls` of Kroxylicious's configuration."""
+        section: dict[str, Any] = {"key": {"privateKeyFile": str(self.key), "certificateFile": str(self.certificate)}}
+        if self.client_authority is not None:
+            options = {"clientAuth": "REQUIRED"}
+            section["trust"] = {"storeFile": str(self.client_authority), "storeType": "PEM", "trustOptions": options}
+        return section
+
+
+def tls_of(certificate: Path | None, key: Path | None, client_authority: Path | None) -> Tls | None:
+    """The TLS of clients' connections; None without a certificate. Raises UsageError."""
+    for file in (certificate, key, client_authority):
+        if file is not None and not file.is_file():
+            raise UsageError(f"no file {file}; expected a PEM file there")
+    if certificate is None and key is None and client_authority is None:
+        return None
+    if certificate is None or key is None:
+        raise UsageError("TLS for clients needs both --tls-certificate and --tls-key")
+    return Tls(certificate.absolute(), key.absolute(), client_authority and client_authority.absolute())
+
+
+def parse_listener(text: str) -> Listener:
+    """The address in `HOST:PORT`. Raises UsageError.
+
+    >>> parse_listener("127.0.0.1:9092"), parse_listener("proxy.example:9092")
+    (Listener(host='127.0.0.1', port=9092, all_interfaces=False), \
+Listener(host='proxy.example', port=9092, all_interfaces=True))
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise UsageError(f"--listen is {text!r}; expected HOST:PORT, such as {_LOOPBACK}:9092")
+    return Listener(host, int(port), all_interfaces=not host.startswith("127.") and host != "localhost")
+
+
+class KafkaGateway:
+    """A proxy in front of the brokers of `settings.kafka`, as a context manager or by start and stop.
+
+    `folder`, which no other proxy may use, holds its configuration and its log (`proxy.log`). `properties` override
+    those of the filter; without `filtered` the proxy only forwards. The proxy ends with this process, even if this
+    process is killed. Brokers that are added to the cluster later have no port: start it again.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: Settings,
+        listener: Listener = ANY_PORT,
+        tls: Tls | None = None,
+        properties: Mapping[str, Any] | None = None,
+        *,
+        filtered: bool = True,
+        heap_mib: int = 512,
+    ) -> None:
+        self._folder = folder.absolute()
+        self._settings, self._listener, self._tls = settings, listener, tls
+        self._properties, self._filtered, self._heap_mib = dict(properties or {}), filtered, heap_mib
+        self._log = self._folder / "proxy.log"
+        self._child: Child | None = None
+        self._port = listener.port
+        self.management_port = 0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The address for clients, of the last start."""
+        return f"{self._listener.host}:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the proxy's Java virtual machine. Raises KafkaGatewayError when it isn't started."""
+        if self._child is None:
+            raise KafkaGatewayError(f"the proxy in {self._folder} is not started")
+        return self._child.pid
+
+    def start(self) -> None:
+        """Start the proxy and return when it serves.
+
+        Raises KafkaGatewayError (with the reason from its log), KafkaUnavailableError, JarError and JavaError.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        java, _ = find_java()
+        class_path = ":".join(map(str, proxy_class_path()))
+        nodes = _node_ids(self._settings)
+        for attempt in range(1, _ATTEMPTS + 1):
+            config = self._write_config(nodes)
+            command = [java, f"-Xmx{self._heap_mib}m", *_JVM_OPTIONS, "-cp", class_path, MAIN_CLASS, str(config)]
+            self._child = Child(command, self._log)
+            if self._has_started(self._child):
+                return
+            reason = last_error(self._log.read_text(errors="replace"))
+            self.stop()
+            if self._listener.port or attempt == _ATTEMPTS or "in use" not in reason:
+                raise KafkaGatewayError(f"the proxy doesn't start: {reason}; all of it: {self._log}")
+
+    def stop(self) -> None:
+        """Stop the proxy (SIGTERM, then SIGKILL after 30 s); does nothing when it isn't running."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the proxy as a crash would (SIGKILL)."""
+        self._end(signal.SIGKILL)
+
+    def check(self) -> None:
+        """Raises KafkaGatewayError when the proxy has ended by itself."""
+        if self._child is None or not self._child.alive:
+            reason = last_error(self._log.read_text(errors="replace"))
+            raise KafkaGatewayError(f"the proxy ended by itself: {reason}; all of it: {self._log}")
+
+    def _end(self, sign: signal.Signals) -> None:
+        if self._child is not None:
+            self._child.end(sign, _STOP_S)
+            self._child = None
+
+    def _write_config(self, nodes: Sequence[int]) -> Path:
+        """Write Kroxylicious's configuration, which is JSON and so YAML too. It may hold secrets."""
+        self._port = self._listener.port or _free_range(1 + len(nodes))
+        self.management_port = free_ports(1)[0]
+        address = {"host": self._listener.host, "port": self._port, "nodeIds": list(nodes)}
+        if not self._listener.all_interfaces:
+            address["bindAddress"] = socket.gethostbyname(self._listener.host)
+        cluster: dict[str, Any] = {
+            "name": "kafka",
+            "targetCluster": {"bootstrapServers": self._settings.kafka["bootstrap.servers"]} | self._upstream_tls(),
+            "clusterNetworkAddressConfigProvider": {"type": "BoundPorts", "config": address},
+        }
+        if self._tls is not None:
+            cluster["tls"] = self._tls.section()
+        config: dict[str, Any] = {
+            "management": {"bindAddress": _LOOPBACK, "port": self.management_port, "endpoints": {"prometheus": {}}},
+            "virtualClusters": [cluster],
+        }
+        if self._filtered:
+            properties = {**proxy_properties(self._settings), **self._properties}
+            config["filterDefinitions"] = [{"name": "sluice", "type": FILTER_TYPE, "config": properties}]
+            config["defaultFilters"] = ["sluice"]
+        file = self._folder / "proxy.yaml"
+        file.touch(_OWNER_ONLY)
+        file.write_text(json.dumps(config, indent=1))
+        return file
+
+    def _upstream_tls(self) -> dict[str, Any]:
+        """The section for connections to brokers, where `security.protocol` has TLS; certificates as for Java."""
+        kafka = self._settings.kafka
+        if "SSL" not in kafka.get("security.protocol", "PLAINTEXT"):
+            return {}
+        tls: dict[str, Any] = {}
+        for section, store in (("trust", "truststore"), ("key", "keystore")):
+            location = kafka.get(f"ssl.{store}.location")
+            if location is not None:
+                tls[section] = {"storeFile": location, "storeType": kafka.get(f"ssl.{store}.type", "JKS")}
+                if password := kafka.get(f"ssl.{store}.password"):
+                    tls[section]["storePassword"] = {"password": password}
+        if not kafka.get("ssl.endpoint.identification.algorithm", "https"):
+            tls["trust"] = {"insecure": True}
+        return {"tls": tls}
+
+    def _has_started(self, child: Child) -> bool:
+        deadline_s = time.monotonic() + _START_S
+        while child.alive and time.monotonic() < deadline_s:
+            if _STARTED in self._log.read_text(errors="replace"):
+                return True
+            time.sleep(_POLL_S / 4)
+        return False
+
+
+def proxy_properties(settings: Settings) -> dict[str, Any]:
+    """The properties of the filter for a job with these settings, secrets included."""
+    kafka, window = settings.kafka, settings.quota.client_window
+    properties: dict[str, Any] = {
+        **gateway_properties(kafka, settings.topics),
+        "quota.window.num": window.samples,
+        "quota.window.size.seconds": max(1, window.window_ms // 1000),
+    }
+    if "client.id" in kafka:
+        properties["sluice.exempt.client.id"] = kafka["client.id"]
+    own = {name: value for name, value in kafka.items() if name not in ("bootstrap.servers", "client.id")}
+    return properties | {f"sluice.client.{name}": value for name, value in own.items()}
+
+
+def run_kafka_gateway(
+    settings: Settings, listener: Listener, tls: Tls | None, name: str | None, request_time: str, stop: Event
+) -> None:
+    """Run a proxy until `stop`; print where clients connect. Raises as `KafkaGateway.start` and `check` do."""
+    properties = {"sluice.gateway.name": name or f"proxy-{os.getpid()}", "sluice.request.time": request_time}
+    with (
+        TemporaryDirectory(prefix="sluice-kafka-gateway-") as folder,
+        KafkaGateway(Path(folder), settings, listener, tls, properties) as proxy,
+    ):
+        typer.echo(f"clients connect to {proxy.bootstrap_servers}")
+        typer.echo(f"metrics: http://{_LOOPBACK}:{proxy.management_port}/metrics")
+        while not stop.wait(_POLL_S):
+            proxy.check()
+
+
+def _node_ids(settings: Settings) -> list[int]:
+    from kafka import KafkaAdminClient  # slow to import
+
+    with connect(KafkaAdminClient, settings.kafka) as admin:
+        nodes = admin.describe_cluster()["brokers"]
+    return sorted(int(node["broker_id"]) for node in nodes)
+
+
+def _free_range(count: int) -> int:
+    """The first of so many ports of loopback that follow each other and are free now."""
+    for _ in range(_PORT_SEARCHES):
+        first = free_ports(1)[0]
+        if first + count <= 65_536 and all(_is_free(first + number) for number in range(1, count)):
+            return first
+    raise KafkaGatewayError(f"there are no {count} free ports in a row; choose one with --listen")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((_LOOPBACK, port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,52 @@
+package sluice.proxy;
+
+import io.kroxylicious.proxy.filter.FilterContext;
+import io.netty.channel.Channel;
+import io.netty.handler.ssl.SslHandler;
+import java.lang.reflect.Field;
+import java.security.cert.X509Certificate;
+import java.util.Optional;
+import javax.net.ssl.SSLPeerUnverifiedException;
+
+/**
+ * The user in the certificate of a client, named as brokers name it without mapping rules: its distinguished name.
+ *
+ * <p>Kroxylicious tells filters of the certificate from 0.14 on (`clientTlsContext`). Before that it is found in the
+ * client's connection, which the context's class has in a private field; where neither is there, nothing is known.
+ */
+final class Certificate {
+    private Certificate() {}
+
+    /** The user; "" for a client without a certificate, or if nothing can be known. */
+    static String userOf(FilterContext context) {
+        try {
+            return find(context).map(found -> found.getSubjectX500Principal().getName()).orElse("");
+        } catch (ReflectiveOperationException | RuntimeException | SSLPeerUnverifiedException error) {
+            return "";
+        }
+    }
+
+    private static Optional<X509Certificate> find(FilterContext context)
+            throws ReflectiveOperationException, SSLPeerUnverifiedException {
+        try {
+            Optional<?> tls = (Optional<?>) FilterContext.class.getMethod("clientTlsContext").invoke(context);
+            Class<?> type = Class.forName("io.kroxylicious.proxy.tls.ClientTlsContext");
+            Optional<?> certificate = tls.isEmpty()
+                    ? tls
+                    : (Optional<?>) type.getMethod("clientCertificate").invoke(tls.get());
+            return certificate.map(X509Certificate.class::cast);
+        } catch (NoSuchMethodException error) {
+            Channel client = (Channel) field(field(context, "this$0"), "inboundChannel");
+            SslHandler tls = client.pipeline().get(SslHandler.class);
+            return tls == null
+                    ? Optional.empty()
+                    : Optional.of((X509Certificate) tls.engine().getSession().getPeerCertificates()[0]);
+        }
+    }
+
+    private static Object field(Object of, String name) throws ReflectiveOperationException {
+        Field field = of.getClass().getDeclaredField(name);
+        field.setAccessible(true);
+        return field.get(of);
+    }
+}

@@ -1,0 +1,97 @@
+package sluice.proxy;
+
+import io.micrometer.core.instrument.Counter;
+import io.micrometer.core.instrument.Gauge;
+import io.micrometer.core.instrument.Meter;
+import io.micrometer.core.instrument.Metrics;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.function.ToDoubleFunction;
+import sluice.kafka.Gateway;
+import sluice.kafka.Settings;
+
+/** What the connections of a proxy share: the gateway, the meters, and metrics at the proxy's management port. */
+final class Proxy implements AutoCloseable {
+    private static final String PREFIX = "sluice_gateway_";
+    private static final String TAG = "gateway";
+
+    private final Settings settings;
+    private final Gateway gateway;
+    private final ProxyMeters meters;
+    private final List<Meter> published = new ArrayList<>();
+    private final Counter throttled;
+    private final Counter held;
+    private final Counter heldSeconds;
+    private final Counter refused;
+
+    Proxy(Settings settings) {
+        this.settings = settings;
+        this.gateway = new Gateway(settings);
+        this.meters = new ProxyMeters(gateway, settings);
+        throttled = counter("throttled_inline", "Responses that asked their client to wait");
+        held = counter("held_requests", "Requests held because their connection or their quota was throttled");
+        heldSeconds = counter("held_seconds", "Time for which requests were held");
+        refused = counter("refused_topics", "Topics whose creation or deletion was refused");
+        gauge("limits_version", "Version of the limits in force; -1 before one is complete", Gateway::getLimitsVersion);
+        gauge("gateways", "Gateways that are alive, this one included", Gateway::getGateways);
+        gauge("counters", "Counters of own clients that are kept", Gateway::getCounters);
+        gauge("stale_seconds", "Age of the oldest event that may be without a decision", of -> of.getStalenessMs() / 1e3);
+        gauge("sums", "Sums of entities that were read", Gateway::getSums);
+        gauge("published_events", "Events in the requests topic", Gateway::getPublished);
+        gauge("failed_events", "Events that have to be sent again", Gateway::getPublishFailures);
+        gauge("given_up_sums", "Sums given up after a minute", Gateway::getSumsGivenUp);
+        gauge("fenced_records", "Records of a driver of the job that had been replaced", Gateway::getFencedRecords);
+        gauge("unreadable_records", "Records of limits and sums that were passed over", Gateway::getUnreadableRecords);
+        gauge("more_names", "Requests of new client-ids that shared a counter", Gateway::getRequestsOfMoreNames);
+        gauge("threads_down", "Threads that should work and don't", Gateway::getThreadsDown);
+        gateway.start();
+    }
+
+    Settings settings() {
+        return settings;
+    }
+
+    Gateway gateway() {
+        return gateway;
+    }
+
+    ProxyMeters meters() {
+        return meters;
+    }
+
+    void noteThrottled() {
+        throttled.increment();
+    }
+
+    void noteHeld(long ms, boolean isNew) {
+        held.increment(isNew ? 1 : 0);
+        heldSeconds.increment(ms / 1e3);
+    }
+
+    void noteRefused(int topics) {
+        refused.increment(topics);
+    }
+
+    @Override
+    public void close() {
+        gateway.close();
+        meters.close();
+        published.forEach(Metrics.globalRegistry::remove);
+    }
+
+    private Counter counter(String name, String text) {
+        Counter counter = Counter.builder(PREFIX + name)
+                .description(text)
+                .tag(TAG, settings.gatewayName)
+                .register(Metrics.globalRegistry);
+        published.add(counter);
+        return counter;
+    }
+
+    private void gauge(String name, String text, ToDoubleFunction<Gateway> value) {
+        published.add(Gauge.builder(PREFIX + name, gateway, value)
+                .description(text)
+                .tag(TAG, settings.gatewayName)
+                .register(Metrics.globalRegistry));
+    }
+}

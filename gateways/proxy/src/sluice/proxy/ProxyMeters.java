@@ -1,0 +1,251 @@
+package sluice.proxy;
+
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.ReentrantLock;
+import org.apache.kafka.common.MetricName;
+import org.apache.kafka.common.metrics.KafkaMetric;
+import org.apache.kafka.common.metrics.MetricConfig;
+import org.apache.kafka.common.metrics.Metrics;
+import org.apache.kafka.common.metrics.MetricsReporter;
+import org.apache.kafka.common.metrics.Quota;
+import org.apache.kafka.common.metrics.QuotaViolationException;
+import org.apache.kafka.common.metrics.Sensor;
+import org.apache.kafka.common.metrics.stats.Avg;
+import org.apache.kafka.common.metrics.stats.Rate;
+import org.apache.kafka.common.metrics.stats.TokenBucket;
+import org.apache.kafka.common.security.auth.KafkaPrincipal;
+import org.apache.kafka.common.utils.Sanitizer;
+import org.apache.kafka.common.utils.Time;
+import sluice.kafka.CounterKey;
+import sluice.kafka.Exempt;
+import sluice.kafka.Gateway;
+import sluice.kafka.Kind;
+import sluice.kafka.Meter;
+import sluice.kafka.Meters;
+import sluice.kafka.Settings;
+
+/**
+ * The meters of a proxy: the sensors that a broker makes for its clients, with the same metrics, charged as Kafka's
+ * `ClientQuotaManager` and `ControllerMutationQuotaManager` do. The gateway finds them as it finds a broker's.
+ *
+ * <p>Safe for any thread, and never waits. A sensor that nobody has used for an hour is removed, as in Kafka.
+ */
+final class ProxyMeters implements AutoCloseable {
+    private static final long UNUSED_S = 3_600;
+    private static final double NS_PER_POINT = 1e7; // one percent of a thread-second is 10 ms
+
+    private final Gateway gateway;
+    private final Exempt exempt;
+    private final Settings settings;
+    private final Metrics metrics;
+    private final Map<CounterKey, Sensors> sensors = new ConcurrentHashMap<>();
+    private final ReentrantLock creation = new ReentrantLock();
+
+    ProxyMeters(Gateway gateway, Settings settings) {
+        this.gateway = gateway;
+        this.settings = settings;
+        this.exempt = new Exempt(settings.exemptPrincipals, settings.exemptClientId);
+        this.metrics = new Metrics(new MetricConfig(), List.of(new Reporter()), Time.SYSTEM, true);
+    }
+
+    /** Whether a client is one of Sluice's own, which no quota holds. */
+    boolean isExempt(Client client) {
+        return exempt.isExempt(new KafkaPrincipal(KafkaPrincipal.USER_TYPE, client.user()), client.clientId());
+    }
+
+    /** The counter of a client. */
+    CounterKey counter(Kind kind, Client client) {
+        return new CounterKey(kind, gateway.resolve(kind, client.user(), client.clientId()).tags);
+    }
+
+    /** Charges bytes or mutations, and returns the wait in ms that the quota asks for. */
+    long charge(Kind kind, Client client, double amount) {
+        return sensors(counter(kind, client)).charge(amount);
+    }
+
+    /** Charges time of a request, and returns the wait in ms. */
+    long chargeTime(Client client, long requestNs) {
+        long waitMs = charge(Kind.REQUEST, client, requestNs / NS_PER_POINT);
+        return Math.min(waitMs, settings.window.windowMs); // as Kafka caps it
+    }
+
+    /** How long a client has to be silent until its share has made up for what went through. */
+    long owedMs(Kind kind, Client client) {
+        Meter meter = gateway.meters().of(counter(kind, client));
+        return meter == null ? 0 : meter.owedMs();
+    }
+
+    /** Whether a counter has a limit. */
+    boolean isLimited(CounterKey counter) {
+        return gateway.limit(counter) != null;
+    }
+
+    /** The most bytes that the response to a fetch of a client may have, as Kafka bounds it. */
+    int fetchBytes(Client client) {
+        Double limit = gateway.fetchLimit(counter(Kind.FETCH, client));
+        double most = limit == null ? Integer.MAX_VALUE : limit * settings.window.spanMs() / 1_000.0;
+        return (int) Math.max(1, Math.min(Integer.MAX_VALUE, most));
+    }
+
+    /**
+     * Charges the mutations of topics one by one, in order, while the bucket isn't overdrawn, as Kafka does for requests
+     * that understand a refusal. Returns those that are admitted; the wait is what {@link #chargeDecided} returns.
+     */
+    Map<String, Integer> admit(CounterKey counter, Map<String, Integer> partitions) {
+        Map<String, Integer> admitted = new LinkedHashMap<>();
+        Sensors found = sensors(counter);
+        partitions.forEach((topic, count) -> {
+            if (found.hasTokens()) {
+                found.charge(count);
+                admitted.put(topic, count);
+            }
+        });
+        return admitted;
+    }
+
+    /** Charges mutations that the job charges as well. Returns the wait in ms until the bucket isn't overdrawn. */
+    void chargeDecided(CounterKey counter, int partitions) {
+        Sensors found = sensors(counter);
+        notePublished(counter, partitions);
+        found.charge(partitions);
+    }
+
+    /** Notes that the job knows mutations already which were charged or will be. */
+    void notePublished(CounterKey counter, int partitions) {
+        Meter meter = gateway.meters().of(counter);
+        if (meter != null) {
+            meter.notePublished(partitions);
+        }
+    }
+
+    /** The wait in ms until the bucket of a counter isn't overdrawn. */
+    long refillMs(CounterKey counter) {
+        return sensors(counter).refillMs();
+    }
+
+    @Override
+    public void close() {
+        metrics.close();
+    }
+
+    private Sensors sensors(CounterKey counter) {
+        Sensors found = sensors.get(counter);
+        if (found != null && !found.quota.hasExpired()) {
+            return found;
+        }
+        creation.lock();
+        try {
+            found = sensors.get(counter);
+            if (found == null || found.quota.hasExpired()) {
+                found = new Sensors(counter);
+                sensors.put(counter, found);
+            }
+            return found;
+        } finally {
+            creation.unlock();
+        }
+    }
+
+    /** The two sensors of a counter. */
+    private final class Sensors {
+        private final Kind kind;
+        private final Sensor quota;
+        private final Sensor throttle;
+
+        Sensors(CounterKey counter) {
+            kind = counter.kind;
+            String name = kind.group + ":" + Sanitizer.sanitize(counter.tags.user) + ":" + counter.tags.clientId;
+            Double limit = gateway.limit(counter);
+            MetricConfig config = new MetricConfig()
+                    .samples(settings.window.samples)
+                    .timeWindow(settings.window.windowMs, TimeUnit.MILLISECONDS);
+            MetricConfig bounded = new MetricConfig()
+                    .samples(settings.window.samples)
+                    .timeWindow(settings.window.windowMs, TimeUnit.MILLISECONDS)
+                    .quota(Quota.upperBound(limit == null ? Long.MAX_VALUE : limit));
+            throttle = metrics.sensor(name + ":throttle", config, UNUSED_S, Sensor.RecordingLevel.INFO);
+            throttle.add(metricName(counter, Meters.THROTTLE_TIME), new Avg());
+            quota = metrics.sensor(name, config, UNUSED_S, Sensor.RecordingLevel.INFO);
+            if (kind == Kind.MUTATION) {
+                quota.add(metricName(counter, kind.chargedMetric), new Rate());
+                quota.add(metricName(counter, kind.boundMetric), new TokenBucket(), bounded);
+            } else {
+                quota.add(metricName(counter, kind.chargedMetric), new Rate(), bounded);
+            }
+        }
+
+        /** Records an amount, and returns the wait in ms. */
+        long charge(double amount) {
+            long nowMs = Time.SYSTEM.milliseconds();
+            try {
+                quota.record(amount, nowMs, true);
+                return 0;
+            } catch (QuotaViolationException violation) {
+                long waitMs = Math.max(1, waitMs(violation, nowMs));
+                throttle.record(Math.min(waitMs, QuotaFilter.MAX_MUTE_MS), nowMs, false);
+                return waitMs;
+            }
+        }
+
+        boolean hasTokens() {
+            return refillMs() == 0;
+        }
+
+        long refillMs() {
+            long nowMs = Time.SYSTEM.milliseconds();
+            try {
+                quota.checkQuotas(nowMs);
+                return 0;
+            } catch (QuotaViolationException violation) {
+                return Math.max(1, waitMs(violation, nowMs));
+            }
+        }
+
+        /** Kafka's `QuotaUtils.throttleTime`, and that of a bucket of tokens. */
+        private long waitMs(QuotaViolationException violation, long nowMs) {
+            if (kind == Kind.MUTATION) {
+                return Math.round(-violation.value() / violation.bound() * 1_000.0);
+            }
+            KafkaMetric metric = violation.metric();
+            double windowMs = ((Rate) metric.measurable()).windowSize(metric.config(), nowMs);
+            return Math.round((violation.value() - violation.bound()) / violation.bound() * windowMs);
+        }
+
+        private MetricName metricName(CounterKey counter, String name) {
+            Map<String, String> tags = new LinkedHashMap<>();
+            tags.put(Meters.USER_TAG, Sanitizer.sanitize(counter.tags.user));
+            tags.put(Meters.CLIENT_ID_TAG, counter.tags.clientId);
+            return metrics.metricName(name, kind.group, "", tags);
+        }
+    }
+
+    /** Hands the metrics to the gateway, as `SluiceMetricsReporter` does in a broker. */
+    private final class Reporter implements MetricsReporter {
+        @Override
+        public void init(List<KafkaMetric> present) {}
+
+        @Override
+        public void metricChange(KafkaMetric metric) {
+            gateway.meters().add(metric, Time.SYSTEM.milliseconds());
+        }
+
+        @Override
+        public void metricRemoval(KafkaMetric metric) {
+            gateway.meters().remove(metric, Time.SYSTEM.milliseconds());
+            CounterKey counter = Meters.counterOf(metric);
+            if (counter != null) {
+                sensors.computeIfPresent(counter, (key, found) -> found.quota.hasExpired() ? null : found);
+            }
+        }
+
+        @Override
+        public void close() {}
+
+        @Override
+        public void configure(Map<String, ?> configs) {}
+    }
+}

@@ -1,0 +1,228 @@
+package sluice.proxy;
+
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.message.CreatePartitionsRequestData;
+import org.apache.kafka.common.message.CreatePartitionsRequestData.CreatePartitionsTopic;
+import org.apache.kafka.common.message.CreatePartitionsResponseData;
+import org.apache.kafka.common.message.CreatePartitionsResponseData.CreatePartitionsTopicResult;
+import org.apache.kafka.common.message.CreateTopicsRequestData;
+import org.apache.kafka.common.message.CreateTopicsRequestData.CreatableTopic;
+import org.apache.kafka.common.message.CreateTopicsResponseData;
+import org.apache.kafka.common.message.CreateTopicsResponseData.CreatableTopicResult;
+import org.apache.kafka.common.message.DeleteTopicsRequestData;
+import org.apache.kafka.common.message.DeleteTopicsRequestData.DeleteTopicState;
+import org.apache.kafka.common.message.DeleteTopicsResponseData;
+import org.apache.kafka.common.message.DeleteTopicsResponseData.DeletableTopicResult;
+import org.apache.kafka.common.message.MetadataRequestData;
+import org.apache.kafka.common.message.MetadataRequestData.MetadataRequestTopic;
+import org.apache.kafka.common.message.MetadataResponseData;
+import org.apache.kafka.common.protocol.ApiMessage;
+import org.apache.kafka.common.protocol.Errors;
+
+/**
+ * A request that creates, adds or deletes partitions (KIP-599), whatever its API. Topics that are refused are taken out of
+ * it, and put into the response with error 89. A topic that is named by its id goes by the id's text.
+ */
+abstract class TopicRequest {
+    private static final short ERROR = Errors.THROTTLING_QUOTA_EXCEEDED.code();
+    private static final String MESSAGE = Errors.THROTTLING_QUOTA_EXCEEDED.message();
+
+    /** The first version that understands a refusal. */
+    final int strictSince;
+
+    private TopicRequest(int strictSince) {
+        this.strictSince = strictSince;
+    }
+
+    /** The request in this message; null if it is of another API. */
+    static TopicRequest of(ApiMessage message) {
+        if (message instanceof CreateTopicsRequestData create) {
+            return new Create(create);
+        }
+        if (message instanceof CreatePartitionsRequestData add) {
+            return new Add(add);
+        }
+        return message instanceof DeleteTopicsRequestData delete ? new Delete(delete) : null;
+    }
+
+    /** Whether nothing is to be changed. */
+    abstract boolean isValidation();
+
+    /** What to ask the cluster for, so that {@link #partitions} is known; null if nothing. */
+    MetadataRequestData question() {
+        return null;
+    }
+
+    /** The partitions to create, add or delete, by topic, given how many there are. */
+    abstract Map<String, Integer> partitions(Map<String, Integer> present);
+
+    /** Takes topics out of the request. */
+    abstract void remove(Set<String> refused);
+
+    /** A response without any topic. */
+    abstract ApiMessage emptyResponse();
+
+    /** How many partitions each topic has, by name and by the text of its id. */
+    static Map<String, Integer> present(MetadataResponseData metadata) {
+        Map<String, Integer> present = new LinkedHashMap<>();
+        for (var topic : metadata.topics()) {
+            if (topic.name() != null) {
+                present.put(topic.name(), topic.partitions().size());
+            }
+            present.put(topic.topicId().toString(), topic.partitions().size());
+        }
+        return present;
+    }
+
+    /** Adds refused topics to a response. */
+    static void refuse(ApiMessage response, Set<String> refused) {
+        for (String topic : refused) {
+            if (response instanceof CreateTopicsResponseData created) {
+                created.topics().add(new CreatableTopicResult().setName(topic).setErrorCode(ERROR).setErrorMessage(MESSAGE));
+            } else if (response instanceof CreatePartitionsResponseData added) {
+                added.results()
+                        .add(new CreatePartitionsTopicResult().setName(topic).setErrorCode(ERROR).setErrorMessage(MESSAGE));
+            } else if (response instanceof DeleteTopicsResponseData deleted) {
+                deleted.responses().add(Delete.result(topic).setErrorCode(ERROR).setErrorMessage(MESSAGE));
+            }
+        }
+    }
+
+    private static final class Create extends TopicRequest {
+        private final CreateTopicsRequestData message;
+
+        Create(CreateTopicsRequestData message) {
+            super(6);
+            this.message = message;
+        }
+
+        @Override
+        boolean isValidation() {
+            return message.validateOnly();
+        }
+
+        /** A topic that leaves the number to the cluster counts as one partition. */
+        @Override
+        Map<String, Integer> partitions(Map<String, Integer> present) {
+            Map<String, Integer> partitions = new LinkedHashMap<>();
+            for (CreatableTopic topic : message.topics()) {
+                int assigned = topic.assignments().size();
+                partitions.put(topic.name(), assigned > 0 ? assigned : Math.max(1, topic.numPartitions()));
+            }
+            return partitions;
+        }
+
+        @Override
+        void remove(Set<String> refused) {
+            message.topics().removeIf(topic -> refused.contains(topic.name()));
+        }
+
+        @Override
+        ApiMessage emptyResponse() {
+            return new CreateTopicsResponseData();
+        }
+    }
+
+    private static final class Add extends TopicRequest {
+        private final CreatePartitionsRequestData message;
+
+        Add(CreatePartitionsRequestData message) {
+            super(3);
+            this.message = message;
+        }
+
+        @Override
+        boolean isValidation() {
+            return message.validateOnly();
+        }
+
+        @Override
+        MetadataRequestData question() {
+            List<MetadataRequestTopic> topics = new ArrayList<>();
+            message.topics().forEach(topic -> topics.add(new MetadataRequestTopic().setName(topic.name())));
+            return new MetadataRequestData().setTopics(topics).setAllowAutoTopicCreation(false);
+        }
+
+        @Override
+        Map<String, Integer> partitions(Map<String, Integer> present) {
+            Map<String, Integer> partitions = new LinkedHashMap<>();
+            for (CreatePartitionsTopic topic : message.topics()) {
+                partitions.put(topic.name(), Math.max(0, topic.count() - present.getOrDefault(topic.name(), topic.count() - 1)));
+            }
+            return partitions;
+        }
+
+        @Override
+        void remove(Set<String> refused) {
+            message.topics().removeIf(topic -> refused.contains(topic.name()));
+        }
+
+        @Override
+        ApiMessage emptyResponse() {
+            return new CreatePartitionsResponseData();
+        }
+    }
+
+    private static final class Delete extends TopicRequest {
+        private final DeleteTopicsRequestData message;
+
+        Delete(DeleteTopicsRequestData message) {
+            super(5);
+            this.message = message;
+        }
+
+        static DeletableTopicResult result(String topic) {
+            try {
+                Uuid id = Uuid.fromString(topic);
+                return id.toString().equals(topic)
+                        ? new DeletableTopicResult().setName(null).setTopicId(id)
+                        : new DeletableTopicResult().setName(topic);
+            } catch (IllegalArgumentException error) {
+                return new DeletableTopicResult().setName(topic);
+            }
+        }
+
+        @Override
+        boolean isValidation() {
+            return false;
+        }
+
+        @Override
+        MetadataRequestData question() {
+            List<MetadataRequestTopic> topics = new ArrayList<>();
+            message.topicNames().forEach(topic -> topics.add(new MetadataRequestTopic().setName(topic)));
+            for (DeleteTopicState topic : message.topics()) {
+                topics.add(new MetadataRequestTopic().setName(topic.name()).setTopicId(topic.topicId()));
+            }
+            return new MetadataRequestData().setTopics(topics).setAllowAutoTopicCreation(false);
+        }
+
+        @Override
+        Map<String, Integer> partitions(Map<String, Integer> present) {
+            Map<String, Integer> partitions = new LinkedHashMap<>();
+            message.topicNames().forEach(topic -> partitions.put(topic, present.getOrDefault(topic, 1)));
+            message.topics().forEach(topic -> partitions.put(nameOf(topic), present.getOrDefault(nameOf(topic), 1)));
+            return partitions;
+        }
+
+        @Override
+        void remove(Set<String> refused) {
+            message.topicNames().removeAll(refused);
+            message.topics().removeIf(topic -> refused.contains(nameOf(topic)));
+        }
+
+        @Override
+        ApiMessage emptyResponse() {
+            return new DeleteTopicsResponseData();
+        }
+
+        private static String nameOf(DeleteTopicState topic) {
+            return topic.name() == null ? topic.topicId().toString() : topic.name();
+        }
+    }
+}

@@ -1,0 +1,266 @@
+"""A real proxy in front of a real broker: clients are held to the limits of Sluice, and see no error."""
+
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import NodeNotReadyError, ThrottlingQuotaExceededError
+
+from scripts.testbed.quotas_without_job import publish_limits
+from scripts.testbed.reconnecting_client import ReconnectingClient
+from sluice.cli.demo.broker import Broker
+from sluice.cli.demo.cluster import create_topic
+from sluice.cli.demo.full_speed_client import Client, FullSpeedClient, Role
+from sluice.cli.kafka_gateway import KafkaGateway
+from sluice.configs.settings import load_settings, with_bootstrap_servers
+from sluice.kafka_io.clock import now_ms
+from sluice.kafka_io.topics import ensure_topics
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from tests.integration.plugin_broker import published
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.kafka
+
+QUOTA = 1_000_000.0
+"""Bytes per second."""
+
+MUTATIONS_PER_S = 2.0
+BURST = 11 * MUTATIONS_PER_S
+"""Tokens in Kafka's bucket at first: the quota for as many seconds as it has samples."""
+
+PRODUCERS = ("greedy", "old", "muted", "reconnects", "many", "restarts")
+LIMITS = [
+    *(QuotaEntry(QuotaEntity(client_id=name), QuotaKind.PRODUCER_BYTE_RATE, QUOTA) for name in PRODUCERS),
+    QuotaEntry(QuotaEntity(client_id="reader"), QuotaKind.CONSUMER_BYTE_RATE, QUOTA),
+    QuotaEntry(QuotaEntity(client_id="maker"), QuotaKind.CONTROLLER_MUTATION_RATE, MUTATIONS_PER_S),
+    QuotaEntry(QuotaEntity(client_id="old-maker"), QuotaKind.CONTROLLER_MUTATION_RATE, MUTATIONS_PER_S),
+]
+
+
+@dataclass(frozen=True)
+class Proxied:
+    """A broker and the proxy in front of it."""
+
+    broker: Broker
+    gateway: KafkaGateway
+
+    @property
+    def servers(self) -> str:
+        return self.gateway.bootstrap_servers
+
+    def metrics(self) -> dict[str, float]:
+        """The proxy's own metrics, without their labels."""
+        url = f"http://127.0.0.1:{self.gateway.management_port}/metrics"
+        with urllib.request.urlopen(url, timeout=10) as answer:  # of our own
+            lines = answer.read().decode().splitlines()
+        return {line.partition("{")[0]: float(line.split()[-1]) for line in lines if line.startswith("sluice_")}
+
+
+@pytest.fixture(scope="module")
+def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
+    """No job runs, so shares alone decide: at once, as no decision is to be expected."""
+    folder = tmp_path_factory.mktemp("proxied")
+    with Broker(folder / "broker") as broker:
+        file = folder / "settings.yaml"
+        file.write_text(f"kafka: {{bootstrap.servers: '{broker.bootstrap_servers}'}}\ntopics: {{partitions: 1}}\n")
+        settings = load_settings(file)
+        ensure_topics(settings.topics, settings.kafka)
+        publish_limits(broker.bootstrap_servers, LIMITS, 1, {})
+        with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
+            create_topic(admin, "orders", [4])
+        with KafkaGateway(folder / "proxy", settings, properties={"sluice.decide.timeout.ms": 100}) as gateway:
+            found = Proxied(broker, gateway)
+            eventually(lambda: found.metrics()["sluice_gateway_limits_version"] == 1)
+            yield found
+
+
+def rate(client: Client, seconds: float, since_s: float = 10) -> float:
+    """Bytes per second in so many seconds, `since_s` after the client's first ones left out: a fresh meter bursts."""
+    eventually(lambda: bool(client.samples))
+    begin_ms = client.samples[0][0] + since_s * 1000
+    eventually(lambda: now_ms() > begin_ms + seconds * 1000, since_s + seconds + 10)
+    return sum(amount for at_ms, amount in client.samples if 0 <= at_ms - begin_ms < seconds * 1000) / seconds
+
+
+def test_a_producer_and_a_consumer_at_full_speed_get_their_quota_and_no_error(proxied: Proxied) -> None:
+    filler = FullSpeedClient("filler", Role.PRODUCE, proxied.broker.bootstrap_servers, "orders")
+    eventually(lambda: sum(amount for _, amount in filler.samples) > 60_000_000, 60)
+    filler.stop()
+    clients = [
+        FullSpeedClient("greedy", Role.PRODUCE, proxied.servers, "orders"),
+        FullSpeedClient("reader", Role.CONSUME, proxied.servers, "orders"),
+    ]
+    rates = [rate(client, 30) for client in clients]
+    for client in clients:
+        client.stop()
+
+    assert all(0.8 < each / QUOTA < 1.05 for each in rates)  # a busy machine serves less
+    assert [client.errors for client in clients] == [[], []]
+
+
+def test_what_is_charged_is_published(proxied: Proxied) -> None:
+    """To within the record batches' headers; all that isn't published yet is published within a second or two."""
+    before = bytes_of(proxied, "old")
+    with KafkaProducer(bootstrap_servers=proxied.servers, client_id="old", acks=1, batch_size=0) as producer:
+        for _ in range(10):
+            producer.send("orders", bytes(50_000), partition=0).get(30)
+
+    eventually(lambda: bytes_of(proxied, "old") - before >= 500_000, 20)
+    assert bytes_of(proxied, "old") - before < 505_000
+
+
+def bytes_of(proxied: Proxied, client_id: str) -> int:
+    """Bytes of a client-id in the events that were published; the job accepts each of them."""
+    sums: Counter[str] = Counter()
+    for event in published(proxied.broker.bootstrap_servers):
+        sums[event.get("client_id", "")] += event.get("bytes", 0)
+    return sums[client_id]
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 4)])
+def test_clients_of_an_old_version_are_held(proxied: Proxied, version: tuple[int, int]) -> None:
+    """A mute needs nothing of the client, whatever it makes of the response. A fresh meter lets ten seconds through."""
+    options = {"bootstrap_servers": proxied.servers, "client_id": "old", "api_version": version}
+    with KafkaProducer(acks=1, batch_size=0, max_request_size=4_000_000, **options) as producer:
+        began_s = time.monotonic()
+        for _ in range(5):
+            producer.send("orders", bytes(3_500_000), partition=0).get(40)
+
+    assert time.monotonic() - began_s > 3.0
+
+
+def test_a_throttled_response_says_how_long_to_wait(proxied: Proxied) -> None:
+    told: list[float] = []
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": proxied.servers,
+            "client.id": "greedy",
+            "throttle_cb": lambda event: told.append(event.throttle_time),
+        }
+    )
+    until_s = time.monotonic() + 30
+    while not told and time.monotonic() < until_s:
+        with suppress(BufferError):
+            producer.produce("orders", bytes(500_000))
+        producer.poll(0.01)
+    producer.purge()
+
+    assert 0 < told[0] <= 5.0
+
+
+def test_a_new_connection_of_a_muted_client_is_answered_at_once(proxied: Proxied) -> None:
+    """Its handshake is never held: librdkafka gives up after 10 s, Java's clients after 30 s."""
+    client = FullSpeedClient("muted", Role.PRODUCE, proxied.servers, "orders")
+    eventually(lambda: sum(amount for _, amount in client.samples) > 5 * QUOTA, 60)
+    began_s = time.monotonic()
+    for _ in range(5):
+        with closing(KafkaAdminClient(bootstrap_servers=proxied.servers, client_id="muted")) as admin:
+            admin.list_topics()
+    took_s = time.monotonic() - began_s
+    client.stop()
+
+    assert took_s < 5
+    assert not client.errors
+
+
+def test_a_client_that_connects_anew_for_each_request_is_held_too(proxied: Proxied) -> None:
+    """On a broker it got 10.9 times its quota; here three connections are over by their last requests alone."""
+    client = ReconnectingClient("reconnects", proxied.servers, "orders")
+    found = rate(client, 15)
+    client.stop()
+
+    assert 0.7 < found / QUOTA < 1.2
+    assert not client.errors
+
+
+def test_many_connections_share_one_quota(proxied: Proxied) -> None:
+    clients = [FullSpeedClient("many", Role.PRODUCE, proxied.servers, "orders") for _ in range(6)]
+    for client in clients:
+        eventually(lambda client=client: bool(client.samples), 60)  # type: ignore[misc]
+    found = sum(rate(client, 20) for client in clients)
+    for client in clients:
+        client.stop()
+
+    assert 0.7 < found / QUOTA < 1.3
+    assert not any(client.errors for client in clients)
+
+
+def test_a_fetch_without_a_limit_and_an_unlimited_producer_pass_unheld(proxied: Proxied) -> None:
+    with KafkaProducer(bootstrap_servers=proxied.servers, client_id="free", batch_size=0) as producer:
+        for _ in range(40):
+            producer.send("orders", bytes(500_000), partition=3)
+        producer.flush(20)
+    consumer = KafkaConsumer(bootstrap_servers=proxied.servers, client_id="free")
+    consumer.assign([TopicPartition("orders", 3)])
+    consumer.seek_to_beginning()
+    read, until_s = 0, time.monotonic() + 20
+    while read < 20_000_000 and time.monotonic() < until_s:
+        read += sum(len(record.value) for records in consumer.poll(1_000).values() for record in records)
+    consumer.close()
+
+    assert read >= 20_000_000
+
+
+def test_topics_beyond_the_burst_are_refused_one_by_one(proxied: Proxied) -> None:
+    """Strict: of one request some are made and others refused with error 89."""
+    wanted = {f"made-{number}": {"num_partitions": 4, "replication_factor": 1} for number in range(10)}
+    maker = KafkaAdminClient(bootstrap_servers=proxied.servers, client_id="maker")
+    with closing(maker), pytest.raises(ThrottlingQuotaExceededError):
+        maker.create_topics(wanted)
+    with closing(KafkaAdminClient(bootstrap_servers=proxied.servers)) as admin:
+        made = {*admin.list_topics()} & {*wanted}
+
+    assert len(made) == int(BURST) // 4 + 1  # the one that overdraws the bucket is made, as in Kafka
+    assert proxied.metrics()["sluice_gateway_refused_topics_total"] >= 10 - len(made)
+
+
+def test_an_old_version_makes_all_its_topics_and_waits_after(proxied: Proxied) -> None:
+    """CreateTopics before version 6 can't be refused: the next request waits until the bucket isn't overdrawn."""
+    wanted = {f"old-{number}": {"num_partitions": 10, "replication_factor": 1} for number in range(3)}
+    with closing(
+        KafkaAdminClient(bootstrap_servers=proxied.servers, client_id="old-maker", api_version=(2, 4))
+    ) as admin:
+        admin.create_topics(wanted)
+        began_s = time.monotonic()
+
+        def is_deleted() -> bool:
+            with suppress(NodeNotReadyError):  # so kafka-python waits as it was told
+                admin.delete_topics(["old-0"])
+                return True
+            return False
+
+        eventually(is_deleted)
+
+    assert time.monotonic() - began_s > (30 - BURST) / MUTATIONS_PER_S - 1
+
+
+def test_a_client_goes_on_when_the_broker_was_restarted(proxied: Proxied) -> None:
+    client = FullSpeedClient("restarts", Role.PRODUCE, proxied.servers, "orders")
+    eventually(lambda: sum(amount for _, amount in client.samples) > 3 * QUOTA, 60)
+    proxied.broker.stop()
+    proxied.broker.start()
+    back_ms = now_ms()
+    eventually(lambda: sum(amount for at_ms, amount in client.samples if at_ms > back_ms) > 5 * QUOTA, 60)
+    got = sum(amount for at_ms, amount in client.samples if at_ms > back_ms + 5_000)
+    seconds = (client.samples[-1][0] - back_ms - 5_000) / 1000
+    client.stop()
+
+    assert got / QUOTA < 1.3 * seconds + 3
+
+
+def test_two_proxies_on_one_machine_start_and_end_beside_each_other(proxied: Proxied, tmp_path: Path) -> None:
+    settings = with_bootstrap_servers(load_settings(), proxied.broker.bootstrap_servers)
+    with KafkaGateway(tmp_path, settings) as second:
+        assert second.bootstrap_servers != proxied.servers
+        with closing(KafkaAdminClient(bootstrap_servers=second.bootstrap_servers)) as admin:
+            assert "orders" in admin.list_topics()
+    proxied.gateway.check()

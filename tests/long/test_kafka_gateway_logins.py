@@ -1,0 +1,172 @@
+"""Proxies whose clients log in: the user is what the broker has accepted, or the name in the client's certificate."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from kafka import KafkaAdminClient
+from kafka.admin import UserScramCredentialUpsertion
+from kafka.errors import KafkaError
+
+from scripts.testbed.quotas_without_job import publish_limits
+from sluice.cli.demo.broker import Broker
+from sluice.cli.demo.cluster import create_topic
+from sluice.cli.kafka_gateway import KafkaGateway, Tls
+from sluice.configs.settings import Settings, load_settings
+from sluice.kafka_io.topics import ensure_topics
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from tests.integration.plugin_broker import published
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.kafka, pytest.mark.long]
+
+SENT = 300_000
+CERTIFIED = "CN=dave,O=café"
+USERS = ("alice", "bob", "carol", CERTIFIED)
+LIMITS = [QuotaEntry(QuotaEntity(user=user), QuotaKind.PRODUCER_BYTE_RATE, 1_000_000.0) for user in USERS]
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+ADMIN: Mapping[str, Any] = {
+    "security_protocol": "SASL_PLAINTEXT",
+    "sasl_mechanism": "PLAIN",
+    "sasl_plain_username": "admin",
+    "sasl_plain_password": "admin",
+}
+LOGINS: Mapping[str, Mapping[str, Any]] = {
+    "alice": {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": "alice"},
+    "bob": {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "bob", "sasl.password": "bobs"},
+    "carol": {
+        "sasl.mechanism": "OAUTHBEARER",
+        "enable.sasl.oauthbearer.unsecure.jwt": True,
+        "sasl.oauthbearer.config": "principal=carol",
+    },
+}
+
+
+@pytest.fixture
+def secure(tmp_path: Path) -> Iterator[tuple[Broker, Settings]]:
+    """A broker with three mechanisms, and the settings of Sluice's own clients."""
+    listener = "listener.name.client."
+    bearer = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+    properties = {
+        "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        f"{listener}sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,OAUTHBEARER",
+        f"{listener}plain.sasl.jaas.config": (
+            f'{PLAIN} username="admin" password="admin" user_admin="admin" user_alice="alice";'
+        ),
+        f"{listener}scram-sha-256.sasl.jaas.config": (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        ),
+        f"{listener}oauthbearer.sasl.jaas.config": f'{bearer} unsecuredLoginStringClaim_sub="admin";',
+    }
+    with Broker(tmp_path / "broker", properties) as broker:
+        file = tmp_path / "settings.yaml"
+        file.write_text(
+            f"kafka:\n  bootstrap.servers: {broker.bootstrap_servers}\n  security.protocol: SASL_PLAINTEXT\n"
+            f'  sasl.mechanism: PLAIN\n  sasl.jaas.config: \'{PLAIN} username="admin" password="admin";\'\n'
+            "topics: {partitions: 1}\n"
+        )
+        settings = load_settings(file)
+        ensure_topics(settings.topics, settings.kafka)
+        with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers, **ADMIN)) as admin:
+            create_topic(admin, "orders", [1])
+            admin.alter_user_scram_credentials([UserScramCredentialUpsertion("bob", "SCRAM-SHA-256", "bobs")])
+        publish_limits(broker.bootstrap_servers, LIMITS, 1, ADMIN)
+        yield broker, settings
+
+
+def send(servers: str, login: Mapping[str, Any]) -> None:
+    """Produce so many bytes as client-id `app`. Raises KafkaError if they don't arrive."""
+    failed: list[Any] = []
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers, "client.id": "app", **login})
+    for _ in range(SENT // 50_000):
+        producer.produce("orders", bytes(50_000), on_delivery=lambda error, _: failed.append(error) if error else None)
+    if producer.flush(20) or failed:
+        raise KafkaError(f"not delivered: {failed}")
+
+
+def charged(broker: Broker) -> dict[str, int]:
+    """Bytes in the events that were published, by user."""
+    bytes_of: dict[str, int] = {}
+    for event in published(broker.bootstrap_servers, **ADMIN):
+        user = event.get("user", "")
+        bytes_of[user] = bytes_of.get(user, 0) + event.get("bytes", 0)
+    return bytes_of
+
+
+def test_the_user_is_whom_the_broker_has_let_in(secure: tuple[Broker, Settings], tmp_path: Path) -> None:
+    broker, settings = secure
+    with KafkaGateway(tmp_path / "proxy", settings) as gateway:
+        for login in LOGINS.values():
+            send(gateway.bootstrap_servers, {"security.protocol": "SASL_PLAINTEXT", **login})
+        eventually(lambda: all(charged(broker).get(user, 0) >= SENT for user in LOGINS))
+
+        wrong = {"security.protocol": "SASL_PLAINTEXT", **LOGINS["alice"], "sasl.password": "wrong"}
+        client = confluent_kafka.Producer({"bootstrap.servers": gateway.bootstrap_servers, **wrong})
+        with pytest.raises(confluent_kafka.KafkaException):
+            client.list_topics(timeout=3)
+
+    assert all(charged(broker)[user] < SENT + 5_000 for user in LOGINS)
+
+
+def test_without_a_login_the_user_is_in_the_clients_certificate(tmp_path: Path) -> None:
+    """Kafka's name of it, as brokers have it without mapping rules."""
+    server, client = certificate(tmp_path, "proxy", "proxy"), certificate(tmp_path, "dave", "dave", "café")
+    with Broker(tmp_path / "broker") as broker:
+        file = tmp_path / "settings.yaml"
+        file.write_text(f"kafka: {{bootstrap.servers: '{broker.bootstrap_servers}'}}\ntopics: {{partitions: 1}}\n")
+        settings = load_settings(file)
+        ensure_topics(settings.topics, settings.kafka)
+        with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
+            create_topic(admin, "orders", [1])
+        publish_limits(broker.bootstrap_servers, LIMITS, 1, {})
+        tls = Tls(server[0], server[1], client[0])
+        with KafkaGateway(tmp_path / "proxy", settings, tls=tls) as gateway:
+            own = {"ssl.certificate.location": str(client[0]), "ssl.key.location": str(client[1])}
+            send(
+                gateway.bootstrap_servers,
+                {"security.protocol": "SSL", "ssl.ca.location": str(server[0]), **own},
+            )
+
+            def bytes_of_dave() -> int:
+                events = published(broker.bootstrap_servers)
+                return sum(event.get("bytes", 0) for event in events if event.get("user") == CERTIFIED)
+
+            eventually(lambda: bytes_of_dave() >= SENT)
+
+
+def certificate(folder: Path, file: str, name: str, organization: str | None = None) -> tuple[Path, Path]:
+    """PEM files of a self-signed certificate for loopback, and of its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    parts = [x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]
+    if organization is not None:  # the last part comes first in the text of a name
+        parts.insert(0, x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, organization))
+    subject = x509.Name(parts)
+    now = datetime.now(UTC)
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    encodings = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    pem, key_pem = folder / f"{file}.pem", folder / f"{file}.key"
+    pem.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    key_pem.write_bytes(key.private_bytes(*encodings))
+    return pem, key_pem

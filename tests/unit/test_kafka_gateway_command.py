@@ -1,0 +1,131 @@
+"""`sluice kafka-gateway`: what it tells Kroxylicious, and one line for what it can't use."""
+
+import json
+import stat
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from sluice.cli import kafka_gateway
+from sluice.cli.errors import UsageError
+from sluice.cli.kafka_gateway import ANY_PORT, KafkaGateway, Listener, Tls, parse_listener, proxy_properties, tls_of
+from sluice.cli.main import app
+from sluice.configs.settings import Settings, load_settings
+
+SECRET = "proxys-own-Secret"  # noqa: S105 # of no broker
+
+
+def settings_with(tmp_path: Path, content: str) -> Settings:
+    file = tmp_path / "settings.yaml"
+    file.write_text(content, encoding="utf-8")
+    return load_settings(file)
+
+
+def config_of(tmp_path: Path, settings: Settings, listener: Listener = ANY_PORT, tls: Tls | None = None) -> Any:
+    """The configuration of a proxy in front of brokers 1, 2 and 7."""
+    gateway = KafkaGateway(tmp_path, settings, listener, tls)
+    file = gateway._write_config([1, 2, 7])  # what start would write once a broker has answered
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    return json.loads(file.read_text())
+
+
+@pytest.mark.parametrize("address", ["9092", ":9092", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536"])
+def test_an_address_that_is_none_is_refused_at_once(tmp_path: Path, address: str) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("kafka: {bootstrap.servers: '127.0.0.1:1'}\n")
+
+    outcome = CliRunner().invoke(app, ["kafka-gateway", "--config", str(file), "--listen", address])
+
+    assert outcome.exit_code == 2
+    assert "expected HOST:PORT" in " ".join(outcome.output.split())
+
+
+def test_a_proxy_listens_on_loopback_unless_another_host_is_named(tmp_path: Path) -> None:
+    settings = settings_with(tmp_path, "kafka: {bootstrap.servers: 'b1:9092'}\n")
+
+    (quiet,) = config_of(tmp_path, settings)["virtualClusters"]
+    (public,) = config_of(tmp_path, settings, parse_listener("proxy.example:9092"))["virtualClusters"]
+
+    assert quiet["clusterNetworkAddressConfigProvider"]["config"]["bindAddress"] == "127.0.0.1"
+    assert public["clusterNetworkAddressConfigProvider"]["config"] == {
+        "host": "proxy.example",
+        "port": 9092,
+        "nodeIds": [1, 2, 7],
+    }
+
+
+def test_the_login_of_sluices_own_clients_is_passed_on_and_the_brokers_tls_too(tmp_path: Path) -> None:
+    settings = settings_with(
+        tmp_path,
+        "kafka:\n  bootstrap.servers: b1:9093\n  client.id: secret-of-sluice\n  security.protocol: SASL_SSL\n"
+        f"  sasl.mechanism: PLAIN\n  sasl.jaas.config: 'x required password=\"{SECRET}\";'\n"
+        "  ssl.truststore.type: PEM\n  ssl.truststore.location: /etc/ca.pem\n",
+    )
+
+    config = config_of(tmp_path, settings)
+
+    (cluster,) = config["virtualClusters"]
+    (filtered,) = config["filterDefinitions"]
+    assert cluster["targetCluster"]["tls"] == {"trust": {"storeFile": "/etc/ca.pem", "storeType": "PEM"}}
+    assert SECRET in filtered["config"]["sluice.client.sasl.jaas.config"]
+    assert filtered["config"]["sluice.exempt.client.id"] == "secret-of-sluice"
+    assert "sluice.client.client.id" not in filtered["config"]
+
+
+def test_topics_and_windows_are_those_of_the_job(tmp_path: Path) -> None:
+    settings = settings_with(
+        tmp_path,
+        "kafka: {bootstrap.servers: 'b1:9092'}\ntopics: {sums: other-sums}\n"
+        "quota: {quota.window.num: 6, quota.window.size.seconds: 2}\n",
+    )
+
+    properties = proxy_properties(settings)
+
+    assert properties["sluice.sums.topic"] == "other-sums"
+    assert (properties["quota.window.num"], properties["quota.window.size.seconds"]) == (6, 2)
+
+
+def test_clients_certificates_are_asked_for_where_their_authority_is_named(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("certificate.pem", "key.pem", "authority.pem")]
+    for file in files:
+        file.touch()
+    tls = tls_of(*files)
+    settings = settings_with(tmp_path, "kafka: {bootstrap.servers: 'b1:9092'}\n")
+
+    (cluster,) = config_of(tmp_path, settings, tls=tls)["virtualClusters"]
+
+    assert cluster["tls"]["trust"]["trustOptions"] == {"clientAuth": "REQUIRED"}
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [(("certificate.pem", None, None), "--tls-key"), ((None, None, "authority.pem"), "--tls-certificate")],
+)
+def test_half_of_a_clients_tls_is_refused(tmp_path: Path, names: Sequence[str | None], problem: str) -> None:
+    files = [None if name is None else tmp_path / name for name in names]
+    for file in filter(None, files):
+        file.touch()
+
+    with pytest.raises(UsageError, match=problem):
+        tls_of(*files)
+
+
+def test_free_ports_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for all brokers, and one for each of them; the first place has a port in it that is taken."""
+    firsts = iter([[100], [200]])
+    monkeypatch.setattr(kafka_gateway, "free_ports", lambda _: next(firsts))
+    monkeypatch.setattr(kafka_gateway, "_is_free", lambda port: port != 102)
+
+    assert kafka_gateway._free_range(4) == 200
+
+
+def test_what_isnt_filtered_has_no_filter(tmp_path: Path) -> None:
+    settings = settings_with(tmp_path, "kafka: {bootstrap.servers: 'b1:9092'}\n")
+    gateway = KafkaGateway(tmp_path, settings, filtered=False)
+
+    config: Mapping[str, Any] = json.loads(gateway._write_config([1]).read_text())
+
+    assert "filterDefinitions" not in config
