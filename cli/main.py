@@ -269,7 +269,9 @@ def maintain(
     config: ConfigOption = None,
     retention_hours: Annotated[
         int | None,
-        typer.Option(help="Hours to keep files that only older versions of the tables need; overrides delta.", min=1),
+        typer.Option(
+            help="Hours to keep files that only older versions of the tables need; over delta.retention_hours.", min=1
+        ),
     ] = None,
     keep_days: Annotated[
         int | None,

@@ -451,7 +451,8 @@ class LiveModel:
         return self._counters.get(key)
 
     def row(self, counter: CounterState, now_ms: int, week_minutes: int | None = None) -> CounterRow:
-        """The present figures of one counter."""
+        """The present figures of one counter. The tables, which say `week_minutes`, are a minute behind or more."""
+        hour_minutes = counter.throttled_minutes(now_ms)
         return CounterRow(
             counter.key,
             counter.matched,
@@ -461,11 +462,11 @@ class LiveModel:
             self.usage.used(counter, now_ms),
             self.usage.remaining(counter, now_ms),
             counter.wait_ms(now_ms),
-            counter.throttled_minutes(now_ms),
+            hour_minutes,
             counter.at_ms,
             counter.waited_ms(now_ms),
             counter.points(now_ms),
-            week_minutes,
+            None if week_minutes is None else max(week_minutes, hour_minutes),
         )
 
     def waits(self, keys: Iterable[CounterId] | None = None) -> Iterator[SeenWait]:

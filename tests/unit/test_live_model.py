@@ -176,6 +176,16 @@ def test_a_shadow_quota_is_a_counter_of_its_own_and_waits_for_nothing() -> None:
     assert model.counter(ALICE) is None
 
 
+def test_minutes_of_a_week_are_never_fewer_than_those_of_its_last_hour() -> None:
+    """The tables follow the decisions by a minute and more."""
+    model = fed(decision(wait_ms=100_000))
+    weeks = [model.row(counter_of(model), AT_MS + 100_000, minutes).week_minutes for minutes in (None, 0, 60)]
+
+    hour = counter_of(model).throttled_minutes(AT_MS + 100_000)
+    assert hour >= 2
+    assert weeks == [None, hour, 60]
+
+
 @given(st.lists(st.tuples(st.integers(0, 3 * 60 * MINUTE_MS), st.integers(1, 20 * MINUTE_MS)), min_size=1, max_size=20))
 def test_minutes_throttled_are_those_touched_by_the_union_of_the_waits(waits: list[tuple[int, int]]) -> None:
     counter, waits = CounterState(ALICE), sorted(waits)
