@@ -6,11 +6,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from deltalake import write_deltalake
 
 from sluice.configs.settings import Settings, load_settings
 from sluice.insight.sql import Tables
+from sluice.insight.whatif.replay import Recorded
 from sluice.sinks.tables.decisions import decisions_table
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entry import QuotaEntry
@@ -56,6 +58,22 @@ def write_decisions(path: Path | str, decisions: Iterable[Json]) -> None:
         date = datetime.fromtimestamp(decision["decided_at_ms"] / 1000, UTC).date()
         rows.append(decision | source | {"date": date})
     write_deltalake(str(path), pa.Table.from_pylist(rows, schema=DECISIONS), mode="append", partition_by=["date"])
+
+
+def rows_of(requests: Iterable[Recorded]) -> pa.Table:
+    """Rows of the table that these requests could have been read from."""
+    rows = [
+        {
+            "timestamp_ms": each.timestamp_ms,
+            "verdict": "REJECT" if each.refused else "ALLOW",
+            "throttle_time_ms": each.wait_ms,
+            "instance": each.lane,
+            **{name: getattr(each.request, name) for name in ("user", "client_id", "api")},
+            "amounts": {name: value for name, value in msgspec.to_builtins(each.request).items() if value != []},
+        }
+        for each in requests
+    ]
+    return pa.Table.from_pylist(rows, schema=DECISIONS)
 
 
 def report_tables(folder: Path) -> Tables:

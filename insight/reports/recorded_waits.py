@@ -3,6 +3,7 @@
 `sluice.insight.waits` says what ends a wait.
 """
 
+import math
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -53,6 +54,8 @@ WHERE wait_ms > 0 AND quota IS NOT NULL
 """The waits of counters, with the client that waited. Events that report none aren't read: they would say sooner that
 a wait is over."""
 
+_COLUMNS = ("user", "client_id", "instance", "api", "timestamp_ms", "wait_ms", "waits")
+
 MOST_CHANGES = 500
 """Newest changes of quotas that are read: each is a version of the table, which takes milliseconds."""
 
@@ -64,6 +67,7 @@ COUNTER_COLUMNS = ("quota", "user", "client_id", "topic", "partition")
 """The columns that name a counter, all of them texts."""
 
 Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 _NEVER_MS = 2**62
 
@@ -136,8 +140,7 @@ def union_of_waits(clients: Integers, lanes: Integers, at_ms: Integers, waits_ms
 
 def _next_ms(lanes: Integers, at_ms: Integers, end_ms: int) -> Integers:
     """The time of the next event of each one's lane, or of the end; they are sorted by lane and time."""
-    begins = np.ones(len(lanes), np.bool_)
-    begins[1:] = (lanes[1:] != lanes[:-1]) | (at_ms[1:] != at_ms[:-1])
+    begins = _begins(lanes, at_ms)
     first = np.flatnonzero(begins)
     next_ms = np.full(len(first), end_ms)
     same = lanes[first[1:]] == lanes[first[:-1]]
@@ -219,8 +222,65 @@ class WaitEnds:
         return times_ms
 
 
+class WaitEvents:
+    """Events of lanes, each of one client, as many as the union of their waits depends on. Clients are numbers."""
+
+    def __init__(self) -> None:
+        self._events: list[tuple[Integers, ...]] = [tuple(np.zeros((4, 0), np.int64))]
+
+    def add(self, clients: Integers, lanes: Integers, at_ms: Integers, waits_ms: Integers) -> None:
+        """Note some events: (n,) each. Lanes are numbers, of which there may be more later."""
+        kept = np.flatnonzero(_counts(lanes, at_ms, waits_ms))
+        columns = clients[kept], lanes[kept], at_ms[kept], np.minimum(waits_ms[kept], MAX_APPLIED_MS)
+        self._events.append(columns)
+
+    def union(self, end_ms: int) -> Waits:
+        """The waits until a time."""
+        clients, lanes, at_ms, waits_ms = (np.concatenate(parts) for parts in zip(*self._events, strict=True))
+        return union_of_waits(clients, lanes, at_ms, waits_ms, end_ms)
+
+
+def _counts(lanes: Integers, at_ms: Integers, waits_ms: Integers) -> Flags:
+    """True for events that begin a wait or end it, and for the first of each lane, which may end an earlier one: (n,).
+
+    >>> lanes, at_ms, waits_ms = np.array([[0, 0, 0, 1, 1], [1, 5, 9, 3, 2], [7, 0, 0, 0, 0]])
+    >>> _counts(lanes, at_ms, waits_ms).tolist()
+    [True, True, False, False, True]
+    """
+    if not len(lanes):
+        return np.zeros(0, np.bool_)
+    first_ms = np.full(int(lanes.max()) + 1, _NEVER_MS)
+    np.minimum.at(first_ms, lanes, at_ms)
+    counts: Flags = at_ms == first_ms[lanes]
+    has_wait = np.zeros(len(first_ms), np.bool_)
+    has_wait[lanes[waits_ms > 0]] = True
+    rows = np.flatnonzero(has_wait[lanes])
+    if not len(rows):
+        return counts
+    rows = rows[np.lexsort((at_ms[rows], lanes[rows]))]
+    begins = _begins(lanes[rows], at_ms[rows])  # events of one lane at one time
+    waits = np.logical_or.reduceat(waits_ms[rows] > 0, np.flatnonzero(begins))
+    after_wait = np.concatenate([[False], waits[:-1]])  # of another lane for its first, which counts anyway
+    counts[rows] |= (waits | after_wait)[np.cumsum(begins) - 1]
+    return counts
+
+
+def _begins(lanes: Integers, at_ms: Integers) -> Flags:
+    """True where an event is of another lane or time than the one before: (n,)."""
+    begins = np.ones(len(lanes), np.bool_)
+    begins[1:] = (lanes[1:] != lanes[:-1]) | (at_ms[1:] != at_ms[:-1])
+    return begins
+
+
+class Texts(NamedTuple):
+    """Distinct values of some columns of texts, and the place of those of each row: (n,)."""
+
+    texts: list[tuple[str, ...]]
+    text_of: Integers
+
+
 class RecordedWaits:
-    """Collects the events of a span. 16 bytes of each are kept until `union`."""
+    """Collects the events of a span."""
 
     def __init__(self, ends: WaitEnds | None = None, names_of: NamesOf = lambda *client: client) -> None:
         self._ends = ends or WaitEnds()
@@ -228,31 +288,31 @@ class RecordedWaits:
         self._names: dict[Names, int] = {}
         self._lanes: dict[tuple[str, ...], int] = {}
         self._client_of: list[int] = []  # by lane
-        self._events: list[tuple[NDArray[Any], ...]] = []
+        self._events = WaitEvents()
 
-    def take(self, events: pa.Table) -> None:
-        """Take events with the columns of WAIT_COLUMNS."""
+    def take(self, events: pa.Table) -> Texts:
+        """Take events with the columns of WAIT_COLUMNS. Returns their users, client-ids, instances and APIs."""
         if not len(events):
-            return
-        events = events.combine_chunks()
+            return Texts([], np.zeros(0, np.int64))
+        events = events.select(_COLUMNS).combine_chunks()
         at_ms = _numbers(events, "timestamp_ms")
         waits_ms = longest_waits_ms(_array(events, "waits"), _numbers(events, "wait_ms"))
-        texts, text_of = _distinct(events, ("user", "client_id", "instance", "api"))
+        texts, text_of = distinct(events, _COLUMNS[:4])
         for number, (user, client_id, *_) in enumerate(texts):
             if self._ends.any_of(user, client_id):
                 rows = np.flatnonzero(text_of == number)
                 waits_ms[rows] = self._ends.left_ms(user, client_id, at_ms[rows], waits_ms[rows])
-        lanes = np.array([self._lane(text, text[:2]) for text in texts], np.int32)
-        self._add(lanes[text_of], at_ms, waits_ms)
+        self._add(np.array([self._lane(text, text[:2]) for text in texts], np.int64)[text_of], at_ms, waits_ms)
+        return Texts(texts, text_of)
 
     def take_of_counters(self, waits: pa.Table) -> None:
         """Take single waits: the columns of COUNTER_COLUMNS, `instance`, `timestamp_ms` and `wait_ms`."""
         if not len(waits):
             return
         waits = waits.combine_chunks()
-        texts, text_of = _distinct(waits, (*COUNTER_COLUMNS, "instance"))
-        lanes = np.array([self._lane(text, text[:-1]) for text in texts], np.int32)
-        self._add(lanes[text_of], _numbers(waits, "timestamp_ms"), _numbers(waits, "wait_ms"))
+        texts, text_of = distinct(waits, (*COUNTER_COLUMNS, "instance"))
+        lanes = np.array([self._lane(text, text[:-1]) for text in texts], np.int64)[text_of]
+        self._add(lanes, _numbers(waits, "timestamp_ms"), _numbers(waits, "wait_ms"))
 
     def minutes_below(self, end_ms: int, below: Mapping[Names, Collection[int]]) -> dict[Names, int]:
         """Those of the minutes that are among `below`: minutes since 1970, by name."""
@@ -275,15 +335,12 @@ class RecordedWaits:
             self._client_of.append(self._names.setdefault(self._names_of(*named), len(self._names)))
         return number
 
-    def _add(self, lanes: NDArray[np.int32], at_ms: Integers, waits_ms: Integers) -> None:
-        self._events.append((lanes, at_ms, np.minimum(waits_ms, MAX_APPLIED_MS).astype(np.int32)))
+    def _add(self, lanes: Integers, at_ms: Integers, waits_ms: Integers) -> None:
+        self._events.add(np.array(self._client_of, np.int64)[lanes], lanes, at_ms, waits_ms)
 
     def union(self, end_ms: int) -> tuple[list[Names], Waits]:
         """The waits until a time; their clients are the places of their names."""
-        nothing = np.zeros((3, 0), np.int64)
-        lanes, at_ms, waits_ms = (np.concatenate(parts) for parts in zip(nothing, *self._events, strict=True))
-        clients = np.array(self._client_of, np.int64)[lanes]
-        return list(self._names), union_of_waits(clients, lanes, at_ms, waits_ms, end_ms)
+        return list(self._names), self._events.union(end_ms)
 
 
 def wait_ends(tables: Tables, span: Span) -> WaitEnds:
@@ -323,22 +380,30 @@ def _numbers(events: pa.Table, name: str) -> Integers:
     return _plain(_array(events, name)).astype(np.int64)
 
 
-class _Texts(NamedTuple):
-    texts: list[tuple[str, ...]]
-    text_of: Integers
-
-
-def _distinct(events: pa.Table, columns: Sequence[str]) -> _Texts:
-    """The distinct values of some columns of texts, and the place of those of each row."""
+def distinct(events: pa.Table, columns: Sequence[str]) -> Texts:
+    """The distinct values of some columns of texts without nulls, of one chunk."""
     code = np.zeros(len(events), np.int64)
     values: list[list[str]] = []
     for name in columns:
         encoded = _array(events, name).cast(pa.string()).dictionary_encode()
         values.append(encoded.dictionary.to_pylist())
         code = code * (len(values[-1]) or 1) + _plain(encoded.indices)
-    codes, text_of = np.unique(code, return_inverse=True)
+    codes, text_of = _ranked(code, math.prod(map(len, values)))
     texts: list[tuple[str, ...]] = [() for _ in codes]
     for known in reversed(values):
         codes, place = np.divmod(codes, len(known) or 1)
         texts = [(known[each], *text) for each, text in zip(place.tolist(), texts, strict=True)]
-    return _Texts(texts, text_of)
+    return Texts(texts, text_of)
+
+
+def _ranked(codes: Integers, most: int) -> tuple[Integers, Integers]:
+    """The distinct ones of n codes below `most`, and the place of each: `np.unique`, without a sort if they are few."""
+    if most > _MOST_TIMES * len(codes):
+        return np.unique(codes, return_inverse=True)
+    is_there = np.zeros(most, np.bool_)
+    is_there[codes] = True
+    return np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[codes]
+
+
+_MOST_TIMES = 4
+"""Possible codes for each one that is there up to which it costs less to look at all of them than to sort."""

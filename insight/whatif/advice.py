@@ -2,18 +2,21 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
-from sluice.insight.whatif.replay import Decider, Recorded, Side
+from sluice.insight.waits import Waited
+from sluice.insight.whatif.metering import Batch, Metered, Meters, WaitSums
+from sluice.insight.whatif.replay import Side
 from sluice.insight.whatif.whose import Whose
-from sluice.state.arithmetic.sampled_rate import SampledRate
+from sluice.state.arithmetic.columns import Floats, Integers
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import UNLIMITED, Family, QuotaKind, QuotaSettings
+from sluice.state.quotas.kinds import UNLIMITED, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 
 DIGITS = 3
@@ -21,6 +24,7 @@ DIGITS = 3
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
+_NEVER_MS = 2**62
 
 SURE_DAYS = 7
 """Least days with requests that show a week's rhythm."""
@@ -47,15 +51,6 @@ class Seen(msgspec.Struct, gc=False):
     hours: set[int]
     waits: Side
     clients: int = 1
-
-    def add(self, rate: float, recorded: Recorded) -> None:
-        """Count an event that found this rate."""
-        rounded = round_up(rate)
-        self.rates[rounded] = self.rates.get(rounded, 0) + recorded.request.requests
-        self.hours.add(recorded.timestamp_ms // HOUR_MS)
-        self.waits.add(
-            recorded.request.requests, recorded.timestamp_ms, recorded.wait_ms, recorded.refused, 2**62, recorded.lane
-        )
 
     def percentile(self, percent: float) -> float:
         """The lowest rate that at least so many percent of the requests didn't exceed.
@@ -96,38 +91,79 @@ class Proposal(NamedTuple):
 class Advisor:
     """Meters recorded requests on counters of one shape, as the job would if all of them had a limit of their own."""
 
-    def __init__(
-        self, whose: Whose, kinds: Collection[QuotaKind], settings: QuotaSettings, idle_expiry_ms: int
-    ) -> None:
+    def __init__(self, whose: Whose, kinds: Collection[QuotaKind], settings: QuotaSettings) -> None:
         unlimited = [QuotaEntry(whose.default(), kind, UNLIMITED) for kind in kinds]
-        self._decider = Decider(Quotas(unlimited), settings, idle_expiry_ms)
+        self._meters = Meters(Quotas(unlimited), settings)
         self._whose = whose
-        self._window = settings.controller_window
-        self._mutations: dict[Tags, SampledRate] = {}
-        self.seen: dict[tuple[QuotaEntity, QuotaKind], Seen] = {}
+        self._sums = {kind: _Sums() for kind in kinds}
 
-    def apply(self, recorded: Recorded) -> None:
-        """Meter the next recorded request."""
-        for tags, outcomes in self._decider.charge(recorded.request, recorded.timestamp_ms).items():
-            entity = self._whose.entity(tags)
-            if entity is None:
-                continue
-            for outcome in outcomes:
-                kind, rate = outcome.charge.kind, outcome.rate
-                if kind.family is Family.MUTATIONS:
-                    rate = self._mutation_rate(tags, outcome.value, recorded.timestamp_ms)
-                seen = self.seen.get((entity, kind))
-                if seen is None:
-                    seen = self.seen[entity, kind] = Seen({}, set(), Side())
-                seen.add(rate, recorded)
+    def apply(self, batch: Batch) -> None:
+        """Meter the next recorded requests."""
+        for metered in self._meters.charge(batch):
+            self._sums[metered.kind].add(metered, batch)
 
-    def _mutation_rate(self, tags: Tags, partitions: float, now_ms: int) -> float:
-        """Mutations per second over the window of the bucket: with that limit it doesn't run empty."""
-        rate = self._mutations.get(tags)
-        if rate is None:
-            rate = self._mutations[tags] = SampledRate()
-        rate.record(partitions, self._window, now_ms)
-        return rate.measure(self._window, now_ms)
+    def seen(self) -> dict[tuple[QuotaEntity, QuotaKind], Seen]:
+        """The rates of each entity that a quota file can name."""
+        return {
+            (entity, kind): seen
+            for kind, sums in self._sums.items()
+            for tags, seen in zip(sums.tags, sums.seen(), strict=True)
+            if (entity := self._whose.entity(tags)) is not None
+        }
+
+
+class _Sums:
+    """The rates of the counters of one kind."""
+
+    def __init__(self) -> None:
+        self.tags: Sequence[Tags] = ()
+        self._rates: list[_Rates] = []
+        self._hours: list[Integers] = []
+        self._throttled: list[_Rates] = []
+        self._waits = WaitSums()
+
+    def add(self, metered: Metered, batch: Batch) -> None:
+        """Count charges by their rates."""
+        self.tags, rows, counters = metered.tags, metered.rows, metered.counters
+        requests, waits = batch.requests[rows], batch.waits_ms[rows] > 0
+        self._rates.append(_counted(counters, round_up(metered.rates), requests))
+        self._throttled.append(_counted(counters[waits], np.zeros(waits.sum()), requests[waits]))
+        hours = np.stack([counters, batch.times_ms[rows] // HOUR_MS])
+        self._hours.append(np.unique(hours, axis=1))
+        self._waits.add(counters, batch, rows)
+
+    def seen(self) -> list[Seen]:
+        """The sums of each counter."""
+        waited_ms = self._waits.waited_ms(len(self.tags), _NEVER_MS).tolist()
+        seen = [Seen({}, set(), Side(waited=Waited(total_ms=waited))) for waited in waited_ms]
+        for counter, rate, requests in zip(*map(np.ndarray.tolist, _joined(self._rates)), strict=True):
+            seen[counter].rates[rate] = requests
+            seen[counter].waits.requests += requests
+        for counter, _, requests in zip(*map(np.ndarray.tolist, _joined(self._throttled)), strict=True):
+            seen[counter].waits.throttled += requests
+        for counter, hour in np.concatenate([np.zeros((2, 0), np.int64), *self._hours], axis=1).T.tolist():
+            seen[counter].hours.add(hour)
+        return seen
+
+
+_Rates = tuple[Integers, Floats, Integers]
+"""Counters, rates, and their requests: (m,) each."""
+
+
+def _joined(parts: Sequence[_Rates]) -> _Rates:
+    nothing = np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64)
+    counters, rates, requests = (np.concatenate(columns) for columns in zip(nothing, *parts, strict=True))
+    return _counted(counters, rates, requests)
+
+
+def _counted(counters: Integers, rates: Floats, requests: Integers) -> _Rates:
+    """The same, each rate of a counter once, with the sum of its requests."""
+    order = np.lexsort((rates, counters))
+    counters, rates, requests = counters[order], rates[order], requests[order]
+    begins = np.ones(len(order), np.bool_)
+    begins[1:] = (counters[1:] != counters[:-1]) | (rates[1:] != rates[:-1])
+    first = np.flatnonzero(begins)
+    return counters[first], rates[first], np.add.reduceat(requests, first) if len(first) else requests
 
 
 def proposals(
@@ -137,7 +173,7 @@ def proposals(
     found = []
     for (entity, kind), of_entity in seen:
         rate = of_entity.percentile(percent)
-        limit = round_up(rate * headroom)
+        limit = float(round_up(np.array([rate * headroom]))[0])
         limit = max(1.0, math.ceil(limit)) if kind.family.whole else limit
         if rate > 0:
             found.append(Proposal(QuotaEntry(entity, kind, float(limit)), rate, max(of_entity.rates), of_entity))
@@ -163,16 +199,15 @@ def pooled(
     return together
 
 
-def round_up(value: float) -> float:
-    """The value, at least 0, rounded up to DIGITS significant digits.
+def round_up(values: Floats) -> Floats:
+    """The values (n,), at least 0, rounded up to DIGITS significant digits.
 
-    >>> [round_up(value) for value in (1300.0, 1300.1, 0.012341, 999.5, 0.0)]
-    [1300.0, 1310.0, 0.0124, 1000.0, 0.0]
+    >>> round_up(np.array([1300.0, 1300.1, 0.012341, 999.5, 0.0, -2.0])).tolist()
+    [1300.0, 1310.0, 0.0124, 1000.0, 0.0, 0.0]
     """
-    if value <= 0:
-        return 0.0
-    exponent = math.floor(math.log10(value)) + 1 - DIGITS
-    if exponent >= 0:
-        return float(math.ceil(value / 10**exponent - 1e-9) * 10**exponent)
-    digits: float = math.ceil(value * 10.0**-exponent - 1e-9) / 10.0**-exponent
-    return digits
+    positive = np.where(values > 0, values, 1.0)
+    exponents = np.floor(np.log10(positive)).astype(np.int64) + 1 - DIGITS
+    powers = 10.0 ** np.abs(exponents)
+    is_large = exponents >= 0
+    units = np.ceil(np.where(is_large, positive / powers, positive * powers) - 1e-9)
+    return np.where(values > 0, np.where(is_large, units * powers, units / powers), 0.0)

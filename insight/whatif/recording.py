@@ -17,11 +17,13 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from numpy.typing import NDArray
 
 from sluice.insight.errors import EarlierTableError, NoTableError, RecordingError
-from sluice.insight.reports.recorded_waits import WaitEnds, longest_waits_ms
+from sluice.insight.reports.recorded_waits import WaitEnds, distinct, longest_waits_ms
 from sluice.insight.reports.span import Span
+from sluice.insight.whatif.metering import Batch, Lane
 from sluice.insight.whatif.replay import Recorded
 from sluice.insight.whatif.whose import Part
 from sluice.state.contract.records import HEARTBEAT_API, UNMUTE_API, Mutation, Request, TopicPartition, Verdict
+from sluice.state.decisions.charge_plan import MUTATION_APIS, planned_api
 from sluice.state.quotas.entry import QuotaEntry
 
 ORDER = ("decided_at_ms", "source_partition", "source_offset", "timestamp_ms")
@@ -74,13 +76,22 @@ class Recording:
 
     def __iter__(self) -> Iterator[Recorded]:
         """Each request, in the order in which the job decided it. Raises RecordingError."""
+        for rows in self._slices(_BATCH_ROWS):
+            yield from _requests(rows, self._ends)
+
+    def batches(self) -> Iterator[Batch]:
+        """The same, many at once. Raises RecordingError."""
+        return (batch_of(rows, self._ends) for rows in self._slices(_MAX_ROWS))
+
+    def _slices(self, most: int) -> Iterator[pa.Table]:
+        """Tables of rows, in order, each of one chunk."""
         try:
             for table in self._in_order():
-                for start in range(0, table.num_rows, _BATCH_ROWS):
-                    batch = table.slice(start, _BATCH_ROWS)
-                    self.rows += batch.num_rows
-                    self.without_amounts += batch["amounts"].null_count
-                    yield from _requests(batch, self._ends)
+                for start in range(0, table.num_rows, most):
+                    rows = table.slice(start, most).combine_chunks()
+                    self.rows += rows.num_rows
+                    self.without_amounts += rows["amounts"].null_count
+                    yield rows
         except (pa.ArrowException, DeltaError, OSError) as error:
             raise self._unreadable(error) from error
 
@@ -163,19 +174,15 @@ def _within(span: Span) -> Any:
 
 
 def _requests(table: pa.Table, ends: WaitEnds) -> Iterator[Recorded]:
-    """The requests of a few rows."""
-    batch = table.combine_chunks().to_batches()[0]
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    amounts = columns["amounts"]
-    said = {field.name: part for field, part in zip(amounts.type, amounts.flatten(), strict=True)}
+    """The requests of a few rows, of one chunk."""
+    columns, said = _columns(table)
     times_ms = columns["timestamp_ms"].to_pylist()
     values: dict[str, list[Any]] = {name: _names(columns[name]) for name in ("api", "user", "client_id")}
     values |= {name: _plain(said[name], default) for name, default in _PLAIN.items() if _has_any(said, name)}
     for name, made in (("topic_partitions", TopicPartition), ("mutations", Mutation)):
         if _has_any(said, name):
             values[name] = _entries(said[name], made)
-    decided_ms = columns["throttle_time_ms"].fill_null(0).to_numpy(zero_copy_only=False)
-    waits_ms = longest_waits_ms(columns["throttled_by"], decided_ms)
+    waits_ms = _waits_ms(columns)
     users, client_ids = ([name or "" for name in values[part]] for part in ("user", "client_id"))
     waits_ms = ends.left_of_each_ms(users, client_ids, columns["timestamp_ms"].to_numpy(), waits_ms)
     lanes = [f"{api}|{instance}" for api, instance in zip(values["api"], _names(columns["instance"]), strict=True)]
@@ -185,6 +192,99 @@ def _requests(table: pa.Table, ends: WaitEnds) -> Iterator[Recorded]:
         times_ms, waits_ms.tolist(), refused, lanes, zip(*values.values(), strict=True), strict=True
     ):
         yield Recorded(time_ms, Request(**dict(zip(names, row, strict=True))), wait_ms, was_refused, lane)
+
+
+def batch_of(table: pa.Table, ends: WaitEnds) -> Batch:
+    """The requests of rows of one chunk, by column."""
+    columns, said = _columns(table)
+    names, lanes_of = distinct(pa.table({name: pc.fill_null(table[name], "") for name in Lane._fields}), Lane._fields)
+    lanes = [Lane(*lane) for lane in names]
+    times_ms, waits_ms = columns["timestamp_ms"].to_numpy(), _waits_ms(columns)
+    for number, lane in enumerate(lanes):
+        if ends.any_of(lane.user, lane.client_id):
+            rows = np.flatnonzero(lanes_of == number)
+            waits_ms[rows] = ends.left_ms(lane.user, lane.client_id, times_ms[rows], waits_ms[rows])
+    numbers = {name: _numbers(said[name]) if name in said else np.zeros(len(table), np.int64) for name in _NUMBERS}
+    has = {name: _is_valid(said[name]) if name in said else np.zeros(len(table), np.bool_) for name in _NUMBERS}
+    sums = {name: _sums(said[name], field) for name, field in _LISTS.items()}
+    oldest = np.array([MUTATION_APIS.get(lane.api, 0) for lane in lanes], np.int64)[lanes_of]
+    flags = [
+        (oldest > 0) & (~has["api_version"] | (numbers["api_version"] >= oldest)),
+        *(numbers[name] != 0 for name in _FLAGS),
+        has["bytes"] | (sums["topic_partitions"][1] > 0),
+        sums["mutations"][1] > 0,
+        has["mutations_charged"],
+        has["request_time_ns"] | has["network_time_ns"],
+    ]
+    codes = lanes_of.astype(np.int64)
+    for flag in flags:
+        codes = 2 * codes + flag
+    kinds, first, traits_of = np.unique(codes, return_index=True, return_inverse=True)
+    traits = [
+        (lanes[lane].user, lanes[lane].client_id, planned_api(lanes[lane].api), *(bool(flag[row]) for flag in flags))
+        for lane, row in zip((kinds >> len(flags)).tolist(), first.tolist(), strict=True)
+    ]
+    return Batch(
+        times_ms,
+        waits_ms,
+        pc.equal(columns["verdict"], str(Verdict.REJECT)).fill_null(False).to_numpy(zero_copy_only=False),
+        np.where(has["requests"], numbers["requests"], 1),
+        lanes,
+        lanes_of,
+        traits,
+        traits_of,
+        np.where(has["bytes"], numbers["bytes"], sums["topic_partitions"][0]),
+        numbers["request_time_ns"],
+        numbers["network_time_ns"],
+        np.where(has["mutations_charged"], numbers["mutations_charged"], sums["mutations"][0]),
+    )
+
+
+_FLAGS = ("validate_only", "cluster_action", "authenticating", "withheld")
+"""The flags of `amounts`, in the order of a request's traits."""
+
+_NUMBERS = (
+    "bytes",
+    "request_time_ns",
+    "network_time_ns",
+    "mutations_charged",
+    "api_version",
+    "requests",
+    *_FLAGS,
+)
+_LISTS = {"topic_partitions": "bytes", "mutations": "partitions"}
+"""The lists of `amounts`, and the field of their items that is summed up."""
+
+
+def _columns(table: pa.Table) -> tuple[dict[str, pa.Array], dict[str, pa.Array]]:
+    """The columns of a table of one chunk, and the fields of its `amounts`."""
+    batch = table.to_batches()[0]
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    amounts = columns["amounts"]
+    return columns, {field.name: part for field, part in zip(amounts.type, amounts.flatten(), strict=True)}
+
+
+def _waits_ms(columns: Mapping[str, pa.Array]) -> Integers:
+    decided_ms = columns["throttle_time_ms"].fill_null(0).to_numpy(zero_copy_only=False)
+    return longest_waits_ms(columns["throttled_by"], decided_ms)
+
+
+def _numbers(column: pa.Array) -> Integers:
+    numbers: Integers = column.cast(pa.int64()).fill_null(0).to_numpy()
+    return numbers
+
+
+def _is_valid(column: pa.Array) -> NDArray[np.bool_]:
+    valid: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
+    return valid
+
+
+def _sums(lists: pa.Array, field: str) -> tuple[Integers, Integers]:
+    """The sum of a field of the items of each of n lists, and their number: (n,) each."""
+    lengths = _numbers(pc.list_value_length(lists))
+    ends = np.cumsum(lengths)
+    sums = np.concatenate([[0], np.cumsum(_numbers(lists.flatten().field(field)))])
+    return sums[ends] - sums[ends - lengths], lengths
 
 
 _PLAIN: dict[str, Any] = {

@@ -11,16 +11,20 @@ from functools import partial
 from typing import TypeVar
 
 import msgspec
+import numpy as np
 
 from sluice.insight.reports.recorded_waits import WaitEnds
 from sluice.insight.reports.span import Span
+from sluice.insight.waits import Waited
 from sluice.insight.whatif.advice import Advisor, Seen
+from sluice.insight.whatif.metering import Batch, Meters, WaitSums
 from sluice.insight.whatif.recording import Recording, independent_by, rows_of
-from sluice.insight.whatif.replay import ClientName, ClientReplay, Decider, Replay
+from sluice.insight.whatif.replay import ClientName, ClientReplay, Decider, Replay, Side
 from sluice.insight.whatif.whose import Part, Whose
+from sluice.state.arithmetic.columns import Integers
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
+from sluice.state.quotas.kinds import Family, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 
 MAX_PROCESSES = 8
@@ -82,8 +86,41 @@ def in_shares(
 
 
 def replay_share(task: Task, part: Part | None) -> Replayed:
-    """Replay one share of the requests. Raises RecordingError."""
+    """Replay one share of the requests. Raises RecordingError.
+
+    Clients whose requests would all be served at once are only counted; the others are replayed request by request.
+    Without a `part` they may delay any client, and all are replayed.
+    """
+    if part is None:
+        return _replayed(task, recording_of(task, part))
     recording = recording_of(task, part)
+    meters = [Meters(Quotas(entries), task.quota) for entries in task.scenarios]
+    counts, late = Counts(task.span.end_ms), set[str]()
+    for batch in recording.batches():
+        counts.add(batch)
+        for each in meters:
+            late |= late_names(each, batch, part)
+    nothing = Replayed([{} for _ in meters], given_up=[0 for _ in meters])
+    replayed = _replayed(task, recording_of(task, part, late)) if late else nothing
+    served = _asked(
+        {name: client for name, client in counts.clients().items() if name[part is Part.CLIENT_ID] not in late},
+        task.only,
+    )
+    clients = [served | of_scenario for of_scenario in replayed.clients]
+    return replace(replayed, clients=clients, rows=recording.rows, without_amounts=recording.without_amounts)
+
+
+def late_names(meters: Meters, batch: Batch, part: Part) -> set[str]:
+    """The users, or client-ids, of whom a request would wait, or asks for mutations, which may be refused."""
+    late: list[Integers] = []
+    for metered in meters.charge(batch):
+        waits = metered.rates > metered.limits
+        late.append(metered.rows if metered.kind.family is Family.MUTATIONS else metered.rows[waits])
+    rows = np.concatenate([np.zeros(0, np.int64), *late])
+    return {getattr(batch.lanes[lane], part.value) for lane in np.unique(batch.lanes_of[rows]).tolist()}
+
+
+def _replayed(task: Task, recording: Recording) -> Replayed:
     replays = [
         Replay(Decider(Quotas(entries), task.quota, task.idle_expiry_ms).decide, task.span.end_ms)
         for entries in task.scenarios
@@ -95,6 +132,35 @@ def replay_share(task: Task, part: Part | None) -> Replayed:
     return Replayed(clients, recording.rows, recording.without_amounts, [each.given_up for each in replays])
 
 
+class Counts:
+    """The recorded requests of clients, and their waits then."""
+
+    def __init__(self, end_ms: int) -> None:
+        self._end_ms = end_ms
+        self._names: dict[ClientName, int] = {}
+        self._sums: list[Integers] = []  # (clients, 3): requests, and those throttled and refused
+        self._waits = WaitSums()
+
+    def add(self, batch: Batch) -> None:
+        """Count some requests."""
+        numbers = [self._names.setdefault(lane[:2], len(self._names)) for lane in batch.lanes]
+        clients = np.array(numbers, np.int64)[batch.lanes_of]
+        counted = (batch.requests, batch.requests * (batch.waits_ms > 0), batch.requests * batch.refused)
+        self._sums.append(np.stack([np.bincount(clients, each, len(self._names)) for each in counted], axis=1))
+        self._waits.add(clients, batch, np.arange(len(clients)))
+
+    def clients(self) -> dict[ClientName, ClientReplay]:
+        """Each client as it was then; now it sends the same, and never waits."""
+        sums = np.zeros((len(self._names), 3), np.int64)
+        for part in self._sums:
+            sums[: len(part)] += part.astype(np.int64)
+        found = zip(self._names, sums.tolist(), self._waits.waited_ms(len(sums), self._end_ms).tolist(), strict=True)
+        return {
+            name: ClientReplay(Side(requests, throttled, refused, waited=Waited(waited_ms)), Side(requests), {})
+            for name, (requests, throttled, refused), waited_ms in found
+        }
+
+
 def rates_seen(task: Task, whose: Whose, kinds: Collection[QuotaKind], processes: int) -> SeenByQuota:
     """The rates of each entity in the span of the task; its scenarios don't count. Raises RecordingError."""
     work = partial(_rates_of_share, whose, kinds)
@@ -102,17 +168,18 @@ def rates_seen(task: Task, whose: Whose, kinds: Collection[QuotaKind], processes
 
 
 def _rates_of_share(whose: Whose, kinds: Collection[QuotaKind], task: Task, part: Part | None) -> SeenByQuota:
-    advisor = Advisor(whose, kinds, task.quota, task.idle_expiry_ms)
-    for recorded in recording_of(task, part):
-        advisor.apply(recorded)
-    return advisor.seen
+    advisor = Advisor(whose, kinds, task.quota)
+    for batch in recording_of(task, part).batches():
+        advisor.apply(batch)
+    return advisor.seen()
 
 
-def recording_of(task: Task, part: Part | None) -> Recording:
-    """The requests of a share. Raises RecordingError."""
+def recording_of(task: Task, part: Part | None, names: Collection[str] | None = None) -> Recording:
+    """The requests of a share: of clients with these names, or else of those asked for. Raises RecordingError."""
     chosen = None
-    if part is not None and (task.shares > 1 or task.only is not None):
-        chosen = rows_of(part, task.share, task.shares, _names(task.only, part))
+    names = names or (None if part is None else _names(task.only, part))
+    if part is not None and (task.shares > 1 or names is not None):
+        chosen = rows_of(part, task.share, task.shares, names)
     return Recording(task.path, task.storage_options, task.span, chosen, task.ends)
 
 

@@ -24,6 +24,7 @@ from scripts.benchmarks.many_clients import measure_many_clients
 from scripts.benchmarks.neighbours import measure_invented_names, measure_neighbours
 from scripts.benchmarks.peers.measure import measure_peers
 from scripts.benchmarks.report import Findings, to_json, to_markdown
+from scripts.benchmarks.reports import measure_reports
 from scripts.benchmarks.rig import BenchmarkRig
 from scripts.benchmarks.scale import MEASURES, Scale, sections
 from scripts.benchmarks.storage import measure_storage
@@ -46,6 +47,7 @@ _MEASURES: dict[str, Callable[[BenchmarkRig, Scale, Findings], None]] = {
     "neighbours": measure_neighbours,
     "invented-names": measure_invented_names,
     "gateway": measure_gateway,
+    "reports": measure_reports,
 }
 
 _PACKAGES = ("pyspark", "delta-spark", "pandas", "pyarrow", "numpy", "msgspec", "kafka-python", "confluent-kafka")

@@ -26,6 +26,7 @@ MEASURES = {
     "neighbours": "latency beside a user with wide events",
     "invented-names": "latency beside a client that invents names",
     "gateway": "CPU time of the gateway client",
+    "reports": "CPU time and memory of reports over a day",
 }
 """Name of a measure -> its title."""
 

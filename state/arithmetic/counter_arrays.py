@@ -92,10 +92,10 @@ class Outcomes:
 
 
 _DTYPES = (np.int64, np.float64, np.float64, np.float64, np.bool_, np.bool_)
-"""The types of the columns of `_Charges`."""
+"""The types of the columns of `Charges`."""
 
 
-class _Charges(NamedTuple):
+class Charges(NamedTuple):
     """The charges of one kind on m rows, by column, (m,) each; `limits` are NaN where there is none."""
 
     rows: Integers
@@ -168,7 +168,7 @@ class CounterArrays:
     def charge(self, entities: Integers, rows: Sequence[Charged], shapes: Shapes) -> dict[QuotaKind, Outcomes]:
         """Charge m rows; those of one entity, `entities` (m,), follow one another in the order of charging."""
         now_ms = np.array([row.timestamp_ms for row in rows], np.int64)
-        np.maximum.at(self._last_event_ms, entities, now_ms)
+        self.note_events(entities, now_ms)
         outcomes = {}
         for kind, charges in _by_kind(rows, shapes).items():
             charge_kind = self._charge_mutations if kind.family is Family.MUTATIONS else self._charge_rates
@@ -180,10 +180,17 @@ class CounterArrays:
         buckets, rates = self.buckets, self.rates.columns(self._last_event_ms)
         return Columns(self._last_event_ms, buckets.tokens, buckets.last_ms, self._mutation_limit, *rates)
 
-    def _charge_rates(self, kind: QuotaKind, entities: Integers, now_ms: Integers, charges: _Charges) -> Outcomes:
-        """Bytes and request time: record, then check. Network time is recorded without a check.
+    def note_events(self, entities: Integers, now_ms: Integers) -> None:
+        """Note the times of m rows."""
+        np.maximum.at(self._last_event_ms, entities, now_ms)
 
-        Bytes that were withheld are taken back after the check.
+    def measure_rates(
+        self, kind: QuotaKind, entities: Integers, now_ms: Integers, charges: Charges
+    ) -> tuple[Floats, Integers]:
+        """Bytes and request time: record, then measure the rates, (m,), and their windows in ms, (m,).
+
+        Network time is recorded afterwards, and bytes that were withheld are taken back. The rows of one entity follow
+        one another.
         """
         window, amounts = self._settings.client_window, charges.amounts
         later = charges.recorded_later(kind)
@@ -196,14 +203,18 @@ class CounterArrays:
             recorded = later[turn] != 0
             if recorded.any():
                 self.rates.record(kind, of_turn[recorded], later[turn][recorded], window, times_ms[recorded])
-        return _outcomes_of_rates(kind, charges, rates, windows_ms, window)
+        return rates, windows_ms
+
+    def _charge_rates(self, kind: QuotaKind, entities: Integers, now_ms: Integers, charges: Charges) -> Outcomes:
+        rates, windows_ms = self.measure_rates(kind, entities, now_ms, charges)
+        return _outcomes_of_rates(kind, charges, rates, windows_ms, self._settings.client_window)
 
     def _charge_hot(
         self,
         kind: QuotaKind,
         entities: Integers,
         now_ms: Integers,
-        charges: _Charges,
+        charges: Charges,
         rates: Floats,
         windows_ms: Integers,
     ) -> Integers:
@@ -222,7 +233,7 @@ class CounterArrays:
                 hot[rows] = True
         return np.flatnonzero(~hot)
 
-    def _charge_mutations(self, kind: QuotaKind, entities: Integers, now_ms: Integers, charges: _Charges) -> Outcomes:
+    def _charge_mutations(self, kind: QuotaKind, entities: Integers, now_ms: Integers, charges: Charges) -> Outcomes:
         """KIP-599 for requests with one topic each: strict checks, then charges; permissive charges, then checks."""
         window = self._settings.controller_window
         partitions, strict, unlimited = charges.amounts, charges.strict, np.isnan(charges.limits)
@@ -420,7 +431,7 @@ class RateArrays:
 
 
 def _outcomes_of_rates(
-    kind: QuotaKind, charges: _Charges, rates: Floats, windows_ms: Integers, window: Window
+    kind: QuotaKind, charges: Charges, rates: Floats, windows_ms: Integers, window: Window
 ) -> Outcomes:
     """The outcomes of charges of bytes or request time, from the rates (m,) and their windows (m,)."""
     is_time = kind.family is Family.REQUEST_TIME
@@ -433,7 +444,7 @@ def _outcomes_of_rates(
     return outcomes
 
 
-def _by_kind(rows: Sequence[Charged], shapes: Shapes) -> dict[QuotaKind, _Charges]:
+def _by_kind(rows: Sequence[Charged], shapes: Shapes) -> dict[QuotaKind, Charges]:
     """The charges of each kind, in the order of their rows."""
     rows_by_shape: dict[bytes, list[int]] = {}
     for number, row in enumerate(rows):
@@ -462,7 +473,7 @@ def _by_kind(rows: Sequence[Charged], shapes: Shapes) -> dict[QuotaKind, _Charge
     return {kind: _in_order(columns, len(rows_by_shape) > 1) for kind, columns in columns_by_kind.items()}
 
 
-def _in_order(columns: Sequence[Sequence[Any]], several: bool) -> _Charges:
+def _in_order(columns: Sequence[Sequence[Any]], several: bool) -> Charges:
     """The charges by column in the order of their rows; those of `several` shapes come shape after shape."""
     arrays: list[NDArray[Any]] = [
         np.concatenate([np.asarray(part, kind) for part in parts])
@@ -471,7 +482,7 @@ def _in_order(columns: Sequence[Sequence[Any]], several: bool) -> _Charges:
     if several:
         order = np.argsort(arrays[0])
         arrays = [array[order] for array in arrays]
-    return _Charges(*arrays)
+    return Charges(*arrays)
 
 
 def _spans(entities: Integers) -> tuple[Integers, Integers]:

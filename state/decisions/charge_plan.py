@@ -1,7 +1,7 @@
 """Plan of the charges of one request: one for each quota kind, grouped by counter."""
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -162,13 +162,18 @@ class LimitedCharges(_Plan, gc=False):
         self.charges.append((resolution.tags, charge))
 
 
+def planned_api(api: str) -> str:
+    """The API, or the one that stands for all that are charged alike: a client may name any."""
+    return api if api in PLANNED_APIS else _ANY_API
+
+
 def traits_of(request: Request) -> Traits:
     """A client may name any API and any version: those that are charged alike are one trait."""
     api = request.api
     return (
         request.user or "",
         request.client_id or "",
-        api if api in PLANNED_APIS else _ANY_API,
+        planned_api(api),
         api in MUTATION_APIS and is_strict(request),
         request.validate_only,
         request.cluster_action,
@@ -284,10 +289,19 @@ def request_points(request: Request, settings: QuotaSettings) -> list[float]:
     >>> request_points(Request(api="Metadata", request_time_ns=80_000_000), draft)
     [1.0, 0.0]
     """
-    handler = (request.request_time_ns or 0) * POINTS_PER_NANOSECOND
+    return [*points(request.request_time_ns or 0, request.network_time_ns or 0, settings)]
+
+
+def points(handler_ns: Any, network_ns: Any, settings: QuotaSettings) -> tuple[Any, Any]:
+    """Handler and network time in points: numbers, or arrays of them.
+
+    >>> points(10_000_000, 5_000_000, QuotaSettings())
+    (1.0, 0.5)
+    """
+    handler = handler_ns * POINTS_PER_NANOSECOND
     if settings.policy is _DRAFT:
-        return [handler / settings.num_io_threads, 0.0]
-    return [handler, (request.network_time_ns or 0) * POINTS_PER_NANOSECOND]
+        return handler / settings.num_io_threads, network_ns * 0.0
+    return handler, network_ns * POINTS_PER_NANOSECOND
 
 
 def is_strict(request: Request) -> bool:

@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 from sluice.cli.main import app
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import load_settings
+from sluice.insight.reports.recorded_waits import WaitEnds
 from sluice.insight.whatif.advice import DAY_MS, HOUR_MS, Advisor, Confidence, Seen, pooled, proposals
+from sluice.insight.whatif.recording import batch_of
 from sluice.insight.whatif.replay import Recorded, Side
 from sluice.insight.whatif.whose import Whose
 from sluice.sinks.tables.quotas import QuotasTable
@@ -20,7 +22,7 @@ from sluice.state.contract.records import Mutation, Request
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind, QuotaSettings, Window
-from tests.recorded import START_MS, event, simulated, write_decisions
+from tests.recorded import START_MS, event, rows_of, simulated, write_decisions
 
 ALICE = QuotaEntity(user="alice")
 PRODUCER = QuotaKind.PRODUCER_BYTE_RATE
@@ -28,10 +30,10 @@ PRODUCER = QuotaKind.PRODUCER_BYTE_RATE
 
 def seen_by(requests: list[Recorded], whose: Whose = Whose.USER) -> dict[tuple[QuotaEntity, QuotaKind], Seen]:
     settings = QuotaSettings(controller_window=Window(samples=10, window_ms=1000))
-    advisor = Advisor(whose, CLIENT_KINDS, settings, 3_600_000)
-    for each in requests:
-        advisor.apply(each)
-    return advisor.seen
+    advisor = Advisor(whose, CLIENT_KINDS, settings)
+    for first in range(0, len(requests), 700):
+        advisor.apply(batch_of(rows_of(requests[first : first + 700]), WaitEnds()))
+    return advisor.seen()
 
 
 def recorded(at_ms: int, wait_ms: int = 0, **request: Any) -> Recorded:

@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,19 +15,21 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from sluice.cli.main import app
+from sluice.cli.whatif import client_json
 from sluice.insight.errors import NoTableError
 from sluice.insight.reports.span import Span
 from sluice.insight.whatif import replay as replay_module
 from sluice.insight.whatif.recording import Recording, decided_order
 from sluice.insight.whatif.replay import ClientReplay, Decider, Recorded, Replay
-from sluice.insight.whatif.run import Task, replay, stepped
+from sluice.insight.whatif.run import Task, replay, replay_share, stepped
+from sluice.insight.whatif.whose import Part
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.arithmetic.counter import Outcome
 from sluice.state.contract.records import Request, Verdict
 from sluice.state.decisions.decision import ALLOWED, Answer, clamp_throttle_ms
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
+from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 from tests import strategies
 from tests.commands import Sluice
@@ -316,6 +319,46 @@ def test_a_client_alone_fares_as_among_all(busy_table: Path) -> None:
 
     assert alone.clients == [{("user-9", "app-0"): everybody["user-9", "app-0"]}]
     assert alone.rows < 2000
+
+
+@given(data=st.data())
+@settings(max_examples=25)
+def test_clients_that_would_not_wait_are_counted_as_a_replay_has_them(data: st.DataObject) -> None:
+    """Counts and replays together are those of a replay of all: with waits of then, fetches, time and mutations."""
+    sizes = data.draw(st.lists(st.integers(0, 20_000), min_size=1, max_size=60))
+    events = [
+        data.draw(
+            st.sampled_from(
+                [
+                    event(at_ms, user, client_id, bytes=size),
+                    event(at_ms, user, client_id, api="Fetch", bytes=size, withheld=size % 2 == 0),
+                    event(at_ms, user, client_id, topic_partitions=[{"topic": "t", "partition": 0, "bytes": size}]),
+                    event(at_ms, user, client_id, api="Metadata", request_time_ns=size * 50_000, requests=3),
+                    event(at_ms, user, client_id, bytes=9, instance="one", throttled_by=[waits(user, size)]),
+                    event(at_ms, user, client_id, api="CreateTopics", mutations=[{"topic": "t", "partitions": 2}]),
+                ]
+            )
+        )
+        for number, size in enumerate(sizes)
+        for at_ms, user, client_id in [(number * 700, f"user-{number * size % 3}", f"app-{size % 2}")]
+    ]
+    then = [limit(data.draw(st.sampled_from([100.0, 5_000.0])), EVERYBODY)]
+    now = [limit(data.draw(st.sampled_from([300.0, 1e9])), EVERYBODY, kind) for kind in CLIENT_KINDS]
+    now.append(limit(500.0, QuotaEntity(user="user-1")))
+    with TemporaryDirectory() as folder:
+        write_decisions(folder, simulated(events, then))
+        of_all = task(Path(folder), now)
+        counted, replayed = (replay_share(of_all, part) for part in (Part.USER, None))
+
+    found, expected = (
+        {name: client_json(name, client) for name, client in each.clients[0].items()} for each in (counted, replayed)
+    )
+    assert found == expected
+    assert (counted.rows, counted.given_up) == (replayed.rows, replayed.given_up)
+
+
+def waits(user: str, ms: int) -> Json:
+    return {"quota": "producer_byte_rate", "entity": {"user": user}, "ms": ms}
 
 
 # --- the command -------------------------------------------------------------------------------------------------

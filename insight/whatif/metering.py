@@ -1,0 +1,146 @@
+"""Recorded requests charged at the times at which they came, by the array engine, many at once.
+
+Nobody waits here. `sluice.insight.whatif.replay` decides the requests of clients that would wait, one after another.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from sluice.insight.reports.recorded_waits import WaitEvents
+from sluice.state.arithmetic.columns import Columns, Flags, Floats, Integers, columns_of, concatenate
+from sluice.state.arithmetic.counter import Charge, EntityCounters
+from sluice.state.arithmetic.counter_arrays import Charges, CounterArrays
+from sluice.state.decisions.charge_plan import Traits, plan_limited, points, request_like
+from sluice.state.quotas.entity import Tags
+from sluice.state.quotas.kinds import CLIENT_KINDS, Family, QuotaKind, QuotaSettings
+from sluice.state.quotas.resolution import Quotas
+
+
+class Lane(NamedTuple):
+    """A client's requests by one API through one gateway: a wait ends at the next of them."""
+
+    user: str
+    client_id: str
+    instance: str
+    api: str
+
+
+class Batch(NamedTuple):
+    """n recorded requests by column, (n,) each, in the order in which they were decided. Times are epoch ms.
+
+    `lanes_of` and `traits_of` are places in `lanes` and `traits`. A `refused` request was refused when it was recorded.
+    """
+
+    times_ms: Integers
+    waits_ms: Integers
+    refused: Flags
+    requests: Integers
+    lanes: Sequence[Lane]
+    lanes_of: Integers
+    traits: Sequence[Traits]
+    traits_of: Integers
+    bytes: Integers
+    handler_ns: Integers
+    network_ns: Integers
+    partitions: Integers
+
+
+class Metered(NamedTuple):
+    """m charges of one kind, (m,) each: the places of their requests, their counters, and the rates that they found.
+
+    `counters` are places in `tags`, and those of one follow one another. `limits` are per second. Mutations have the
+    rate over the window of their bucket, which doesn't run empty at a limit of that rate.
+    """
+
+    kind: QuotaKind
+    tags: Sequence[Tags]
+    rows: Integers
+    counters: Integers
+    rates: Floats
+    limits: Floats
+
+
+class Meters:
+    """The counters with a limit of all requests so far."""
+
+    def __init__(self, quotas: Quotas, settings: QuotaSettings) -> None:
+        self._quotas = quotas
+        self._settings = settings
+        self._plans: dict[Traits, dict[QuotaKind, tuple[int, Charge]]] = {}
+        self._numbers: dict[QuotaKind, dict[Tags, int]] = {kind: {} for kind in CLIENT_KINDS}
+        self._columns: dict[QuotaKind, Columns] = {kind: columns_of([]) for kind in CLIENT_KINDS}
+
+    def charge(self, batch: Batch) -> Iterator[Metered]:
+        """Charge the next requests."""
+        plans = [self._plan(traits) for traits in batch.traits]
+        for kind in CLIENT_KINDS:
+            planned = [plan.get(kind) for plan in plans]
+            numbers = np.array([-1 if one is None else one[0] for one in planned], np.int64)[batch.traits_of]
+            rows = np.flatnonzero(numbers >= 0)
+            if not len(rows):
+                continue
+            rows = rows[np.argsort(numbers[rows], kind="stable")]
+            limits = np.array([np.nan if one is None else one[1].limit for one in planned])
+            withheld = np.array([one is not None and one[1].withheld for one in planned])
+            amounts, network = self._amounts(kind, batch)
+            charges = Charges(
+                rows,
+                amounts[rows],
+                network[rows],
+                limits[batch.traits_of[rows]],
+                np.zeros(len(rows), np.bool_),
+                withheld[batch.traits_of[rows]],
+            )
+            rates = self._rates(kind, numbers[rows], batch.times_ms[rows], charges)
+            yield Metered(kind, list(self._numbers[kind]), rows, numbers[rows], rates, charges.limits)
+
+    def _plan(self, traits: Traits) -> dict[QuotaKind, tuple[int, Charge]]:
+        """The number of the counter, and the charge without its amount, by kind."""
+        plan = self._plans.get(traits)
+        if plan is None:
+            plan = self._plans[traits] = {
+                charge.kind: (self._numbers[charge.kind].setdefault(tags, len(self._numbers[charge.kind])), charge)
+                for tags, charge in plan_limited(request_like(traits), self._quotas, self._settings)
+            }
+        return plan
+
+    def _amounts(self, kind: QuotaKind, batch: Batch) -> tuple[Floats, Floats]:
+        """The amount of a charge of each request, and its network time in points."""
+        if kind.family is Family.REQUEST_TIME:
+            handler, network = points(batch.handler_ns, batch.network_ns, self._settings)
+            return handler, network
+        amounts = batch.partitions if kind.family is Family.MUTATIONS else batch.bytes
+        return amounts.astype(np.float64), np.zeros(len(amounts))
+
+    def _rates(self, kind: QuotaKind, counters: Integers, now_ms: Integers, charges: Charges) -> Floats:
+        settings = self._settings
+        if kind.family is Family.MUTATIONS:
+            settings = replace(settings, client_window=settings.controller_window)
+        known = self._columns[kind]
+        new = columns_of([EntityCounters()] * (len(self._numbers[kind]) - len(known.last_event_ms)))
+        arrays = CounterArrays(concatenate([known, new]), [kind], settings)
+        arrays.note_events(counters, now_ms)
+        rates, _ = arrays.measure_rates(kind, counters, now_ms, charges)
+        self._columns[kind] = arrays.columns()
+        return rates
+
+
+class WaitSums:
+    """The time waited by each of some owners of requests, such as clients or counters: the union of their waits."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[Lane, int] = {}
+        self._events = WaitEvents()
+
+    def add(self, owners: Integers, batch: Batch, rows: Integers) -> None:
+        """Note some requests of a batch, each with its owner, the same one for all of a lane: (m,) each."""
+        numbers = np.array([self._lanes.setdefault(lane, len(self._lanes)) for lane in batch.lanes], np.int64)
+        self._events.add(owners, numbers[batch.lanes_of[rows]], batch.times_ms[rows], batch.waits_ms[rows])
+
+    def waited_ms(self, owners: int, end_ms: int) -> Integers:
+        """The time waited by each owner, of whom there are so many, until a time: (owners,)."""
+        waits = self._events.union(end_ms)
+        return np.bincount(waits.clients, waits.end_ms - waits.begin_ms, owners).astype(np.int64)
