@@ -9,6 +9,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from sluice.insight.errors import EarlierTableError, NoTableError, QueryError
+from sluice.sinks.errors import storage_reason
 from sluice.sinks.tables.decisions import decisions_table
 from sluice.sinks.tables.delta import lacking_columns
 
@@ -180,7 +181,7 @@ def _engine(
         except TableNotFoundError:
             missing[name] = path
         except (DeltaError, OSError, ValueError) as error:
-            raise QueryError(f"the table {path} can't be read: {' '.join(str(error).split())}") from error
+            raise QueryError(f"the table {path} can't be read: {storage_reason(error)}") from error
     return engine, missing
 
 

@@ -22,6 +22,7 @@ from sluice.insight.reports.span import Span
 from sluice.insight.whatif.metering import Batch, Lane
 from sluice.insight.whatif.replay import Recorded
 from sluice.insight.whatif.whose import Part
+from sluice.sinks.errors import storage_reason
 from sluice.state.contract.records import HEARTBEAT_API, UNMUTE_API, Mutation, Request, TopicPartition, Verdict
 from sluice.state.decisions.charge_plan import MUTATION_APIS, planned_api
 from sluice.state.quotas.entry import QuotaEntry
@@ -130,7 +131,7 @@ class Recording:
         return table if self._chosen is None or not table.num_rows else table.filter(self._chosen(table))
 
     def _unreadable(self, error: Exception) -> RecordingError:
-        return RecordingError(f"the table {self._path} can't be read: {' '.join(str(error).split())[:300]}")
+        return RecordingError(f"the table {self._path} can't be read: {storage_reason(error)}")
 
 
 def _divided(table: pa.Table, next_ms: int | None) -> tuple[pa.Table, pa.Table | None]:

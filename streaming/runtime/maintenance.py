@@ -13,7 +13,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from sluice.configs.settings import DeltaSettings
 from sluice.kafka_io.background import BackgroundService
-from sluice.sinks.errors import TableMaintenanceError
+from sluice.sinks.errors import TableMaintenanceError, storage_reason
 from sluice.streaming.checkpoint.folder import CheckpointFiles
 
 log = logging.getLogger("sluice.maintenance")
@@ -144,7 +144,7 @@ def _maintain(path: str, delta: DeltaSettings, retention_hours: int, first_day: 
         return Maintained(path, 0, 0, 0, exists=False)
     except (DeltaError, OSError) as error:
         raise TableMaintenanceError(
-            f"{path} can't be maintained ({' '.join(str(error).split())}); nothing is lost, try again"
+            f"{path} can't be maintained ({storage_reason(error)}); nothing is lost, try again"
         ) from error
 
 
