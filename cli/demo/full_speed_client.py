@@ -64,12 +64,15 @@ class FullSpeedClient(Client):
     """A client of librdkafka.
 
     `samples` are bytes of values that a broker has acknowledged or that arrived, or acknowledged requests for
-    `Role.REQUESTS`. `errors` are those that librdkafka reported, disconnects included.
+    `Role.REQUESTS`. `errors` are those that librdkafka reported, disconnects included. `partition` gives the partition
+    of each record that is produced: all go to that one, until it is another. -1 is any.
     """
 
-    def __init__(self, name: str, role: Role, servers: str, topic: str) -> None:
+    def __init__(
+        self, name: str, role: Role, servers: str, topic: str, partition: Callable[[], int] = lambda: -1
+    ) -> None:
         super().__init__(name)
-        self._topic = topic
+        self._topic, self._partition = topic, partition
         self._config = {"bootstrap.servers": servers, "client.id": name, "error_cb": self._note_error, "log_level": 2}
         self._amount = 0.0
         if role is Role.CONSUME:
@@ -97,9 +100,13 @@ class FullSpeedClient(Client):
             elif error.code() != KafkaError._PURGE_QUEUE:  # noqa: SLF001 # it is documented
                 self._note_error(error)
 
+        partition = self._partition()
         while not self._stop.is_set():
+            before, partition = partition, self._partition()
+            if partition != before:  # what wasn't sent yet is for the partition before
+                producer.purge(in_flight=False)
             try:
-                producer.produce(self._topic, value, on_delivery=delivered)
+                producer.produce(self._topic, value, partition=partition, on_delivery=delivered)
                 producer.poll(0)
             except BufferError:  # its queue is full
                 producer.poll(_POLL_S)

@@ -36,6 +36,10 @@ GROWTH = 4.0
 RAMP_S = 5.0
 """Seconds in which a share may grow by the whole limit. It shrinks at once."""
 
+SILENT_S = 2.0
+"""Seconds in which the rate of a silent gateway fades to 1/e: nothing was charged there since, and the wait that it had
+applied is over. So who moves on leaves its part to the others; what they take too much is made up for."""
+
 TARGET_MS = 100
 """Longest time until a share is computed again; a decision on its counter and a change of gateways are others."""
 
@@ -100,16 +104,19 @@ class GatewayUse(msgspec.Struct, gc=False):
 
     charged: float = 0.0  # decays with the window: divided by its length it is a rate
     charged_ms: int = 0
+    waiting_until_ms: int = 0
     hungry_until_ms: int = 0
 
-    def record(self, faded: float, event_ms: int, span_s: float) -> None:
-        """Add decided charges, faded to the time of the newest of them.
+    def record(self, faded: float, event_ms: int, span_s: float, applied_ms: int = 0) -> None:
+        """Add decided charges, faded to the time of the newest of them, and the wait that the gateway had applied then.
 
         >>> use = GatewayUse()
         >>> use.record(1_000.0, event_ms=0, span_s=10.0)
-        >>> round(use.charged_at(10_000, span_s=10.0))
-        368
+        >>> use.record(1_000.0, event_ms=10_000, span_s=10.0)
+        >>> round(use.charged)
+        1368
         """
+        self.waiting_until_ms = max(self.waiting_until_ms, event_ms + applied_ms)
         age_ms = event_ms - self.charged_ms
         if age_ms > 0:
             self.charged *= exp(-age_ms / 1000.0 / span_s)
@@ -118,10 +125,16 @@ class GatewayUse(msgspec.Struct, gc=False):
             faded *= exp(age_ms / 1000.0 / span_s)
         self.charged += faded
 
-    def charged_at(self, event_ms: int, span_s: float) -> float:
-        """The charges, faded to a time: to 1/e in `span_s`."""
-        age_ms = event_ms - self.charged_ms
-        return self.charged * exp(-age_ms / 1000.0 / span_s) if age_ms > 0 else self.charged
+    def rate(self, decided_ms: int, span_s: float) -> float:
+        """The rate at a time until which the counter is decided. It fades to 1/e in `span_s`, silent in SILENT_S.
+
+        >>> use = GatewayUse(charged=1_000.0, charged_ms=10_000, waiting_until_ms=15_000)
+        >>> [round(use.rate(decided_ms, span_s=10.0)) for decided_ms in (10_000, 15_000, 17_000)]
+        [100, 61, 18]
+        """
+        age_s = max(0, decided_ms - self.charged_ms) / 1000.0
+        silent_s = max(0, decided_ms - self.waiting_until_ms) / 1000.0
+        return self.charged / span_s * exp(-age_s / span_s - silent_s / SILENT_S)
 
 
 _NOBODY: dict[str, GatewayUse] = {}
@@ -287,19 +300,19 @@ class CounterShare(msgspec.Struct, gc=False):
             gateway = of.gateways[charged.gateway]
             charged_ms = min(last_ms - charged.age_ms, now_ms)
             faded = charged.value if charged.faded is None else charged.faded
+            applied_ms = min(charged.applied_ms, max_wait_ms)
             if gateways.is_own(gateway.instance):
                 self._own_decided_ms = max(self._own_decided_ms, charged_ms)
                 if self._own is None:
                     self._own = GatewayUse()
-                self._own.record(faded, charged_ms, metering.span_ms / 1000.0)
+                self._own.record(faded, charged_ms, metering.span_ms / 1000.0, applied_ms)
                 continue
             self.others_decided += charged.value
             other = self._other(gateway, gateways)
             if other is not None:
-                other.record(faded, charged_ms, metering.span_ms / 1000.0)
-                if charged.applied_ms:
-                    hungry_ms = max(min(charged.applied_ms, max_wait_ms), metering.span_ms)
-                    other.hungry_until_ms = max(other.hungry_until_ms, now_ms + hungry_ms)
+                other.record(faded, charged_ms, metering.span_ms / 1000.0, applied_ms)
+                if applied_ms:
+                    other.hungry_until_ms = max(other.hungry_until_ms, now_ms + max(applied_ms, metering.span_ms))
 
     def _other(self, gateway: SummedGateway, gateways: AliveGateways) -> GatewayUse | None:
         """The use of another gateway as far as it is known; None for one that isn't alive."""
@@ -344,7 +357,7 @@ class CounterShare(msgspec.Struct, gc=False):
         if self._others:
             self._forget_gone(gateways)
         for other in self._others.values():
-            rate = other.charged_at(self._decided_ms, span_s) / span_s
+            rate = other.rate(self._decided_ms, span_s)
             used += rate
             if other.hungry_until_ms > known_ms:
                 wanted.append(max(floor, GROWTH * rate))
@@ -355,7 +368,7 @@ class CounterShare(msgspec.Struct, gc=False):
             free += (left if known_ms == now_ms else min(0.0, left)) / CORRECTION_S
         part = _equal_part(free, wanted) if wanted else free
         if known_ms < now_ms:
-            own = 0.0 if self._own is None else self._own.charged_at(self._decided_ms, span_s) / span_s
+            own = 0.0 if self._own is None else self._own.rate(self._decided_ms, span_s)
             part = min(part, own + (limit - used - own) / gateways.count)
         return max(floor, part)
 

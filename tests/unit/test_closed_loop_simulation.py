@@ -23,7 +23,7 @@ def simulated(wanted: Situation) -> Measures:
     return measure(wanted, ClosedLoop(wanted).run())
 
 
-@pytest.mark.parametrize("spread", Spread)
+@pytest.mark.parametrize("spread", [Spread.EVEN, Spread.SKEW, Spread.ONE])
 @pytest.mark.parametrize("quota", KINDS)
 def test_four_gateways_hold_a_greedy_client_as_one_broker_does(quota: QuotaKind, spread: Spread) -> None:
     wanted = situation(quota, spread=spread, seconds=300)
@@ -32,6 +32,23 @@ def test_four_gateways_hold_a_greedy_client_as_one_broker_does(quota: QuotaKind,
     assert 0.97 <= found.mean_after <= 1.02
     assert found.worst_later_minute <= 1.05 * alone.worst_later_minute
     assert found.requests > 1_000
+
+
+@pytest.mark.parametrize("quota", KINDS)
+@pytest.mark.parametrize("spread", [Spread.MOVE, Spread.HOP])
+def test_a_client_that_uses_one_gateway_at_a_time_gets_its_quota(quota: QuotaKind, spread: Spread) -> None:
+    """The gateways that it left keep nothing of the limit for it."""
+    wanted = situation(quota, spread=spread, gateways=3, seconds=300)
+    found = simulated(wanted)
+
+    assert 0.97 <= found.mean_after <= 1.03
+    assert found.worst_5s_after <= 1.5
+    assert found.longest_silence_s < 1
+
+
+def test_a_gateway_whose_client_waits_for_seconds_keeps_its_part() -> None:
+    """Each request is 10 s of a gateway's share: nothing is charged there until its wait is over."""
+    assert simulated(situation(size=LIMIT, gateways=10, seconds=300)).worst_5s_after <= 2.0
 
 
 def test_small_requests_are_silent_for_at_most_twice_as_long_as_behind_one_broker() -> None:

@@ -108,7 +108,8 @@ def test_shares_from_sums_are_those_from_each_decision(
         for instance, other in by_sums.counter._others.items():
             alone = by_decisions.counter._others[instance]
             assert other.hungry_until_ms == alone.hungry_until_ms
-            assert other.charged_at(now_ms, 10.0) == pytest.approx(alone.charged_at(now_ms, 10.0), rel=1e-9, abs=1e-9)
+            assert other.charged_ms == alone.charged_ms
+            assert other.charged == pytest.approx(alone.charged, rel=1e-9, abs=1e-9)
         assert by_sums.share(now_ms) == pytest.approx(by_decisions.share(now_ms), abs=most / CORRECTION_S + 1e-6)
 
 

@@ -156,10 +156,14 @@ def _measure(
     """Let a client run at each of the entrances, which are addresses of brokers or proxies."""
     role = _ROLES[situation.quota]
     began_ms, cpu_before_s = now_ms(), _cpu_s(cluster)
+
+    def partition() -> int:
+        return situation.partition((now_ms() - began_ms) / 1000.0)
+
     clients: list[Client] = [
         ReconnectingClient(CLIENT, servers, TOPIC)
         if situation.reconnect
-        else FullSpeedClient(CLIENT, role, servers, TOPIC)
+        else FullSpeedClient(CLIENT, role, servers, TOPIC, partition)
         for servers in entrances
     ]
     request_time = _run(situation, cluster, rig)

@@ -137,7 +137,9 @@ class ClosedLoop:
         situation = self._situation
         for _ in range(situation.gateways):
             self._start_gateway(-WARM_UP_MS - situation.latency_ms)
-        self._at(0.0, self._connect)
+        stay_s = situation.spread.stay_s(situation.seconds)
+        for stay in range(math.ceil(situation.seconds / stay_s)):
+            self._at(stay * stay_s * 1000, self._connect)
         if situation.join is not None:
             self._at(situation.join * 1000, self._join)
         if situation.leave is not None:
@@ -168,7 +170,7 @@ class ClosedLoop:
         situation = self._situation
         up = [gateway for gateway in self._gateways if gateway.is_up]
         self._connections = object()
-        for gateway, part in zip(up, situation.parts(len(up)), strict=True):
+        for gateway, part in zip(up, situation.parts(len(up), time_ms), strict=True):
             for client in range(situation.clients) if part else ():
                 gap_ms = situation.size / (situation.demand * part / situation.clients) * 1000
                 first_ms = time_ms + self._random.random() * gap_ms

@@ -20,6 +20,9 @@ DEFAULT_SIZE_S = 0.1
 SKEW = 0.7
 """Part of the traffic that goes to the first gateway with Spread.SKEW."""
 
+STAY_S = 5.0
+"""Stay of a client that hops at a gateway."""
+
 PARTITIONS = 4
 """Partitions of a client that a broker leads, as a rule."""
 
@@ -27,11 +30,17 @@ CLIENT = "app"
 
 
 class Spread(StrEnum):
-    """Spread of a client's traffic over the gateways."""
+    """Spread of a client's traffic over the gateways; a client that moves or hops uses one at a time."""
 
     EVEN = "even"
     SKEW = "skew"
     ONE = "one"
+    MOVE = "move"
+    HOP = "hop"
+
+    def stay_s(self, seconds: float) -> float:
+        """Time for which a client uses the same gateways: a whole run of so many seconds, unless it moves or hops."""
+        return {Spread.MOVE: seconds / 2, Spread.HOP: STAY_S}.get(self, seconds)
 
 
 class Counters(StrEnum):
@@ -108,9 +117,13 @@ class Situation:
     ] = math.nan
     gateways: Annotated[int, typer.Option(min=1, max=1000, help="Number of gateways.")] = 4
     latency_ms: Annotated[int, typer.Option(min=0, help="From a request to the arrival of its decision.")] = 300
-    spread: Annotated[Spread, typer.Option(help="Traffic over gateways: even, skew (70 % on the first) or one.")] = (
-        Spread.EVEN
-    )
+    spread: Annotated[
+        Spread,
+        typer.Option(
+            help="Traffic over gateways: even, skew (70 % on the first), one, move (to another half way), "
+            "or hop (to the next every 5 s)."
+        ),
+    ] = Spread.EVEN
     clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 1
     counters: Annotated[Counters, typer.Option(help="One counter for all clients, or one for each.")] = Counters.SHARED
     seconds: Seconds = 900
@@ -161,12 +174,13 @@ class Situation:
         before, after = changed_ms - from_ms, to_ms - changed_ms
         return (before * self.limit_at(from_ms) + after * self.limit_at(to_ms)) / 1000 * counters
 
-    def parts(self, gateways: int) -> list[float]:
-        """The part of a client's demand that goes to each gateway."""
+    def parts(self, gateways: int, time_ms: float = 0.0) -> list[float]:
+        """The part of a client's demand that goes to each gateway at a time."""
         if gateways == 1 or self.spread is Spread.EVEN:
             return [1.0 / gateways] * gateways
-        if self.spread is Spread.ONE:
-            return [1.0] + [0.0] * (gateways - 1)
+        if self.spread is not Spread.SKEW:
+            used = int(time_ms / 1000.0 / self.spread.stay_s(self.seconds)) % gateways
+            return [float(gateway == used) for gateway in range(gateways)]
         return [SKEW] + [(1.0 - SKEW) / (gateways - 1)] * (gateways - 1)
 
 
@@ -182,9 +196,13 @@ class BrokersSituation:
     limit: Limit = math.nan
     brokers: Annotated[int, typer.Option(min=1, max=9, help="Number of brokers.")] = 3
     seconds: Seconds = 900
-    spread: Annotated[Spread, typer.Option(help="Leaders of partitions: even, skew (80 % on the first) or one.")] = (
-        Spread.EVEN
-    )
+    spread: Annotated[
+        Spread,
+        typer.Option(
+            help="Leaders of partitions: even, skew (80 % on the first), one, or those of one broker at a time: "
+            "a producer that moves half way or hops every 5 s."
+        ),
+    ] = Spread.EVEN
     proxies: Annotated[int, typer.Option(min=0, max=9, help="Kafka proxies in front of brokers without plugin.")] = 0
     own_quotas: Annotated[bool, typer.Option("--own-quotas", help="Kafka's own quotas, without plugin and job.")] = (
         False
@@ -205,6 +223,16 @@ class BrokersSituation:
     def alone(self) -> "BrokersSituation":
         """The same client on one broker with Kafka's own quota."""
         return BrokersSituation(self.quota, self.limit, 1, self.seconds, own_quotas=True, reconnect=self.reconnect)
+
+    def partition(self, time_s: float) -> int:
+        """The partition of records at a time: -1 is any, as it is for a client that neither moves nor hops.
+
+        >>> [BrokersSituation(brokers=3, seconds=60, spread=Spread.HOP).partition(time_s) for time_s in (1, 6, 11, 16)]
+        [0, 4, 8, 0]
+        """
+        if self.spread not in (Spread.MOVE, Spread.HOP):
+            return -1
+        return PARTITIONS * (int(time_s / self.spread.stay_s(self.seconds)) % self.brokers)
 
     def leaders(self) -> list[int]:
         """Number of the client's partitions that each broker leads.

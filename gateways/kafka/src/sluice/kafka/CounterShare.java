@@ -20,6 +20,7 @@ final class CounterShare {
     private static final double MAX_CREDIT_S = 5.0;
     private static final double GROWTH = 4.0;
     private static final double RAMP_S = 5.0;
+    private static final double SILENT_S = 2.0;
     private static final long TARGET_MS = 100;
     private static final long REPEATED_BATCHES = 100; // a lower number is of a job that goes on from a backup
     private static final double SIZE_WEIGHT = 0.02;
@@ -108,12 +109,12 @@ final class CounterShare {
             long chargedMs = Math.min(charged.untilMs, nowMs);
             if (gateways.isOwn(charged.gateway.instance)) {
                 ownDecidedMs = Math.max(ownDecidedMs, chargedMs);
-                own.record(charged.faded, chargedMs, window.spanMs() / 1000.0);
+                own.record(charged.faded, chargedMs, window.spanMs() / 1000.0, charged.appliedMs);
                 continue;
             }
             GatewayUse other = other(charged.gateway, gateways);
             if (other != null) {
-                other.record(charged.faded, chargedMs, window.spanMs() / 1000.0);
+                other.record(charged.faded, chargedMs, window.spanMs() / 1000.0, charged.appliedMs);
                 if (charged.appliedMs > 0) {
                     other.hungryUntilMs =
                             Math.max(other.hungryUntilMs, nowMs + Math.max(charged.appliedMs, window.spanMs()));
@@ -179,7 +180,7 @@ final class CounterShare {
         List<Double> wanted = new ArrayList<>();
         forgetGone(gateways);
         for (GatewayUse other : others.values()) {
-            double rate = other.chargedAt(decidedMs, spanS) / spanS;
+            double rate = other.rate(decidedMs, spanS);
             used += rate;
             if (other.hungryUntilMs > knownMs) {
                 wanted.add(Math.max(floor, GROWTH * rate));
@@ -193,7 +194,7 @@ final class CounterShare {
         }
         double part = equalPart(free, wanted);
         if (knownMs < nowMs) { // so that all parts together stay the limit
-            double ownRate = own.chargedAt(decidedMs, spanS) / spanS;
+            double ownRate = own.rate(decidedMs, spanS);
             part = Math.min(part, ownRate + (limit - used - ownRate) / gateways.count());
         }
         return Math.max(floor, part);
@@ -241,18 +242,21 @@ final class CounterShare {
     private static final class GatewayUse {
         private double charged; // fades to 1/e in the span of a meter: divided by it, it is a rate
         private long chargedMs;
+        private long waitingUntilMs;
         private long hungryUntilMs;
 
-        void record(double faded, long eventMs, double spanS) {
-            long lateMs = chargedMs - eventMs;
-            double left = lateMs > 0 ? faded * Math.exp(-lateMs / 1000.0 / spanS) : faded;
-            charged = chargedAt(eventMs, spanS) + left;
+        void record(double faded, long eventMs, double spanS, long appliedMs) {
+            waitingUntilMs = Math.max(waitingUntilMs, eventMs + appliedMs);
+            double ageS = (eventMs - chargedMs) / 1000.0;
+            charged = charged * Math.exp(-Math.max(0.0, ageS) / spanS) + faded * Math.exp(Math.min(0.0, ageS) / spanS);
             chargedMs = Math.max(chargedMs, eventMs);
         }
 
-        double chargedAt(long eventMs, double spanS) {
-            long ageMs = eventMs - chargedMs;
-            return ageMs > 0 ? charged * Math.exp(-ageMs / 1000.0 / spanS) : charged;
+        /** The rate until a time. It fades to 1/e in the span of a meter, and in SILENT_S while the gateway is silent. */
+        double rate(long decidedMs, double spanS) {
+            double ageS = Math.max(0, decidedMs - chargedMs) / 1000.0;
+            double silentS = Math.max(0, decidedMs - waitingUntilMs) / 1000.0;
+            return charged / spanS * Math.exp(-ageS / spanS - silentS / SILENT_S);
         }
     }
 }
