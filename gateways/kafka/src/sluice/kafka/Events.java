@@ -69,7 +69,7 @@ final class Events {
         ObjectNode event = event(id, asked.api, nowMs).put("api_version", asked.apiVersion);
         event.put("user", asked.counter.tags.user).put("client_id", asked.counter.tags.clientId);
         ArrayNode mutations = event.putArray("mutations");
-        asked.partitions().forEach((topic, count) -> mutations.addObject().put("topic", topic).put("partitions", count));
+        asked.partitions.forEach((topic, count) -> mutations.addObject().put("topic", topic).put("partitions", count));
         return bytes(event);
     }
 

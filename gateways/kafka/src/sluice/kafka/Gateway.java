@@ -1,14 +1,13 @@
 package sluice.kafka;
 
 import java.util.ArrayList;
-import java.util.Collections;
 import java.util.Comparator;
 import java.util.HashMap;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.UUID;
 import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
@@ -53,12 +52,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     private final TopicReader sumsReader;
     private final LastingThread thread;
     private final BlockingQueue<Mutations> asked = new LinkedBlockingQueue<>(MAX_AWAITED);
-    private final Map<String, Mutations> awaited = Collections.synchronizedMap(new LinkedHashMap<>() {
-        @Override
-        protected boolean removeEldestEntry(Map.Entry<String, Mutations> eldest) {
-            return size() > MAX_AWAITED;
-        }
-    });
+    private final Map<String, Mutations> awaited = new ConcurrentHashMap<>(); // by request id, until their timeout
     private final long idleMs;
     private final AtomicLong givenUp = new AtomicLong();
     private volatile LimitsView limitsView = new LimitsView();
@@ -149,9 +143,9 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
 
     /** Asks the job whether these topics may be executed; the answer comes later. Never waits. */
     public void ask(Mutations mutations) {
-        boolean isHopeless = staleMs() > STALE_MS || mutations.partitions().size() > Mutations.MAX_TOPICS;
+        boolean isHopeless = staleMs() > STALE_MS || mutations.partitions.size() > Mutations.MAX_TOPICS;
         if (isHopeless || !asked.offer(mutations)) {
-            mutations.lose(new TimeoutException("no decision to be expected"));
+            giveUp(mutations);
         }
         mutations.answer().orTimeout(settings.decideTimeoutMs, TimeUnit.MILLISECONDS);
     }
@@ -185,28 +179,18 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     }
 
     private void publish(Mutations mutations, long nowMs) {
-        if (!sender.isReady()) {
-            lose(mutations);
+        if (!sender.isReady() || awaited.size() >= MAX_AWAITED) {
+            giveUp(mutations);
             return;
         }
         String id = events.newId();
         awaited.put(id, mutations);
-        publish(mutations.counter.tags, events.mutations(id, mutations, nowMs), nowMs, () -> {
-            awaited.remove(id);
-            lose(mutations);
-        });
+        mutations.answer().whenComplete((answer, error) -> awaited.remove(id));
+        publish(mutations.counter.tags, events.mutations(id, mutations, nowMs), nowMs, () -> giveUp(mutations));
     }
 
-    private void lose(Mutations mutations) {
-        chargeMissed(mutations, mutations.lose(new TimeoutException("the request can't be published")));
-    }
-
-    /** Publishes what was executed and isn't charged by the job. */
-    private void chargeMissed(Mutations mutations, int partitions) {
-        Meter meter = partitions == 0 ? null : meters.of(mutations.counter);
-        if (meter != null) {
-            meter.notePublished(-partitions);
-        }
+    private static void giveUp(Mutations mutations) {
+        mutations.answer().completeExceptionally(new TimeoutException("no decision to be expected"));
     }
 
     private void finish() {
@@ -469,9 +453,9 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     }
 
     private void takeAnswer(Sums read) {
-        Mutations mutations = read.answerTo == null ? null : awaited.remove(read.answerTo);
+        Mutations mutations = read.answerTo == null ? null : awaited.get(read.answerTo);
         if (mutations != null) {
-            chargeMissed(mutations, mutations.decide(read.answer));
+            mutations.answer().complete(read.answer);
         }
     }
 

@@ -93,7 +93,7 @@ final class ProxyMeters implements AutoCloseable {
 
     /**
      * Charges the mutations of topics one by one, in order, while the bucket isn't overdrawn, as Kafka does for requests
-     * that understand a refusal. Returns those that are admitted; the wait is what {@link #chargeDecided} returns.
+     * that understand a refusal. Returns those that are admitted.
      */
     Map<String, Integer> admit(CounterKey counter, Map<String, Integer> partitions) {
         Map<String, Integer> admitted = new LinkedHashMap<>();
@@ -107,19 +107,14 @@ final class ProxyMeters implements AutoCloseable {
         return admitted;
     }
 
-    /** Charges mutations that the job charges as well. Returns the wait in ms until the bucket isn't overdrawn. */
+    /** Charges mutations that the job has admitted, and charged. */
     void chargeDecided(CounterKey counter, int partitions) {
         Sensors found = sensors(counter);
-        notePublished(counter, partitions);
-        found.charge(partitions);
-    }
-
-    /** Notes that the job knows mutations already which were charged or will be. */
-    void notePublished(CounterKey counter, int partitions) {
         Meter meter = gateway.meters().of(counter);
         if (meter != null) {
             meter.notePublished(partitions);
         }
+        found.charge(partitions);
     }
 
     /** The wait in ms until the bucket of a counter isn't overdrawn. */

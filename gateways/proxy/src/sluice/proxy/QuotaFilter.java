@@ -213,7 +213,10 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
                         decide(api, header, request, context, client, topics, topics.partitions(present)));
     }
 
-    /** Charges mutations, or awaits their decision where the client understands a refusal. */
+    /**
+     * Charges mutations. Where the client understands a refusal, what the share admits goes on at once, and the decision
+     * on the rest is awaited: a connection's requests come one after the other, and a decision takes longer than a broker.
+     */
     private CompletionStage<RequestFilterResult> decide(
             ApiKeys api,
             RequestHeaderData header,
@@ -228,31 +231,31 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
             note(header, client, Set.of());
             return context.forwardRequest(header, request);
         }
-        Mutations asked = new Mutations(counter, api.name, header.requestApiVersion(), partitions);
+        Map<String, Integer> rest = new LinkedHashMap<>(partitions);
+        rest.keySet().removeAll(proxy.meters().admit(counter, partitions).keySet());
+        if (rest.isEmpty()) {
+            note(header, client, Set.of());
+            return context.forwardRequest(header, request);
+        }
+        Mutations asked = new Mutations(counter, api.name, header.requestApiVersion(), rest);
         proxy.gateway().ask(asked);
         return executor.completeOnFilterDispatchThread(asked.answer())
-                .handle((answer, error) -> error == null
-                        ? decided(counter, partitions, answer)
-                        : undecided(counter, partitions, asked))
+                .handle((answer, error) -> refused(counter, rest, answer))
                 .thenCompose(refused -> execute(header, request, context, client, topics, refused, partitions.size()));
     }
 
-    private Set<String> decided(CounterKey counter, Map<String, Integer> partitions, Mutations.Answer answer) {
-        Map<String, Integer> admitted = new LinkedHashMap<>(partitions);
-        admitted.keySet().removeIf(answer::refuses);
-        proxy.meters().chargeDecided(counter, sum(admitted));
-        mute(answer.throttleMs);
-        return others(partitions, admitted);
-    }
-
-    /** Without a decision, the share decides. */
-    private Set<String> undecided(CounterKey counter, Map<String, Integer> partitions, Mutations asked) {
-        Map<String, Integer> admitted = proxy.meters().admit(counter, partitions);
-        if (asked.execute(admitted)) {
-            proxy.meters().notePublished(counter, sum(admitted));
+    /** The topics that are refused; without an answer all that the share didn't admit. */
+    private Set<String> refused(CounterKey counter, Map<String, Integer> rest, Mutations.Answer answer) {
+        Set<String> refused = new LinkedHashSet<>(rest.keySet());
+        if (answer == null) {
+            mute(proxy.meters().refillMs(counter));
+            return refused;
         }
-        mute(proxy.meters().refillMs(counter));
-        return others(partitions, admitted);
+        refused.removeIf(topic -> !answer.refuses(topic));
+        rest.keySet().removeAll(refused);
+        proxy.meters().chargeDecided(counter, sum(rest));
+        mute(answer.throttleMs);
+        return refused;
     }
 
     private CompletionStage<RequestFilterResult> execute(
@@ -314,12 +317,6 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
 
     private static int sum(Map<String, Integer> partitions) {
         return partitions.values().stream().mapToInt(Integer::intValue).sum();
-    }
-
-    private static Set<String> others(Map<String, Integer> partitions, Map<String, Integer> admitted) {
-        Set<String> others = new LinkedHashSet<>(partitions.keySet());
-        others.removeAll(admitted.keySet());
-        return others;
     }
 
     /** A request that has no response yet. */

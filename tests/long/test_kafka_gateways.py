@@ -1,0 +1,106 @@
+"""Two proxies in front of a broker, and the job: clients at both share one quota, with the job and without it."""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+from kafka import KafkaAdminClient
+
+from scripts.scenarios.closed_loop.brokers import proxied_brokers
+from scripts.testbed.rig import Rig
+from sluice.cli.demo.cluster import Cluster, create_topic
+from sluice.cli.demo.full_speed_client import FullSpeedClient, Role
+from sluice.cli.demo.jars import BROKER_JARS
+from sluice.cli.kafka_gateway import KafkaGateway
+from sluice.jvm.machine import Jvm
+from sluice.kafka_io.client import connect
+from sluice.kafka_io.clock import now_ms
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone, pytest.mark.long]
+
+LIMIT = 1_000_000.0
+PER_S = 5.0
+BURST = 11 * PER_S
+"""Tokens in Kafka's bucket at first: the quota for as many seconds as it has samples."""
+TOPICS = 130
+STORM_S = (TOPICS - BURST) / PER_S
+QUOTAS = [
+    {"entity": {"client_id": "app"}, "quotas": {"producer_byte_rate": LIMIT}},
+    {"entity": {"client_id": "storm"}, "quotas": {"controller_mutation_rate": PER_S}},
+]
+
+
+class Proxied(NamedTuple):
+    """A broker, the job and two proxies."""
+
+    cluster: Cluster
+    rig: Rig
+    gateways: Sequence[KafkaGateway]
+
+
+@pytest.fixture(scope="module")
+def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
+    with proxied_brokers(tmp_path_factory.mktemp("proxied"), 1, 2, QUOTAS) as found:
+        with connect(KafkaAdminClient, {"bootstrap.servers": found[0].bootstrap_servers}) as admin:
+            create_topic(admin, "orders", [4])
+        yield Proxied(*found)
+
+
+def rate(clients: Sequence[FullSpeedClient], since_ms: float, seconds: float) -> float:
+    """Bytes per second of all clients from a time on; waits until it is over."""
+    eventually(lambda: now_ms() > since_ms + seconds * 1000, seconds + 60)
+    samples = [sample for client in clients for sample in client.samples]
+    return sum(amount for at_ms, amount in samples if 0 <= at_ms - since_ms < seconds * 1000) / seconds
+
+
+def test_producers_at_both_proxies_get_one_quota_and_no_more_while_the_job_is_away(proxied: Proxied) -> None:
+    clients = [
+        FullSpeedClient("app", Role.PRODUCE, gateway.bootstrap_servers, "orders") for gateway in proxied.gateways
+    ]
+    begun_ms = now_ms()
+    with_job = rate(clients, begun_ms + 10_000, 50)
+    proxied.rig.kill()
+    without_job = rate(clients, now_ms(), 40)
+    proxied.rig.launch()
+    for client in clients:
+        client.stop()
+
+    assert 0.8 < with_job / LIMIT < 1.06  # a busy machine serves less; what a fresh counter may burst fades in a minute
+    assert 0.6 < without_job / LIMIT < 1.1
+    assert [client.errors for client in clients] == [[], []]
+
+
+def test_a_storm_of_create_topics_ends_at_the_quotas_rate_after_the_buckets_burst(proxied: Proxied) -> None:
+    """Kafka's Java admin client sends all at once by one proxy, and again what is refused."""
+    there: list[tuple[float, int]] = []
+    kafka = {"bootstrap.servers": proxied.cluster.bootstrap_servers}
+    with Jvm(BROKER_JARS.paths()) as jvm, connect(KafkaAdminClient, kafka) as watcher:
+        begun_s = time.monotonic()
+        admin = create_topics(jvm, proxied.gateways[0].bootstrap_servers)
+
+        def look() -> bool:
+            count = sum(topic.startswith("storm-") for topic in watcher.list_topics())
+            there.append((time.monotonic() - begun_s, count))
+            return bool(count == TOPICS)
+
+        eventually(look, 4 * STORM_S)
+        admin.close()
+
+    for seconds, count in there:
+        assert count <= BURST + PER_S * seconds + 6  # a proxy that asks overdraws by what is on its way to the job
+    assert there[-1][0] >= STORM_S - 2
+
+
+def create_topics(jvm: Jvm, servers: str) -> Any:
+    """Send a CreateTopics for every topic with Kafka's Java admin client; returns it, for its caller to close."""
+    java = jvm.packages.java.util
+    properties = java.Properties()
+    properties.setProperty("bootstrap.servers", servers)
+    properties.setProperty("client.id", "storm")
+    clients = jvm.packages.org.apache.kafka.clients.admin
+    admin = clients.Admin.create(properties)
+    for number in range(TOPICS):
+        admin.createTopics(java.List.of(clients.NewTopic(f"storm-{number}", 1, 1)))
+    return admin
