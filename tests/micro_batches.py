@@ -11,7 +11,9 @@ from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import (
     ChargeRow,
     DecisionPart,
+    Keyed,
     OutputRecord,
+    Outputs,
     PageBatch,
     Source,
     decode_page_batch,
@@ -48,11 +50,11 @@ class MicroBatches:
         parts: list[DecisionPart] = []
         for number, rows in rows_by_page.items():
             decided = self._decide(number, shuffle(rows))
-            records += decided.records
-            for packed_row in packed([], decided.parts):
+            records += decided.outputs.records()
+            for packed_row in packed(Outputs(), decided.parts):
                 for payload in packed_row.values:
                     parts += decode_parts(payload or b"")
-        return [*records, *pipeline.combine(parts, self._settings)]
+        return [*records, *pipeline.combine(parts, self._settings).records()]
 
     def _decide(self, number: int, rows: list[ChargeRow | OutputRecord]) -> Decided:
         settings = self._settings
@@ -60,7 +62,8 @@ class MicroBatches:
         page = Pages.from_bytes(stored, settings.pages)
         page_batches = (decode_page_batch(encode_page_batch(_page_batch(row))) for row in rows)
         decided = pipeline.decide(page, page_batches, settings)
-        self.waits += [(wait.key, wait.value) for wait in decided.waits]
+        waits = decided.outputs.pop(settings.waits_topic, Keyed())
+        self.waits += [(key or b"", value) for key, value in zip(waits.keys, waits.values, strict=True)]
         (self.state[number],) = page.to_bytes([number], settings.pages, settings.idle_expiry_ms, settings.quota)
         return decided
 

@@ -143,7 +143,8 @@ def _decide(kafka: dict[str, str], settings: Settings) -> Iterator[None]:
         events = [(record.value(), Source("", 0, place, now_ms())) for place, record in enumerate(records)]
         page_batches = [each for made in plan(events, quotas, pipeline, now_ms()) for each in made.values()]
         decided = decide(counters, page_batches, pipeline)
-        for record in decided.records:
+        decided.outputs.pop(pipeline.waits_topic, None)
+        for record in decided.outputs.records():
             producer.produce(record.topic, record.value, record.key)
         for sums in decided.sums.records("bench", batch, 1):
             producer.produce(settings.topics.sums, sums, b"0")

@@ -455,16 +455,16 @@ def _by_kind(rows: Sequence[Charged], shapes: Shapes) -> dict[QuotaKind, Charges
     columns_by_kind: dict[QuotaKind, list[Sequence[Any]]] = {}
     for kinds, some in alike.items():
         numbers = [number for encoded in some for number in rows_by_shape[encoded]]
-        amounts = [rows[number].amounts for number in numbers]
+        amounts, places = [rows[number].amounts for number in numbers], np.array(numbers)
         counts = [len(rows_by_shape[encoded]) for encoded in some]
         for place, (kind, first) in enumerate(zip(kinds, shapes[some[0]].firsts, strict=True)):
-            firsts = [of_row[first] for of_row in amounts]
+            firsts = np.array([of_row[first] for of_row in amounts])
             has_network = kind.family is Family.REQUEST_TIME
             charges = [shapes[encoded].charges[place] for encoded in some]
             columns = (
-                numbers,
+                places,
                 firsts,
-                [of_row[first + 1] for of_row in amounts] if has_network else firsts,
+                np.array([of_row[first + 1] for of_row in amounts]) if has_network else firsts,
                 np.repeat([math.nan if charge.limit is None else charge.limit for charge in charges], counts),
                 np.repeat([charge.strict for charge in charges], counts),
                 np.repeat([charge.withheld for charge in charges], counts),

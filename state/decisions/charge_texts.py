@@ -107,10 +107,14 @@ def _texts(
         for charge in shape.charges
         if charge.kind is kind
     }
-    columns = charged, values, number_texts(outcomes.rates), _verdicts(kind, outcomes)
+    if kind.family is Family.MUTATIONS:
+        between, tokens = b',"tokens":', number_texts(outcomes.tokens)
+    else:
+        between, tokens = b"", [b""] * len(charged)
+    columns = charged, values, number_texts(outcomes.rates), _verdicts(outcomes), tokens
     return [
-        b"".join((own.before, row.entity, own.after, value, b',"rate":', rate, verdict, own.end))
-        for row, value, rate, verdict in zip(*columns, strict=True)
+        b"".join((own.before, row.entity, own.after, value, b',"rate":', rate, verdict, between, left, own.end))
+        for row, value, rate, verdict, left in zip(*columns, strict=True)
         for own in (around[row.shape],)
     ]
 
@@ -124,8 +128,8 @@ def _around(shape: bytes, kind: QuotaKind, charge: Charge) -> _Around:
     return found
 
 
-def _verdicts(kind: QuotaKind, outcomes: Outcomes) -> list[bytes]:
-    """The fields that say the wait of each charge, and the tokens of a bucket.
+def _verdicts(outcomes: Outcomes) -> list[bytes]:
+    """The fields that say the wait of each charge.
 
     A refusal never carries 0 ms: shipped Kafka may round to 0, which looks like success.
     """
@@ -133,9 +137,7 @@ def _verdicts(kind: QuotaKind, outcomes: Outcomes) -> list[bytes]:
     for position, violation in outcomes.violations.items():
         reported_ms = max(clamp_throttle_ms(violation.wait_ms), 1 if any(violation.refused) else 0)
         verdicts[position] = b',"throttle_ms":%d,"violated":true' % reported_ms
-    if kind.family is not Family.MUTATIONS:
-        return verdicts
-    return [b'%b,"tokens":%b' % pair for pair in zip(verdicts, number_texts(outcomes.tokens), strict=True)]
+    return verdicts
 
 
 def number_texts(numbers: Sequence[float | None]) -> list[bytes]:

@@ -68,7 +68,7 @@ def check_amounts(request: Request) -> None:
         _check_topic_partitions(request.topic_partitions)
     if request.mutations:
         _check_mutations(request.mutations)
-    _check_inline(request)
+    check_gateway_fields(request)
 
 
 def check_lengths(request: Request) -> None:
@@ -115,8 +115,8 @@ def check_unmute(unmute: Unmute) -> None:
         raise InvalidRequestError("quota", f"is {unmute.quota[:100]!r}", f"one of {', '.join(known)}")
 
 
-def _check_inline(request: Request) -> None:
-    """Check the fields of gateways that charge inline, or that see sums and not requests."""
+def check_gateway_fields(request: Request) -> None:
+    """Check the fields of gateways that charge inline, or that see sums and not requests: `check_amounts` does."""
     if request.requests != 1 and not 1 <= request.requests <= MAX_INT32:
         raise InvalidRequestError("requests", f"is {request.requests}", f"an integer from 1 to {MAX_INT32}")
     if request.bytes is not None:

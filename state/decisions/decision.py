@@ -1,7 +1,8 @@
 """The decision on one request: the waits of several quotas combined into one verdict (KIP-124, KIP-219, KIP-599).
 
 A decision is JSON from the start. Planning writes all that the event says, as if the request charged no counter
-(`Said`); the texts of its charges are put in once they are made, and an answer that isn't ALLOW (`with_answer`).
+(`said`); the texts of its charges are put in once they are made (`with_charges`), and an answer that isn't ALLOW
+(`with_answer`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,34 +37,57 @@ _NOT_REFUSED = b'"error_code":0,"error_message":null'
 _REFUSED = b'"error_code":%d,"error_message":"%b"' % (THROTTLING_QUOTA_EXCEEDED, QUOTA_EXCEEDED_MESSAGE.encode())
 """Parts of a decision's JSON. A name can't contain one of them, as quotes in texts are escaped."""
 
-_FIELDS = [(field.encode_name, field.type, field.default) for field in msgspec.structs.fields(Decision)]
-_Head: Any = msgspec.defstruct("_Head", [(name, kind) for name, kind, _ in _FIELDS[:7]], gc=False)
-_Tail: Any = msgspec.defstruct("_Tail", [(name, kind) for name, kind, _ in _FIELDS[-4:]], gc=False)
-"""The fields of a decision up to `gateway`, and those from `instance` on."""
+_CHARGES = b"\n"
+"""The place of the charges in what is said of a request: JSON escapes each line end in a text."""
+
+_FIELDS = {field.encode_name: (field.type, field.default) for field in msgspec.structs.fields(Decision)}
 
 
-class Said(NamedTuple):
-    """JSON of a decision before and after its charges, the comma before unmetered amounts included."""
-
-    front: bytes
-    back: bytes
-
-    def alone(self) -> bytes:
-        """The decision without any charge of a counter."""
-        return self.front + self.back.removeprefix(b",")
+def _as_json(names: Iterable[str], type_: Any = None) -> list[tuple[str, Any]]:
+    """Fields of a struct that is encoded alone, of these fields of a decision."""
+    return [(name, type_ or _FIELDS[name][0]) for name in names]
 
 
-def batch_text(quota_version: int, decided_at_ms: int, job_id: str | None) -> bytes:
+_Said: Any = msgspec.defstruct(
+    "_Said",
+    [
+        *_as_json(("decision_id", "request_id", "timestamp_ms", "user", "client_id", "api", "gateway")),
+        *_as_json(["verdict"], msgspec.Raw),
+        *_as_json(["topic_results"]),
+        *_as_json(("decided_by", "charges", "quota_version"), msgspec.Raw),
+        *_as_json(("instance", "throttled_by", "amounts", "heartbeat")),
+    ],
+    gc=False,
+)
+"""A decision that charges nothing. The raw fields are text, some together with the constant fields behind them."""
+
+_ALLOWED_RAW = msgspec.Raw(_ALLOWED_TEXT.removeprefix(b',"verdict":').removesuffix(b',"topic_results":['))
+_NULL, _NO_CHARGES = msgspec.Raw(b"null"), msgspec.Raw(b"[" + _CHARGES + b"]")
+_NO_TOPICS: list[TopicResult] = []
+
+
+def with_charges(text: bytes, charges: bytes) -> bytes:
+    """The decision with the charges of counters, at least one; `text` is of `said`.
+
+    >>> text = said(Request("Produce"), "requests-0-7", [], batch_text(3, 9, None))
+    >>> with_charges(text, b'{"quota":"q"}').partition(b'null,"charges":')[2][:32]
+    b'[{"quota":"q"}],"quota_version":'
+    """
+    return text.replace(_CHARGES, charges)
+
+
+def without_charges(text: bytes) -> bytes:
+    """The decision on a request that charges no counter; `text` is of `said`."""
+    return text.replace(_CHARGES + b",", b"").replace(_CHARGES, b"")
+
+
+def batch_text(quota_version: int, decided_at_ms: int, job_id: str | None) -> msgspec.Raw:
     """JSON of the facts that all decisions of a micro-batch share, which begins in epoch milliseconds.
 
-    >>> batch_text(3, 9, None)
-    b'],"quota_version":3,"decided_at_ms":9,"job_id":null,'
+    >>> bytes(batch_text(3, 9, None))
+    b'3,"decided_at_ms":9,"job_id":null'
     """
-    return b'],"quota_version":%d,"decided_at_ms":%d,"job_id":%b,' % (
-        quota_version,
-        decided_at_ms,
-        _ENCODER.encode(job_id),
-    )
+    return msgspec.Raw(b'%d,"decided_at_ms":%d,"job_id":%b' % (quota_version, decided_at_ms, _ENCODER.encode(job_id)))
 
 
 class Waits(msgspec.Struct, array_like=True, gc=False):
@@ -124,11 +148,14 @@ class Answer(NamedTuple):
 ALLOWED = Answer(Verdict.ALLOW, 0, None)
 
 
-def said(request: Request, decision_id: str, unmetered: Sequence[ChargeResult], batch: bytes) -> Said:
-    """The decision on a request; `unmetered` are amounts that are reported alone, `batch` is of `batch_text`.
+def said(request: Request, decision_id: str, unmetered: Sequence[ChargeResult], batch: msgspec.Raw) -> bytes:
+    """The decision on a request, with the place of its charges marked (`with_charges`, `without_charges`).
 
-    >>> said(Request("Produce", "r-1", 5, user="alice"), "requests-0-7", [], batch_text(3, 9, None)).back
-    b'],"quota_version":3,"decided_at_ms":9,"job_id":null,"instance":null}'
+    `unmetered` are amounts that are reported alone, `batch` is of `batch_text`.
+
+    >>> text = said(Request("Produce", "r-1", 5, user="alice"), "requests-0-7", [], batch_text(3, 9, None))
+    >>> without_charges(text).partition(b',"charges":')[2]
+    b'[],"quota_version":3,"decided_at_ms":9,"job_id":null,"instance":null}'
     """
     amounts = Amounts(  # by position, here and below: keywords take half a microsecond more
         request.bytes,
@@ -145,32 +172,35 @@ def said(request: Request, decision_id: str, unmetered: Sequence[ChargeResult], 
         request.withheld,
         request.requests,
     )
-    head = _Head(
-        decision_id,
-        request.request_id or "",
-        request.timestamp_ms or 0,
-        request.user,
-        request.client_id,
-        request.api,
-        request.gateway,
-    )
-    tail = _Tail(
-        request.instance,
-        UNSET if request.throttled_by is None else request.throttled_by,
-        UNSET if amounts == _NO_AMOUNTS else amounts,
-        UNSET if request.heartbeat is None else request.heartbeat,
-    )
-    topics = b""
+    topics, charges = _NO_TOPICS, _NO_CHARGES
     if request.mutations and request.api in MUTATION_APIS:
-        topics = _ENCODER.encode([TopicResult(each.topic, 0, None) for each in request.mutations])[1:-1]
-    more = b"," + _ENCODER.encode(unmetered)[1:-1] if unmetered else b""
-    return Said(
-        b"".join((_ENCODER.encode(head)[:-1], _ALLOWED_TEXT, topics, _BY_NOBODY)),
-        b"".join((more, batch, _ENCODER.encode(tail)[1:])),
+        topics = [TopicResult(each.topic, 0, None) for each in request.mutations]
+    if unmetered:
+        charges = msgspec.Raw(b"[%b,%b" % (_CHARGES, _ENCODER.encode(unmetered)[1:]))
+    text: bytes = _ENCODER.encode(
+        _Said(
+            decision_id,
+            request.request_id or "",
+            request.timestamp_ms or 0,
+            request.user,
+            request.client_id,
+            request.api,
+            request.gateway,
+            _ALLOWED_RAW,
+            topics,
+            _NULL,
+            charges,
+            batch,
+            request.instance,
+            UNSET if request.throttled_by is None else request.throttled_by,
+            UNSET if amounts == _NO_AMOUNTS else amounts,
+            UNSET if request.heartbeat is None else request.heartbeat,
+        )
     )
+    return text
 
 
-def said_of_unmute(unmute: Unmute, decision_id: str, decided_at_ms: int, batch: bytes) -> Said:
+def said_of_unmute(unmute: Unmute, decision_id: str, decided_at_ms: int, batch: msgspec.Raw) -> bytes:
     """The decision that answers a control record. Its time is the job's."""
     entity = unmute.entity
     request = Request(UNMUTE_API, unmute.request_id, decided_at_ms, user=entity.user, client_id=entity.client_id)
@@ -191,16 +221,17 @@ def answered(waits: Waits, purgatory_ms: int, timestamp_ms: int, settings: Quota
     return Answer(Verdict.THROTTLE, throttle_time_ms, decided_by) if throttle_time_ms else ALLOWED
 
 
-def with_answer(front: bytes, answer: Answer, refused: Sequence[bool], timestamp_ms: int) -> bytes:
-    """The JSON of a decision before its charges, with this answer and refused topics.
+def with_answer(text: bytes, answer: Answer, refused: Sequence[bool], timestamp_ms: int) -> bytes:
+    """The JSON of a decision before its charges are put in, with this answer and refused topics.
 
-    >>> front = b'{"api":"Produce"' + _ALLOWED_TEXT + _BY_NOBODY
-    >>> with_answer(front, Answer(Verdict.THROTTLE, 10, "q"), (), timestamp_ms=5)[16:119]
+    >>> text = b'{"api":"Produce"' + _ALLOWED_TEXT + _BY_NOBODY
+    >>> with_answer(text, Answer(Verdict.THROTTLE, 10, "q"), (), timestamp_ms=5)[16:119]
     b',"verdict":"THROTTLE","throttle_time_ms":10,"mute_until_ms":15,"error_code":0,"topic_results":[],"decid'
     """
     if answer is ALLOWED:
-        return front
-    before, _, results = front.removesuffix(_BY_NOBODY).partition(_ALLOWED_TEXT)
+        return text
+    before, _, after = text.partition(_ALLOWED_TEXT)
+    results, _, after = after.partition(_BY_NOBODY)
     if any(refused):
         pieces = results.split(_NOT_REFUSED)
         flags = [_REFUSED if flag else _NOT_REFUSED for flag in refused]
@@ -212,7 +243,7 @@ def with_answer(front: bytes, answer: Answer, refused: Sequence[bool], timestamp
         THROTTLING_QUOTA_EXCEEDED if answer.verdict is Verdict.REJECT else 0,
     )
     by = b'],"decided_by":%b,"charges":[' % _ENCODER.encode(answer.decided_by)
-    return b"".join((before, verdict, results, by))
+    return b"".join((before, verdict, results, by, after))
 
 
 def clamp_throttle_ms(wait_ms: int) -> int:

@@ -4,8 +4,10 @@ The job adds the charges of each counter in the order in which it decides them. 
 applied these charges one by one (`sluice.state.shares.counter_share`).
 """
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from math import exp
 from typing import Protocol
 
@@ -68,12 +70,19 @@ def applied_waits(request: Request) -> dict[bytes, dict[str, int]]:
     return applied
 
 
-class SummedRow(Charged, Protocol):
-    """A row that says which counter it charges, and what its event says of the gateway.
+class Reported(msgspec.Struct, array_like=True, gc=False):
+    """A request's report of more than itself, of one counter's entity.
 
-    `gateway` is of `gateway_text`. `applied` are the waits in ms that the gateway had applied on the entity's counters
-    inline, by quota. If `sums_up`, the event is a broker's sum of any number of requests.
+    `applied` are the waits in ms that the gateway had applied on the entity's counters inline, by quota. If `sums_up`,
+    the event is a broker's sum of any number of requests.
     """
+
+    applied: dict[str, int]
+    sums_up: bool = False
+
+
+class SummedRow(Charged, Protocol):
+    """A row that says which counter it charges, and what its event says of the gateway, as of `gateway_text`."""
 
     @property
     def key(self) -> str:
@@ -96,12 +105,8 @@ class SummedRow(Charged, Protocol):
         """The gateway of the event."""
 
     @property
-    def applied(self) -> dict[str, int] | None:
-        """The waits that it had applied."""
-
-    @property
-    def sums_up(self) -> bool:
-        """True for a broker's sum."""
+    def reported(self) -> Reported | None:
+        """The event's report, if it has one."""
 
 
 class SummedCharge(msgspec.Struct, gc=False):
@@ -243,19 +248,18 @@ class _Head(msgspec.Struct, gc=False):
 _HEADS = NameCache[tuple[bytes, QuotaKind], _Head](_MAX_HEAD_BYTES)
 
 
-def _head(shape: bytes, charge: Charge) -> _Head | None:
-    """The head of a shape's charge; None if it is one on trial, which gateways don't enforce."""
-    if charge.shadow:
-        return None
+def _head(shape: bytes, charge: Charge) -> _Head:
+    """The head of a shape's charge."""
     found = _HEADS.get((shape, charge.kind))
     if found is None:
-        is_plain = charge.limit is not None and not (charge.withheld and charge.kind.consumer)
+        is_plain = charge.limit is not None and not charge.shadow and not (charge.withheld and charge.kind.consumer)
         text = b"[%d,%b," % (_PLACES[charge.kind], _JSON.encode(charge.limit)) if is_plain else b""
         found = _HEADS.keep((shape, charge.kind), _Head(charge, text), ENTRY_BYTES + len(shape) + len(text))
     return found
 
 
 _NO_WAIT = Violation(0)
+_NOTHING_REPORTED = Reported({})
 
 
 class DecidedSums:
@@ -316,9 +320,7 @@ class DecidedSums:
         alone = [b""] * len(rows)
         for kind, of_kind in outcomes.items():
             self._add_kind(kind, rows, of_kind, values[kind], shapes, repeated, alone)
-        self._entities += [
-            b"".join((b"[", row.entity, b",[", sums, b"]]")) for row, sums in zip(rows, alone, strict=True) if sums
-        ]
+        self._entities += [text + b"]]" for text in alone if text]
 
     def _add_kind(
         self,
@@ -342,54 +344,53 @@ class DecidedSums:
         gateways, times, base_ms, consumer = self._gateways, self._times, self._base_ms, kind.consumer
         for position, (number, value) in enumerate(zip(outcomes.rows, values, strict=True)):
             row = rows[number]
-            head = heads[row.shape]
-            if head is None:
+            head, timestamp_ms = heads[row.shape], row.timestamp_ms
+            if not head.text or row.reported is not None or (special and position in special):
+                self._add_special(kind, row, outcomes, position, head.charge)
                 continue
-            if row.applied or row.sums_up or not head.text or (special and position in special):
-                self._add_special(kind, row, outcomes, position, head)
-                continue
-            if repeated and row.key in repeated:
-                self._add_plain(counters, kind, row, outcomes, position, head)
-                continue
-            timestamp_ms = row.timestamp_ms
-            after = times.get(timestamp_ms)
-            if after is None:
-                after = times[timestamp_ms] = b"%d,%d" % (timestamp_ms - base_ms, timestamp_ms - base_ms)
             gateway = gateways.get(row.gateway)
             if gateway is None or gateway.until_ms < timestamp_ms:
                 gateway = self._gateway(row.gateway, timestamp_ms)
+            if repeated and row.key in repeated:
+                self._add_repeated(counters, kind, row, outcomes, position, head.charge, gateway)
+                continue
+            after = times.get(timestamp_ms)
+            if after is None:
+                after = times[timestamp_ms] = b"%d,%d" % (timestamp_ms - base_ms, timestamp_ms - base_ms)
             end = b"".join((b"]],null,[1,", value, b"]]")) if consumer else b"]]]"
-            made = b"".join((head.text, after, gateway.text, value, end))
-            alone[number] = b"".join((alone[number], b",", made)) if alone[number] else made
+            before, between = (alone[number], b",") if alone[number] else (b"[", row.entity + b",[")
+            alone[number] = b"".join((before, between, head.text, after, gateway.text, value, end))
 
-    def _add_plain(
+    def _add_repeated(
         self,
         counters: dict[bytes, _Counter],
         kind: QuotaKind,
         row: SummedRow,
         outcomes: Outcomes,
         position: int,
-        head: _Head,
+        charge: Charge,
+        gateway: _Gateway,
     ) -> None:
-        """Add a charge that asks for nothing to the counter of its entity."""
+        """Add a charge that asks for nothing to a counter with others."""
         counter, value, timestamp_ms = counters.get(row.entity), outcomes.values[position], row.timestamp_ms
         if counter is None:
             counter = counters[row.entity] = _Counter(timestamp_ms)
         elif counter.wait is not None:
-            self._add_special(kind, row, outcomes, position, head)
+            self._add_special(kind, row, outcomes, position, charge)
             return
-        counter.limit = head.charge.limit
-        counter.add(self._gateway(row.gateway, timestamp_ms).place, value, timestamp_ms, self._span_s)
+        counter.limit = charge.limit
+        counter.add(gateway.place, value, timestamp_ms, self._span_s)
         if kind.consumer:
             counter.fetches += 1
             counter.fetch_bytes += value
 
-    def _add_special(self, kind: QuotaKind, row: SummedRow, outcomes: Outcomes, position: int, head: _Head) -> None:
-        """Add a charge that may have more to say than its value, if it has a limit."""
-        charge, is_reset = head.charge, position in outcomes.resets
-        if charge.limit is None and not is_reset:
+    def _add_special(self, kind: QuotaKind, row: SummedRow, outcomes: Outcomes, position: int, charge: Charge) -> None:
+        """Add a charge that may have more to say than its value, if gateways enforce it."""
+        is_reset = position in outcomes.resets
+        if charge.shadow or (charge.limit is None and not is_reset):
             return
         violation = outcomes.violations.get(position, _NO_WAIT)
+        reported = row.reported or _NOTHING_REPORTED
         made = SummedCharge(
             kind,
             charge.limit,
@@ -397,8 +398,8 @@ class DecidedSums:
             row.timestamp_ms,
             row.offset,
             row.gateway,
-            row.applied.get(kind, 0) if row.applied else 0,
-            row.sums_up,
+            reported.applied.get(kind, 0),
+            reported.sums_up,
             max(violation.wait_ms - row.purgatory_ms, 1 if True in violation.refused else 0),
             outcomes.rates[position],
             charge.withheld,
@@ -426,19 +427,16 @@ class DecidedSums:
         head = _JSON.encode(Sums(job_id, batch, quota_version, self._base_ms, _QUOTAS))[:-1]
         named = [b"[%b,%d]" % (text, max(0, each.until_ms - self._base_ms)) for text, each in self._gateways.items()]
         head += b',"gateways":[' + b",".join(named) + b'],"sums":['
-        entities, size = list[bytes](), 0
-        for entity in self._all_entities():
-            entities.append(entity)
-            size += len(entity) + 1
-            if size > MAX_RECORD_BYTES:
-                yield head + b",".join(entities) + b"]}"
-                entities, size = [], 0
-        if entities:
-            yield head + b",".join(entities) + b"]}"
+        entities = [*self._entities, *self._summed()]
+        ends = list(accumulate([len(entity) + 1 for entity in entities]))
+        first = taken = 0
+        while first < len(entities):
+            last = bisect_right(ends, taken + MAX_RECORD_BYTES) + 1
+            yield head + b",".join(entities[first:last]) + b"]}"
+            first, taken = last, ends[min(last, len(ends)) - 1]
 
-    def _all_entities(self) -> Iterator[bytes]:
-        """`EntitySums` of all entities as JSON. Those of an entity may be in two places, but a counter is in one."""
-        yield from self._entities
+    def _summed(self) -> Iterator[bytes]:
+        """`EntitySums` as JSON of the counters that aren't text yet: an entity may have some of both."""
         by_entity: dict[bytes, list[tuple[QuotaKind, _Counter]]] = {}
         for kind, counters in self._counters.items():
             for entity, counter in counters.items():

@@ -77,12 +77,22 @@ class Keys:
 
     def find(self, keys: Iterable[str]) -> dict[str, int]:
         """The numbers of those that are known."""
-        found: dict[str, int] = {}
-        places: dict[str, int] = {}
-        for key in keys:
-            if (number := self._added_numbers.get(key)) is not None:
-                found[key] = number
-            elif (place := self._place(key.encode())) >= 0:
+        found, places = dict[str, int](), dict[str, int]()
+        added, spans, pages, text = self._added_numbers, self._spans, self._pages, self._text
+        for key in keys:  # no function call: this runs for each counter of a micro-batch
+            if key in added:
+                found[key] = added[key]
+                continue
+            name = key.encode()
+            span = spans.get(key_hash(name) % pages)
+            if span is None:
+                continue
+            first, last = span
+            if last - first <= _SCANNED_BYTES:
+                place = text.find(b"\n%b\n" % name, first, last + 1)
+            else:
+                place = self._index(first, last).get(name, -1)
+            if place >= 0:
                 places[key] = place
         numbers = np.searchsorted(self._line_ends, integers(places.values()))
         return found | dict(zip(places, numbers.tolist(), strict=True))
@@ -120,21 +130,14 @@ class Keys:
     def _stored(self) -> int:
         return len(self._page_numbers)
 
-    def _place(self, key: bytes) -> int:
-        """Offset of the line end before a stored key, or -1."""
-        span = self._spans.get(key_hash(key) % self._pages)
-        if span is None:
-            return -1
-        first, last = span
-        if last - first <= _SCANNED_BYTES:
-            return self._text.find(b"\n%b\n" % key, first, last + 1)
-        if first not in self._indexes:
-            self._indexes[first] = self._index(first, last)
-        return self._indexes[first].get(key, -1)
-
     def _index(self, first: int, last: int) -> dict[bytes, int]:
-        line_ends = self._line_ends[slice(*np.searchsorted(self._line_ends, [first, last]))].tolist()
-        return dict(zip(self._text[first + 1 : last].split(b"\n"), line_ends, strict=True))
+        """The keys of a page, each with the offset of the line end before it."""
+        index = self._indexes.get(first)
+        if index is None:
+            line_ends = self._line_ends[slice(*np.searchsorted(self._line_ends, [first, last]))].tolist()
+            index = dict(zip(self._text[first + 1 : last].split(b"\n"), line_ends, strict=True))
+            self._indexes[first] = index
+        return index
 
     def _piece(self, first: int, last: int) -> bytes:
         """The lines of keys `first` to `last`, all stored or all added."""

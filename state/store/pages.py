@@ -1,7 +1,6 @@
 """Pages: the counters of all counted entities that hash to a page, read from and written to one block of bytes each."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from operator import itemgetter
 from typing import Generic, NamedTuple
 
 import numpy as np
@@ -233,8 +232,9 @@ class Pages:
         found = self._keys.find(keys)
         row_of = np.empty(int(self._numbers.max(initial=-1)) + 1, np.int64)
         row_of[self._numbers] = np.arange(len(self._numbers))
-        rows = row_of[integers(found.values())].tolist()
-        return dict(sorted(zip(found, rows, strict=True), key=itemgetter(1)))
+        rows, names = row_of[integers(found.values())], list(found)
+        order = np.argsort(rows)
+        return dict(zip([names[number] for number in order.tolist()], rows[order].tolist(), strict=True))
 
 
 def _places(found: Integers, numbers: Sequence[int]) -> Integers:

@@ -2,14 +2,58 @@
 
 import json
 import re
-from typing import NamedTuple
+from functools import reduce
+from operator import or_
+from types import GenericAlias
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import msgspec
 
-from sluice.state.contract.records import MAX_ENTRIES, MAX_NAME_LENGTH, MAX_TIMESTAMP_MS, Request, Unmute
-from sluice.state.decisions.checks import bound_waits, check_amounts, check_lengths, check_unmute, most_mutations
+from sluice.state.contract.records import (
+    MAX_ENTRIES,
+    MAX_NAME_LENGTH,
+    MAX_TIMESTAMP_MS,
+    Mutation,
+    Request,
+    TopicPartition,
+    Unmute,
+)
+from sluice.state.decisions.checks import (
+    bound_waits,
+    check_amounts,
+    check_gateway_fields,
+    check_lengths,
+    check_unmute,
+    most_mutations,
+)
 from sluice.state.errors import InvalidRequestError
 from sluice.streaming.enforce.wire import Source
+
+_BOUNDS = {"minimum": "ge", "maximum": "le", "minLength": "min_length"}
+
+
+def _bounded(kind: Any) -> Any:
+    """The type with the bounds that its JSON schema has for numbers and required names, which structs only describe."""
+    arguments = get_args(kind)
+    if get_origin(kind) is Annotated:
+        schemas = [meta.extra_json_schema or {} for meta in arguments[1:]]
+        bounds = {_BOUNDS[name]: bound for schema in schemas for name, bound in schema.items() if name in _BOUNDS}
+        return Annotated[_bounded(arguments[0]), msgspec.Meta(**bounds)]
+    if get_origin(kind) is list:
+        return GenericAlias(list, _bounded(arguments[0]))
+    if arguments:
+        return reduce(or_, map(_bounded, arguments))
+    if kind not in (Request, TopicPartition, Mutation):  # parts that are rare are checked, whoever decodes them
+        return kind
+    fields: list[tuple[str, Any, Any]] = []
+    for each in msgspec.structs.fields(kind):
+        default: dict[str, Any] = {"default": each.default, "default_factory": each.default_factory}
+        fields.append((each.name, _bounded(each.type), msgspec.field(**default)))
+    return msgspec.defstruct(kind.__name__, fields, bases=(kind,))
+
+
+_BOUNDED: msgspec.json.Decoder[Request] = msgspec.json.Decoder(_bounded(Request))
+"""Refuses amounts out of bounds, too, but its errors don't say them as `checks` does."""
 
 _DECODER = msgspec.json.Decoder(Request)
 _UNMUTE = msgspec.json.Decoder(Unmute)
@@ -66,12 +110,8 @@ def parse_request(value: bytes | None, source: Source, limits: EventLimits) -> R
         raise InvalidRequestError("value", "is null", "a JSON object")
     if len(value) > limits.max_event_bytes:
         raise InvalidRequestError("value", f"has {len(value)} bytes", f"at most {limits.max_event_bytes}")
-    request = _decode(value)
-    if len(request.topic_partitions) > limits.max_charges:
-        raise _too_many("topic_partitions", len(request.topic_partitions), limits.max_charges)
-    if len(request.mutations) > most_mutations(limits.max_charges):
-        raise _too_many("mutations", len(request.mutations), most_mutations(limits.max_charges))
-    check_amounts(request)
+    request = _decode(value, limits)
+    check_gateway_fields(request)
     if len(value) > MAX_NAME_LENGTH:  # in a shorter event no name or list can be too long
         check_lengths(request)
     if request.throttled_by or request.heartbeat:
@@ -120,11 +160,32 @@ def _check_distance(ahead_ms: int, limits: EventLimits) -> None:
 
 
 def _too_many(field: str, entries: int, most: int) -> InvalidRequestError:
-    """The error for an event that would take the micro-batch for itself."""
+    """The error for so many entries."""
     return InvalidRequestError(field, f"has {entries} entries", f"at most {most}")
 
 
-def _decode(value: bytes) -> Request:
+def _decode(value: bytes, limits: EventLimits) -> Request:
+    """The request, with as many charges and such amounts as are allowed: most are, and one call says so."""
+    try:
+        request = _BOUNDED.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        request = _decode_unbounded(value)
+        _check_charges(request, limits)
+        check_amounts(request)
+    else:
+        _check_charges(request, limits)
+    return request
+
+
+def _check_charges(request: Request, limits: EventLimits) -> None:
+    """Raises InvalidRequestError for an event that would take the micro-batch for itself."""
+    if len(request.topic_partitions) > limits.max_charges:
+        raise _too_many("topic_partitions", len(request.topic_partitions), limits.max_charges)
+    if request.mutations and len(request.mutations) > most_mutations(limits.max_charges):
+        raise _too_many("mutations", len(request.mutations), most_mutations(limits.max_charges))
+
+
+def _decode_unbounded(value: bytes) -> Request:
     try:
         return _DECODER.decode(value)
     except msgspec.ValidationError as error:

@@ -17,7 +17,7 @@ from sluice.configs.settings import Settings
 from sluice.state.arithmetic.shapes import Shapes
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, Request, WaitRecord
 from sluice.state.decisions.charge_texts import charge_of, charge_texts, number_texts, waits_of
-from sluice.state.decisions.decision import Waits, answered, clamp_throttle_ms, with_answer
+from sluice.state.decisions.decision import Waits, answered, clamp_throttle_ms, with_answer, with_charges
 from sluice.state.decisions.waits import LONG_WAIT_MS
 from sluice.state.quotas.kinds import Family, QuotaKind
 from sluice.state.quotas.resolution import Quotas
@@ -29,11 +29,11 @@ from sluice.streaming.enforce.wire import (
     ChargeRow,
     DecisionPart,
     OutputRecord,
+    Outputs,
     PageBatch,
     Source,
-    WaitOutput,
     answer_record,
-    wait_output,
+    wait_record,
 )
 
 MAX_PAGE_BATCH_BYTES = 16 * 1024
@@ -49,12 +49,11 @@ _PART_ORDER = attrgetter("part")
 class Decided(NamedTuple):
     """The result of `decide`: finished records, and partial decisions that `combine` has to make records of.
 
-    `waits` are the records of the waits topic, at most one for each counter, `sums` what gateways need to know.
+    The waits topic has at most one record for each counter. `sums` are what gateways need to know.
     """
 
-    records: list[OutputRecord]
+    outputs: Outputs
     parts: list[DecisionPart]
-    waits: list[WaitOutput]
     sums: DecidedSums
 
 
@@ -91,25 +90,31 @@ def plan(
 
 def decide(counters: Pages, page_batches: Iterable[PageBatch], settings: PipelineSettings) -> Decided:
     """Charge the counters of some pages with all rows that a micro-batch has for them."""
-    records, base_ms, repeated = list[OutputRecord](), MAX_TIMESTAMP_MS, set[str]()
+    outputs, base_ms, repeated = Outputs(), MAX_TIMESTAMP_MS, set[str]()
     rows_by_key: dict[str, list[ChargeRow]] = {}
     for page_batch in page_batches:
-        records += page_batch.records
+        for topic, key, value in page_batch.records:
+            outputs[topic].add(key, value)
         for row in page_batch.charge_rows:
-            rows_by_key.setdefault(row.key, []).append(row)
+            rows = rows_by_key.get(row.key)
+            if rows is None:
+                rows_by_key[row.key] = [row]
+            else:
+                rows.append(row)
             base_ms = row.timestamp_ms if row.timestamp_ms < base_ms else base_ms
-    for key, rows in rows_by_key.items():
+    for key_of_rows, rows in rows_by_key.items():
         if len(rows) > 1:
-            rows_by_key[key] = in_charge_order(rows)
-            repeated.add(key)
-    made = Decided(records, [], [], DecidedSums(Metering.of(settings.quota).span_ms, base_ms))
+            rows_by_key[key_of_rows] = in_charge_order(rows)
+            repeated.add(key_of_rows)
+    made = Decided(outputs, [], DecidedSums(Metering.of(settings.quota).span_ms, base_ms))
     shapes, waits = Shapes(), dict[tuple[QuotaKind, str], _Wait]()
     for charged in counters.charge(rows_by_key, shapes, settings.quota):
         values = {kind: number_texts(outcomes.values) for kind, outcomes in charged.outcomes.items()}
         _decide(charged, values, shapes, settings, made)
         _note_waits(charged, shapes, waits)
         made.sums.add_rows(charged.rows, charged.outcomes, values, shapes, repeated)
-    made.waits.extend(wait_output(settings.waits_topic, *wait) for wait in waits.values())
+    for wait in waits.values():
+        outputs[settings.waits_topic].add(*wait_record(*wait))
     return made
 
 
@@ -121,12 +126,12 @@ def _decide(
     made: Decided,
 ) -> None:
     """Make the record of each row, or its part of one; `values` are those of its charges as JSON."""
-    records, parts = made.records, made.parts
+    outputs, parts = made.outputs, made.parts
     texts = charge_texts(charged.rows, charged.outcomes, values, shapes)
     waits = waits_of(charged.rows, charged.outcomes, shapes)
     for number, (row, charges) in enumerate(zip(charged.rows, texts, strict=True)):
         if row.parts == 1:
-            _add_records(records, row, charges, waits.get(number) if waits else None, settings)
+            _add_decision(outputs, row, charges, waits.get(number) if waits else None, settings)
         else:
             parts.append(
                 DecisionPart(
@@ -136,8 +141,7 @@ def _decide(
                     row.timestamp_ms,
                     row.purgatory_ms,
                     row.record_key,
-                    row.front,
-                    row.back,
+                    row.said,
                     charges,
                     waits.get(number),
                     row.asked_by,
@@ -145,24 +149,24 @@ def _decide(
             )
 
 
-def _add_records(
-    records: list[OutputRecord],
+def _add_decision(
+    outputs: Outputs,
     row: ChargeRow | DecisionPart,
     charges: bytes,
     waits: Waits | None,
     settings: PipelineSettings,
 ) -> None:
     """Add the record of a decision, and that for a gateway which waits for it; the row is the first of its request."""
-    front = row.front
+    text = row.said
     if waits is not None:
         answer = answered(waits, row.purgatory_ms, row.timestamp_ms, settings.quota)
-        front = with_answer(front, answer, waits.refused, row.timestamp_ms)
-    value = b"".join((front, charges, row.back))
-    records.append(OutputRecord(settings.decisions_topic, row.record_key, value))
+        text = with_answer(text, answer, waits.refused, row.timestamp_ms)
+    value = with_charges(text, charges)
+    outputs[settings.decisions_topic].add(row.record_key, value)
     if row.asked_by is not None:
         told = answer_record(settings.sums_topic, row.asked_by, value)
         if told is not None:
-            records.append(told)
+            outputs[told.topic].add(told.key, told.value)
 
 
 class _Wait(NamedTuple):
@@ -204,20 +208,19 @@ def _wait_record(row: ChargeRow, throttle_ms: int, limit: float | None, rate: fl
     return WaitRecord(row.timestamp_ms + throttle_ms, throttle_ms, limit, rate, row.timestamp_ms, row.offset)
 
 
-def combine(parts: Iterable[DecisionPart], settings: PipelineSettings) -> Iterator[OutputRecord]:
+def combine(parts: Iterable[DecisionPart], settings: PipelineSettings) -> Outputs:
     """One decision per request, from all its parts, and what a gateway that waits for it has to know."""
     parts_by_request: dict[tuple[int, int], list[DecisionPart]] = {}
     for part in parts:
         parts_by_request.setdefault((part.partition, part.offset), []).append(part)
+    outputs = Outputs()
     for of_request in parts_by_request.values():
         of_request.sort(key=_PART_ORDER)
-        first = of_request[0]
-        if not first.front:
+        if not of_request[0].said:
             raise ValueError("the first part of a request carries its decision")
         charges = b",".join([part.charges for part in of_request])
-        made: list[OutputRecord] = []
-        _add_records(made, first, charges, _joined(of_request), settings)
-        yield from made
+        _add_decision(outputs, of_request[0], charges, _joined(of_request), settings)
+    return outputs
 
 
 def _joined(parts: list[DecisionPart]) -> Waits | None:
@@ -291,7 +294,8 @@ class Simulation:
                 page_batch.records.append(each)
             else:
                 page_batch.charge_rows.append(each[1])
-        records, parts, _, sums = decide(self._counters, [page_batch], self._settings)
-        yield from [*records, *combine(parts, self._settings)]
+        outputs, parts, sums = decide(self._counters, [page_batch], self._settings)
+        outputs.pop(self._settings.waits_topic, None)
+        yield from [*outputs.records(), *combine(parts, self._settings).records()]
         for record in sums.records(self._settings.job_id, source.offset, self._planner.quotas.version):
             yield OutputRecord(self._settings.sums_topic, b"0", record)

@@ -23,13 +23,13 @@ from sluice.state.decisions.charge_plan import (
     request_points,
     traits_of,
 )
-from sluice.state.decisions.decision import Said, batch_text, said, said_of_unmute
+from sluice.state.decisions.decision import batch_text, said, said_of_unmute, without_charges
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.entity import client_key, entity_text
 from sluice.state.quotas.kinds import Family, QuotaSettings
 from sluice.state.quotas.name_cache import ENTRY_BYTES, NameCache
 from sluice.state.quotas.resolution import Quotas
-from sluice.state.shares.sums import UNKNOWN_GATEWAY, applied_waits, gateway_text
+from sluice.state.shares.sums import UNKNOWN_GATEWAY, Reported, applied_waits, gateway_text
 from sluice.state.store.pages import page_of_entity
 from sluice.streaming.checkpoint.origin import new_pages
 from sluice.streaming.enforce.parsing import EventLimits, parse_event
@@ -156,11 +156,11 @@ class Planner:
             Family.MUTATIONS: charged_mutations,
         }
 
-    def batch(self, decided_at_ms: int) -> bytes:
+    def batch(self, decided_at_ms: int) -> msgspec.Raw:
         """The text that all decisions of a micro-batch share, which begins at `decided_at_ms`."""
         return batch_text(self.quotas.version, decided_at_ms, self._settings.job_id)
 
-    def plan(self, event: Request | Unmute, source: Source, decided_at_ms: int, batch: bytes) -> Planned:
+    def plan(self, event: Request | Unmute, source: Source, decided_at_ms: int, batch: msgspec.Raw) -> Planned:
         """One charge row per counter that the event charges, with its page; its records if there is none.
 
         `batch` is that of `decided_at_ms`.
@@ -169,7 +169,7 @@ class Planner:
             return self._plan_request(event, source, batch)
         return self._plan_unmute(event, source, decided_at_ms, batch)
 
-    def _plan_request(self, request: Request, source: Source, batch: bytes) -> Planned:
+    def _plan_request(self, request: Request, source: Source, batch: msgspec.Raw) -> Planned:
         plan = self._plan_of(request)
         charged = [(counter, counter.amounts(request)) for counter in plan.counters]
         unmetered: list[ChargeResult] = []
@@ -181,7 +181,8 @@ class Planner:
         text = said(request, source.record_id(), unmetered, batch)
         if charged:
             return self._placed(charged, source, request.timestamp_ms or 0, plan.record_key, text, request)
-        return self._uncharged(request, OutputRecord(self._settings.decisions_topic, plan.record_key, text.alone()))
+        decision = OutputRecord(self._settings.decisions_topic, plan.record_key, without_charges(text))
+        return self._uncharged(request, decision)
 
     def _uncharged(self, request: Request, decision: OutputRecord) -> list[OutputRecord]:
         """The decision on a request that charges no counter, and what its gateway has to know of it."""
@@ -191,7 +192,7 @@ class Planner:
             told = answer_record(topic, asked_by, decision.value)
         return [decision] if told is None else [decision, told]
 
-    def _plan_unmute(self, unmute: Unmute, source: Source, decided_at_ms: int, batch: bytes) -> Planned:
+    def _plan_unmute(self, unmute: Unmute, source: Source, decided_at_ms: int, batch: msgspec.Raw) -> Planned:
         """One charge row per counter that is reset; the decision itself if there is none.
 
         Its time is when the micro-batch began, by the job's clock: a gateway takes the answer only if it is later than
@@ -202,7 +203,7 @@ class Planner:
         text = said_of_unmute(unmute, source.record_id(), decided_at_ms, batch)
         record_key = client_key(unmute.entity.user or "", unmute.entity.client_id or "").encode()
         if not charged:
-            return [OutputRecord(self._settings.decisions_topic, record_key, text.alone())]
+            return [OutputRecord(self._settings.decisions_topic, record_key, without_charges(text))]
         return self._placed(charged, source, decided_at_ms, record_key, text)
 
     def _placed(
@@ -211,11 +212,11 @@ class Planner:
         source: Source,
         timestamp_ms: int,
         record_key: bytes | None,
-        text: Said,
+        text: bytes,
         request: Request | None = None,
     ) -> list[PlacedRow]:
         """The charge rows of these counters, each with its page."""
-        rows, parts, (front, back) = [], len(charged), text
+        rows, parts = [], len(charged)
         gateway, applied, sums_up, asked_by, purgatory_ms = UNKNOWN_GATEWAY, _NO_WAITS, False, None, 0
         if request is not None:
             if request.instance is not None or request.throttled_by is not None:
@@ -233,19 +234,17 @@ class Planner:
                 counter.entity,
                 counter.shape,
                 amounts,
+                record_key,
+                text,
+                gateway,
                 part,
                 parts,
                 purgatory_ms,
-                record_key,
-                front,
-                back,
-                gateway,
-                applied.get(counter.entity) if applied else None,
-                sums_up,
+                _reported(applied.get(counter.entity), sums_up) if applied or sums_up else None,
                 asked_by,
             )
             rows.append((counter.page, row))
-            record_key, front, back, asked_by = None, b"", b"", None
+            record_key, text, asked_by = None, b"", None
         return rows
 
     def _plan_of(self, request: Request) -> _ClientPlan:
@@ -307,6 +306,11 @@ class Planner:
 def planner(quotas: Quotas, settings: PipelineSettings) -> Planner:
     """The planner of these quotas: a worker process keeps it from micro-batch to micro-batch until they change."""
     return Planner(quotas, settings)
+
+
+def _reported(applied: dict[str, int] | None, sums_up: bool) -> Reported | None:
+    """The report of a row; None if there is nothing in it."""
+    return Reported(applied or {}, sums_up) if applied or sums_up else None
 
 
 def _asked_by(request: Request) -> bytes | None:

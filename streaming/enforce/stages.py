@@ -20,7 +20,6 @@ from sluice.streaming.enforce.garbage_collection import collection_paused
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.tracked_entities import Tracked
 from sluice.streaming.enforce.wire import (
-    OutputRecord,
     PackedRow,
     PageBatch,
     Source,
@@ -140,7 +139,7 @@ class PageDecider:
         payloads |= self._imported.pages(stored.keys() - payloads.keys())  # never charged here
         counters = stored_pages(payloads, properties.stored_pages)
         page_batches = (decode_page_batch(payload) for page in pages for payload in page.page_batches)
-        records, parts, waits, sums = pipeline.decide(counters, page_batches, settings)
+        outputs, parts, sums = pipeline.decide(counters, page_batches, settings)
         if parts and not properties.combined:  # otherwise they would be written to Kafka as records
             raise RuntimeError("there are partial decisions in a micro-batch whose plan doesn't combine them")
         part = part_of_page(settings.max_entities, settings.pages)
@@ -150,8 +149,8 @@ class PageDecider:
             self._tracked.add(Tracked(entities, counters.evicted))
         key = b"%d" % properties.task  # the same for a counter in all micro-batches
         for value in sums.records(settings.job_id, properties.batch_id, properties.quota_version):
-            records.append(OutputRecord(settings.sums_topic, key, value))
-        return packed(records, parts, waits), written
+            outputs[settings.sums_topic].add(key, value)
+        return packed(outputs, parts), written
 
 
 def stored_pages(payloads: Mapping[int, bytes], pages: int) -> Pages:
@@ -186,9 +185,10 @@ def combiner(settings: PipelineSettings) -> ArrowStage:
                     groups.setdefault(key, []).append(payload)
             while groups:
                 parts = [part for payload in groups.popitem()[1] for part in decode_parts(payload)]
-                columns = zip(*pipeline.combine(parts, settings), strict=True)
-                arrays = [pa.array(column, kind) for column, kind in zip(columns, _COMBINED.types, strict=True)]
-                yield pa.RecordBatch.from_arrays(arrays, schema=_COMBINED)
+                for topic, keyed in pipeline.combine(parts, settings).items():
+                    columns = [topic] * len(keyed.keys), keyed.keys, keyed.values
+                    arrays = [pa.array(column, kind) for column, kind in zip(columns, _COMBINED.types, strict=True)]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=_COMBINED)
 
     return combine
 

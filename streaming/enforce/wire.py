@@ -1,6 +1,9 @@
 """The records that leave the job, and the forms in which rows travel between the stages of the pipeline."""
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 import msgspec
@@ -21,6 +24,7 @@ from sluice.state.decisions.waits import wait_key, wait_value
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.shares.sums import UNKNOWN_GATEWAY, Reported
 
 
 class Source(msgspec.Struct, frozen=True, gc=False):
@@ -57,12 +61,33 @@ class OutputRecord(NamedTuple):
     value: bytes
 
 
-class WaitOutput(NamedTuple):
-    """A Kafka record of the compacted waits topic; no value says that the counter waits no more."""
+@dataclass(slots=True)
+class Keyed:
+    """Keys and values of the records of one topic, in order."""
 
-    topic: str
-    key: bytes
-    value: bytes | None
+    keys: list[bytes | None] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
+
+    def add(self, key: bytes | None, value: bytes | None) -> None:
+        """Append a record."""
+        self.keys.append(key)
+        self.values.append(value)
+
+
+class Outputs(dict[str, Keyed]):
+    """Finished records by topic: two lists for each are far cheaper than an object for each record."""
+
+    def __missing__(self, topic: str) -> Keyed:
+        """Begin with a topic."""
+        keyed = self[topic] = Keyed()
+        return keyed
+
+    def records(self) -> Iterator[OutputRecord]:
+        """All records but those without a value, topic by topic."""
+        for topic, keyed in self.items():
+            for key, value in zip(keyed.keys, keyed.values, strict=True):
+                if value is not None:
+                    yield OutputRecord(topic, key, value)
 
 
 class ChargeRow(msgspec.Struct, array_like=True, gc=False):
@@ -70,9 +95,9 @@ class ChargeRow(msgspec.Struct, array_like=True, gc=False):
 
     It is row `part` of `parts`: the number of this counter among the request's counters. `shape` and `amounts` are its
     charges (`sluice.state.arithmetic.shapes`), none of them amounts if they reset the counter; `entity` is the
-    counter's as JSON. `gateway`, `applied` and `sums_up` are what the event says of its gateway
-    (`sluice.state.shares.sums.SummedRow`). Row 0 alone carries the record's key, the decision before and after its
-    charges (`sluice.state.decisions.decision.Said`), and `asked_by`, the instance of a gateway that waits for it.
+    counter's as JSON. `gateway` and `reported` are what the event says of its gateway
+    (`sluice.state.shares.sums.SummedRow`). Row 0 alone carries the record's key, the decision but for its charges
+    (`sluice.state.decisions.decision.said`), and `asked_by`, the instance of a gateway that waits for it.
     """
 
     partition: int
@@ -82,15 +107,13 @@ class ChargeRow(msgspec.Struct, array_like=True, gc=False):
     entity: bytes
     shape: bytes
     amounts: list[float]
-    part: int
-    parts: int
-    purgatory_ms: int
     record_key: bytes | None
-    front: bytes
-    back: bytes
-    gateway: bytes
-    applied: dict[str, int] | None = None
-    sums_up: bool = False
+    said: bytes
+    gateway: bytes = UNKNOWN_GATEWAY
+    part: int = 0
+    parts: int = 1
+    purgatory_ms: int = 0
+    reported: Reported | None = None
     asked_by: bytes | None = None
 
 
@@ -104,7 +127,7 @@ class PageBatch(msgspec.Struct, array_like=True):
 class DecisionPart(msgspec.Struct, array_like=True, gc=False):
     """The charges of a row as JSON, for a request that charges several counters, and the waits that they ask for.
 
-    Only part 0 carries the record's key, the decision before and after its charges, and the gateway that waits for it.
+    Only part 0 carries the record's key, the decision but for its charges, and the gateway that waits for it.
     """
 
     partition: int
@@ -113,8 +136,7 @@ class DecisionPart(msgspec.Struct, array_like=True, gc=False):
     timestamp_ms: int
     purgatory_ms: int
     record_key: bytes | None
-    front: bytes
-    back: bytes
+    said: bytes
     charges: bytes
     waits: Waits | None
     asked_by: bytes | None = None
@@ -139,10 +161,13 @@ _PARTS = msgspec.msgpack.Decoder(list[DecisionPart])
 _ENTITY = msgspec.json.Decoder(CountedEntity)
 
 
-def wait_output(topic: str, kind: QuotaKind, entity: bytes, wait: WaitRecord | None) -> WaitOutput:
-    """The record of a counter, whose entity is JSON: its wait, or that it waits no more."""
+def wait_record(kind: QuotaKind, entity: bytes, wait: WaitRecord | None) -> tuple[bytes, bytes | None]:
+    """Key and value of a counter, whose entity is JSON, for the compacted waits topic.
+
+    No value says that it waits no more.
+    """
     key = wait_key((kind, Tags.of(_ENTITY.decode(entity))))
-    return WaitOutput(topic, key, None if wait is None else wait_value(wait))
+    return key, None if wait is None else wait_value(wait)
 
 
 MAX_ANSWER_BYTES = 1024 * 1024
@@ -191,9 +216,7 @@ def decode_parts(payload: bytes) -> list[DecisionPart]:
     return _PARTS.decode(payload)
 
 
-def packed(
-    records: Iterable[OutputRecord], parts: Iterable[DecisionPart], waits: Iterable[WaitOutput] = ()
-) -> list[PackedRow]:
+def packed(outputs: Outputs, parts: Iterable[DecisionPart] = ()) -> list[PackedRow]:
     """Records and parts in few rows.
 
     PySpark pads the state that it returns to the number of output rows, so every row out of the operator is expensive.
@@ -201,24 +224,16 @@ def packed(
     groups: dict[int, list[DecisionPart]] = {}
     for part in parts:
         groups.setdefault((part.partition + part.offset) % _BUCKETS, []).append(part)
-    encoded = ((None, b"%d" % number, _PACK.encode(group)) for number, group in groups.items())
-    return _rows(records, partial=False) + _rows(waits, partial=False) + _rows(encoded, partial=True)
+    encoded = Keyed([b"%d" % number for number in groups], [_PACK.encode(group) for group in groups.values()])
+    rows = [row for topic, keyed in outputs.items() for row in _rows(topic, keyed, partial=False)]
+    return [*rows, *_rows(None, encoded, partial=True)]
 
 
-def _rows(entries: Iterable[tuple[str | None, bytes | None, bytes | None]], partial: bool) -> list[PackedRow]:
-    """The entries (topic, key, value) in rows, each of one topic."""
-    rows: list[PackedRow] = []
-    unfilled: dict[str | None, PackedRow] = {}
-    free_bytes: dict[str | None, int] = {}
-    for topic, key, value in entries:
-        size = len(value or b"")
-        free = free_bytes.get(topic, -1) - size
-        if free < 0:
-            unfilled[topic] = PackedRow(partial, topic, [], [])
-            rows.append(unfilled[topic])
-            free = _MAX_ROW_BYTES - size
-        free_bytes[topic] = free
-        row = unfilled[topic]
-        row.keys.append(key)
-        row.values.append(value)
-    return rows
+def _rows(topic: str | None, keyed: Keyed, partial: bool) -> Iterator[PackedRow]:
+    """The keys and values in rows of at most _MAX_ROW_BYTES of values, or of one value."""
+    ends = list(accumulate([len(value or b"") for value in keyed.values]))
+    first = taken = 0
+    while first < len(ends):
+        last = max(bisect_right(ends, taken + _MAX_ROW_BYTES), first + 1)
+        yield PackedRow(partial, topic, keyed.keys[first:last], keyed.values[first:last])
+        first, taken = last, ends[last - 1]

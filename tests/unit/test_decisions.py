@@ -13,8 +13,8 @@ from sluice.configs.settings import load_settings
 from sluice.state.arithmetic.columns import counters_from
 from sluice.state.arithmetic.counter import EntityCounters, Outcome
 from sluice.state.arithmetic.shapes import Shapes
-from sluice.state.contract.records import ChargeResult, CountedEntity, Decision, Verdict
-from sluice.state.decisions.decision import Said, Waits, answered
+from sluice.state.contract.records import ChargeResult, CountedEntity, Decision, Request, Verdict
+from sluice.state.decisions.decision import Waits, answered, batch_text, said, with_charges, without_charges
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import (
@@ -684,10 +684,10 @@ def test_a_decision_repeats_the_gateways_process_and_the_waits_it_applied() -> N
     waits = [{"quota": "producer_byte_rate", "entity": {"user": "alice"}, "ms": 5}]
     partition = [{"quota": "producer.byte.rate", "entity": {"topic": "orders", "partition": 0}, "ms": 0}]
 
-    for said in ([], waits, partition):
-        (decision,) = decide([], {"api": "Produce", "instance": "a-1", "throttled_by": said})
+    for applied in ([], waits, partition):
+        (decision,) = decide([], {"api": "Produce", "instance": "a-1", "throttled_by": applied})
 
-        assert (decision["instance"], decision["throttled_by"]) == ("a-1", said)
+        assert (decision["instance"], decision["throttled_by"]) == ("a-1", applied)
 
 
 @given(quota_entries, quota_settings, st.lists(events(), max_size=20), st.sampled_from([1, 20]))
@@ -760,6 +760,21 @@ def test_clients_with_limits_of_their_own_are_charged_together_by_their_own_limi
     assert limits == {None, *(1.0 + number for number in range(100))}
 
 
+def test_no_name_takes_the_place_of_the_charges() -> None:
+    """It is a line end: one in a name is escaped."""
+    request = Request("Produce", "r\n1", 5, user="a\nb", client_id='\n"charges":[', gateway="\r\n", instance="\n")
+
+    text = said(request, "q-0-1", [ChargeResult("other")], batch_text(1, 0, "job\n"))
+
+    charged, alone = (
+        msgspec.json.decode(each, type=Decision)
+        for each in (with_charges(text, msgspec.json.encode(ChargeResult("quota"))), without_charges(text))
+    )
+    assert [charge.quota for charge in charged.charges] == ["quota", "other"]
+    assert [charge.quota for charge in alone.charges] == ["other"]
+    assert (alone.user, alone.client_id, alone.instance, alone.job_id) == ("a\nb", '\n"charges":[', "\n", "job\n")
+
+
 def test_a_client_that_names_new_apis_and_versions_fills_no_memory() -> None:
     """Names that change no charge make no plan of their own: else the worker would forget those of all others."""
     entries = [quota(kind, 3.0, QuotaEntity(user=DEFAULT)) for kind in CLIENT_KINDS]
@@ -786,8 +801,7 @@ def decided_by_objects(planned: Planned, counters: dict[str, EntityCounters], se
     rows = [each[1] for each in planned if not isinstance(each, OutputRecord)]
     if not rows:
         return next(each.value for each in planned if isinstance(each, OutputRecord))
-    said = Said(rows[0].front, rows[0].back)
-    decision = msgspec.json.decode(said.alone(), type=Decision)
+    decision = msgspec.json.decode(without_charges(rows[0].said), type=Decision)
     charges, waits = [], Waits()
     for row in rows:
         shape = Shapes()[row.shape]

@@ -3,6 +3,7 @@
 import base64
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, AppliedWait, CountedEntity
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.resolution import Quotas
-from sluice.streaming.enforce.parsing import EventLimits, parse_request
+from sluice.streaming.enforce.parsing import _BOUNDED, EventLimits, parse_request
 from sluice.streaming.enforce.pipeline import Simulation, plan
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import ChargeRow, OutputRecord, Source
@@ -222,6 +223,27 @@ def test_simulated_events_may_be_of_any_time() -> None:
     records = list(Simulation(Quotas(), DEFAULTS).decide(events))
 
     assert [record.topic for record in records] == ["quota-decisions"] * 3
+
+
+@pytest.mark.parametrize(
+    ("beyond", "field"),
+    [
+        (event(request_time_ns=2**53 + 1), "request_time_ns"),
+        (event(network_time_ns=-1), "network_time_ns"),
+        (event(api_version=2**15), "api_version"),
+        (event(purgatory_ms=2**31), "purgatory_ms"),
+        (event(requests=0), "requests"),
+        (event("CreateTopics", mutations=[{"topic": "", "partitions": 1}]), "mutations[0].topic"),
+        (event(topic_partitions=[TOUCHED | {"partition": 2**31}]), "topic_partitions[0].partition"),
+    ],
+)
+def test_bounds_are_in_the_decoder_and_an_error_names_them(beyond: bytes, field: str) -> None:
+    """One call says that an event is within its bounds; who isn't is decoded again for the error."""
+    with pytest.raises(msgspec.ValidationError):
+        _BOUNDED.decode(beyond)
+    with pytest.raises(InvalidRequestError) as error:
+        parse_request(beyond, SOURCE, LIMITS)
+    assert error.value.field == field
 
 
 def test_as_many_charges_as_are_allowed_are_decided() -> None:

@@ -20,7 +20,6 @@ from sluice.state.decisions.decision import batch_text, said
 from sluice.state.errors import StateError
 from sluice.state.quotas.entity import entity_text
 from sluice.state.quotas.kinds import QuotaKind
-from sluice.state.shares.sums import UNKNOWN_GATEWAY
 from sluice.state.store.pages import Pages, page_of_entity
 from sluice.streaming.checkpoint.page_keys import spark_key_of_page
 from sluice.streaming.enforce import garbage_collection
@@ -163,14 +162,12 @@ def single_row(offset: int, key: str) -> ChargeRow:
     user = key.removesuffix("|")
     text = said(Request("Produce", user=user), f"q-0-{offset}", [], batch_text(1, 0, None))
     entity, shape = entity_text(CountedEntity(user=user)), encode_shape([charge])
-    return ChargeRow(
-        0, offset, 1_700_000_000_000, key, entity, shape, charge.amounts, 0, 1, 0, key.encode(), *text, UNKNOWN_GATEWAY
-    )
+    return ChargeRow(0, offset, 1_700_000_000_000, key, entity, shape, charge.amounts, key.encode(), text)
 
 
 def charge_row(part: int) -> ChargeRow:
     entity = entity_text(CountedEntity(user=f"user-{part}"))
-    return ChargeRow(0, 0, 0, f"user-{part}", entity, encode_shape([]), [], part, 2, 0, None, b"", b"", UNKNOWN_GATEWAY)
+    return ChargeRow(0, 0, 0, f"user-{part}", entity, encode_shape([]), [], None, b"", part=part, parts=2)
 
 
 def test_damaged_state_names_its_page() -> None:

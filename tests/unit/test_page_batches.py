@@ -9,7 +9,7 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import plan
 from sluice.streaming.enforce.planning import PipelineSettings
-from sluice.streaming.enforce.wire import DecisionPart, OutputRecord, PageBatch, Source, decode_parts, packed
+from sluice.streaming.enforce.wire import DecisionPart, OutputRecord, Outputs, PageBatch, Source, decode_parts, packed
 
 SETTINGS = PipelineSettings.of(load_settings(environment={}))._replace(pages=3)
 QUOTAS = Quotas([QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 10.0)])
@@ -55,7 +55,11 @@ def test_records_leave_the_operator_a_mebibyte_to_a_row() -> None:
     small = [OutputRecord("decisions", b"key", b"%6d" % number + b"x" * 250_000) for number in range(8)]
     large = OutputRecord("letters", None, b"y" * 3_000_000)
 
-    rows = packed([*small[:5], large, *small[5:], large], [])
+    outputs = Outputs()
+    for record in (*small[:5], large, *small[5:], large):
+        outputs[record.topic].add(record.key, record.value)
+
+    rows = packed(outputs)
 
     assert [(row.topic, len(row.values)) for row in rows] == [
         ("decisions", 4),
@@ -72,9 +76,9 @@ def test_records_leave_the_operator_a_mebibyte_to_a_row() -> None:
 
 def test_parts_of_decisions_leave_the_operator_in_rows_without_a_topic() -> None:
     """They are marked as parts, apart from the records, and all parts of a request are under the same key."""
-    parts = [DecisionPart(0, offset, part, 0, 0, None, b"", b"", b"", None) for offset in range(100) for part in (0, 1)]
+    parts = [DecisionPart(0, offset, part, 0, 0, None, b"", b"", None) for offset in range(100) for part in (0, 1)]
 
-    (row,) = packed([], parts)
+    (row,) = packed(Outputs(), parts)
 
     assert (row.partial, row.topic) == (True, None)
     groups = [decode_parts(value or b"") for value in row.values]
