@@ -210,6 +210,12 @@ def test_client_ids_that_are_invented_too_fast_share_one_counter_of_their_defaul
     assert answer["refused"] == 36_000 - (answer["counters"] - 2)
 
 
+def test_names_are_admitted_freely_for_a_minute_after_a_start_and_then_fewer_at_once(java: JavaCases) -> None:
+    """10 000 names come at each of these seconds; a second later 100 more have room."""
+    answer = java.answer("new-names", {"at_s": [30, 31, 59, 61, 62, 200, 200]})
+    assert answer == [5_000, 100, 2_800, 200, 100, 1_000, 0]
+
+
 def test_the_tags_of_a_counter_resolve_to_that_counter_again() -> None:
     draw = random.Random(2)
     for _ in range(1_000):
@@ -403,6 +409,29 @@ def test_a_repeated_micro_batch_resets_a_meter_once(java: JavaCases) -> None:
     steps = [step | {"resets": True} for batch in batches for step in sums_steps([unmute], START_MS, batch)]
 
     assert java.answer("shares", shares_case(steps)) == [1, 0, 1, 0, 1, 1, 0]
+
+
+@pytest.mark.parametrize(("later_ms", "is_forgotten"), [(15_000, 0), (25_000, 1)])
+def test_counters_that_no_own_client_uses_are_forgotten_20_s_after_their_last_sum(
+    java: JavaCases, later_ms: int, is_forgotten: int
+) -> None:
+    """Clients invent names on other brokers. One that is forgotten takes a repeated micro-batch for a new one."""
+    entities = [{"user": user, "client_id": "app"} for user in ("alice", "bob")]
+    alice, bob = (
+        {
+            "request_id": "u",
+            "timestamp_ms": START_MS,
+            "api": "Unmute",
+            "charges": [{"quota": "producer_byte_rate", "entity": entity}],
+        }
+        for entity in entities
+    )
+    times = [(alice, 0), *((bob, at_ms) for at_ms in range(1_000, later_ms, 1_000)), (alice, later_ms)]
+    steps = [
+        step | {"resets": True} for decision, at_ms in times for step in sums_steps([decision], START_MS + at_ms, 7)
+    ]
+
+    assert java.answer("shares", shares_case(steps))[-1] == is_forgotten
 
 
 @pytest.mark.parametrize(("amount", "rests_ms"), [(10.0, 1_000), (900.0, 1_000), (2_000.0, 0)])

@@ -15,6 +15,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.IntStream;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.common.MetricName;
 import org.apache.kafka.common.config.ConfigException;
@@ -80,6 +81,8 @@ public final class Cases {
                 return names(asked);
             case "invented":
                 return invented(asked);
+            case "new-names":
+                return newNames(asked);
             case "thread":
                 return Failing.thread();
             case "reader":
@@ -370,6 +373,17 @@ public final class Cases {
         answer.put("of_user", sensors.containsKey(new CounterKey(Kind.REQUEST, new Tags("alice", ""))));
         answer.put("refused", gateway.getRequestsOfMoreNames());
         return answer.put("longest", sensors.keySet().stream().mapToInt(key -> key.tags.clientId.length()).max().getAsInt());
+    }
+
+    /** How many of 10 000 new names are admitted at each of `at_s`, in seconds after the start. */
+    private static JsonNode newNames(JsonNode asked) {
+        NewNames names = new NewNames(0);
+        ArrayNode answer = JSON.createArrayNode();
+        for (JsonNode atS : asked.get("at_s")) {
+            long nowNs = atS.longValue() * 1_000_000_000;
+            answer.add(IntStream.range(0, 10_000).filter(number -> names.admits(nowNs)).count());
+        }
+        return answer;
     }
 
     /** The events of what `charges` (quota, user, client-id, amount, time) recorded in sensors such as Kafka's own. */

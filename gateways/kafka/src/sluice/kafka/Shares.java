@@ -1,6 +1,7 @@
 package sluice.kafka;
 
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -8,23 +9,21 @@ import java.util.Map;
 /**
  * The shares of one gateway, fed with the sums of what is decided. Safe for several threads; no request thread ever comes here.
  *
- * <p>It keeps the counters that its own clients touch for as long as they are in use, and at most MAX_HEARD that it knows
- * from sums alone; of those the one that was heard of longest ago is forgotten first.
+ * <p>It keeps the counters that its own clients touch for as long as they are in use. Those that it knows from sums alone
+ * it keeps for HEARD_MS after the last one, up to twice that, as a gateway in Python does: by then others' use has faded.
  */
 final class Shares {
-    static final int MAX_HEARD = 100_000;
+    static final int MAX_HEARD = 50_000;
+    static final long HEARD_MS = 10_000;
     private static final String NAMESAKE = "namesake";
 
     private final AliveGateways gateways;
     private final String idStem;
     private final Window window;
     private final Map<CounterKey, CounterShare> touched = new LinkedHashMap<>();
-    private final Map<CounterKey, CounterShare> heard = new LinkedHashMap<CounterKey, CounterShare>(16, 0.75f, true) {
-        @Override
-        protected boolean removeEldestEntry(Map.Entry<CounterKey, CounterShare> eldest) {
-            return size() > MAX_HEARD;
-        }
-    };
+    private Map<CounterKey, CounterShare> heard = new HashMap<>(); // since heardSinceMs
+    private Map<CounterKey, CounterShare> heardBefore = new HashMap<>();
+    private long heardSinceMs;
 
     /** `idStem` begins the id of each event of this gateway, and of no other. */
     Shares(String instance, String idStem, Window window) {
@@ -68,6 +67,7 @@ final class Shares {
             gateways.takeHeartbeat(senderOf(sums), sums.heartbeatMs, nowMs);
         }
         for (Sums.CounterSum sum : sums.counters) {
+            forgetHeard(nowMs);
             CounterShare share = known(sum.counter);
             if (!share.isNew(sums.jobId, sums.batch)) {
                 continue;
@@ -95,6 +95,8 @@ final class Shares {
     /** Forgets what was decided, because the sums are read from their beginning again. */
     synchronized void clear() {
         heard.clear();
+        heardBefore.clear();
+        heardSinceMs = 0;
         touched.replaceAll((counter, share) -> new CounterShare());
     }
 
@@ -111,16 +113,29 @@ final class Shares {
     }
 
     private CounterShare touch(CounterKey counter) {
-        CounterShare share = touched.get(counter);
-        if (share == null) {
-            share = heard.containsKey(counter) ? heard.remove(counter) : new CounterShare();
-            touched.put(counter, share);
-        }
-        return share;
+        return touched.computeIfAbsent(counter, this::takeHeard);
     }
 
     private CounterShare known(CounterKey counter) {
         CounterShare share = touched.get(counter);
-        return share != null ? share : heard.computeIfAbsent(counter, key -> new CounterShare());
+        return share != null ? share : heard.computeIfAbsent(counter, this::takeHeardBefore);
+    }
+
+    private CounterShare takeHeard(CounterKey counter) {
+        CounterShare share = heard.remove(counter);
+        return share != null ? share : takeHeardBefore(counter);
+    }
+
+    private CounterShare takeHeardBefore(CounterKey counter) {
+        CounterShare share = heardBefore.remove(counter);
+        return share != null ? share : new CounterShare();
+    }
+
+    private void forgetHeard(long nowMs) {
+        if (nowMs - heardSinceMs >= HEARD_MS || heard.size() >= MAX_HEARD) {
+            heardBefore = heard;
+            heard = new HashMap<>();
+            heardSinceMs = nowMs;
+        }
     }
 }
