@@ -26,9 +26,6 @@ def console(
     max_clients: Annotated[
         int, typer.Option(help="Counters kept; the least recently charged go first.", min=1, max=5_000_000)
     ] = 200_000,
-    tenants: Annotated[
-        Path | None, typer.Option("--tenants", help="YAML: a list of {tenant, users, client_ids}, as of sluice usage.")
-    ] = None,
 ) -> None:
     """Show clients, their limits, usage and waits on a web page, until Ctrl-C or SIGTERM; prints its address.
 
@@ -41,15 +38,14 @@ def console(
 
     options = ConsoleOptions(address, port, token_of(token, token_file), max_clients)
     check_address(options)
-    with reading(_sources(settings, tenants), options) as facts:
+    with reading(_sources(settings), options) as facts:
         server = console_server(facts, options)
         typer.echo(f"Sluice console: {server.url}")
         server.serve()
 
 
-def _sources(settings: Settings, tenants: Path | None) -> "Sources":
+def _sources(settings: Settings) -> "Sources":
     from sluice.insight.console.server import Sources
-    from sluice.insight.reports.tenants import read_tenants
     from sluice.insight.sql import Tables
 
     return Sources(
@@ -58,5 +54,4 @@ def _sources(settings: Settings, tenants: Path | None) -> "Sources":
         settings.quota,
         Tables(settings.delta.decisions, settings.delta.quotas, settings.delta.storage_options),
         f"http://{settings.health.place}" if settings.health.port else None,
-        None if tenants is None else read_tenants(tenants),
     )

@@ -31,13 +31,14 @@ from sluice.cli.quotas import app as quotas_app
 from sluice.cli.sql import sql
 from sluice.cli.state import app as state_app
 from sluice.cli.state import balance
+from sluice.cli.tenants import app as tenants_app
 from sluice.cli.top import top
 from sluice.cli.usage import slo, usage
 from sluice.cli.whatif import whatif
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import load_settings, reach_s3, with_bootstrap_servers
-from sluice.insight.errors import NoTableError, QueryError, SpanError, TenantsFileError
+from sluice.insight.errors import NoTableError, QueryError, SpanError
 from sluice.insight.format import printable
 from sluice.jvm.java import find_java
 from sluice.state.contract.records import Unmute, UnmutedEntity
@@ -57,6 +58,7 @@ MOST_SHOWN = 2000
 
 app = command_group("One Kafka quota for each client, whatever the number of brokers or gateways that serve it.")
 app.add_typer(quotas_app, name="quotas")
+app.add_typer(tenants_app, name="tenants")
 app.add_typer(state_app, name="state")
 
 
@@ -308,7 +310,6 @@ BAD_INPUT = (
     QueryError,
     SpanError,
     StateFileError,
-    TenantsFileError,
 )
 """Errors that end a command with exit code 2."""
 

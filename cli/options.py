@@ -214,10 +214,16 @@ class EntityType(StrEnum):
     USERS = "users"
     CLIENTS = "clients"
     TOPICS = "topics"
+    TENANTS = "tenants"
     IPS = "ips"
 
 
-FILTER_TYPES = {EntityType.USERS: "user", EntityType.CLIENTS: "client-id", EntityType.TOPICS: "topic"}
+FILTER_TYPES = {
+    EntityType.USERS: "user",
+    EntityType.CLIENTS: "client-id",
+    EntityType.TOPICS: "topic",
+    EntityType.TENANTS: "tenant",
+}
 """kafka-configs.sh's entity type -> the protocol's."""
 
 
@@ -247,9 +253,11 @@ class EntityOptions:
     user: Annotated[str | None, typer.Option("--user", help="A user's name.")] = None
     client: Annotated[str | None, typer.Option("--client", "--client-id", help="A client-id.")] = None
     topic: Annotated[str | None, typer.Option("--topic", help="A topic's name.")] = None
+    tenant: Annotated[str | None, typer.Option("--tenant", help="A tenant's name.")] = None
     user_defaults: Annotated[bool, typer.Option("--user-defaults", help="The default user.")] = False
     client_defaults: Annotated[bool, typer.Option("--client-defaults", help="The default client-id.")] = False
     topic_defaults: Annotated[bool, typer.Option("--topic-defaults", help="The default topic.")] = False
+    tenant_defaults: Annotated[bool, typer.Option("--tenant-defaults", help="The default tenant.")] = False
     # kafka-configs.sh has these; Sluice refuses them and says why
     ip: Annotated[str | None, typer.Option("--ip", hidden=True)] = None
     ip_defaults: Annotated[bool, typer.Option("--ip-defaults", hidden=True)] = False
@@ -263,7 +271,9 @@ class EntityOptions:
             raise UsageError("ips have no quotas here: Sluice meters requests, not connections; use users or clients")
         flags = self._flags()
         if flags and (self.entity_type or self.entity_name or self.entity_default):
-            raise UsageError("--entity-type can't be mixed with --user, --client, --topic and their -defaults")
+            raise UsageError(
+                "--entity-type can't be mixed with --user, --client, --topic, --tenant and their -defaults"
+            )
         filters = flags or self._typed(ctx)
         check_filter(filters)
         return filters
@@ -272,7 +282,9 @@ class EntityOptions:
         """The one entity given, in kafka-configs.sh's order. Raises like `filters`, and if a name is missing."""
         filters = self.filters(ctx)
         if not filters:
-            raise UsageError("no entity; give --user, --client or --topic, or --entity-type with --entity-name")
+            raise UsageError(
+                "no entity; give --user, --client, --topic or --tenant, or --entity-type with --entity-name"
+            )
         for component in filters:
             if component.match == "specified":
                 raise UsageError(f"the {component.entity_type} has no name; give --entity-name or --entity-default")
@@ -281,8 +293,13 @@ class EntityOptions:
         return entity
 
     def _flags(self) -> list[EntityFilter]:
-        names = (("user", self.user), ("client-id", self.client), ("topic", self.topic))
-        defaults = (("user", self.user_defaults), ("client-id", self.client_defaults), ("topic", self.topic_defaults))
+        names = (("user", self.user), ("client-id", self.client), ("topic", self.topic), ("tenant", self.tenant))
+        defaults = (
+            ("user", self.user_defaults),
+            ("client-id", self.client_defaults),
+            ("topic", self.topic_defaults),
+            ("tenant", self.tenant_defaults),
+        )
         return [
             *(_named(entity_type, name) for entity_type, name in names if name is not None),
             *(EntityFilter(entity_type, "default") for entity_type, wanted in defaults if wanted),

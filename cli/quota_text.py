@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from sluice.state.quotas.cluster import is_mirrored
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.kinds import KEY_ALIASES
+from sluice.state.quotas.tenants import member_text
 
 SCRAM_KEYS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 """Credentials, which ZooKeeper stores with the quotas of a user."""
@@ -47,7 +48,12 @@ def entity_text(entity: QuotaEntity) -> str:
     >>> entity_text(QuotaEntity(user=DEFAULT, client_id="app"))
     "the default user-principal, client-id 'app'"
     """
-    parts = (("user-principal", entity.user), ("client-id", entity.client_id), ("topic", entity.topic))
+    parts = (
+        ("tenant", entity.tenant),
+        ("user-principal", entity.user),
+        ("client-id", entity.client_id),
+        ("topic", entity.topic),
+    )
     return ", ".join(_part_text(label, name) for label, name in parts if name is not None)
 
 
@@ -63,7 +69,7 @@ def counter_text(counter: Tags) -> str:
     """
     if counter.topic is not None:
         return f"partition {counter.partition} of topic '{counter.topic}'"
-    names = (("user", counter.user), ("client-id", counter.client_id))
+    names = (("user", counter.user), ("client-id", counter.client_id), ("tenant", counter.tenant))
     return " and ".join(f"{label} '{name}'" for label, name in names if name) or "no name"
 
 
@@ -75,7 +81,8 @@ def value_text(entry: QuotaEntry) -> str:
 def describe_lines(entries: Iterable[QuotaEntry]) -> list[str]:
     """One line for each entity, as `kafka-configs.sh --describe` prints them, keys sorted, a shadow quota last."""
     values_by_entity: dict[QuotaEntity, list[str]] = {}
-    for entry in sorted(entries, key=lambda entry: (entity_order(entry.entity), entry.kind, entry.mode)):
+    quotas = [entry for entry in entries if not entry.entity.is_member]
+    for entry in sorted(quotas, key=lambda entry: (entity_order(entry.entity), entry.kind, entry.mode)):
         values_by_entity.setdefault(entry.entity, []).append(f"{entry.kind}={value_text(entry)}")
     return [
         f"Quota configs for {entity_text(entity)} are {', '.join(values)}"
@@ -87,6 +94,8 @@ def change_text(old: QuotaEntry | None, new: QuotaEntry | None) -> str:
     """One changed quota: `+` set, `-` removed, `~` replaced."""
     known = new or old
     assert known is not None  # noqa: S101 - for mypy: a change has an old or a new quota
+    if known.entity.is_member:
+        return f"{'-' if new is None else '+'} tenant '{known.entity.tenant}': member {member_text(known.entity)}"
     whom = f"{entity_text(known.entity)}: {known.kind}"
     if old is None:
         return f"+ {whom} {value_text(known)}"
@@ -109,21 +118,75 @@ _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(rf"(?:{FLOAT
 
 def quotas_yaml(entries: Iterable[QuotaEntry]) -> str:
     """A quota file with these quotas. Raises InvalidQuotaError for a name that a quota file can't express."""
-    content = []
-    by_entity_and_mode = sorted(entries, key=lambda entry: (entity_order(entry.entity), entry.mode, entry.kind))
+    entries = list(entries)
+    content: list[dict[str, Any]] = tenants_content(entries)
+    quotas = [entry for entry in entries if entry.entity.tenant is None]
+    by_entity_and_mode = sorted(quotas, key=lambda entry: (entity_order(entry.entity), entry.mode, entry.kind))
     for (entity, mode), group in groupby(by_entity_and_mode, key=lambda entry: (entry.entity, entry.mode)):
-        if DEFAULT.value in entity.to_mapping().values():
-            raise InvalidQuotaError(
-                "bad_name", f"{entity_text(entity)}: a quota file takes the name <default> for the default entity"
-            )
-        values = {quota.kind.value: plain_number(quota.value) for quota in group}
-        written_mode = {"mode": mode.value} if mode is Mode.SHADOW else {}
-        content.append({"entity": entity.to_mapping(), **written_mode, "quotas": values})
+        _check_writable(entity)
+        content.append({"entity": entity.to_mapping(), **_values_content(group, mode)})
     if not content:
         return "[]\n"
     text = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
     # A mark of direction in a name would turn what a terminal shows: then all but ASCII is escaped.
     return text if text.replace("\n", "").isprintable() else yaml.dump(content, Dumper=_Dumper, sort_keys=False)
+
+
+def tenants_content(entries: Iterable[QuotaEntry]) -> list[dict[str, Any]]:
+    """The entries of a quota file for the tenants among these: each tenant's members, then its quotas.
+
+    Raises InvalidQuotaError for a name that a quota file can't express.
+    """
+    of_tenants = sorted((entry for entry in entries if entry.entity.tenant), key=_tenant_order)
+    content: list[dict[str, Any]] = []
+    for tenant, group in groupby(of_tenants, key=lambda entry: entry.entity.tenant):
+        members, of_mode = list[QuotaEntity](), dict[Mode, list[QuotaEntry]]()
+        for entry in group:
+            _check_writable(QuotaEntity(tenant=tenant))
+            if entry.entity.is_member:
+                members.append(entry.entity)
+            else:
+                of_mode.setdefault(entry.mode, []).append(entry)
+        name = {"tenant": None if tenant is DEFAULT else str(tenant)}
+        content += [name | lists for lists in _member_lists(members)]
+        content += [name | _values_content(quotas, mode) for mode, quotas in of_mode.items()]
+    return content
+
+
+def _tenant_order(entry: QuotaEntry) -> tuple[Any, ...]:
+    entity = entry.entity
+    tenant = "" if entity.tenant is DEFAULT else str(entity.tenant)
+    return (entity.tenant is DEFAULT, tenant, not entity.is_member, str(entity.user), str(entity.client_id), entry.mode)
+
+
+def _member_lists(members: Iterable[QuotaEntity]) -> Iterator[dict[str, list[str]]]:
+    """The globs of members: users by themselves, client-ids by themselves, and each user with its client-ids."""
+    users, client_ids, pairs = list[str](), list[str](), dict[str, list[str]]()
+    for member in members:
+        if member.user is None:
+            client_ids.append(str(member.client_id))
+        elif member.client_id is None:
+            users.append(str(member.user))
+        else:
+            pairs.setdefault(str(member.user), []).append(str(member.client_id))
+    if users:
+        yield {"users": users}
+    if client_ids:
+        yield {"client_ids": client_ids}
+    for user, its in pairs.items():
+        yield {"users": [user], "client_ids": its}
+
+
+def _values_content(quotas: Iterable[QuotaEntry], mode: Mode) -> dict[str, Any]:
+    values = {quota.kind.value: plain_number(quota.value) for quota in quotas}
+    return ({"mode": mode.value} if mode is Mode.SHADOW else {}) | {"quotas": values}
+
+
+def _check_writable(entity: QuotaEntity) -> None:
+    if DEFAULT.value in entity.to_mapping().values():
+        raise InvalidQuotaError(
+            "bad_name", f"{entity_text(entity)}: a quota file takes the name <default> for the default entity"
+        )
 
 
 def plain_number(value: float) -> float | int:

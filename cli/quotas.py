@@ -42,7 +42,9 @@ from sluice.state.quotas.alteration import Difference, FilterComponent, differen
 from sluice.state.quotas.cluster import client_quotas, is_mirrored
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry
+from sluice.state.quotas.kinds import KINDS_BY_NAME
 from sluice.state.quotas.resolution import Quotas
+from sluice.state.quotas.tenants import check_members
 
 if TYPE_CHECKING:
     from sluice.insight.reports.recent_usage import Recent
@@ -92,7 +94,7 @@ def alter_quotas(
         raise UsageError("nothing to alter; give --add-config, --add-config-file or --delete-config")
     added = {key: read_number(key, value) for key, value in configs.items()}
     change = partial(with_altered, entity=target, added=added, deleted=deleted, shadow=mode is Mode.SHADOW)
-    if mode is Mode.ENFORCE and "topic" not in target and table.mirrors_a_cluster():
+    if mode is Mode.ENFORCE and not target.keys() & {"topic", "tenant"} and table.mirrors_a_cluster():
         raise UsageError(refused_alteration(table.settings.kafka, target, added, deleted))
     if added and mode is Mode.ENFORCE:
         _check_not_tight(table, QuotaEntity.from_mapping(target), added, change, ask=not dry_run and not yes)
@@ -187,7 +189,7 @@ def revert_quotas(
 ) -> None:
     """Restore the quotas of an earlier version, as a new version."""
     restored = table.quotas_table().entries(to_version)
-    _edit(table, lambda _: restored, author, dry_run=dry_run, yes=True)
+    edit(table, lambda _: restored, author, dry_run=dry_run, yes=True)
 
 
 @app.command("apply")
@@ -202,7 +204,7 @@ def apply_quotas(
 ) -> None:
     """Set the quotas of a file in one commit, after showing the changes and asking."""
     wanted = load_quotas_file(file)
-    _edit(table, _merging(table, wanted, prune=prune), author, dry_run=dry_run, yes=yes)
+    edit(table, merging(table, wanted, prune=prune), author, dry_run=dry_run, yes=yes)
 
 
 @app.command("export")
@@ -243,7 +245,7 @@ def import_quotas(
         raise UsageError("--bootstrap-servers takes over all entities; leave out the entity options")
     else:
         wanted, refused = _cluster_quotas(str(bootstrap_servers), command_config)
-    _edit(table, _merging(table, wanted, prune=prune), author, dry_run=dry_run, yes=yes)
+    edit(table, merging(table, wanted, prune=prune), author, dry_run=dry_run, yes=yes)
     if refused:
         raise typer.Exit(EXIT_FAILED)
 
@@ -265,18 +267,23 @@ def _cluster_quotas(bootstrap_servers: str, command_config: Path | None) -> tupl
     return entries, bool(refused)
 
 
-def _merging(table: TableOptions, wanted: Sequence[QuotaEntry], *, prune: bool) -> Change:
-    """The change to the quotas wanted. Quotas mirrored from a cluster are never pruned."""
+def merging(table: TableOptions, wanted: Sequence[QuotaEntry], *, prune: bool, of_tenants: bool = False) -> Change:
+    """The change to the quotas wanted. Quotas mirrored from a cluster are never pruned, `of_tenants` prunes tenants."""
+    if prune and of_tenants:
+        return lambda entries: merged((one for one in entries if one.entity.tenant is None), wanted, prune=False)
     if prune and table.mirrors_a_cluster():
         return lambda entries: merged(filter(is_mirrored, entries), wanted, prune=False)
     return partial(merged, wanted=wanted, prune=prune)
 
 
 def _preview(table: TableOptions, change: Change) -> tuple[list[QuotaEntry], list[QuotaEntry]]:
-    """The quotas now and after the change; writes nothing."""
+    """The quotas now and after the change; writes nothing. Raises InvalidQuotaError for a member of two tenants."""
     quotas_table = table.quotas_table()
     before = quotas_table.entries()
-    return before, change(before)
+    after = change(before)
+    if any(new and new.entity.is_member for _, new in differences(before, after)):
+        check_members(after)
+    return before, after
 
 
 def _commit(table: TableOptions, change: Change, author: str) -> tuple[int, list[QuotaEntry], list[QuotaEntry]]:
@@ -331,7 +338,7 @@ def _recent_usage(table: TableOptions, target: QuotaEntity, added: Mapping[str, 
     return recent_of(target, added, usage)
 
 
-def _edit(table: TableOptions, change: Change, author: AuthorOption, *, dry_run: bool, yes: bool) -> None:
+def edit(table: TableOptions, change: Change, author: AuthorOption, *, dry_run: bool, yes: bool) -> None:
     """Show the changes, ask unless `yes`, and commit them. Raises UsageError for quotas mirrored from the cluster."""
     if table.mirrors_a_cluster():
         change = partial(_changed_here, table.settings.kafka, change)
@@ -360,8 +367,12 @@ def _changed_here(kafka: Mapping[str, str], change: Change, entries: list[QuotaE
 
 
 def _matches(entity: QuotaEntity, filters: Sequence[FilterComponent]) -> bool:
-    """True if Kafka's controller answers a strict describe with this entity; without filters all match."""
-    raw = {part.replace("_", "-"): name for part, name in entity.to_mapping().items()}
+    """True if Kafka's controller answers a strict describe with this entity; without filters all match.
+
+    The members of a tenant match as the tenant itself does.
+    """
+    names = {"tenant": str(entity.tenant)} if entity.is_member else entity.to_mapping()
+    raw = {part.replace("_", "-"): name for part, name in names.items()}
     return matches(raw, filters, strict=bool(filters))
 
 
@@ -384,7 +395,7 @@ def _print_dry_run(entity: QuotaEntity, before: Sequence[QuotaEntry], after: Seq
     changed = _show_changes(before, after)
     if not changed:
         return
-    kinds = [new.kind for _, new in changed if new] or [old.kind for old, _ in changed if old]
+    kinds = [KINDS_BY_NAME[known.kind] for old, new in changed if (known := new or old)]
     mode = next(known.mode for pair in changed for known in pair if known)
     print_lines(reach_lines(entity, kinds, [entry for entry in after if entry.mode is mode]))
 

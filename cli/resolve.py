@@ -13,7 +13,16 @@ from sluice.state.quotas.alteration import entity_order
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, QuotaKind
-from sluice.state.quotas.resolution import ModeQuotas, PrecedenceLevel, Quotas, client_levels, level_of, topic_levels
+from sluice.state.quotas.resolution import (
+    ModeQuotas,
+    PrecedenceLevel,
+    Quotas,
+    TenantLimits,
+    client_levels,
+    level_of,
+    tenant_levels,
+    topic_levels,
+)
 
 REACH = {
     PrecedenceLevel.USER_CLIENT: "client-id {client_id} of user {user}",
@@ -26,6 +35,8 @@ REACH = {
     PrecedenceLevel.DEFAULT_CLIENT: "every client-id, all users of a client-id counted together",
     PrecedenceLevel.TOPIC: "every partition of topic {topic}, each counted on its own",
     PrecedenceLevel.DEFAULT_TOPIC: "every partition of every topic, each counted on its own",
+    PrecedenceLevel.TENANT: "all clients of tenant {tenant}, counted together and besides as each is on its own",
+    PrecedenceLevel.DEFAULT_TENANT: "every tenant, all clients of a tenant counted together",
 }
 """Requests that a quota on each level limits, and the requests that share its counter."""
 
@@ -78,14 +89,22 @@ class Explanation(NamedTuple):
 def explain(quotas: Quotas, user: str, client_id: str, topic: str | None) -> Iterator[Explanation]:
     """Resolve each client quota for this user and client-id, and each topic quota for `topic` if given.
 
-    After a kind's enforced quotas come its shadow quotas, if one applies.
+    After a kind's enforced quotas come those of the client's tenant, then its shadow quotas, if they apply.
     """
+    modes = [quotas] if quotas.shadow is None else [quotas, quotas.shadow]
     for kind in (*CLIENT_KINDS, *(TOPIC_KINDS if topic is not None else ())):
-        yield _explained(quotas, kind, user, client_id, topic)
-        if quotas.shadow is not None:
-            shadow = _explained(quotas.shadow, kind, user, client_id, topic)
-            if shadow.configured:
-                yield shadow
+        for of_mode in modes:
+            own = _explained(of_mode, kind, user, client_id, topic)
+            if own.configured or of_mode is quotas:
+                yield own
+            limits = of_mode.tenant_limits(kind)
+            if limits is not None and limits.resolve(user, client_id) is not None:
+                yield _explained_tenant(limits, kind, of_mode.mode, quotas.tenants.of(user, client_id))
+
+
+def _explained_tenant(limits: TenantLimits, kind: QuotaKind, mode: Mode, tenant: str) -> Explanation:
+    found = ((level, limits.entry(name)) for level, name in tenant_levels(tenant))
+    return Explanation(kind, mode, [(level, entry) for level, entry in found if entry], Tags(tenant=tenant))
 
 
 def _explained(quotas: ModeQuotas, kind: QuotaKind, user: str, client_id: str, topic: str | None) -> Explanation:
@@ -97,7 +116,8 @@ def _explained(quotas: ModeQuotas, kind: QuotaKind, user: str, client_id: str, t
         found = [(level, quotas.client_limits(kind).entry(key)) for level, key in client_levels(user, client_id)]
         counter = quotas.resolve_client(kind, user, client_id).tags
     configured = [(level, entry) for level, entry in found if entry]
-    return Explanation(kind, quotas.mode, configured, counter if quotas.enabled(kind) else None)
+    is_counted = quotas.enabled(kind) if kind in TOPIC_KINDS else bool(quotas.client_limits(kind))
+    return Explanation(kind, quotas.mode, configured, counter if is_counted else None)
 
 
 def reach_lines(entity: QuotaEntity, kinds: Iterable[QuotaKind], entries: Iterable[QuotaEntry]) -> list[str]:
@@ -115,13 +135,17 @@ def reach_lines(entity: QuotaEntity, kinds: Iterable[QuotaKind], entries: Iterab
 
 def _overrides(other: QuotaEntity, entity: QuotaEntity) -> bool:
     """True if some request that `entity` would limit is limited by `other` instead."""
-    return PRECEDENCE.index(level_of(other)) < PRECEDENCE.index(level_of(entity)) and all(
-        _overlap(name, other_name)
-        for name, other_name in (
-            (entity.user, other.user),
-            (entity.client_id, other.client_id),
-            (entity.topic, other.topic),
+    return (
+        PRECEDENCE.index(level_of(other)) < PRECEDENCE.index(level_of(entity))
+        and all(
+            _overlap(name, other_name)
+            for name, other_name in (
+                (entity.user, other.user),
+                (entity.client_id, other.client_id),
+                (entity.topic, other.topic),
+            )
         )
+        and (entity.tenant is None) == (other.tenant is None)
     )
 
 
@@ -132,7 +156,7 @@ def _overlap(name: EntityName, other: EntityName) -> bool:
 def _counter_text(counter: Tags) -> str:
     if counter.topic is not None:
         return f"each partition of topic '{counter.topic}'"
-    return counter_text(counter) + ("" if counter.user else " of all users")
+    return counter_text(counter) + ("" if counter.user or counter.tenant else " of all users")
 
 
 def _counter_mapping(counter: Tags) -> dict[str, str | int]:

@@ -13,8 +13,12 @@ from sluice.cli.errors import UsageError
 from sluice.cli.format import MAX_NAME, print_json, table_lines, time_text
 from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings, quotas_in_force
 from sluice.cli.sql import print_csv, print_json_lines, say_no_rows
+from sluice.configs.quotas import load_quotas_file
+from sluice.configs.settings import Settings
 from sluice.insight.format import duration, percent, quantity, short
 from sluice.insight.reports.span import By, Per
+from sluice.state.quotas.resolution import Quotas
+from sluice.state.quotas.tenants import Tenants
 
 SORTS = (
     "requests",
@@ -59,7 +63,8 @@ def usage(
         int | None, typer.Option("--top", help="Most rows of a period; sorted by bytes without --sort.", min=1)
     ] = None,
     tenants: Annotated[
-        Path | None, typer.Option("--tenants", help="YAML: a list of {tenant, users, client_ids}, globs.")
+        Path | None,
+        typer.Option("--tenants", help="YAML with tenants other than those of the quotas table, with --by tenant."),
     ] = None,
     output_format: Annotated[UsageFormat, typer.Option("--format", help="Form of the output.")] = UsageFormat.TABLE,
     config: ConfigOption = None,
@@ -75,8 +80,6 @@ def usage(
 
         whose = By.USER if whose_of(quotas_in_force(settings)) is Whose.USER else By.CLIENT
         by = By.TENANT if tenants is not None else whose
-    if (by is By.TENANT) != (tenants is not None):
-        raise UsageError("--by tenant and --tenants FILE go together")
     if sort is None and top is not None:
         sort = "bytes"
     known_sorts = TOPIC_SORTS if by is By.TOPIC else SORTS
@@ -88,11 +91,10 @@ def usage(
     # pyarrow takes half a second to import, and few commands need it
     from sluice.insight.reports import usage as report
     from sluice.insight.reports.span import from_ms, read_span
-    from sluice.insight.reports.tenants import Tenants, read_tenants
     from sluice.insight.sql import Tables
 
     span = read_span(start, end, now=datetime.now(UTC), default=timedelta(days=1))
-    known = read_tenants(tenants) if tenants is not None else Tenants()
+    known = _tenants(settings, by, tenants)
     found = report.usage(Tables(delta.decisions, delta.quotas, delta.storage_options), span, by, per, known)
     if sort is not None:
         found = report.ranked(found, sort, top)
@@ -108,6 +110,19 @@ def usage(
         typer.echo("sluice: no request has a user; --by client has the client-ids", err=True)
     if not len(found):
         say_no_rows(delta, delta.decisions)
+
+
+def _tenants(settings: Settings, by: By, file: Path | None) -> Tenants:
+    """The tenants to sum up by: those of a file, or of the quotas in force. Raises UsageError if there are none."""
+    if by is not By.TENANT:
+        if file is not None:
+            raise UsageError(f"--tenants FILE is given with --by {by}; expected --by tenant")
+        return Tenants()
+    entries = quotas_in_force(settings) if file is None else load_quotas_file(file)
+    tenants = Quotas(entries).tenants
+    if not tenants:
+        raise UsageError("there is no tenant; `sluice tenants alter` or `sluice tenants import` makes some")
+    return tenants
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[object]], out: TextIO) -> None:

@@ -2,24 +2,29 @@
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from itertools import product
 from pathlib import Path
+from typing import cast
 
 from sluice.configs.yaml_file import read_yaml
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry, check_value, quota_kind
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import EntryKind, Membership
+from sluice.state.quotas.tenants import check_members
 
-ENTRY_KEYS = ("entity", "quotas", "mode")
+ENTRY_KEYS = ("entity", "quotas", "mode", "tenant", "users", "client_ids")
 
 
 def load_quotas_file(path: Path) -> list[QuotaEntry]:
     """The quotas of the YAML file `path`, in its order; an empty file has none.
 
     The file is a list of `{entity: {user: alice, client_id: app}, quotas: {request_percentage: 1}, mode: shadow}`;
-    `mode` may be left out (enforce), and one entity may have an entry in each mode. Raises InvalidSettingsError if the
-    file can't be read as YAML, and InvalidQuotaError, naming the file and the list index, if an entry is not one that
-    Kafka would take.
+    `mode` may be left out (enforce), and one entity may have an entry in each mode. An entry of a tenant is
+    `{tenant: shop, users: [shop-*], client_ids: [etl], quotas: {request_percentage: 50}}`, of which the lists, one of
+    them, or the quotas may be left out; with both lists a member has both a user and a client-id. Raises
+    InvalidSettingsError if the file can't be read as YAML, and InvalidQuotaError, naming the file and the list index,
+    if an entry is not one that Kafka would take.
     """
     content = read_yaml(path)
     if content is not None and not isinstance(content, list):
@@ -28,19 +33,22 @@ def load_quotas_file(path: Path) -> list[QuotaEntry]:
     first: dict[tuple[QuotaEntity, Mode], int] = {}
     for index, entry in enumerate(content or ()):
         try:
-            entry_quotas = _entry_quotas(entry)
-            key = (entry_quotas[0].entity, entry_quotas[0].mode)
-            _check_new(entry_quotas[0], path, first.get(key))
+            read = _entry_quotas(entry)
+            if not (last := read[-1]).entity.is_member:
+                _check_new(last, path, first.setdefault((last.entity, last.mode), index), index)
         except InvalidQuotaError as error:
             raise InvalidQuotaError(error.reason, f"{path}[{index}]: {error!s:.500}") from None
-        first[key] = index
-        quotas.extend(entry_quotas)
+        quotas.extend(read)
+    try:
+        check_members(quotas)
+    except InvalidQuotaError as error:
+        raise InvalidQuotaError(error.reason, f"{path}: {error}") from None
     return quotas
 
 
-def _check_new(quota: QuotaEntry, path: Path, first: int | None) -> None:
-    """Raise InvalidQuotaError if there is a `first` entry with the quota's entity and mode."""
-    if first is not None:
+def _check_new(quota: QuotaEntry, path: Path, first: int, index: int) -> None:
+    """Raise InvalidQuotaError if there is an entry with the quota's entity and mode before this one."""
+    if first != index:
         entity = quota.entity.to_mapping()
         problem = f"the entity {entity} is already in {path}[{first}] in mode {quota.mode}; expected it once"
         raise InvalidQuotaError("duplicate_entity", problem)
@@ -54,18 +62,56 @@ def _entry_quotas(entry: object) -> list[QuotaEntry]:
         if key not in ENTRY_KEYS:
             nearest = get_close_matches(str(key)[:80], ENTRY_KEYS, n=1, cutoff=0.0)[0]
             raise InvalidQuotaError("bad_entry", f"unknown key {key!r:.80}; did you mean {nearest}?")
+    if "entity" not in entry and "tenant" in entry:
+        return _tenant_entries(entry)
+    for key in entry.keys() & {"tenant", "users", "client_ids"}:
+        raise InvalidQuotaError("bad_entry", f"{key} comes with entity; expected one of them")
     parts = _part(entry, "entity", "{user: alice}")
     for part, name in parts.items():
         if isinstance(name, dict | list):
             raise InvalidQuotaError(
                 "bad_name", f"{part:.80} is {name!r:.80}; expected a string or null for the default"
             )
-    entity = QuotaEntity.from_mapping(parts, literal_default=True)
+    return _values(entry, QuotaEntity.from_mapping(parts, literal_default=True))
+
+
+def _tenant_entries(entry: Mapping[object, object]) -> list[QuotaEntry]:
+    """The members and quotas of a tenant's entry, at least one, the members first. Raises InvalidQuotaError."""
+    tenant = entry["tenant"]
+    if tenant is not None and not isinstance(tenant, str):
+        raise InvalidQuotaError("bad_name", f"tenant is {tenant!r:.80}; expected a name")
+    of_tenant = QuotaEntity.from_mapping({"tenant": tenant}, literal_default=True)
+    users, client_ids = _globs(entry, "users"), _globs(entry, "client_ids")
+    members = []
+    if users or client_ids:
+        for user, client_id in product(users or [None], client_ids or [None]):
+            member = QuotaEntity(tenant=of_tenant.tenant, user=user, client_id=client_id)
+            member.check()
+            members.append(QuotaEntry(member, Membership.MEMBER, 1.0))
+    if "quotas" in entry:
+        return [*members, *_values(entry, of_tenant)]
+    if not members or "mode" in entry:
+        raise InvalidQuotaError(
+            "bad_entry", f"tenant {tenant!r:.80} has neither users nor client_ids, nor quotas; expected one of them"
+        )
+    return members
+
+
+def _globs(entry: Mapping[object, object], key: str) -> list[str | None]:
+    """The names and globs of a member list; none if it is missing. Raises InvalidQuotaError."""
+    found = entry.get(key, [])
+    if key in entry and (not isinstance(found, list) or not found or not all(isinstance(one, str) for one in found)):
+        raise InvalidQuotaError("bad_member", f"{key} is {found!r:.80}; expected a list of globs such as [team-a-*]")
+    return cast(list[str | None], found)
+
+
+def _values(entry: Mapping[object, object], entity: QuotaEntity) -> list[QuotaEntry]:
+    """The quotas of an entry, at least one. Raises InvalidQuotaError."""
     values = _part(entry, "quotas", "{request_percentage: 50}")
     mode = entry.get("mode", Mode.ENFORCE)
     if mode not in tuple(Mode):
         raise InvalidQuotaError("bad_mode", f"mode is {mode!r:.80}; expected one of {', '.join(Mode)}")
-    written: dict[QuotaKind, str] = {}
+    written: dict[EntryKind, str] = {}
     for key in values:
         kind = quota_kind(entity, key)
         if kind in written:
@@ -83,7 +129,7 @@ def _part(entry: Mapping[object, object], name: str, example: str) -> Mapping[st
     return part
 
 
-def _number(kind: QuotaKind, value: object) -> float:
+def _number(kind: EntryKind, value: object) -> float:
     """`value` as a number that Kafka would take for `kind`. Raises InvalidQuotaError."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidQuotaError("not_a_number", f"{kind} is {value!r:.80}; expected a number > 0")

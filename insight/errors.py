@@ -53,10 +53,6 @@ class ConsoleError(SluiceError):
     """The console's token or its address protects nothing."""
 
 
-class TenantsFileError(SluiceError):
-    """The file that maps clients to tenants can't be used."""
-
-
 class SpanError(SluiceError):
     """A time on the command line can't be read, or a span is empty."""
 

@@ -28,6 +28,7 @@ from sluice.state.contract.records import (
     Heartbeat,
     Verdict,
 )
+from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import KINDS_BY_NAME, MAX_THROTTLE_MS, Family, QuotaKind, QuotaSettings, Window, burst
 from sluice.state.shares.alive import is_late
 
@@ -85,15 +86,16 @@ class CounterId(NamedTuple):
     client_id: str
     topic: str | None
     partition: int
+    tenant: str = ""
 
     @property
     def name_length(self) -> int:
         """Characters of all names."""
-        return len(self.user) + len(self.client_id) + len(self.topic or "")
+        return len(self.user) + len(self.client_id) + len(self.topic or self.tenant)
 
     def tags(self) -> dict[str, str | int]:
         """The names of the counter that aren't empty; of a topic also the partition."""
-        names = {"user": self.user, "client_id": self.client_id, "topic": self.topic}
+        names = {"user": self.user, "client_id": self.client_id, "topic": self.topic, "tenant": self.tenant}
         found: dict[str, str | int] = {part: name for part, name in names.items() if name}
         return found if self.topic is None else found | {"partition": self.partition}
 
@@ -520,10 +522,7 @@ class LiveModel:
         """Apply the charges of a decision, and the waits of their counters: applied inline, or decided."""
         inline = decision.throttled_by is not UNSET
         lane = (decision.instance or "")[:_SHOWN] if inline else ""
-        applied = {
-            (wait.quota, wait.entity.user, wait.entity.client_id, wait.entity.topic, wait.entity.partition): wait
-            for wait in decision.throttled_by or ()
-        }
+        applied = {(wait.quota, Tags.of(wait.entity)): wait for wait in decision.throttled_by or ()}
         for charge in decision.charges:
             if decision.api == UNMUTE_API and charge.limit is None:
                 continue  # reset on the way, of a quota that limits nobody: not worth a row
@@ -535,8 +534,7 @@ class LiveModel:
             if decision.api == UNMUTE_API:
                 counter.end_waits(at_ms)
             elif not shadow:
-                names = (charge.quota, entity.user, entity.client_id, entity.topic, entity.partition)
-                wait = applied.pop(names, None) if applied else None
+                wait = applied.pop((charge.quota, Tags.of(entity)), None) if applied else None
                 wait_ms = (wait.ms if wait else 0) if inline else _decided_wait_ms(decision, charge)
                 self._wait(counter, at_ms, wait_ms, decision, lane)
         for wait in applied.values():  # those of counters that the event charges nothing to
@@ -550,7 +548,8 @@ class LiveModel:
         if kind is None:
             return None
         partition = -1 if entity.partition is None else entity.partition
-        key = CounterId(kind, shadow, entity.user or "", entity.client_id or "", entity.topic, partition)
+        names = (entity.user or "", entity.client_id or "", entity.topic, partition, entity.tenant or "")
+        key = CounterId(kind, shadow, *names)
         counter = self._counters.get(key)
         if counter is not None:
             self._counters.move_to_end(key)
@@ -607,7 +606,9 @@ def _decided_wait_ms(decision: Decision, charge: ChargeResult) -> int:
     longest_ms = 0 if decision.mute_until_ms is None else decision.mute_until_ms - decision.timestamp_ms
     longest_ms = max(0, min(longest_ms, MAX_THROTTLE_MS))
     if charge.quota == decision.decided_by and charge.throttle_ms:
-        return longest_ms
+        of_quota = (each for each in decision.charges if each.quota == charge.quota and each.mode is UNSET)
+        if charge.throttle_ms == max(each.throttle_ms for each in of_quota):
+            return longest_ms
     return max(0, min(charge.throttle_ms, longest_ms))
 
 

@@ -79,7 +79,7 @@ def source(**more: Any) -> bytes:
     return json.dumps(letter(1, source={"topic": "my-requests", "partition": 0, "offset": 1} | more)).encode()
 
 
-ENTITY: Json = {"user": "a|b", "client_id": None, "topic": None, "partition": None}
+ENTITY: Json = {"user": "a|b", "client_id": None, "topic": None, "partition": None, "tenant": None}
 INLINE: Json = {
     "instance": "g-1",
     "throttled_by": [{"quota": "producer_byte_rate", "entity": ENTITY, "ms": 5}],

@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from sluice.state.contract.records import HEARTBEAT_API
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, Coexistence, QuotaSettings, RequestPolicy, Window
+from sluice.state.quotas.kinds import (
+    CLIENT_KINDS,
+    TOPIC_KINDS,
+    Coexistence,
+    Membership,
+    QuotaSettings,
+    RequestPolicy,
+    Window,
+)
 
 USERS = ("alice", "bob|x", "", "<default>", "🦊 fox")
 CLIENTS = ("app", "app two", "")
@@ -26,13 +34,29 @@ client_entities = st.one_of(
 )
 topic_entities = st.builds(QuotaEntity, topic=st.sampled_from([DEFAULT, *TOPICS]))
 
-quota_entries = st.lists(
+tenant_entities = st.builds(QuotaEntity, tenant=st.sampled_from([DEFAULT, "shop", "<default>", "{x}|"]))
+_members = st.builds(
+    QuotaEntity,
+    tenant=st.sampled_from(["shop", "<default>", "{x}|"]),
+    user=st.sampled_from(["alice", "bob*", "*", "🦊?fox"]),
+    client_id=st.sampled_from([None, "app", "app*"]),
+)
+tenant_entries = st.lists(
+    st.one_of(
+        st.builds(QuotaEntry, tenant_entities, st.sampled_from(CLIENT_KINDS), _limits, st.booleans()),
+        st.builds(QuotaEntry, _members, st.just(Membership.MEMBER), st.just(1.0)),
+    ),
+    max_size=6,
+)
+
+client_and_topic_entries = st.lists(
     st.one_of(
         st.builds(QuotaEntry, client_entities, st.sampled_from(CLIENT_KINDS), _limits, st.booleans()),
         st.builds(QuotaEntry, topic_entities, st.sampled_from(TOPIC_KINDS), _limits, st.booleans()),
     ),
     max_size=8,
 )
+quota_entries = st.builds(lambda some, of_tenants: [*some, *of_tenants], client_and_topic_entries, tenant_entries)
 
 windows = st.builds(Window, samples=st.integers(1, 4), window_ms=st.sampled_from([1, 10, 1000]))
 

@@ -24,7 +24,7 @@ from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import Share
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import EntryKind, QuotaKind
 
 _TOPIC = "orders"
 _PARTITIONS = 4
@@ -151,7 +151,7 @@ class _Uses:
     def __init__(self, clients: Sequence[FullSpeedClient], table: QuotasTable) -> None:
         self._clients, self._table = clients, table
         self._read_again_s = 0.0
-        self._limits: dict[tuple[object, QuotaKind], float] = {}
+        self._limits: dict[tuple[object, EntryKind], float] = {}
 
     def now(self) -> list[ClientUse]:
         """The amounts of the clients until now, with their limits."""

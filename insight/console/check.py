@@ -74,11 +74,14 @@ def answers(
 ) -> list[Answer]:
     """The effect of each quota that the request would be charged to, enforced ones first."""
     return [
-        _answer(quotas.resolve_client(kind, asked.user, asked.client_id), kind, amount, model, settings, now_ms)
-        if kind in CLIENT_KINDS
-        else _answer(quotas.resolve_topic(kind, asked.topic, asked.partition), kind, amount, model, settings, now_ms)
+        _answer(found, kind, amount, model, settings, now_ms)
         for quotas in (limits.enforced, limits.shadow)
         for kind, amount in _charges(asked, quotas)
+        for found in (
+            quotas.resolve_all(kind, asked.user, asked.client_id)
+            if kind in CLIENT_KINDS
+            else (quotas.resolve_topic(kind, asked.topic, asked.partition),)
+        )
     ]
 
 
@@ -121,7 +124,7 @@ def _answer(
     found: Resolution, kind: QuotaKind, amount: float, model: LiveModel, settings: QuotaSettings, now_ms: int
 ) -> Answer:
     tags = found.tags
-    key = CounterId(kind, found.shadow, tags.user, tags.client_id, tags.topic, tags.partition)
+    key = CounterId(kind, found.shadow, tags.user, tags.client_id, tags.topic, tags.partition, tags.tenant)
     with model.lock:
         counter = model.counter(key)
         rate = model.usage.rate(counter, now_ms) if counter else None

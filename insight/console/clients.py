@@ -10,8 +10,9 @@ from urllib.parse import urlencode
 import numpy as np
 
 from sluice.insight.live import CounterId, CounterRow, CounterState, LiveModel
-from sluice.insight.reports.tenants import NO_TENANT, Tenants
+from sluice.insight.reports.tenants import NO_TENANT, tenant_name
 from sluice.state.quotas.kinds import KINDS_BY_NAME, QuotaKind
+from sluice.state.quotas.tenants import Tenants
 
 PAGE_SIZE = 50
 MAX_PAGE = 100_000
@@ -117,9 +118,7 @@ class ClientsPage:
         return max(1, -(-self.found // PAGE_SIZE))
 
 
-def select(
-    model: LiveModel, query: ClientsQuery, now_ms: int, week: WeekMinutes, tenants: Tenants | None = None
-) -> ClientsPage:
+def select(model: LiveModel, query: ClientsQuery, now_ms: int, week: WeekMinutes, tenants: Tenants) -> ClientsPage:
     """The page of the query, by the model's present figures. Without `tenants` its tenant is ignored."""
     with model.lock:
         counters = model.counters()
@@ -147,11 +146,11 @@ def band_of(share: float | None) -> str:
 
 def tenant_of(key: CounterId, tenants: Tenants) -> str:
     """The tenant of a counter, by its names; a name that the counter isn't kept for is empty. Topics have no tenant."""
-    return NO_TENANT if key.topic is not None else tenants.of(key.user, key.client_id)
+    return key.tenant or (NO_TENANT if key.topic is not None else tenant_name(tenants, key.user, key.client_id))
 
 
 def _chosen(
-    counters: Sequence[CounterState], shares: "np.ndarray[Any, Any]", query: ClientsQuery, tenants: Tenants | None
+    counters: Sequence[CounterState], shares: "np.ndarray[Any, Any]", query: ClientsQuery, tenants: Tenants
 ) -> list[int] | None:
     """The places of the counters that search and filters leave; None for all of them."""
     search, quota, mode, band = query.search.casefold(), query.quota, query.mode, query.band
@@ -163,9 +162,11 @@ def _chosen(
     def is_wanted(key: CounterId) -> bool:
         if (quota is not None and key.kind is not quota) or (mode and key.shadow is not shadow):
             return False
-        if tenants is not None and query.tenant and tenant_of(key, tenants) != query.tenant:
+        if tenants and query.tenant and tenant_of(key, tenants) != query.tenant:
             return False
-        return not search or any(search in name.casefold() for name in (key.user, key.client_id, key.topic or ""))
+        return not search or any(
+            search in name.casefold() for name in (key.user, key.client_id, key.topic or key.tenant)
+        )
 
     return [place for place in places if is_wanted(counters[place].key)]
 
@@ -206,7 +207,7 @@ def _candidates(values: "np.ndarray[Any, Any]", count: int, descending: bool) ->
 
 
 def _words(sort: Sort, key: CounterId) -> tuple[str, ...]:
-    return (key.kind.value,) if sort is Sort.QUOTA else (key.user, key.client_id, key.topic or "")
+    return (key.kind.value,) if sort is Sort.QUOTA else (key.user, key.client_id, key.topic or key.tenant)
 
 
 def _numbers(

@@ -18,6 +18,7 @@ from sluice.insight.live import POINT_MS, POINTS, CounterId, CounterRow, Second,
 from sluice.state.contract.records import CountedEntity, Decision, Verdict
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.kinds import KINDS_BY_NAME, Family
+from sluice.state.quotas.tenants import member_text
 
 LONGEST_IN_ADDRESS = 1_000
 """Characters of names in an address; a counter with longer ones is addressed by its digest."""
@@ -90,13 +91,15 @@ def who(tags: CounterId | Tags | CountedEntity) -> str:
         tags = Tags.of(tags)
     if tags.topic is not None:
         return f"topic {short(tags.topic)}" + (f", partition {tags.partition}" if tags.partition >= 0 else "")
+    if tags.tenant:
+        return f"tenant {short(tags.tenant)}"
     parts = [short(tags.user), f"client-id {short(tags.client_id)}" if tags.client_id else ""]
     return " / ".join(part for part in parts if part) or "(no name)"
 
 
 def entity_text(entity: QuotaEntity) -> str:
     """The entity of a quota in words."""
-    parts = (("user", entity.user), ("client-id", entity.client_id), ("topic", entity.topic))
+    parts = (("user", entity.user), ("client-id", entity.client_id), ("topic", entity.topic), ("tenant", entity.tenant))
     return ", ".join(
         f"default {part}" if name is DEFAULT else f"{part} {short(str(name))}"
         for part, name in parts
@@ -108,7 +111,7 @@ def address(key: CounterId) -> str:
     """The address of the page of a counter's client."""
     if key.name_length > LONGEST_IN_ADDRESS:
         return "/client?" + urlencode({"digest": digest_of(key)})
-    parts = {"user": key.user, "client_id": key.client_id}
+    parts = {"user": key.user, "client_id": key.client_id, "tenant": key.tenant}
     if key.topic is not None:
         parts = {"topic": key.topic, "partition": str(key.partition)}
     return "/client?" + urlencode({name: value for name, value in parts.items() if value}, errors="replace")
@@ -116,7 +119,7 @@ def address(key: CounterId) -> str:
 
 def digest_of(key: CounterId) -> str:
     """The digest of the tags of a counter whose names are too long for an address."""
-    tags = "\0".join((key.user, key.client_id, key.topic or "", str(key.partition)))
+    tags = "\0".join((key.user, key.client_id, key.topic or "", str(key.partition), key.tenant))
     return hashlib.sha256(tags.encode("utf-8", "replace")).hexdigest()[:32]
 
 
@@ -237,6 +240,6 @@ def _seconds_text(seconds: Sequence[Second]) -> str:
 _FUNCTIONS: tuple[Callable[..., str], ...] = (
     *(who, entity_text, address, element_id, quota_amount, age, throttle_time, remaining, used, would_wait, sentence),
     *(sparkline, rate_chart, throttling_chart, decisions_chart, lag_chart),
-    *(band_of, tenant_of, duration, moment, percent, printable, short),
+    *(band_of, tenant_of, member_text, duration, moment, percent, printable, short),
 )
 FILTERS = {function.__name__: function for function in _FUNCTIONS}

@@ -16,7 +16,6 @@ from sluice.insight.errors import QueryError
 from sluice.insight.format import NOTHING, short
 from sluice.insight.live import CounterId, CounterState, LiveModel
 from sluice.insight.reports.explain import decision_by_id
-from sluice.insight.reports.tenants import Tenants
 from sluice.insight.sql import Tables
 from sluice.kafka_io.topic_follower import TopicFollower
 from sluice.sinks.tables.quotas import QuotaChange
@@ -24,12 +23,14 @@ from sluice.state.contract.projection import projects
 from sluice.state.contract.records import DeadLetter, Decision, FieldError
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, QuotaKind, QuotaSettings
+from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, EntryKind, QuotaKind, QuotaSettings
 from sluice.state.quotas.limits import LimitsView
 from sluice.state.quotas.resolution import PRECEDENCE_LEVELS, Part, PrecedenceLevel, Resolution
+from sluice.state.quotas.tenants import Tenants
 
 MOST_WAITS = 50
 MOST_COUNTERS = 20
+MOST_MEMBERS = 200
 MOST_DEAD_LETTERS = 200
 MOST_QUOTAS = 1000
 MOST_CHANGES = 20
@@ -86,7 +87,12 @@ class Facts:
     health: JobProbe
     settings: QuotaSettings
     followers: Sequence[TopicFollower]
-    tenants: Tenants | None = None
+
+    @property
+    def tenants(self) -> Tenants:
+        """The tenants in force."""
+        in_force = self.limits.in_force
+        return Tenants() if in_force is None else in_force.enforced.tenants
 
 
 def clients(facts: Facts, given: Given, now_ms: int) -> Context:
@@ -105,6 +111,7 @@ def client(facts: Facts, given: Given, now_ms: int) -> Context:
     named = keys[0] if keys else _tags(given)
     return {
         "tags": named,
+        "members": list(islice(facts.tenants.of_tenant(named.tenant), MOST_MEMBERS)) if named.tenant else [],
         "rows": rows,
         "waits": list(islice(model.waits(keys), MOST_WAITS)),
         "quotas": list(_quotas_of(facts, named)),
@@ -129,8 +136,8 @@ def quotas(facts: Facts, _given: Given, now_ms: int) -> Context:
     """The page of quotas: each as it is set, with the usage of its counters."""
     model = facts.model
     entries = list(facts.limits.entries.values())
-    rows: dict[tuple[QuotaEntity | None, QuotaKind, bool], QuotaRow] = {
-        (entry.entity, entry.kind, entry.shadow): QuotaRow(entry) for entry in entries
+    rows: dict[tuple[QuotaEntity | None, EntryKind, bool], QuotaRow] = {
+        (entry.entity, entry.kind, entry.shadow): QuotaRow(entry) for entry in entries if not entry.entity.is_member
     }
     with model.lock:
         charged = model.counters()
@@ -196,6 +203,9 @@ def _quota_entity(counter: CounterState) -> QuotaEntity | None:
     if key.topic is not None:
         own = counter.matched == PrecedenceLevel.TOPIC
         return QuotaEntity(topic=key.topic if own else DEFAULT) if counter.limit is not None else None
+    if key.tenant:
+        own = counter.matched == PrecedenceLevel.TENANT
+        return QuotaEntity(tenant=key.tenant if own else DEFAULT) if counter.limit is not None else None
     parts = PRECEDENCE_LEVELS.get(counter.matched)  # type: ignore[call-overload] # a level is the string of decisions
     if parts is None:
         return None
@@ -211,7 +221,7 @@ def _counters_of(model: LiveModel, given: Given) -> list[CounterState]:
         return [counter for counter in long if digest_of(counter.key) == digest]
     tags = _tags(given)
     keys = (
-        CounterId(kind, shadow, tags.user, tags.client_id, tags.topic, tags.partition)
+        CounterId(kind, shadow, tags.user, tags.client_id, tags.topic, tags.partition, tags.tenant)
         for kind in QuotaKind
         for shadow in (False, True)
     )
@@ -222,7 +232,8 @@ def _tags(given: Given) -> Tags:
     """The tags in an address."""
     topic, partition = given.get("topic"), given.get("partition", "")
     is_number = topic is not None and partition.isascii() and partition.isdigit() and len(partition) < 11
-    return Tags(given.get("user", ""), given.get("client_id", ""), topic, int(partition) if is_number else -1)
+    number = int(partition) if is_number else -1
+    return Tags(given.get("user", ""), given.get("client_id", ""), topic, number, given.get("tenant", ""))
 
 
 def _quotas_of(facts: Facts, tags: CounterId | Tags) -> Iterator[tuple[QuotaKind, Resolution]]:
@@ -230,8 +241,12 @@ def _quotas_of(facts: Facts, tags: CounterId | Tags) -> Iterator[tuple[QuotaKind
     in_force = facts.limits.in_force
     for quotas in (in_force.enforced, in_force.shadow) if in_force else ():
         for kind in filter(quotas.enabled, CLIENT_KINDS if tags.topic is None else TOPIC_KINDS):
-            if tags.topic is None:
-                yield kind, quotas.resolve_client(kind, tags.user, tags.client_id)
+            if tags.tenant:
+                limits = quotas.tenant_limits(kind)
+                if limits is not None and (found := limits.limit_of(tags.tenant)) is not None:
+                    yield kind, found
+            elif tags.topic is None:
+                yield from ((kind, each) for each in quotas.resolve_all(kind, tags.user, tags.client_id))
             else:
                 yield kind, quotas.resolve_topic(kind, tags.topic, -1)
 
@@ -246,6 +261,7 @@ def _changes_of(facts: Facts, tags: CounterId | Tags) -> Iterator[QuotaChange]:
         change
         for change in facts.week.changes
         if (change.entity.topic is None) == (tags.topic is None)
+        and change.entity.tenant in ((DEFAULT, tags.tenant) if tags.tenant else (None,))
         and may_meet(change.entity.user, tags.user)
         and may_meet(change.entity.client_id, tags.client_id)
         and may_meet(change.entity.topic, tags.topic)

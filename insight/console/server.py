@@ -14,7 +14,6 @@ from sluice.insight.console.tables import ASK_S, REFRESH_S, JobProbe, WeekMinute
 from sluice.insight.errors import ConsoleError
 from sluice.insight.http_server import HttpServer, host_of, is_loopback
 from sluice.insight.live import Bounds, LiveModel
-from sluice.insight.reports.tenants import Tenants
 from sluice.insight.sql import Tables
 from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.client import TopicSettings
@@ -48,14 +47,13 @@ class ConsoleOptions:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The inputs of the console: topics, tables, the address of the job's health port, tenants."""
+    """The inputs of the console: topics, tables, the address of the job's health port."""
 
     kafka: dict[str, str]
     topics: TopicSettings
     quota: QuotaSettings
     tables: Tables
     health: str | None
-    tenants: Tenants | None = None
 
 
 def token_of(token: str | None, file: Path | None) -> str | None:
@@ -127,7 +125,6 @@ def reading(sources: Sources, options: ConsoleOptions) -> Iterator[Facts]:
             health,
             sources.quota,
             followers,
-            sources.tenants,
         )
 
 

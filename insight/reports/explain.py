@@ -14,7 +14,7 @@ from sluice.sinks.tables.quotas import QuotaRow, QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.kinds import KINDS_BY_NAME, QuotaKind
-from sluice.state.quotas.resolution import PrecedenceLevel, client_levels, topic_levels
+from sluice.state.quotas.resolution import PrecedenceLevel, client_levels, tenant_levels, topic_levels
 
 _DECISION_ID = re.compile(r"(.+)-(\d{1,10})-(\d{1,18})", re.DOTALL)
 """`topic-partition-offset` of the request; the topic may have dashes and digits of its own."""
@@ -143,6 +143,9 @@ def _quota_key(decision: dict[str, Any], charge: dict[str, Any]) -> tuple[QuotaE
     if topic is not None:
         names = dict(topic_levels(topic))
         return QuotaEntity(topic=names[charge["matched"]]), kind, mode
+    tenant = (charge["entity"] or {}).get("tenant")
+    if tenant is not None:
+        return QuotaEntity(tenant=dict(tenant_levels(tenant))[charge["matched"]]), kind, mode
     user, client_id = dict(client_levels(decision["user"] or "", decision["client_id"] or ""))[charge["matched"]]
     return QuotaEntity(user=user, client_id=client_id), kind, mode
 

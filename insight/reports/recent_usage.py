@@ -11,7 +11,7 @@ from deltalake.exceptions import TableNotFoundError
 from sluice.insight.errors import UsageUnknownError
 from sluice.state.quotas.entity import QuotaEntity, Tags, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import KEY_ALIASES, KINDS_BY_NAME, QuotaKind
+from sluice.state.quotas.kinds import KEY_ALIASES, KINDS_BY_NAME, Membership, QuotaKind
 from sluice.state.quotas.resolution import Quotas, Resolution, level_of
 
 SPAN = timedelta(minutes=15)
@@ -141,7 +141,9 @@ def tight_limits(changed: Iterable[QuotaEntry], after: Iterable[QuotaEntry], rec
     """
     quotas = Quotas([entry for entry in after if not entry.shadow])
     for entry in changed:
-        peaks = _peaks(recent.get(entry.kind, ()), quotas, entry)
+        if isinstance(entry.kind, Membership):
+            continue
+        peaks = _peaks(recent.get(entry.kind, ()), quotas, entry, entry.kind)
         if not peaks or entry.shadow:
             continue
         counter, rate = max(peaks.items(), key=lambda peak: peak[1])
@@ -152,11 +154,11 @@ def tight_limits(changed: Iterable[QuotaEntry], after: Iterable[QuotaEntry], rec
             )
 
 
-def _peaks(usages: Iterable[Usage], quotas: Quotas, entry: QuotaEntry) -> dict[Tags, float]:
+def _peaks(usages: Iterable[Usage], quotas: Quotas, entry: QuotaEntry, kind: QuotaKind) -> dict[Tags, float]:
     """The highest minute of each counter that the quota limits."""
     minutes: dict[tuple[Tags, datetime, str | None], float] = {}
     for usage in usages:
-        resolution = _resolution(quotas, entry.kind, usage)
+        resolution = _resolution(quotas, kind, usage)
         if resolution.level == level_of(entry.entity) and _names_match(entry.entity, usage):
             key = (resolution.tags, usage.start, usage.mode)
             minutes[key] = minutes.get(key, 0.0) + usage.rate

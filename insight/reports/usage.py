@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 
 from sluice.insight.reports.recorded_waits import WAIT_COLUMNS, NamesOf, RecordedWaits, wait_ends
 from sluice.insight.reports.span import By, Per, Span
-from sluice.insight.reports.tenants import Tenants
+from sluice.insight.reports.tenants import tenant_name
 from sluice.insight.sql import Tables
+from sluice.state.quotas.tenants import Tenants
 
 PERIODS_MS = {Per.HOUR: 3_600_000, Per.DAY: 86_400_000}
 
@@ -66,7 +67,10 @@ def usage(tables: Tables, span: Span, by: By, per: Per, tenants: Tenants) -> pa.
     names = NAMES[By.CLIENT if by is By.TENANT else by]
     sums: list[pa.Table] = []
     start = f"{span.start_ms}" if per is Per.SPAN else f"timestamp_ms - timestamp_ms % {PERIODS_MS[per]}"
-    names_of: dict[By, NamesOf] = {By.USER: lambda user, _: (user,), By.TENANT: lambda *who: (tenants.of(*who),)}
+    names_of: dict[By, NamesOf] = {
+        By.USER: lambda user, _: (user,),
+        By.TENANT: lambda *who: (tenant_name(tenants, *who),),
+    }
     waits = RecordedWaits(wait_ends(tables, span), names_of.get(by, lambda *client: client))
     of_clients = "" if by is By.TOPIC else f"{WAIT_COLUMNS},"
     query = _EVENTS.format(start=start, waits=of_clients, condition=span.condition())
@@ -80,7 +84,8 @@ def usage(tables: Tables, span: Span, by: By, per: Per, tenants: Tenants) -> pa.
     total = pa.concat_tables(sums)
     if by is By.TENANT:
         clients = zip(*(total[name].to_pylist() for name in names), strict=True)
-        total = total.append_column("tenant", pa.array([tenants.of(*client) for client in clients], pa.string()))
+        its_tenants = [tenant_name(tenants, user or "", client_id or "") for user, client_id in clients]
+        total = total.append_column("tenant", pa.array(its_tenants, pa.string()))
     total = _add_up(total, NAMES[by])
     if by is not By.TOPIC:
         total = _add_up(pa.concat_tables([total, _waited(waits, span, per, by, total.schema)]), NAMES[by])

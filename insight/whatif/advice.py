@@ -16,7 +16,7 @@ from sluice.insight.whatif.whose import Whose
 from sluice.state.arithmetic.columns import Floats, Integers
 from sluice.state.quotas.entity import QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import UNLIMITED, QuotaKind, QuotaSettings
+from sluice.state.quotas.kinds import KINDS_BY_NAME, UNLIMITED, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 
 DIGITS = 3
@@ -177,7 +177,7 @@ def proposals(
         limit = max(1.0, math.ceil(limit)) if kind.family.whole else limit
         if rate > 0:
             found.append(Proposal(QuotaEntry(entity, kind, float(limit)), rate, max(of_entity.rates), of_entity))
-    return sorted(found, key=lambda each: (each.entry.kind.code, str(each.entry.entity.to_mapping())))
+    return sorted(found, key=lambda each: (KINDS_BY_NAME[each.entry.kind].code, str(each.entry.entity.to_mapping())))
 
 
 def pooled(

@@ -350,7 +350,7 @@ def independent_by(entries: Iterable[QuotaEntry]) -> Part | None:
     >>> print(independent_by(limits(QuotaEntity(client_id="app"), QuotaEntity(user="alice"))))
     None
     """
-    entities = [entry.entity for entry in entries if not entry.shadow]
+    entities = [entry.entity for entry in entries if not entry.shadow and not entry.entity.is_member]
     if all(entity.user is not None for entity in entities):
         return Part.USER
     if all(entity.client_id is not None for entity in entities):

@@ -24,7 +24,7 @@ from sluice.insight.whatif.whose import Part, Whose
 from sluice.state.arithmetic.columns import Integers
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import Family, QuotaKind, QuotaSettings
+from sluice.state.quotas.kinds import EntryKind, Family, Membership, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 
 MAX_PROCESSES = 8
@@ -229,7 +229,7 @@ def stepped(present: Iterable[QuotaEntry], wanted: Sequence[QuotaEntry], steps: 
     >>> [entry.value for (entry,) in stepped(limit(1000.0), limit(500.0), 3)]
     [833.0, 667.0, 500.0]
     """
-    limits: dict[tuple[QuotaEntity, QuotaKind, bool], float] = {_key(entry): entry.value for entry in present}
+    limits: dict[tuple[QuotaEntity, EntryKind, bool], float] = {_key(entry): entry.value for entry in present}
     return [
         [_moved(entry, limits.get(_key(entry), entry.value), step / steps) for entry in wanted]
         for step in range(1, steps + 1)
@@ -237,10 +237,12 @@ def stepped(present: Iterable[QuotaEntry], wanted: Sequence[QuotaEntry], steps: 
 
 
 def _moved(entry: QuotaEntry, start: float, share: float) -> QuotaEntry:
+    if isinstance(entry.kind, Membership):
+        return entry
     value = entry.value if share == 1.0 else start + (entry.value - start) * share
     value = max(1.0, float(round(value))) if entry.kind.family.whole else value
     return msgspec.structs.replace(entry, value=value)
 
 
-def _key(entry: QuotaEntry) -> tuple[QuotaEntity, QuotaKind, bool]:
+def _key(entry: QuotaEntry) -> tuple[QuotaEntity, EntryKind, bool]:
     return entry.entity, entry.kind, entry.shadow

@@ -54,6 +54,6 @@ def whose_of(entries: Iterable[QuotaEntry]) -> Whose:
     set_on = Counter({Whose.USER: 0})
     for entry in entries:
         user, client_id = entry.entity.user is not None, entry.entity.client_id is not None
-        if (user or client_id) and not entry.shadow:
+        if (user or client_id) and not entry.shadow and not entry.entity.is_member:
             set_on[Whose.BOTH if user and client_id else Whose.USER if user else Whose.CLIENT_ID] += 1
     return max(set_on, key=lambda whose: set_on[whose])

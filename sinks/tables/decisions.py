@@ -105,7 +105,7 @@ def _judge(decisions: pa.Table, faults: Faults) -> None:
 
 
 def _judge_names(charges: pa.ChunkedArray, faults: Faults) -> None:
-    for name in ("user", "client_id", "topic"):
+    for name in ("user", "client_id", "topic", "tenant"):
         lengths = pc.utf8_length(pc.struct_field(pc.list_flatten(charges), ["entity", name]))
         too_long = _any(charges, holds(pc.greater(lengths, MAX_NAME_LENGTH)))
         faults.add(too_long, "charges.entity", f"has a name of more than {MAX_NAME_LENGTH} characters")

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction
 from msgspec import inspect
 
 from sluice.sinks.tables.faults import Mask
@@ -75,8 +75,8 @@ def lacking_columns(table: AuditTable, found: pa.Schema) -> list[str]:
 
 
 def create_table(table: AuditTable, storage_options: Mapping[str, str]) -> None:
-    """Create the table if there is none at its path."""
-    DeltaTable.create(
+    """Create the table if there is none at its path; one of an earlier release gets the columns and fields it lacks."""
+    created = DeltaTable.create(
         table.path,
         table.columns,
         mode="ignore",
@@ -84,6 +84,10 @@ def create_table(table: AuditTable, storage_options: Mapping[str, str]) -> None:
         configuration={_STATISTICS: ",".join(table.looked_up_by)} if table.looked_up_by else None,
         storage_options=dict(storage_options),
     )
+    lacking = {name.partition(".")[0] for name in lacking_columns(table, pa.schema(created.schema().to_arrow()))}
+    if lacking:
+        wanted = Schema.from_arrow(pa.schema([field for field in table.columns if field.name in lacking]))
+        created.alter.add_columns(wanted.fields)
 
 
 def answered(table: DeltaTable, topic: str, sources: Offsets, wanted: pa.Schema) -> Iterator[pa.Table]:

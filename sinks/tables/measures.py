@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from sluice.sinks.tables.quota_metrics import METRIC_NAMES
 from sluice.state.quotas.kinds import QuotaKind
 
-_COUNTER = ("window_start_ms", "quota", "mode", "user", "client_id", "topic", "partition")
+_COUNTER = ("window_start_ms", "quota", "mode", "user", "client_id", "topic", "partition", "tenant")
 _SUMS = ("count", "value", "violated_count", "throttled_count", "waited_ms")
 _GREATEST = ("throttle_time_max_ms", "last_timestamp_ms", "order")
 _LATEST = ("limit", "metered", "rate", "tokens")
@@ -51,7 +51,8 @@ def measure(decisions: pa.Table, window_s: int) -> pa.Table:
             "window_start_ms": timestamp_ms - in_window_ms,
             **{name: of(name) for name in ("quota", "mode")},
             **{
-                name: pc.struct_field(charges, ["entity", name]) for name in ("user", "client_id", "topic", "partition")
+                name: pc.struct_field(charges, ["entity", name])
+                for name in ("user", "client_id", "topic", "partition", "tenant")
             },
             "count": requests,
             "value": pc.if_else(taken_back, 0.0, of("value")),

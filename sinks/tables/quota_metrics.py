@@ -14,7 +14,7 @@ _COLUMNS = columns("""
     window_start TIMESTAMP, window_s INT, metric_group STRING, rate_metric STRING, quota STRING, mode STRING, user
     STRING, client_id STRING, topic STRING, partition INT, limit DOUBLE, metered BOOLEAN, count BIGINT, value
     DOUBLE, rate DOUBLE, tokens DOUBLE, violated_count BIGINT, throttled_count BIGINT, throttle_time_avg_ms
-    DOUBLE, throttle_time_max_ms BIGINT, last_timestamp_ms BIGINT, date DATE
+    DOUBLE, throttle_time_max_ms BIGINT, last_timestamp_ms BIGINT, tenant STRING, date DATE
 """)
 """One row per window, quota, mode and counter; docs/metrics.md says what each column means."""
 
@@ -31,7 +31,7 @@ _OWN_FILES = 20
 """Newest windows of a micro-batch that have a commit and a file of their own, which takes some 0.1 s each."""
 
 _IDENTITY = ("date", "window_start", "window_s", "quota")
-_ENTITY = {"mode": "''", "user": "''", "client_id": "''", "topic": "''", "partition": "-1"}
+_ENTITY = {"mode": "''", "user": "''", "client_id": "''", "topic": "''", "partition": "-1", "tenant": "''"}
 """Further names of a counter: `mode`, null for enforced quotas, and the parts of its entity, any of which may be null;
 with the value that replaces null in comparisons."""
 

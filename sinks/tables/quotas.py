@@ -17,13 +17,14 @@ from sluice.sinks.errors import QuotasTableError, storage_reason
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry, check_value, quota_kind
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import EntryKind
+from sluice.state.quotas.tenants import check_members
 
 QUOTAS_SCHEMA = Schema(
     [
         Field("entity", PrimitiveType("string"), nullable=False),  # JSON, keys sorted; a null name is the default
         Field("key", PrimitiveType("string"), nullable=False),
-        Field("value", PrimitiveType("double"), nullable=False),  # bytes/s, percent or mutations/s, as the key says
+        Field("value", PrimitiveType("double"), nullable=False),  # bytes/s, percent or mutations/s; of a member 1
         Field("mode", PrimitiveType("string"), nullable=False),  # enforce | shadow
         Field("changed_by", PrimitiveType("string"), nullable=False),
         Field("changed_at", PrimitiveType("timestamp"), nullable=False),  # UTC
@@ -49,7 +50,7 @@ CHANGED_AT = "changedAt"
 _OS_USER, _HOST, _PRINCIPAL = "osUser", "host", "principal"
 """Keys of `ChangedFrom` in a commit's metadata."""
 
-EntryKey = tuple[QuotaEntity, QuotaKind, bool]
+EntryKey = tuple[QuotaEntity, EntryKind, bool]
 """Entity, kind, and whether it is a shadow quota."""
 
 
@@ -90,7 +91,7 @@ class QuotaChange:
     changed_from: ChangedFrom | None
     changed_at: datetime
     entity: QuotaEntity
-    kind: QuotaKind
+    kind: EntryKind
     old: QuotaEntry | None
     new: QuotaEntry | None
 
@@ -165,7 +166,7 @@ class QuotasTable:
 
         `change` is called again if somebody else commits at the same time, so no change is lost. Quotas that stay the
         same keep their author and time; if all stay the same there is no commit. If `change` raises, nothing is
-        written.
+        written. Raises InvalidQuotaError if a change makes a member of a tenant one of two.
         """
         for _ in range(MAX_COMMIT_ATTEMPTS):
             table = self._open()
@@ -175,6 +176,8 @@ class QuotasTable:
             new = [entry for key, entry in after.items() if before.get(key) != entry]
             if len(kept) == len(before) and not new:
                 return table.version()
+            if any(entry.entity.is_member for entry in new):
+                check_members(after.values())
             rows = [_taken(columns, kept), _to_arrow(new, changed_by, at)]
             if self._replace(table, Table.from_batches(rows), _commit_properties(changed_by, at, changed_from)):
                 return table.version()

@@ -123,12 +123,13 @@ class Mutation(msgspec.Struct, gc=False):
 
 
 class CountedEntity(msgspec.Struct, omit_defaults=True, gc=False):
-    """Entity that a counter is kept for: a user, a client-id, both, or a topic-partition."""
+    """Entity that a counter is kept for: a user, a client-id, both, a topic-partition, or a tenant."""
 
     user: Name | None = None
     client_id: Name | None = None
     topic: Name | None = None
     partition: Int32 | None = None
+    tenant: Name | None = None
 
 
 NamedEntity = Annotated[CountedEntity, Meta(extra_json_schema={"minProperties": 1})]

@@ -86,9 +86,9 @@ class _Plan(msgspec.Struct, gc=False):
         strict: bool = False,
         withheld: bool = False,
     ) -> None:
-        """Add a charge to the counter of the request's client."""
-        resolution = quotas.resolve_client(kind, request.user or "", request.client_id or "")
-        self.add(kind, resolution, amounts, strict, withheld)
+        """Add a charge to the counter of the request's client, and one to that of its tenant."""
+        for resolution in quotas.resolve_all(kind, request.user or "", request.client_id or ""):
+            self.add(kind, resolution, amounts, strict, withheld)
 
     def exempt(self) -> None:
         """Note that the request's time is reported and charged to no counter."""
@@ -250,11 +250,13 @@ def plan_resets(unmute: Unmute, quotas: Quotas) -> ChargePlan:
     for kind in unmuted_kinds(unmute):
         if not quotas.enabled(kind):
             continue
+        resolved: Sequence[Resolution]
         if entity.topic is None:
-            resolution = quotas.resolve_client(kind, entity.user or "", entity.client_id or "")
+            resolved = quotas.resolve_all(kind, entity.user or "", entity.client_id or "")
         else:
-            resolution = quotas.resolve_topic(kind, entity.topic, entity.partition or 0)
-        plan.add(kind, resolution, [])
+            resolved = [quotas.resolve_topic(kind, entity.topic, entity.partition or 0)]
+        for resolution in resolved:
+            plan.add(kind, resolution, [])
     return plan
 
 

@@ -221,7 +221,7 @@ def _named_counters(request: Request) -> Iterator[tuple[str, str, CountedEntity]
 
 
 def _names(entity: CountedEntity) -> tuple[tuple[str, str | None], ...]:
-    return ("user", entity.user), ("client_id", entity.client_id), ("topic", entity.topic)
+    return ("user", entity.user), ("client_id", entity.client_id), ("topic", entity.topic), ("tenant", entity.tenant)
 
 
 def _no_topic(field_name: str) -> InvalidRequestError:

@@ -6,6 +6,7 @@ A decision is JSON from the start. Planning writes all that the event says, as i
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import msgspec
@@ -93,7 +94,7 @@ def batch_text(quota_version: int, decided_at_ms: int, job_id: str | None) -> ms
 class Waits(msgspec.Struct, array_like=True, gc=False):
     """The waits in ms, not yet clamped, that the enforced charges of a request ask for, and the topics they refuse.
 
-    The request quota's limit and samples serve to check it again at a later time (sequential coexistence).
+    The request quotas' limits and samples serve to check them again at a later time (sequential coexistence).
     """
 
     byte_wait_ms: int = 0
@@ -101,8 +102,7 @@ class Waits(msgspec.Struct, array_like=True, gc=False):
     mutation_wait_ms: int = 0
     refused: Sequence[bool] = ()
     request_wait_ms: int = 0
-    request_limit: float | None = None
-    request_samples: SampledRate | None = None
+    request_rates: list[tuple[float | None, SampledRate]] = []
 
     @classmethod
     def of(cls, outcomes: Iterable[Outcome]) -> "Waits":
@@ -122,19 +122,23 @@ class Waits(msgspec.Struct, array_like=True, gc=False):
         if family is Family.MUTATIONS:
             self.mutation_wait_ms, self.refused = wait_ms, refused
         elif family is Family.REQUEST_TIME:
-            self.request_wait_ms, self.request_limit, self.request_samples = wait_ms, charge.limit, samples
+            self.request_wait_ms = wait_ms
+            self.request_rates = [] if samples is None else [(charge.limit, samples)]
         elif wait_ms > self.byte_wait_ms:
             self.byte_wait_ms, self.byte_quota = wait_ms, charge.kind
 
     def join(self, more: "Waits") -> None:
-        """Take in the waits of another counter of the request. Of each family the longest wait counts."""
-        self.refused = [*self.refused, *more.refused]
+        """Take in the waits of another counter of the request. Of each family the longest wait counts.
+
+        A topic is refused if a client's own counter or its tenant's refuses it.
+        """
+        pairs = zip_longest(self.refused, more.refused, fillvalue=False)
+        self.refused = [one or other for one, other in pairs]
         if more.byte_wait_ms > self.byte_wait_ms:
             self.byte_wait_ms, self.byte_quota = more.byte_wait_ms, more.byte_quota
         self.mutation_wait_ms = max(self.mutation_wait_ms, more.mutation_wait_ms)
-        if more.request_limit is not None:
-            self.request_wait_ms, self.request_limit = more.request_wait_ms, more.request_limit
-            self.request_samples = more.request_samples
+        self.request_wait_ms = max(self.request_wait_ms, more.request_wait_ms)
+        self.request_rates = [*self.request_rates, *more.request_rates]
 
 
 class Answer(NamedTuple):
@@ -273,9 +277,9 @@ def _mutation_ms(waits: Waits, purgatory_ms: int) -> int:
 
 
 def _request_wait_at(waits: Waits, now_ms: int, settings: QuotaSettings) -> int:
-    """The wait the request quota asks for at a later time, when some of its samples may be outdated."""
-    if waits.request_samples is None:
-        return 0
-    rate, window = waits.request_samples.copy(), settings.client_window
-    observed, window_ms = rate.observe(window, now_ms)
-    return request_wait_ms(observed, waits.request_limit, window_ms, window)
+    """The wait the request quotas ask for at a later time, when some of their samples may be outdated."""
+    window, longest_ms = settings.client_window, 0
+    for limit, samples in waits.request_rates:
+        observed, window_ms = samples.copy().observe(window, now_ms)
+        longest_ms = max(longest_ms, request_wait_ms(observed, limit, window_ms, window))
+    return longest_ms

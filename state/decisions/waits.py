@@ -53,7 +53,8 @@ def counters_of(
     """The counters that a request leads to under these quotas, with a limit or without."""
     for kind in charged_client_kinds(api):
         if quotas.enabled(kind):
-            yield kind, quotas.resolve_client(kind, user, client_id).tags
+            for resolution in quotas.resolve_all(kind, user, client_id):
+                yield kind, resolution.tags
     yield from _topic_counters(api, topic_partitions)
 
 

@@ -7,12 +7,12 @@ from typing import NamedTuple
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry, check_number, check_value, quota_kind
-from sluice.state.quotas.kinds import KEY_ALIASES, QuotaKind
+from sluice.state.quotas.kinds import KEY_ALIASES, EntryKind
 
 RawEntity = Mapping[str, str | None]
 """An entity as Kafka's protocol names it: type (`user`, `client-id`, ...) to name, None for the default."""
 
-ENTITY_TYPES = ("user", "client-id", "topic", "ip")
+ENTITY_TYPES = ("user", "client-id", "topic", "tenant", "ip")
 CONNECTION_CREATION_RATE = "connection_creation_rate"
 """The one key of ip entities. Kafka's controller keeps it; Sluice meters requests, not connections."""
 
@@ -90,7 +90,7 @@ def matches(entity: RawEntity, components: Sequence[FilterComponent], *, strict:
 
 
 def check_entity(entity: RawEntity) -> None:
-    """Raises InvalidQuotaError unless the types are {user}, {client-id}, {user, client-id}, {topic} or {ip}."""
+    """Raises InvalidQuotaError unless the types are {user}, {client-id}, both, {topic}, {tenant} or {ip}."""
     if not entity:
         raise InvalidQuotaError("empty_entity", "the entity is empty; expected a user, a client-id or a topic")
     for entity_type, name in entity.items():
@@ -101,7 +101,7 @@ def check_entity(entity: RawEntity) -> None:
             )
         if name == "":
             raise InvalidQuotaError("empty_name", f"the {entity_type} name is empty; expected a name or the default")
-    for lonely in ("ip", "topic"):
+    for lonely in ("ip", "topic", "tenant"):
         if lonely in entity and len(entity) > 1:
             raise InvalidQuotaError(f"{lonely}_combined", f"{lonely} can't be combined with another entity type")
     if entity.get("ip") is not None:
@@ -150,13 +150,22 @@ def _matches(component: FilterComponent, entity: RawEntity) -> bool:
     return component.match == "specified" or entity[component.entity_type] == component.name
 
 
-EntryKey = tuple[QuotaEntity, QuotaKind, bool]
+EntryKey = tuple[QuotaEntity, EntryKind, bool]
 """Entity, kind, and whether it is a shadow quota."""
 
 Difference = tuple[QuotaEntry | None, QuotaEntry | None]
 """The old and the new quota of one entity, key and mode; None where there is none."""
 
-_ORDER = (("client_id", False), ("client_id", True), ("topic", True), ("user", True), ("topic", False), ("user", False))
+_ORDER = (
+    ("client_id", False),
+    ("client_id", True),
+    ("topic", True),
+    ("user", True),
+    ("topic", False),
+    ("user", False),
+    ("tenant", True),
+    ("tenant", False),
+)
 """Entity types, each with whether it is the default, in the order of output."""
 
 
@@ -219,7 +228,12 @@ def entity_order(entity: QuotaEntity) -> tuple[tuple[int, str], ...]:
     >>> entity_order(QuotaEntity(user=DEFAULT, client_id="app"))
     ((3, ''), (0, 'app'))
     """
-    parts = (("user", entity.user), ("client_id", entity.client_id), ("topic", entity.topic))
+    parts = (
+        ("tenant", entity.tenant),
+        ("user", entity.user),
+        ("client_id", entity.client_id),
+        ("topic", entity.topic),
+    )
     return tuple(
         (_ORDER.index((part, name is DEFAULT)), "" if name is DEFAULT else str(name))
         for part, name in parts

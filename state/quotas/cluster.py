@@ -1,6 +1,6 @@
 """The client quotas of a Kafka cluster, and how the quotas table becomes a mirror of them.
 
-Only the enforced quotas of users and client-ids are mirrored: a cluster has neither shadow nor topic quotas.
+Only the enforced quotas of users and client-ids are mirrored: a cluster has no shadow or topic quotas, and no tenants.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.alteration import RawEntity
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry, check_value, quota_kind
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import EntryKind
 
 CLIENT_TYPES = frozenset({"user", "client-id"})
 
@@ -61,7 +61,7 @@ consumer_byte_rate, request_percentage, controller_mutation_rate on users and cl
 
 def is_mirrored(entry: QuotaEntry) -> bool:
     """True if the quota is one that a cluster can have: enforced, on a user, a client-id or both."""
-    return not entry.shadow and entry.entity.topic is None
+    return not entry.shadow and entry.entity.topic is None and entry.entity.tenant is None
 
 
 def mirrored(entries: Iterable[QuotaEntry], cluster: Iterable[QuotaEntry]) -> list[QuotaEntry]:
@@ -103,5 +103,5 @@ def _entry(entity: RawEntity, key: str, value: float) -> QuotaEntry:
     return QuotaEntry(client, kind, value)
 
 
-def _values(entries: Iterable[QuotaEntry]) -> dict[tuple[QuotaEntity, QuotaKind], float]:
+def _values(entries: Iterable[QuotaEntry]) -> dict[tuple[QuotaEntity, EntryKind], float]:
     return {(entry.entity, entry.kind): entry.value for entry in entries}

@@ -25,6 +25,9 @@ DEFAULT: Final = Default.DEFAULT
 
 _ENCODER = msgspec.json.Encoder()
 
+TENANT_KEY_PREFIX = "tenant:"
+"""Begins the key of a tenant's counter. Names in keys are URL-encoded and have no colon."""
+
 _UNCHANGED = (string.ascii_letters + string.digits + "._-").encode()
 """The bytes that URL-encoding leaves unchanged. Most names consist of them."""
 
@@ -36,11 +39,15 @@ EntityName = str | Default | None
 
 
 class QuotaEntity(msgspec.Struct, frozen=True, gc=False):
-    """The entity a quota is set on: a user, a client-id, both, or a topic. Each part is a name or DEFAULT."""
+    """The entity a quota is set on: a user, a client-id, both, a topic, or a tenant. Each part is a name or DEFAULT.
+
+    A tenant with a user, a client-id or both is no entity of quotas but a member of the tenant; these parts are globs.
+    """
 
     user: EntityName = None
     client_id: EntityName = None
     topic: EntityName = None
+    tenant: EntityName = None
 
     @classmethod
     def from_mapping(cls, parts: Mapping[str, object], *, literal_default: bool = False) -> "QuotaEntity":
@@ -52,9 +59,9 @@ class QuotaEntity(msgspec.Struct, frozen=True, gc=False):
         names: dict[str, EntityName] = {}
         for key, name in parts.items():
             part = {"client-id": "client_id"}.get(key, key)
-            if part not in ("user", "client_id", "topic"):
+            if part not in _PARTS:
                 raise InvalidQuotaError(
-                    "unknown_entity_type", f"unknown entity type {key!r}; expected user, client_id or topic"
+                    "unknown_entity_type", f"unknown entity type {key!r}; expected user, client_id, topic or tenant"
                 )
             if part in names:
                 raise InvalidQuotaError("duplicate_part", "client-id and client_id are the same; expected one of them")
@@ -70,18 +77,38 @@ class QuotaEntity(msgspec.Struct, frozen=True, gc=False):
 
     def to_mapping(self) -> dict[str, str | None]:
         """The entity as in JSON: null stands for the default; parts that the entity doesn't have are missing."""
-        parts = (("user", self.user), ("client_id", self.client_id), ("topic", self.topic))
+        parts = ((part, getattr(self, part)) for part in _PARTS)
         return {part: None if name is DEFAULT else str(name) for part, name in parts if name is not None}
 
+    @property
+    def is_member(self) -> bool:
+        """True for a member of a tenant."""
+        return self.tenant is not None and (self.user is not None or self.client_id is not None)
+
     def check(self) -> None:
-        """Raises InvalidQuotaError unless the parts are {user}, {client_id}, {user, client_id} or {topic}."""
-        names = (self.user, self.client_id, self.topic)
+        """Raises InvalidQuotaError unless it is {user}, {client_id}, both, {topic}, {tenant} or a tenant's member."""
+        names = (self.user, self.client_id, self.topic, self.tenant)
         if all(name is None for name in names):
-            raise InvalidQuotaError("empty_entity", "the entity is empty; expected a user, a client_id or a topic")
+            raise InvalidQuotaError(
+                "empty_entity", "the entity is empty; expected a user, a client_id, a topic or a tenant"
+            )
         if "" in names:
             raise InvalidQuotaError("empty_name", "an entity name is empty; expected a name, or null for the default")
         if self.topic is not None and (self.user is not None or self.client_id is not None):
             raise InvalidQuotaError("topic_combined", "a topic can't be combined with a user or client_id")
+        if self.tenant is None:
+            return
+        if self.topic is not None:
+            raise InvalidQuotaError("topic_combined", "a topic can't be combined with a tenant")
+        if self.is_member and DEFAULT in names:
+            raise InvalidQuotaError("bad_member", "a tenant's member is <default>; expected names or globs")
+        if isinstance(self.tenant, str) and len(self.tenant) > MAX_TAG_LENGTH:
+            raise InvalidQuotaError(
+                "bad_name", f"the tenant has {len(self.tenant)} characters; expected at most {MAX_TAG_LENGTH}"
+            )
+
+
+_PARTS = ("user", "client_id", "topic", "tenant")
 
 
 def bounded_name(name: str) -> str:
@@ -110,18 +137,21 @@ class Tags(msgspec.Struct, frozen=True, array_like=True, gc=False, cache_hash=Tr
     """The entity a counter is kept for: Kafka's metric tags. Requests with equal tags share the counter.
 
     Names are those of `bounded_name`. `user` and `client_id` are "" if the tag is not part of the counter. Only
-    counters of a topic-partition (KIP-1010) have a `topic`.
+    counters of a topic-partition (KIP-1010) have a `topic`, and only those of a tenant a `tenant`.
     """
 
     user: str = ""
     client_id: str = ""
     topic: str | None = None
     partition: int = -1
+    tenant: str = ""
 
     def key(self) -> str:
         """The tags as one string, unambiguous for any names, for hashing and storing."""
         if self.topic is not None:
             return f"topic:{sanitize(self.topic)}|{self.partition}"
+        if self.tenant:
+            return TENANT_KEY_PREFIX + sanitize(self.tenant)
         return client_key(self.user, self.client_id)
 
     @classmethod
@@ -129,15 +159,17 @@ class Tags(msgspec.Struct, frozen=True, array_like=True, gc=False, cache_hash=Tr
         """The tags of a counter that a record names.
 
         >>> Tags.of(CountedEntity(user="alice")), Tags.of(CountedEntity(topic="orders", partition=3)).partition
-        (Tags(user='alice', client_id='', topic=None, partition=-1), 3)
+        (Tags(user='alice', client_id='', topic=None, partition=-1, tenant=''), 3)
         """
         partition = -1 if entity.partition is None else entity.partition
-        return cls(entity.user or "", entity.client_id or "", entity.topic, partition)
+        return cls(entity.user or "", entity.client_id or "", entity.topic, partition, entity.tenant or "")
 
     def entity(self) -> CountedEntity:
         """The entity as records name it: only the parts that the counter has."""
         if self.topic is not None:
             return CountedEntity(topic=self.topic, partition=self.partition)
+        if self.tenant:
+            return CountedEntity(tenant=self.tenant)
         return CountedEntity(self.user or None, self.client_id if self.client_id or not self.user else None)
 
     def to_mapping(self) -> dict[str, str | int]:

@@ -1,6 +1,7 @@
 """One quota: its entity, kind, limit and mode, and the rules of Kafka's controller for its key and its value."""
 
 import math
+from collections.abc import Sequence
 from difflib import get_close_matches
 from enum import StrEnum
 
@@ -8,7 +9,15 @@ import msgspec
 
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
-from sluice.state.quotas.kinds import CLIENT_KINDS, KEY_ALIASES, TOPIC_KINDS, UNLIMITED, QuotaKind
+from sluice.state.quotas.kinds import (
+    CLIENT_KINDS,
+    KEY_ALIASES,
+    TOPIC_KINDS,
+    UNLIMITED,
+    EntryKind,
+    Membership,
+    QuotaKind,
+)
 
 
 class Mode(StrEnum):
@@ -19,10 +28,10 @@ class Mode(StrEnum):
 
 
 class QuotaEntry(msgspec.Struct, frozen=True, gc=False):
-    """A quota on an entity. `value` is in bytes/s, percent or mutations/s, depending on `kind`."""
+    """A quota on an entity, or a member of a tenant. `value` is in bytes/s, percent or mutations/s, as `kind` says."""
 
     entity: QuotaEntity
-    kind: QuotaKind
+    kind: EntryKind
     value: float
     shadow: bool = False
 
@@ -36,17 +45,21 @@ FRACTION_TOLERANCE = 1e-6
 """Largest distance from a whole number at which Kafka accepts a long quota; it is stored as given."""
 
 
-def quota_kind(entity: QuotaEntity, key: object) -> QuotaKind:
+def quota_kind(entity: QuotaEntity, key: object) -> EntryKind:
     """The kind that `key`, or an alias of it, names on such an entity.
 
     Raises InvalidQuotaError (`unknown_key`) naming the keys that the entity can have, nearest first.
     """
-    allowed = CLIENT_KINDS if entity.topic is None else TOPIC_KINDS
+    allowed: Sequence[EntryKind] = CLIENT_KINDS if entity.topic is None else TOPIC_KINDS
+    if entity.is_member:
+        allowed = list(Membership)
     kind = KEY_ALIASES.get(key, key) if isinstance(key, str) else key
     for candidate in allowed:
         if candidate == kind:
             return candidate
     whom = "users and client-ids" if entity.topic is None else "a topic"
+    if entity.tenant is not None:
+        whom = "a member of a tenant" if entity.is_member else "a tenant"
     names = [str(candidate) for candidate in allowed]
     nearest = get_close_matches(str(key), names, n=1)
     hint = f"did you mean {nearest[0]}? " if nearest else ""
@@ -55,11 +68,16 @@ def quota_kind(entity: QuotaEntity, key: object) -> QuotaKind:
     )
 
 
-def check_value(kind: QuotaKind, value: float) -> None:
+def check_value(kind: EntryKind, value: float) -> None:
     """Raises InvalidQuotaError unless Kafka would store `value` (bytes/s, percent or mutations/s) for `kind`.
 
-    The checks run in Kafka's order; reasons: `unknown_key`, `not_finite`, `not_positive`, `too_large`, `fractional`.
+    The checks run in Kafka's order; reasons: `unknown_key`, `not_one` (members),
+    `not_finite`, `not_positive`, `too_large`, `fractional`.
     """
+    if isinstance(kind, Membership):
+        if value != 1.0:
+            raise InvalidQuotaError("not_one", f"{kind} is {value:g}; expected 1")
+        return
     if kind not in CLIENT_KINDS and kind not in TOPIC_KINDS:
         raise InvalidQuotaError("unknown_key", f"unknown quota key {kind!r}; expected one of {', '.join(QuotaKind)}")
     check_number(kind, value, largest_whole=UNLIMITED if kind.family.whole else None)

@@ -77,8 +77,20 @@ class QuotaKind(StrEnum):
     __hash__ = str.__hash__  # Enum's own __hash__ is slow, and kinds are looked up several times per request
 
 
+class Membership(StrEnum):
+    """The key of the entries that are no quotas: their entity is a member of a tenant. Their value is always 1."""
+
+    MEMBER = "member"
+
+
+EntryKind = QuotaKind | Membership
+"""The key of an entry of the quotas table."""
+
 KINDS_BY_NAME = {kind.value: kind for kind in QuotaKind}
 """The kind of each key. A record may name a key of a later release, which `get` answers with None."""
+
+ENTRY_KINDS: dict[str, EntryKind] = {**KINDS_BY_NAME, **{key.value: key for key in Membership}}
+"""The key of each entry by its name."""
 
 KINDS_BY_CODE = {kind.code: kind for kind in QuotaKind}
 """The kind of each stored rate."""

@@ -1,5 +1,6 @@
-"""Find the quota that applies to a request: the eight precedence levels of KIP-124 and KIP-1010's two.
+"""Find the quotas that apply to a request: the eight precedence levels of KIP-124, KIP-1010's two, and tenants'.
 
+A tenant's quotas stand above those of its members: a request is charged to both. They have two levels of their own.
 Source: KIP-124, "Quota entity"; KIP-1010, "Default Quota Configuration".
 """
 
@@ -10,8 +11,9 @@ import msgspec
 
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags, bounded_name
 from sluice.state.quotas.entry import Mode, QuotaEntry
-from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, QuotaKind
+from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, Membership, QuotaKind
 from sluice.state.quotas.name_cache import ENTRY_BYTES, NameCache
+from sluice.state.quotas.tenants import Tenants
 
 
 class PrecedenceLevel(StrEnum):
@@ -27,6 +29,8 @@ class PrecedenceLevel(StrEnum):
     DEFAULT_CLIENT = "default client-id"
     TOPIC = "topic"
     DEFAULT_TOPIC = "default topic"
+    TENANT = "tenant"
+    DEFAULT_TENANT = "default tenant"
     NONE = "none"
 
     __hash__ = str.__hash__  # Enum's own __hash__ is slow, and levels are looked up for every request
@@ -130,24 +134,68 @@ class ClientLimits:
         return frozenset(self._entries)
 
 
+class TenantLimits:
+    """The limits of one quota kind, in one mode, on tenants: a tenant's own, else the default tenant's."""
+
+    def __init__(self, entries: Iterable[QuotaEntry], tenants: Tenants, mode: Mode = Mode.ENFORCE) -> None:
+        """Take entries that all have the mode `mode`; the last one for a tenant counts."""
+        self._entries = {entry.entity.tenant: entry for entry in entries}
+        self._tenants = tenants
+        self._mode = mode
+        self._resolved: dict[str, Resolution | None] = {}
+
+    def resolve(self, user: str, client_id: str) -> "Resolution | None":
+        """The limit of a client's tenant; None if it has no tenant, or this has no limit."""
+        tenant = self._tenants.of(user, client_id)
+        if tenant not in self._resolved:
+            self._resolved[tenant] = self.limit_of(tenant)
+        return self._resolved[tenant]
+
+    def limit_of(self, tenant: str) -> "Resolution | None":
+        """The limit of a tenant; None without one, and for the name ""."""
+        for level, name in tenant_levels(tenant) if tenant else ():
+            entry = self._entries.get(name)
+            if entry is not None:
+                return _resolution(Tags(tenant=tenant), level, entry, self._mode)
+        return None
+
+    def entry(self, name: EntityName) -> QuotaEntry | None:
+        """The entry set on exactly this tenant, for showing which levels were passed over."""
+        return self._entries.get(name)
+
+
 class ModeQuotas:
     """The quotas of one mode: each request finds its limit among them, whatever quotas the other mode has."""
 
-    def __init__(self, entries: Iterable[QuotaEntry] = (), mode: Mode = Mode.ENFORCE) -> None:
-        """Those of `entries` that have the mode `mode`. Of several for one entity and kind the last one counts."""
+    def __init__(
+        self, entries: Iterable[QuotaEntry] = (), mode: Mode = Mode.ENFORCE, tenants: Tenants | None = None
+    ) -> None:
+        """Those of `entries` that have the mode `mode`. Of several for one entity and kind the last one counts.
+
+        `tenants` are those of all entries, None if they are only in these.
+        """
         self.mode = mode
+        entries = list(entries)
+        self.tenants = Tenants(_members(entries)) if tenants is None else tenants
         by_kind: dict[QuotaKind, list[QuotaEntry]] = {kind: [] for kind in QuotaKind}
+        of_tenants: dict[QuotaKind, list[QuotaEntry]] = {}
         for entry in entries:
-            if entry.mode is mode:
+            if entry.mode is not mode or isinstance(entry.kind, Membership):
+                continue
+            if entry.entity.tenant is None:
                 by_kind[entry.kind].append(entry)
+            else:
+                of_tenants.setdefault(entry.kind, []).append(entry)
         self._client_limits = {kind: ClientLimits(by_kind[kind], mode) for kind in CLIENT_KINDS}
+        self._tenant_limits = {kind: TenantLimits(some, self.tenants, mode) for kind, some in of_tenants.items()}
         self._topic_entries = {
             kind: {_bounded_part(entry.entity.topic): entry for entry in by_kind[kind]} for kind in TOPIC_KINDS
         }
         self._resolved_topics = {
             kind: NameCache[tuple[str, int], Resolution](_MAX_CACHED_BYTES) for kind in TOPIC_KINDS
         }
-        self._enabled = frozenset(kind for kind in QuotaKind if by_kind[kind])  # asked several times per request
+        # asked several times per request
+        self._enabled = frozenset(kind for kind in QuotaKind if by_kind[kind] or kind in of_tenants)
 
     def enabled(self, kind: QuotaKind) -> bool:
         """True if any quota of this kind is set. Without one Kafka counts nothing."""
@@ -157,9 +205,25 @@ class ModeQuotas:
         """The limits of a client kind."""
         return self._client_limits[kind]
 
+    def tenant_limits(self, kind: QuotaKind) -> TenantLimits | None:
+        """The limits of a client kind on tenants; None if there is none."""
+        return self._tenant_limits.get(kind)
+
     def resolve_client(self, kind: QuotaKind, user: str, client_id: str) -> Resolution:
-        """The limit of a client kind for this user and client-id."""
+        """The limit of a client kind for this user and client-id, its tenant's apart."""
         return self._client_limits[kind].resolve(user, client_id)
+
+    def resolve_all(self, kind: QuotaKind, user: str, client_id: str) -> tuple[Resolution, ...]:
+        """The limits of a client kind that hold a request: the client's own, then its tenant's.
+
+        Without any quota on clients there is no counter of the client's own, as in Kafka.
+        """
+        own, of_tenants = self._client_limits[kind], self._tenant_limits.get(kind)
+        resolved = (own.resolve(user, client_id),) if own else ()
+        if of_tenants is None:
+            return resolved
+        found = of_tenants.resolve(user, client_id)
+        return resolved if found is None else (*resolved, found)
 
     def resolve_topic(self, kind: QuotaKind, topic: str, partition: int) -> Resolution:
         """The limit of a partition of a topic: the topic's own, else the default topic's (KIP-1010)."""
@@ -187,6 +251,10 @@ class ModeQuotas:
         """
         if tags.topic is not None:
             return self.resolve_topic(kind, tags.topic, tags.partition).limit
+        if tags.tenant:
+            of_tenants = self._tenant_limits.get(kind)
+            found = None if of_tenants is None else of_tenants.limit_of(tags.tenant)
+            return None if found is None else found.limit
         absent = (not tags.user, bool(tags.user) and not tags.client_id)
         limits = self._client_limits[kind]
         for level, key in client_levels(tags.user, tags.client_id):
@@ -202,15 +270,15 @@ class ModeQuotas:
 
     def is_empty(self) -> bool:
         """True if there is no quota of any kind."""
-        return not any(self._client_limits.values()) and not any(self._topic_entries.values())
+        return not self._enabled
 
     def charges_one_counter(self) -> bool:
         """True if every request charges at most one counter, so that no decisions need combining.
 
-        So it is if no topic has a quota, and all client kinds in use are set on the same entities: then each of them
-        resolves a request to the same tags.
+        So it is if no topic and no tenant has a quota, and all client kinds in use are set on the same entities: then
+        each of them resolves a request to the same tags.
         """
-        if any(self._topic_entries.values()):
+        if any(self._topic_entries.values()) or self._tenant_limits:
             return False
         return len({limits.entities() for limits in self._client_limits.values() if limits}) <= 1
 
@@ -227,7 +295,7 @@ class Quotas(ModeQuotas):
         entries = list(entries)
         super().__init__(entries)
         self.version = version
-        shadow = ModeQuotas(entries, Mode.SHADOW)
+        shadow = ModeQuotas(entries, Mode.SHADOW, self.tenants)
         self.shadow = None if shadow.is_empty() else shadow
 
     def charges_one_counter(self) -> bool:
@@ -250,12 +318,23 @@ def topic_levels(topic: str) -> tuple[tuple[PrecedenceLevel, EntityName], ...]:
     return ((PrecedenceLevel.TOPIC, topic), (PrecedenceLevel.DEFAULT_TOPIC, DEFAULT))
 
 
+def tenant_levels(tenant: str) -> tuple[tuple[PrecedenceLevel, EntityName], ...]:
+    """The two levels for a tenant."""
+    return ((PrecedenceLevel.TENANT, tenant), (PrecedenceLevel.DEFAULT_TENANT, DEFAULT))
+
+
 def level_of(entity: QuotaEntity) -> PrecedenceLevel:
     """The level on which a request finds quotas of this entity."""
+    if entity.tenant is not None:
+        return next(level for level, name in tenant_levels(str(entity.tenant)) if name == entity.tenant)
     if entity.topic is not None:
         return next(level for level, name in topic_levels(str(entity.topic)) if name == entity.topic)
     key = (entity.user, entity.client_id)
     return next(level for level, names in client_levels(str(entity.user), str(entity.client_id)) if names == key)
+
+
+def _members(entries: Iterable[QuotaEntry]) -> list[QuotaEntity]:
+    return [entry.entity for entry in entries if isinstance(entry.kind, Membership)]
 
 
 def _bounded(key: _ClientName) -> _ClientName:

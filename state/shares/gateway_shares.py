@@ -295,4 +295,4 @@ def _wait_ms(charged: _Charged) -> int:
 
 
 def _is_shown(tags: Tags) -> bool:
-    return len(tags.user) + len(tags.client_id) + len(tags.topic or "") <= MAX_SHOWN_CHARACTERS
+    return len(tags.user) + len(tags.client_id) + len(tags.topic or tags.tenant) <= MAX_SHOWN_CHARACTERS

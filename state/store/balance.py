@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from sluice.state.arithmetic.columns import counters_from, integers, take
 from sluice.state.arithmetic.counter import (
@@ -11,17 +12,18 @@ from sluice.state.arithmetic.counter import (
     wait_over_limit_ms,
 )
 from sluice.state.arithmetic.token_bucket import wait_for_tokens_ms
-from sluice.state.quotas.entity import Tags, client_of_key, sanitize
+from sluice.state.quotas.entity import TENANT_KEY_PREFIX, Tags, client_of_key, sanitize
 from sluice.state.quotas.kinds import UNLIMITED, Family, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import SHADOW_KEY_PREFIX, Quotas
 from sluice.state.store.codec import decode
 
 
 class Client(NamedTuple):
-    """The client whose counters are wanted; None for the user or the client-id means any."""
+    """The client whose counters are wanted, and its tenant's; None for the user or the client-id means any."""
 
     user: str | None
     client_id: str | None
+    tenant: str = ""
 
     def has(self, tags: Tags) -> bool:
         """True if requests of this client may be charged to the counter: no tag names somebody else.
@@ -31,6 +33,8 @@ class Client(NamedTuple):
         >>> [Client("alice", None).has(tags) for tags in (Tags("alice"), Tags("", "app"), Tags("alice", "other"))]
         [True, False, True]
         """
+        if tags.tenant:
+            return tags.tenant == self.tenant
         if self.user is None:
             return tags.client_id == self.client_id
         if self.client_id is None:
@@ -45,7 +49,8 @@ class Client(NamedTuple):
         """
         user = [] if self.user is None else [f"{sanitize(self.user)}|"]
         client_id = [] if self.client_id is None else [f"|{sanitize(self.client_id)}"]
-        return [part.encode() for part in (*user, *client_id)]
+        tenant = [TENANT_KEY_PREFIX + sanitize(self.tenant)] if self.tenant else []
+        return [part.encode() for part in (*user, *client_id, *tenant)]
 
 
 class Balance(NamedTuple):
@@ -95,6 +100,8 @@ def _tags(key: str) -> tuple[Tags, bool]:
     tags = key.removeprefix(SHADOW_KEY_PREFIX)
     if tags.startswith("topic:"):
         return Tags(topic=tags), tags != key
+    if tags.startswith(TENANT_KEY_PREFIX):
+        return Tags(tenant=unquote(tags.removeprefix(TENANT_KEY_PREFIX))), tags != key
     return Tags(*client_of_key(tags)), tags != key
 
 

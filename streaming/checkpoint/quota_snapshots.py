@@ -6,7 +6,7 @@ import msgspec
 
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import ENTRY_KINDS
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.errors import CheckpointError
@@ -19,7 +19,7 @@ class _SnapshotRow(NamedTuple):
     """A quota as a snapshot stores it; a null name is the default entity."""
 
     entity: dict[str, str | None]
-    kind: QuotaKind
+    kind: str
     value: float
     shadow: bool
 
@@ -59,7 +59,9 @@ class QuotaSnapshots:
             rows = msgspec.msgpack.decode(content, type=list[_SnapshotRow])
         except msgspec.MsgspecError as error:
             raise self._files.damaged_file(_snapshot_name(version), str(error)) from error
-        return [QuotaEntry(_entity(row.entity), row.kind, row.value, row.shadow) for row in rows]
+        if unknown := {row.kind for row in rows} - ENTRY_KINDS.keys():
+            raise self._files.damaged_file(_snapshot_name(version), f"unknown key {min(unknown)}")
+        return [QuotaEntry(_entity(row.entity), ENTRY_KINDS[row.kind], row.value, row.shadow) for row in rows]
 
 
 def _entity(names: dict[str, str | None]) -> QuotaEntity:

@@ -4,8 +4,6 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +12,11 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from scripts.testbed.browser import running_browser
 from sluice.insight.console.pages import Facts
 from sluice.insight.console.server import ConsoleOptions, console_server
-from sluice.insight.reports.tenants import read_tenants
 from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import Membership, QuotaKind
+from sluice.state.quotas.limits import VERSION_KEY, limit_key, limit_value, version_end
 from tests.unit.test_console import HOSTILE, facts_of
 from tests.unit.test_live_model import decision
 
@@ -107,9 +105,13 @@ def test_every_column_is_on_a_screen_of_1280_pixels(facts: Facts, opened: Opened
     assert wide <= seen
 
 
-def test_a_tenant_is_chosen_and_stays_in_the_address(facts: Facts, opened: Opened, tmp_path: Path) -> None:
-    (tmp_path / "tenants.yaml").write_text("[{tenant: shop, users: [a*, c*]}]")
-    page = opened(replace(facts, tenants=read_tenants(tmp_path / "tenants.yaml")))
+def test_a_tenant_is_chosen_and_stays_in_the_address(facts: Facts, opened: Opened) -> None:
+    members = [QuotaEntry(QuotaEntity(tenant="shop", user=user), Membership.MEMBER, 1.0) for user in ("a*", "c*")]
+    known = [*facts.limits.entries.values(), *members]
+    for entry in known:
+        facts.limits.take(limit_key(entry), limit_value(entry, 9))
+    facts.limits.take(VERSION_KEY, version_end(9, len(known)))
+    page = opened(facts)
     page.locator("select[name=tenant]").select_option("shop")
     page.locator("form button").click()
     expect(names(page)).to_have_text(["carol", "alice"])

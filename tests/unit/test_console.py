@@ -8,7 +8,6 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -30,14 +29,14 @@ from sluice.insight.console.tables import JobProbe, WeekMinutes
 from sluice.insight.errors import ConsoleError, ListenError
 from sluice.insight.format import printable
 from sluice.insight.live import LiveModel
-from sluice.insight.reports.tenants import NO_TENANT, read_tenants
+from sluice.insight.reports.tenants import NO_TENANT
 from sluice.insight.sql import Tables
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import QuotaKind, QuotaSettings, Window
+from sluice.state.quotas.kinds import Membership, QuotaKind, QuotaSettings, Window
 from sluice.state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end
 from tests.unit.test_live_model import decision
 
@@ -153,19 +152,20 @@ def test_sort_search_filters_and_page_are_in_the_address() -> None:
         assert names("/?quota=consumer_byte_rate") == []
 
 
-TENANTS = """
-- {tenant: shop, users: [shop-*]}
-- {tenant: "<b>&'{{ 7 * 7 }}", users: [etl], client_ids: [report-*]}
-"""
+STRANGE = "<b>&'{{ 7 * 7 }}"
+TENANTS = (
+    QuotaEntry(QuotaEntity(tenant="shop", user="shop-*"), Membership.MEMBER, 1.0),
+    QuotaEntry(QuotaEntity(tenant=STRANGE, user="etl", client_id="report-*"), Membership.MEMBER, 1.0),
+    QuotaEntry(QuotaEntity(tenant=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 1000.0),
+)
 
 
-def test_clients_are_shown_with_their_tenants_and_by_tenant(tmp_path: Path) -> None:
+def test_clients_are_shown_with_their_tenants_and_by_tenant() -> None:
     """A counter of a user alone has an empty client-id; a topic has no tenant."""
-    (tmp_path / "tenants.yaml").write_text(TENANTS)
-    at_ms, hostile = now_ms(), "<b>&'{{ 7 * 7 }}"
+    at_ms, hostile = now_ms(), STRANGE
     entities = [{"user": "shop-a"}, {"user": "etl"}, {"user": "etl", "client_id": "report-1"}, {"topic": "shop-a"}]
-    facts = facts_of(*(decision(at_ms, charge={"entity": entity}) for entity in entities))
-    with serving(replace(facts, tenants=read_tenants(tmp_path / "tenants.yaml"))) as get:
+    facts = facts_of(*(decision(at_ms, charge={"entity": entity}) for entity in entities), entries=TENANTS)
+    with serving(facts) as get:
 
         def shown(path: str) -> list[tuple[str, str]]:
             row = r'<bdi>([^<]*)</bdi></a></th><td class="name" data-label="Tenant"><bdi>([^<]*)<'
@@ -180,6 +180,28 @@ def test_clients_are_shown_with_their_tenants_and_by_tenant(tmp_path: Path) -> N
         assert shown("/?tenant=nobody") == []
         assert '<option value="shop" selected>shop</option>' in get("/?tenant=shop").text
         assert "tenant=shop" in re.findall(r'href="([^"]*sort=rate[^"]*)"', get("/?tenant=shop").text)[0]
+
+
+def test_a_tenant_has_a_page_with_its_members_limit_and_usage() -> None:
+    charge = {"entity": {"tenant": STRANGE}, "matched": "default tenant", "limit": 1000.0}
+    with serving(facts_of(decision(now_ms(), charge=charge), entries=TENANTS)) as get:
+        (link,) = re.findall(r'href="(/client\?tenant=[^"]*)"', get("/").text)
+        page = unescape(get(unescape(link)).text)
+        quotas = unescape(get("/quotas").text)
+
+    assert f"Tenant <bdi>{STRANGE}</bdi>" in page
+    assert "user 'etl' with client-id 'report-*'" in page
+    assert "default tenant" in page
+    assert "default tenant" in quotas
+
+
+def test_a_request_is_checked_against_its_own_limit_and_its_tenants() -> None:
+    own = QuotaEntry(QuotaEntity(user="shop-a"), QuotaKind.PRODUCER_BYTE_RATE, 5000.0)
+    with serving(facts_of(entries=(*TENANTS, own))) as get:
+        page = unescape(get("/check?api=Produce&user=shop-a&size=100000").text)
+
+    assert "tenant shop" in page
+    assert page.count("producer_byte_rate") >= 2
 
 
 def test_without_tenants_an_address_with_one_shows_all_clients() -> None:

@@ -76,8 +76,8 @@ def test_enforced_and_shadow_quotas_are_resolved_apart() -> None:
     in_force = read(published([[ALICE, ALICE_SHADOW]])).in_force
 
     assert in_force is not None
-    assert in_force.enforced.resolve_client(ALICE.kind, "alice", "app").limit == 1024.0
-    assert in_force.shadow.resolve_client(ALICE.kind, "alice", "app").limit == 512.0
+    assert in_force.enforced.resolve_client(QuotaKind.PRODUCER_BYTE_RATE, "alice", "app").limit == 1024.0
+    assert in_force.shadow.resolve_client(QuotaKind.PRODUCER_BYTE_RATE, "alice", "app").limit == 512.0
 
 
 def test_a_removed_quota_is_gone_with_the_version_that_removed_it() -> None:
@@ -86,9 +86,9 @@ def test_a_removed_quota_is_gone_with_the_version_that_removed_it() -> None:
     between, after = read(records[:-1]).in_force, read(records).in_force
 
     assert between is not None
-    assert between.enforced.enabled(ALICE.kind)
+    assert between.enforced.enabled(QuotaKind.PRODUCER_BYTE_RATE)
     assert after is not None
-    assert not after.enforced.enabled(ALICE.kind)
+    assert not after.enforced.enabled(QuotaKind.PRODUCER_BYTE_RATE)
 
 
 @given(VERSIONS)

@@ -17,12 +17,15 @@ from typer.testing import CliRunner
 from sluice.cli.errors import UsageError
 from sluice.cli.format import csv_safe, write_csv
 from sluice.cli.main import app
-from sluice.insight.errors import TenantsFileError
-from sluice.insight.reports.tenants import NO_TENANT, read_tenants
+from sluice.configs.quotas import load_quotas_file
+from sluice.insight.reports.tenants import NO_TENANT
 from sluice.insight.sql import Tables
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.errors import SluiceError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.tenants import Tenants, with_members
 from tests.recorded import event_at, write_tables
 
 T = datetime(2026, 11, 2, 10, tzinfo=UTC)
@@ -138,7 +141,7 @@ def test_topics_have_their_bytes_and_mutations() -> None:
 
 
 @pytest.mark.usefixtures("tables")
-def test_the_first_tenant_that_matches_has_the_usage(tmp_path: Path) -> None:
+def test_the_tenant_whose_member_is_the_most_specific_has_the_usage(tmp_path: Path) -> None:
     file = tmp_path / "tenants.yaml"
     file.write_text("[{tenant: shop, users: [al*], client_ids: [app]}, {tenant: rest, users: [alice, bob]}]")
 
@@ -276,16 +279,11 @@ def test_a_span_without_rows_says_how_fresh_the_tables_are() -> None:
     ("content", "problem"),
     [
         ("a: [", r"tenants.yaml:\d:\d+: "),
-        ("tenant: a", "has no list"),
-        ("[x]", "entry 1 is 'x'"),
-        ("[{tenant: a, user: b}]", "entry 1 has 'user'"),
-        ("[{tenant: 7, users: [a]}]", "has tenant 7"),
-        ("[{tenant: a}]", "neither users nor client_ids"),
-        ("[{tenant: a, users: b}]", "has users 'b'"),
+        ("tenant: a", "not a list"),
+        ("[x]", "'x' is not an entry"),
         ("[{tenant: a, tenant: b, users: [a]}]", "the key tenant is already given"),
         ("- !!bool x", r"tenants.yaml:1:\d+: "),
         ("- !!timestamp x", r"tenants.yaml:1:\d+: "),
-        (f"[{{tenant: {'1' * 900}, users: [a]}}]", "has tenant 1111"),
         ("[&a {tenant: a, users: [b]}, *a]", "not a plain value"),
     ],
 )
@@ -293,17 +291,15 @@ def test_a_bad_file_of_tenants_is_one_line(tmp_path: Path, content: str, problem
     file = tmp_path / "tenants.yaml"
     file.write_text(content)
 
-    with pytest.raises(TenantsFileError, match=problem) as error:
-        read_tenants(file)
+    with pytest.raises(SluiceError, match=problem) as error:
+        load_quotas_file(file)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 500 + len(str(file))
 
 
-def test_long_names_of_clients_dont_fill_memory(tmp_path: Path) -> None:
+def test_long_names_of_clients_dont_fill_memory() -> None:
     """Whoever chooses client-ids can send any number of them, of 32 KB each."""
-    file = tmp_path / "tenants.yaml"
-    file.write_text("[{tenant: a, client_ids: [a*]}]")
-    tenants = read_tenants(file)
+    tenants = Tenants([QuotaEntity(tenant="a", client_id="a*")])
 
     tracemalloc.start()
     try:
@@ -316,6 +312,17 @@ def test_long_names_of_clients_dont_fill_memory(tmp_path: Path) -> None:
     assert kept_bytes < 1_000_000
 
 
-def test_tenants_and_their_file_go_together() -> None:
-    with pytest.raises(UsageError, match="--tenants FILE go together"):
+def test_tenants_are_those_of_the_quotas_table(tables: Tables) -> None:
+    with pytest.raises(UsageError, match="there is no tenant"):
         CliRunner().invoke(app, ["usage", "--by", "tenant"], catch_exceptions=False, standalone_mode=False)
+    table = QuotasTable(tables.quotas)
+    members = [QuotaEntity(tenant="shop", user="al*", client_id="app"), QuotaEntity(tenant="rest", user="alice")]
+    table.alter(lambda entries: with_members(entries, members), "carol", datetime.now(UTC))
+
+    found = {row["tenant"]: row["requests"] for row in rows("--by", "tenant")}
+
+    assert found.keys() == {"shop", "rest", NO_TENANT}
+    with pytest.raises(UsageError, match="expected --by tenant"):
+        CliRunner().invoke(
+            app, ["usage", "--by", "user", "--tenants", "x"], catch_exceptions=False, standalone_mode=False
+        )

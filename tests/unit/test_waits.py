@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from sluice.insight.reports.recorded_waits import union_of_waits, wait_ends
 from sluice.insight.reports.slo import slo
 from sluice.insight.reports.span import By, Per, Span
-from sluice.insight.reports.tenants import Tenants
 from sluice.insight.reports.usage import usage
 from sluice.insight.waits import Waited
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.tenants import Tenants
 from tests.recorded import event, report_tables, simulated, write_decisions, write_tables
 
 START = datetime(2027, 1, 15, 8, tzinfo=UTC)

@@ -19,7 +19,7 @@ import java.util.Map;
 final class LimitsView {
     private static final ObjectMapper JSON =
             JsonMapper.builder().disable(JsonWriteFeature.WRITE_HEX_UPPER_CASE).build(); // as the job writes
-    private static final List<String> PARTS = Arrays.asList("client_id", "topic", "user");
+    private static final List<String> PARTS = Arrays.asList("client_id", "tenant", "topic", "user");
     private static final List<String> TOPIC_QUOTAS = Arrays.asList("producer.byte.rate", "consumer.byte.rate");
     private static final String VERSION_KEY = "\"version\"";
     private static final double FRACTION_TOLERANCE = 1e-6;
@@ -84,13 +84,17 @@ final class LimitsView {
         Object user = name(names, "user");
         Object clientId = name(names, "client_id");
         Object topic = name(names, "topic");
-        int parts = (user == null ? 0 : 1) + (clientId == null ? 0 : 1) + (topic == null ? 0 : 1);
+        Object tenant = name(names, "tenant");
+        int parts = (user == null ? 0 : 1) + (clientId == null ? 0 : 1) + (topic == null ? 0 : 1) + (tenant == null ? 0 : 1);
         Json.check(names.size() == parts, "the entity has an unknown part");
         Json.check(isKeyOf(key, names, mode, quota), "the key names another quota");
         if (topic != null) {
             Json.check(parts == 1, "a topic can't be combined");
             Json.check(TOPIC_QUOTAS.contains(quota), "the quota is " + quota);
             checkLimit(limit.doubleValue(), true);
+            return new Entry(null, null, 0, false);
+        }
+        if (tenant != null) {
             return new Entry(null, null, 0, false);
         }
         Kind kind = Kind.ofKey(quota);

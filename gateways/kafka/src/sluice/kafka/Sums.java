@@ -101,7 +101,7 @@ final class Sums {
         Json.check(sum.size() < 3 || sum.get(2).isBoolean(), "a flag is neither true nor false");
         JsonNode entity = sum.get(0);
         Tags tags = new Tags(textOf(entity, "user"), textOf(entity, "client_id"));
-        boolean isTopic = Json.textOrNull(entity, "topic") != null;
+        boolean isTopic = Json.textOrNull(entity, "topic") != null || Json.textOrNull(entity, "tenant") != null;
         Json.check(sum.get(1).isArray(), "counters is no list");
         for (JsonNode counter : sum.get(1)) {
             CounterSum read = new CounterSum(counter, baseMs, kinds, gateways, tags);

@@ -1,0 +1,147 @@
+"""The commands `sluice tenants ...`: who is a member of which tenant. Limits of tenants are quotas as others are."""
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sluice.cli.errors import UsageError
+from sluice.cli.format import print_json, print_lines
+from sluice.cli.options import (
+    AuthorOption,
+    ClientIdOption,
+    JsonOption,
+    TableOptions,
+    UserOption,
+    command_group,
+    grouped,
+)
+from sluice.cli.quota_text import entity_text, tenants_content, value_text
+from sluice.cli.quotas import DryRunOption, PruneOption, edit, merging
+from sluice.cli.resolve import explain
+from sluice.configs.quotas import load_quotas_file
+from sluice.state.quotas.alteration import entity_order
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.resolution import Quotas
+from sluice.state.quotas.tenants import member_text, with_members
+
+app = command_group(
+    "Group users and client-ids into tenants. `sluice quotas alter --tenant NAME` sets the limits of one."
+)
+
+_Globs = list[str] | None
+
+
+@app.command("alter")
+@grouped
+def alter_tenant(
+    table: TableOptions,
+    author: AuthorOption,
+    name: Annotated[str, typer.Argument(help="The tenant's name.", show_default=False)],
+    add_user: Annotated[_Globs, typer.Option("--add-user", help="A user or glob; repeatable.")] = None,
+    add_client_id: Annotated[_Globs, typer.Option("--add-client-id", help="A client-id or glob; repeatable.")] = None,
+    remove_user: Annotated[_Globs, typer.Option("--remove-user", help="As it was added.")] = None,
+    remove_client_id: Annotated[_Globs, typer.Option("--remove-client-id", help="As it was added.")] = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Add and remove members of one tenant, all or none of them.
+
+    In a glob, * is any characters and ? is one. A client is in one tenant: a member of two is refused.
+    """
+    added = _members(name, add_user, add_client_id)
+    removed = _members(name, remove_user, remove_client_id)
+    if not added and not removed:
+        raise UsageError("nothing to alter; give --add-user, --add-client-id, --remove-user or --remove-client-id")
+    edit(table, partial(with_members, added=added, removed=removed), author, dry_run=dry_run, yes=True)
+
+
+@app.command("describe")
+@grouped
+def describe_tenants(
+    table: TableOptions,
+    name: Annotated[str | None, typer.Argument(help="A tenant's name.", show_default="all tenants")] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Print each tenant with its members and limits."""
+    entries = [entry for entry in table.quotas_table().entries() if entry.entity.tenant is not None]
+    if name is not None:
+        entries = [entry for entry in entries if entry.entity.tenant == name]
+        if not entries:
+            raise UsageError(f"there is no tenant {name!r}; `sluice tenants describe` prints all")
+    if json_output:
+        print_json({"tenants": tenants_content(entries)}, indent=True)
+    else:
+        print_lines(_lines(entries))
+
+
+@app.command("resolve")
+@grouped
+def resolve_tenant(
+    table: TableOptions, user: UserOption = None, client_id: ClientIdOption = None, json_output: JsonOption = False
+) -> None:
+    """Show the tenant of a client, by which member, other members that match it, and the tenant's limits."""
+    if user is None and client_id is None:
+        raise UsageError("no client; give --user, --client-id or both")
+    quotas = Quotas(table.quotas_table().entries())
+    members = quotas.tenants.members_of(user or "", client_id or "")
+    limits = [
+        each for each in explain(quotas, user or "", client_id or "", None) if each.counter and each.counter.tenant
+    ]
+    if json_output:
+        print_json(
+            {
+                "tenant": members[0].tenant if members else None,
+                "members": [member.to_mapping() for member in members],
+                "quotas": [each.to_mapping() for each in limits],
+            },
+            indent=True,
+        )
+        return
+    first = [f"tenant '{member.tenant}', by {member_text(member)}" for member in members]
+    print_lines([*first[:1], *(f"  passed over {line}" for line in first[1:])] or ["in no tenant"])
+    print_lines(line for each in limits for line in each.lines())
+
+
+@app.command("import")
+@grouped
+def import_tenants(
+    table: TableOptions,
+    author: AuthorOption,
+    file: Annotated[Path, typer.Argument(help="YAML: a list of {tenant, users, client_ids, quotas}.")],
+    prune: PruneOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Take over the tenants of a file in one commit, with members and quotas; with --prune no others stay."""
+    wanted = load_quotas_file(file)
+    others = [entry for entry in wanted if entry.entity.tenant is None]
+    if others:
+        raise UsageError(f"{file} has quotas of {entity_text(others[0].entity)}; `sluice quotas apply` takes those")
+    edit(table, merging(table, wanted, prune=prune, of_tenants=True), author, dry_run=dry_run, yes=True)
+
+
+def _members(name: str, users: _Globs, client_ids: _Globs) -> list[QuotaEntity]:
+    """The members that these options name. Raises InvalidQuotaError."""
+    found = [QuotaEntity(tenant=name, user=user) for user in users or ()]
+    found += [QuotaEntity(tenant=name, client_id=client_id) for client_id in client_ids or ()]
+    for member in found:
+        member.check()
+    return found
+
+
+def _lines(entries: Iterable[QuotaEntry]) -> list[str]:
+    """One line for each tenant, the default one first."""
+    members, limits = dict[QuotaEntity, list[str]](), dict[QuotaEntity, list[str]]()
+    for entry in sorted(entries, key=lambda entry: (entity_order(entry.entity), entry.kind)):
+        tenant = QuotaEntity(tenant=entry.entity.tenant)
+        members.setdefault(tenant, [])
+        if entry.entity.is_member:
+            members[tenant].append(member_text(entry.entity))
+        else:
+            limits.setdefault(tenant, []).append(f"{entry.kind}={value_text(entry)}")
+    return [
+        f"{entity_text(tenant)}: {', '.join(found) or 'no members'}; {', '.join(limits.get(tenant, ['no limits']))}"
+        for tenant, found in members.items()
+    ]

@@ -1,0 +1,208 @@
+"""Tenants: named groups of users and client-ids, by names and globs.
+
+A client is in at most one tenant. Of the members that match it the first one counts, in this order: those that name a
+user and a client-id, those that name a user, those that name a client-id; of these the ones with fewer globs; of these
+the ones with more characters that are no wildcards; and at last the tenant whose name sorts first.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from sluice.state.errors import InvalidQuotaError
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import Membership
+from sluice.state.quotas.name_cache import ENTRY_BYTES, NameCache
+
+_MAX_CACHED_BYTES = 32 * 1024 * 1024
+"""Bytes of the tenants that are kept by client."""
+
+
+class _Rank(NamedTuple):
+    """Place of a member among those that match a client: the least counts."""
+
+    parts: int
+    globs: int
+    wildcards_less: int
+    entity: tuple[str, str, str]
+
+
+class _Member(NamedTuple):
+    """A member of a tenant; an empty glob is one that it doesn't have, and matches all."""
+
+    rank: _Rank
+    tenant: str
+    user: str
+    client_id: str
+    entity: QuotaEntity
+
+    @classmethod
+    def of(cls, entity: QuotaEntity) -> "_Member":
+        """The member that an entity names."""
+        user, client_id = str(entity.user or ""), str(entity.client_id or "")
+        globs = [part for part in (user, client_id) if is_glob(part)]
+        wildcards = sum(part.count("*") + part.count("?") for part in globs)
+        parts = 0 if user and client_id else 1 if user else 2
+        tenant = str(entity.tenant)
+        rank = _Rank(parts, len(globs), wildcards - len(user) - len(client_id), (tenant, user, client_id))
+        return cls(rank, tenant, user, client_id, entity)
+
+    def has(self, user: str, client_id: str) -> bool:
+        """True if the member's globs match this client."""
+        return (not self.user or matches(self.user, user)) and (
+            not self.client_id or matches(self.client_id, client_id)
+        )
+
+    def meets(self, other: "_Member") -> bool:
+        """True if the globs alone show a client that both match: each part of one is the other's, or a name it has."""
+        return _meet(self.user, other.user) and _meet(self.client_id, other.client_id)
+
+
+class _ByBeginning:
+    """Members by what one of their globs begins with, up to the first wildcard: a name is looked up by its beginnings.
+
+    So a client of ten thousand tenants is compared with few of them. Globs that begin with a wildcard are compared
+    with every name.
+    """
+
+    def __init__(self) -> None:
+        self._members: dict[str, list[_Member]] = {}
+        self._lengths: Sequence[int] = ()
+
+    def add(self, glob: str, member: _Member) -> None:
+        """Add a member under its glob."""
+        self._members.setdefault(_beginning(glob), []).append(member)
+
+    def end(self) -> None:
+        """Take notice that all are added."""
+        self._lengths = sorted({len(beginning) for beginning in self._members})
+
+    def near(self, name: str) -> Iterator[_Member]:
+        """The members whose glob begins as the name does."""
+        for length in self._lengths:
+            if length > len(name):
+                return
+            yield from self._members.get(name[:length], ())
+
+
+class Tenants:
+    """The tenant of each client. False if no tenant has a member."""
+
+    def __init__(self, members: Iterable[QuotaEntity] = ()) -> None:
+        """Take members of tenants."""
+        self._by_user, self._by_client_id = _ByBeginning(), _ByBeginning()
+        self._members = [_Member.of(entity) for entity in members]
+        for member in self._members:
+            if member.user:
+                self._by_user.add(member.user, member)
+            else:
+                self._by_client_id.add(member.client_id, member)
+        self._by_user.end()
+        self._by_client_id.end()
+        self._found = NameCache[tuple[str, str], str](_MAX_CACHED_BYTES)
+
+    def __bool__(self) -> bool:
+        return bool(self._members)
+
+    def of(self, user: str, client_id: str) -> str:
+        """The tenant of a client, or "".
+
+        >>> tenants = Tenants([QuotaEntity(tenant="shop", user="shop-*"), QuotaEntity(tenant="jobs", client_id="etl")])
+        >>> tenants.of("shop-7", "etl"), tenants.of("eve", "etl"), tenants.of("eve", "app")
+        ('shop', 'jobs', '')
+        """
+        found = self._found.get((user, client_id))
+        if found is None:
+            found = str(next((entity.tenant for entity in self.members_of(user, client_id)), ""))
+            size = ENTRY_BYTES + len(user) + len(client_id)
+            self._found.keep((user, client_id), found, size)
+        return found
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the tenants that have members, sorted."""
+        return sorted({member.tenant for member in self._members})
+
+    def of_tenant(self, tenant: str) -> list[QuotaEntity]:
+        """The members of a tenant."""
+        return [member.entity for member in self._members if member.tenant == tenant]
+
+    def members_of(self, user: str, client_id: str) -> list[QuotaEntity]:
+        """All members that match a client; the first one counts."""
+        near = [*self._by_user.near(user), *self._by_client_id.near(client_id)]
+        return [member.entity for member in sorted(member for member in near if member.has(user, client_id))]
+
+    def check(self) -> None:
+        """Raise InvalidQuotaError, naming both, if a member of one tenant is one of another too, as the globs show.
+
+        So it is if each part of one is the same glob as the other's, or a name that this matches. Other globs may have
+        names in common that are only seen later: then the order above decides.
+        """
+        for member in self._members:
+            near = self._by_user.near(member.user) if member.user else self._by_client_id.near(member.client_id)
+            self._check_among(near, member)
+
+    def _check_among(self, near: Iterable[_Member], member: _Member) -> None:
+        for other in near:
+            if other.tenant != member.tenant and other.rank.parts == member.rank.parts and other.meets(member):
+                raise InvalidQuotaError(
+                    "two_tenants",
+                    f"{member_text(member.entity)} of tenant {member.tenant!r} is in tenant {other.tenant!r} too, by"
+                    f" {member_text(other.entity)}; expected it in one",
+                )
+
+
+def check_members(entries: Iterable[QuotaEntry]) -> None:
+    """Raise InvalidQuotaError as `Tenants.check` does if a member is one of two tenants."""
+    Tenants(entry.entity for entry in entries if entry.kind is Membership.MEMBER).check()
+
+
+def with_members(
+    entries: Iterable[QuotaEntry], added: Sequence[QuotaEntity], removed: Sequence[QuotaEntity] = ()
+) -> list[QuotaEntry]:
+    """`entries` with members added and removed. Raises InvalidQuotaError for removing one that isn't there."""
+    entries = list(entries)
+    known = {entry.entity for entry in entries if entry.kind is Membership.MEMBER}
+    for entity in removed:
+        if entity not in known:
+            raise InvalidQuotaError("no_member", f"tenant {entity.tenant!r} has no member {member_text(entity)}")
+    kept = [entry for entry in entries if entry.entity not in removed or entry.kind is not Membership.MEMBER]
+    return kept + [QuotaEntry(entity, Membership.MEMBER, 1.0) for entity in added if entity not in known]
+
+
+def member_text(entity: QuotaEntity) -> str:
+    """A member without its tenant.
+
+    >>> member_text(QuotaEntity(tenant="shop", user="shop-*", client_id="app"))
+    "user 'shop-*' with client-id 'app'"
+    """
+    parts = (("user", entity.user), ("client-id", entity.client_id))
+    return " with ".join(f"{label} {glob!r}" for label, glob in parts if glob is not None)
+
+
+def is_glob(text: str) -> bool:
+    """True if a member's text has a wildcard: `*` is any characters, `?` is one."""
+    return "*" in text or "?" in text
+
+
+def matches(glob: str, name: str) -> bool:
+    """True if a glob matches a name. Large and small letters differ.
+
+    >>> matches("shop-*", "shop-7"), matches("shop-*", "Shop-7"), matches("a[b]", "a[b]")
+    (True, False, True)
+    """
+    return glob == name if not is_glob(glob) else fnmatchcase(name, glob.replace("[", "[[]"))
+
+
+def _beginning(glob: str) -> str:
+    """The characters before the first wildcard.
+
+    >>> _beginning("shop-?*"), _beginning("carol")
+    ('shop-', 'carol')
+    """
+    return glob.partition("*")[0].partition("?")[0]
+
+
+def _meet(one: str, other: str) -> bool:
+    return one == other or (not is_glob(one) and matches(other, one)) or (not is_glob(other) and matches(one, other))
