@@ -36,7 +36,7 @@ GROWTH = 4.0
 RAMP_S = 5.0
 """Seconds in which a share may grow by the whole limit. It shrinks at once."""
 
-SILENT_S = 2.0
+SILENT_S = 2.5
 """Seconds in which the rate of a silent gateway fades to 1/e: nothing was charged there since, and the wait that it had
 applied is over. So who moves on leaves its part to the others; what they take too much is made up for."""
 
@@ -130,7 +130,7 @@ class GatewayUse(msgspec.Struct, gc=False):
 
         >>> use = GatewayUse(charged=1_000.0, charged_ms=10_000, waiting_until_ms=15_000)
         >>> [round(use.rate(decided_ms, span_s=10.0)) for decided_ms in (10_000, 15_000, 17_000)]
-        [100, 61, 18]
+        [100, 61, 22]
         """
         age_s = max(0, decided_ms - self.charged_ms) / 1000.0
         silent_s = max(0, decided_ms - self.waiting_until_ms) / 1000.0

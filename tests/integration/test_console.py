@@ -157,7 +157,8 @@ def test_the_process_shows_what_topics_and_tables_say_and_ends_by_sigterm(
     ensure_topics(topics, kafka)
     quotas = QuotasTable(str(tmp_path / "quotas"))
     quotas.create([QUOTA], "the-author", now)
-    write(tmp_path / "decisions", row(now.replace(second=0), 41, wait_ms=1_000))  # within one minute
+    days = [row(now.replace(second=0) - timedelta(days=day), 41 + day, wait_ms=1_000) for day in range(5)]
+    write(tmp_path / "decisions", *days)  # more minutes than the wait of this hour has
     settings = tmp_path / "settings.yaml"
     names = ("requests", "decisions", "dead_letters", "limits", "waits", "sums")
     content = {
@@ -180,7 +181,7 @@ def test_the_process_shows_what_topics_and_tables_say_and_ends_by_sigterm(
         send(topics.decisions, decision(at_ms, user="bob"), partition=1)
         send(topics.dead_letters, {"error": {"field": "api", "problem": "is missing"}})
         eventually(get, "/", "<bdi>alice</bdi>", "<bdi>bob</bdi>", "80 %", "1 min")
-        eventually(get, "/client?user=alice", "the-author", "1 in 7 days", "by the decision")
+        eventually(get, "/client?user=alice", "the-author", "5 in 7 days", "by the decision")
         eventually(get, "/quotas", "1 quotas of version 0", "user alice")
         eventually(get, "/overview", "is missing", "1 records of the decisions topic hold no decision.")
         eventually(get, "/check?user=alice&size=60000", "Yes: it would be throttled.")

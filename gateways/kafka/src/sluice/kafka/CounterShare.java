@@ -20,7 +20,7 @@ final class CounterShare {
     private static final double MAX_CREDIT_S = 5.0;
     private static final double GROWTH = 4.0;
     private static final double RAMP_S = 5.0;
-    private static final double SILENT_S = 2.0;
+    private static final double SILENT_S = 2.5;
     private static final long TARGET_MS = 100;
     private static final long REPEATED_BATCHES = 100; // a lower number is of a job that goes on from a backup
     private static final double SIZE_WEIGHT = 0.02;
