@@ -79,6 +79,11 @@ final class ProxyMeters implements AutoCloseable {
         return meter == null ? 0 : meter.owedMs();
     }
 
+    /** The same, and not less than until the quota isn't exceeded: what is owed is known some time after it was charged. */
+    long overdrawnMs(Kind kind, Client client) {
+        return Math.max(owedMs(kind, client), refillMs(counter(kind, client)));
+    }
+
     /** Whether a counter has a limit. */
     boolean isLimited(CounterKey counter) {
         return gateway.limit(counter) != null;
@@ -117,7 +122,7 @@ final class ProxyMeters implements AutoCloseable {
         found.charge(partitions);
     }
 
-    /** The wait in ms until the bucket of a counter isn't overdrawn. */
+    /** The wait in ms until a counter doesn't exceed its quota. */
     long refillMs(CounterKey counter) {
         return sensors(counter).refillMs();
     }

@@ -69,6 +69,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private final Map<Integer, Sent> sent = new HashMap<>();
     private String certifiedUser;
     private long mutedUntilNs = System.nanoTime();
+    private boolean isCharged; // anything was, on this connection
 
     QuotaFilter(Proxy proxy, FilterDispatchExecutor executor) {
         this.proxy = proxy;
@@ -153,13 +154,16 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     }
 
     private long waitMs(ApiKeys api, Client client) {
-        long owedMs = 0;
         if (api == ApiKeys.PRODUCE) {
-            owedMs = proxy.meters().owedMs(Kind.PRODUCE, client);
-        } else if (api == ApiKeys.FETCH || api == ApiKeys.SHARE_FETCH) {
-            owedMs = proxy.meters().owedMs(Kind.FETCH, client);
+            return Math.max(mutedMs(), owedMs(Kind.PRODUCE, client));
         }
-        return Math.max(mutedMs(), owedMs);
+        boolean isFetch = api == ApiKeys.FETCH || api == ApiKeys.SHARE_FETCH;
+        return Math.max(mutedMs(), isFetch ? owedMs(Kind.FETCH, client) : 0);
+    }
+
+    /** What others used makes a connection wait; a new one at once, as no wait of its own tells of them. */
+    private long owedMs(Kind kind, Client client) {
+        return isCharged ? proxy.meters().owedMs(kind, client) : proxy.meters().overdrawnMs(kind, client);
     }
 
     private CompletionStage<RequestFilterResult> serve(
@@ -284,6 +288,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     }
 
     private void mute(long waitMs) {
+        isCharged = true;
         if (waitMs > 0) {
             long untilNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(Math.min(waitMs, MAX_MUTE_MS));
             mutedUntilNs = untilNs - mutedUntilNs > 0 ? untilNs : mutedUntilNs;
