@@ -41,7 +41,7 @@ def test_a_client_that_uses_one_gateway_at_a_time_gets_its_quota(quota: QuotaKin
     wanted = situation(quota, spread=spread, gateways=3, seconds=300)
     found = simulated(wanted)
 
-    assert 0.97 <= found.mean_after <= 1.03
+    assert 0.95 <= found.mean_after <= 1.03
     assert found.worst_5s_after <= 1.5
     assert found.longest_silence_s < 1
 
