@@ -342,7 +342,9 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         if (now != isStale) {
             isStale = now;
             if (now) {
-                String undecided = settings.isProxy ? "no limit is known" : "the quotas set with kafka-configs hold";
+                String undecided = settings.isProxy
+                        ? "no limit is known"
+                        : "the quotas set with kafka-configs hold on each broker";
                 LOG.warn("Sluice hasn't decided for {} s: {}", STALE_MS / 1_000,
                         inForce == null ? undecided : "the last shares hold");
             } else {
