@@ -1,8 +1,7 @@
 """Two proxies in front of a broker, and the job: clients at both share one quota, with the job and without it."""
 
-import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from kafka import KafkaAdminClient
@@ -11,21 +10,15 @@ from scripts.scenarios.closed_loop.brokers import proxied_brokers
 from scripts.testbed.rig import Rig
 from sluice.cli.demo.cluster import Cluster, create_topic
 from sluice.cli.demo.full_speed_client import FullSpeedClient, Role
-from sluice.cli.demo.jars import BROKER_JARS
 from sluice.cli.kafka_gateway import KafkaGateway
-from sluice.jvm.machine import Jvm
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.clock import now_ms
+from tests.topic_storm import BURST, PER_S, STORM_S, storm
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.alone, pytest.mark.long]
 
 LIMIT = 1_000_000.0
-PER_S = 5.0
-BURST = 11 * PER_S
-"""Tokens in Kafka's bucket at first: the quota for as many seconds as it has samples."""
-TOPICS = 130
-STORM_S = (TOPICS - BURST) / PER_S
 QUOTAS = [
     {"entity": {"client_id": "app"}, "quotas": {"producer_byte_rate": LIMIT}},
     {"entity": {"client_id": "storm"}, "quotas": {"controller_mutation_rate": PER_S}},
@@ -74,33 +67,8 @@ def test_producers_at_both_proxies_get_one_quota_and_no_more_while_the_job_is_aw
 
 def test_a_storm_of_create_topics_ends_at_the_quotas_rate_after_the_buckets_burst(proxied: Proxied) -> None:
     """Kafka's Java admin client sends all at once by one proxy, and again what is refused."""
-    there: list[tuple[float, int]] = []
-    kafka = {"bootstrap.servers": proxied.cluster.bootstrap_servers}
-    with Jvm(BROKER_JARS.paths()) as jvm, connect(KafkaAdminClient, kafka) as watcher:
-        begun_s = time.monotonic()
-        admin = create_topics(jvm, proxied.gateways[0].bootstrap_servers)
-
-        def look() -> bool:
-            count = sum(topic.startswith("storm-") for topic in watcher.list_topics())
-            there.append((time.monotonic() - begun_s, count))
-            return bool(count == TOPICS)
-
-        eventually(look, 4 * STORM_S)
-        admin.close()
+    there = storm(proxied.gateways[0].bootstrap_servers, proxied.cluster.bootstrap_servers, 4 * STORM_S)
 
     for seconds, count in there:
         assert count <= BURST + PER_S * seconds + 6  # a proxy that asks overdraws by what is on its way to the job
     assert there[-1][0] >= STORM_S - 2
-
-
-def create_topics(jvm: Jvm, servers: str) -> Any:
-    """Send a CreateTopics for every topic with Kafka's Java admin client; returns it, for its caller to close."""
-    java = jvm.packages.java.util
-    properties = java.Properties()
-    properties.setProperty("bootstrap.servers", servers)
-    properties.setProperty("client.id", "storm")
-    clients = jvm.packages.org.apache.kafka.clients.admin
-    admin = clients.Admin.create(properties)
-    for number in range(TOPICS):
-        admin.createTopics(java.List.of(clients.NewTopic(f"storm-{number}", 1, 1)))
-    return admin

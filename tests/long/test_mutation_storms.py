@@ -1,34 +1,24 @@
 """Storms of CreateTopics against brokers with the plugin: the active controller alone meters them."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient
 
 from scripts.testbed.quotas_without_job import publish_limits
 from sluice.cli.demo.broker_plugin import new_exempt_client_id, plugin_cluster
 from sluice.cli.demo.cluster import Cluster
-from sluice.cli.demo.jars import BROKER_JARS
 from sluice.configs.settings import load_settings
-from sluice.jvm.machine import Jvm
-from sluice.kafka_io.client import connect
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
+from tests.topic_storm import BURST, PER_S, STORM_S, storm
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.alone, pytest.mark.long]
 
-PER_S = 5.0
-BURST = 11 * PER_S
-"""Tokens in Kafka's bucket at first: the quota for as many seconds as it has samples, 11 by default."""
-TOPICS = 130
-STORM_S = (TOPICS - BURST) / PER_S
 LATE = 1.5
 """Greatest delay of the last topic, over the quota's: on a busy machine refused requests come again late."""
 
@@ -47,40 +37,6 @@ def limited_cluster(folder: Path, brokers: int, controllers: int) -> Iterator[Cl
         yield cluster
 
 
-def create_topics(jvm: Jvm, cluster: Cluster) -> Any:
-    """Send a CreateTopics for every topic, all at once, with Kafka's Java admin client, which tries again when refused.
-
-    Returns the client, for its caller to close.
-    """
-    java = jvm.packages.java.util
-    properties = java.Properties()
-    properties.setProperty("bootstrap.servers", cluster.bootstrap_servers)
-    properties.setProperty("client.id", "storm")
-    clients = jvm.packages.org.apache.kafka.clients.admin
-    admin = clients.Admin.create(properties)
-    for number in range(TOPICS):
-        admin.createTopics(java.List.of(clients.NewTopic(f"storm-{number}", 1, 1)))
-    return admin
-
-
-def storm(cluster: Cluster) -> list[tuple[float, int]]:
-    """Seconds since the storm began, and how many topics there were at the most by then, until all are there."""
-    there: list[tuple[float, int]] = []
-    kafka = {"bootstrap.servers": cluster.bootstrap_servers}
-    with Jvm(BROKER_JARS.paths()) as jvm, connect(KafkaAdminClient, kafka) as watcher:
-        begun_s = time.monotonic()
-        admin = create_topics(jvm, cluster)
-
-        def look() -> bool:
-            count = sum(topic.startswith("storm-") for topic in watcher.list_topics())
-            there.append((time.monotonic() - begun_s, count))
-            return bool(count == TOPICS)
-
-        eventually(look, 3 * STORM_S)
-        admin.close()
-    return there
-
-
 @pytest.mark.parametrize(
     ("brokers", "controllers"),
     [
@@ -94,7 +50,7 @@ def test_a_storm_of_create_topics_ends_at_the_quotas_rate_after_the_buckets_burs
 ) -> None:
     """Never more than burst and rate allow, one request beyond them left out; the last at most half as late again."""
     with limited_cluster(tmp_path, brokers, controllers) as cluster:
-        there = storm(cluster)
+        there = storm(cluster.bootstrap_servers, cluster.bootstrap_servers, 3 * STORM_S)
 
     for seconds, count in there:
         assert count <= BURST + PER_S * seconds + 1
