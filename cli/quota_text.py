@@ -78,6 +78,17 @@ def value_text(entry: QuotaEntry) -> str:
     return java_double(entry.value) + (" (shadow)" if entry.shadow else "")
 
 
+def elastic_text(reservation: float | None, ceiling: float | None) -> str:
+    """The numbers beside a limit, nothing without any.
+
+    >>> elastic_text(512.0, 4096.0), elastic_text(None, None)
+    (' (reservation 512.0, ceiling 4096.0)', '')
+    """
+    numbers = (("reservation", reservation), ("ceiling", ceiling))
+    text = ", ".join(f"{part} {java_double(number)}" for part, number in numbers if number is not None)
+    return f" ({text})" if text else ""
+
+
 def describe_lines(entries: Iterable[QuotaEntry]) -> list[str]:
     """One line for each entity, as `kafka-configs.sh --describe` prints them, keys sorted, a shadow quota last."""
     values_by_entity: dict[QuotaEntity, list[str]] = {}

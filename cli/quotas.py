@@ -42,7 +42,7 @@ from sluice.state.quotas.alteration import Difference, FilterComponent, differen
 from sluice.state.quotas.cluster import client_quotas, is_mirrored
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry
-from sluice.state.quotas.kinds import KINDS_BY_NAME
+from sluice.state.quotas.kinds import ElasticKey
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import check_members
 
@@ -95,7 +95,10 @@ def alter_quotas(
     added = {key: read_number(key, value) for key, value in configs.items()}
     change = partial(with_altered, entity=target, added=added, deleted=deleted, shadow=mode is Mode.SHADOW)
     if mode is Mode.ENFORCE and not target.keys() & {"topic", "tenant"} and table.mirrors_a_cluster():
-        raise UsageError(refused_alteration(table.settings.kafka, target, added, deleted))
+        kept = {key: value for key, value in added.items() if key not in set(ElasticKey)}
+        gone = [key for key in deleted if key not in set(ElasticKey)]
+        if kept or gone:
+            raise UsageError(refused_alteration(table.settings.kafka, target, kept, gone))
     if added and mode is Mode.ENFORCE:
         _check_not_tight(table, QuotaEntity.from_mapping(target), added, change, ask=not dry_run and not yes)
     version, before, after = (None, *_preview(table, change)) if dry_run else _commit(table, change, author.name())
@@ -395,7 +398,7 @@ def _print_dry_run(entity: QuotaEntity, before: Sequence[QuotaEntry], after: Seq
     changed = _show_changes(before, after)
     if not changed:
         return
-    kinds = [KINDS_BY_NAME[known.kind] for old, new in changed if (known := new or old)]
+    kinds = {known.kind for pair in changed for known in pair if known}
     mode = next(known.mode for pair in changed for known in pair if known)
     print_lines(reach_lines(entity, kinds, [entry for entry in after if entry.mode is mode]))
 

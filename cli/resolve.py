@@ -8,15 +8,16 @@ over.
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from sluice.cli.quota_text import counter_text, entity_text, entry_json, value_text
+from sluice.cli.quota_text import counter_text, elastic_text, entity_text, entry_json, value_text
 from sluice.state.quotas.alteration import entity_order
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import Mode, QuotaEntry
-from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, QuotaKind
+from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, EntryKind, QuotaKind
 from sluice.state.quotas.resolution import (
     ModeQuotas,
     PrecedenceLevel,
     Quotas,
+    Resolution,
     TenantLimits,
     client_levels,
     level_of,
@@ -51,13 +52,15 @@ class Explanation(NamedTuple):
     """The quotas of one kind and mode that match a request.
 
     `configured` are the matching levels that have a quota, the one that applies first. `counter` is None while no quota
-    of the kind is set anywhere, because then nothing is counted.
+    of the kind is set anywhere, because then nothing is counted. `reservation` and `ceiling` are those in force.
     """
 
     kind: QuotaKind
     mode: Mode
     configured: list[tuple[PrecedenceLevel, QuotaEntry]]
     counter: Tags | None
+    reservation: float | None = None
+    ceiling: float | None = None
 
     def lines(self) -> list[str]:
         """Text for people: what applies, then what was passed over."""
@@ -67,7 +70,8 @@ class Explanation(NamedTuple):
             return [f"{self.kind}: unlimited, {counted}"]
         (_, applied), *passed_over = self.configured
         return [
-            f"{self.kind}: {value_text(applied)} from {entity_text(applied.entity)}, {counted}",
+            f"{self.kind}: {value_text(applied)}{elastic_text(self.reservation, self.ceiling)} from"
+            f" {entity_text(applied.entity)}, {counted}",
             *(f"  passed over {entity_text(entry.entity)}: {value_text(entry)}" for _, entry in passed_over),
         ]
 
@@ -81,6 +85,8 @@ class Explanation(NamedTuple):
             "quota": self.kind,
             "mode": self.mode,
             "applies": quotas[0] if quotas else None,
+            "reservation": self.reservation,
+            "ceiling": self.ceiling,
             "counter": _counter_mapping(self.counter) if self.counter else None,
             "passed_over": quotas[1:],
         }
@@ -98,29 +104,31 @@ def explain(quotas: Quotas, user: str, client_id: str, topic: str | None) -> Ite
             if own.configured or of_mode is quotas:
                 yield own
             limits = of_mode.tenant_limits(kind)
-            if limits is not None and limits.resolve(user, client_id) is not None:
-                yield _explained_tenant(limits, kind, of_mode.mode, quotas.tenants.of(user, client_id))
+            if limits is not None and (resolved := limits.resolve(user, client_id)) is not None:
+                yield _explained_tenant(kind, of_mode.mode, limits, resolved)
 
 
-def _explained_tenant(limits: TenantLimits, kind: QuotaKind, mode: Mode, tenant: str) -> Explanation:
-    found = ((level, limits.entry(name)) for level, name in tenant_levels(tenant))
-    return Explanation(kind, mode, [(level, entry) for level, entry in found if entry], Tags(tenant=tenant))
+def _explained_tenant(kind: QuotaKind, mode: Mode, limits: TenantLimits, resolved: Resolution) -> Explanation:
+    found = ((level, limits.entry(name)) for level, name in tenant_levels(resolved.tags.tenant))
+    configured = [(level, entry) for level, entry in found if entry]
+    return Explanation(kind, mode, configured, resolved.tags, resolved.reservation, resolved.ceiling)
 
 
 def _explained(quotas: ModeQuotas, kind: QuotaKind, user: str, client_id: str, topic: str | None) -> Explanation:
     found: list[tuple[PrecedenceLevel, QuotaEntry | None]]
     if kind in TOPIC_KINDS:
         found = [(level, quotas.topic_entry(kind, name)) for level, name in topic_levels(str(topic))]
-        counter = quotas.resolve_topic(kind, str(topic), -1).tags
+        resolved = quotas.resolve_topic(kind, str(topic), -1)
     else:
         found = [(level, quotas.client_limits(kind).entry(key)) for level, key in client_levels(user, client_id)]
-        counter = quotas.resolve_client(kind, user, client_id).tags
+        resolved = quotas.resolve_client(kind, user, client_id)
     configured = [(level, entry) for level, entry in found if entry]
     is_counted = quotas.enabled(kind) if kind in TOPIC_KINDS else bool(quotas.client_limits(kind))
-    return Explanation(kind, quotas.mode, configured, counter if is_counted else None)
+    counter = resolved.tags if is_counted else None
+    return Explanation(kind, quotas.mode, configured, counter, resolved.reservation, resolved.ceiling)
 
 
-def reach_lines(entity: QuotaEntity, kinds: Iterable[QuotaKind], entries: Iterable[QuotaEntry]) -> list[str]:
+def reach_lines(entity: QuotaEntity, kinds: Iterable[EntryKind], entries: Iterable[QuotaEntry]) -> list[str]:
     """Lines that name the requests limited by quotas on `entity`, and the entities that override them."""
     names = {part: f"'{name}'" for part, name in entity.to_mapping().items()}
     lines = [f"applies to {REACH[level_of(entity)].format(**names)}"]

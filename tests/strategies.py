@@ -12,6 +12,7 @@ from sluice.state.quotas.kinds import (
     CLIENT_KINDS,
     TOPIC_KINDS,
     Coexistence,
+    ElasticKey,
     Membership,
     QuotaSettings,
     RequestPolicy,
@@ -53,6 +54,7 @@ client_and_topic_entries = st.lists(
     st.one_of(
         st.builds(QuotaEntry, client_entities, st.sampled_from(CLIENT_KINDS), _limits, st.booleans()),
         st.builds(QuotaEntry, topic_entities, st.sampled_from(TOPIC_KINDS), _limits, st.booleans()),
+        st.builds(QuotaEntry, client_entities, st.sampled_from(ElasticKey), _limits),
     ),
     max_size=8,
 )

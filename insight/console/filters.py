@@ -17,7 +17,7 @@ from sluice.insight.format import NOTHING, amount, duration, moment, percent, pr
 from sluice.insight.live import POINT_MS, POINTS, CounterId, CounterRow, Second, SeenWait
 from sluice.state.contract.records import CountedEntity, Decision, Verdict
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
-from sluice.state.quotas.kinds import KINDS_BY_NAME, Family
+from sluice.state.quotas.kinds import ENTRY_KINDS, ElasticKey, Family, Membership
 from sluice.state.quotas.tenants import member_text
 
 LONGEST_IN_ADDRESS = 1_000
@@ -129,11 +129,11 @@ def element_id(key: CounterId) -> str:
 
 
 def quota_amount(quota: str, value: float | None, *, per_s: bool = True) -> str:
-    """A quota_amount in the unit of its quota; a plain number for a quota of a later release."""
-    kind = KINDS_BY_NAME.get(quota)
-    if kind is None:
+    """A quota_amount in the unit of its quota; a plain number for a member, or a quota of a later release."""
+    kind = ENTRY_KINDS.get(quota)
+    if kind is None or isinstance(kind, Membership):
         return NOTHING if value is None else f"{value:.6g}"
-    return amount(kind, value, per_s=per_s)
+    return amount(kind.quota if isinstance(kind, ElasticKey) else kind, value, per_s=per_s)
 
 
 def age(ms: float) -> str:

@@ -23,7 +23,7 @@ from sluice.state.contract.projection import projects
 from sluice.state.contract.records import DeadLetter, Decision, FieldError
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, EntryKind, QuotaKind, QuotaSettings
+from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, ElasticKey, EntryKind, QuotaKind, QuotaSettings
 from sluice.state.quotas.limits import LimitsView
 from sluice.state.quotas.resolution import PRECEDENCE_LEVELS, Part, PrecedenceLevel, Resolution
 from sluice.state.quotas.tenants import Tenants
@@ -123,10 +123,11 @@ def client(facts: Facts, given: Given, now_ms: int) -> Context:
 class QuotaRow:
     """A quota as it is set, and the usage of its counters; `highest` is the greatest share of the limit.
 
-    `throttled` counters have clients that waited in the last minute.
+    `throttled` counters have clients that waited in the last minute. `elastic` are reservation and ceiling.
     """
 
     entry: QuotaEntry
+    elastic: dict[str, float] = field(default_factory=dict)
     counters: int = 0
     throttled: int = 0
     highest: float | None = None
@@ -137,8 +138,13 @@ def quotas(facts: Facts, _given: Given, now_ms: int) -> Context:
     model = facts.model
     entries = list(facts.limits.entries.values())
     rows: dict[tuple[QuotaEntity | None, EntryKind, bool], QuotaRow] = {
-        (entry.entity, entry.kind, entry.shadow): QuotaRow(entry) for entry in entries if not entry.entity.is_member
+        (entry.entity, entry.kind, entry.shadow): QuotaRow(entry)
+        for entry in entries
+        if isinstance(entry.kind, QuotaKind)
     }
+    for entry in entries:
+        if isinstance(entry.kind, ElasticKey) and (beside := rows.get((entry.entity, entry.kind.quota, entry.shadow))):
+            beside.elastic[entry.kind.part] = entry.value
     with model.lock:
         charged = model.counters()
         for counter, share in zip(charged, model.usage.shares(charged, now_ms), strict=True):

@@ -11,7 +11,7 @@ from deltalake.exceptions import TableNotFoundError
 from sluice.insight.errors import UsageUnknownError
 from sluice.state.quotas.entity import QuotaEntity, Tags, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import KEY_ALIASES, KINDS_BY_NAME, Membership, QuotaKind
+from sluice.state.quotas.kinds import KEY_ALIASES, KINDS_BY_NAME, QuotaKind
 from sluice.state.quotas.resolution import Quotas, Resolution, level_of
 
 SPAN = timedelta(minutes=15)
@@ -124,7 +124,7 @@ def recent_of(entity: QuotaEntity, added: Mapping[str, float], usage: RecentUsag
     for key, limit in added.items():
         kind = KINDS_BY_NAME.get(KEY_ALIASES.get(key, key))
         if kind is None:
-            continue  # it will be refused
+            continue  # a number beside a limit, or a key that will be refused
         usages = [used for used in usage.of(kind) if _names_match(entity, used)]
         totals = Counter[tuple[datetime, str | None]]()
         for used in usages:
@@ -141,7 +141,7 @@ def tight_limits(changed: Iterable[QuotaEntry], after: Iterable[QuotaEntry], rec
     """
     quotas = Quotas([entry for entry in after if not entry.shadow])
     for entry in changed:
-        if isinstance(entry.kind, Membership):
+        if not isinstance(entry.kind, QuotaKind):
             continue
         peaks = _peaks(recent.get(entry.kind, ()), quotas, entry, entry.kind)
         if not peaks or entry.shadow:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
-from sluice.state.quotas.entry import Mode, QuotaEntry, check_number, check_value, quota_kind
+from sluice.state.quotas.entry import Mode, QuotaEntry, check_elastic, check_number, check_value, quota_kind
 from sluice.state.quotas.kinds import KEY_ALIASES, EntryKind
 
 RawEntity = Mapping[str, str | None]
@@ -180,7 +180,7 @@ def with_altered(
     """`entries` with the keys of one entity set and removed, all or none: of its shadow quotas, or its enforced ones.
 
     The quotas of the other mode stay as they are. Raises InvalidQuotaError as Kafka's controller does and, like
-    kafka-configs.sh, for removing a key that isn't set.
+    kafka-configs.sh, for removing a key that isn't set; and as `check_elastic` does for the entity.
     """
     if "ip" in entity or CONNECTION_CREATION_RATE in added:
         raise InvalidQuotaError(
@@ -199,7 +199,9 @@ def with_altered(
     if unset:
         hint = _other_mode_hint(unset, target, others)
         raise InvalidQuotaError("key_not_set", f"Invalid config(s): {','.join(unset)}{hint}")
-    return others + [QuotaEntry(target, quota_kind(target, key), *quota) for key, quota in after.items()]
+    own_after = [QuotaEntry(target, quota_kind(target, key), *quota) for key, quota in after.items()]
+    check_elastic(own_after)
+    return others + own_after
 
 
 def _other_mode_hint(keys: Sequence[str], target: QuotaEntity, others: Iterable[QuotaEntry]) -> str:
@@ -210,9 +212,15 @@ def _other_mode_hint(keys: Sequence[str], target: QuotaEntity, others: Iterable[
 
 
 def merged(entries: Iterable[QuotaEntry], wanted: Iterable[QuotaEntry], *, prune: bool) -> list[QuotaEntry]:
-    """The quotas of `wanted` and, without `prune`, those of `entries` that `wanted` doesn't name."""
-    by_key = {} if prune else _by_key(entries)
-    return list((by_key | _by_key(wanted)).values())
+    """The quotas of `wanted` and, without `prune`, those of `entries` that `wanted` doesn't name.
+
+    Raises InvalidQuotaError as `check_elastic` does for the entities of `wanted`.
+    """
+    wanted_by_key = _by_key(wanted)
+    after = list((wanted_by_key if prune else _by_key(entries) | wanted_by_key).values())
+    named = {entity for entity, _, _ in wanted_by_key}
+    check_elastic(entry for entry in after if entry.entity in named)
+    return after
 
 
 def differences(before: Iterable[QuotaEntry], after: Iterable[QuotaEntry]) -> list[Difference]:

@@ -1,6 +1,7 @@
 """The client quotas of a Kafka cluster, and how the quotas table becomes a mirror of them.
 
-Only the enforced quotas of users and client-ids are mirrored: a cluster has no shadow or topic quotas, and no tenants.
+Only the enforced quotas of users and client-ids are mirrored: a cluster has no shadow or topic quotas, no tenants, and
+no reservations or ceilings.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,7 +11,7 @@ from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.alteration import RawEntity
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry, check_value, quota_kind
-from sluice.state.quotas.kinds import EntryKind
+from sluice.state.quotas.kinds import ElasticKey, EntryKind
 
 CLIENT_TYPES = frozenset({"user", "client-id"})
 
@@ -61,6 +62,8 @@ consumer_byte_rate, request_percentage, controller_mutation_rate on users and cl
 
 def is_mirrored(entry: QuotaEntry) -> bool:
     """True if the quota is one that a cluster can have: enforced, on a user, a client-id or both."""
+    if isinstance(entry.kind, ElasticKey):
+        return False
     return not entry.shadow and entry.entity.topic is None and entry.entity.tenant is None
 
 

@@ -1,7 +1,7 @@
 """One quota: its entity, kind, limit and mode, and the rules of Kafka's controller for its key and its value."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
 
@@ -14,6 +14,7 @@ from sluice.state.quotas.kinds import (
     KEY_ALIASES,
     TOPIC_KINDS,
     UNLIMITED,
+    ElasticKey,
     EntryKind,
     Membership,
     QuotaKind,
@@ -28,7 +29,10 @@ class Mode(StrEnum):
 
 
 class QuotaEntry(msgspec.Struct, frozen=True, gc=False):
-    """A quota on an entity, or a member of a tenant. `value` is in bytes/s, percent or mutations/s, as `kind` says."""
+    """A quota on an entity, a number beside it, or a member of a tenant.
+
+    `value` is in bytes/s, percent or mutations/s, as `kind` says.
+    """
 
     entity: QuotaEntity
     kind: EntryKind
@@ -51,17 +55,18 @@ def quota_kind(entity: QuotaEntity, key: object) -> EntryKind:
     Raises InvalidQuotaError (`unknown_key`) naming the keys that the entity can have, nearest first.
     """
     allowed: Sequence[EntryKind] = CLIENT_KINDS if entity.topic is None else TOPIC_KINDS
+    beside: Sequence[EntryKind] = list(ElasticKey) if entity.topic is None else ()
     if entity.is_member:
-        allowed = list(Membership)
+        allowed, beside = list(Membership), ()
     kind = KEY_ALIASES.get(key, key) if isinstance(key, str) else key
-    for candidate in allowed:
+    for candidate in (*allowed, *beside):
         if candidate == kind:
             return candidate
     whom = "users and client-ids" if entity.topic is None else "a topic"
     if entity.tenant is not None:
         whom = "a member of a tenant" if entity.is_member else "a tenant"
     names = [str(candidate) for candidate in allowed]
-    nearest = get_close_matches(str(key), names, n=1)
+    nearest = get_close_matches(str(key), [*names, *beside], n=1)
     hint = f"did you mean {nearest[0]}? " if nearest else ""
     raise InvalidQuotaError(
         "unknown_key", f"unknown quota key {key!r}; {hint}expected one of {', '.join(names)} on {whom}"
@@ -78,9 +83,36 @@ def check_value(kind: EntryKind, value: float) -> None:
         if value != 1.0:
             raise InvalidQuotaError("not_one", f"{kind} is {value:g}; expected 1")
         return
-    if kind not in CLIENT_KINDS and kind not in TOPIC_KINDS:
+    if not isinstance(kind, ElasticKey) and kind not in CLIENT_KINDS and kind not in TOPIC_KINDS:
         raise InvalidQuotaError("unknown_key", f"unknown quota key {kind!r}; expected one of {', '.join(QuotaKind)}")
     check_number(kind, value, largest_whole=UNLIMITED if kind.family.whole else None)
+
+
+def check_elastic(entries: Iterable[QuotaEntry]) -> None:
+    """Raises InvalidQuotaError unless R <= Q <= C for each reservation R and ceiling C beside a limit Q.
+
+    Reasons: `elastic_shadow`, `without_limit`, `above_limit` (a reservation), `below_limit` (a ceiling). The first two
+    are of numbers that would never count: a shadow quota limits nobody, so there is nothing to keep or to lend.
+    """
+    entries = list(entries)
+    limits = {(entry.entity, entry.kind): entry.value for entry in entries if not entry.shadow}
+    for entry in entries:
+        if not isinstance(entry.kind, ElasticKey):
+            continue
+        if entry.shadow:
+            raise InvalidQuotaError("elastic_shadow", f"{entry.kind} is set in mode shadow; expected mode enforce")
+        limit = limits.get((entry.entity, entry.kind.quota))
+        if limit is None:
+            raise InvalidQuotaError(
+                "without_limit", f"{entry.kind} is {entry.value:.15g} without {entry.kind.quota}; expected both or none"
+            )
+        is_reservation = entry.kind.part == "reservation"
+        if entry.value > limit if is_reservation else entry.value < limit:
+            raise InvalidQuotaError(
+                "above_limit" if is_reservation else "below_limit",
+                f"{entry.kind} is {entry.value:.15g}; expected at {'most' if is_reservation else 'least'} {limit:.15g},"
+                f" the {entry.kind.quota}",
+            )
 
 
 def check_number(key: str, value: float, largest_whole: float | None) -> None:

@@ -83,13 +83,43 @@ class Membership(StrEnum):
     MEMBER = "member"
 
 
-EntryKind = QuotaKind | Membership
+class ElasticKey(StrEnum):
+    """The keys of the two numbers that may stand beside a quota of the same entity and mode, in its unit.
+
+    The reservation is what overload leaves of the limit, the ceiling what idle brokers lend beyond it. Kafka has
+    neither. `quota` is the kind of the quota, `part` the name of the number.
+    """
+
+    PRODUCER_BYTE_RATE_RESERVATION = "producer_byte_rate_reservation", QuotaKind.PRODUCER_BYTE_RATE, "reservation"
+    PRODUCER_BYTE_RATE_CEILING = "producer_byte_rate_ceiling", QuotaKind.PRODUCER_BYTE_RATE, "ceiling"
+    CONSUMER_BYTE_RATE_RESERVATION = "consumer_byte_rate_reservation", QuotaKind.CONSUMER_BYTE_RATE, "reservation"
+    CONSUMER_BYTE_RATE_CEILING = "consumer_byte_rate_ceiling", QuotaKind.CONSUMER_BYTE_RATE, "ceiling"
+    REQUEST_PERCENTAGE_RESERVATION = "request_percentage_reservation", QuotaKind.REQUEST_PERCENTAGE, "reservation"
+    REQUEST_PERCENTAGE_CEILING = "request_percentage_ceiling", QuotaKind.REQUEST_PERCENTAGE, "ceiling"
+
+    quota: QuotaKind
+    part: str
+
+    def __new__(cls, key: str, quota: QuotaKind, part: str) -> Self:
+        """A member whose value is the key alone."""
+        member = str.__new__(cls, key)
+        member._value_ = key
+        member.quota, member.part = quota, part
+        return member
+
+    @property
+    def family(self) -> Family:
+        """The metering of the quota."""
+        return self.quota.family
+
+
+EntryKind = QuotaKind | ElasticKey | Membership
 """The key of an entry of the quotas table."""
 
 KINDS_BY_NAME = {kind.value: kind for kind in QuotaKind}
 """The kind of each key. A record may name a key of a later release, which `get` answers with None."""
 
-ENTRY_KINDS: dict[str, EntryKind] = {**KINDS_BY_NAME, **{key.value: key for key in Membership}}
+ENTRY_KINDS: dict[str, EntryKind] = {key.value: key for keys in (QuotaKind, ElasticKey, Membership) for key in keys}
 """The key of each entry by its name."""
 
 KINDS_BY_CODE = {kind.code: kind for kind in QuotaKind}

@@ -4,14 +4,14 @@ A tenant's quotas stand above those of its members: a request is charged to both
 Source: KIP-124, "Quota entity"; KIP-1010, "Default Quota Configuration".
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum, StrEnum
 
 import msgspec
 
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags, bounded_name
 from sluice.state.quotas.entry import Mode, QuotaEntry
-from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, Membership, QuotaKind
+from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, ElasticKey, Membership, QuotaKind
 from sluice.state.quotas.name_cache import ENTRY_BYTES, NameCache
 from sluice.state.quotas.tenants import Tenants
 
@@ -75,6 +75,7 @@ class Resolution(msgspec.Struct, frozen=True, gc=False):
     """The limit that applies to a request, and the counter that is charged. Limit None is unlimited.
 
     `key` is `tags.key()`, after `SHADOW_KEY_PREFIX` for a shadow quota. `level` is the level that gave the limit.
+    `reservation` and `ceiling`, in the unit of the limit, are those set beside it, None if there are none.
     """
 
     tags: Tags
@@ -82,14 +83,24 @@ class Resolution(msgspec.Struct, frozen=True, gc=False):
     level: PrecedenceLevel
     limit: float | None
     shadow: bool
+    reservation: float | None = None
+    ceiling: float | None = None
+
+
+_Elastic = Mapping[QuotaEntity, Mapping[str, float]]
+"""Reservations and ceilings of one kind, by entity and `ElasticKey.part`."""
+
+_STRICT: _Elastic = {}
+"""No reservation and no ceiling."""
 
 
 class ClientLimits:
     """The limits of one quota kind, in one mode, on users, client-ids and both."""
 
-    def __init__(self, entries: Iterable[QuotaEntry], mode: Mode = Mode.ENFORCE) -> None:
+    def __init__(self, entries: Iterable[QuotaEntry], mode: Mode = Mode.ENFORCE, elastic: _Elastic = _STRICT) -> None:
         """Take entries that all have the mode `mode`; the last one for an entity counts."""
         self._mode = mode
+        self._elastic = elastic
         self._entries = {_bounded((entry.entity.user, entry.entity.client_id)): entry for entry in entries}
         used = {_LEVEL_OF[_part(user), _part(client_id)] for user, client_id in self._entries}
         self._levels = [(level, *PRECEDENCE_LEVELS[level]) for level in PRECEDENCE_LEVELS if level in used]
@@ -121,7 +132,7 @@ class ClientLimits:
             entry = self._entries.get((_name(user_part, user), _name(client_part, client_id)))
             if entry is not None:
                 tags = Tags("" if user_part is Part.ABSENT else user, "" if client_part is Part.ABSENT else client_id)
-                return _resolution(tags, level, entry, self._mode)
+                return _resolution(tags, level, entry, self._mode, self._elastic)
         tags = Tags("" if self._no_user else user, "" if self._no_client_id else client_id)
         return _resolution(tags, PrecedenceLevel.NONE, None, self._mode)
 
@@ -137,8 +148,15 @@ class ClientLimits:
 class TenantLimits:
     """The limits of one quota kind, in one mode, on tenants: a tenant's own, else the default tenant's."""
 
-    def __init__(self, entries: Iterable[QuotaEntry], tenants: Tenants, mode: Mode = Mode.ENFORCE) -> None:
+    def __init__(
+        self,
+        entries: Iterable[QuotaEntry],
+        tenants: Tenants,
+        mode: Mode = Mode.ENFORCE,
+        elastic: _Elastic = _STRICT,
+    ) -> None:
         """Take entries that all have the mode `mode`; the last one for a tenant counts."""
+        self._elastic = elastic
         self._entries = {entry.entity.tenant: entry for entry in entries}
         self._tenants = tenants
         self._mode = mode
@@ -156,7 +174,7 @@ class TenantLimits:
         for level, name in tenant_levels(tenant) if tenant else ():
             entry = self._entries.get(name)
             if entry is not None:
-                return _resolution(Tags(tenant=tenant), level, entry, self._mode)
+                return _resolution(Tags(tenant=tenant), level, entry, self._mode, self._elastic)
         return None
 
     def entry(self, name: EntityName) -> QuotaEntry | None:
@@ -179,15 +197,24 @@ class ModeQuotas:
         self.tenants = Tenants(_members(entries)) if tenants is None else tenants
         by_kind: dict[QuotaKind, list[QuotaEntry]] = {kind: [] for kind in QuotaKind}
         of_tenants: dict[QuotaKind, list[QuotaEntry]] = {}
+        elastic: dict[QuotaKind, dict[QuotaEntity, dict[str, float]]] = {}
         for entry in entries:
             if entry.mode is not mode or isinstance(entry.kind, Membership):
                 continue
-            if entry.entity.tenant is None:
+            if isinstance(entry.kind, ElasticKey):
+                of_kind = elastic.setdefault(entry.kind.quota, {})
+                of_kind.setdefault(entry.entity, {})[entry.kind.part] = entry.value
+            elif entry.entity.tenant is None:
                 by_kind[entry.kind].append(entry)
             else:
                 of_tenants.setdefault(entry.kind, []).append(entry)
-        self._client_limits = {kind: ClientLimits(by_kind[kind], mode) for kind in CLIENT_KINDS}
-        self._tenant_limits = {kind: TenantLimits(some, self.tenants, mode) for kind, some in of_tenants.items()}
+        self._client_limits = {
+            kind: ClientLimits(by_kind[kind], mode, elastic.get(kind, _STRICT)) for kind in CLIENT_KINDS
+        }
+        self._tenant_limits = {
+            kind: TenantLimits(some, self.tenants, mode, elastic.get(kind, _STRICT))
+            for kind, some in of_tenants.items()
+        }
         self._topic_entries = {
             kind: {_bounded_part(entry.entity.topic): entry for entry in by_kind[kind]} for kind in TOPIC_KINDS
         }
@@ -359,8 +386,23 @@ def _name(part: Part, own: str) -> EntityName:
     return DEFAULT if part is Part.DEFAULT else None
 
 
-def _resolution(tags: Tags, level: PrecedenceLevel, entry: QuotaEntry | None, mode: Mode) -> Resolution:
+def _resolution(
+    tags: Tags, level: PrecedenceLevel, entry: QuotaEntry | None, mode: Mode, elastic: _Elastic = _STRICT
+) -> Resolution:
     limit = None if entry is None else entry.value
     if mode is Mode.SHADOW:
         return Resolution(tags, SHADOW_KEY_PREFIX + tags.key(), level, limit, shadow=True)
-    return Resolution(tags, tags.key(), level, limit, shadow=False)
+    numbers = elastic.get(entry.entity) if elastic and entry is not None else None
+    if limit is None or numbers is None:
+        return Resolution(tags, tags.key(), level, limit, shadow=False)
+    reservation, ceiling = numbers.get("reservation"), numbers.get("ceiling")
+    return Resolution(
+        tags,
+        tags.key(),
+        level,
+        limit,
+        shadow=False,
+        # a limit that is mirrored from Kafka may have moved past them
+        reservation=None if reservation is None else min(reservation, limit),
+        ceiling=None if ceiling is None else max(ceiling, limit),
+    )

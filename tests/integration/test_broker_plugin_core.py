@@ -30,7 +30,7 @@ from sluice.state.decisions.leader_epochs import Fence, read_epoch
 from sluice.state.errors import FarEpochError, InvalidQuotaError
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind, QuotaSettings, Window
+from sluice.state.quotas.kinds import CLIENT_KINDS, ElasticKey, QuotaKind, QuotaSettings, Window
 from sluice.state.quotas.limits import VERSION_KEY, LimitsInForce, LimitsView, limit_key, limit_value, version_end
 from sluice.state.quotas.resolution import PRECEDENCE_LEVELS, Quotas
 from sluice.state.shares.alive import MAX_GATEWAYS
@@ -83,6 +83,8 @@ def random_entries(draw: random.Random, most: int = 8) -> list[QuotaEntry]:
         entity = random_entity(draw)
         kind = QuotaKind.TOPIC_PRODUCER_BYTE_RATE if entity.topic else draw.choice(kinds)
         entries.append(QuotaEntry(entity, kind, draw.choice([1.0, 5.0, 1e6]), draw.random() < 0.2))
+        if entity.topic is None and draw.random() < 0.1:
+            entries.append(QuotaEntry(entity, draw.choice(list(ElasticKey)), draw.choice([1.0, 5.0])))
     return entries
 
 

@@ -36,7 +36,7 @@ from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import Membership, QuotaKind, QuotaSettings, Window
+from sluice.state.quotas.kinds import ElasticKey, Membership, QuotaKind, QuotaSettings, Window
 from sluice.state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end
 from tests.unit.test_live_model import decision
 
@@ -285,6 +285,7 @@ def test_quotas_have_one_row_each_with_what_their_counters_use() -> None:
     entries = (
         QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 1000.0),
         QuotaEntry(QuotaEntity(user="bob", client_id=DEFAULT), QuotaKind.CONSUMER_BYTE_RATE, 5.0),
+        QuotaEntry(QuotaEntity(user=DEFAULT), ElasticKey.PRODUCER_BYTE_RATE_CEILING, 3000.0),
     )
     at_ms = now_ms()
     alice, carol = (decision(at_ms, user=user, charge={"matched": "default user"}) for user in ("alice", "carol"))
@@ -294,7 +295,9 @@ def test_quotas_have_one_row_each_with_what_their_counters_use() -> None:
     assert texts[0][:3] == ["default", "user", "producer_byte_rate"]
     assert texts[0][-3:] == ["0", "80", "%"]
     assert "2" in texts[0]
+    assert texts[0][3:8] == ["—", "1", "kB/s", "3", "kB/s"], "reservation, limit and ceiling"
     assert texts[1][:5] == ["user", "bob,", "default", "client-id", "consumer_byte_rate"]
+    assert len(texts) == 2
 
 
 def test_the_overview_counts_decisions_dead_letters_and_gateways() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import ElasticKey, QuotaKind
 from sluice.state.quotas.limits import (
     VERSION_KEY,
     LimitsView,
@@ -57,7 +57,8 @@ def read(records: Records) -> LimitsView:
 
 
 def test_a_limit_reads_back_as_it_was_written() -> None:
-    for entry in (ALICE, ANYONE, ALICE_SHADOW):
+    ceiling = QuotaEntry(ALICE.entity, ElasticKey.PRODUCER_BYTE_RATE_CEILING, 2048.0)
+    for entry in (ALICE, ANYONE, ALICE_SHADOW, ceiling):
         assert read_limit(limit_key(entry), limit_value(entry, version=3)) == entry
 
 

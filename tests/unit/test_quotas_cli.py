@@ -437,6 +437,81 @@ def test_properties_files_continue_lines_and_keep_equals_signs_in_values(tmp_pat
     }
 
 
+def test_reservation_and_ceiling_stand_beside_a_limit(shell: Shell, tmp_path: Path) -> None:
+    shell.lines(
+        "alter --user alice --add-config producer_byte_rate=1000,producer_byte_rate_reservation=400,"
+        "producer_byte_rate_ceiling=3000"
+    )
+    described = "producer_byte_rate=1000.0, producer_byte_rate_ceiling=3000.0, producer_byte_rate_reservation=400.0"
+    assert shell.lines("describe") == [f"Quota configs for user-principal 'alice' are {described}"]
+    assert shell.lines("resolve --user alice")[0] == (
+        "producer_byte_rate: 1000.0 (reservation 400.0, ceiling 3000.0) from user-principal 'alice',"
+        " counted for user 'alice'"
+    )
+    applies = json.loads(shell.run("resolve --user alice --json").stdout)["quotas"][0]
+    assert (applies["reservation"], applies["ceiling"]) == (400.0, 3000.0)
+
+    shell.lines("alter --user alice --delete-config producer_byte_rate_ceiling")
+    assert "- user-principal 'alice': producer_byte_rate_ceiling 3000.0" in shell.lines("history --limit 1")[0]
+    file = tmp_path / "quotas.yaml"
+    file.write_text(shell.run("export").stdout)
+    assert shell.lines(f"apply {file} --prune") == ["Nothing changes."]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (
+            "--user bob --add-config request_percentage_ceiling=50",
+            "request_percentage_ceiling is 50 without request_percentage; expected both or none",
+        ),
+        (
+            "--user alice --add-config producer_byte_rate_reservation=1001",
+            "producer_byte_rate_reservation is 1001; expected at most 1000, the producer_byte_rate",
+        ),
+        (
+            "--user alice --add-config producer_byte_rate_ceiling=999",
+            "producer_byte_rate_ceiling is 999; expected at least 1000, the producer_byte_rate",
+        ),
+        (
+            "--user alice --add-config producer_byte_rate=300",
+            "producer_byte_rate_reservation is 400; expected at most 300, the producer_byte_rate",
+        ),
+        (
+            "--user alice --delete-config producer_byte_rate",
+            "producer_byte_rate_reservation is 400 without producer_byte_rate; expected both or none",
+        ),
+        (
+            "--user alice --mode shadow --add-config producer_byte_rate=1,producer_byte_rate_reservation=1",
+            "producer_byte_rate_reservation is set in mode shadow; expected mode enforce",
+        ),
+        (
+            "--user alice --add-config producer_byte_rate_ceiling=1000.5",
+            "producer_byte_rate_ceiling is 1000.5; expected a whole number",
+        ),
+        (
+            "--user alice --add-config controller_mutation_rate_ceiling=5",
+            "unknown quota key 'controller_mutation_rate_ceiling'; did you mean",
+        ),
+        ("--topic orders --add-config producer_byte_rate_ceiling=5", "expected one of producer.byte.rate"),
+    ],
+)
+def test_numbers_beside_a_limit_are_refused_with_one_line(shell: Shell, options: str, problem: str) -> None:
+    shell.lines("alter --user alice --add-config producer_byte_rate=1000,producer_byte_rate_reservation=400")
+    assert problem in shell.error(f"alter {options}")
+    assert shell.table.version() == 1
+
+
+def test_a_file_with_a_ceiling_below_its_limit_is_refused_whole(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "quotas.yaml"
+    file.write_text(
+        "- {entity: {user: bob}, quotas: {request_percentage: 5}}\n"
+        "- {entity: {user: alice}, quotas: {request_percentage: 50, request_percentage_ceiling: 20}}\n"
+    )
+    assert "request_percentage_ceiling is 20; expected at least 50" in shell.error(f"apply {file} --yes")
+    assert shell.table.version() == 0
+
+
 # --- resolve ---
 
 
@@ -480,6 +555,8 @@ def test_resolve_tells_machines_the_same(example: Shell) -> None:
         "quota": "producer_byte_rate",
         "mode": "enforce",
         "applies": None,
+        "reservation": None,
+        "ceiling": None,
         "counter": {"client_id": "other"},
         "passed_over": [],
     }
@@ -492,6 +569,8 @@ def test_resolve_tells_machines_the_same(example: Shell) -> None:
             "value": 5242880.0,
             "mode": "shadow",
         },
+        "reservation": None,
+        "ceiling": None,
         "counter": {"client_id": "other"},
         "passed_over": [],
     }
@@ -746,6 +825,16 @@ def test_topic_and_shadow_quotas_stay_in_the_table(mirroring: MirroringShell) ->
         "+ user-principal 'alice': producer_byte_rate 512.0 (shadow)",
         "+ topic 'orders': producer.byte.rate 1000000.0",
     ]
+
+
+def test_reservation_and_ceiling_of_a_mirrored_limit_stay_in_the_table(mirroring: MirroringShell) -> None:
+    limit = next(entry for entry in MIRRORED if entry.kind is QuotaKind.REQUEST_PERCENTAGE)
+    ceiling = f"request_percentage_ceiling={limit.value * 2:g}"
+    mirroring.lines(f"alter --client-defaults --add-config {ceiling}")
+    assert "request_percentage_ceiling" in mirroring.lines("history --limit 1")[0]
+
+    said = mirroring.usage_error(f"alter --client-defaults --add-config request_percentage=1,{ceiling}")
+    assert said.endswith(f"{ALTER} --entity-type clients --entity-default --add-config request_percentage=1")
 
 
 def test_apply_import_and_revert_of_mirrored_quotas_are_refused(mirroring: MirroringShell, tmp_path: Path) -> None:

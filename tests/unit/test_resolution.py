@@ -10,7 +10,7 @@ from sluice.state.decisions.waits import counters_of
 from sluice.state.quotas import name_cache
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags, bounded_name, sanitize
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import ElasticKey, Membership, QuotaKind
 from sluice.state.quotas.name_cache import NameCache
 from sluice.state.quotas.resolution import PrecedenceLevel, Quotas
 
@@ -124,6 +124,43 @@ def test_each_mode_is_resolved_on_its_own() -> None:
     assert (shadow.tags, shadow.key) == (Tags("alice", "app"), "shadow:alice|app")
     assert quotas.limit_of(KIND, Tags("alice")) == 2.0
     assert quotas.limit_of(KIND, Tags("alice", "app")) is None
+
+
+def test_a_limit_carries_the_reservation_and_the_ceiling_of_its_own_entity() -> None:
+    shop = QuotaEntity(tenant="shop")
+    quotas = Quotas(
+        [
+            QuotaEntry(QuotaEntity(user=DEFAULT), KIND, 100.0),
+            QuotaEntry(QuotaEntity(user=DEFAULT), ElasticKey.PRODUCER_BYTE_RATE_CEILING, 300.0),
+            QuotaEntry(ALICE, ElasticKey.PRODUCER_BYTE_RATE_RESERVATION, 40.0),
+            QuotaEntry(ALICE, KIND, 200.0),
+            QuotaEntry(shop, KIND, 1000.0),
+            QuotaEntry(shop, ElasticKey.PRODUCER_BYTE_RATE_CEILING, 2000.0),
+            QuotaEntry(QuotaEntity(tenant="shop", user="alice"), Membership.MEMBER, 1.0),
+        ]
+    )
+
+    alice, of_shop = quotas.resolve_all(KIND, "alice", "app")
+    (bob,) = quotas.resolve_all(KIND, "bob", "app")
+    assert (alice.reservation, alice.limit, alice.ceiling) == (40.0, 200.0, None)
+    assert (bob.reservation, bob.limit, bob.ceiling) == (None, 100.0, 300.0)
+    assert (of_shop.reservation, of_shop.limit, of_shop.ceiling) == (None, 1000.0, 2000.0)
+
+
+def test_a_mirrored_limit_may_move_past_its_reservation_and_ceiling() -> None:
+    numbers = [
+        QuotaEntry(ALICE, ElasticKey.PRODUCER_BYTE_RATE_RESERVATION, 40.0),
+        QuotaEntry(ALICE, ElasticKey.PRODUCER_BYTE_RATE_CEILING, 300.0),
+    ]
+
+    def found(*limits: float) -> tuple[float | None, float | None, float | None]:
+        quotas = Quotas([*numbers, *(QuotaEntry(ALICE, KIND, limit) for limit in limits)])
+        resolved = quotas.resolve_client(KIND, "alice", "app")
+        return resolved.reservation, resolved.limit, resolved.ceiling
+
+    assert found(10.0) == (10.0, 10.0, 300.0)
+    assert found(500.0) == (40.0, 500.0, 500.0)
+    assert found() == (None, None, None)
 
 
 def test_topics_are_resolved_by_mode_too() -> None:

@@ -21,6 +21,7 @@ final class LimitsView {
             JsonMapper.builder().disable(JsonWriteFeature.WRITE_HEX_UPPER_CASE).build(); // as the job writes
     private static final List<String> PARTS = Arrays.asList("client_id", "tenant", "topic", "user");
     private static final List<String> TOPIC_QUOTAS = Arrays.asList("producer.byte.rate", "consumer.byte.rate");
+    private static final List<String> NUMBERS_BESIDE = Arrays.asList("_reservation", "_ceiling");
     private static final String VERSION_KEY = "\"version\"";
     private static final double FRACTION_TOLERANCE = 1e-6;
     private static final double LARGEST_WHOLE = 9.223372036854775807e18;
@@ -97,10 +98,26 @@ final class LimitsView {
         if (tenant != null) {
             return new Entry(null, null, 0, false);
         }
+        Kind beside = besideLimit(quota);
+        if (beside != null) {
+            checkLimit(limit.doubleValue(), beside != Kind.REQUEST);
+            return new Entry(null, null, 0, false);
+        }
         Kind kind = Kind.ofKey(quota);
         Json.check(kind != null, "the quota is " + quota);
         checkLimit(limit.doubleValue(), kind == Kind.PRODUCE || kind == Kind.FETCH);
         return new Entry(kind, new Entity(user, clientId), limit.doubleValue(), mode.equals("shadow"));
+    }
+
+    /** The quota that a reservation or a ceiling stands beside; null for another key. */
+    private static Kind besideLimit(String quota) {
+        for (String part : NUMBERS_BESIDE) {
+            if (quota.endsWith(part)) {
+                Kind kind = Kind.ofKey(quota.substring(0, quota.length() - part.length()));
+                return kind == Kind.MUTATION ? null : kind;
+            }
+        }
+        return null;
     }
 
     private static void checkLimit(double limit, boolean isWhole) throws IOException {
@@ -134,7 +151,7 @@ final class LimitsView {
         return JSON.writeValueAsString(wanted).equals(key);
     }
 
-    /** A quota of the topic. `kind` is null for those on topics, which brokers don't apply. */
+    /** A record of the topic. `kind` is null for those that brokers don't apply, such as quotas on topics. */
     private static final class Entry {
         private final Kind kind;
         private final Entity entity;
