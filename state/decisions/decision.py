@@ -20,6 +20,7 @@ from sluice.state.contract.records import (
     UNMUTE_API,
     Amounts,
     ChargeResult,
+    CountedEntity,
     Decision,
     Request,
     TopicResult,
@@ -55,16 +56,16 @@ _Said: Any = msgspec.defstruct(
         *_as_json(("decision_id", "request_id", "timestamp_ms", "user", "client_id", "api", "gateway")),
         *_as_json(["verdict"], msgspec.Raw),
         *_as_json(["topic_results"]),
-        *_as_json(("decided_by", "charges", "quota_version"), msgspec.Raw),
+        *_as_json(["decided_by"], msgspec.Raw),
         *_as_json(("instance", "throttled_by", "amounts", "heartbeat")),
     ],
     gc=False,
 )
-"""A decision that charges nothing. The raw fields are text, some together with the constant fields behind them."""
+"""A decision that charges nothing. The raw fields are text, together with the fields behind them that are constant."""
 
 _ALLOWED_RAW = msgspec.Raw(_ALLOWED_TEXT.removeprefix(b',"verdict":').removesuffix(b',"topic_results":['))
-_NULL, _NO_CHARGES = msgspec.Raw(b"null"), msgspec.Raw(b"[" + _CHARGES + b"]")
 _NO_TOPICS: list[TopicResult] = []
+_NO_VALUE = b',"value":0.0'
 
 
 def with_charges(text: bytes, charges: bytes) -> bytes:
@@ -83,12 +84,13 @@ def without_charges(text: bytes) -> bytes:
 
 
 def batch_text(quota_version: int, decided_at_ms: int, job_id: str | None) -> msgspec.Raw:
-    """JSON of the facts that all decisions of a micro-batch share, which begins in epoch milliseconds.
+    r"""JSON of what all decisions of a micro-batch share, from `decided_by` on. It begins in epoch milliseconds.
 
     >>> bytes(batch_text(3, 9, None))
-    b'3,"decided_at_ms":9,"job_id":null'
+    b'null,"charges":[\n],"quota_version":3,"decided_at_ms":9,"job_id":null'
     """
-    return msgspec.Raw(b'%d,"decided_at_ms":%d,"job_id":%b' % (quota_version, decided_at_ms, _ENCODER.encode(job_id)))
+    facts = quota_version, decided_at_ms, _ENCODER.encode(job_id)
+    return msgspec.Raw(b'null,"charges":[%b],"quota_version":%d,"decided_at_ms":%d,"job_id":%b' % (_CHARGES, *facts))
 
 
 class Waits(msgspec.Struct, array_like=True, gc=False):
@@ -152,10 +154,22 @@ class Answer(NamedTuple):
 ALLOWED = Answer(Verdict.ALLOW, 0, None)
 
 
-def said(request: Request, decision_id: str, unmetered: Sequence[ChargeResult], batch: msgspec.Raw) -> bytes:
+def unmetered_text(entity: CountedEntity, quota: str, matched: str = "none") -> tuple[bytes, bytes]:
+    """JSON of an amount that is reported and charged to no counter, before the amount and after it.
+
+    >>> before, after = unmetered_text(CountedEntity(user="alice"), "request_percentage")
+    >>> before.endswith(b',"limit":null,"value":'), after.startswith(b',"rate":null,')
+    (True, True)
+    """
+    result = ChargeResult(quota, entity, matched)
+    before, _, after = _ENCODER.encode(result).partition(_NO_VALUE)  # quotes in names are escaped
+    return before + _NO_VALUE.removesuffix(b"0.0"), after
+
+
+def said(request: Request, decision_id: str, unmetered: Sequence[bytes], batch: msgspec.Raw) -> bytes:
     """The decision on a request, with the place of its charges marked (`with_charges`, `without_charges`).
 
-    `unmetered` are amounts that are reported alone, `batch` is of `batch_text`.
+    `unmetered` are amounts that are reported alone, as JSON, `batch` is of `batch_text`.
 
     >>> text = said(Request("Produce", "r-1", 5, user="alice"), "requests-0-7", [], batch_text(3, 9, None))
     >>> without_charges(text).partition(b',"charges":')[2]
@@ -176,11 +190,11 @@ def said(request: Request, decision_id: str, unmetered: Sequence[ChargeResult], 
         request.withheld,
         request.requests,
     )
-    topics, charges = _NO_TOPICS, _NO_CHARGES
+    topics = _NO_TOPICS
     if request.mutations and request.api in MUTATION_APIS:
         topics = [TopicResult(each.topic, 0, None) for each in request.mutations]
     if unmetered:
-        charges = msgspec.Raw(b"[%b,%b" % (_CHARGES, _ENCODER.encode(unmetered)[1:]))
+        batch = msgspec.Raw(bytes(batch).replace(_CHARGES, b",".join((_CHARGES, *unmetered))))
     text: bytes = _ENCODER.encode(
         _Said(
             decision_id,
@@ -192,8 +206,6 @@ def said(request: Request, decision_id: str, unmetered: Sequence[ChargeResult], 
             request.gateway,
             _ALLOWED_RAW,
             topics,
-            _NULL,
-            charges,
             batch,
             request.instance,
             UNSET if request.throttled_by is None else request.throttled_by,

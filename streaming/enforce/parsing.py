@@ -181,7 +181,7 @@ def _check_charges(request: Request, limits: EventLimits) -> None:
     """Raises InvalidRequestError for an event that would take the micro-batch for itself."""
     if len(request.topic_partitions) > limits.max_charges:
         raise _too_many("topic_partitions", len(request.topic_partitions), limits.max_charges)
-    if request.mutations and len(request.mutations) > most_mutations(limits.max_charges):
+    if len(request.mutations) > limits.max_charges and len(request.mutations) > most_mutations(limits.max_charges):
         raise _too_many("mutations", len(request.mutations), most_mutations(limits.max_charges))
 
 

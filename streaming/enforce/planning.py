@@ -8,7 +8,7 @@ import msgspec
 
 from sluice.configs.settings import Settings
 from sluice.state.arithmetic.shapes import encode_shape
-from sluice.state.contract.records import ChargeResult, CountedEntity, Request, Unmute
+from sluice.state.contract.records import CountedEntity, Request, Unmute
 from sluice.state.decisions.charge_plan import (
     EXEMPT_REQUEST_TIME,
     ChargePlan,
@@ -23,10 +23,10 @@ from sluice.state.decisions.charge_plan import (
     request_points,
     traits_of,
 )
-from sluice.state.decisions.decision import batch_text, said, said_of_unmute, without_charges
+from sluice.state.decisions.decision import batch_text, said, said_of_unmute, unmetered_text, without_charges
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.entity import client_key, entity_text
-from sluice.state.quotas.kinds import Family, QuotaSettings
+from sluice.state.quotas.kinds import Family, QuotaKind, QuotaSettings
 from sluice.state.quotas.name_cache import ENTRY_BYTES, NameCache
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.sums import UNKNOWN_GATEWAY, Reported, applied_waits, gateway_text
@@ -44,6 +44,9 @@ from sluice.streaming.enforce.wire import (
 
 _MAX_PLAN_BYTES, _MAX_PARTITION_BYTES = 128 * 1024 * 1024, 32 * 1024 * 1024
 """Bytes of the plans that a worker keeps, and of the counters of topic-partitions."""
+
+_PartitionName = tuple[str, int]
+"""Topic and partition."""
 
 PlacedRow = tuple[int, ChargeRow]
 """A row and the page that it goes to."""
@@ -136,6 +139,8 @@ class _ClientPlan(msgspec.Struct, gc=False):
         return ENTRY_BYTES + len(self.record_key) + sum(counter.size() for counter in self.counters)
 
 
+_JSON = msgspec.json.Encoder()
+_EXEMPT = unmetered_text(CountedEntity(), EXEMPT_REQUEST_TIME, "exempt")
 _NO_WAITS: Mapping[bytes, dict[str, int]] = {}
 
 _Charged = list[tuple[_Counter, list[float]]]
@@ -149,7 +154,8 @@ class Planner:
         self.quotas = quotas
         self._settings = settings
         self._clients = NameCache[Traits, _ClientPlan](_MAX_PLAN_BYTES)
-        self._partitions = NameCache[tuple[PartitionCharges, str, int], _Counter | None](_MAX_PARTITION_BYTES)
+        self._partitions = NameCache[tuple[PartitionCharges, _PartitionName], _Counter | None](_MAX_PARTITION_BYTES)
+        self._unmetered = NameCache[tuple[QuotaKind, _PartitionName], tuple[bytes, bytes]](_MAX_PARTITION_BYTES)
         self._sources: dict[Family, Callable[[Request], list[float]]] = {
             Family.BYTES: charged_bytes,
             Family.REQUEST_TIME: partial(request_points, settings=settings.quota),
@@ -172,12 +178,12 @@ class Planner:
     def _plan_request(self, request: Request, source: Source, batch: msgspec.Raw) -> Planned:
         plan = self._plan_of(request)
         charged = [(counter, counter.amounts(request)) for counter in plan.counters]
-        unmetered: list[ChargeResult] = []
+        unmetered: list[bytes] = []
         if plan.partitions:
             charged, unmetered = self._with_partitions(charged, plan, bytes_by_partition(request))
         if plan.is_exempt:
-            points = sum(request_points(request, self._settings.quota))
-            unmetered.append(ChargeResult(EXEMPT_REQUEST_TIME, matched="exempt", value=points))
+            points = _JSON.encode(sum(request_points(request, self._settings.quota)))
+            unmetered.append(points.join(_EXEMPT))
         text = said(request, source.record_id(), unmetered, batch)
         if charged:
             return self._placed(charged, source, request.timestamp_ms or 0, plan.record_key, text, request)
@@ -259,34 +265,40 @@ class Planner:
         return plan
 
     def _with_partitions(
-        self, charged: _Charged, plan: _ClientPlan, sizes: dict[tuple[str, int], float]
-    ) -> tuple[_Charged, list[ChargeResult]]:
-        """The charges with those of the topic-partitions among them, and the bytes that are only reported."""
-        merged, unmetered, taken = _Charged(), list[ChargeResult](), 0
+        self, charged: _Charged, plan: _ClientPlan, sizes: dict[_PartitionName, float]
+    ) -> tuple[_Charged, list[bytes]]:
+        """The charges with those of the topic-partitions among them, and the bytes that are only reported, as JSON."""
+        merged, unmetered, taken = _Charged(), list[bytes](), 0
         for of_mode in plan.partitions:
             merged += charged[taken : of_mode.before]
             taken = of_mode.before
-            if of_mode.quotas is None:
-                unmetered += [
-                    ChargeResult(of_mode.kind, CountedEntity(None, None, *name), "none", None, moved, None)
-                    for name, moved in sizes.items()
-                ]
-                continue
-            for (topic, partition), moved in sizes.items():
-                counter = self._partition_counter(of_mode, topic, partition)
+            for name, moved in sizes.items():
+                if of_mode.quotas is None:
+                    unmetered.append(_JSON.encode(moved).join(self._unmetered_text(of_mode.kind, name)))
+                    continue
+                counter = self._partition_counter(of_mode, name)
                 if counter is not None:
                     merged.append((counter, [moved]))
         return merged + charged[taken:], unmetered
 
-    def _partition_counter(self, of_mode: PartitionCharges, topic: str, partition: int) -> _Counter | None:
+    def _partition_counter(self, of_mode: PartitionCharges, name: _PartitionName) -> _Counter | None:
         """The counter of a topic-partition; none if a trial doesn't limit the topic."""
-        name = of_mode, topic, partition
-        if name not in self._partitions:
+        try:
+            return self._partitions[of_mode, name]
+        except KeyError:
             plan = ChargePlan()
-            of_mode.add_to(plan, topic, partition)
+            of_mode.add_to(plan, *name)
             counter = next(iter(self._counters(plan)), None)
-            return self._partitions.keep(name, counter, len(topic) + (counter.size() if counter else ENTRY_BYTES))
-        return self._partitions[name]
+            size = len(name[0]) + (counter.size() if counter else ENTRY_BYTES)
+            return self._partitions.keep((of_mode, name), counter, size)
+
+    def _unmetered_text(self, kind: QuotaKind, name: _PartitionName) -> tuple[bytes, bytes]:
+        """The JSON around the bytes of a topic-partition without a quota."""
+        try:
+            return self._unmetered[kind, name]
+        except KeyError:
+            text = unmetered_text(CountedEntity(None, None, *name), kind)
+            return self._unmetered.keep((kind, name), text, ENTRY_BYTES + len(name[0]) + sum(map(len, text)))
 
     def _counters(self, plan: ChargePlan) -> list[_Counter]:
         """The counters of a plan."""

@@ -764,7 +764,7 @@ def test_no_name_takes_the_place_of_the_charges() -> None:
     """It is a line end: one in a name is escaped."""
     request = Request("Produce", "r\n1", 5, user="a\nb", client_id='\n"charges":[', gateway="\r\n", instance="\n")
 
-    text = said(request, "q-0-1", [ChargeResult("other")], batch_text(1, 0, "job\n"))
+    text = said(request, "q-0-1", [msgspec.json.encode(ChargeResult("other"))], batch_text(1, 0, "job\n"))
 
     charged, alone = (
         msgspec.json.decode(each, type=Decision)
