@@ -45,7 +45,8 @@ class MicroBatches:
         rows_by_page: dict[int, list[ChargeRow | OutputRecord]] = defaultdict(list)
         for page_batches in pipeline.plan(events, quotas, self._settings, decided_at_ms):
             for number, page_batch in page_batches.items():
-                rows_by_page[number] += [*page_batch.charge_rows, *page_batch.records]
+                decoded = decode_page_batch(page_batch)
+                rows_by_page[number] += [*decoded.charge_rows, *decoded.records]
         records: list[OutputRecord] = []
         parts: list[DecisionPart] = []
         for number, rows in rows_by_page.items():
@@ -60,7 +61,7 @@ class MicroBatches:
         settings = self._settings
         stored = [self.state[number]] if number in self.state else []
         page = Pages.from_bytes(stored, settings.pages)
-        page_batches = (decode_page_batch(encode_page_batch(_page_batch(row))) for row in rows)
+        page_batches = (encode_page_batch(_page_batch(row)) for row in rows)
         decided = pipeline.decide(page, page_batches, settings)
         waits = decided.outputs.pop(settings.waits_topic, Keyed())
         self.waits += [(key or b"", value) for key, value in zip(waits.keys, waits.values, strict=True)]

@@ -107,15 +107,14 @@ def _texts(
         for charge in shape.charges
         if charge.kind is kind
     }
+    verdicts, rates = _verdicts(outcomes), number_texts(outcomes.rates)
     if kind.family is Family.MUTATIONS:
-        between, tokens = b',"tokens":', number_texts(outcomes.tokens)
-    else:
-        between, tokens = b"", [b""] * len(charged)
-    columns = charged, values, number_texts(outcomes.rates), _verdicts(outcomes), tokens
+        tokens = number_texts(outcomes.tokens)
+        verdicts = [b"".join((verdict, b',"tokens":', left)) for verdict, left in zip(verdicts, tokens, strict=True)]
     return [
-        b"".join((own.before, row.entity, own.after, value, b',"rate":', rate, verdict, between, left, own.end))
-        for row, value, rate, verdict, left in zip(*columns, strict=True)
-        for own in (around[row.shape],)
+        b"".join((before, row.entity, after, value, b',"rate":', rate, verdict, end))
+        for row, value, rate, verdict in zip(charged, values, rates, verdicts, strict=True)
+        for before, after, end in (around[row.shape],)
     ]
 
 

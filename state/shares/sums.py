@@ -5,11 +5,11 @@ applied these charges one by one (`sluice.state.shares.counter_share`).
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from math import exp
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -132,13 +132,12 @@ class SummedCharge(msgspec.Struct, gc=False):
 
 
 class _Gateway:
-    """A gateway that records name: `text` is the beginning of its `GatewaySum`, `until_ms` its newest request."""
+    """A gateway that records name; `until_ms` is its newest request."""
 
-    __slots__ = ("place", "text", "until_ms")
+    __slots__ = ("place", "until_ms")
 
     def __init__(self, place: int) -> None:
         self.place = place
-        self.text = b",[[%d," % place
         self.until_ms = 0
 
 
@@ -238,7 +237,7 @@ def _after(wait: SumWait | None, base_ms: int) -> SumWait | None:
     return SumWait(wait.wait_ms, until_ms, wait.rate, timestamp_ms, wait.offset, wait.is_new)
 
 
-class _Head(msgspec.Struct, gc=False):
+class _Head(NamedTuple):
     """A charge of a shape, and the beginning of its `CounterSum` as JSON: none if it takes an object to say it."""
 
     charge: Charge
@@ -256,6 +255,21 @@ def _head(shape: bytes, charge: Charge) -> _Head:
         text = b"[%d,%b," % (_PLACES[charge.kind], _JSON.encode(charge.limit)) if is_plain else b""
         found = _HEADS.keep((shape, charge.kind), _Head(charge, text), ENTRY_BYTES + len(shape) + len(text))
     return found
+
+
+class _Named(dict[tuple[bytes, int], tuple[bytes, int]]):
+    """Times and gateway of a sum as JSON, and the gateway's place, by `gateway_text` and the time of a request."""
+
+    def __init__(self, gateway: Callable[[bytes, int], _Gateway], base_ms: int) -> None:
+        super().__init__()
+        self._gateway = gateway
+        self._base_ms = base_ms
+
+    def __missing__(self, request: tuple[bytes, int]) -> tuple[bytes, int]:
+        """Note that the gateway has a request of this time."""
+        after_ms, place = request[1] - self._base_ms, self._gateway(*request).place
+        named = self[request] = b"%d,%d,[[%d," % (after_ms, after_ms, place), place
+        return named
 
 
 _NO_WAIT = Violation(0)
@@ -283,7 +297,7 @@ class DecidedSums:
         self._counters: dict[QuotaKind, dict[bytes, _Counter]] = {}
         self._entities: list[bytes] = []
         """`EntitySums` as JSON, of counters that one request charged and that have no more to say."""
-        self._times: dict[int, bytes] = {}
+        self._named = _Named(self._gateway, base_ms)
 
     def add(self, entity: bytes, charge: SummedCharge) -> None:
         """Add a charge on this entity, given as JSON. The charges of a counter come in their order."""
@@ -340,26 +354,24 @@ class DecidedSums:
             if charge.kind is kind
         }
         special = outcomes.violations.keys() | outcomes.resets
-        counters = self._counters.setdefault(kind, {})
-        gateways, times, base_ms, consumer = self._gateways, self._times, self._base_ms, kind.consumer
+        counters, gateways, end = self._counters.setdefault(kind, {}), self._named, b"]]]"
         for position, (number, value) in enumerate(zip(outcomes.rows, values, strict=True)):
             row = rows[number]
-            head, timestamp_ms = heads[row.shape], row.timestamp_ms
-            if not head.text or row.reported is not None or (special and position in special):
-                self._add_special(kind, row, outcomes, position, head.charge)
+            charge, text = heads[row.shape]
+            if not text or row.reported is not None or position in special:
+                self._add_special(kind, row, outcomes, position, charge)
                 continue
-            gateway = gateways.get(row.gateway)
-            if gateway is None or gateway.until_ms < timestamp_ms:
-                gateway = self._gateway(row.gateway, timestamp_ms)
-            if repeated and row.key in repeated:
-                self._add_repeated(counters, kind, row, outcomes, position, head.charge, gateway)
+            named, place = gateways[row.gateway, row.timestamp_ms]
+            if row.key in repeated:
+                self._add_repeated(counters, kind, row, outcomes, position, charge, place)
                 continue
-            after = times.get(timestamp_ms)
-            if after is None:
-                after = times[timestamp_ms] = b"%d,%d" % (timestamp_ms - base_ms, timestamp_ms - base_ms)
-            end = b"".join((b"]],null,[1,", value, b"]]")) if consumer else b"]]]"
-            before, between = (alone[number], b",") if alone[number] else (b"[", row.entity + b",[")
-            alone[number] = b"".join((before, between, head.text, after, gateway.text, value, end))
+            if kind.consumer:
+                end = b"]],null,[1,%b]]" % value
+            before = alone[number]
+            if before:
+                alone[number] = b"".join((before, b",", text, named, value, end))
+            else:
+                alone[number] = b"".join((b"[", row.entity, b",[", text, named, value, end))
 
     def _add_repeated(
         self,
@@ -369,9 +381,9 @@ class DecidedSums:
         outcomes: Outcomes,
         position: int,
         charge: Charge,
-        gateway: _Gateway,
+        gateway: int,
     ) -> None:
-        """Add a charge that asks for nothing to a counter with others."""
+        """Add a charge of the gateway at this place, which asks for nothing, to a counter with others."""
         counter, value, timestamp_ms = counters.get(row.entity), outcomes.values[position], row.timestamp_ms
         if counter is None:
             counter = counters[row.entity] = _Counter(timestamp_ms)
@@ -379,7 +391,7 @@ class DecidedSums:
             self._add_special(kind, row, outcomes, position, charge)
             return
         counter.limit = charge.limit
-        counter.add(gateway.place, value, timestamp_ms, self._span_s)
+        counter.add(gateway, value, timestamp_ms, self._span_s)
         if kind.consumer:
             counter.fetches += 1
             counter.fetch_bytes += value

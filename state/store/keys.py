@@ -43,9 +43,8 @@ class KeyBlocks(NamedTuple):
         return [block for block, count in zip(self.blocks, self.counts.tolist(), strict=True) if count]
 
 
-def key_hash(key: bytes) -> int:
-    """The hash that chooses an entity's page."""
-    return zlib.crc32(key)
+key_hash = zlib.crc32
+"""The hash that chooses an entity's page, from the bytes of its key."""
 
 
 class Keys:
@@ -89,7 +88,7 @@ class Keys:
                 continue
             first, last = span
             if last - first <= _SCANNED_BYTES:
-                place = text.find(b"\n%b\n" % name, first, last + 1)
+                place = text.find(b"\n" + name + b"\n", first, last + 1)
             else:
                 place = self._index(first, last).get(name, -1)
             if place >= 0:

@@ -13,7 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
+import numpy as np
+
 from sluice.configs.settings import Settings
+from sluice.state.arithmetic.columns import integers
 from sluice.state.arithmetic.shapes import Shapes
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, Request, WaitRecord
 from sluice.state.decisions.charge_texts import charge_of, charge_texts, number_texts, waits_of
@@ -28,11 +31,12 @@ from sluice.streaming.enforce.planning import PipelineSettings, Planned, Planner
 from sluice.streaming.enforce.wire import (
     ChargeRow,
     DecisionPart,
+    GrowingPageBatch,
     OutputRecord,
     Outputs,
-    PageBatch,
     Source,
     answer_record,
+    decode_page_batch,
     wait_record,
 )
 
@@ -42,7 +46,6 @@ MAX_PAGE_BATCH_BYTES = 16 * 1024
 _MAX_PLANNED_BYTES = 8 * 1024 * 1024
 """Bytes of events after which page batches are sent, however many pages there are: they are objects until then."""
 
-_OFFSET_ORDER = attrgetter("partition", "offset")
 _PART_ORDER = attrgetter("part")
 
 
@@ -63,13 +66,13 @@ def plan(
     settings: PipelineSettings,
     decided_at_ms: int,
     max_page_batch_bytes: int = MAX_PAGE_BATCH_BYTES,
-) -> Iterator[dict[int, PageBatch]]:
-    """One page batch for each page; new page batches after `max_page_batch_bytes` of events for each page.
+) -> Iterator[dict[int, bytes]]:
+    """One encoded page batch for each page; new page batches after `max_page_batch_bytes` of events for each page.
 
     A record that needs no counter goes with the page batch of page `offset % pages`, so that all pages get some.
     """
     max_bytes = min(max_page_batch_bytes * settings.pages, _MAX_PLANNED_BYTES)
-    page_batches: defaultdict[int, PageBatch] = defaultdict(PageBatch)
+    page_batches: defaultdict[int, GrowingPageBatch] = defaultdict(GrowingPageBatch)
     planned_bytes, plans = 0, planner(quotas, settings)
     batch = plans.batch(decided_at_ms)
     for value, source in events:
@@ -80,19 +83,23 @@ def plan(
                 page_batches[source.offset % settings.pages].records.append(each)
             else:
                 page, row = each
-                page_batches[page].charge_rows.append(row)
+                page_batches[page].add(row)
         planned_bytes += len(value or b"")
         if planned_bytes >= max_bytes:
-            yield page_batches
-            page_batches, planned_bytes = defaultdict(PageBatch), 0
-    yield page_batches
+            yield _encoded(page_batches)
+            page_batches, planned_bytes = defaultdict(GrowingPageBatch), 0
+    yield _encoded(page_batches)
 
 
-def decide(counters: Pages, page_batches: Iterable[PageBatch], settings: PipelineSettings) -> Decided:
-    """Charge the counters of some pages with all rows that a micro-batch has for them."""
-    outputs, base_ms, repeated = Outputs(), MAX_TIMESTAMP_MS, set[str]()
+def _encoded(page_batches: Mapping[int, GrowingPageBatch]) -> dict[int, bytes]:
+    return {page: page_batch.encoded() for page, page_batch in page_batches.items()}
+
+
+def decide(counters: Pages, page_batches: Iterable[bytes], settings: PipelineSettings) -> Decided:
+    """Charge the counters of some pages with all rows that a micro-batch has for them, in encoded page batches."""
+    outputs, base_ms = Outputs(), MAX_TIMESTAMP_MS
     rows_by_key: dict[str, list[ChargeRow]] = {}
-    for page_batch in page_batches:
+    for page_batch in map(decode_page_batch, page_batches):
         for topic, key, value in page_batch.records:
             outputs[topic].add(key, value)
         for row in page_batch.charge_rows:
@@ -102,10 +109,9 @@ def decide(counters: Pages, page_batches: Iterable[PageBatch], settings: Pipelin
             else:
                 rows.append(row)
             base_ms = row.timestamp_ms if row.timestamp_ms < base_ms else base_ms
-    for key_of_rows, rows in rows_by_key.items():
-        if len(rows) > 1:
-            rows_by_key[key_of_rows] = in_charge_order(rows)
-            repeated.add(key_of_rows)
+    repeated = {key: rows for key, rows in rows_by_key.items() if len(rows) > 1}
+    if repeated:
+        rows_by_key |= in_charge_order(repeated)
     made = Decided(outputs, [], DecidedSums(Metering.of(settings.quota).span_ms, base_ms))
     shapes, waits = Shapes(), dict[tuple[QuotaKind, str], _Wait]()
     for charged in counters.charge(rows_by_key, shapes, settings.quota):
@@ -129,10 +135,10 @@ def _decide(
     outputs, parts = made.outputs, made.parts
     texts = charge_texts(charged.rows, charged.outcomes, values, shapes)
     waits = waits_of(charged.rows, charged.outcomes, shapes)
+    decisions = outputs[settings.decisions_topic]
+    keys, decided = decisions.keys, decisions.values
     for number, (row, charges) in enumerate(zip(charged.rows, texts, strict=True)):
-        if row.parts == 1:
-            _add_decision(outputs, row, charges, waits.get(number) if waits else None, settings)
-        else:
+        if row.parts > 1:
             parts.append(
                 DecisionPart(
                     row.partition,
@@ -147,6 +153,11 @@ def _decide(
                     row.asked_by,
                 )
             )
+        elif number in waits or row.asked_by is not None:
+            _add_decision(outputs, row, charges, waits.get(number), settings)
+        else:
+            keys.append(row.record_key)
+            decided.append(with_charges(row.said, charges))
 
 
 def _add_decision(
@@ -235,25 +246,29 @@ def _joined(parts: list[DecisionPart]) -> Waits | None:
     return joined
 
 
-def in_charge_order(rows: list[ChargeRow]) -> list[ChargeRow]:
-    """One counter's rows in the order in which they are charged.
+def in_charge_order(rows_by_key: Mapping[str, Sequence[ChargeRow]]) -> dict[str, list[ChargeRow]]:
+    """The rows of each of k counters in the order in which they are charged.
 
     Rows of one source partition keep their offset order, whatever their event times are. Partitions are merged by the
     newest event time seen in each. The order of a counter's rows depends on those rows alone, so neither the number of
     pages nor other entities can change a decision.
     """
-    if len(rows) == 1:
-        return rows
-    by_offset = sorted(rows, key=_OFFSET_ORDER)
-    if by_offset[0].partition == by_offset[-1].partition:
-        return by_offset
-    newest_ms: dict[int, int] = {}
-    merged = []
-    for index, row in enumerate(by_offset):
-        newest_ms[row.partition] = max(row.timestamp_ms, newest_ms.get(row.partition, row.timestamp_ms))
-        merged.append((newest_ms[row.partition], index))
-    merged.sort()
-    return [by_offset[index] for _, index in merged]
+    lengths = integers(map(len, rows_by_key.values()))
+    rows = [row for of_counter in rows_by_key.values() for row in of_counter]
+    counters = np.repeat(np.arange(len(lengths)), lengths)
+    partitions, offsets = integers(row.partition for row in rows), integers(row.offset for row in rows)
+    by_offset = np.lexsort((offsets, partitions, counters))
+    # The newest time so far of each counter and partition: their number makes that of the next one newer than all.
+    times = np.unique(integers(row.timestamp_ms for row in rows), return_inverse=True)[1][by_offset]
+    changes = (np.diff(counters[by_offset]) != 0) | (np.diff(partitions[by_offset]) != 0)
+    first = np.concatenate([[0], np.cumsum(changes)]) * len(rows)
+    newest = np.maximum.accumulate(first + times) - first
+    order = by_offset[np.lexsort((newest, counters))].tolist()  # by_offset has the counters in their order
+    ends = np.cumsum(lengths).tolist()
+    return {
+        key: [rows[number] for number in order[end - len(own) : end]]
+        for (key, own), end in zip(rows_by_key.items(), ends, strict=True)
+    }
 
 
 class Simulation:
@@ -288,13 +303,13 @@ class Simulation:
             planned = [event]
         else:
             planned = self._planner.plan(event, source, self._newest_ms, self._planner.batch(self._newest_ms))
-        page_batch = PageBatch()
+        page_batch = GrowingPageBatch()
         for each in planned:
             if isinstance(each, OutputRecord):
                 page_batch.records.append(each)
             else:
-                page_batch.charge_rows.append(each[1])
-        outputs, parts, sums = decide(self._counters, [page_batch], self._settings)
+                page_batch.add(each[1])
+        outputs, parts, sums = decide(self._counters, [page_batch.encoded()], self._settings)
         outputs.pop(self._settings.waits_topic, None)
         yield from [*outputs.records(), *combine(parts, self._settings).records()]
         for record in sums.records(self._settings.job_id, source.offset, self._planner.quotas.version):

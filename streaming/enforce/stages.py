@@ -1,6 +1,7 @@
 """The Python stages of the enforce query: thin adapters between Arrow or pandas and the pipeline."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, NamedTuple, overload
 
 import pandas as pd
@@ -23,7 +24,6 @@ from sluice.streaming.enforce.wire import (
     PackedRow,
     PageBatch,
     Source,
-    decode_page_batch,
     decode_parts,
     encode_page_batch,
     packed,
@@ -57,12 +57,13 @@ def planner(settings: Settings, pipeline_settings: PipelineSettings) -> ArrowSta
         properties = BatchProperties.of_task()
         quotas = properties.quotas(checkpoint)
         settings = pipeline_settings._replace(pages=properties.pages)
-        events = (event for batch in batches for event in _events(batch, settings.requests_topic))
+        events = chain.from_iterable(_events(batch, settings.requests_topic) for batch in batches)
         with collection_paused():
             for page_batches in pipeline.plan(events, quotas, settings, properties.decided_at_ms):
                 yield _planned(page_batches, pipeline_settings.pages)
             if properties.splits:
-                yield _planned(dict.fromkeys(range(properties.pages), PageBatch()), pipeline_settings.pages)
+                empty = encode_page_batch(PageBatch())
+                yield _planned(dict.fromkeys(range(properties.pages), empty), pipeline_settings.pages)
 
     return plan
 
@@ -138,7 +139,7 @@ class PageDecider:
         payloads = {number: payload for number, payload in stored.items() if payload is not None}
         payloads |= self._imported.pages(stored.keys() - payloads.keys())  # never charged here
         counters = stored_pages(payloads, properties.stored_pages)
-        page_batches = (decode_page_batch(payload) for page in pages for payload in page.page_batches)
+        page_batches = (payload for page in pages for payload in page.page_batches)
         outputs, parts, sums = pipeline.decide(counters, page_batches, settings)
         if parts and not properties.combined:  # otherwise they would be written to Kafka as records
             raise RuntimeError("there are partial decisions in a micro-batch whose plan doesn't combine them")
@@ -195,11 +196,10 @@ def combiner(settings: PipelineSettings) -> ArrowStage:
 
 def _events(batch: pa.RecordBatch, topic: str) -> Iterator[tuple[bytes | None, Source]]:
     numbers = (batch.column(name).to_numpy().tolist() for name in ("partition", "offset", "timestamp_ms"))
-    for value, partition, offset, timestamp_ms in zip(batch.column("value").to_pylist(), *numbers, strict=True):
-        yield value, Source(topic, partition, offset, timestamp_ms)
+    return zip(batch.column("value").to_pylist(), map(Source, repeat(topic), *numbers), strict=True)
 
 
-def _planned(page_batches: Mapping[int, PageBatch], first_pages: int) -> pa.RecordBatch:
+def _planned(page_batches: Mapping[int, bytes], first_pages: int) -> pa.RecordBatch:
     keys = pa.array([spark_key_of_page(page, first_pages) for page in page_batches], pa.int32())
-    payloads = pa.array(map(encode_page_batch, page_batches.values()), pa.binary())
+    payloads = pa.array(page_batches.values(), pa.binary())
     return pa.RecordBatch.from_arrays([keys, payloads], schema=_PLANNED)

@@ -14,7 +14,7 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.parsing import _BOUNDED, EventLimits, parse_request
 from sluice.streaming.enforce.pipeline import Simulation, plan
 from sluice.streaming.enforce.planning import PipelineSettings
-from sluice.streaming.enforce.wire import ChargeRow, OutputRecord, Source
+from sluice.streaming.enforce.wire import ChargeRow, OutputRecord, Source, decode_page_batch
 from tests.unit.test_decisions import DEFAULTS, Json
 
 NOW_MS = 1_700_000_000_000
@@ -131,8 +131,9 @@ def planned(value: bytes | None) -> list[tuple[int, ChargeRow | OutputRecord]]:
     rows: list[tuple[int, ChargeRow | OutputRecord]] = []
     for page_batches in plan([(value, SOURCE)], Quotas(), PipelineSettings.of(DEFAULTS), decided_at_ms=0):
         for page, page_batch in page_batches.items():
-            rows += [(page, row) for row in page_batch.charge_rows]
-            rows += [(page, record) for record in page_batch.records]
+            decoded = decode_page_batch(page_batch)
+            rows += [(page, row) for row in decoded.charge_rows]
+            rows += [(page, record) for record in decoded.records]
     return rows
 
 

@@ -1,6 +1,7 @@
 """Rows between the stages: few and large, but never without bound."""
 
 import json
+from collections.abc import Mapping
 
 from sluice.configs.settings import load_settings
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
@@ -9,7 +10,15 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import plan
 from sluice.streaming.enforce.planning import PipelineSettings
-from sluice.streaming.enforce.wire import DecisionPart, OutputRecord, Outputs, PageBatch, Source, decode_parts, packed
+from sluice.streaming.enforce.wire import (
+    DecisionPart,
+    OutputRecord,
+    Outputs,
+    Source,
+    decode_page_batch,
+    decode_parts,
+    packed,
+)
 
 SETTINGS = PipelineSettings.of(load_settings(environment={}))._replace(pages=3)
 QUOTAS = Quotas([QuotaEntry(QuotaEntity(user=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 10.0)])
@@ -24,8 +33,9 @@ def produce(offset: int) -> tuple[bytes, Source]:
     return json.dumps(event).encode(), Source("requests", 0, offset, 1_700_000_000_000)
 
 
-def offsets(page_batches: list[PageBatch]) -> list[int]:
-    return sorted(row.offset for page_batch in page_batches for row in page_batch.charge_rows)
+def offsets(page_batches: Mapping[int, bytes]) -> list[int]:
+    decoded = map(decode_page_batch, page_batches.values())
+    return sorted(row.offset for page_batch in decoded for row in page_batch.charge_rows)
 
 
 def test_all_rows_for_a_page_travel_in_one_page_batch() -> None:
@@ -35,8 +45,8 @@ def test_all_rows_for_a_page_travel_in_one_page_batch() -> None:
     (page_batches,) = plan(events, QUOTAS, SETTINGS, decided_at_ms=0)
 
     assert set(page_batches) == {0, 1, 2}
-    assert offsets(list(page_batches.values())) == list(range(50))
-    (letter,) = [record for page_batch in page_batches.values() for record in page_batch.records]
+    assert offsets(page_batches) == list(range(50))
+    (letter,) = [record for each in page_batches.values() for record in decode_page_batch(each).records]
     assert letter.topic == "quota-dead-letters"
 
 
@@ -47,7 +57,7 @@ def test_page_batches_are_sent_before_they_hold_too_much() -> None:
 
     sent = list(plan(events, QUOTAS, SETTINGS, 0, max_page_batch_bytes=10 * event_bytes // SETTINGS.pages))
 
-    assert [len(offsets(list(page_batches.values()))) for page_batches in sent] == [10] * 5 + [0]
+    assert [len(offsets(page_batches)) for page_batches in sent] == [10] * 5 + [0]
 
 
 def test_records_leave_the_operator_a_mebibyte_to_a_row() -> None:
