@@ -244,18 +244,19 @@ def unmute(
     client_id: ClientIdOption = None,
     topic: Annotated[str | None, typer.Option("--topic", help="Topic, with --partition, in place of a client.")] = None,
     partition: Annotated[int | None, typer.Option("--partition", help="Partition of the topic.", min=0)] = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Tenant, in place of a client.")] = None,
     quota: Annotated[str | None, typer.Option("--quota", help="Reset the counter of this quota only.")] = None,
     config: ConfigOption = None,
     bootstrap_servers: BootstrapServersOption = None,
     timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds to wait for the job's answer.", min=0)] = 60,
 ) -> None:
-    """Reset the counters of a client, and end its waits in every gateway.
+    """Reset the counters of a client, or that of a tenant, and end the waits in every gateway.
 
     Correct the limit first: under the old one the next request is throttled again. Publishes a control record to the
     requests topic and waits for the job's answer. A counter that several clients share, such as a user's, is reset for
     all of them; client-ids with counters of their own are named, not reset.
     """
-    wanted = Unmute("unmute", UnmutedEntity(user, client_id, topic, partition), quota)
+    wanted = Unmute("unmute", UnmutedEntity(user, client_id, topic, partition, tenant), quota)
     try:
         check_unmute(wanted)
     except InvalidRequestError as error:

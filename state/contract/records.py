@@ -275,12 +275,13 @@ class Request(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class UnmutedEntity(msgspec.Struct, forbid_unknown_fields=True):
-    """A client as its requests name it (a missing part is empty, as in an event), or a topic-partition."""
+    """A client as its requests name it (a missing part is empty, as in an event), a topic-partition, or a tenant."""
 
     user: str | None = None
     client_id: str | None = None
     topic: str | None = None
     partition: int | None = None
+    tenant: str | None = None
 
 
 class Unmute(msgspec.Struct, forbid_unknown_fields=True):

@@ -251,10 +251,12 @@ def plan_resets(unmute: Unmute, quotas: Quotas) -> ChargePlan:
         if not quotas.enabled(kind):
             continue
         resolved: Sequence[Resolution]
-        if entity.topic is None:
-            resolved = quotas.resolve_all(kind, entity.user or "", entity.client_id or "")
-        else:
+        if entity.topic is not None:
             resolved = [quotas.resolve_topic(kind, entity.topic, entity.partition or 0)]
+        elif entity.tenant is not None:
+            resolved = list(filter(None, [quotas.resolve_tenant(kind, entity.tenant)]))
+        else:
+            resolved = quotas.resolve_all(kind, entity.user or "", entity.client_id or "")
         for resolution in resolved:
             plan.add(kind, resolution, [])
     return plan

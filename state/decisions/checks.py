@@ -22,6 +22,7 @@ from sluice.state.contract.records import (
     Request,
     TopicPartition,
     Unmute,
+    UnmutedEntity,
 )
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS
@@ -91,28 +92,37 @@ def check_lengths(request: Request) -> None:
 
 def check_unmute(unmute: Unmute) -> None:
     """Raise InvalidRequestError, naming the field, unless it names one entity and a quota that this can have."""
-    entity = unmute.entity
-    for part, name in (("user", entity.user), ("client_id", entity.client_id), ("topic", entity.topic)):
-        if name is not None and not 0 < len(name) <= MAX_NAME_LENGTH:
-            raise InvalidRequestError(
-                f"entity.{part}", f"has {len(name)} characters", f"a name of 1 to {MAX_NAME_LENGTH} characters"
-            )
+    _check_unmuted(unmute.entity)
     if unmute.request_id is not None and len(unmute.request_id) > MAX_NAME_LENGTH:
         raise InvalidRequestError(
             "request_id", f"has {len(unmute.request_id)} characters", f"at most {MAX_NAME_LENGTH}"
         )
+    known = CLIENT_KINDS if unmute.entity.topic is None else TOPIC_KINDS
+    if unmute.quota is not None and unmute.quota not in known:
+        raise InvalidRequestError("quota", f"is {unmute.quota[:100]!r}", f"one of {', '.join(known)}")
+
+
+def _check_unmuted(entity: UnmutedEntity) -> None:
+    for part in ("user", "client_id", "topic", "tenant"):
+        name = getattr(entity, part)
+        if name is not None and not 0 < len(name) <= MAX_NAME_LENGTH:
+            raise InvalidRequestError(
+                f"entity.{part}", f"has {len(name)} characters", f"a name of 1 to {MAX_NAME_LENGTH} characters"
+            )
+    is_client = entity.user is not None or entity.client_id is not None
+    if entity.tenant is not None and (is_client or entity.topic is not None):
+        raise InvalidRequestError("entity.tenant", "comes with another entity", "a tenant alone")
     if entity.topic is None:
-        if entity.user is None and entity.client_id is None:
-            raise InvalidRequestError("entity", "names nobody", "a user, a client_id, both, or a topic and a partition")
+        if not is_client and entity.tenant is None:
+            raise InvalidRequestError(
+                "entity", "names nobody", "a user, a client_id, both, a topic and a partition, or a tenant"
+            )
         if entity.partition is not None:
             raise InvalidRequestError("entity.partition", "comes without a topic", "a topic and a partition")
-    elif entity.user is not None or entity.client_id is not None:
+    elif is_client:
         raise InvalidRequestError("entity.topic", "comes with a client", "a client, or a topic and a partition")
     elif entity.partition is None or not 0 <= entity.partition <= MAX_INT32:
         raise InvalidRequestError("entity.partition", f"is {entity.partition}", f"an integer from 0 to {MAX_INT32}")
-    known = CLIENT_KINDS if entity.topic is None else TOPIC_KINDS
-    if unmute.quota is not None and unmute.quota not in known:
-        raise InvalidRequestError("quota", f"is {unmute.quota[:100]!r}", f"one of {', '.join(known)}")
 
 
 def check_gateway_fields(request: Request) -> None:

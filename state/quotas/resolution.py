@@ -252,6 +252,11 @@ class ModeQuotas:
         found = of_tenants.resolve(user, client_id)
         return resolved if found is None else (*resolved, found)
 
+    def resolve_tenant(self, kind: QuotaKind, tenant: str) -> Resolution | None:
+        """The limit of a client kind that holds a tenant: its own, else the default tenant's; None without one."""
+        of_tenants = self._tenant_limits.get(kind)
+        return None if of_tenants is None else of_tenants.limit_of(tenant)
+
     def resolve_topic(self, kind: QuotaKind, topic: str, partition: int) -> Resolution:
         """The limit of a partition of a topic: the topic's own, else the default topic's (KIP-1010)."""
         resolved = self._resolved_topics[kind]
@@ -279,8 +284,7 @@ class ModeQuotas:
         if tags.topic is not None:
             return self.resolve_topic(kind, tags.topic, tags.partition).limit
         if tags.tenant:
-            of_tenants = self._tenant_limits.get(kind)
-            found = None if of_tenants is None else of_tenants.limit_of(tags.tenant)
+            found = self.resolve_tenant(kind, tags.tenant)
             return None if found is None else found.limit
         absent = (not tags.user, bool(tags.user) and not tags.client_id)
         limits = self._client_limits[kind]

@@ -8,22 +8,65 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, ThrottlingQuotaExceededError
 
 from scripts.testbed.jmx import beans
 from scripts.testbed.quotas_without_job import AlteringAdmin, publish_limits
 from sluice.cli.demo.broker import Broker
+from sluice.cli.demo.full_speed_client import Client, FullSpeedClient, Role
 from sluice.cli.demo.jars import BROKER_JARS
 from sluice.jvm.jars import JarSet
 from sluice.jvm.machine import Jvm
+from sluice.kafka_io.clock import now_ms
+from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import Membership, QuotaKind
 from sluice.streaming.enforce.parsing import EventLimits, parse_request
 from sluice.streaming.enforce.wire import Source
 from tests.broker_plugin import SECRET, plugin_properties
 from tests.waiting import eventually
 
 _VALUE = bytes(50_000)
+
+MEMBERS = tuple(f"member-{number}" for number in range(10))
+
+TENANT_LIMIT = 5_000_000.0
+"""Bytes per second of MEMBERS: requests of librdkafka have up to a million."""
+
+TENANTS = [
+    QuotaEntry(QuotaEntity(tenant="shop", client_id="member-*"), Membership.MEMBER, 1.0),
+    QuotaEntry(QuotaEntity(tenant="shop"), QuotaKind.PRODUCER_BYTE_RATE, TENANT_LIMIT),
+    QuotaEntry(QuotaEntity(tenant="makers", client_id="makers-*"), Membership.MEMBER, 1.0),
+    QuotaEntry(QuotaEntity(tenant="makers"), QuotaKind.CONTROLLER_MUTATION_RATE, 1.0),
+]
+"""A tenant of MEMBERS, and one of client-ids `makers-*` with a mutation per second, and eleven at once."""
+
+
+def check_that_members_share(servers: str) -> None:
+    """MEMBERS at full speed get their tenant's limit together, none less than half of an equal part, and no error."""
+    clients = [FullSpeedClient(name, Role.PRODUCE, servers, "orders") for name in MEMBERS]
+    found = rates(clients, 20)
+    for client in clients:
+        client.stop()
+    assert 0.9 < sum(found) / TENANT_LIMIT < 1.05  # a busy machine serves less
+    assert min(found) > 0.5 * TENANT_LIMIT / len(MEMBERS)
+    assert [client.errors for client in clients] == [[] for _ in MEMBERS]
+
+
+def check_that_makers_share(servers: str) -> None:
+    """One uses up the burst and more, and the topic of another is refused."""
+    wide = {"num_partitions": 31, "replication_factor": 1}  # 20 s of the limit beyond the burst
+    with closing(KafkaAdminClient(bootstrap_servers=servers, client_id="makers-1")) as admin:
+        admin.create_topics({"wide-of-makers": wide})
+    narrow = {"num_partitions": 1, "replication_factor": 1}
+    with (
+        closing(KafkaAdminClient(bootstrap_servers=servers, client_id="makers-2")) as admin,
+        pytest.raises(ThrottlingQuotaExceededError),
+    ):
+        admin.create_topics({"one-more-of-makers": narrow})
+
 
 Login = Mapping[str, Any]
 """Options of a kafka-python client with which it logs in."""
@@ -112,6 +155,17 @@ def consume(servers: str, client_id: str, seconds: float) -> int:
             read += sum(len(record.value) for record in records)
     consumer.close()
     return read
+
+
+def rates(clients: Sequence[Client], seconds: float, since_s: float = 10) -> list[float]:
+    """Bytes per second of each in so many seconds, `since_s` after the first bytes of any: a fresh meter bursts."""
+    eventually(lambda: any(client.samples for client in clients), 60)
+    begin_ms = min(client.samples[0][0] for client in clients if client.samples) + since_s * 1000
+    eventually(lambda: now_ms() > begin_ms + seconds * 1000, since_s + seconds + 10)
+    return [
+        sum(amount for at_ms, amount in client.samples if 0 <= at_ms - begin_ms < seconds * 1000) / seconds
+        for client in clients
+    ]
 
 
 def published(servers: str, **login: Any) -> list[dict[str, Any]]:

@@ -32,7 +32,17 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import Simulation
 from tests.background_loop import BackgroundLoop
 from tests.broker_plugin import SECRET, plugin_properties
-from tests.integration.plugin_broker import PluginBroker, consume, produce, published, published_bytes
+from tests.integration.plugin_broker import (
+    MEMBERS,
+    TENANTS,
+    PluginBroker,
+    check_that_makers_share,
+    check_that_members_share,
+    consume,
+    produce,
+    published,
+    published_bytes,
+)
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka
@@ -49,6 +59,7 @@ LIMITS = [
     QuotaEntry(QuotaEntity(client_id=f"{SECRET}-job"), QuotaKind.PRODUCER_BYTE_RATE, 1.0),
     *(QuotaEntry(QuotaEntity(client_id=name), QuotaKind.PRODUCER_BYTE_RATE, QUOTA) for name in PRETENDERS),
     QuotaEntry(QuotaEntity(client_id="maker"), QuotaKind.CONTROLLER_MUTATION_RATE, 0.5),
+    *TENANTS,
 ]
 
 OLD_LOG = """
@@ -198,6 +209,18 @@ def test_mutations_beyond_the_limit_are_refused_with_error_89(plugin: PluginBrok
 
     eventually(lambda: mutations() > 0, 5)
     assert mutations() == 12
+
+
+def test_members_of_a_tenant_are_held_together_and_share_its_limit(plugin: PluginBroker) -> None:
+    check_that_members_share(plugin.servers)
+
+    events = [event for event in published(plugin.servers) if event.get("client_id", "") in MEMBERS]
+    assert {event["client_id"] for event in events} == set(MEMBERS), "the job knows the tenant by these"
+    assert {wait["entity"].get("tenant") for event in events for wait in event["throttled_by"]} == {"shop"}
+
+
+def test_mutations_of_a_tenant_are_refused_whoever_used_its_limit_up(plugin: PluginBroker) -> None:
+    check_that_makers_share(plugin.servers)
 
 
 def test_a_limit_that_was_1_by_mistake_holds_nobody_10_s_after_it_was_taken_back(plugin: PluginBroker) -> None:

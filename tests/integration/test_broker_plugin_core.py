@@ -30,7 +30,7 @@ from sluice.state.decisions.leader_epochs import Fence, read_epoch
 from sluice.state.errors import FarEpochError, InvalidQuotaError
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import CLIENT_KINDS, ElasticKey, QuotaKind, QuotaSettings, Window
+from sluice.state.quotas.kinds import CLIENT_KINDS, ElasticKey, Membership, QuotaKind, QuotaSettings, Window
 from sluice.state.quotas.limits import VERSION_KEY, LimitsInForce, LimitsView, limit_key, limit_value, version_end
 from sluice.state.quotas.resolution import PRECEDENCE_LEVELS, Quotas
 from sluice.state.shares.alive import MAX_GATEWAYS
@@ -54,6 +54,7 @@ USERS = ("alice", "bob|x", "", "<default>", "🦊 fox", "O=A client,CN=b", 'a\x1
 CLIENTS = ("app", "app two", "", "<default>", "a:b", "*", 300 * "🦊")
 USER_NAMES: list[EntityName] = [*filter(None, USERS), DEFAULT]
 CLIENT_NAMES: list[EntityName] = [*filter(None, CLIENTS), DEFAULT]
+TENANTS: list[EntityName] = ["shop", "<default>", "🦊", "\uffff", "a/b c"]
 TOPIC_NAMES: list[EntityName] = ["orders", DEFAULT]
 KINDS = {kind.value: kind for kind in CLIENT_KINDS}
 LEVELS = {level: number for number, level in enumerate(PRECEDENCE_LEVELS, 1)}
@@ -66,6 +67,26 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaCases]:
 
 
 Records = list[tuple[bytes, bytes | None]]
+
+
+def random_member(draw: random.Random) -> QuotaEntry:
+    """A member of a tenant, by names and globs that may match those of others."""
+    globs = (*USERS, *CLIENTS, "*", "?????", "a*", "*o*", "*🦊", "?-[x]", "*x", "sha*")
+    user, client_id = draw.choice([(True, False), (False, True), (True, True)])
+    entity = QuotaEntity(
+        user=draw.choice(globs) or None if user else None,
+        client_id=draw.choice(globs) or None if client_id else None,
+        tenant=draw.choice(TENANTS),
+    )
+    return QuotaEntry(entity if entity.is_member else QuotaEntity(user="*", tenant="shop"), Membership.MEMBER, 1.0)
+
+
+def random_tenants(draw: random.Random) -> list[QuotaEntry]:
+    entries = [random_member(draw) for _ in range(draw.randint(0, 6))]
+    for _ in range(draw.randint(0, 4)):
+        entity = QuotaEntity(tenant=draw.choice([*TENANTS, DEFAULT]))
+        entries.append(QuotaEntry(entity, draw.choice(CLIENT_KINDS), draw.choice([1.0, 7.0]), draw.random() < 0.2))
+    return entries
 
 
 def random_entity(draw: random.Random) -> QuotaEntity:
@@ -163,7 +184,7 @@ def random_clients(draw: random.Random) -> list[tuple[str, str, str, bool]]:
 
 
 def random_limits(draw: random.Random) -> Records:
-    records = limit_records(random_entries(draw))
+    records = limit_records([*random_entries(draw), *random_tenants(draw)])
     if draw.random() < 0.3:
         return damaged(draw, [*records, *limit_records(random_entries(draw), version=2)])
     return records
@@ -176,11 +197,14 @@ def found_by_the_job(view: LimitsView, clients: Sequence[tuple[str, str, str, bo
         for quota, user, client_id, shadow in clients:
             quotas = view.in_force.shadow if shadow else view.in_force.enforced
             found = quotas.resolve_client(KINDS[quota], user, client_id)
-            answer["found"].append([found.tags.user, found.tags.client_id, LEVELS.get(found.level, 0), found.limit])
+            tenant = view.in_force.enforced.tenants.of(user, client_id)
+            of_tenant = view.in_force.enforced.limit_of(KINDS[quota], Tags(tenant=tenant)) if tenant else None
+            names = [found.tags.user, found.tags.client_id, LEVELS.get(found.level, 0), found.limit]
+            answer["found"].append([*names, tenant, of_tenant])
     return answer
 
 
-def test_a_client_finds_the_limit_and_the_counter_that_the_job_finds(java: JavaCases) -> None:
+def test_a_client_finds_the_limit_the_counter_and_the_tenant_that_the_job_finds(java: JavaCases) -> None:
     draw = random.Random(1)
     cases = [(random_limits(draw), random_clients(draw)) for _ in range(1_500)]  # 12 000 clients
     asked = [{"records": as_json(records), "clients": clients} for records, clients in cases]
@@ -469,7 +493,7 @@ def random_record(draw: random.Random) -> bytes:
     wait: list[Any] = [200, 300, 5.0, 100, 7, True]
     fetches: list[Any] = [3, 15.0]
     summed: list[Any] = [0, 10.0, 0, 50, [charged], wait, fetches, False]
-    entity: dict[str, Any] = {"user": "alice", "client_id": "app"}
+    entity: dict[str, Any] = draw.choice([{"user": "alice", "client_id": "app"}, {"user": None, "tenant": "shop"}])
     gateway: list[Any] = ["me", True, 43]
     counted: list[Any] = [entity, [summed], True]
     heartbeat: dict[str, Any] = {"instance": "a", "request_id": "r", "timestamp_ms": START_MS}
@@ -508,7 +532,8 @@ def read_by_a_python_gateway(record: bytes) -> dict[str, Any] | None:
     for tags, kind, each in counters:
         if tags.topic is None and kind in CLIENT_KINDS:
             last_ms, fetches = read.base_ms + each.until_ms, each.fetches.count if each.fetches else 0
-            made = [kind.value, tags.user, tags.client_id, read.base_ms + each.from_ms, last_ms, fetches, each.is_reset]
+            made = [kind.value, tags.user, tags.client_id, tags.tenant, read.base_ms + each.from_ms, last_ms, fetches]
+            made.append(each.is_reset)
             for charged in each.by_gateway:
                 gateway = read.gateways[charged.gateway]
                 made += [gateway.instance, gateway.charges_inline, charged.value]
@@ -550,19 +575,28 @@ def random_charges(draw: random.Random, window: Window) -> list[list[Any]]:
 def random_amount_case(draw: random.Random) -> dict[str, Any]:
     window = draw.choice([Window(11, 1_000), Window(4, 2_000), Window(1, 1_000)])
     of_window = {"samples": window.samples, "window_ms": window.window_ms}
-    return of_window | {"limits": limit_records(random_entries(draw)), "charges": random_charges(draw, window)}
+    limits = limit_records([*random_entries(draw), *random_tenants(draw)])
+    return of_window | {"limits": limits, "charges": random_charges(draw, window)}
 
 
 CounterSums = dict[tuple[QuotaKind, Tags], float]
 
 
 def charged_to(limits: LimitsInForce, charges: Sequence[Sequence[Any]]) -> CounterSums:
-    """A broker keeps one counter for all clients of a user that have no limit, if they aren't limited on trial."""
+    """A broker keeps one counter for all clients of a user that have no limit, if they aren't limited on trial.
+
+    Where tenants have limits, such counters may be those of any of the clients, and are left out.
+    """
     sums: CounterSums = {}
     for quota, user, client_id, amount, _, _ in charges:
+        tenant = Tags(tenant=limits.enforced.tenants.of(user, client_id))
+        if tenant.tenant and limits.enforced.limit_of(KINDS[quota], tenant) is not None:
+            sums[KINDS[quota], tenant] = sums.get((KINDS[quota], tenant), 0.0) + amount
         found = limits.enforced.resolve_client(KINDS[quota], user, client_id)
         if found.limit is None:
             trial = limits.shadow.resolve_client(KINDS[quota], user, client_id)
+            if any(each.tenant_limits(KINDS[quota]) for each in (limits.enforced, limits.shadow)):
+                continue
             names = (user, "") if trial.limit is None else (trial.tags.user, trial.tags.client_id)
             found = limits.enforced.resolve_client(KINDS[quota], *names)
         counter = KINDS[quota], found.tags
@@ -585,13 +619,14 @@ def decided_by_the_job(quotas: Quotas, events: Sequence[str]) -> CounterSums:
 def test_events_sum_up_to_what_the_meters_were_charged_and_on_the_same_counters(java: JavaCases) -> None:
     draw = random.Random(4)
     cases = [random_amount_case(draw) for _ in range(500)]
-    asked = [case | {"records": as_json(case["limits"]), "limits": None} for case in cases]
+    properties = plugin_properties() | {"node.id": "1"}
+    asked = [case | {"records": as_json(case["limits"]), "limits": None, "properties": properties} for case in cases]
     for case, events in zip(cases, java.answers("amounts", asked), strict=True):
         in_force = view_of(case["limits"]).in_force
         assert in_force is not None
         decided = decided_by_the_job(in_force.enforced, events)
         for (kind, tags), amount in charged_to(in_force, case["charges"]).items():
-            if not in_force.enforced.enabled(kind):
+            if not (in_force.enforced.client_limits(kind) or tags.tenant):
                 assert (kind, tags) not in decided
             elif kind is QuotaKind.REQUEST_PERCENTAGE:  # events have whole nanoseconds
                 assert decided[kind, tags] == pytest.approx(amount, abs=1e-4, rel=1e-9)
@@ -616,8 +651,8 @@ def test_a_client_at_full_speed_is_paced_by_its_share(java: JavaCases, request_s
     assert max(end - begin for begin, end in enumerate(ends)) * request_s <= 11.2 + 2 * request_s
 
 
-Served = list[tuple[int, int, float]]
-"""Milliseconds, number of the broker, amount."""
+Served = list[tuple[int, int, float, int]]
+"""Milliseconds, number of the broker, amount, number of the member of a tenant."""
 
 BYTE_QUOTAS = ("producer_byte_rate", "consumer_byte_rate")
 REQUEST_SIZES_S = [(quota, size_s) for quota in BYTE_QUOTAS for size_s in (0.02, 0.3, 1.0)]
@@ -636,7 +671,7 @@ def served_by_brokers(
 
 def served_s(served: Served, from_s: float, until_s: float) -> float:
     """Seconds of the quota that were served in a time."""
-    return sum(amount for time_ms, _, amount in served if from_s * 1_000 <= time_ms < until_s * 1_000) / 1_000
+    return sum(amount for time_ms, _, amount, _ in served if from_s * 1_000 <= time_ms < until_s * 1_000) / 1_000
 
 
 def worst_minute(served: Served, from_s: int, until_s: int) -> float:
@@ -650,7 +685,7 @@ def test_brokers_hold_a_client_at_full_speed_to_its_quota_together(
 ) -> None:
     served = served_by_brokers(java, quota, size_s, [(300, brokers)])
 
-    times_ms = [0, *(time_ms for time_ms, _, _ in served), 300_000]
+    times_ms = [0, *(time_ms for time_ms, *_ in served), 300_000]
     assert 0.97 <= served_s(served, 0, 300) / 300 <= 1.02 + 10 / 300
     assert worst_minute(served, 60, 300) <= 1.05
     assert max(after - before for before, after in pairwise(times_ms)) <= 5_000
@@ -695,6 +730,26 @@ def test_clients_of_one_quota_share_it(java: JavaCases, quota: str, size_s: floa
     assert 0.97 <= served_s(served, 60, 300) / 240 <= 1.05
 
 
+TENANT_SIZES_S = [("producer_byte_rate", 0.01), ("producer_byte_rate", 0.1), ("consumer_byte_rate", 0.01)]
+TENANT_SIZES_S += [("request_percentage", 0.01)]
+
+
+@pytest.mark.parametrize("more", [{}, {"member_limit": 60.0}])
+@pytest.mark.parametrize(("quota", "size_s"), TENANT_SIZES_S)
+def test_members_of_a_tenant_at_full_speed_are_held_to_its_limit_together_and_share_it(
+    java: JavaCases, quota: str, size_s: float, more: dict[str, float]
+) -> None:
+    """Ten of them, at all brokers; a limit of their own leaves them three fifths of what the tenant has."""
+    asked = {"quota": quota, "limit": 1_000.0, "size": 1_000 * size_s, "brokers": 3, "latency_ms": 300, "members": 10}
+    served: Served = java.answer("brokers", asked | more | {"phases": [(300, [0, 1, 2])], "connections": 1})
+
+    at_most = min(1.0, 10 * more.get("member_limit", math.inf) / 1_000)
+    assert 0.97 * at_most <= served_s(served, 60, 300) / 240 <= 1.02 * at_most
+    assert worst_minute(served, 60, 300) <= 1.05
+    parts = [served_s([row for row in served if row[3] == member], 60, 300) / 240 for member in range(10)]
+    assert min(parts) >= 0.5 * at_most / 10
+
+
 @pytest.mark.parametrize("quota", [*BYTE_QUOTAS, "request_percentage"])
 def test_brokers_hold_clients_to_the_smallest_and_the_largest_limit(java: JavaCases, quota: str) -> None:
     """A meter that is bound to 0 serves nobody, one of infinity everybody; one that isn't a number would, too."""
@@ -721,7 +776,7 @@ def test_a_limit_that_was_a_mistake_holds_nobody_for_long_once_it_is_taken_back(
     asked = {"quota": quota, "limit": 1_000.0, "size": 300.0, "brokers": len(brokers), "latency_ms": 300}
     served: Served = java.answer("brokers", asked | {"phases": phases, "connections": connections})
 
-    first_ms = min(time_ms for time_ms, _, _ in served if time_ms >= end_s * 1_000)
+    first_ms = min(time_ms for time_ms, *_ in served if time_ms >= end_s * 1_000)
     assert first_ms / 1_000 - end_s <= mute_s + 0.105  # a look at the meters, and a round trip
     assert served_s(served, end_s + 10, end_s + 60) / 50 == pytest.approx(1.0, abs=0.1)
     mutes = (slip_s - 5) / MUTE_S + 1

@@ -25,7 +25,7 @@ from sluice.kafka_io.topics import ensure_topics
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
-from tests.integration.plugin_broker import published
+from tests.integration.plugin_broker import TENANTS, check_that_makers_share, check_that_members_share, published, rates
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka
@@ -43,6 +43,7 @@ LIMITS = [
     QuotaEntry(QuotaEntity(client_id="reader"), QuotaKind.CONSUMER_BYTE_RATE, QUOTA),
     QuotaEntry(QuotaEntity(client_id="maker"), QuotaKind.CONTROLLER_MUTATION_RATE, MUTATIONS_PER_S),
     QuotaEntry(QuotaEntity(client_id="old-maker"), QuotaKind.CONTROLLER_MUTATION_RATE, MUTATIONS_PER_S),
+    *TENANTS,
 ]
 
 
@@ -83,12 +84,17 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
             yield found
 
 
-def rate(client: Client, seconds: float, since_s: float = 10) -> float:
-    """Bytes per second in so many seconds, `since_s` after the client's first ones left out: a fresh meter bursts."""
-    eventually(lambda: bool(client.samples))
-    begin_ms = client.samples[0][0] + since_s * 1000
-    eventually(lambda: now_ms() > begin_ms + seconds * 1000, since_s + seconds + 10)
-    return sum(amount for at_ms, amount in client.samples if 0 <= at_ms - begin_ms < seconds * 1000) / seconds
+def rate(client: Client, seconds: float) -> float:
+    """Bytes per second of one client."""
+    return rates([client], seconds)[0]
+
+
+def test_members_of_a_tenant_are_held_together_and_share_its_limit(proxied: Proxied) -> None:
+    check_that_members_share(proxied.servers)
+
+
+def test_mutations_of_a_tenant_are_refused_whoever_used_its_limit_up(proxied: Proxied) -> None:
+    check_that_makers_share(proxied.servers)
 
 
 def test_a_producer_and_a_consumer_at_full_speed_get_their_quota_and_no_error(proxied: Proxied) -> None:

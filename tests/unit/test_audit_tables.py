@@ -323,6 +323,38 @@ def test_a_column_that_an_operator_added_is_null_in_new_rows(tables: Settings) -
     assert rows(tables.delta.unreadable) == []
 
 
+def without_tenants(kind: pa.DataType) -> pa.DataType:
+    """The type as it was before entities had a tenant."""
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(without_tenants(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(without_tenants(each.type)) for each in kind if each.name != "tenant"])
+    return kind
+
+
+def test_tables_from_before_tenants_keep_their_rows_and_take_charges_of_tenants(
+    tables: Settings, tmp_path: Path
+) -> None:
+    write(tables, records(as_records([decision(1)])), batch_id=0)
+    for path in (tables.delta.decisions, tables.delta.quota_metrics):
+        found = DeltaTable(path).to_pyarrow_table()
+        fields = [each.with_type(without_tenants(each.type)) for each in found.schema if each.name != "tenant"]
+        earlier = pa.Table.from_pylist(found.to_pylist(), schema=pa.schema(fields))
+        assert earlier.schema != found.schema
+        write_deltalake(path, earlier, mode="overwrite", schema_mode="overwrite", partition_by=["date"])
+
+    tables_in(tmp_path)  # as a job of today starts
+    write(tables, records(as_records([decision(2, entity={"tenant": "shop"})]), first=1), batch_id=1)
+
+    charged = [charge["entity"] for row in rows(tables.delta.decisions) for charge in row["charges"]]
+    assert sorted((str(entity["user"]), str(entity["tenant"])) for entity in charged) == [
+        ("None", "shop"),
+        ("a|b", "None"),
+    ]
+    metrics = rows(tables.delta.quota_metrics)
+    assert {(row["user"], row["tenant"]): row["count"] for row in metrics} == {("a|b", None): 1, (None, "shop"): 1}
+
+
 def test_tables_can_be_in_a_folder_that_is_named_by_a_uri(tmp_path: Path) -> None:
     """As on a cluster whose machines have all mounted it."""
     table = unreadable_table((tmp_path / "unreadable").as_uri())

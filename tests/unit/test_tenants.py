@@ -279,6 +279,16 @@ def test_sequential_checks_the_request_time_of_both_again() -> None:
         assert decision["throttle_time_ms"] == wait_ms
 
 
+def test_an_unmuted_tenant_counts_from_nothing_and_its_members_go_on() -> None:
+    entries = [member("shop", user="a*"), of_tenant("shop", 500.0), of_user("alice", 1000.0)]
+    unmute = {"control": "unmute", "entity": {"tenant": "shop"}}
+
+    _, answer, after = decided(entries, [produce("alice", 21_000), json.dumps(unmute).encode(), produce("alice", 1)])
+
+    assert [charge["entity"] for charge in answer["charges"]] == [{"tenant": "shop"}]
+    assert [charge["violated"] for charge in after["charges"]] == [True, False]
+
+
 # --- kept and shown ---
 
 

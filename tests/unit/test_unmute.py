@@ -194,6 +194,8 @@ def test_simulate_knows_control_records() -> None:
         ({"control": "unmute"}, "entity", "is missing"),
         ({"control": "unmute", "entity": "alice"}, "entity", "is of type str"),
         ({"control": "unmute", "entity": {}}, "entity", "names nobody"),
+        (unmute({"tenant": "shop", "user": "alice"}), "entity.tenant", "comes with another entity"),
+        (unmute({"tenant": ""}), "entity.tenant", "has 0 characters"),
         ({"control": "unmute", "entity": {"user": ""}}, "entity.user", "has 0 characters"),
         ({"control": "unmute", "entity": {"usr": "a"}}, "entity", "can't be read"),
         ({"control": "unmute", "entity": {"user": "a"}, "all": True}, "value", "can't be read"),
@@ -277,7 +279,7 @@ def test_client_ids_of_a_name_that_counters_have_as_a_hash_are_named() -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ([], "entity: names nobody; expected a user, a client_id, both, or a topic and a partition"),
+        ([], "entity: names nobody; expected a user, a client_id, both, a topic and a partition, or a tenant"),
         (["--user", "a", "--topic", "t"], "entity.topic: comes with a client"),
         (["--user", "a", "--quota", "bytes"], "quota: is 'bytes'; expected one of producer_byte_rate, "),
     ],

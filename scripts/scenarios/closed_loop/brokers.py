@@ -12,7 +12,7 @@ import psutil
 from kafka import KafkaAdminClient
 from py4j.protocol import Py4JError
 
-from scripts.scenarios.closed_loop.measures import Measures, Served, measure
+from scripts.scenarios.closed_loop.measures import FIRST_MS, Measures, Served, measure
 from scripts.scenarios.closed_loop.situation import CLIENT, BrokersSituation, Situation
 from scripts.testbed.jmx import beans
 from scripts.testbed.quotas_without_job import AlteringAdmin
@@ -56,18 +56,24 @@ _ROLES = {
 class BrokersMeasures(Measures):
     """Amounts of the clients, errors that librdkafka reported, and the cores that the brokers used together.
 
-    `back_s` is the time from the end of a slip to the client's first bytes; None without either.
+    `back_s` is the time from the end of a slip to the client's first bytes; None without either. `least_part` and
+    `largest_part` are what a member of the tenant got after the first 10 s, over an equal part of the limit.
     """
 
     client_errors: int
     broker_cpu: float
     back_s: float | None
+    least_part: float | None
+    largest_part: float | None
 
 
 def run_brokers(folder: Path, situation: BrokersSituation) -> BrokersMeasures:
     """Start brokers, and the job if they have the plugin, and measure the client. Everything is kept in `folder`."""
     with ExitStack() as stack:
-        quota = {"entity": {"client_id": CLIENT}, "quotas": {situation.quota.value: situation.limit}}
+        entity: Json = {"entity": {"client_id": CLIENT}}
+        if situation.members:
+            entity = {"tenant": "shop", "client_ids": [f"{CLIENT}-*"]}
+        quota = entity | {"quotas": {situation.quota.value: situation.limit}}
         entrances: list[str] = []
         if situation.own_quotas:
             cluster = stack.enter_context(Cluster(folder / "brokers", situation.brokers))
@@ -160,11 +166,12 @@ def _measure(
     def partition() -> int:
         return situation.partition((now_ms() - began_ms) / 1000.0)
 
+    named = [(f"{CLIENT}-{number}", entrances[number % len(entrances)]) for number in range(situation.members)]
     clients: list[Client] = [
-        ReconnectingClient(CLIENT, servers, TOPIC)
+        ReconnectingClient(name, servers, TOPIC)
         if situation.reconnect
-        else FullSpeedClient(CLIENT, role, servers, TOPIC, partition)
-        for servers in entrances
+        else FullSpeedClient(name, role, servers, TOPIC, partition)
+        for name, servers in named or [(CLIENT, servers) for servers in entrances]
     ]
     request_time = _run(situation, cluster, rig)
     for client in clients:
@@ -173,12 +180,20 @@ def _measure(
     served: Served = [(float(at_ms - began_ms), amount, 0) for at_ms, amount in samples]
     served = [row for row in served if row[0] <= situation.seconds * 1000]
     asked = Situation(situation.quota, situation.limit, situation.limit * 1e6, 1, seconds=situation.seconds)
+    first_ms = began_ms + FIRST_MS
+    allowed = asked.allowed(FIRST_MS, situation.seconds * 1000.0)
+    parts = [
+        sum(amount for at_ms, amount in client.samples if at_ms >= first_ms) * situation.members / allowed
+        for client in clients[: situation.members]
+    ]
     cpu_s = sum(used_s - cpu_before_s.get(pid, 0.0) for pid, used_s in _cpu_s(cluster).items())
     return BrokersMeasures(
         **vars(measure(asked, served)),
         client_errors=sum(len(client.errors) for client in clients),
         broker_cpu=cpu_s / situation.seconds,
         back_s=_back_s(situation, served),
+        least_part=min(parts, default=None),
+        largest_part=max(parts, default=None),
     )
 
 

@@ -189,7 +189,7 @@ class BrokersSituation:
     """A situation with brokers.
 
     With `own_quotas` they have Kafka's own quotas, and there is neither plugin nor job. With `proxies` they have no
-    quotas, and a client, all of the same name, is behind each proxy.
+    quotas, and a client, all of the same name, is behind each proxy; members of a tenant are behind one each, in turn.
     """
 
     quota: Quota = QuotaKind.PRODUCER_BYTE_RATE
@@ -204,6 +204,9 @@ class BrokersSituation:
         ),
     ] = Spread.EVEN
     proxies: Annotated[int, typer.Option(min=0, max=9, help="Kafka proxies in front of brokers without plugin.")] = 0
+    members: Annotated[
+        int, typer.Option(min=0, max=500, help="Clients of one tenant, whose limit it is; 0 is one client in none.")
+    ] = 0
     own_quotas: Annotated[bool, typer.Option("--own-quotas", help="Kafka's own quotas, without plugin and job.")] = (
         False
     )
@@ -219,6 +222,9 @@ class BrokersSituation:
         _fill_in(self, "limit", DEFAULT_LIMITS.get(self.quota.family, math.nan))
         if self.proxies and (self.own_quotas or self.quota.family is not Family.BYTES):
             raise typer.BadParameter("--proxies hold bytes; expected a byte rate as --quota, and no --own-quotas")
+        alone = self.own_quotas or self.reconnect or self.slip_at is not None
+        if self.members and (alone or self.quota.family is not Family.BYTES):
+            raise typer.BadParameter("--members have a byte rate; expected no --own-quotas, --reconnect or --slip-at")
 
     def alone(self) -> "BrokersSituation":
         """The same client on one broker with Kafka's own quota."""

@@ -11,7 +11,6 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.Collections;
 import java.util.HashMap;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
@@ -28,7 +27,6 @@ import org.apache.kafka.common.metrics.QuotaViolationException;
 import org.apache.kafka.common.metrics.Sensor;
 import org.apache.kafka.common.metrics.stats.Rate;
 import org.apache.kafka.common.metrics.stats.TokenBucket;
-import org.apache.kafka.common.utils.Sanitizer;
 import org.apache.kafka.common.utils.Time;
 
 /** Answers cases, one JSON object a line, with what the plugin makes of them: tests compare it with `state/`. */
@@ -128,11 +126,14 @@ public final class Cases {
             PrecedenceLevels levels = client.get(3).booleanValue() ? quotas.shadow(kind) : quotas.enforced(kind);
             String user = Names.bounded(client.get(1).textValue());
             Resolution resolution = levels.resolve(user, Names.bounded(client.get(2).textValue()));
+            String tenant = quotas.tenants().of(client.get(1).textValue(), client.get(2).textValue());
             found.addArray()
                     .add(resolution.tags.user)
                     .add(resolution.tags.clientId)
                     .add(resolution.level)
-                    .add(resolution.limit);
+                    .add(resolution.limit)
+                    .add(tenant)
+                    .add(tenant.isEmpty() ? null : quotas.limitOf(new CounterKey(kind, new Tags("", "", tenant))));
         }
         return answer;
     }
@@ -210,6 +211,7 @@ public final class Cases {
                             .add(sum.counter.kind.key)
                             .add(sum.counter.tags.user)
                             .add(sum.counter.tags.clientId)
+                            .add(sum.counter.tags.tenant)
                             .add(sum.fromMs)
                             .add(sum.untilMs)
                             .add(sum.fetches)
@@ -232,7 +234,7 @@ public final class Cases {
 
     /** Whether a meter is looked at, has waited since it published, and holds anybody, an hour before its last charge. */
     private static JsonNode clock() {
-        Meters meters = new Meters(MAX_MUTE_MS, true);
+        Meters meters = new Meters(MAX_MUTE_MS, true, new Window(11, 1_000), Time.SYSTEM::milliseconds);
         long laterMs = 10_000_000;
         long nowMs = laterMs - 3_600_000;
         try (Metrics metrics = metricsOf(meters)) {
@@ -251,7 +253,7 @@ public final class Cases {
 
     /** The rate of a meter that was charged an amount, its rate after a reset, and what it publishes in the end. */
     private static JsonNode reset(JsonNode asked) {
-        Meters meters = new Meters(MAX_MUTE_MS, true);
+        Meters meters = new Meters(MAX_MUTE_MS, true, new Window(11, 1_000), Time.SYSTEM::milliseconds);
         long nowMs = System.currentTimeMillis();
         try (Metrics metrics = metricsOf(meters)) {
             Sensor sensor = sensor(metrics, ALICE, WINDOW);
@@ -280,7 +282,9 @@ public final class Cases {
                     .timeWindow(1, TimeUnit.SECONDS)
                     .quota(Quota.upperBound(asked.get("limit").doubleValue())));
             KafkaMetric metric = metrics.metric(name);
-            metric.config(new Bound(metric, Kind.MUTATION, asked.get("limit").doubleValue(), MAX_MUTE_MS));
+            CounterKey counter = new CounterKey(Kind.MUTATION, new Tags("alice", ""));
+            Meter meter = new Meter(counter, new LongestMute(MAX_MUTE_MS, -1), true, time::milliseconds);
+            metric.config(new Bound(metric, meter, asked.get("limit").doubleValue(), MAX_MUTE_MS));
             for (JsonNode amount : asked.get("amounts")) {
                 long waitMs = 0;
                 try {
@@ -297,7 +301,7 @@ public final class Cases {
 
     /** How many ms a meter of this share isn't looked at once its client was charged an amount. */
     private static JsonNode rest(JsonNode asked) {
-        Meters meters = new Meters(MAX_MUTE_MS, true);
+        Meters meters = new Meters(MAX_MUTE_MS, true, new Window(11, 1_000), Time.SYSTEM::milliseconds);
         long nowMs = System.currentTimeMillis();
         try (Metrics metrics = metricsOf(meters)) {
             sensor(metrics, ALICE, WINDOW).record(asked.get("amount").doubleValue(), nowMs, false);
@@ -349,10 +353,7 @@ public final class Cases {
 
     /** The counters that a broker has made once a user has come with so many client-ids of `length` characters. */
     private static JsonNode invented(JsonNode asked) {
-        Map<String, String> configs = new HashMap<>();
-        JsonNode properties = asked.get("properties");
-        properties.fieldNames().forEachRemaining(name -> configs.put(name, properties.get(name).textValue()));
-        Gateway gateway = new Gateway(Settings.of(configs));
+        Gateway gateway = gateway(asked);
         if (asked.get("limited").booleanValue()) {
             gateway.kafkaQuotas().enforced(Kind.REQUEST).put(new Entity(null, Entity.DEFAULT), 10.0);
         }
@@ -363,7 +364,7 @@ public final class Cases {
             for (int number = 0; number <= asked.get("names").intValue(); number++) {
                 String padding = String.join("", Collections.nCopies(asked.get("length").intValue(), "x"));
                 String name = number == asked.get("names").intValue() ? "known" : number + padding;
-                CounterKey counter = new CounterKey(Kind.REQUEST, gateway.resolve(Kind.REQUEST, "alice", name).tags);
+                CounterKey counter = gateway.meterOf(Kind.REQUEST, "alice", name);
                 sensors.computeIfAbsent(counter, key -> sensor(metrics, key, window));
             }
         }
@@ -373,6 +374,13 @@ public final class Cases {
         answer.put("of_user", sensors.containsKey(new CounterKey(Kind.REQUEST, new Tags("alice", ""))));
         answer.put("refused", gateway.getRequestsOfMoreNames());
         return answer.put("longest", sensors.keySet().stream().mapToInt(key -> key.tags.clientId.length()).max().getAsInt());
+    }
+
+    private static Gateway gateway(JsonNode asked) {
+        Map<String, String> configs = new HashMap<>();
+        JsonNode properties = asked.get("properties");
+        properties.fieldNames().forEachRemaining(name -> configs.put(name, properties.get(name).textValue()));
+        return new Gateway(Settings.of(configs));
     }
 
     /** How many of 10 000 new names are admitted at each of `at_s`, in seconds after the start. */
@@ -388,8 +396,9 @@ public final class Cases {
 
     /** The events of what `charges` (quota, user, client-id, amount, time) recorded in sensors such as Kafka's own. */
     private static JsonNode amounts(JsonNode asked) throws IOException {
-        Quotas quotas = view(asked).inForce();
-        Meters meters = new Meters(MAX_MUTE_MS, true);
+        Gateway gateway = gateway(asked);
+        gateway.takeLimits(view(asked).inForce());
+        Meters meters = gateway.meters();
         Events events = new Events("gateway", "me");
         ArrayNode answer = JSON.createArrayNode();
         try (Metrics metrics = metricsOf(meters)) {
@@ -397,9 +406,9 @@ public final class Cases {
             long nowMs = 0;
             for (JsonNode step : asked.get("charges")) {
                 Kind kind = Kind.ofKey(step.get(0).textValue());
-                Tags tags = quotas.resolve(kind, step.get(1).textValue(), step.get(2).textValue()).tags;
+                CounterKey meter = gateway.meterOf(kind, step.get(1).textValue(), step.get(2).textValue());
                 nowMs = step.get(4).longValue();
-                Sensor sensor = sensors.computeIfAbsent(new CounterKey(kind, tags), key -> sensor(metrics, key, asked));
+                Sensor sensor = sensors.computeIfAbsent(meter, key -> sensor(metrics, key, asked));
                 sensor.record(step.get(3).doubleValue(), nowMs, false);
                 if (step.get(5).booleanValue()) {
                     look(meters, events, nowMs, answer);
@@ -414,7 +423,9 @@ public final class Cases {
         for (Meter meter : meters.all()) {
             meter.look(nowMs);
             if (meter.hasUnpublished()) {
-                byte[] event = events.sum(meter.counter, meter.takeUnpublished(nowMs), 0, nowMs);
+                Tags client = meters.clientOf(meter.key);
+                Meter.Sum sum = meter.takeUnpublished(nowMs);
+                byte[] event = events.sum(meter.counter.kind, client, sum, Collections.emptyMap(), nowMs);
                 answer.add(new String(event, StandardCharsets.UTF_8));
             }
         }
@@ -426,9 +437,7 @@ public final class Cases {
     }
 
     private static Sensor sensor(Metrics metrics, CounterKey counter, JsonNode asked) {
-        Map<String, String> tags = new LinkedHashMap<>();
-        tags.put(Meters.USER_TAG, Sanitizer.sanitize(counter.tags.user));
-        tags.put(Meters.CLIENT_ID_TAG, counter.tags.clientId);
+        Map<String, String> tags = Meters.metricTags(counter.tags);
         MetricName name = metrics.metricName(counter.kind.chargedMetric, counter.kind.group, "", tags);
         Sensor sensor = metrics.sensor(counter.kind.group + "-" + String.join(":", tags.values()));
         sensor.add(name, new Rate(), new MetricConfig()
@@ -480,7 +489,7 @@ public final class Cases {
         return view;
     }
 
-    private static final class Feed implements MetricsReporter {
+    static final class Feed implements MetricsReporter {
         private final Meters meters;
 
         Feed(Meters meters) {

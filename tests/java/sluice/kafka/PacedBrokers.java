@@ -9,14 +9,13 @@ import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.Deque;
-import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.Random;
 import java.util.concurrent.TimeUnit;
 import org.apache.kafka.common.metrics.MetricConfig;
 import org.apache.kafka.common.metrics.Metrics;
-import org.apache.kafka.common.metrics.MetricsReporter;
 import org.apache.kafka.common.metrics.Quota;
 import org.apache.kafka.common.metrics.QuotaViolationException;
 import org.apache.kafka.common.metrics.Sensor;
@@ -29,10 +28,12 @@ import org.apache.kafka.common.metrics.stats.Rate;
  *
  * <p>The client has connections to some brokers and sends on each as fast as it is served. `phases` says which, until
  * when: [seconds, brokers], and with a third element under which limit from then on. With `weights`, it is a producer with one queue of some seconds of the quota, whose messages go
- * to the brokers at random, so often. The answer is what was served: [ms, broker, amount].
+ * to the brokers at random, so often. With `members`, so many clients are one tenant, whose limit it is; each has a limit
+ * of its own if there is a `member_limit`, and the connections. The answer is what was served: [ms, broker, amount, member].
  */
 final class PacedBrokers {
     private static final ObjectMapper JSON = new ObjectMapper();
+    private static final String TENANT = "shop";
     private static final long MAX_MUTE_MS = 5_000;
     private static final long SUM_MS = 100;
     private static final long ROUND_TRIP_MS = 5;
@@ -46,6 +47,8 @@ final class PacedBrokers {
     private final double size;
     private final long latencyMs;
     private final int brokerCount;
+    private final int members; // 0 is one client in no tenant
+    private final Double memberLimit;
     private final List<Broker> brokers = new ArrayList<>();
     private final Deque<Decided> underWay = new ArrayDeque<>();
     private final ArrayNode served = JSON.createArrayNode();
@@ -61,6 +64,8 @@ final class PacedBrokers {
         this.size = asked.get("size").doubleValue();
         this.latencyMs = asked.get("latency_ms").longValue();
         this.brokerCount = asked.get("brokers").intValue();
+        this.members = asked.path("members").intValue();
+        this.memberLimit = asked.has("member_limit") ? asked.get("member_limit").doubleValue() : null;
         for (int number = 0; number < brokerCount; number++) {
             brokers.add(new Broker(number, asked.get("connections").intValue()));
         }
@@ -105,7 +110,7 @@ final class PacedBrokers {
         while (!underWay.isEmpty() && underWay.peek().atMs <= nowMs) {
             Sums sums = Sums.read(underWay.remove().record, "");
             for (Broker broker : brokers) {
-                broker.shares.take(sums, nowMs);
+                broker.shares.take(sums, nowMs).forEach(counter -> broker.meters.reset(counter, nowMs));
             }
         }
         for (Broker broker : brokers) {
@@ -122,17 +127,17 @@ final class PacedBrokers {
         String amount = kind == Kind.REQUEST ? "request_time_ns" : "bytes";
         if (fields.has(amount)) {
             double value = fields.get(amount).doubleValue() / (kind == Kind.REQUEST ? 1e7 : 1);
-            long appliedMs = 0;
-            for (JsonNode wait : fields.get("throttled_by")) {
-                appliedMs = Math.max(appliedMs, Math.min(wait.get("ms").longValue(), 3_600_000));
-            }
             record.put("batch", batches++).put("base_ms", fields.get("timestamp_ms").longValue());
             record.putArray("quotas").add(kind.key);
             record.putArray("gateways").addArray().add(fields.get("instance").textValue()).add(true).add(0);
-            ArrayNode entity = record.putArray("sums").addArray();
-            entity.addObject().put("client_id", "app");
-            ArrayNode sum = entity.addArray().addArray().add(0).add(limit).add(0).add(0);
-            sum.addArray().addArray().add(0).add(value).add(appliedMs);
+            ArrayNode sums = record.putArray("sums");
+            Double ownLimit = members == 0 ? Double.valueOf(limit) : memberLimit;
+            if (ownLimit != null) {
+                addSum(sums, "client_id", fields.get("client_id").textValue(), ownLimit, value, fields);
+            }
+            if (members > 0) {
+                addSum(sums, "tenant", TENANT, limit, value, fields);
+            }
         } else {
             ObjectNode heartbeat = record.putObject("heartbeat");
             for (String field : new String[] {"instance", "request_id", "timestamp_ms"}) {
@@ -140,6 +145,18 @@ final class PacedBrokers {
             }
         }
         underWay.add(new Decided(nowMs + latencyMs, JSON.writeValueAsBytes(record)));
+    }
+
+    private static void addSum(ArrayNode sums, String part, String name, double limit, double value, JsonNode fields) {
+        long appliedMs = 0;
+        for (JsonNode wait : fields.get("throttled_by")) {
+            boolean isOfIt = name.equals(wait.get("entity").path(part).textValue());
+            appliedMs = Math.max(appliedMs, isOfIt ? Math.min(wait.get("ms").longValue(), 3_600_000) : 0);
+        }
+        ArrayNode entity = sums.addArray();
+        entity.addObject().put(part, name);
+        ArrayNode sum = entity.addArray().addArray().add(0).add(limit).add(0).add(0);
+        sum.addArray().addArray().add(0).add(value).add(appliedMs);
     }
 
     private static final class Decided {
@@ -154,36 +171,95 @@ final class PacedBrokers {
 
     private final class Broker {
         private final int number;
-        private final CounterKey counter = new CounterKey(kind, new Tags("", "app"));
-        private final Meter meter = new Meter(counter, MAX_MUTE_MS, true, -1, time.milliseconds());
+        private final Meters meters = new Meters(MAX_MUTE_MS, true, WINDOW, time::milliseconds);
+        private final List<Client> clients = new ArrayList<>();
         private final Events events;
         private final Shares shares;
-        private final Sensor charged;
-        private final Sensor throttled;
-        private final long[] nextMs;
         private double queued;
         private long heartbeatMs;
 
         Broker(int number, int connections) {
             this.number = number;
-            this.nextMs = new long[connections];
             this.events = new Events("broker-" + number, "instance-" + number);
             this.shares = new Shares("instance-" + number, events.idStem(), WINDOW);
-            Metrics metrics = new Metrics(
-                    new MetricConfig(), Collections.<MetricsReporter>emptyList(), time, false);
+            Metrics metrics = new Metrics(new MetricConfig(), Collections.singletonList(new Cases.Feed(meters)), time, false);
+            for (int member = 0; member < Math.max(1, members); member++) {
+                clients.add(new Client(this, member, connections, metrics));
+            }
+        }
+
+        /** Serves what the connections ask for that aren't muted, each client's first in turn. */
+        void serve(long nowMs, long beganMs) {
+            clients.forEach(client -> client.serve(nowMs, beganMs));
+        }
+
+        /** Does what `Gateway` does at each look. */
+        void tick(long nowMs) throws IOException {
+            for (CommonBucket bucket : meters.common()) {
+                if (!bucket.counter.tags.tenant.isEmpty()) {
+                    boolean isCharged = bucket.takeCharged();
+                    bucket.set(shares.share(bucket.counter, limit, isCharged, bucket.heldUntilMs(), nowMs), limit, nowMs);
+                }
+            }
+            for (Client client : clients) {
+                tick(client.meter, members == 0 ? Double.valueOf(limit) : memberLimit, nowMs);
+            }
+            if (nowMs - heartbeatMs >= AliveGateways.HEARTBEAT_MS) {
+                heartbeatMs = nowMs;
+                decide(events.heartbeat(0, 1, 0, Collections.emptyList(), nowMs), nowMs);
+            }
+        }
+
+        private void tick(Meter meter, Double ownLimit, long nowMs) throws IOException {
+            boolean isCharged = meter.look(nowMs);
+            if (ownLimit == null) {
+                meter.bind(Meter.UNLIMITED, nowMs);
+            } else {
+                meter.noteLimit(ownLimit, nowMs);
+                double share = shares.share(meter.counter, ownLimit, isCharged, meter.heldUntilMs(), nowMs);
+                if (shares.gateways(nowMs) > 1) {
+                    meter.pace(share, ownLimit, WINDOW, nowMs);
+                } else {
+                    meter.bind(share, nowMs);
+                }
+            }
+            if (meter.hasUnpublished()) {
+                Map<CounterKey, Long> heldMs = new LinkedHashMap<>();
+                heldMs.put(meter.counter, meter.heldUntilMs() - nowMs);
+                for (CommonBucket bucket : meter.common()) {
+                    heldMs.merge(bucket.counter, bucket.heldUntilMs() - nowMs, Math::max);
+                }
+                decide(events.sum(kind, meter.key.tags, meter.takeUnpublished(nowMs), heldMs, nowMs), nowMs);
+            }
+        }
+    }
+
+    /** A client's connections to a broker, and its sensors there. */
+    private final class Client {
+        private final Broker broker;
+        private final int member;
+        private final Meter meter;
+        private final Sensor charged;
+        private final Sensor throttled;
+        private final long[] nextMs;
+
+        Client(Broker broker, int member, int connections, Metrics metrics) {
+            this.broker = broker;
+            this.member = member;
+            this.nextMs = new long[connections];
+            Tags tags = members == 0 ? new Tags("", "app") : new Tags("", "app-" + member, TENANT);
+            Map<String, String> metricTags = Meters.metricTags(tags);
             MetricConfig config = new MetricConfig()
                     .samples(WINDOW.samples)
                     .timeWindow(WINDOW.windowMs, TimeUnit.MILLISECONDS)
                     .quota(Quota.upperBound(limit / brokerCount));
-            Map<String, String> none = new LinkedHashMap<>();
-            this.charged = metrics.sensor("charged");
-            this.charged.add(metrics.metricName(kind.chargedMetric, kind.group, "", none), new Rate(), config);
-            this.throttled = metrics.sensor("throttled");
-            this.throttled.add(metrics.metricName(Meters.THROTTLE_TIME, kind.group, "", none), new Avg());
-            metrics.metrics().values().forEach(metric -> meter.add(metric, time.milliseconds()));
+            this.charged = metrics.sensor("charged-" + member);
+            this.charged.add(metrics.metricName(kind.chargedMetric, kind.group, "", metricTags), new Rate(), config);
+            this.throttled = metrics.sensor("throttled-" + member);
+            this.throttled.add(metrics.metricName(Meters.THROTTLE_TIME, kind.group, "", metricTags), new Avg());
+            this.meter = broker.meters.of(new CounterKey(kind, tags));
         }
 
-        /** Serves what the connections ask for that aren't muted. */
         void serve(long nowMs, long beganMs) {
             for (int connection = 0; connection < nextMs.length; connection++) {
                 if (nowMs >= nextMs[connection]) {
@@ -195,16 +271,17 @@ final class PacedBrokers {
         /** Charges a request as Kafka does, and returns its wait. */
         private long request(long nowMs, long beganMs) {
             double amount = size;
-            if (kind == Kind.FETCH && meter.isPaced()) { // `size` is a batch, and a client asks for four of them
-                amount = Math.max(size, Math.min(4 * size, Pace.fetchLimit(meter.share()) * WINDOW.spanMs() / 1000));
+            double share = members == 0 ? meter.share() : meter.common()[0].share();
+            if (kind == Kind.FETCH && (meter.isPaced() || members > 0)) { // `size` is a batch; a client asks for four
+                amount = Math.max(size, Math.min(4 * size, Pace.fetchLimit(share) * WINDOW.spanMs() / 1000));
             }
             if (!lots.isEmpty()) {
                 fill();
-                amount = Math.min(size, queued);
+                amount = Math.min(size, broker.queued);
                 if (amount < BATCH_S * limit) {
                     return 0;
                 }
-                queued -= amount;
+                broker.queued -= amount;
                 PacedBrokers.this.queued -= amount;
             }
             long waitMs = 0;
@@ -222,28 +299,9 @@ final class PacedBrokers {
             if (kind == Kind.FETCH && waitMs > 0) {
                 charged.record(-amount, nowMs, false);
             } else {
-                served.addArray().add(nowMs - beganMs).add(number).add(amount);
+                served.addArray().add(nowMs - beganMs).add(broker.number).add(amount).add(member);
             }
             return waitMs;
-        }
-
-        void tick(long nowMs) throws IOException {
-            meter.noteLimit(limit, nowMs);
-            boolean isCharged = meter.look(nowMs);
-            double share = shares.share(counter, limit, isCharged, meter.heldUntilMs(), nowMs);
-            if (shares.gateways(nowMs) > 1) {
-                meter.pace(share, limit, WINDOW, nowMs);
-            } else {
-                meter.bind(share, nowMs);
-            }
-            if (meter.hasUnpublished()) {
-                long heldMs = Math.max(0, meter.heldUntilMs() - nowMs);
-                decide(events.sum(counter, meter.takeUnpublished(nowMs), heldMs, nowMs), nowMs);
-            }
-            if (nowMs - heartbeatMs >= AliveGateways.HEARTBEAT_MS) {
-                heartbeatMs = nowMs;
-                decide(events.heartbeat(0, 1, 0, Collections.emptyList(), nowMs), nowMs);
-            }
         }
     }
 }

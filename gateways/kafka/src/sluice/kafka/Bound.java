@@ -4,6 +4,7 @@ import java.util.concurrent.TimeUnit;
 import org.apache.kafka.common.metrics.KafkaMetric;
 import org.apache.kafka.common.metrics.MetricConfig;
 import org.apache.kafka.common.metrics.Quota;
+import org.apache.kafka.common.metrics.stats.TokenBucket;
 
 /**
  * The limit of a meter, from which Kafka computes no wait that is longer than a broker may mute at once.
@@ -12,21 +13,25 @@ import org.apache.kafka.common.metrics.Quota;
  * when a quota was lowered by mistake. So b is never less than S / (W + the longest mute), computed when Kafka asks for it:
  * the request is recorded by then. What was recorded stays, and the next request waits again. A bucket of tokens asks for
  * -tokens / b seconds.
+ *
+ * <p>A meter may be charged for a bucket that it has in common with others. While that is overdrawn, for w seconds, b is
+ * S / (W + w) if that is less, from which Kafka computes w. Where tokens are left, so many are taken as w asks for.
  */
 final class Bound extends MetricConfig {
-    static final long NO_CAP_MS = Long.MAX_VALUE;
-
     /** Set while this thread reads the metric, whose bucket of tokens asks for its bound. */
     private static final ThreadLocal<Boolean> READS = ThreadLocal.withInitial(() -> false);
 
     private final KafkaMetric metric;
+    private final Meter meter;
     private final boolean isTokens;
     private volatile long maxMuteMs;
     private volatile double exceeded;
+    private volatile boolean isExceeded;
 
-    Bound(KafkaMetric metric, Kind kind, double limit, long maxMuteMs) {
+    Bound(KafkaMetric metric, Meter meter, double limit, long maxMuteMs) {
         this.metric = metric;
-        this.isTokens = kind == Kind.MUTATION;
+        this.meter = meter;
+        this.isTokens = meter.counter.kind == Kind.MUTATION;
         this.maxMuteMs = maxMuteMs;
         this.exceeded = limit;
         MetricConfig old = metric.config();
@@ -48,13 +53,60 @@ final class Bound extends MetricConfig {
         return exceeded;
     }
 
+    /** Whether the last request exceeded the limit itself, of a meter that has a bucket in common with others. */
+    boolean isExceeded() {
+        return isExceeded;
+    }
+
     /** The bound for what is recorded now. Request threads ask for it after each request. */
     @Override
     public Quota quota() {
         Quota plain = super.quota();
-        if (maxMuteMs == NO_CAP_MS || plain == null || plain.bound() >= Meter.UNLIMITED || READS.get()) {
+        if (plain == null || READS.get()) {
             return plain;
         }
+        Quota capped = maxMuteMs == LongestMute.NO_CAP_MS || plain.bound() >= Meter.UNLIMITED ? plain : capped(plain);
+        return meter.common().length == 0 ? capped : lowered(capped, plain);
+    }
+
+    /** The bound, lowered so that it makes the client wait for what others used. */
+    private Quota lowered(Quota capped, Quota plain) {
+        Object lock = meter.metricLock();
+        if (lock == null || Thread.holdsLock(lock)) { // a bucket of tokens is only read
+            return capped;
+        }
+        double value = value();
+        isExceeded = isTokens ? value < 0 : !plain.acceptable(value);
+        long nowMs = meter.nowMs();
+        long waitMs = meter.commonWaitMs(nowMs);
+        if (waitMs == 0) {
+            return capped;
+        }
+        if (isTokens) {
+            overdraw(capped.bound() * waitMs / 1000.0, nowMs, lock);
+            return capped;
+        }
+        double windowMs = meter.windowMs(nowMs);
+        return Quota.upperBound(Math.min(capped.bound(), value * windowMs / (windowMs + waitMs)));
+    }
+
+    /** Takes what is left in the bucket of tokens, and so many more; nothing if it is overdrawn. */
+    private void overdraw(double tokens, long nowMs, Object lock) {
+        READS.set(true);
+        try {
+            synchronized (lock) {
+                TokenBucket bucket = (TokenBucket) metric.measurable();
+                double left = bucket.measure(this, nowMs);
+                if (left >= 0) {
+                    bucket.record(this, left + tokens, nowMs);
+                }
+            }
+        } finally {
+            READS.set(false);
+        }
+    }
+
+    private Quota capped(Quota plain) {
         double value = value();
         if (isTokens ? value >= 0 : plain.acceptable(value)) {
             return plain;

@@ -1,6 +1,6 @@
 package sluice.kafka;
 
-/** One counter: a quota and whom it counts. */
+/** One counter: a quota and whom it counts. So are meters named, by their clients' own counter and tenant. */
 public final class CounterKey {
     public final Kind kind;
     public final Tags tags;
@@ -8,6 +8,16 @@ public final class CounterKey {
     public CounterKey(Kind kind, Tags tags) {
         this.kind = kind;
         this.tags = tags;
+    }
+
+    /** The clients' own counter, of a meter's key. */
+    CounterKey own() {
+        return tags.tenant.isEmpty() ? this : new CounterKey(kind, new Tags(tags.user, tags.clientId));
+    }
+
+    /** The counter of the clients' tenant, of a meter's key; null if they have none. */
+    CounterKey ofTenant() {
+        return tags.tenant.isEmpty() ? null : new CounterKey(kind, new Tags("", "", tags.tenant));
     }
 
     @Override

@@ -6,6 +6,7 @@ import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
+import java.util.Map;
 import java.util.UUID;
 import org.apache.kafka.common.utils.Sanitizer;
 
@@ -37,14 +38,13 @@ final class Events {
     }
 
     /**
-     * A sum of requests on one counter. `heldMs` is what is left of a wait that was applied in line; 0 if none is.
-     *
-     * <p>User and client-id are the counter's own tags, which the job resolves to the same counter.
+     * A sum of requests of a user and a client-id, which the job resolves to the counters that they were charged to.
+     * `heldMs` is what is left of waits that were applied in line, by counter.
      */
-    byte[] sum(CounterKey counter, Meter.Sum sum, long heldMs, long nowMs) {
-        ObjectNode event = event(newId(), counter.kind.api, nowMs);
-        event.put("user", counter.tags.user).put("client_id", counter.tags.clientId);
-        switch (counter.kind) {
+    byte[] sum(Kind kind, Tags client, Meter.Sum sum, Map<CounterKey, Long> heldMs, long nowMs) {
+        ObjectNode event = event(newId(), kind.api, nowMs);
+        event.put("user", client.user).put("client_id", client.clientId);
+        switch (kind) {
             case PRODUCE:
                 event.put("requests", Math.max(1, sum.requests)).put("bytes", sum.amount);
                 break;
@@ -58,16 +58,18 @@ final class Events {
                 event.put("mutations_charged", sum.amount);
         }
         ArrayNode throttledBy = event.putArray("throttled_by");
-        if (heldMs > 0) {
-            throttledBy.add(named(counter).put("ms", Math.min(heldMs, MAX_APPLIED_MS)));
-        }
+        heldMs.forEach((counter, ms) -> {
+            if (ms > 0) {
+                throttledBy.add(named(counter).put("ms", Math.min(ms, MAX_APPLIED_MS)));
+            }
+        });
         return bytes(event);
     }
 
     /** A request for mutations that waits for its decision. */
-    byte[] mutations(String id, Mutations asked, long nowMs) {
+    byte[] mutations(String id, Mutations asked, Tags client, long nowMs) {
         ObjectNode event = event(id, asked.api, nowMs).put("api_version", asked.apiVersion);
-        event.put("user", asked.counter.tags.user).put("client_id", asked.counter.tags.clientId);
+        event.put("user", client.user).put("client_id", client.clientId);
         ArrayNode mutations = event.putArray("mutations");
         asked.partitions.forEach((topic, count) -> mutations.addObject().put("topic", topic).put("partitions", count));
         return bytes(event);
@@ -106,6 +108,10 @@ final class Events {
     private static ObjectNode named(CounterKey counter) {
         ObjectNode named = JSON.createObjectNode().put("quota", counter.kind.key);
         ObjectNode entity = named.putObject("entity");
+        if (!counter.tags.tenant.isEmpty()) {
+            entity.put("tenant", counter.tags.tenant);
+            return named;
+        }
         if (!counter.tags.user.isEmpty()) {
             entity.put("user", counter.tags.user);
         }

@@ -3,6 +3,7 @@ package sluice.kafka;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.UUID;
@@ -20,7 +21,7 @@ import org.slf4j.LoggerFactory;
  * One gateway, in a broker or a proxy: it knows the limits in force, its share of each counter, and publishes what its
  * meters were charged.
  *
- * <p>Request threads call {@link #resolve}, {@link #limit} and {@link #ask}, which never wait. All else happens in daemon threads of its
+ * <p>Request threads call {@link #meterOf}, {@link #limit} and {@link #ask}, which never wait. All else happens in daemon threads of its
  * own: one reads the limits, one the sums of what is decided, and one looks at the meters every `sluice.sum.ms`, sets their limits and
  * publishes. While Sluice is away the last shares hold; before the limits topic could be read, the quotas that were set
  * with `kafka-configs` hold on each broker, as without the plugin.
@@ -70,7 +71,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         String random = UUID.randomUUID().toString().substring(0, 8);
         this.instance = settings.gatewayName + "-" + settings.node + "-" + random;
         this.events = new Events(settings.gatewayName, instance);
-        this.meters = new Meters(settings.maxMuteMs, !settings.isProxy);
+        this.meters = new Meters(settings.maxMuteMs, !settings.isProxy, settings.window, System::currentTimeMillis);
         this.shares = new Shares(instance, events.idStem(), settings.window);
         this.sender = new EventSender(settings.requestsTopic, client("requests"), EventSender.MUTE_MS);
         this.limitsReader = new TopicReader(settings.limitsTopic, null, client("limits"), new LimitsHandler());
@@ -102,33 +103,68 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         sumsReader.close();
     }
 
-    /** The limit of a client and the counter that it is charged to. Never waits. */
-    public Resolution resolve(Kind kind, String user, String clientId) {
-        Resolution found = quotas().resolve(kind, user, clientId);
-        if (!found.isAnyClientId() || meters.of(new CounterKey(kind, found.tags)) != null) {
-            return found;
+    /**
+     * The meter that a client's requests are charged to. Never waits.
+     *
+     * <p>A client without a limit of its own has one with its client-id if that is why it is in its tenant.
+     */
+    public CounterKey meterOf(Kind kind, String user, String clientId) {
+        Quotas quotas = quotas();
+        String tenant = quotas.tenantOf(kind, user, clientId);
+        Resolution found = quotas.resolve(kind, user, clientId);
+        boolean isNamed = found.level == 0 && !quotas.tenantOf(kind, found.tags).equals(tenant);
+        Tags tags = isNamed ? new Tags(Names.bounded(user), Names.bounded(clientId)) : found.tags;
+        CounterKey key = new CounterKey(kind, tags.in(tenant));
+        boolean isNew = (isNamed || found.isAnyClientId()) && meters.of(key) == null;
+        if (isNew && !(meters.hasRoom() && newNames.admits(System.nanoTime()))) {
+            tags = isNamed ? found.tags : quotas.resolve(kind, user, NewNames.MORE).tags;
+            key = new CounterKey(kind, tags.in(tenant));
         }
-        boolean isAdmitted = meters.hasRoom() && newNames.admits(System.nanoTime());
-        return isAdmitted ? found : quotas().resolve(kind, user, NewNames.MORE);
+        if (!quotas.tenantOf(kind, tags).equals(tenant)) {
+            meters.noteClient(key, user, clientId);
+        }
+        return key;
     }
 
-    /** What this gateway may let through on a counter now, per second; null is unlimited. Never waits. */
-    public Double limit(CounterKey counter) {
-        Double limit = quotas().limitOf(counter);
-        if (limit == null || !isShared(counter.kind)) {
+    /** What this gateway may let through on a meter's own counter now, per second; null is unlimited. Never waits. */
+    public Double limit(CounterKey key) {
+        Double limit = quotas().limitOf(key.own());
+        if (limit == null || !isShared(key.kind)) {
             return limit;
         }
-        Meter meter = meters.of(counter);
-        double share = meter == null ? Double.NaN : meter.share();
+        Meter meter = meters.of(key);
+        return shareOf(limit, meter == null ? Double.NaN : meter.share());
+    }
+
+    /** The same on the counter of its clients' tenant. */
+    private Double tenantLimit(CounterKey key) {
+        CounterKey tenant = key.ofTenant();
+        Double limit = tenant == null ? null : quotas().limitOf(tenant);
+        if (limit == null || !isShared(key.kind)) {
+            return limit;
+        }
+        CommonBucket bucket = meters.common(tenant);
+        return shareOf(limit, bucket == null ? Double.NaN : bucket.share());
+    }
+
+    private double shareOf(double limit, double share) {
         return Math.min(limit, Double.isNaN(share) ? limit / gateways : share);
     }
 
-    /** The limit by which Kafka bounds what the next fetch of a counter may hold; null is unlimited. Never waits. */
-    public Double fetchLimit(CounterKey counter) {
-        Double limit = limit(counter);
-        Meter meter = limit == null ? null : meters.of(counter);
+    /** Whether a limit holds a meter's clients, their own or their tenant's. Never waits. */
+    public boolean isLimited(CounterKey key) {
+        return limit(key) != null || tenantLimit(key) != null;
+    }
+
+    /** The limit by which Kafka bounds what the next fetch on a meter may hold; null is unlimited. Never waits. */
+    public Double fetchLimit(CounterKey key) {
+        Double limit = limit(key);
+        Meter meter = limit == null ? null : meters.of(key);
         boolean isPaced = settings.isProxy || meter != null && meter.isPaced();
-        return limit == null || !isPaced ? limit : Double.valueOf(Pace.fetchLimit(limit));
+        double own = limit == null ? Meter.UNLIMITED : isPaced ? Pace.fetchLimit(limit) : limit;
+        Double ofTenant = tenantLimit(key);
+        double least = Math.min(own, ofTenant == null ? Meter.UNLIMITED : Pace.fetchLimit(ofTenant));
+        return least == Meter.UNLIMITED ? null : Double.valueOf(least);
     }
 
     /** The quotas that Kafka itself keeps. They hold until the limits topic has been read. */
@@ -186,7 +222,8 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         String id = events.newId();
         awaited.put(id, mutations);
         mutations.answer().whenComplete((answer, error) -> awaited.remove(id));
-        publish(mutations.counter.tags, events.mutations(id, mutations, nowMs), nowMs, () -> giveUp(mutations));
+        Tags client = meters.clientOf(mutations.counter);
+        publish(client, events.mutations(id, mutations, client, nowMs), nowMs, () -> giveUp(mutations));
     }
 
     private static void giveUp(Mutations mutations) {
@@ -216,6 +253,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         boolean isNew = quotas != applied;
         applied = quotas;
         gateways = shares.gateways(nowMs);
+        meters.common().forEach(bucket -> lookAt(bucket, quotas, nowMs));
         boolean isReady = sender.isReady();
         for (Meter meter : meters.all()) {
             if (isNew || meter.isDue(nowMs)) {
@@ -239,6 +277,20 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         shares.stepBack(nowMs);
         staleness.stepBack(nowMs);
         meters.all().forEach(meter -> meter.stepBack(nowMs));
+        meters.common().forEach(bucket -> bucket.stepBack(nowMs));
+    }
+
+    /** Sets the share of a bucket that several meters are charged for. */
+    private void lookAt(CommonBucket bucket, Quotas quotas, long nowMs) {
+        Double limit = quotas.limitOf(bucket.counter);
+        boolean isCharged = bucket.takeCharged();
+        if (limit == null) {
+            bucket.set(Meter.UNLIMITED, Meter.UNLIMITED, nowMs);
+        } else if (isShared(bucket.counter.kind)) {
+            bucket.set(shares.share(bucket.counter, limit, isCharged, bucket.heldUntilMs(), nowMs), limit, nowMs);
+        } else {
+            bucket.set(limit, limit, nowMs);
+        }
     }
 
     /** Reads a meter, sets its limit, and publishes what it was charged if that is due. */
@@ -262,6 +314,9 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
             publish(meter, limit, share, isReady, nowMs);
         } else if (meters.forgetIfGone(meter)) {
             shares.release(meter.counter);
+            if (meter.key.ofTenant() != null && meters.common(meter.key.ofTenant()) == null) {
+                shares.release(meter.key.ofTenant());
+            }
         }
     }
 
@@ -279,7 +334,12 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
 
     private void publish(Meter meter, long heldMs, long nowMs) {
         Meter.Sum sum = meter.takeUnpublished(nowMs);
-        byte[] event = events.sum(meter.counter, sum, heldMs, nowMs);
+        Map<CounterKey, Long> heldMsOf = new LinkedHashMap<>(4);
+        heldMsOf.put(meter.counter, heldMs);
+        for (CommonBucket bucket : meter.common()) {
+            heldMsOf.merge(bucket.counter, bucket.heldUntilMs() - nowMs, Math::max);
+        }
+        byte[] event = events.sum(meter.counter.kind, meters.clientOf(meter.key), sum, heldMsOf, nowMs);
         publish(meter.counter.tags, event, nowMs, () -> meter.giveBack(sum));
     }
 
@@ -302,19 +362,35 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
 
     /** The nearer a client is to its share, the sooner the others have to know. */
     private long intervalMs(Meter meter, Double limit, double share, long nowMs) {
-        if (limit == null) {
-            return quotas().shadow(meter.counter.kind).isEmpty() ? UNLIMITED_MS : SMALL_MS;
+        long intervalMs = quotas().shadow(meter.counter.kind).isEmpty() ? UNLIMITED_MS : SMALL_MS;
+        if (limit != null) {
+            intervalMs = intervalMs(meter.counter.kind, meter.rate() / share, heldUntilMs(meter, nowMs) > nowMs);
         }
-        if (heldUntilMs(meter, nowMs) > nowMs || meter.counter.kind == Kind.MUTATION) {
+        for (CommonBucket bucket : meter.common()) {
+            double used = bucket.rate(nowMs) / bucket.share();
+            intervalMs = Math.min(intervalMs, intervalMs(bucket.counter.kind, used, bucket.heldUntilMs() > nowMs));
+        }
+        return intervalMs;
+    }
+
+    private long intervalMs(Kind kind, double used, boolean isHeld) {
+        if (isHeld || kind == Kind.MUTATION || used >= 0.5) {
             return settings.sumMs;
         }
-        double used = meter.rate() / share;
-        return used >= 0.5 ? settings.sumMs : used >= 0.1 ? MODEST_MS : SMALL_MS;
+        return used >= 0.1 ? MODEST_MS : SMALL_MS;
     }
 
     private List<Events.HeldShare> busiest(long nowMs) {
         List<Events.HeldShare> busiest = new ArrayList<>();
         Quotas quotas = quotas();
+        for (CommonBucket bucket : meters.common()) {
+            Double limit = quotas.limitOf(bucket.counter);
+            boolean isTenant = !bucket.counter.tags.tenant.isEmpty();
+            if (limit != null && isTenant && bucket.share() > 0 && busiest.size() < RECENT / 2) {
+                long heldMs = Math.max(0, bucket.heldUntilMs() - nowMs);
+                busiest.add(new Events.HeldShare(bucket.counter, limit, bucket.share(), bucket.rate(nowMs), heldMs));
+            }
+        }
         for (Meter meter : meters.all()) {
             Double limit = quotas.limitOf(meter.counter);
             boolean isRecent = nowMs - meter.activeMs() <= settings.window.spanMs();
@@ -454,6 +530,16 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         return Stream.of(thread, limitsReader.thread(), sumsReader.thread());
     }
 
+    void takeLimits(Quotas complete) {
+        if (inForce == null) {
+            LOG.info("Sluice knows the limits (version {}){}", complete.version,
+                    settings.isProxy ? "" : "; they replace the quotas set with kafka-configs");
+        } else {
+            meters.noteChange(System.currentTimeMillis());
+        }
+        inForce = complete;
+    }
+
     private void takeAnswer(Sums read) {
         Mutations mutations = read.answerTo == null ? null : awaited.get(read.answerTo);
         if (mutations != null) {
@@ -468,13 +554,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
             limitsView.take(key, value);
             Quotas complete = limitsView.inForce();
             if (complete != known) {
-                if (inForce == null) {
-                    LOG.info("Sluice knows the limits (version {}){}", complete.version,
-                            settings.isProxy ? "" : "; they replace the quotas set with kafka-configs");
-                } else {
-                    meters.noteChange(System.currentTimeMillis());
-                }
-                inForce = complete;
+                takeLimits(complete);
             }
         }
 

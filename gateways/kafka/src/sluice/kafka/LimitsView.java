@@ -22,6 +22,8 @@ final class LimitsView {
     private static final List<String> PARTS = Arrays.asList("client_id", "tenant", "topic", "user");
     private static final List<String> TOPIC_QUOTAS = Arrays.asList("producer.byte.rate", "consumer.byte.rate");
     private static final List<String> NUMBERS_BESIDE = Arrays.asList("_reservation", "_ceiling");
+    private static final String MEMBER = "member";
+    private static final int MAX_TENANT_CHARACTERS = 256;
     private static final String VERSION_KEY = "\"version\"";
     private static final double FRACTION_TOLERANCE = 1e-6;
     private static final double LARGEST_WHOLE = 9.223372036854775807e18;
@@ -93,20 +95,28 @@ final class LimitsView {
             Json.check(parts == 1, "a topic can't be combined");
             Json.check(TOPIC_QUOTAS.contains(quota), "the quota is " + quota);
             checkLimit(limit.doubleValue(), true);
-            return new Entry(null, null, 0, false);
+            return new Entry(null, null, null, 0, false);
         }
-        if (tenant != null) {
-            return new Entry(null, null, 0, false);
+        checkTenant(tenant);
+        if (tenant != null && parts > 1) {
+            Json.check(quota.equals(MEMBER) && limit.doubleValue() == 1, "a member is of quota " + quota);
+            Json.check(tenant != Entity.DEFAULT && user != Entity.DEFAULT && clientId != Entity.DEFAULT, "it is <default>");
+            return new Entry(null, tenant, new Entity(user, clientId), 0, false);
         }
         Kind beside = besideLimit(quota);
         if (beside != null) {
             checkLimit(limit.doubleValue(), beside != Kind.REQUEST);
-            return new Entry(null, null, 0, false);
+            return new Entry(null, null, null, 0, false);
         }
         Kind kind = Kind.ofKey(quota);
         Json.check(kind != null, "the quota is " + quota);
         checkLimit(limit.doubleValue(), kind == Kind.PRODUCE || kind == Kind.FETCH);
-        return new Entry(kind, new Entity(user, clientId), limit.doubleValue(), mode.equals("shadow"));
+        return new Entry(kind, tenant, new Entity(user, clientId), limit.doubleValue(), mode.equals("shadow"));
+    }
+
+    private static void checkTenant(Object tenant) throws IOException {
+        boolean isNamed = tenant instanceof String;
+        Json.check(!isNamed || ((String) tenant).codePoints().count() <= MAX_TENANT_CHARACTERS, "the tenant is too long");
     }
 
     /** The quota that a reservation or a ceiling stands beside; null for another key. */
@@ -151,24 +161,34 @@ final class LimitsView {
         return JSON.writeValueAsString(wanted).equals(key);
     }
 
-    /** A record of the topic. `kind` is null for those that brokers don't apply, such as quotas on topics. */
+    /** A record of the topic. `kind` is null for members of tenants, and those that brokers don't apply, such as quotas on topics. */
     private static final class Entry {
         private final Kind kind;
-        private final Entity entity;
+        private final Object tenant; // null if it isn't of one
+        private final Entity entity; // null if it is of a topic
         private final double limit;
         private final boolean isShadow;
 
-        Entry(Kind kind, Entity entity, double limit, boolean isShadow) {
+        Entry(Kind kind, Object tenant, Entity entity, double limit, boolean isShadow) {
             this.kind = kind;
+            this.tenant = tenant;
             this.entity = entity;
             this.limit = limit;
             this.isShadow = isShadow;
         }
 
         void addTo(Quotas quotas) {
-            if (kind != null) {
+            if (kind != null && tenant != null) {
+                quotas.putTenant(kind, tenant, limit, isShadow);
+            } else if (kind != null) {
                 (isShadow ? quotas.shadow(kind) : quotas.enforced(kind)).put(entity, limit);
+            } else if (tenant != null) {
+                quotas.tenants().add((String) tenant, glob(entity.user), glob(entity.clientId));
             }
+        }
+
+        private static String glob(Object part) {
+            return part == null ? "" : (String) part;
         }
     }
 }

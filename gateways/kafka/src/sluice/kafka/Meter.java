@@ -1,10 +1,13 @@
 package sluice.kafka;
 
+import java.util.Arrays;
+import java.util.function.LongSupplier;
 import org.apache.kafka.common.metrics.KafkaMetric;
 import org.apache.kafka.common.metrics.MetricConfig;
 
 /**
- * A broker's own meter of one counter: its metrics, what they were charged, and what of that is to be published.
+ * A broker's own meter of one counter, or of those of its requests that are in one tenant: its metrics, what they were
+ * charged, and what of that is to be published.
  *
  * <p>Safe for several threads; request threads only add metrics, when Kafka makes a sensor. Times are epoch
  * milliseconds, amounts are in units of the quota unless they say otherwise.
@@ -13,17 +16,24 @@ public final class Meter {
     /** The limit of a counter without one, as Kafka has it. */
     static final double UNLIMITED = Long.MAX_VALUE;
 
+    private static final CommonBucket[] NONE = {};
     private static final double NEAR = 0.1;
     private static final double NS_PER_POINT = 1e7; // one percent of a thread-second is 10 ms
-    private static final long PROOF = 60; // of the time for which a limit has stood, a mute may take this part
     private static final double MAX_EXACT = 9_007_199_254_740_992.0;
+
+    /** Its counter, with the tenant of its clients. */
+    final CounterKey key;
 
     final CounterKey counter;
 
-    private final long maxMuteMs;
+    private volatile CommonBucket[] common = NONE;
+    private double promised; // charged for a fetch that was withheld
+    private long promisedMs; // when it may come again
+    private double withheld; // of what Kafka takes back, what stays charged
+    private volatile Object metricLock;
     private final boolean isWithheld; // a fetch that breaks the quota
-    private long loweredMs; // below 0 for a limit that has stood since the broker's start
-    private double limit = Double.NaN;
+    private final LongestMute longestMute;
+    private final LongSupplier clockMs;
     private KafkaMetric bound;
     private Samples charged;
     private Samples throttled;
@@ -36,6 +46,8 @@ public final class Meter {
     private long publishedMs;
     private long activeMs;
     private long heldUntilMs;
+    private boolean isCharged; // since the last look
+    private boolean isUsed; // it was charged before the last look
     private boolean isNear; // its share, when it was last used
     private volatile long dueMs;
     private boolean isHoldUntold;
@@ -43,19 +55,69 @@ public final class Meter {
     private volatile boolean isPaced;
     private volatile long owedMs;
 
-    /**
-     * `changedMs` is when limits changed last, below 0 for never. Under a limit that is new or was lowered since, which may
-     * be a mistake, no mute is longer than `maxMuteMs`, or a sixtieth of the time for which it has stood. `withholds` says
-     * that a fetch that breaks its quota is answered empty, and taken back.
-     */
-    Meter(CounterKey counter, long maxMuteMs, boolean withholds, long changedMs, long nowMs) {
-        this.counter = counter;
-        this.maxMuteMs = maxMuteMs;
+    /** `withholds` says that a fetch that breaks its quota is answered empty, and taken back. `clockMs` is the metrics'. */
+    Meter(CounterKey key, LongestMute longestMute, boolean withholds, LongSupplier clockMs) {
+        this.key = key;
+        this.counter = key.own();
         this.isWithheld = withholds && counter.kind == Kind.FETCH;
-        this.loweredMs = changedMs;
+        this.longestMute = longestMute;
+        this.clockMs = clockMs;
         this.pace = new Pace(counter.kind, withholds);
-        this.publishedMs = nowMs;
-        this.activeMs = nowMs;
+        this.publishedMs = clockMs.getAsLong();
+        this.activeMs = publishedMs;
+    }
+
+    /** Charges this bucket from now on. */
+    synchronized void join(CommonBucket bucket) {
+        common = Arrays.copyOf(common, common.length + 1);
+        common[common.length - 1] = bucket;
+    }
+
+    /** The buckets that it charges. */
+    CommonBucket[] common() {
+        return common;
+    }
+
+    /**
+     * Charges what was recorded, and returns how long it makes clients wait for what others of a bucket used, in ms.
+     *
+     * <p>A fetch that is withheld for it stays charged: when it comes again after its wait, it is served. Else those that
+     * wait for the same room would take it from each other.
+     */
+    synchronized long commonWaitMs(long nowMs) {
+        double gained = read(nowMs, false);
+        if (!isWithheld) {
+            chargeCommon(gained, nowMs);
+            return waitOfCommon(nowMs);
+        }
+        if (gained <= 0) {
+            chargeCommon(gained, nowMs);
+            return 0;
+        }
+        if (promised > 0 && nowMs >= promisedMs) {
+            chargeCommon(gained - promised, nowMs);
+            promised = 0.0;
+            return 0;
+        }
+        if (promised == 0) {
+            chargeCommon(gained, nowMs);
+            promisedMs = nowMs + waitOfCommon(nowMs);
+            promised = promisedMs > nowMs ? gained : 0.0;
+        }
+        withheld += promised > 0 ? gained : 0.0;
+        return promisedMs - nowMs;
+    }
+
+    private void chargeCommon(double gained, long nowMs) {
+        double stays = Math.min(withheld, Math.max(0.0, -gained));
+        withheld -= stays;
+        for (CommonBucket bucket : common) {
+            bucket.charge(gained + stays, nowMs);
+        }
+    }
+
+    private long waitOfCommon(long nowMs) {
+        return Arrays.stream(common).mapToLong(bucket -> bucket.waitMs(nowMs)).max().orElse(0);
     }
 
     /**
@@ -70,6 +132,7 @@ public final class Meter {
         }
         if (name.equals(counter.kind.chargedMetric) && (charged == null || charged.metric() != metric)) {
             charged = new Samples(metric, nowMs);
+            metricLock = charged.lock();
         }
         if (name.equals(Meters.THROTTLE_TIME) && (throttled == null || throttled.metric() != metric)) {
             throttled = new Samples(metric, nowMs);
@@ -79,7 +142,7 @@ public final class Meter {
 
     /** Takes leave of a metric that Kafka has removed, after a last look. */
     synchronized void remove(KafkaMetric metric, long nowMs) {
-        look(nowMs);
+        chargeCommon(read(nowMs, false), nowMs);
         bound = bound == metric ? null : bound;
         isPaced = isPaced && bound != null; // Kafka asks for the limit of a new metric
         charged = charged != null && charged.metric() == metric ? null : charged;
@@ -93,7 +156,8 @@ public final class Meter {
         publishedMs = Math.min(publishedMs, nowMs);
         unpublishedSinceMs = Math.min(unpublishedSinceMs, nowMs);
         heldUntilMs = Math.min(heldUntilMs, nowMs);
-        loweredMs = Math.min(loweredMs, nowMs);
+        promisedMs = Math.min(promisedMs, nowMs);
+        longestMute.stepBack(nowMs);
     }
 
     /** Whether it has no metric any more, and nothing to publish. */
@@ -108,21 +172,28 @@ public final class Meter {
 
     /** Sets the next look: at once while its clients wait or use a tenth of the share that was set, else after `idleMs`. */
     synchronized void lookAgain(long nowMs, long idleMs) {
-        if (activeMs == nowMs) {
-            isNear = rate() >= share * NEAR;
+        if (isUsed) {
+            isNear = rate() >= share * NEAR || isNearOfCommon(nowMs);
         }
         long busyMs = Math.max(isNear ? activeMs : 0, heldUntilMs);
         dueMs = nowMs - busyMs <= idleMs ? nowMs : nowMs + idleMs;
     }
 
+    private boolean isNearOfCommon(long nowMs) {
+        return Arrays.stream(common).anyMatch(bucket -> bucket.rate(nowMs) >= bucket.share() * NEAR);
+    }
+
     /** Reads the metrics. Says whether anything was charged since the last look. */
     synchronized boolean look(long nowMs) {
-        return look(nowMs, false);
+        chargeCommon(read(nowMs, false), nowMs);
+        isUsed = isCharged;
+        isCharged = false;
+        return isUsed;
     }
 
     /** Forgets what its clients used and owe, because an operator has reset the counter. It is published all the same. */
     synchronized void reset(long nowMs) {
-        look(nowMs, true);
+        chargeCommon(read(nowMs, true), nowMs);
         pace.reset();
         pacedCharge = 0.0;
         pacedRequests = 0;
@@ -130,14 +201,15 @@ public final class Meter {
         dueMs = 0;
     }
 
-    private boolean look(long nowMs, boolean isLast) {
+    /** Reads the metrics, and returns what was charged. */
+    private double read(long nowMs, boolean isLast) {
         boolean isThrottled = throttled != null && noteThrottled(nowMs);
         if (charged == null) {
-            return false;
+            return 0.0;
         }
         charged.look(nowMs, isLast);
         if (charged.gained() == 0.0 && charged.events() <= 0) {
-            return false;
+            return 0.0;
         }
         if (!isThrottled) {
             heldUntilMs = Math.min(heldUntilMs, nowMs); // who sends doesn't wait
@@ -146,11 +218,12 @@ public final class Meter {
             unpublishedSinceMs = nowMs;
         }
         pacedCharge += charged.gained();
-        pacedRequests += Math.max(0, served());
+        pacedRequests += served();
         unpublished += charged.gained();
         unpublishedRequests += Math.max(0, charged.events());
         activeMs = nowMs;
-        return true;
+        isCharged = true;
+        return charged.gained();
     }
 
     /**
@@ -163,8 +236,14 @@ public final class Meter {
             return false;
         }
         double throttleMs = throttled.events() > 0 ? throttled.gained() / throttled.events() : 0.0;
-        heldUntilMs = nowMs + Math.round(throttleMs);
         isHoldUntold = true;
+        for (CommonBucket bucket : common) {
+            bucket.noteThrottled(Math.round(throttleMs), nowMs);
+        }
+        if (common.length > 0 && bound.config() instanceof Bound && !((Bound) bound.config()).isExceeded()) {
+            return true; // others used it up
+        }
+        heldUntilMs = nowMs + Math.round(throttleMs);
         if (isWithheld && isPaced && throttleMs > 0) {
             double windowMs = charged.windowMs(nowMs);
             pace.noteThrottled(throttleMs, exceeded(), sum(windowMs), windowMs);
@@ -172,9 +251,9 @@ public final class Meter {
         return true;
     }
 
-    /** Number of requests since the last look. A withheld Fetch is recorded twice: charged, and taken back. */
+    /** Number of requests in the last reading. A withheld Fetch is recorded twice: charged, and taken back. */
     private long served() {
-        return charged.events() - (isWithheld && throttled != null ? 2 * throttled.events() : 0);
+        return Math.max(0, charged.events()) - (isWithheld && throttled != null ? 2 * throttled.events() : 0);
     }
 
     /** Until when a client waits that Kafka has throttled on this counter. */
@@ -184,10 +263,7 @@ public final class Meter {
 
     /** Notes the whole limit, per second. */
     synchronized void noteLimit(double whole, long nowMs) {
-        if (whole < limit) { // not NaN
-            loweredMs = nowMs;
-        }
-        limit = whole;
+        longestMute.noteLimit(whole, nowMs);
     }
 
     /** Sets the limit of the metric that has one, per second. Kafka reads it with the next request. */
@@ -207,7 +283,7 @@ public final class Meter {
             bindMetric(ofLimit, nowMs);
             return;
         }
-        pace.charge(pacedCharge, pacedRequests, ofLimit, limit, window, nowMs);
+        pace.charge(pacedCharge, Math.max(0, pacedRequests), ofLimit, limit, window, nowMs);
         pacedCharge = 0.0;
         pacedRequests = 0;
         double windowMs = charged.windowMs(nowMs);
@@ -216,14 +292,29 @@ public final class Meter {
         owedMs = pace.owedMs(ofLimit);
     }
 
-    /** How long its clients have to be silent until the share has made up for what went through, as of the last pace. */
+    /** How long its clients have to be silent until shares have made up for what went through, its own as of the last pace. */
     public long owedMs() {
-        return owedMs;
+        return Math.max(owedMs, common.length == 0 ? 0 : commonWaitMs(nowMs()));
     }
 
     /** Notes an amount, in units of the quota, that the job knows already, and that is about to be recorded. */
     public synchronized void notePublished(double amount) {
         unpublished -= amount;
+    }
+
+    /** The time in ms that the rate covers now. */
+    synchronized double windowMs(long nowMs) {
+        return charged.windowMs(nowMs);
+    }
+
+    /** The lock under which Kafka records and reads its metrics; null if it isn't known. */
+    Object metricLock() {
+        return metricLock;
+    }
+
+    /** The time of its metrics. */
+    long nowMs() {
+        return clockMs.getAsLong();
     }
 
     /** What the meter has recorded in so long a window. */
@@ -235,12 +326,12 @@ public final class Meter {
         if (bound == null) {
             return;
         }
-        long capMs = loweredMs < 0 ? Bound.NO_CAP_MS : Math.max(maxMuteMs, (nowMs - loweredMs) / PROOF);
+        long capMs = longestMute.ms(nowMs);
         MetricConfig old = bound.config(); // one of Kafka's own, when a quota was set with kafka-configs
         if (old instanceof Bound && ((Bound) old).limit() == ofLimit) {
             ((Bound) old).cap(capMs);
         } else {
-            bound.config(new Bound(bound, counter.kind, ofLimit, capMs));
+            bound.config(new Bound(bound, this, ofLimit, capMs));
         }
     }
 

@@ -29,6 +29,7 @@ final class Pace {
 
     private final boolean isFetch;
     private final boolean isRequest;
+    private final boolean isMutation;
     private double left = Double.NaN; // below 0 when more went through
     private long leftMs;
     private double size; // of the requests of late
@@ -37,11 +38,13 @@ final class Pace {
     Pace(Kind kind, boolean withholds) {
         this.isFetch = kind == Kind.FETCH && withholds;
         this.isRequest = kind == Kind.REQUEST;
+        this.isMutation = kind == Kind.MUTATION;
     }
 
     /** Takes what was charged since the last call from the bucket, which refills by this share of the limit. */
     void charge(double charged, long requests, double share, double limit, Window window, long nowMs) {
-        double burst = Math.max(share * window.spanMs() * BURST / 1000.0, isFetch ? size : 0.0);
+        double burstMs = isMutation ? window.samples * window.windowMs : window.spanMs() * BURST; // as Kafka's bucket
+        double burst = Math.max(share * burstMs / 1000.0, isFetch ? size : 0.0);
         double before = Double.isNaN(left) ? burst : left + share * Math.max(0, nowMs - leftMs) / 1000.0;
         double most = isRequest ? Math.min(share * MAX_WAIT_S, limit * MAX_REQUEST_DEBT_S) : share * MAX_WAIT_S;
         left = Math.max(Math.min(burst, before) - charged, -most);

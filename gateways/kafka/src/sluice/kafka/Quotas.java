@@ -1,6 +1,7 @@
 package sluice.kafka;
 
 import java.util.EnumMap;
+import java.util.HashMap;
 import java.util.Map;
 
 /** The limits of all quotas on clients: those in force, and which quotas are on trial as well. */
@@ -10,6 +11,9 @@ final class Quotas {
 
     private final Map<Kind, PrecedenceLevels> enforced = new EnumMap<>(Kind.class);
     private final Map<Kind, PrecedenceLevels> shadow = new EnumMap<>(Kind.class);
+    private final Map<Kind, Map<Object, Double>> ofTenants = new EnumMap<>(Kind.class);
+    private final Map<Kind, Map<Object, Double>> trialsOfTenants = new EnumMap<>(Kind.class);
+    private final Tenants tenants = new Tenants();
 
     Quotas(long version) {
         this.version = version;
@@ -27,8 +31,42 @@ final class Quotas {
         return shadow.get(kind);
     }
 
+    /** The tenants. Members and their limits are added before any thread but the first asks. */
+    Tenants tenants() {
+        return tenants;
+    }
+
+    /** Sets the limit of a tenant, or of the default one, enforced or on trial. */
+    void putTenant(Kind kind, Object tenant, double limit, boolean isShadow) {
+        (isShadow ? trialsOfTenants : ofTenants).computeIfAbsent(kind, key -> new HashMap<>()).put(tenant, limit);
+    }
+
+    /** The tenant of a client if it has a limit of this kind, enforced or on trial; else "". */
+    String tenantOf(Kind kind, String user, String clientId) {
+        if (!ofTenants.containsKey(kind) && !trialsOfTenants.containsKey(kind)) {
+            return "";
+        }
+        String tenant = tenants.of(user, clientId);
+        boolean isLimited = limitOf(ofTenants, kind, tenant) != null || limitOf(trialsOfTenants, kind, tenant) != null;
+        return isLimited ? tenant : "";
+    }
+
+    /** The same of a client that the tags name by itself. */
+    String tenantOf(Kind kind, Tags tags) {
+        return tenantOf(kind, tags.user, tags.clientId);
+    }
+
+    private static Double limitOf(Map<Kind, Map<Object, Double>> limits, Kind kind, String tenant) {
+        Map<Object, Double> known = limits.get(kind);
+        if (known == null || tenant.isEmpty()) {
+            return null;
+        }
+        Double own = known.get(tenant);
+        return own == null ? known.get(Entity.DEFAULT) : own;
+    }
+
     /**
-     * The limit of a client and the counter that a broker keeps for it.
+     * The limit of a client, its tenant's apart, and the counter that a broker keeps for it.
      *
      * <p>Clients without a limit share a counter with all others of their user: they choose their client-ids, and a
      * counter for each would fill the broker. One that a shadow quota limits has the counter of that: the job resolves
@@ -49,8 +87,11 @@ final class Quotas {
         return new Resolution(tags, trial.level, null);
     }
 
-    /** The limit of a counter; null is unlimited. */
+    /** The limit of a counter, which is no meter's key; null is unlimited. */
     Double limitOf(CounterKey counter) {
+        if (!counter.tags.tenant.isEmpty()) {
+            return limitOf(ofTenants, counter.kind, counter.tags.tenant);
+        }
         return resolve(counter.kind, counter.tags.user, counter.tags.clientId).limit;
     }
 }

@@ -52,6 +52,11 @@ final class Samples {
         this.lookedMs = nowMs;
     }
 
+    /** The lock under which Kafka records and reads its metrics; null if it can't be known. */
+    Object lock() {
+        return lock;
+    }
+
     /** The metric that is read. */
     KafkaMetric metric() {
         return metric;

@@ -1,11 +1,9 @@
 package sluice.kafka;
 
 import java.util.Collections;
-import java.util.LinkedHashMap;
 import java.util.Map;
 import org.apache.kafka.common.Cluster;
 import org.apache.kafka.common.security.auth.KafkaPrincipal;
-import org.apache.kafka.common.utils.Sanitizer;
 import org.apache.kafka.server.quota.ClientQuotaCallback;
 import org.apache.kafka.server.quota.ClientQuotaEntity;
 import org.apache.kafka.server.quota.ClientQuotaType;
@@ -39,11 +37,7 @@ public final class SluiceQuotaCallback implements ClientQuotaCallback {
         if (exempt.isExempt(principal, id)) {
             return EXEMPT_TAGS;
         }
-        Tags tags = gateway.resolve(Kind.of(type), principal.getName(), id).tags;
-        Map<String, String> metricTags = new LinkedHashMap<>(4); // Kafka makes the sensor's name of them, in order
-        metricTags.put(Meters.USER_TAG, Sanitizer.sanitize(tags.user));
-        metricTags.put(Meters.CLIENT_ID_TAG, tags.clientId);
-        return metricTags;
+        return Meters.metricTags(gateway.meterOf(Kind.of(type), principal.getName(), id).tags);
     }
 
     /**
@@ -52,12 +46,11 @@ public final class SluiceQuotaCallback implements ClientQuotaCallback {
      */
     @Override
     public Double quotaLimit(ClientQuotaType type, Map<String, String> metricTags) {
-        String user = metricTags.get(Meters.USER_TAG);
-        String clientId = metricTags.get(Meters.CLIENT_ID_TAG);
-        if (user == null || clientId == null) {
+        Tags tags = Meters.tagsOf(metricTags);
+        if (tags == null) {
             return null;
         }
-        CounterKey counter = new CounterKey(Kind.of(type), new Tags(Sanitizer.desanitize(user), clientId));
+        CounterKey counter = new CounterKey(Kind.of(type), tags);
         boolean isForFetch = counter.kind == Kind.FETCH && !bringsQuotas.get();
         return isForFetch ? gateway.fetchLimit(counter) : gateway.limit(counter);
     }

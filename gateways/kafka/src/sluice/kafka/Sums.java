@@ -100,8 +100,8 @@ final class Sums {
         Json.check(sum.isArray() && sum.size() >= 2 && sum.get(0).isObject(), "a sum is no list of entity and counters");
         Json.check(sum.size() < 3 || sum.get(2).isBoolean(), "a flag is neither true nor false");
         JsonNode entity = sum.get(0);
-        Tags tags = new Tags(textOf(entity, "user"), textOf(entity, "client_id"));
-        boolean isTopic = Json.textOrNull(entity, "topic") != null || Json.textOrNull(entity, "tenant") != null;
+        Tags tags = new Tags(textOf(entity, "user"), textOf(entity, "client_id"), textOf(entity, "tenant"));
+        boolean isTopic = Json.textOrNull(entity, "topic") != null;
         Json.check(sum.get(1).isArray(), "counters is no list");
         for (JsonNode counter : sum.get(1)) {
             CounterSum read = new CounterSum(counter, baseMs, kinds, gateways, tags);

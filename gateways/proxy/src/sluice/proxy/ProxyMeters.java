@@ -18,7 +18,6 @@ import org.apache.kafka.common.metrics.stats.Avg;
 import org.apache.kafka.common.metrics.stats.Rate;
 import org.apache.kafka.common.metrics.stats.TokenBucket;
 import org.apache.kafka.common.security.auth.KafkaPrincipal;
-import org.apache.kafka.common.utils.Sanitizer;
 import org.apache.kafka.common.utils.Time;
 import sluice.kafka.CounterKey;
 import sluice.kafka.Exempt;
@@ -57,9 +56,9 @@ final class ProxyMeters implements AutoCloseable {
         return exempt.isExempt(new KafkaPrincipal(KafkaPrincipal.USER_TYPE, client.user()), client.clientId());
     }
 
-    /** The counter of a client. */
+    /** The counter of a client, with its tenant. */
     CounterKey counter(Kind kind, Client client) {
-        return new CounterKey(kind, gateway.resolve(kind, client.user(), client.clientId()).tags);
+        return gateway.meterOf(kind, client.user(), client.clientId());
     }
 
     /** Charges bytes or mutations, and returns the wait in ms that the quota asks for. */
@@ -86,7 +85,7 @@ final class ProxyMeters implements AutoCloseable {
 
     /** Whether a counter has a limit. */
     boolean isLimited(CounterKey counter) {
-        return gateway.limit(counter) != null;
+        return gateway.isLimited(counter);
     }
 
     /** The most bytes that the response to a fetch of a client may have, as Kafka bounds it. */
@@ -158,7 +157,7 @@ final class ProxyMeters implements AutoCloseable {
 
         Sensors(CounterKey counter) {
             kind = counter.kind;
-            String name = kind.group + ":" + Sanitizer.sanitize(counter.tags.user) + ":" + counter.tags.clientId;
+            String name = kind.group + ":" + String.join(":", Meters.metricTags(counter.tags).values());
             Double limit = gateway.limit(counter);
             MetricConfig config = new MetricConfig()
                     .samples(settings.window.samples)
@@ -216,10 +215,7 @@ final class ProxyMeters implements AutoCloseable {
         }
 
         private MetricName metricName(CounterKey counter, String name) {
-            Map<String, String> tags = new LinkedHashMap<>();
-            tags.put(Meters.USER_TAG, Sanitizer.sanitize(counter.tags.user));
-            tags.put(Meters.CLIENT_ID_TAG, counter.tags.clientId);
-            return metrics.metricName(name, kind.group, "", tags);
+            return metrics.metricName(name, kind.group, "", Meters.metricTags(counter.tags));
         }
     }
 
