@@ -1,4 +1,4 @@
-"""Jars from a Maven registry: resolved by the Ivy inside pyspark, checked, and kept in one folder for each set.
+"""Jars from a Maven registry: downloaded by the Ivy inside pyspark, checked, and kept in one folder for each set.
 
 `python -m sluice.jvm.jars` downloads those that Spark needs in addition to pyspark's own, and archives their classes.
 """
@@ -34,6 +34,7 @@ _STAMP = "stamp.json"
 SETUP = ("sluice.jvm.jars", "sluice.cli.demo.jars", "sluice.jvm.plugin")
 """Commands that ./scripts/setup runs."""
 
+_JAR = "[artifact]-[revision](-[classifier]).[ext]"
 _ATTEMPTS = 2  # one failed request to a registry should not fail a first start; Ivy keeps what it has downloaded
 
 
@@ -41,8 +42,9 @@ _ATTEMPTS = 2  # one failed request to a registry should not fail a first start;
 class JarSet:
     """Jars for one classpath.
 
-    `versions` is an Ivy module file with a configuration `name`; `checksums` has a line `<SHA-256>  <name>/<jar>` for
-    every jar. A set that is `added_to_pyspark` leaves out what pyspark has. `command` downloads the set.
+    `checksums` has a line `<SHA-256>  <organisation>/<module>/<revision>/<jar>` for every jar. Its jars are those that
+    `versions`, an Ivy module file with a configuration `name`, asks for with all that they depend on; a set that is
+    `added_to_pyspark` leaves out what pyspark has. `command` downloads the set.
     """
 
     name: str
@@ -88,15 +90,20 @@ class JarSet:
 
     def expected(self) -> dict[str, str]:
         """Jar name to SHA-256 (hex)."""
-        lines = (line.split() for line in self.checksums.read_text().splitlines())
-        return {path.removeprefix(f"{self.name}/"): digest for digest, path in lines}
+        return {path.rpartition("/")[2]: digest for digest, path in self._listed()}
 
     def accept(self) -> None:
-        """Resolves the versions again and records the checksums of the jars as the expected ones."""
+        """Resolves the versions again, and lists the jars of the registry as the expected ones."""
         with home_lock(self.name):
-            fresh = self._resolved()
-            lines = [f"{_sha256(jar)}  {self.name}/{jar.name}\n" for jar in sorted(fresh.glob("*.jar"))]
-        self.checksums.write_text("".join(lines))
+            resolved = self._retrieved(self.versions, f"[organisation]/[module]/[revision]/{_JAR}", "-Dpoms=true")
+            present = [jar.name for jar in pyspark_jars().glob("*.jar")] if self.added_to_pyspark else []
+            jars = [jar for jar in sorted(resolved.rglob("*.jar")) if not has_artifact(jar.parts[-3], present)]
+            self.checksums.write_text("".join(f"{_sha256(jar)}  {jar.relative_to(resolved)}\n" for jar in jars))
+            shutil.rmtree(resolved)
+
+    def _listed(self) -> Iterator[list[str]]:
+        """Digest and path of each jar."""
+        return (line.split() for line in self.checksums.read_text().splitlines())
 
     @property
     def _listed_in(self) -> str:
@@ -123,42 +130,51 @@ class JarSet:
         try:
             check_jars(self._jars(), self.expected(), "", self._listed_in)
         except JarError:
-            fresh = self._resolved()
+            module = jars_home() / f"ivy-{self.name}.xml"
+            module.write_text(self._module())
+            fresh = self._retrieved(module, _JAR)
             fix = f"if {self.versions.name} was changed on purpose, run: python -m {self.command} --accept; else try"
             check_jars(sorted(fresh.glob("*.jar")), self.expected(), f"{fix} again later", self._listed_in)
             shutil.rmtree(self.folder, ignore_errors=True)
             fresh.rename(self.folder)
         (self.folder / _STAMP).write_text(json.dumps(self._stamp(self.folder)))
 
-    def _resolved(self) -> Path:
-        """A new folder with the jars that Ivy finds, without those that pyspark has."""
-        fresh, retrieved = (self.folder.with_name(f"{self.name}.{suffix}") for suffix in ("fresh", "retrieved"))
-        for old in (fresh, retrieved):
-            shutil.rmtree(old, ignore_errors=True)
-        self._run_ivy(retrieved)
-        fresh.mkdir()
-        present = [jar.name for jar in pyspark_jars().glob("*.jar")] if self.added_to_pyspark else []
-        for jar in retrieved.glob("*/*.jar"):
-            if not has_artifact(jar.parent.name, present):
-                jar.rename(fresh / jar.name)
-        shutil.rmtree(retrieved)
-        return fresh
+    def _module(self) -> str:
+        """An Ivy module file of exactly the listed jars: no POM is asked for, which takes most of a first start."""
+        dependencies = []
+        for _, path in self._listed():
+            organisation, module, revision, jar = path.split("/")
+            classifier = jar.removeprefix(f"{module}-{revision}").removesuffix(".jar").removeprefix("-")
+            dependencies.append(
+                f'<dependency org="{organisation}" name="{module}" rev="{revision}" transitive="false"'
+                f' conf="{self.name}->default"><artifact name="{module}" type="jar" m:classifier="{classifier}"/>'
+                "</dependency>"
+            )
+        return (
+            '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+            f'<info organisation="sluice" module="{self.name}"/><configurations><conf name="{self.name}"/>'
+            f"</configurations><dependencies>{''.join(dependencies)}</dependencies></ivy-module>"
+        )
 
-    def _run_ivy(self, retrieved: Path) -> None:
+    def _retrieved(self, module: Path, pattern: str, *options: str) -> Path:
+        """A new folder with the jars that Ivy finds for a module file, each at the path of the pattern."""
         java, _ = find_java()
         home = jars_home()
+        retrieved = home / f"{self.name}.retrieved"
+        shutil.rmtree(retrieved, ignore_errors=True)
         command = [
-            *(java, "-cp", str(pyspark_jars() / "*"), "org.apache.ivy.Main"),
-            *("-settings", str(_CONFIGS / "ivysettings.xml"), "-ivy", str(self.versions)),
+            *(java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *options),
+            *("-cp", str(pyspark_jars() / "*"), "org.apache.ivy.Main"),
+            *("-settings", str(_CONFIGS / "ivysettings.xml"), "-ivy", str(module)),
             *("-cache", str(home / "ivy-cache" / self.name), "-confs", self.name),
-            *("-retrieve", f"{retrieved}/[artifact]/[artifact]-[revision].[ext]", "-types", "jar", "bundle"),
+            *("-retrieve", f"{retrieved}/{pattern}", "-types", "jar", "bundle"),
         ]
         log = home / f"ivy-{self.name}.log"
         for _ in range(_ATTEMPTS):
             with log.open("w") as output:
                 ended = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
             if ended.returncode == 0:
-                return
+                return retrieved
         raise JarError(
             f"the jars of conf {self.name} can't be downloaded: {_reason(log.read_text())}; check the network (proxy"
             f" and mirror settings reach Ivy through JAVA_TOOL_OPTIONS), then try again; all of it: {log}"

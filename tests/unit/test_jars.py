@@ -124,7 +124,7 @@ def jar_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JarSet:
     (tmp_path / "jars" / "own").mkdir(parents=True)
     jar, checksums = _jar(tmp_path / "jars" / "own", "a-1.jar", b"content")
     (tmp_path / "versions.xml").write_text("no Ivy file: a download would fail")
-    (tmp_path / "sums").write_text(f"{checksums[jar.name]}  own/{jar.name}\n")
+    (tmp_path / "sums").write_text(f"{checksums[jar.name]}  org.example/a/1/{jar.name}\n")
     return JarSet("own", tmp_path / "versions.xml", tmp_path / "sums", "own.jars", added_to_pyspark=False)
 
 
@@ -137,6 +137,34 @@ def test_errors_name_setup_for_the_jars_that_it_downloads() -> None:
 def test_jars_that_are_right_already_are_not_downloaded_again(jar_set: JarSet) -> None:
     assert [jar.name for jar in jar_set.paths()] == ["a-1.jar"]
     assert jar_set.verify() == 1
+
+
+def test_a_download_asks_for_the_listed_jars_and_for_no_pom(
+    jar_set: JarSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java, asked = tmp_path / "bin" / "java", tmp_path / "asked"
+    java.parent.mkdir()
+    java.write_text(f'#!/bin/bash\n[[ $1 != -version ]] || exec echo \'version "17"\'\necho "$@" >{asked}\nexit 1\n')
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    jar_set.checksums.write_text(
+        f"{'0' * 64}  org.example/a/1/a-1.jar\n{'0' * 64}  org.example/b/2.0/b-2.0-linux.jar\n"
+    )
+
+    with pytest.raises(JarError, match="can't be downloaded"):
+        jar_set.paths()
+    module = ElementTree.parse(tmp_path / "jars" / "ivy-own.xml")  # noqa: S314 - our own file
+    dependencies = list(module.iter("dependency"))
+
+    assert "-Dpoms=true" not in asked.read_text()
+    assert [(each.get("org"), each.get("name"), each.get("rev"), each.get("transitive")) for each in dependencies] == [
+        ("org.example", "a", "1", "false"),
+        ("org.example", "b", "2.0", "false"),
+    ]
+    assert [{**artifact.attrib} for each in dependencies for artifact in each] == [
+        {"name": "a", "type": "jar", "{http://ant.apache.org/ivy/maven}classifier": ""},
+        {"name": "b", "type": "jar", "{http://ant.apache.org/ivy/maven}classifier": "linux"},
+    ]
 
 
 def test_without_a_checkout_the_fix_names_a_command_that_is_installed(jar_set: JarSet) -> None:
