@@ -1,6 +1,7 @@
 """The driver's Java, which starts while Python loads PySpark: that takes as long as Java does."""
 
 import os
+import re
 import shlex
 import subprocess
 import time
@@ -20,6 +21,9 @@ _POLL_S = 0.02
 _LAUNCHER = {"SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """Options of the Java that writes the command line of the driver's Java, and does no more."""
 
+REDACTED: Final = "(?i)secret|password|token|(access|[._])key|jaas|passphrase"
+"""Properties that no command line has, which all users of a machine can read: PySpark tells them through its socket."""
+
 
 class DriverJava:
     """A Java with these properties of Spark, for PySpark to find. It ends with this process, as its input then does."""
@@ -29,7 +33,8 @@ class DriverJava:
         self._folder = TemporaryDirectory(prefix="sluice-java-", ignore_cleanup_errors=True)
         self._address = Path(self._folder.name, "address")
         submit = Path(os.environ.get("SPARK_HOME") or pyspark_jars().parent) / "bin" / "spark-submit"
-        given = [part for name, value in properties.items() for part in ("--conf", f"{name}={value}")]
+        public = ((name, value) for name, value in properties.items() if not re.search(REDACTED, name))
+        given = [part for name, value in public for part in ("--conf", f"{name}={value}")]
         shell = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
         own = {_ADDRESS_FILE: str(self._address), "SPARK_CONNECT_MODE": "0"}
         self.process = subprocess.Popen(

@@ -14,7 +14,7 @@ from tempfile import gettempdir, mkdtemp
 from sluice.configs.object_store import shared_variables
 from sluice.configs.settings import Settings
 from sluice.jvm.class_archive import class_path, find_archive, joined
-from sluice.jvm.driver import DriverJava
+from sluice.jvm.driver import REDACTED, DriverJava
 from sluice.jvm.jars import SPARK_JARS
 from sluice.jvm.object_store import FILE_MANAGER, object_store_jars
 from sluice.streaming.checkpoint.folder import Checkpoint
@@ -53,7 +53,7 @@ _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.scheduler.mode": "FAIR",  # a Delta commit of the audit query must not hold up a decision
-    "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|passphrase",
+    "spark.redaction.regex": REDACTED,
     "spark.sql.session.timeZone": "UTC",
     # Spark creates this folder, by default in the current directory; Sluice has no managed tables.
     "spark.sql.warehouse.dir": str(Path(gettempdir()) / "sluice-warehouse"),

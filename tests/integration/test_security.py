@@ -49,7 +49,8 @@ def job(broker: SecureBroker, tmp_path_factory: pytest.TempPathFactory) -> Itera
         patch.setenv("SLUICE_PASSWORD", PASSWORDS["job"])
         folder = tmp_path_factory.mktemp("job") / "secure"
         kafka = login(broker, "job", "${SLUICE_PASSWORD}")
-        process = JobProcess(folder, broker.bootstrap_servers, QUOTAS, audit=AUDITED, kafka=kafka)
+        spark = {"spark.hadoop.fs.s3a.secret.key": "${SLUICE_PASSWORD}"}
+        process = JobProcess(folder, broker.bootstrap_servers, QUOTAS, audit=AUDITED, kafka=kafka, spark=spark)
         broker.let_in(process.settings.topics, PASSWORDS)
         process.start()
         yield process

@@ -18,6 +18,12 @@ cat
 """A Java that tells port 8080 and a secret, as Spark's does, and ends when its input does."""
 
 
+SECRETS = (
+    *("spark.hadoop.fs.s3a.secret.key", "spark.hadoop.fs.azure.account.key.one.example", "spark.ssl.keyPassword"),
+    *("spark.authenticate.secret", "spark.executorEnv.AWS_SECRET_ACCESS_KEY", "spark.hadoop.fs.s3a.session.token"),
+)
+
+
 @pytest.fixture
 def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The script that starts Java."""
@@ -40,6 +46,18 @@ def test_pyspark_is_told_where_java_answers_until_it_knows(submit: Path) -> None
     assert (submit.parents[1] / "arguments").read_text() == "--conf spark.master=local[2] pyspark-shell\n"
     java.process.communicate()
     assert java.process.returncode == 0
+
+
+def test_no_secret_is_on_a_command_line(submit: Path) -> None:
+    java = DriverJava({"spark.sql.shuffle.partitions": "2"} | dict.fromkeys(SECRETS, "of-s3"))
+
+    java.hand_over()
+
+    forget_address()
+    arguments = (submit.parents[1] / "arguments").read_text()
+    assert arguments == "--conf spark.sql.shuffle.partitions=2 pyspark-shell\n"
+    assert java.properties.keys() > {*SECRETS}
+    java.process.communicate()
 
 
 def test_a_java_that_ends_at_its_start_is_an_error(submit: Path) -> None:
