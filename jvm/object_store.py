@@ -1,4 +1,4 @@
-"""Jars for checkpoints on S3: Hadoop's client, the modules of Amazon's SDK that it uses, and Sluice's own class.
+"""Jars for checkpoints on S3: Hadoop's client, the modules of Amazon's SDK that it uses, and Sluice's own classes.
 
 `python -m sluice.jvm.object_store` downloads and compiles them; a job whose settings name S3 does so at its start.
 """
@@ -13,6 +13,9 @@ S3_JARS = JarSet.named("s3", "sluice.jvm.object_store", added_to_pyspark=True)
 
 FILE_MANAGER = "sluice.spark.ObjectStoreFiles"
 """Writes the files of checkpoints, for Spark's `spark.sql.streaming.checkpointFileManagerClass`."""
+
+CREDENTIALS = "sluice.spark.RenewedCredentials"
+"""Finds keys, for Hadoop's `fs.s3a.aws.credentials.provider`."""
 
 _SOURCES = Path(__file__).parent / "src"
 

@@ -120,9 +120,9 @@ class Job:
             raise _StopRequestedError
         if not checkpoint.is_local:
             check_enforce_checkpoint(self._settings)
-        table = ensure_quotas_table(self._settings)
         settings = self._settings = with_pages(self._settings)
         check_origin(checkpoint, settings)
+        table = ensure_quotas_table(settings)
         watch = QuotaWatch(table, QuotaSnapshots(checkpoint))
         if settings.quotas.source == "kafka":
             stack.enter_context(self._mirror(table, watch))

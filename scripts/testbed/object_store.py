@@ -5,7 +5,7 @@ import os
 import signal
 from configparser import ConfigParser
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from scripts.testbed.locked_python import locked_python
 from sluice.cli.demo.broker import free_ports
@@ -30,6 +30,7 @@ class ObjectStore:
         os.environ["AWS_EC2_METADATA_DISABLED"] = "true"  # no client of a test asks the machine for credentials
         self._folder = folder
         self._port = free_ports(1)[0]
+        self._keys = 0
         python = locked_python("moto", _FOLDER / "object-store.lock")
         command = [str(python), str(_FOLDER / "object_store_server.py"), str(self._port), str(folder)]
         self._server = Child(command, folder / "server.log")
@@ -59,17 +60,27 @@ class ObjectStore:
         return profiles["default"]["aws_secret_access_key"]
 
     def settings(self, profile: str = "default") -> dict[str, Json]:
-        """The settings of a job that has its keys from a file, as a `profile` of it: `default` or `without-rights`."""
+        """The settings of a job that has its keys from a file, as a `profile` of it: a user of the server."""
         file = str(self._folder / "credentials")
         return {"s3": {"endpoint": self.endpoint, "region": "eu-west-1", "credentials_file": file, "profile": profile}}
 
-    def misbehave(self, *, away: bool = False, delay_s: float = 0.0, unconditional: bool = False) -> None:
-        """From now on refuse connections, answer each request late, or overwrite what is there; without any, be well.
+    def misbehave(self, **faults: Any) -> None:
+        """Behave so from now on; without any fault, well.
 
+        `away` refuses connections, `delay_s` answers each request late, and `refusal` answers with this code of S3's.
         An `unconditional` store passes over `If-None-Match`, as older ones do.
         """
+        self._write(faults | {"keys": self._keys})
+
+    def renew_keys(self) -> None:
+        """Give all users new keys, with which the file changes; the old ones are refused."""
+        old, self._keys = self.secret, self._keys + 1
+        self._write({"keys": self._keys})
+        wait_until(lambda: self.secret != old, _START_S)
+
+    def _write(self, faults: Json) -> None:
         draft = self._folder / "faults.draft"
-        draft.write_text(json.dumps({"away": away, "delay_s": delay_s, "unconditional": unconditional}))
+        draft.write_text(json.dumps(faults))
         draft.rename(self._folder / "faults.json")
 
     def _is_ready(self) -> bool:

@@ -1,6 +1,6 @@
 """Server of `scripts.testbed.object_store`: `PYTHON object_store_server.py PORT FOLDER`, in the Python that has moto.
 
-It makes a bucket and two users, writes their keys into FOLDER/credentials, and from then on checks each signature and
+It makes a bucket and users, writes their keys into FOLDER/credentials, and from then on checks each signature and
 right. FOLDER/faults.json says how it misbehaves.
 """
 
@@ -17,14 +17,29 @@ from typing import Any
 
 _HOST, _REGION, _BUCKET = "127.0.0.1", "eu-west-1", "sluice"
 _POLL_S = 0.1
-_SETUP_ACTIONS = 6
+_SETUP_ACTIONS = 9
 """Requests before keys are checked: those of `_prepare`."""
 
-_ALL_OF_S3 = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}
+_RIGHTS = {
+    "default": ["s3:*"],
+    "reader": ["s3:Get*", "s3:List*"],
+    "without-list": ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"],
+    "without-rights": ["sns:Publish"],
+}
+"""The users, and what each may do."""
+
+_REFUSALS = {
+    "AccessDenied": ("403 Forbidden", "Access Denied"),
+    "ExpiredToken": ("400 Bad Request", "The provided token has expired."),
+    "NoSuchBucket": ("404 Not Found", "The specified bucket does not exist"),
+}
+"""Codes of S3, each with the status and message that it has there."""
 
 os.environ["INITIAL_NO_AUTH_ACTION_COUNT"] = str(_SETUP_ACTIONS)
 
 import boto3  # noqa: E402 - moto reads the variable when it is loaded
+from moto.core import DEFAULT_ACCOUNT_ID  # noqa: E402
+from moto.iam.models import iam_backends  # noqa: E402
 from moto.s3.models import s3_backends  # noqa: E402
 from moto.server import DomainDispatcherApplication, create_backend_app  # noqa: E402
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server  # noqa: E402
@@ -57,13 +72,23 @@ class _Store:
         time.sleep(self.faults.get("delay_s", 0.0))
         if self.faults.get("unconditional") and "HTTP_IF_NONE_MATCH" in request:
             _forget(request["PATH_INFO"].removeprefix(f"/{_BUCKET}/"))
-        if "HTTP_IF_NONE_MATCH" in request and "CONTENT_LENGTH" in request:
+        if request.get("CONTENT_LENGTH"):
             # before the lock, which a client that is stopped would hold else
             request["wsgi.input"] = BytesIO(request["wsgi.input"].read(int(request["CONTENT_LENGTH"])))
+        if refusal := self.faults.get("refusal"):
+            return _refuse(request["REQUEST_METHOD"], refusal, answer)
         # moto looks first and writes then
         with self._conditional if "HTTP_IF_NONE_MATCH" in request else nullcontext():
             content: Iterable[bytes] = self._moto(request, answer)
         return content
+
+
+def _refuse(method: str, code: str, answer: Callable[..., Any]) -> list[bytes]:
+    """Answer as S3 does to who may not; without content, if it is asked for none."""
+    status, message = _REFUSALS[code]
+    error = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
+    answer(status, [("Content-Type", "application/xml")])
+    return [] if method == "HEAD" else [f'<?xml version="1.0" encoding="UTF-8"?>{error}'.encode()]
 
 
 def _forget(key: str) -> None:
@@ -75,28 +100,38 @@ def _forget(key: str) -> None:
 
 
 def _prepare(port: int, folder: Path) -> None:
-    """A bucket, a user who may do all, and one who may do nothing."""
+    """A bucket, and users with their keys."""
     connection = {"endpoint_url": f"http://{_HOST}:{port}", "region_name": _REGION}
     keys = {"aws_access_key_id": "setup", "aws_secret_access_key": "setup"}
     s3, iam = (boto3.client(name, **connection, **keys) for name in ("s3", "iam"))
     s3.create_bucket(Bucket=_BUCKET, CreateBucketConfiguration={"LocationConstraint": _REGION})
-    lines = []
-    for profile, policy in (("default", _ALL_OF_S3), ("without-rights", None)):
-        iam.create_user(UserName=profile)
-        if policy is not None:
-            iam.put_user_policy(UserName=profile, PolicyName="all", PolicyDocument=json.dumps(policy))
-        key = iam.create_access_key(UserName=profile)["AccessKey"]
-        lines += [f"[{profile}]", f"aws_access_key_id = {key['AccessKeyId']}"]
-        lines += [f"aws_secret_access_key = {key['SecretAccessKey']}", ""]
+    for user, actions in _RIGHTS.items():
+        statement = [{"Effect": "Allow", "Action": actions, "Resource": "*"}]
+        policy = json.dumps({"Version": "2012-10-17", "Statement": statement})
+        iam.create_user(UserName=user)
+        iam.put_user_policy(UserName=user, PolicyName="own", PolicyDocument=policy)
+    _renew_keys(folder)
+
+
+def _renew_keys(folder: Path) -> None:
+    """Give each user new keys, which the file has from then on; the old ones are refused."""
+    backend, lines = iam_backends[DEFAULT_ACCOUNT_ID]["aws"], []
+    for user in _RIGHTS:
+        for old in backend.list_access_keys(user)[:]:
+            backend.delete_access_key(old.access_key_id, user)
+        key = backend.create_access_key(user)
+        lines += [f"[{user}]", f"aws_access_key_id = {key.access_key_id}"]
+        lines += [f"aws_secret_access_key = {key.secret_access_key}", ""]
     draft = folder / "credentials.draft"
     draft.write_text("\n".join(lines))
     draft.rename(folder / "credentials")
 
 
 def main(port: int, folder: Path) -> None:
-    store, server = _Store(folder), None
+    store, server, keys = _Store(folder), None, 0
     while True:
-        away = store.faults.get("away", False)
+        faults = store.faults
+        away, wanted = faults.get("away", False), faults.get("keys", keys)
         if away and server is not None:
             server.shutdown()
             server.server_close()
@@ -105,6 +140,9 @@ def main(port: int, folder: Path) -> None:
             server = _started(port, store)
             if not (folder / "credentials").exists():
                 _prepare(port, folder)
+        if wanted != keys:
+            _renew_keys(folder)
+            keys = wanted
         time.sleep(_POLL_S)
 
 

@@ -21,6 +21,9 @@ _OPTIONS = {
     "retry_timeout": "15s",
 }
 
+_NO_BUCKET = "NoSuchBucket"
+"""The code for a bucket that is gone. Its files are not: else a job would go on as if it were new."""
+
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
@@ -51,7 +54,8 @@ def _in_one_line(method: _Method) -> _Method:
         try:
             return method(*arguments)
         except FileNotFoundError as error:
-            raise FileNotFoundError(storage_reason(error)) from error
+            kind = OSError if _NO_BUCKET in str(error) else FileNotFoundError
+            raise kind(storage_reason(error)) from error
         except (OSError, DeltaError) as error:
             _bucket.cache_clear()  # a new client reads a file of credentials again, as those in it may have expired
             raise OSError(storage_reason(error)) from error
@@ -64,7 +68,11 @@ class _OwnFiles(DeltaStorageHandler):
 
     @_in_one_line
     def open_input_stream(self, path: str) -> pa.PythonFile:
-        file = self._handler.open_input_file(path)
+        try:
+            file = self._handler.open_input_file(path)
+        except FileNotFoundError:
+            self.get_file_info_selector(fs.FileSelector(path, allow_not_found=True))  # which says if the bucket is gone
+            raise
         return pa.BufferReader(file.read(file.size()))
 
     @_in_one_line

@@ -16,7 +16,7 @@ from sluice.configs.settings import Settings
 from sluice.jvm.class_archive import class_path, find_archive, joined
 from sluice.jvm.driver import REDACTED, DriverJava
 from sluice.jvm.jars import SPARK_JARS
-from sluice.jvm.object_store import FILE_MANAGER, object_store_jars
+from sluice.jvm.object_store import CREDENTIALS, FILE_MANAGER, object_store_jars
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.runtime.log import OWNER_ONLY
 
@@ -85,11 +85,13 @@ _S3A = "spark.hadoop.fs.s3a."
 _S3 = {
     # In place of a draft that is copied: the store lets one driver alone make a file.
     "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
-    # Spark gives S3A the keys of its environment; the default chain has files, web identities and the machine's own.
+    # Spark gives S3A the keys of its environment; the last one has files, web identities and the machine's own.
     _S3A + "aws.credentials.provider": (
         "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider,org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
-        ",software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
+        f",{CREDENTIALS}"
     ),
+    # A second file of state for each, beside the checksum that the store itself keeps.
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     # Requests that only uphold the look of folders.
     _S3A + "performance.flags": "create,delete,mkdir",
 }

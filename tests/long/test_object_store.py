@@ -1,6 +1,7 @@
 """Checkpoints and tables on a real S3: a job that goes on after a crash, and what its store has to be able to do."""
 
 import os
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -50,7 +51,7 @@ def well(store: ObjectStore) -> Iterator[None]:
 @pytest.fixture
 def folder(store: ObjectStore, request: pytest.FixtureRequest) -> str:
     """A new place in the bucket for each test."""
-    return f"{store.url}/{request.node.name}"
+    return f"{store.url}/{re.sub(r'[^a-z]+', '-', request.node.name)}"
 
 
 @pytest.fixture
@@ -164,13 +165,61 @@ def test_a_store_that_overwrites_what_is_there_is_refused_with_one_line(
     assert "is in a store that overwrites an object although If-None-Match forbids it" in line
 
 
+@pytest.mark.parametrize("profile", ["without-rights", "without-list", "reader"])
 def test_a_bucket_without_rights_is_one_line(
-    store: ObjectStore, folder: str, tmp_path: Path, kafka_broker: str
+    store: ObjectStore, folder: str, tmp_path: Path, kafka_broker: str, profile: str
 ) -> None:
-    line = refusal(job_on(store, folder, tmp_path, kafka_broker, "without-rights"))
+    job = job_on(store, folder, tmp_path, kafka_broker, profile)
+    line = refusal(job)
 
     assert "403 Forbidden" in line
-    assert "Traceback" not in line
+    assert "may not all of s3:GetObject, PutObject, DeleteObject and ListBucket there" in line
+    assert traces(job) == []
+
+
+def test_a_job_outlasts_keys_that_are_renewed_an_expired_token_and_a_bucket_that_is_gone(
+    store: ObjectStore, folder: str, tmp_path: Path, kafka_broker: str
+) -> None:
+    job = job_on(store, folder, tmp_path, kafka_broker, restart={"max_failures": 20, "max_backoff_ms": 1000})
+    said = {
+        "ExpiredToken": "The provided token has expired",
+        "NoSuchBucket": "The specified bucket does not exist",
+        "AccessDenied": "Access Denied",
+    }
+    count = 0
+
+    def is_all_written() -> bool:
+        return len(rows(job, "decisions")) == count
+
+    def is_said() -> bool:
+        return any(said[code] in entry["message"] for entry in job.log())
+
+    try:
+        job.start()
+        for code in ("", "renewed", *said):
+            if code in said:
+                store.misbehave(refusal=code)
+            elif code:
+                store.renew_keys()
+            job.publish(EVENTS)
+            if code in said:
+                wait_until(is_said, 120)
+                store.misbehave()
+            count += len(EVENTS)
+            job.answered(count)
+            wait_until(is_all_written, 120)
+    finally:
+        job.stop()
+
+    assert sorted(row["source_offset"] for row in rows(job, "decisions")) == list(range(100))
+    assert len({decision["decision_id"] for decision in job.decisions()}) == 100
+    assert traces(job) == []
+
+
+def traces(job: JobProcess) -> list[str]:
+    """Lines of the last start that are neither an entry nor a line of Java's log."""
+    lines = job.log_file.read_text().splitlines()
+    return [line for line in lines if not re.match(r"\{|\d{4}-\d\d-\d\dT|sluice: error: |WARNING: Using incub", line)]
 
 
 def test_files_are_there_once_written_replaced_in_one_step_and_gone_once_removed(settings: Settings) -> None:
@@ -272,13 +321,18 @@ def test_a_file_with_new_keys_is_read_once_the_old_ones_are_refused(
     assert files.read("a.json") is None
 
 
-def test_a_store_that_does_not_answer_is_an_error_and_no_new_checkpoint(store: ObjectStore, settings: Settings) -> None:
+@pytest.mark.parametrize(
+    ("fault", "reason"), [({"away": True}, "refused"), ({"refusal": "NoSuchBucket"}, "bucket does not exist")]
+)
+def test_a_store_that_does_not_answer_is_an_error_and_no_new_checkpoint(
+    store: ObjectStore, settings: Settings, fault: Json, reason: str
+) -> None:
     checkpoint = Checkpoint(settings.enforce.checkpoint)
     checkpoint.sluice.write("quotas/1.msgpack", b"content")
-    store.misbehave(away=True)
+    store.misbehave(**fault)
     wait_until(lambda: _fails(checkpoint.is_new), 10)
 
-    assert_storage_that_does_not_answer_is_an_error(checkpoint, "refused")
+    assert_storage_that_does_not_answer_is_an_error(checkpoint, reason)
 
 
 def _fails(call: Any) -> bool:
