@@ -1,21 +1,18 @@
 """`sluice kafka-gateway`: a Kafka proxy that holds clients to their quotas, for brokers that take no plugin."""
 
 import json
-import os
-import signal
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import typer
 
-from sluice.cli.demo.broker import free_ports, last_error
-from sluice.cli.demo.processes import Child
+from sluice.cli.demo.broker import free_ports
+from sluice.cli.demo.java_server import JavaServer
 from sluice.cli.errors import UsageError
 from sluice.configs.settings import Settings
 from sluice.jvm.java import find_java
@@ -26,9 +23,6 @@ from sluice.state.errors import SluiceError
 
 _LOOPBACK = "127.0.0.1"
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-Dorg.apache.logging.log4j.level=INFO")
-_STARTED = "Kafka gateway started"
-_START_S = 60.0
-_STOP_S = 30.0
 _POLL_S = 0.2
 _ATTEMPTS = 3  # a free port may be taken before the proxy listens on it
 _PORT_SEARCHES = 100
@@ -39,15 +33,15 @@ class KafkaGatewayError(SluiceError):
     """The Kafka proxy can't be started, or ended by itself."""
 
 
-class Listener(NamedTuple):
-    """An address to which clients connect; port 0 is a free one. `all_interfaces` says where the proxy listens."""
+class Address(NamedTuple):
+    """An address to which others connect; port 0 is a free one. `all_interfaces` says where the proxy listens."""
 
     host: str = _LOOPBACK
     port: int = 0
     all_interfaces: bool = False
 
 
-ANY_PORT = Listener()
+ANY_PORT = Address()
 
 
 @dataclass(frozen=True)
@@ -82,20 +76,20 @@ def tls_of(certificate: Path | None, key: Path | None, client_authority: Path | 
     return Tls(certificate.absolute(), key.absolute(), client_authority and client_authority.absolute())
 
 
-def parse_listener(text: str) -> Listener:
-    """The address in `HOST:PORT`. Raises UsageError.
+def parse_address(option: str, text: str) -> Address:
+    """The address in `HOST:PORT`, which an option gives. Raises UsageError.
 
-    >>> parse_listener("127.0.0.1:9092"), parse_listener("proxy.example:9092")
-    (Listener(host='127.0.0.1', port=9092, all_interfaces=False), \
-Listener(host='proxy.example', port=9092, all_interfaces=True))
+    >>> parse_address("--listen", "127.0.0.1:9092"), parse_address("--listen", "proxy.example:9092")
+    (Address(host='127.0.0.1', port=9092, all_interfaces=False), \
+Address(host='proxy.example', port=9092, all_interfaces=True))
     """
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65_535:
-        raise UsageError(f"--listen is {text!r}; expected HOST:PORT, such as {_LOOPBACK}:9092")
-    return Listener(host, int(port), all_interfaces=not host.startswith("127.") and host != "localhost")
+        raise UsageError(f"{option} is {text!r}; expected HOST:PORT, such as {_LOOPBACK}:9092")
+    return Address(host, int(port), all_interfaces=not host.startswith("127.") and host != "localhost")
 
 
-class KafkaGateway:
+class KafkaGateway(JavaServer):
     """A proxy in front of the brokers of `settings.kafka`, as a context manager or by start and stop.
 
     `folder`, which no other proxy may use, holds its configuration and its log (`proxy.log`). `properties` override
@@ -103,43 +97,30 @@ class KafkaGateway:
     process is killed. Brokers that are added to the cluster later have no port: start it again.
     """
 
+    kind, error, started, start_s = "proxy", KafkaGatewayError, "Kafka gateway started", 60.0
+
     def __init__(
         self,
         folder: Path,
         settings: Settings,
-        listener: Listener = ANY_PORT,
+        listener: Address = ANY_PORT,
         tls: Tls | None = None,
         properties: Mapping[str, Any] | None = None,
         *,
+        metrics: Address = ANY_PORT,
         filtered: bool = True,
         heap_mib: int = 512,
     ) -> None:
-        self._folder = folder.absolute()
-        self._settings, self._listener, self._tls = settings, listener, tls
+        super().__init__(folder, "proxy.log")
+        self._settings, self._listener, self._metrics, self._tls = settings, listener, metrics, tls
         self._properties, self._filtered, self._heap_mib = dict(properties or {}), filtered, heap_mib
-        self._log = self._folder / "proxy.log"
-        self._child: Child | None = None
         self._port = listener.port
         self.management_port = 0
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     @property
     def bootstrap_servers(self) -> str:
         """The address for clients, of the last start."""
         return f"{self._listener.host}:{self._port}"
-
-    @property
-    def pid(self) -> int:
-        """Process id of the proxy's Java virtual machine. Raises KafkaGatewayError when it isn't started."""
-        if self._child is None:
-            raise KafkaGatewayError(f"the proxy in {self._folder} is not started")
-        return self._child.pid
 
     def start(self) -> None:
         """Start the proxy and return when it serves.
@@ -153,37 +134,17 @@ class KafkaGateway:
         for attempt in range(1, _ATTEMPTS + 1):
             config = self._write_config(nodes)
             command = [java, f"-Xmx{self._heap_mib}m", *_JVM_OPTIONS, "-cp", class_path, MAIN_CLASS, str(config)]
-            self._child = Child(command, self._log)
-            if self._has_started(self._child):
+            if self._run(command):
                 return
-            reason = last_error(self._log.read_text(errors="replace"))
+            reason = self._reason()
             self.stop()
             if self._listener.port or attempt == _ATTEMPTS or "in use" not in reason:
                 raise KafkaGatewayError(f"the proxy doesn't start: {reason}; all of it: {self._log}")
 
-    def stop(self) -> None:
-        """Stop the proxy (SIGTERM, then SIGKILL after 30 s); does nothing when it isn't running."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End the proxy as a crash would (SIGKILL)."""
-        self._end(signal.SIGKILL)
-
-    def check(self) -> None:
-        """Raises KafkaGatewayError when the proxy has ended by itself."""
-        if self._child is None or not self._child.alive:
-            reason = last_error(self._log.read_text(errors="replace"))
-            raise KafkaGatewayError(f"the proxy ended by itself: {reason}; all of it: {self._log}")
-
-    def _end(self, sign: signal.Signals) -> None:
-        if self._child is not None:
-            self._child.end(sign, _STOP_S)
-            self._child = None
-
     def _write_config(self, nodes: Sequence[int]) -> Path:
         """Write Kroxylicious's configuration, which is JSON and so YAML too. It may hold secrets."""
         self._port = self._listener.port or _free_range(1 + len(nodes))
-        self.management_port = free_ports(1)[0]
+        self.management_port = self._metrics.port or free_ports(1)[0]
         address = {"host": self._listener.host, "port": self._port, "nodeIds": list(nodes)}
         if not self._listener.all_interfaces:
             address["bindAddress"] = socket.gethostbyname(self._listener.host)
@@ -195,7 +156,11 @@ class KafkaGateway:
         if self._tls is not None:
             cluster["tls"] = self._tls.section()
         config: dict[str, Any] = {
-            "management": {"bindAddress": _LOOPBACK, "port": self.management_port, "endpoints": {"prometheus": {}}},
+            "management": {
+                "bindAddress": self._metrics.host,
+                "port": self.management_port,
+                "endpoints": {"prometheus": {}},
+            },
             "virtualClusters": [cluster],
         }
         if self._filtered:
@@ -223,14 +188,6 @@ class KafkaGateway:
             tls["trust"] = {"insecure": True}
         return {"tls": tls}
 
-    def _has_started(self, child: Child) -> bool:
-        deadline_s = time.monotonic() + _START_S
-        while child.alive and time.monotonic() < deadline_s:
-            if _STARTED in self._log.read_text(errors="replace"):
-                return True
-            time.sleep(_POLL_S / 4)
-        return False
-
 
 def proxy_properties(settings: Settings) -> dict[str, Any]:
     """The properties of the filter for a job with these settings, secrets included."""
@@ -247,16 +204,15 @@ def proxy_properties(settings: Settings) -> dict[str, Any]:
 
 
 def run_kafka_gateway(
-    settings: Settings, listener: Listener, tls: Tls | None, name: str | None, request_time: str, stop: Event
+    settings: Settings, listener: Address, metrics: Address, tls: Tls | None, properties: Mapping[str, Any], stop: Event
 ) -> None:
     """Run a proxy until `stop`; print where clients connect. Raises as `KafkaGateway.start` and `check` do."""
-    properties = {"sluice.gateway.name": name or f"proxy-{os.getpid()}", "sluice.request.time": request_time}
     with (
         TemporaryDirectory(prefix="sluice-kafka-gateway-") as folder,
-        KafkaGateway(Path(folder), settings, listener, tls, properties) as proxy,
+        KafkaGateway(Path(folder), settings, listener, tls, properties, metrics=metrics) as proxy,
     ):
         typer.echo(f"clients connect to {proxy.bootstrap_servers}")
-        typer.echo(f"metrics: http://{_LOOPBACK}:{proxy.management_port}/metrics")
+        typer.echo(f"metrics: http://{metrics.host}:{proxy.management_port}/metrics")
         while not stop.wait(_POLL_S):
             proxy.check()
 

@@ -211,6 +211,9 @@ def kafka_gateway(
         str, typer.Option("--listen", metavar="HOST:PORT", help="Address for clients; port 0 is a free one.")
     ] = "127.0.0.1:0",
     name: Annotated[str | None, typer.Option("--name", help="Name of this gateway in events and metrics.")] = None,
+    metrics: Annotated[
+        str, typer.Option("--metrics", metavar="HOST:PORT", help="Address of the metrics; port 0 is a free one.")
+    ] = "127.0.0.1:0",
     request_time: Annotated[
         str, typer.Option("--request-time", help="off, or upstream: charge the time until a broker answers.")
     ] = "off",
@@ -232,10 +235,12 @@ def kafka_gateway(
     """
     settings = with_bootstrap_servers(job_settings(config), bootstrap_servers)
     from sluice.cli.demo.processes import stop_on_signals
-    from sluice.cli.kafka_gateway import parse_listener, run_kafka_gateway, tls_of
+    from sluice.cli.kafka_gateway import parse_address, run_kafka_gateway, tls_of
 
+    properties = {"sluice.gateway.name": name or f"proxy-{os.getpid()}", "sluice.request.time": request_time}
     tls = tls_of(tls_certificate, tls_key, client_authority)
-    run_kafka_gateway(settings, parse_listener(listen), tls, name, request_time, stop_on_signals())
+    addresses = parse_address("--listen", listen), parse_address("--metrics", metrics)
+    run_kafka_gateway(settings, *addresses, tls, properties, stop_on_signals())
 
 
 @app.command()

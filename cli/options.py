@@ -268,7 +268,7 @@ class EntityOptions:
         Raises UsageError, and InvalidQuotaError for a filter that Kafka refuses.
         """
         if self.ip is not None or self.ip_defaults or EntityType.IPS in (self.entity_type or []):
-            raise UsageError("ips have no quotas here: Sluice meters requests, not connections; use users or clients")
+            raise UsageError("Sluice has no quotas on ips; use users or clients")
         flags = self._flags()
         if flags and (self.entity_type or self.entity_name or self.entity_default):
             raise UsageError(

@@ -263,7 +263,7 @@ def _cluster_quotas(bootstrap_servers: str, command_config: Path | None) -> tupl
     }  # another cluster: no login of the settings goes there
     cluster = read_cluster_quotas(kafka)
     for entity in [quota.entity for quota in cluster if "ip" in quota.entity]:
-        typer.echo(f"left out {entity}: Sluice meters requests, not connections", err=True)
+        typer.echo(f"left out {entity}: Sluice has no quotas on ips", err=True)
     entries, refused = client_quotas(cluster)
     for line in refused:
         typer.echo(f"refused {line}", err=True)

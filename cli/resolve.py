@@ -12,7 +12,7 @@ from sluice.cli.quota_text import counter_text, elastic_text, entity_text, entry
 from sluice.state.quotas.alteration import entity_order
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import Mode, QuotaEntry
-from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, EntryKind, QuotaKind
+from sluice.state.quotas.kinds import CLIENT_KINDS, PROXY_KINDS, TOPIC_KINDS, EntryKind, QuotaKind
 from sluice.state.quotas.resolution import (
     ModeQuotas,
     PrecedenceLevel,
@@ -66,6 +66,7 @@ class Explanation(NamedTuple):
         """Text for people: what applies, then what was passed over."""
         apart = "apart " if self.mode is Mode.SHADOW else ""
         counted = f"counted {apart}for {_counter_text(self.counter)}" if self.counter else "not counted"
+        counted += ", held by Kafka proxies alone" if self.kind in PROXY_KINDS else ""
         if not self.configured:
             return [f"{self.kind}: unlimited, {counted}"]
         (_, applied), *passed_over = self.configured
@@ -95,13 +96,14 @@ class Explanation(NamedTuple):
 def explain(quotas: Quotas, user: str, client_id: str, topic: str | None) -> Iterator[Explanation]:
     """Resolve each client quota for this user and client-id, and each topic quota for `topic` if given.
 
-    After a kind's enforced quotas come those of the client's tenant, then its shadow quotas, if they apply.
+    After a kind's enforced quotas come those of the client's tenant, then its shadow quotas, if they apply. Kinds that
+    proxies alone hold are left out while none is set.
     """
     modes = [quotas] if quotas.shadow is None else [quotas, quotas.shadow]
     for kind in (*CLIENT_KINDS, *(TOPIC_KINDS if topic is not None else ())):
         for of_mode in modes:
             own = _explained(of_mode, kind, user, client_id, topic)
-            if own.configured or of_mode is quotas:
+            if own.configured or (of_mode is quotas and (kind not in PROXY_KINDS or quotas.enabled(kind))):
                 yield own
             limits = of_mode.tenant_limits(kind)
             if limits is not None and (resolved := limits.resolve(user, client_id)) is not None:

@@ -52,7 +52,7 @@ def amount(kind: QuotaKind, value: float | None, *, per_s: bool = True) -> str:
     slash = "/s" if per_s else ""
     if kind.family is Family.REQUEST_TIME:
         return f"{value:.3g} %" if abs(value) < 1000 else f"{value:.0f} %"
-    return quantity(value, "" if kind.family is Family.MUTATIONS else "B") + slash
+    return quantity(value, "B" if kind.family is Family.BYTES else "") + slash
 
 
 def quantity(value: float, unit: str) -> str:

@@ -96,6 +96,8 @@ def events(draw: st.DrawFn) -> bytes:
         )
         if draw(st.integers(0, 3)):
             event["topic_partitions"] = draw(st.lists(partition, max_size=3))
+            if draw(st.integers(0, 3)) == 0:
+                event["bytes"] = 0
         else:
             event["bytes"] = draw(st.integers(0, 10**6))
         event["withheld"] = draw(st.booleans())

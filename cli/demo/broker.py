@@ -2,28 +2,22 @@
 
 import base64
 import json
-import re
-import signal
 import socket
 import subprocess
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from sluice.cli.demo.jars import BROKER_JARS
-from sluice.cli.demo.processes import Child
+from sluice.cli.demo.java_server import JavaServer
 from sluice.jvm.jars import JarSet
 from sluice.jvm.java import find_java
 from sluice.state.errors import SluiceError
 
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.logging.log4j.level=INFO")
-_STARTED = "Kafka Server started"
-_START_S = 120  # 3 s on an idle machine
-_STOP_S = 30
 _REPLICAS = 3  # of Kafka's own topics, where there are as many nodes
 _ATTEMPTS = 3  # a free port may be taken before Kafka listens on it
 
@@ -88,7 +82,7 @@ _PROPERTIES = {
 }
 
 
-class Broker:
+class Broker(JavaServer):
     """One embedded Kafka broker, as a context manager or by start and stop.
 
     `folder`, which no other broker may use, holds its data, configuration and log (`broker.log`). `properties` override
@@ -98,6 +92,8 @@ class Broker:
     a cluster (`sluice.cli.demo.cluster`). `jvm_options` come last, so they count. With `jmx` it answers on `jmx_port`.
     The broker ends with this process, even if this process is killed.
     """
+
+    kind, error, started, start_s = "broker", BrokerError, "Kafka Server started", 120.0  # 3 s on an idle machine
 
     def __init__(
         self,
@@ -111,36 +107,17 @@ class Broker:
         jvm_options: Sequence[str] = (),
         jmx: bool = False,
     ) -> None:
-        self._folder = folder.absolute()
+        super().__init__(folder, "broker.log")
         self._properties = dict(properties or {})
         self._jars, self._plugins, self._node = jars, plugins, node
         self._jvm_options, self._jmx = (f"-Xmx{heap_mib}m", *_JVM_OPTIONS, *jvm_options), jmx
         self.jmx_port = 0
         self._port = 0
-        self._child: Child | None = None
-        self._log = self._folder / "broker.log"
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     @property
     def bootstrap_servers(self) -> str:
         """`127.0.0.1:port` of the last start."""
         return f"127.0.0.1:{self._port}"
-
-    @property
-    def pid(self) -> int:
-        """Process id of the broker's Java virtual machine. Raises BrokerError when it isn't started."""
-        return self._running().pid
-
-    @property
-    def alive(self) -> bool:
-        """True if its process runs."""
-        return self._child is not None and self._child.alive
 
     def start(self) -> None:
         """Start the broker and return when it serves; does nothing when it runs already.
@@ -156,29 +133,6 @@ class Broker:
             self.kill()
             raise
 
-    def stop(self) -> None:
-        """Stop the broker cleanly (SIGTERM, then SIGKILL after 30 s); does nothing when it isn't running."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End the broker as a crash would (SIGKILL); a later start recovers its data."""
-        self._end(signal.SIGKILL)
-
-    def check(self) -> None:
-        """Raises BrokerError when the broker has ended by itself, or is not started."""
-        if not self._running().alive:
-            raise BrokerError(f"the broker ended by itself: {self._reason()}; all of it: {self._log}")
-
-    def _running(self) -> Child:
-        if self._child is None:
-            raise BrokerError(f"the broker in {self._folder} is not started")
-        return self._child
-
-    def _end(self, sign: signal.Signals) -> None:
-        if self._child is not None:
-            self._child.end(sign, _STOP_S)
-            self._child = None
-
     def _start(self) -> None:
         java, _ = find_java()
         class_path = ":".join(map(str, [*self._jars.paths(), *self._plugins]))
@@ -187,8 +141,7 @@ class Broker:
             properties = self._configure(command)
             self.jmx_port = free_ports(1)[0] if self._jmx else 0
             options = jmx_options(self.jmx_port) if self._jmx else []
-            self._child = Child([java, *options, *command[1:], "kafka.Kafka", str(properties)], self._log)
-            if self._has_started(self._child):
+            if self._run([java, *options, *command[1:], "kafka.Kafka", str(properties)]):
                 return
             reason = self._reason()
             self.kill()
@@ -210,28 +163,6 @@ class Broker:
             if formatted.returncode != 0:
                 raise BrokerError(f"{self._folder} can't be formatted: {self._reason()}; all of it: {self._log}")
         return file
-
-    def _has_started(self, child: Child) -> bool:
-        """True once the log reports that Kafka has started; an open port alone might belong to another process."""
-        deadline_s = time.monotonic() + _START_S
-        while child.alive and time.monotonic() < deadline_s:
-            if _STARTED in self._log.read_text(errors="replace"):
-                return True
-            time.sleep(0.05)
-        return False
-
-    def _reason(self) -> str:
-        return last_error(self._log.read_text(errors="replace"))
-
-
-def last_error(log: str) -> str:
-    """The most informative line of a Kafka log: the last innermost cause, else the last error, else the last line."""
-    lines = [line.strip() for line in log.splitlines() if line.strip() and not line.startswith("\tat ")]
-    for sign in (r"^Caused by: |^(Exception in thread \S+ )?[\w.$]+(Exception|Error): ", r"\b(ERROR|FATAL)\b"):
-        for line in reversed(lines):
-            if re.search(sign, line):
-                return line.removeprefix("Caused by: ")
-    return lines[-1] if lines else "it printed nothing"
 
 
 def remembered_ports(memory: Path, nodes: int) -> list[Ports]:

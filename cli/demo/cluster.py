@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Self
 
 from kafka import KafkaAdminClient
 
 from sluice.cli.demo.broker import Broker, BrokerError, Node, Ports, new_cluster_id, remembered_ports
 from sluice.cli.demo.jars import BROKER_JARS
+from sluice.cli.demo.java_server import Service
 from sluice.jvm.jars import JarSet
 
 _HEAP_MIB = 384
@@ -19,7 +19,7 @@ PropertiesOf = Callable[[str, int], Mapping[str, str]]
 """Server properties of a broker, made from the bootstrap addresses, which are known before the start, and `node.id`."""
 
 
-class Cluster:
+class Cluster(Service):
     """Brokers in a folder, as a context manager or by start and stop.
 
     Their data survives a restart, and they end with this process, as that of a `Broker` does. `plugins` are added to
@@ -42,13 +42,6 @@ class Cluster:
         self._cluster_id = new_cluster_id()  # of brokers that have data already, their own id counts
         self._ports: list[Ports] = []
         self._nodes: list[Broker] = []
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     @property
     def bootstrap_servers(self) -> str:

@@ -6,6 +6,7 @@ from typing import NamedTuple, Self
 from sluice.insight.live import CounterId, LiveModel
 from sluice.state.arithmetic.rounding import divide, round_half_up
 from sluice.state.arithmetic.token_bucket import wait_for_tokens_ms
+from sluice.state.decisions.charge_plan import COUNTED_APIS, MUTATION_APIS
 from sluice.state.quotas.kinds import (
     CLIENT_KINDS,
     MAX_THROTTLE_MS,
@@ -18,7 +19,7 @@ from sluice.state.quotas.kinds import (
 from sluice.state.quotas.limits import LimitsInForce
 from sluice.state.quotas.resolution import ModeQuotas, PrecedenceLevel, Resolution
 
-APIS = ("Produce", "Fetch", "CreateTopics", "CreatePartitions", "DeleteTopics", "Metadata")
+APIS = ("Produce", "Fetch", *MUTATION_APIS, "Metadata", *COUNTED_APIS)
 MAX_SIZE = 1e15
 MAX_NAME = 32_767
 
@@ -108,7 +109,6 @@ def _possible_ms(wait_ms: float) -> int:
 
 def _charges(asked: Asked, quotas: ModeQuotas) -> Iterator[tuple[QuotaKind, float]]:
     """The quota kinds that are set, and the amount of the request for each."""
-    mutates = asked.api in ("CreateTopics", "CreatePartitions", "DeleteTopics")
     for kind in (*CLIENT_KINDS, *TOPIC_KINDS):
         if not quotas.enabled(kind) or (kind in TOPIC_KINDS and not asked.topic):
             continue
@@ -116,8 +116,10 @@ def _charges(asked: Asked, quotas: ModeQuotas) -> Iterator[tuple[QuotaKind, floa
             yield kind, asked.size
         elif kind.family is Family.REQUEST_TIME:
             yield kind, asked.request_ms / 10  # a point is 10 ms of a thread
-        elif kind.family is Family.MUTATIONS and mutates:
+        elif kind.family is Family.MUTATIONS and asked.api in MUTATION_APIS:
             yield kind, asked.size
+        elif COUNTED_APIS.get(asked.api) is kind:
+            yield kind, 1.0
 
 
 def _answer(

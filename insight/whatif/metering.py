@@ -112,7 +112,8 @@ class Meters:
         if kind.family is Family.REQUEST_TIME:
             handler, network = points(batch.handler_ns, batch.network_ns, self._settings)
             return handler, network
-        amounts = batch.partitions if kind.family is Family.MUTATIONS else batch.bytes
+        columns = {Family.MUTATIONS: batch.partitions, Family.REQUESTS: batch.requests}
+        amounts = columns.get(kind.family, batch.bytes)
         return amounts.astype(np.float64), np.zeros(len(amounts))
 
     def _rates(self, kind: QuotaKind, counters: Integers, now_ms: Integers, charges: Charges) -> Floats:

@@ -209,10 +209,11 @@ def batch_of(table: pa.Table, ends: WaitEnds) -> Batch:
     has = {name: _is_valid(said[name]) if name in said else np.zeros(len(table), np.bool_) for name in _NUMBERS}
     sums = {name: _sums(said[name], field) for name, field in _LISTS.items()}
     oldest = np.array([MUTATION_APIS.get(lane.api, 0) for lane in lanes], np.int64)[lanes_of]
+    has_partitions = sums["topic_partitions"][1] > 0
     flags = [
         (oldest > 0) & (~has["api_version"] | (numbers["api_version"] >= oldest)),
         *(numbers[name] != 0 for name in _FLAGS),
-        has["bytes"] | (sums["topic_partitions"][1] > 0),
+        np.where(has["bytes"], (numbers["bytes"] > 0) | ~has_partitions, has_partitions),  # `has_client_bytes`
         sums["mutations"][1] > 0,
         has["mutations_charged"],
         has["request_time_ns"] | has["network_time_ns"],

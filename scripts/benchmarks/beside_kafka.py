@@ -1,4 +1,4 @@
-"""Clients at full speed beside Kafka: throttled by the broker plugin and by Kafka's own quotas."""
+"""Clients at full speed beside Kafka: throttled by the broker plugin, by proxies and by Kafka's own quotas."""
 
 import tempfile
 from pathlib import Path
@@ -8,7 +8,7 @@ from scripts.benchmarks.rig import BenchmarkRig
 from scripts.benchmarks.scale import Scale
 from scripts.scenarios.closed_loop.brokers import BrokersMeasures, run_brokers
 from scripts.scenarios.closed_loop.situation import BrokersSituation
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import Family, QuotaKind
 
 _USUAL_S = 120
 _CLIENTS = {
@@ -19,13 +19,16 @@ _CLIENTS = {
 """Client of librdkafka -> its quota and limit."""
 
 _ROWS = {
-    "1 broker, plugin": (1, False),
-    "1 broker, own quotas": (1, True),
-    "3 brokers, plugin": (3, False),
-    "3 brokers, own quotas": (3, True),
+    "1 broker, plugin": (1, 0, False),
+    "1 broker, 1 proxy": (1, 1, False),
+    "1 broker, 2 proxies": (1, 2, False),
+    "1 broker, own quotas": (1, 0, True),
+    "3 brokers, plugin": (3, 0, False),
+    "3 brokers, 2 proxies": (3, 2, False),
+    "3 brokers, 4 proxies": (3, 4, False),
+    "3 brokers, own quotas": (3, 0, True),
 }
-"""Row -> number of brokers, and whether the quotas are Kafka's own."""
-
+"""Row -> number of brokers and of proxies, and whether the quotas are Kafka's own."""
 
 _FIGURES = {
     "mean over quota": ("mean_after", ""),
@@ -41,10 +44,15 @@ _FIGURES = {
 def measure_beside_kafka(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
     """Amounts that clients at full speed get over their quotas, without the first 10 s: a fresh counter may burst."""
     for client, (quota, limit) in _CLIENTS.items():
-        found: dict[str, list[BrokersMeasures]] = {row: [] for row in _ROWS}
+        is_bytes = quota.family is Family.BYTES  # a proxy doesn't know a broker's threads
+        found: dict[str, list[BrokersMeasures]] = {
+            row: [] for row, (_, proxies, _) in _ROWS.items() if is_bytes or not proxies
+        }
         for _ in range(scale.runs):
-            for row, (brokers, own_quotas) in _ROWS.items():
-                situation = BrokersSituation(quota, limit, brokers, scale.length_s(_USUAL_S), own_quotas=own_quotas)
+            for row in found:
+                brokers, proxies, own_quotas = _ROWS[row]
+                seconds = scale.length_s(_USUAL_S)
+                situation = BrokersSituation(quota, limit, brokers, seconds, proxies=proxies, own_quotas=own_quotas)
                 with tempfile.TemporaryDirectory(dir=rig.folder, ignore_cleanup_errors=True) as folder:
                     found[row].append(run_brokers(Path(folder), situation))
         figures = {

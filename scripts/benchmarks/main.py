@@ -23,6 +23,7 @@ from scripts.benchmarks.latency import measure_latency, measure_tracked
 from scripts.benchmarks.many_clients import measure_many_clients
 from scripts.benchmarks.neighbours import measure_invented_names, measure_neighbours
 from scripts.benchmarks.peers.measure import measure_peers
+from scripts.benchmarks.proxy_filter import measure_proxy_filter
 from scripts.benchmarks.report import Findings, to_json, to_markdown
 from scripts.benchmarks.reports import measure_reports
 from scripts.benchmarks.rig import BenchmarkRig
@@ -40,6 +41,7 @@ _MEASURES: dict[str, Callable[[BenchmarkRig, Scale, Findings], None]] = {
     "latency": measure_latency,
     "audit": measure_audit,
     "beside-kafka": measure_beside_kafka,
+    "proxy-filter": measure_proxy_filter,
     "many-clients": measure_many_clients,
     "peers": measure_peers,
     "tracked": measure_tracked,

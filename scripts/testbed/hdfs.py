@@ -12,7 +12,8 @@ from xml.sax.saxutils import escape
 import msgspec
 
 from scripts.testbed.jars import HDFS_JARS
-from sluice.cli.demo.broker import free_ports, last_error
+from sluice.cli.demo.broker import free_ports
+from sluice.cli.demo.java_server import last_error
 from sluice.cli.demo.job import wait_until
 from sluice.cli.demo.processes import Child
 from sluice.jvm.jars import pyspark_jars

@@ -15,9 +15,9 @@ from sluice.state.quotas.kinds import UNLIMITED, Coexistence, Family, QuotaKind,
 class Charge(msgspec.Struct, array_like=True, gc=False):
     """A charge that is still to be made. Without any amount it resets the quota's counter.
 
-    `amounts` depends on the kind's family: [bytes]; [handler, network] points of request time; or the partitions of
-    each mutated topic. `limit` is in units per second, None if there is none. `withheld` bytes were not delivered:
-    they are recorded, checked and taken back.
+    `amounts` depends on the kind's family: [bytes]; [requests]; [handler, network] points of request time; or the
+    partitions of each mutated topic. `limit` is in units per second, None if there is none. `withheld` bytes were not
+    delivered: they are recorded, checked and taken back.
     """
 
     kind: QuotaKind
@@ -74,7 +74,7 @@ class EntityCounters(msgspec.Struct, gc=False):
             return self._charge_mutations(charge, now_ms, settings.controller_window)
         if family is Family.REQUEST_TIME:
             return self._charge_request_time(charge, now_ms, settings)
-        return self._charge_bytes(charge, now_ms, settings.client_window)
+        return self._charge_rate(charge, now_ms, settings.client_window)
 
     def rate(self, kind: QuotaKind) -> SampledRate:
         """The sampled rate of a kind, created by its first use."""
@@ -120,7 +120,7 @@ class EntityCounters(msgspec.Struct, gc=False):
             refused=refused,
         )
 
-    def _charge_bytes(self, charge: Charge, now_ms: int, window: Window) -> Outcome:
+    def _charge_rate(self, charge: Charge, now_ms: int, window: Window) -> Outcome:
         """Record, then check (KIP-219). The wait has no upper bound.
 
         The bytes of a Fetch that was answered empty are taken back after the check, as Kafka's

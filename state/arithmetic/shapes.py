@@ -13,8 +13,8 @@ import msgspec
 from sluice.state.arithmetic.counter import Charge
 from sluice.state.quotas.kinds import Family, QuotaKind
 
-_AMOUNTS = {Family.BYTES: 1, Family.REQUEST_TIME: 2}
-"""Number of amounts of a charge. One of mutations has as many as topics: the rest, as no row has two of them."""
+_AMOUNTS = {Family.REQUEST_TIME: 2}
+"""Number of amounts of a charge, if not one. One of mutations has as many as topics: the rest, as no row has two."""
 
 _MAX_SHAPES = 1 << 16
 """Most shapes that are kept decoded: about a kilobyte each."""

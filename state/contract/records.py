@@ -174,8 +174,8 @@ class Heartbeat(msgspec.Struct, gc=False):
 AmountBytes = Annotated[
     Exact | None,
     _says(
-        "Bytes of a Produce or Fetch whose topic-partitions aren't known: charged to the client's quota alone. Not"
-        " together with topic_partitions."
+        "Bytes of a Produce or Fetch whose topic-partitions aren't known: charged to the client's quota alone. With"
+        " topic_partitions it is 0: another event has the client's bytes, and this one charges the partitions alone."
     ),
 ]
 RequestTimeNs = Annotated[Exact | None, _says("Handler time in nanoseconds.")]

@@ -17,6 +17,14 @@ MUTATION_APIS = {"CreateTopics": 6, "DeleteTopics": 5, "CreatePartitions": 3}
 
 VALIDATE_ONLY_APIS = frozenset({"CreateTopics", "CreatePartitions"})
 
+COUNTED_APIS = {
+    "Connect": QuotaKind.CONNECTION_RATE,
+    "InitProducerId": QuotaKind.PRODUCER_IDS_RATE,
+    "JoinGroup": QuotaKind.JOIN_GROUP_RATE,
+    "OffsetCommit": QuotaKind.OFFSET_COMMIT_RATE,
+}
+"""The APIs whose requests are counted, each with its quota. Connect is that of a proxy's new connections."""
+
 _SASL_HANDSHAKE = "SaslHandshake"
 
 CLUSTER_ACTION_APIS = frozenset({"StopReplica", "ControlledShutdown", "LeaderAndIsr", "UpdateMetadata"})
@@ -28,7 +36,15 @@ DRAFT_EXEMPT_APIS = frozenset(
 """Never throttled by the earlier draft of KIP-124 ("Requests that may be throttled")."""
 
 PLANNED_APIS = frozenset(
-    {HEARTBEAT_API, *BYTES_APIS, *MUTATION_APIS, *CLUSTER_ACTION_APIS, *DRAFT_EXEMPT_APIS, _SASL_HANDSHAKE}
+    {
+        HEARTBEAT_API,
+        *BYTES_APIS,
+        *MUTATION_APIS,
+        *COUNTED_APIS,
+        *CLUSTER_ACTION_APIS,
+        *DRAFT_EXEMPT_APIS,
+        _SASL_HANDSHAKE,
+    }
 )
 """The APIs whose requests are charged by a rule of their own. All others are charged alike."""
 
@@ -179,7 +195,7 @@ def traits_of(request: Request) -> Traits:
         request.cluster_action,
         request.authenticating,
         request.withheld,
-        request.bytes is not None or bool(request.topic_partitions),
+        has_client_bytes(request),
         bool(request.mutations),
         request.mutations_charged is not None,
         request.request_time_ns is not None or request.network_time_ns is not None,
@@ -232,11 +248,12 @@ def _plan(plan: _Plan, request: Request, quotas: ModeQuotas, settings: QuotaSett
     """Add the charges under the quotas of one mode."""
     if request.api in MUTATION_APIS:
         _plan_mutations(plan, request, quotas, settings)
-    elif request.topic_partitions or request.bytes is not None:
-        if request.api == "Produce":
-            _plan_bytes(plan, request, quotas, _PRODUCER, _TOPIC_PRODUCER)
-        elif request.api == "Fetch" and not request.cluster_action:
-            _plan_bytes(plan, request, quotas, _CONSUMER, _TOPIC_CONSUMER)
+    elif request.api == "Produce":
+        _plan_bytes(plan, request, quotas, _PRODUCER, _TOPIC_PRODUCER)
+    elif request.api == "Fetch" and not request.cluster_action:
+        _plan_bytes(plan, request, quotas, _CONSUMER, _TOPIC_CONSUMER)
+    elif request.api in COUNTED_APIS and quotas.enabled(COUNTED_APIS[request.api]):
+        plan.add_client(COUNTED_APIS[request.api], quotas, request, counted_requests(request))
     if request.mutations_charged is not None and quotas.enabled(_MUTATION_RATE):
         # They were executed elsewhere, so it is too late to refuse them: they are charged as a permissive request's.
         plan.add_client(_MUTATION_RATE, quotas, request, charged_mutations(request))
@@ -328,7 +345,7 @@ def _plan_bytes(
     plan: _Plan, request: Request, quotas: ModeQuotas, client_kind: QuotaKind, topic_kind: QuotaKind
 ) -> None:
     withheld = request.withheld and client_kind.consumer
-    if quotas.enabled(client_kind):
+    if quotas.enabled(client_kind) and has_client_bytes(request):
         plan.add_client(client_kind, quotas, request, charged_bytes(request), withheld=withheld)
     plan.add_partitions(request, quotas, topic_kind, withheld)
 
@@ -340,6 +357,19 @@ def _plan_request_time(plan: _Plan, request: Request, quotas: ModeQuotas, settin
         plan.exempt()
     else:
         plan.add_client(_REQUEST_PERCENTAGE, quotas, request, request_points(request, settings))
+
+
+def has_client_bytes(request: Request) -> bool:
+    """True if bytes are charged to the client's quota. With 0 bytes beside topic-partitions another event has them.
+
+    >>> from sluice.state.contract.records import TopicPartition
+    >>> moved = [TopicPartition("orders", 3, 70)]
+    >>> [has_client_bytes(Request("Fetch", bytes=own, topic_partitions=moved)) for own in (None, 0)]
+    [True, False]
+    """
+    if request.topic_partitions:
+        return request.bytes != 0
+    return request.bytes is not None
 
 
 def charged_bytes(request: Request) -> list[float]:
@@ -362,6 +392,15 @@ def charged_mutations(request: Request) -> list[float]:
     if request.mutations_charged is not None:
         return [float(request.mutations_charged)]
     return [float(mutation.partitions) for mutation in request.mutations]
+
+
+def counted_requests(request: Request) -> list[float]:
+    """[number] of requests that the event sums up.
+
+    >>> counted_requests(Request(api="JoinGroup", requests=3))
+    [3.0]
+    """
+    return [float(request.requests)]
 
 
 def bytes_by_partition(request: Request) -> dict[tuple[str, int], float]:

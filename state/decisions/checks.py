@@ -172,8 +172,9 @@ def _check_bytes(request: Request, amount: int) -> None:
         raise _out_of_bounds("bytes", amount, MAX_EXACT)
     if request.api not in BYTES_APIS:
         raise InvalidRequestError("bytes", f"comes with api {request.api[:100]!r}", "api Produce or Fetch")
-    if request.topic_partitions:
-        raise InvalidRequestError("bytes", "comes with topic_partitions", "one of them: bytes has no topic-partitions")
+    if amount and request.topic_partitions:
+        expected = "0, or one of them: topic_partitions have the bytes"
+        raise InvalidRequestError("bytes", f"is {amount} with topic_partitions", expected)
 
 
 def _check_mutations_charged(request: Request, amount: int) -> None:

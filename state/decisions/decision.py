@@ -117,7 +117,10 @@ class Waits(msgspec.Struct, array_like=True, gc=False):
     def add(
         self, charge: Charge, wait_ms: int, refused: Sequence[bool] = (), samples: SampledRate | None = None
     ) -> None:
-        """Take in the wait that a charge asks for; a shadow quota's counts for nothing. Of bytes the longest counts."""
+        """Take in the wait that a charge asks for; a shadow quota's counts for nothing.
+
+        Of bytes and of counted requests the longest counts.
+        """
         if charge.shadow:
             return
         family = charge.kind.family

@@ -10,7 +10,7 @@ import msgspec
 
 from sluice.state.arithmetic.rounding import round_half_up
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, WaitKey, WaitRecord
-from sluice.state.decisions.charge_plan import MUTATION_APIS
+from sluice.state.decisions.charge_plan import COUNTED_APIS, MUTATION_APIS
 from sluice.state.errors import SluiceError
 from sluice.state.quotas.entity import Tags, bounded_name
 from sluice.state.quotas.kinds import CLIENT_KINDS, MAX_THROTTLE_MS, QuotaKind
@@ -44,6 +44,8 @@ def charged_client_kinds(api: str | None) -> Sequence[QuotaKind]:
         return (QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.REQUEST_PERCENTAGE)
     if api in MUTATION_APIS:
         return (QuotaKind.CONTROLLER_MUTATION_RATE, QuotaKind.REQUEST_PERCENTAGE)
+    if api in COUNTED_APIS:
+        return (COUNTED_APIS[api], QuotaKind.REQUEST_PERCENTAGE)
     return (QuotaKind.REQUEST_PERCENTAGE,)
 
 

@@ -7,14 +7,14 @@ from typing import NamedTuple
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry, check_elastic, check_number, check_value, quota_kind
-from sluice.state.quotas.kinds import KEY_ALIASES, EntryKind
+from sluice.state.quotas.kinds import KEY_ALIASES, EntryKind, QuotaKind
 
 RawEntity = Mapping[str, str | None]
 """An entity as Kafka's protocol names it: type (`user`, `client-id`, ...) to name, None for the default."""
 
 ENTITY_TYPES = ("user", "client-id", "topic", "tenant", "ip")
 CONNECTION_CREATION_RATE = "connection_creation_rate"
-"""The one key of ip entities. Kafka's controller keeps it; Sluice meters requests, not connections."""
+"""The one key of ip entities. Kafka's controller keeps it; Sluice has no quotas on ips."""
 
 
 class UnsupportedEntityTypeError(InvalidQuotaError):
@@ -184,7 +184,9 @@ def with_altered(
     """
     if "ip" in entity or CONNECTION_CREATION_RATE in added:
         raise InvalidQuotaError(
-            "not_metered", f"Sluice meters requests, not connections; expected no ip and no {CONNECTION_CREATION_RATE}"
+            "not_metered",
+            f"Sluice has no quotas on ips; expected a user or client-id, and {QuotaKind.CONNECTION_RATE}"
+            f" in place of {CONNECTION_CREATION_RATE}",
         )
     target = QuotaEntity.from_mapping(entity)
     own: dict[str, QuotaValue] = {}

@@ -1,7 +1,7 @@
 """The client quotas of a Kafka cluster, and how the quotas table becomes a mirror of them.
 
 Only the enforced quotas of users and client-ids are mirrored: a cluster has no shadow or topic quotas, no tenants, and
-no reservations or ceilings.
+no reservations or ceilings, and none of the keys that proxies alone hold.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.alteration import RawEntity
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry, check_value, quota_kind
-from sluice.state.quotas.kinds import ElasticKey, EntryKind
+from sluice.state.quotas.kinds import PROXY_KINDS, ElasticKey, EntryKind
 
 CLIENT_TYPES = frozenset({"user", "client-id"})
 
@@ -49,9 +49,10 @@ class ClusterChanges(NamedTuple):
 def client_quotas(cluster: Iterable[ClusterQuota]) -> ClientQuotas:
     """The quotas of users and client-ids that Sluice can take; those of ips, which limit connections, are not named.
 
-    >>> client_quotas([ClusterQuota({"user": None}, {"request_percentage": 50.0, "new_rate": 1.0})]).left_out
-    ["new_rate of {'user': None}: unknown quota key 'new_rate'; expected one of producer_byte_rate, \
-consumer_byte_rate, request_percentage, controller_mutation_rate on users and client-ids"]
+    >>> client_quotas([ClusterQuota({"user": None}, {"request_percentage": 50.0, "xyz": 1.0})]).left_out
+    ["xyz of {'user': None}: unknown quota key 'xyz'; expected one of producer_byte_rate, \
+consumer_byte_rate, request_percentage, controller_mutation_rate, connection_rate, producer_ids_rate, \
+join_group_rate, offset_commit_rate, connection_count on users and client-ids"]
     """
     found = ClientQuotas([], [])
     for entity, values in cluster:
@@ -62,7 +63,7 @@ consumer_byte_rate, request_percentage, controller_mutation_rate on users and cl
 
 def is_mirrored(entry: QuotaEntry) -> bool:
     """True if the quota is one that a cluster can have: enforced, on a user, a client-id or both."""
-    if isinstance(entry.kind, ElasticKey):
+    if isinstance(entry.kind, ElasticKey) or entry.kind in PROXY_KINDS:
         return False
     return not entry.shadow and entry.entity.topic is None and entry.entity.tenant is None
 

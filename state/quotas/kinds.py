@@ -1,6 +1,7 @@
 """Quota kinds and the settings of their arithmetic.
 
-Sources: KIP-599 (controller mutations), KIP-124 (request time), KIP-1010 (topic-partitions), Kafka's byte-rate quotas.
+Sources: KIP-599 (controller mutations), KIP-124 (request time), KIP-1010 (topic-partitions), Kafka's byte-rate quotas,
+KIP-936 (producer ids).
 """
 
 from dataclasses import dataclass
@@ -18,13 +19,16 @@ class Family(Enum):
     """The metering of a quota. All kinds of a family share one arithmetic and one unit.
 
     `unit` is the unit of an amount, as `qu` of a RateLimit-Policy header (draft-ietf-httpapi-ratelimit-headers) names
-    it; `content-bytes` is from the draft; the others are defined by Sluice. `rate_name` is Kafka's metric for the rate.
-    `whole` says whether Kafka defines the limit as a long, so that only whole numbers are accepted.
+    it; `content-bytes` and `requests` are from the draft; the others are defined by Sluice. `rate_name` is Kafka's
+    metric for the rate. `whole` says whether Kafka defines the limit as a long, so that only whole numbers are
+    accepted.
     """
 
     BYTES = "content-bytes", "byte-rate", True
     REQUEST_TIME = "sluice-thread-percent", "request-time", False
     MUTATIONS = "sluice-partitions", "mutation-rate", False
+    REQUESTS = "requests", "request-rate", False
+    CONNECTIONS = "sluice-connections", "connection-count", True
 
     def __init__(self, unit: str, rate_name: str, whole: bool) -> None:
         self.unit = unit
@@ -46,6 +50,9 @@ class QuotaKind(StrEnum):
     depends on a kind reads this table. A second kind of request time or mutations also needs fields of its own in
     `sluice.state.decisions.decision.Waits`. CONTRIBUTING.md, "How to add a quota kind", has all steps.
 
+    Proxies alone hold the kinds of the families REQUESTS and CONNECTIONS. REQUESTS is metered as BYTES is. CONNECTIONS
+    is no rate but a number of things that are open, which the job charges nothing.
+
     `code` identifies the kind's rate in stored state: codes count up from 0 and never change their meaning.
     `metric_group` is Kafka's metric group. `consumer` marks what a Fetch consumes: the bytes of one that was answered
     empty are taken back (KIP-219).
@@ -57,6 +64,11 @@ class QuotaKind(StrEnum):
     CONTROLLER_MUTATION_RATE = "controller_mutation_rate", 5, Scope.CLIENT, Family.MUTATIONS, "ControllerMutation"
     TOPIC_PRODUCER_BYTE_RATE = "producer.byte.rate", 3, Scope.TOPIC, Family.BYTES, "Produce"
     TOPIC_CONSUMER_BYTE_RATE = "consumer.byte.rate", 4, Scope.TOPIC, Family.BYTES, "Fetch", True
+    CONNECTION_RATE = "connection_rate", 6, Scope.CLIENT, Family.REQUESTS, "Connect"
+    PRODUCER_IDS_RATE = "producer_ids_rate", 7, Scope.CLIENT, Family.REQUESTS, "InitProducerId"
+    JOIN_GROUP_RATE = "join_group_rate", 8, Scope.CLIENT, Family.REQUESTS, "JoinGroup"
+    OFFSET_COMMIT_RATE = "offset_commit_rate", 9, Scope.CLIENT, Family.REQUESTS, "OffsetCommit"
+    CONNECTION_COUNT = "connection_count", 10, Scope.CLIENT, Family.CONNECTIONS, "Connect"
 
     code: int
     scope: Scope
@@ -127,6 +139,9 @@ KINDS_BY_CODE = {kind.code: kind for kind in QuotaKind}
 
 CLIENT_KINDS = tuple(kind for kind in QuotaKind if kind.scope is Scope.CLIENT)
 TOPIC_KINDS = tuple(kind for kind in QuotaKind if kind.scope is Scope.TOPIC)
+
+PROXY_KINDS = tuple(kind for kind in QuotaKind if kind.family in (Family.REQUESTS, Family.CONNECTIONS))
+"""The quotas that proxies alone hold; Kafka has none of them on users and client-ids."""
 
 KEY_ALIASES = {
     "request_time_percent": QuotaKind.REQUEST_PERCENTAGE,  # the earlier draft of KIP-124

@@ -17,6 +17,7 @@ from sluice.state.decisions.charge_plan import (
     bytes_by_partition,
     charged_bytes,
     charged_mutations,
+    counted_requests,
     plan_charges,
     plan_resets,
     request_like,
@@ -160,6 +161,7 @@ class Planner:
             Family.BYTES: charged_bytes,
             Family.REQUEST_TIME: partial(request_points, settings=settings.quota),
             Family.MUTATIONS: charged_mutations,
+            Family.REQUESTS: counted_requests,
         }
 
     def batch(self, decided_at_ms: int) -> msgspec.Raw:

@@ -30,9 +30,17 @@ from sluice.state.decisions.leader_epochs import Fence, read_epoch
 from sluice.state.errors import FarEpochError, InvalidQuotaError
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import CLIENT_KINDS, ElasticKey, Membership, QuotaKind, QuotaSettings, Window
+from sluice.state.quotas.kinds import (
+    CLIENT_KINDS,
+    TOPIC_KINDS,
+    ElasticKey,
+    Membership,
+    QuotaKind,
+    QuotaSettings,
+    Window,
+)
 from sluice.state.quotas.limits import VERSION_KEY, LimitsInForce, LimitsView, limit_key, limit_value, version_end
-from sluice.state.quotas.resolution import PRECEDENCE_LEVELS, Quotas
+from sluice.state.quotas.resolution import PRECEDENCE_LEVELS, PrecedenceLevel, Quotas
 from sluice.state.shares.alive import MAX_GATEWAYS
 from sluice.state.shares.counter_share import CounterShare
 from sluice.state.shares.read_sums import read_sums
@@ -55,9 +63,14 @@ CLIENTS = ("app", "app two", "", "<default>", "a:b", "*", 300 * "🦊")
 USER_NAMES: list[EntityName] = [*filter(None, USERS), DEFAULT]
 CLIENT_NAMES: list[EntityName] = [*filter(None, CLIENTS), DEFAULT]
 TENANTS: list[EntityName] = ["shop", "<default>", "🦊", "\uffff", "a/b c"]
+TOPICS = ("orders", "other")
 TOPIC_NAMES: list[EntityName] = ["orders", DEFAULT]
 KINDS = {kind.value: kind for kind in CLIENT_KINDS}
+METERED_KINDS = [kind for kind in CLIENT_KINDS if kind is not QuotaKind.CONNECTION_COUNT]
+OF_TOPICS = {kind.value: kind for kind in TOPIC_KINDS}
 LEVELS = {level: number for number, level in enumerate(PRECEDENCE_LEVELS, 1)}
+LEVELS |= {PrecedenceLevel.TOPIC: 3, PrecedenceLevel.DEFAULT_TOPIC: 6}
+"""The plugin finds a topic's limit as if it were a user."""
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +193,8 @@ def view_of(records: Records) -> LimitsView:
 def random_clients(draw: random.Random) -> list[tuple[str, str, str, bool]]:
     """(quota, user, client-id, whether its shadow limit is asked for)."""
     shadows = (False, True)
-    return [(kind, draw.choice(USERS), draw.choice(CLIENTS), shadow) for kind in KINDS for shadow in shadows]
+    topics = [(kind, draw.choice(TOPICS), "", shadow) for kind in OF_TOPICS for shadow in shadows]
+    return topics + [(kind, draw.choice(USERS), draw.choice(CLIENTS), shadow) for kind in KINDS for shadow in shadows]
 
 
 def random_limits(draw: random.Random) -> Records:
@@ -196,6 +210,11 @@ def found_by_the_job(view: LimitsView, clients: Sequence[tuple[str, str, str, bo
         answer |= {"version": view.in_force.version, "found": []}
         for quota, user, client_id, shadow in clients:
             quotas = view.in_force.shadow if shadow else view.in_force.enforced
+            if quota in OF_TOPICS:
+                of_topic = quotas.resolve_topic(OF_TOPICS[quota], user, 0)
+                name = user if quotas.enabled(OF_TOPICS[quota]) else ""
+                answer["found"].append([name, "", LEVELS.get(of_topic.level, 0), of_topic.limit])
+                continue
             found = quotas.resolve_client(KINDS[quota], user, client_id)
             tenant = view.in_force.enforced.tenants.of(user, client_id)
             of_tenant = view.in_force.enforced.limit_of(KINDS[quota], Tags(tenant=tenant)) if tenant else None
@@ -560,13 +579,13 @@ def random_charges(draw: random.Random, window: Window) -> list[list[Any]]:
     clients = [(draw.choice(USERS), draw.choice(CLIENTS)) for _ in range(4)]
     for _ in range(draw.randint(1, 60)):
         now_ms += draw.choice([0, 1, 99, 500, window.window_ms - 1, window.window_ms])
-        kind, (user, client_id) = draw.choice(CLIENT_KINDS), draw.choice(clients)
+        kind, (user, client_id) = draw.choice(METERED_KINDS), draw.choice(clients)
         amount = draw.uniform(0, 500) if kind is QuotaKind.REQUEST_PERCENTAGE else float(draw.randint(0, 10**6))
         # A broker looks at a meter more often than its windows pass.
         charges.append([kind.value, user, client_id, amount, now_ms, draw.random() < 0.6 or window.samples < 3])
         if kind is QuotaKind.CONSUMER_BYTE_RATE and draw.random() < 0.4:
             charges.append([kind.value, user, client_id, -amount, now_ms, False])
-    for kind in CLIENT_KINDS:  # what was published too early is made up for by what comes
+    for kind in METERED_KINDS:  # what was published too early is made up for by what comes
         for user, client_id in clients:
             charges.append([kind.value, user, client_id, 1e8, now_ms, False])
     return charges

@@ -1,17 +1,22 @@
 """A real proxy in front of a real broker: clients are held to the limits of Sluice, and see no error."""
 
+import socket
+import struct
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import confluent_kafka
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import NodeNotReadyError, ThrottlingQuotaExceededError
+from kafka.structs import OffsetAndMetadata
 
 from scripts.testbed.quotas_without_job import publish_limits
 from scripts.testbed.reconnecting_client import ReconnectingClient
@@ -33,6 +38,9 @@ pytestmark = pytest.mark.kafka
 QUOTA = 1_000_000.0
 """Bytes per second."""
 
+RATE = 1.0
+"""Requests per second; a fresh meter lets those of ten seconds through."""
+
 MUTATIONS_PER_S = 2.0
 BURST = 11 * MUTATIONS_PER_S
 """Tokens in Kafka's bucket at first: the quota for as many seconds as it has samples."""
@@ -41,6 +49,13 @@ PRODUCERS = ("greedy", "old", "muted", "reconnects", "many", "restarts")
 LIMITS = [
     *(QuotaEntry(QuotaEntity(client_id=name), QuotaKind.PRODUCER_BYTE_RATE, QUOTA) for name in PRODUCERS),
     QuotaEntry(QuotaEntity(client_id="reader"), QuotaKind.CONSUMER_BYTE_RATE, QUOTA),
+    QuotaEntry(QuotaEntity(topic="narrow"), QuotaKind.TOPIC_PRODUCER_BYTE_RATE, QUOTA),
+    QuotaEntry(QuotaEntity(topic="narrow"), QuotaKind.TOPIC_CONSUMER_BYTE_RATE, QUOTA),
+    QuotaEntry(QuotaEntity(client_id="storm"), QuotaKind.CONNECTION_RATE, RATE),
+    QuotaEntry(QuotaEntity(client_id="crowd"), QuotaKind.CONNECTION_COUNT, 3),
+    QuotaEntry(QuotaEntity(client_id="commits"), QuotaKind.OFFSET_COMMIT_RATE, RATE),
+    QuotaEntry(QuotaEntity(client_id="joins"), QuotaKind.JOIN_GROUP_RATE, RATE),
+    QuotaEntry(QuotaEntity(client_id="starts"), QuotaKind.PRODUCER_IDS_RATE, RATE),
     QuotaEntry(QuotaEntity(client_id="maker"), QuotaKind.CONTROLLER_MUTATION_RATE, MUTATIONS_PER_S),
     QuotaEntry(QuotaEntity(client_id="old-maker"), QuotaKind.CONTROLLER_MUTATION_RATE, MUTATIONS_PER_S),
     *TENANTS,
@@ -78,6 +93,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
         publish_limits(broker.bootstrap_servers, LIMITS, 1, {})
         with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
             create_topic(admin, "orders", [4])
+            create_topic(admin, "narrow", [1])
         with KafkaGateway(folder / "proxy", settings, properties={"sluice.decide.timeout.ms": 100}) as gateway:
             found = Proxied(broker, gateway)
             eventually(lambda: found.metrics()["sluice_gateway_limits_version"] == 1)
@@ -97,13 +113,19 @@ def test_mutations_of_a_tenant_are_refused_whoever_used_its_limit_up(proxied: Pr
     check_that_makers_share(proxied.servers)
 
 
-def test_a_producer_and_a_consumer_at_full_speed_get_their_quota_and_no_error(proxied: Proxied) -> None:
-    filler = FullSpeedClient("filler", Role.PRODUCE, proxied.broker.bootstrap_servers, "orders")
+@pytest.mark.parametrize(
+    ("topic", "producer", "consumer"), [("orders", "greedy", "reader"), ("narrow", "free", "free-reader")]
+)
+def test_a_producer_and_a_consumer_at_full_speed_get_their_quota_and_no_error(
+    proxied: Proxied, topic: str, producer: str, consumer: str
+) -> None:
+    """A quota of a client, or of a topic with one partition."""
+    filler = FullSpeedClient("filler", Role.PRODUCE, proxied.broker.bootstrap_servers, topic)
     eventually(lambda: sum(amount for _, amount in filler.samples) > 60_000_000, 60)
     filler.stop()
     clients = [
-        FullSpeedClient("greedy", Role.PRODUCE, proxied.servers, "orders"),
-        FullSpeedClient("reader", Role.CONSUME, proxied.servers, "orders"),
+        FullSpeedClient(producer, Role.PRODUCE, proxied.servers, topic),
+        FullSpeedClient(consumer, Role.CONSUME, proxied.servers, topic),
     ]
     rates = [rate(client, 30) for client in clients]
     for client in clients:
@@ -122,6 +144,19 @@ def test_what_is_charged_is_published(proxied: Proxied) -> None:
 
     eventually(lambda: bytes_of(proxied, "old") - before >= 500_000, 20)
     assert bytes_of(proxied, "old") - before < 505_000
+
+
+def test_what_a_partition_is_charged_is_published_without_a_client(proxied: Proxied) -> None:
+    """Its client's bytes are in another event: the job charges the partition alone."""
+    with KafkaProducer(bootstrap_servers=proxied.servers, client_id="old", acks=1, batch_size=0) as producer:
+        producer.send("narrow", bytes(50_000), partition=0).get(30)
+
+    def events() -> list[dict[str, Any]]:
+        return [each for each in published(proxied.broker.bootstrap_servers) if each.get("topic_partitions")]
+
+    eventually(lambda: bool(events()), 20)
+    assert all(each["topic_partitions"][0]["topic"] == "narrow" and each["bytes"] == 0 for each in events())
+    assert not any("user" in each or "client_id" in each for each in events())
 
 
 def bytes_of(proxied: Proxied, client_id: str) -> int:
@@ -214,6 +249,87 @@ def test_a_fetch_without_a_limit_and_an_unlimited_producer_pass_unheld(proxied: 
     consumer.close()
 
     assert read >= 20_000_000
+
+
+def commit(servers: str) -> Callable[[], object]:
+    consumer = KafkaConsumer(
+        bootstrap_servers=servers, client_id="commits", group_id="commits", enable_auto_commit=False
+    )
+    consumer.assign([TopicPartition("orders", 0)])
+    return lambda: consumer.commit({TopicPartition("orders", 0): OffsetAndMetadata(1, "", -1)})
+
+
+def join(servers: str) -> Callable[[], object]:
+    def joined() -> None:
+        options = {"bootstrap.servers": servers, "client.id": "joins", "group.id": f"joins-{uuid4()}"}
+        with closing(confluent_kafka.Consumer(options)) as consumer:
+            consumer.subscribe(["orders"])
+            eventually(lambda: bool(consumer.poll(0.1) or consumer.assignment()), 60)
+
+    return joined
+
+
+def start_idempotent(servers: str) -> Callable[[], object]:
+    def started() -> None:
+        with KafkaProducer(bootstrap_servers=servers, client_id="starts", enable_idempotence=True) as producer:
+            producer.send("orders", b"x").get(40)
+
+    return started
+
+
+@pytest.mark.parametrize("prepare", [commit, join, start_idempotent])
+def test_requests_of_other_apis_are_held_to_their_rate(
+    proxied: Proxied, prepare: Callable[[str], Callable[[], object]]
+) -> None:
+    """15 at 1 a second, of which a fresh meter lets ten seconds through; a sample may be over at the end."""
+    send = prepare(proxied.servers)
+    began_s = time.monotonic()
+    for _ in range(15):
+        send()
+
+    assert time.monotonic() - began_s > 3.0
+
+
+def is_open(connection: socket.socket, client_id: str, timeout_s: float = 10) -> bool:
+    """Asks for the cluster's metadata (version 0): whether there is an answer before the connection ends."""
+    connection.settimeout(timeout_s)
+    name = client_id.encode()
+    request = struct.pack(f">hhih{len(name)}si", 3, 0, 1, len(name), name, 0)
+    connection.sendall(struct.pack(">i", len(request)) + request)
+    return bool(connection.recv(4))
+
+
+def connect(proxied: Proxied) -> socket.socket:
+    host, port = proxied.servers.rsplit(":", 1)
+    return socket.create_connection((host, int(port)), 10)
+
+
+def test_a_connection_too_many_is_closed_until_another_one_ends(proxied: Proxied) -> None:
+    with ExitStack() as stack:
+        crowd = [stack.enter_context(connect(proxied)) for _ in range(4)]
+        assert [is_open(each, "crowd") for each in crowd] == [True, True, True, False]
+        crowd[0].close()
+
+        def is_admitted() -> bool:
+            with connect(proxied) as another:
+                return is_open(another, "crowd")
+
+        eventually(is_admitted)
+
+
+def test_connections_that_come_too_fast_are_closed_and_others_are_served_at_once(proxied: Proxied) -> None:
+    admitted, first_s = 0, time.monotonic()
+    for _ in range(5):
+        with ExitStack() as stack:
+            connections = [stack.enter_context(connect(proxied)) for _ in range(10)]
+            admitted += sum(is_open(each, "storm") for each in connections)
+        began_s = time.monotonic()
+        with connect(proxied) as other:
+            assert is_open(other, "other")
+        assert time.monotonic() - began_s < 1
+
+    assert admitted <= RATE * (time.monotonic() - first_s + 10) + 5
+    assert proxied.metrics()["sluice_gateway_refused_connections_total"] >= 50 - admitted
 
 
 def test_topics_beyond_the_burst_are_refused_one_by_one(proxied: Proxied) -> None:

@@ -60,7 +60,7 @@ def test_the_quotas_of_a_cluster_are_taken_over_but_those_of_connections(kafka_b
 
     assert result.exit_code == 0, (result.output, result.exception)
     assert set(table.entries()) == ENTRIES
-    assert result.stderr == "left out {'ip': '127.0.0.9'}: Sluice meters requests, not connections\n"
+    assert result.stderr == "left out {'ip': '127.0.0.9'}: Sluice has no quotas on ips\n"
     assert again.stdout == "Nothing changes.\n"
 
 

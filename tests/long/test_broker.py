@@ -11,7 +11,8 @@ import psutil
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
-from sluice.cli.demo.broker import Broker, BrokerError, last_error
+from sluice.cli.demo.broker import Broker, BrokerError
+from sluice.cli.demo.java_server import last_error
 from sluice.cli.doctor import run_doctor
 from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.jvm.errors import JarError

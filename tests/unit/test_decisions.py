@@ -14,6 +14,7 @@ from sluice.state.arithmetic.columns import counters_from
 from sluice.state.arithmetic.counter import EntityCounters, Outcome
 from sluice.state.arithmetic.shapes import Shapes
 from sluice.state.contract.records import ChargeResult, CountedEntity, Decision, Request, Verdict
+from sluice.state.decisions.charge_plan import COUNTED_APIS
 from sluice.state.decisions.decision import Waits, answered, batch_text, said, with_charges, without_charges
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
@@ -232,6 +233,29 @@ def test_bytes_of_unknown_partitions_are_charged_to_the_client_alone() -> None:
     assert produced["throttle_time_ms"] == 10_000
     assert [(charge["quota"], charge["value"]) for charge in fetched["charges"]] == [("consumer_byte_rate", 30_000)]
     assert replicated["charges"] == []
+
+
+def test_bytes_of_partitions_whose_client_has_another_event_are_charged_to_the_partitions_alone() -> None:
+    """A proxy meters both: the sum of a client's requests, and the sum of each partition's records."""
+    entries = [
+        quota(QuotaKind.PRODUCER_BYTE_RATE, 100, QuotaEntity(client_id=DEFAULT)),
+        quota(QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 100, QuotaEntity(topic="orders")),
+    ]
+
+    (decision,) = decide(entries, moves("Produce", 2000, bytes=0))
+
+    assert [charge["entity"] for charge in decision["charges"]] == [{"topic": "orders", "partition": 0}]
+    assert decision["decided_by"] == "producer.byte.rate"
+
+
+@pytest.mark.parametrize(("api", "kind"), COUNTED_APIS.items())
+def test_requests_of_an_api_are_counted_where_a_proxy_holds_them(api: str, kind: QuotaKind) -> None:
+    """30 requests in a fresh window of 10 s are 3 a second: (3 - 2) / 2 of 10 s is the wait."""
+    summed, other = decide([quota(kind, 2.0)], {"api": api, "requests": 30}, {"api": "Metadata", "requests": 30})
+
+    assert [(charge["quota"], charge["value"]) for charge in summed["charges"]] == [(kind, 30.0)]
+    assert (summed["decided_by"], summed["throttle_time_ms"]) == (kind, 5_000)
+    assert other["charges"] == []
 
 
 def test_mutations_that_were_executed_are_charged_and_never_refused() -> None:

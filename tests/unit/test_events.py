@@ -87,7 +87,7 @@ BAD = {
     "bytes negative": (event(bytes=-1), "bytes", "is -1"),
     "bytes huge": (event(bytes=2**53 + 1), "bytes", "is 9007199254740993"),
     "bytes of neither": (event("Metadata", bytes=1), "bytes", "comes with api 'Metadata'"),
-    "bytes twice": (event(bytes=1, topic_partitions=[TOUCHED]), "bytes", "comes with topic_partitions"),
+    "bytes twice": (event(bytes=1, topic_partitions=[TOUCHED]), "bytes", "is 1 with topic_partitions"),
     "withheld is a string": (event(withheld="no"), "withheld", "is of type str"),
     "executed negative": (event("CreateTopics", mutations_charged=-1), "mutations_charged", "is -1"),
     "executed and to decide": (

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from sluice.cli import kafka_gateway
 from sluice.cli.errors import UsageError
-from sluice.cli.kafka_gateway import ANY_PORT, KafkaGateway, Listener, Tls, parse_listener, proxy_properties, tls_of
+from sluice.cli.kafka_gateway import ANY_PORT, Address, KafkaGateway, Tls, parse_address, proxy_properties, tls_of
 from sluice.cli.main import app
 from sluice.configs.settings import Settings, load_settings
 
@@ -24,7 +24,7 @@ def settings_with(tmp_path: Path, content: str) -> Settings:
     return load_settings(file)
 
 
-def config_of(tmp_path: Path, settings: Settings, listener: Listener = ANY_PORT, tls: Tls | None = None) -> Any:
+def config_of(tmp_path: Path, settings: Settings, listener: Address = ANY_PORT, tls: Tls | None = None) -> Any:
     """The configuration of a proxy in front of brokers 1, 2 and 7."""
     gateway = KafkaGateway(tmp_path, settings, listener, tls)
     file = gateway._write_config([1, 2, 7])  # what start would write once a broker has answered
@@ -47,7 +47,7 @@ def test_a_proxy_listens_on_loopback_unless_another_host_is_named(tmp_path: Path
     settings = settings_with(tmp_path, "kafka: {bootstrap.servers: 'b1:9092'}\n")
 
     (quiet,) = config_of(tmp_path, settings)["virtualClusters"]
-    (public,) = config_of(tmp_path, settings, parse_listener("proxy.example:9092"))["virtualClusters"]
+    (public,) = config_of(tmp_path, settings, parse_address("--listen", "proxy.example:9092"))["virtualClusters"]
 
     assert quiet["clusterNetworkAddressConfigProvider"]["config"]["bindAddress"] == "127.0.0.1"
     assert public["clusterNetworkAddressConfigProvider"]["config"] == {
@@ -55,6 +55,14 @@ def test_a_proxy_listens_on_loopback_unless_another_host_is_named(tmp_path: Path
         "port": 9092,
         "nodeIds": [1, 2, 7],
     }
+
+
+def test_metrics_are_at_the_address_that_is_asked_for(tmp_path: Path) -> None:
+    settings = settings_with(tmp_path, "kafka: {bootstrap.servers: 'b1:9092'}\n")
+    gateway = KafkaGateway(tmp_path, settings, metrics=parse_address("--metrics", "0.0.0.0:9190"))
+
+    assert json.loads(gateway._write_config([1]).read_text())["management"]["bindAddress"] == "0.0.0.0"  # noqa: S104
+    assert gateway.management_port == 9190
 
 
 def test_the_login_of_sluices_own_clients_is_passed_on_and_the_brokers_tls_too(tmp_path: Path) -> None:

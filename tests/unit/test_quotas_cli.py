@@ -299,7 +299,7 @@ def test_alter_answers_machines_with_the_version_and_the_changes(shell: Shell) -
         ("--add-config producer_byte_rate=1,producer_byte_rate=2", "producer_byte_rate is given twice"),
         ("--add-config request_percentage=1,request_time_percent=2", "are the same quota"),
         ("--add-config producer_byte_rate=1 --delete-config producer_byte_rate", "given twice"),
-        ("--add-config connection_creation_rate=1", "Sluice meters requests, not connections"),
+        ("--add-config connection_creation_rate=1", "Sluice has no quotas on ips"),
         ("--add-config request_percentage=9,producer_byte_rate=0", "producer_byte_rate is 0"),
         ("--delete-config consumer_byte_rate", "Invalid config(s): consumer_byte_rate"),
         ("--delete-config nope,request_percentage,nada", "Invalid config(s): nope,nada"),
@@ -319,8 +319,8 @@ def test_alter_refuses_what_kafka_refuses_and_changes_nothing(shell: Shell, opti
         ("--entity-type users --user alice", "can't be mixed"),
         ("--entity-type users --add-config request_percentage=5", "the user has no name"),
         ("--entity-name alice --add-config request_percentage=5", "more names than entity types"),
-        ("--entity-type ips --entity-name 127.0.0.1", "Sluice meters requests, not connections"),
-        ("--ip 127.0.0.1", "Sluice meters requests, not connections"),
+        ("--entity-type ips --entity-name 127.0.0.1", "Sluice has no quotas on ips"),
+        ("--ip 127.0.0.1", "Sluice has no quotas on ips"),
         ("--user alice --add-config a=1 --add-config-file f", "are both given"),
         ("--user alice --mode off", "off"),
         ("--entity-type groups", "groups"),
@@ -544,6 +544,15 @@ def test_resolve_tells_unlimited_from_not_counted(shell: Shell) -> None:
         "consumer_byte_rate: unlimited, not counted",
         "request_percentage: unlimited, not counted",
         "controller_mutation_rate: unlimited, not counted",
+    ]
+
+
+def test_resolve_says_which_quotas_proxies_alone_hold(shell: Shell) -> None:
+    """They are named once one is set."""
+    shell.lines("alter --user alice --add-config join_group_rate=0.5,connection_count=10")
+    assert shell.lines("resolve --user alice")[-2:] == [
+        "join_group_rate: 0.5 from user-principal 'alice', counted for user 'alice', held by Kafka proxies alone",
+        "connection_count: 10.0 from user-principal 'alice', counted for user 'alice', held by Kafka proxies alone",
     ]
 
 

@@ -12,7 +12,7 @@ from sluice.configs.settings import DEFAULTS
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry, check_value, quota_kind
-from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind
+from sluice.state.quotas.kinds import CLIENT_KINDS, PROXY_KINDS, QuotaKind
 
 ALICE = QuotaEntity(user="alice")
 
@@ -72,7 +72,7 @@ def test_the_sample_shows_every_kind_of_quota_and_of_client_level() -> None:
     quotas = load_quotas_file(DEFAULTS.parent / "quotas.yaml")
     entities = {tuple(sorted(quota.entity.to_mapping())) for quota in quotas}
 
-    assert {quota.kind for quota in quotas} == set(QuotaKind)
+    assert {quota.kind for quota in quotas} == set(QuotaKind) - set(PROXY_KINDS)
     assert entities == {("user",), ("client_id",), ("client_id", "user"), ("topic",)}
     assert {quota.entity for quota in quotas} >= {QuotaEntity(user=DEFAULT), QuotaEntity(client_id=DEFAULT)}
     assert any(quota.shadow for quota in quotas)

@@ -74,10 +74,10 @@ podAntiAffinity:
 {{- define "sluice.mounts" -}}
 {{- $values := .root.Values -}}
 - {name: tmp, mountPath: /tmp}
-{{- if include "sluice.volume" .root }}
+{{- if and (include "sluice.volume" .root) (ne .component "proxy") }}
 - {name: storage, mountPath: /var/lib/sluice{{ if eq .component "console" }}, readOnly: true{{ end }}}
 {{- end }}
-{{- if $values.storage.s3.secret }}
+{{- if and $values.storage.s3.secret (ne .component "proxy") }}
 - {name: s3, mountPath: /etc/sluice/s3, readOnly: true}
 {{- end }}
 {{- if .secret }}
@@ -93,7 +93,7 @@ podAntiAffinity:
 {{- $values := .root.Values -}}
 - name: tmp
   emptyDir: {}
-{{- if include "sluice.volume" .root }}
+{{- if and (include "sluice.volume" .root) (ne .component "proxy") }}
 - name: storage
   persistentVolumeClaim:
     claimName: {{ include "sluice.claim" .root }}
@@ -101,10 +101,10 @@ podAntiAffinity:
     readOnly: true
     {{- end }}
 {{- end }}
-{{- with $values.storage.s3.secret }}
+{{- if and $values.storage.s3.secret (ne .component "proxy") }}
 - name: s3
   secret:
-    secretName: {{ . }}
+    secretName: {{ $values.storage.s3.secret }}
     items:
       - {key: credentials, path: credentials}
 {{- end }}

@@ -11,12 +11,12 @@ public final class CounterKey {
     }
 
     /** The clients' own counter, of a meter's key. */
-    CounterKey own() {
+    public CounterKey own() {
         return tags.tenant.isEmpty() ? this : new CounterKey(kind, new Tags(tags.user, tags.clientId));
     }
 
     /** The counter of the clients' tenant, of a meter's key; null if they have none. */
-    CounterKey ofTenant() {
+    public CounterKey ofTenant() {
         return tags.tenant.isEmpty() ? null : new CounterKey(kind, new Tags("", "", tags.tenant));
     }
 

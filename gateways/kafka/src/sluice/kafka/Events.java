@@ -31,10 +31,12 @@ final class Events {
         return idStem;
     }
 
-    /** The key of a client's events: user and client-id, URL-encoded. */
+    /** The key of a client's events: user and client-id, URL-encoded; of a partition's: topic and partition. */
     static byte[] key(Tags tags) {
-        return (Sanitizer.sanitize(tags.user) + "|" + Sanitizer.sanitize(tags.clientId))
-                .getBytes(StandardCharsets.UTF_8);
+        String key = tags.topic == null
+                ? Sanitizer.sanitize(tags.user) + "|" + Sanitizer.sanitize(tags.clientId)
+                : Sanitizer.sanitize(tags.topic) + "|" + tags.partition;
+        return key.getBytes(StandardCharsets.UTF_8);
     }
 
     /**
@@ -43,7 +45,9 @@ final class Events {
      */
     byte[] sum(Kind kind, Tags client, Meter.Sum sum, Map<CounterKey, Long> heldMs, long nowMs) {
         ObjectNode event = event(newId(), kind.api, nowMs);
-        event.put("user", client.user).put("client_id", client.clientId);
+        if (client.topic == null) {
+            event.put("user", client.user).put("client_id", client.clientId);
+        }
         switch (kind) {
             case PRODUCE:
                 event.put("requests", Math.max(1, sum.requests)).put("bytes", sum.amount);
@@ -51,11 +55,23 @@ final class Events {
             case FETCH:
                 event.put("bytes", sum.amount);
                 break;
+            case TOPIC_PRODUCE:
+            case TOPIC_FETCH:
+                event.put("bytes", 0) // those of its client are in another event
+                        .putArray("topic_partitions")
+                        .addObject()
+                        .put("topic", client.topic)
+                        .put("partition", client.partition)
+                        .put("bytes", sum.amount);
+                break;
             case REQUEST:
                 event.put("request_time_ns", sum.amount);
                 break;
-            default:
+            case MUTATION:
                 event.put("mutations_charged", sum.amount);
+                break;
+            default:
+                event.put("requests", sum.amount);
         }
         ArrayNode throttledBy = event.putArray("throttled_by");
         heldMs.forEach((counter, ms) -> {
@@ -110,6 +126,10 @@ final class Events {
         ObjectNode entity = named.putObject("entity");
         if (!counter.tags.tenant.isEmpty()) {
             entity.put("tenant", counter.tags.tenant);
+            return named;
+        }
+        if (counter.tags.topic != null) {
+            entity.put("topic", counter.tags.topic).put("partition", counter.tags.partition);
             return named;
         }
         if (!counter.tags.user.isEmpty()) {

@@ -115,15 +115,33 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         boolean isNamed = found.level == 0 && !quotas.tenantOf(kind, found.tags).equals(tenant);
         Tags tags = isNamed ? new Tags(Names.bounded(user), Names.bounded(clientId)) : found.tags;
         CounterKey key = new CounterKey(kind, tags.in(tenant));
-        boolean isNew = (isNamed || found.isAnyClientId()) && meters.of(key) == null;
-        if (isNew && !(meters.hasRoom() && newNames.admits(System.nanoTime()))) {
+        boolean isNew = (isNamed || found.isAnyClientId()) && !kind.isCount() && meters.of(key) == null;
+        if (isNew && !admitsCounter()) {
             tags = isNamed ? found.tags : quotas.resolve(kind, user, NewNames.MORE).tags;
             key = new CounterKey(kind, tags.in(tenant));
         }
-        if (!quotas.tenantOf(kind, tags).equals(tenant)) {
+        if (!kind.isCount() && !quotas.tenantOf(kind, tags).equals(tenant)) {
             meters.noteClient(key, user, clientId);
         }
         return key;
+    }
+
+    /** The counter of a topic-partition; null if no quota meters it. Clients may name partitions that don't exist. Never waits. */
+    public CounterKey counterOfPartition(Kind kind, String topic, int partition) {
+        if (quotas().resolve(kind, topic, "").level == 0) {
+            return null;
+        }
+        CounterKey counter = new CounterKey(kind, Tags.ofPartition(Names.bounded(topic), partition));
+        return meters.of(counter) != null || admitsCounter() ? counter : null;
+    }
+
+    /** Whether any quota of this kind is set. Never waits. */
+    public boolean isUsed(Kind kind) {
+        return quotas().isUsed(kind);
+    }
+
+    private boolean admitsCounter() {
+        return meters.hasRoom() && newNames.admits(System.nanoTime());
     }
 
     /** What this gateway may let through on a meter's own counter now, per second; null is unlimited. Never waits. */
@@ -132,12 +150,15 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         if (limit == null || !isShared(key.kind)) {
             return limit;
         }
+        if (key.kind.isCount()) {
+            return limit / gateways;
+        }
         Meter meter = meters.of(key);
         return shareOf(limit, meter == null ? Double.NaN : meter.share());
     }
 
     /** The same on the counter of its clients' tenant. */
-    private Double tenantLimit(CounterKey key) {
+    public Double tenantLimit(CounterKey key) {
         CounterKey tenant = key.ofTenant();
         Double limit = tenant == null ? null : quotas().limitOf(tenant);
         if (limit == null || !isShared(key.kind)) {

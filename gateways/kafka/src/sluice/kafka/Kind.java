@@ -4,7 +4,7 @@ import java.util.HashMap;
 import java.util.Map;
 import org.apache.kafka.server.quota.ClientQuotaType;
 
-/** A quota on clients: its key, what events say of it, and the metrics in which a broker keeps it. */
+/** A quota: its key, what events say of it, and the metrics in which a broker or a proxy keeps it. */
 public enum Kind {
     PRODUCE("producer_byte_rate", "Produce", ClientQuotaType.PRODUCE, "Produce", "byte-rate", "byte-rate"),
     FETCH("consumer_byte_rate", "Fetch", ClientQuotaType.FETCH, "Fetch", "byte-rate", "byte-rate"),
@@ -15,7 +15,14 @@ public enum Kind {
             ClientQuotaType.CONTROLLER_MUTATION,
             "ControllerMutation",
             "mutation-rate",
-            "tokens");
+            "tokens"),
+    TOPIC_PRODUCE("producer.byte.rate", "Produce", false),
+    TOPIC_FETCH("consumer.byte.rate", "Fetch", false),
+    CONNECT("connection_rate", "Connect", true),
+    PRODUCER_IDS("producer_ids_rate", "InitProducerId", true),
+    JOIN_GROUP("join_group_rate", "JoinGroup", true),
+    OFFSET_COMMIT("offset_commit_rate", "OffsetCommit", true),
+    CONNECTIONS("connection_count", "Connect", false);
 
     private static final Map<String, Kind> BY_KEY = new HashMap<>();
 
@@ -31,7 +38,7 @@ public enum Kind {
     /** The `api` of its events. */
     final String api;
 
-    /** Kafka's name for it. */
+    /** Kafka's name for it; null for a quota that brokers don't keep. */
     final ClientQuotaType type;
 
     /** The group of its metrics. */
@@ -43,7 +50,27 @@ public enum Kind {
     /** Its metric that has the limit as its bound. */
     public final String boundMetric;
 
+    /** Whether it is charged requests, one each. */
+    final boolean countsRequests;
+
+    /** One that brokers don't keep. */
+    Kind(String key, String api, boolean countsRequests) {
+        this(key, api, null, key, "rate", "rate", countsRequests);
+    }
+
     Kind(String key, String api, ClientQuotaType type, String group, String chargedMetric, String boundMetric) {
+        this(key, api, type, group, chargedMetric, boundMetric, false);
+    }
+
+    Kind(
+            String key,
+            String api,
+            ClientQuotaType type,
+            String group,
+            String chargedMetric,
+            String boundMetric,
+            boolean countsRequests) {
+        this.countsRequests = countsRequests;
         this.key = key;
         this.api = api;
         this.type = type;
@@ -52,12 +79,22 @@ public enum Kind {
         this.boundMetric = boundMetric;
     }
 
+    /** Whether it limits a number of things that are open, not a rate: it has no meter. */
+    boolean isCount() {
+        return this == CONNECTIONS;
+    }
+
     /** Whether a broker beside others paces it; mutations have a bucket already. */
     boolean isPaced() {
         return this != MUTATION;
     }
 
-    /** The kind of a key; null if it isn't one on clients. */
+    /** Whether it is set on topics, and metered for each partition (KIP-1010). */
+    boolean isOfTopics() {
+        return this == TOPIC_PRODUCE || this == TOPIC_FETCH;
+    }
+
+    /** The kind of a key; null if no gateway in Java meters it. */
     static Kind ofKey(String key) {
         return BY_KEY.get(key);
     }

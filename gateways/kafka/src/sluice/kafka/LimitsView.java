@@ -20,7 +20,6 @@ final class LimitsView {
     private static final ObjectMapper JSON =
             JsonMapper.builder().disable(JsonWriteFeature.WRITE_HEX_UPPER_CASE).build(); // as the job writes
     private static final List<String> PARTS = Arrays.asList("client_id", "tenant", "topic", "user");
-    private static final List<String> TOPIC_QUOTAS = Arrays.asList("producer.byte.rate", "consumer.byte.rate");
     private static final List<String> NUMBERS_BESIDE = Arrays.asList("_reservation", "_ceiling");
     private static final String MEMBER = "member";
     private static final int MAX_TENANT_CHARACTERS = 256;
@@ -91,27 +90,23 @@ final class LimitsView {
         int parts = (user == null ? 0 : 1) + (clientId == null ? 0 : 1) + (topic == null ? 0 : 1) + (tenant == null ? 0 : 1);
         Json.check(names.size() == parts, "the entity has an unknown part");
         Json.check(isKeyOf(key, names, mode, quota), "the key names another quota");
-        if (topic != null) {
-            Json.check(parts == 1, "a topic can't be combined");
-            Json.check(TOPIC_QUOTAS.contains(quota), "the quota is " + quota);
-            checkLimit(limit.doubleValue(), true);
-            return new Entry(null, null, null, 0, false);
-        }
+        Json.check(topic == null || parts == 1, "a topic can't be combined");
         checkTenant(tenant);
         if (tenant != null && parts > 1) {
             Json.check(quota.equals(MEMBER) && limit.doubleValue() == 1, "a member is of quota " + quota);
             Json.check(tenant != Entity.DEFAULT && user != Entity.DEFAULT && clientId != Entity.DEFAULT, "it is <default>");
             return new Entry(null, tenant, new Entity(user, clientId), 0, false);
         }
-        Kind beside = besideLimit(quota);
+        Kind beside = topic == null ? besideLimit(quota) : null;
         if (beside != null) {
             checkLimit(limit.doubleValue(), beside != Kind.REQUEST);
             return new Entry(null, null, null, 0, false);
         }
         Kind kind = Kind.ofKey(quota);
-        Json.check(kind != null, "the quota is " + quota);
-        checkLimit(limit.doubleValue(), kind == Kind.PRODUCE || kind == Kind.FETCH);
-        return new Entry(kind, tenant, new Entity(user, clientId), limit.doubleValue(), mode.equals("shadow"));
+        Json.check(kind != null && kind.isOfTopics() == (topic != null), "the quota is " + quota);
+        checkLimit(limit.doubleValue(), kind != Kind.REQUEST && kind != Kind.MUTATION && !kind.countsRequests);
+        Entity entity = new Entity(topic == null ? user : topic, clientId);
+        return new Entry(kind, tenant, entity, limit.doubleValue(), mode.equals("shadow"));
     }
 
     private static void checkTenant(Object tenant) throws IOException {
@@ -124,7 +119,7 @@ final class LimitsView {
         for (String part : NUMBERS_BESIDE) {
             if (quota.endsWith(part)) {
                 Kind kind = Kind.ofKey(quota.substring(0, quota.length() - part.length()));
-                return kind == Kind.MUTATION ? null : kind;
+                return kind == Kind.PRODUCE || kind == Kind.FETCH || kind == Kind.REQUEST ? kind : null;
             }
         }
         return null;
@@ -161,7 +156,7 @@ final class LimitsView {
         return JSON.writeValueAsString(wanted).equals(key);
     }
 
-    /** A record of the topic. `kind` is null for members of tenants, and those that brokers don't apply, such as quotas on topics. */
+    /** A record of the topic. `kind` is null for members of tenants, and for the numbers beside a limit. */
     private static final class Entry {
         private final Kind kind;
         private final Object tenant; // null if it isn't of one

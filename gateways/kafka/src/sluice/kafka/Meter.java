@@ -376,7 +376,7 @@ public final class Meter {
      * nothing, and its client is silent then, but other gateways have to know that it wants more.
      */
     synchronized boolean hasUnpublished() {
-        return amount() > 0 || isHoldUntold;
+        return amount() > 0 || isHoldUntold && !counter.kind.countsRequests; // an event counts one request at least
     }
 
     /** Takes what is to be published. */
@@ -399,7 +399,11 @@ public final class Meter {
 
     private long amount() {
         double amount = counter.kind == Kind.REQUEST ? unpublished * NS_PER_POINT : unpublished;
-        return (long) Math.min(Math.floor(amount), counter.kind == Kind.MUTATION ? Integer.MAX_VALUE : MAX_EXACT);
+        return (long) Math.min(Math.floor(amount), isOfInt() ? Integer.MAX_VALUE : MAX_EXACT);
+    }
+
+    private boolean isOfInt() {
+        return counter.kind == Kind.MUTATION || counter.kind.countsRequests;
     }
 
     private double units(Sum sum) {

@@ -21,6 +21,8 @@ public final class Meters {
     private static final String TENANT_MARK = "~"; // no name that is encoded has it
     private static final String USER_TAG = "user";
     private static final String CLIENT_ID_TAG = "client-id";
+    private static final String TOPIC_TAG = "topic";
+    private static final String PARTITION_TAG = "partition";
     public static final String THROTTLE_TIME = "throttle-time";
     static final int MAX_METERS = 100_000;
 
@@ -182,6 +184,11 @@ public final class Meters {
     /** The tags of a meter's metrics. */
     public static Map<String, String> metricTags(Tags tags) {
         Map<String, String> metricTags = new LinkedHashMap<>(4); // Kafka makes the sensor's name of them, in order
+        if (tags.topic != null) {
+            metricTags.put(TOPIC_TAG, tags.topic);
+            metricTags.put(PARTITION_TAG, Integer.toString(tags.partition));
+            return metricTags;
+        }
         if (!tags.tenant.isEmpty()) { // first, as a client-id, which isn't encoded, could end like it
             metricTags.put(TENANT_TAG, TENANT_MARK + Sanitizer.sanitize(tags.tenant));
         }
@@ -204,7 +211,12 @@ public final class Meters {
     /** The counter that a metric belongs to, with its tenant; null if it is of none. */
     public static CounterKey counterOf(KafkaMetric metric) {
         Kind kind = KINDS.get(metric.metricName().group());
-        Tags tags = tagsOf(metric.metricName().tags());
+        Map<String, String> metricTags = metric.metricName().tags();
+        if (kind != null && kind.isOfTopics()) {
+            int partition = Integer.parseInt(metricTags.get(PARTITION_TAG));
+            return new CounterKey(kind, Tags.ofPartition(metricTags.get(TOPIC_TAG), partition));
+        }
+        Tags tags = tagsOf(metricTags);
         return kind == null || tags == null ? null : new CounterKey(kind, tags);
     }
 }

@@ -4,7 +4,7 @@ import java.util.EnumMap;
 import java.util.HashMap;
 import java.util.Map;
 
-/** The limits of all quotas on clients: those in force, and which quotas are on trial as well. */
+/** The limits of all quotas: those in force, and which quotas are on trial as well. */
 final class Quotas {
     /** Of the quotas table; -1 for quotas that Kafka itself keeps. */
     final long version;
@@ -66,7 +66,8 @@ final class Quotas {
     }
 
     /**
-     * The limit of a client, its tenant's apart, and the counter that a broker keeps for it.
+     * The limit of a client, its tenant's apart, and the counter that a broker keeps for it. A topic's limit is found as
+     * if it were a user.
      *
      * <p>Clients without a limit share a counter with all others of their user: they choose their client-ids, and a
      * counter for each would fill the broker. One that a shadow quota limits has the counter of that: the job resolves
@@ -87,11 +88,18 @@ final class Quotas {
         return new Resolution(tags, trial.level, null);
     }
 
+    /** Whether any quota of this kind is set: without one, nothing is counted. */
+    boolean isUsed(Kind kind) {
+        boolean isOfTenants = ofTenants.containsKey(kind) || trialsOfTenants.containsKey(kind);
+        return isOfTenants || !enforced(kind).isEmpty() || !shadow(kind).isEmpty();
+    }
+
     /** The limit of a counter, which is no meter's key; null is unlimited. */
     Double limitOf(CounterKey counter) {
         if (!counter.tags.tenant.isEmpty()) {
             return limitOf(ofTenants, counter.kind, counter.tags.tenant);
         }
-        return resolve(counter.kind, counter.tags.user, counter.tags.clientId).limit;
+        String name = counter.kind.isOfTopics() ? counter.tags.topic : counter.tags.user;
+        return resolve(counter.kind, name, counter.tags.clientId).limit;
     }
 }

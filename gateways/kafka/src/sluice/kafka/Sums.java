@@ -21,7 +21,7 @@ final class Sums {
     /** The number of the micro-batch; 0 if the record doesn't say. */
     final long batch;
 
-    /** What was decided on each counter that brokers keep. */
+    /** What was decided on each counter that gateways in Java keep. */
     final List<CounterSum> counters;
 
     /** How many entities the record has sums of. */
@@ -100,12 +100,15 @@ final class Sums {
         Json.check(sum.isArray() && sum.size() >= 2 && sum.get(0).isObject(), "a sum is no list of entity and counters");
         Json.check(sum.size() < 3 || sum.get(2).isBoolean(), "a flag is neither true nor false");
         JsonNode entity = sum.get(0);
-        Tags tags = new Tags(textOf(entity, "user"), textOf(entity, "client_id"), textOf(entity, "tenant"));
-        boolean isTopic = Json.textOrNull(entity, "topic") != null;
+        String topic = Json.textOrNull(entity, "topic");
+        Tags tags = topic == null
+                ? new Tags(textOf(entity, "user"), textOf(entity, "client_id"), textOf(entity, "tenant"))
+                : Tags.ofPartition(topic, entity.hasNonNull("partition") ? (int) Json.whole(entity, "partition") : -1);
         Json.check(sum.get(1).isArray(), "counters is no list");
         for (JsonNode counter : sum.get(1)) {
             CounterSum read = new CounterSum(counter, baseMs, kinds, gateways, tags);
-            if (read.counter.kind != null && !isTopic) {
+            Kind kind = read.counter.kind;
+            if (kind != null && kind.isOfTopics() == (topic != null)) {
                 counters.add(read);
             }
         }

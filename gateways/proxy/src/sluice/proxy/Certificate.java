@@ -36,12 +36,24 @@ final class Certificate {
                     : (Optional<?>) type.getMethod("clientCertificate").invoke(tls.get());
             return certificate.map(X509Certificate.class::cast);
         } catch (NoSuchMethodException error) {
-            Channel client = (Channel) field(field(context, "this$0"), "inboundChannel");
-            SslHandler tls = client.pipeline().get(SslHandler.class);
+            SslHandler tls = channel(context).pipeline().get(SslHandler.class);
             return tls == null
                     ? Optional.empty()
                     : Optional.of((X509Certificate) tls.engine().getSession().getPeerCertificates()[0]);
         }
+    }
+
+    /** The client's connection; null if nothing can be known. */
+    static Channel channelOf(FilterContext context) {
+        try {
+            return channel(context);
+        } catch (ReflectiveOperationException | RuntimeException error) {
+            return null;
+        }
+    }
+
+    private static Channel channel(FilterContext context) throws ReflectiveOperationException {
+        return (Channel) field(field(context, "this$0"), "inboundChannel");
     }
 
     private static Object field(Object of, String name) throws ReflectiveOperationException {

@@ -18,20 +18,25 @@ final class Proxy implements AutoCloseable {
     private final Settings settings;
     private final Gateway gateway;
     private final ProxyMeters meters;
+    private final TopicNames names = new TopicNames();
+    private final Connections connections;
     private final List<Meter> published = new ArrayList<>();
     private final Counter throttled;
     private final Counter held;
     private final Counter heldSeconds;
     private final Counter refused;
+    private final Counter refusedConnections;
 
     Proxy(Settings settings) {
         this.settings = settings;
         this.gateway = new Gateway(settings);
         this.meters = new ProxyMeters(gateway, settings);
+        this.connections = new Connections(meters);
         throttled = counter("throttled_inline", "Responses that asked their client to wait");
         held = counter("held_requests", "Requests held because their connection or their quota was throttled");
         heldSeconds = counter("held_seconds", "Time for which requests were held");
         refused = counter("refused_topics", "Topics whose creation or deletion was refused");
+        refusedConnections = counter("refused_connections", "Connections that a quota refused");
         gauge("limits_version", "Version of the limits in force; -1 before one is complete", Gateway::getLimitsVersion);
         gauge("gateways", "Gateways that are alive, this one included", Gateway::getGateways);
         gauge("counters", "Counters of own clients that are kept", Gateway::getCounters);
@@ -59,6 +64,14 @@ final class Proxy implements AutoCloseable {
         return meters;
     }
 
+    Connections connections() {
+        return connections;
+    }
+
+    TopicNames names() {
+        return names;
+    }
+
     void noteThrottled() {
         throttled.increment();
     }
@@ -66,6 +79,10 @@ final class Proxy implements AutoCloseable {
     void noteHeld(long ms, boolean isNew) {
         held.increment(isNew ? 1 : 0);
         heldSeconds.increment(ms / 1e3);
+    }
+
+    void noteRefusedConnection() {
+        refusedConnections.increment();
     }
 
     void noteRefused(int topics) {

@@ -61,26 +61,36 @@ final class ProxyMeters implements AutoCloseable {
         return gateway.meterOf(kind, client.user(), client.clientId());
     }
 
-    /** Charges bytes or mutations, and returns the wait in ms that the quota asks for. */
-    long charge(Kind kind, Client client, double amount) {
-        return sensors(counter(kind, client)).charge(amount);
+    /** The counter of a topic-partition; null if no quota meters it. */
+    CounterKey counterOfPartition(Kind kind, String topic, int partition) {
+        return gateway.counterOfPartition(kind, topic, partition);
+    }
+
+    /** Charges an amount, and returns the wait in ms that the quota asks for. */
+    long charge(CounterKey counter, double amount) {
+        return sensors(counter).charge(amount);
     }
 
     /** Charges time of a request, and returns the wait in ms. */
     long chargeTime(Client client, long requestNs) {
-        long waitMs = charge(Kind.REQUEST, client, requestNs / NS_PER_POINT);
+        long waitMs = charge(counter(Kind.REQUEST, client), requestNs / NS_PER_POINT);
         return Math.min(waitMs, settings.window.windowMs); // as Kafka caps it
     }
 
-    /** How long a client has to be silent until its share has made up for what went through. */
-    long owedMs(Kind kind, Client client) {
-        Meter meter = gateway.meters().of(counter(kind, client));
+    /** How long a counter's clients have to be silent until its share has made up for what went through. */
+    long owedMs(CounterKey counter) {
+        Meter meter = gateway.meters().of(counter);
         return meter == null ? 0 : meter.owedMs();
     }
 
     /** The same, and not less than until the quota isn't exceeded: what is owed is known some time after it was charged. */
-    long overdrawnMs(Kind kind, Client client) {
-        return Math.max(owedMs(kind, client), refillMs(counter(kind, client)));
+    long overdrawnMs(CounterKey counter) {
+        return Math.max(owedMs(counter), waitMs(counter));
+    }
+
+    /** Whether any quota of a kind is set. */
+    boolean isUsed(Kind kind) {
+        return gateway.isUsed(kind);
     }
 
     /** Whether a counter has a limit. */
@@ -88,11 +98,33 @@ final class ProxyMeters implements AutoCloseable {
         return gateway.isLimited(counter);
     }
 
-    /** The most bytes that the response to a fetch of a client may have, as Kafka bounds it. */
-    int fetchBytes(Client client) {
-        Double limit = gateway.fetchLimit(counter(Kind.FETCH, client));
-        double most = limit == null ? Integer.MAX_VALUE : limit * settings.window.spanMs() / 1_000.0;
-        return (int) Math.max(1, Math.min(Integer.MAX_VALUE, most));
+    /** What this proxy may let through on a counter. */
+    double limit(CounterKey counter) {
+        return numberOf(gateway.limit(counter));
+    }
+
+    /** The same on the counter of its clients' tenant. */
+    double tenantLimit(CounterKey counter) {
+        return numberOf(gateway.tenantLimit(counter));
+    }
+
+    private static double numberOf(Double limit) {
+        return limit == null ? Double.POSITIVE_INFINITY : limit;
+    }
+
+    /** Whether a counter is overdrawn, so that what comes now is refused and charged nothing. It counts as a wait. */
+    boolean refuses(CounterKey counter) {
+        long waitMs = overdrawnMs(counter);
+        if (waitMs > 0) {
+            sensors(counter).noteThrottled(waitMs, Time.SYSTEM.milliseconds());
+        }
+        return waitMs > 0;
+    }
+
+    /** The most bytes that the response to a fetch that asks for so many may have, as Kafka bounds it. No counter bounds nothing. */
+    int fetchBytes(CounterKey counter, int asked) {
+        Double limit = counter == null ? null : gateway.fetchLimit(counter);
+        return limit == null ? asked : (int) Math.max(1, Math.min(asked, limit * settings.window.spanMs() / 1_000.0));
     }
 
     /**
@@ -122,8 +154,8 @@ final class ProxyMeters implements AutoCloseable {
     }
 
     /** The wait in ms until a counter doesn't exceed its quota. */
-    long refillMs(CounterKey counter) {
-        return sensors(counter).refillMs();
+    long waitMs(CounterKey counter) {
+        return sensors(counter).waitMs();
     }
 
     @Override
@@ -185,16 +217,20 @@ final class ProxyMeters implements AutoCloseable {
                 return 0;
             } catch (QuotaViolationException violation) {
                 long waitMs = Math.max(1, waitMs(violation, nowMs));
-                throttle.record(Math.min(waitMs, QuotaFilter.MAX_MUTE_MS), nowMs, false);
+                noteThrottled(waitMs, nowMs);
                 return waitMs;
             }
         }
 
-        boolean hasTokens() {
-            return refillMs() == 0;
+        void noteThrottled(long waitMs, long nowMs) {
+            throttle.record(Math.min(waitMs, QuotaFilter.MAX_MUTE_MS), nowMs, false);
         }
 
-        long refillMs() {
+        boolean hasTokens() {
+            return waitMs() == 0;
+        }
+
+        long waitMs() {
             long nowMs = Time.SYSTEM.milliseconds();
             try {
                 quota.checkQuotas(nowMs);

@@ -15,7 +15,7 @@ import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.TimeUnit;
-import org.apache.kafka.common.message.FetchRequestData;
+import java.util.function.Function;
 import org.apache.kafka.common.message.MetadataRequestData;
 import org.apache.kafka.common.message.MetadataResponseData;
 import org.apache.kafka.common.message.ProduceRequestData;
@@ -24,10 +24,8 @@ import org.apache.kafka.common.message.ResponseHeaderData;
 import org.apache.kafka.common.message.SaslAuthenticateRequestData;
 import org.apache.kafka.common.message.SaslAuthenticateResponseData;
 import org.apache.kafka.common.message.SaslHandshakeRequestData;
-import org.apache.kafka.common.message.ShareFetchRequestData;
 import org.apache.kafka.common.protocol.ApiKeys;
 import org.apache.kafka.common.protocol.ApiMessage;
-import org.apache.kafka.common.protocol.ObjectSerializationCache;
 import sluice.kafka.CounterKey;
 import sluice.kafka.Kind;
 import sluice.kafka.Mutations;
@@ -70,6 +68,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     private String certifiedUser;
     private long mutedUntilNs = System.nanoTime();
     private boolean isCharged; // anything was, on this connection
+    private boolean isAdmitted; // the connection is, by the quotas on connections
 
     QuotaFilter(Proxy proxy, FilterDispatchExecutor executor) {
         this.proxy = proxy;
@@ -78,10 +77,13 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
 
     @Override
     public boolean shouldHandleRequest(ApiKeys api, short version) {
+        Kind counted = Charges.countedBy(api);
         return api != ApiKeys.API_VERSIONS
                 && (CHARGED_APIS.contains(api)
                         || MUTATION_APIS.contains(api)
                         || FREE_APIS.contains(api)
+                        || counted != null && proxy.meters().isUsed(counted)
+                        || !isAdmitted
                         || proxy.settings().chargesUpstreamTime);
     }
 
@@ -103,9 +105,19 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         }
         Client client = client(header, context);
         if (proxy.meters().isExempt(client)) {
+            isAdmitted = true;
             return context.forwardRequest(header, request);
         }
-        return admit(api, header, request, context, client, 0);
+        isAdmitted = isAdmitted || proxy.connections().admits(client, Certificate.channelOf(context));
+        if (!isAdmitted) {
+            return close(context);
+        }
+        return ask(proxy.names().question(request), header, context, answer -> {
+            proxy.names().learn(answer);
+            short version = header.requestApiVersion();
+            Map<CounterKey, Integer> charges = Charges.ofRequest(request, version, client, proxy.meters(), proxy.names());
+            return admit(new Asked(header, request, context, client, charges), 0);
+        });
     }
 
     @Override
@@ -126,20 +138,30 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         return context.forwardResponse(header, response);
     }
 
-    /** Serves a request when neither the connection nor the quota makes it wait any more. */
-    private CompletionStage<RequestFilterResult> admit(
-            ApiKeys api, RequestHeaderData header, ApiMessage request, FilterContext context, Client client, long heldMs) {
-        long waitMs = Math.min(waitMs(api, client), MAX_HOLD_MS - heldMs);
+    /** Closes a connection that a quota refuses. */
+    private CompletionStage<RequestFilterResult> close(FilterContext context) {
+        proxy.noteRefusedConnection();
+        CompletableFuture<RequestFilterResult> later = new CompletableFuture<>();
+        executor.schedule(
+                () -> {
+                    proxy.connections().endWait();
+                    forward(context.requestFilterResultBuilder().withCloseConnection().completed(), later);
+                },
+                proxy.connections().beginWait(),
+                TimeUnit.MILLISECONDS);
+        return later;
+    }
+
+    /** Serves a request when neither the connection nor a quota makes it wait any more. */
+    private CompletionStage<RequestFilterResult> admit(Asked asked, long heldMs) {
+        long waitMs = Math.min(Math.max(mutedMs(), owedMs(asked.charges.keySet())), MAX_HOLD_MS - heldMs);
         if (waitMs <= 0) {
-            return serve(api, header, request, context, client);
+            return serve(asked);
         }
         long nextMs = Math.min(waitMs, LOOK_AGAIN_MS);
         proxy.noteHeld(nextMs, heldMs == 0);
         CompletableFuture<RequestFilterResult> later = new CompletableFuture<>();
-        executor.schedule(
-                () -> forward(admit(api, header, request, context, client, heldMs + nextMs), later),
-                nextMs,
-                TimeUnit.MILLISECONDS);
+        executor.schedule(() -> forward(admit(asked, heldMs + nextMs), later), nextMs, TimeUnit.MILLISECONDS);
         return later;
     }
 
@@ -153,68 +175,66 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         });
     }
 
-    private long waitMs(ApiKeys api, Client client) {
-        if (api == ApiKeys.PRODUCE) {
-            return Math.max(mutedMs(), owedMs(Kind.PRODUCE, client));
-        }
-        boolean isFetch = api == ApiKeys.FETCH || api == ApiKeys.SHARE_FETCH;
-        return Math.max(mutedMs(), isFetch ? owedMs(Kind.FETCH, client) : 0);
-    }
-
     /** What others used makes a connection wait; a new one at once, as no wait of its own tells of them. */
-    private long owedMs(Kind kind, Client client) {
-        return isCharged ? proxy.meters().owedMs(kind, client) : proxy.meters().overdrawnMs(kind, client);
+    private long owedMs(Set<CounterKey> counters) {
+        ProxyMeters meters = proxy.meters();
+        return counters.stream()
+                .mapToLong(counter -> isCharged ? meters.owedMs(counter) : meters.overdrawnMs(counter))
+                .max()
+                .orElse(0);
     }
 
-    private CompletionStage<RequestFilterResult> serve(
-            ApiKeys api, RequestHeaderData header, ApiMessage request, FilterContext context, Client client) {
-        TopicRequest topics = TopicRequest.of(request);
-        if (topics != null && !topics.isValidation()) {
-            return mutate(api, header, request, context, client, topics);
+    private CompletionStage<RequestFilterResult> serve(Asked asked) {
+        TopicRequest topics = TopicRequest.of(asked.message);
+        if (topics != null && !topics.isValidation) {
+            return mutate(asked, topics);
         }
-        boolean hasResponse = true;
-        if (request instanceof ProduceRequestData produce) {
-            mute(proxy.meters().charge(Kind.PRODUCE, client, size(request, header.requestApiVersion())));
-            hasResponse = produce.acks() != 0;
-        } else if (request instanceof FetchRequestData fetch) {
-            fetch.setMaxBytes(Math.min(fetch.maxBytes(), proxy.meters().fetchBytes(client)));
-            fetch.setMinBytes(Math.min(fetch.minBytes(), fetch.maxBytes()));
-        } else if (request instanceof ShareFetchRequestData fetch) {
-            fetch.setMaxBytes(Math.min(fetch.maxBytes(), proxy.meters().fetchBytes(client)));
-            fetch.setMinBytes(Math.min(fetch.minBytes(), fetch.maxBytes()));
+        charge(asked.charges);
+        if (!(asked.message instanceof ProduceRequestData produce) || produce.acks() != 0) {
+            note(asked, Set.of());
         }
-        if (hasResponse) {
-            note(header, client, Set.of());
-        }
-        return context.forwardRequest(header, request);
+        return asked.forward();
+    }
+
+    private void charge(Map<CounterKey, Integer> charges) {
+        charges.forEach((counter, amount) -> {
+            if (amount > 0) {
+                mute(proxy.meters().charge(counter, amount));
+            }
+        });
     }
 
     private void chargeResponse(ApiKeys api, ApiMessage response, Sent request) {
-        if (api == ApiKeys.FETCH || api == ApiKeys.SHARE_FETCH) {
-            mute(proxy.meters().charge(Kind.FETCH, request.client, size(response, request.version)));
-        }
+        charge(Charges.ofResponse(response, request.version, request.client, proxy.meters(), proxy.names()));
         if (proxy.settings().chargesUpstreamTime && !WAITING_APIS.contains(api)) {
             mute(proxy.meters().chargeTime(request.client, System.nanoTime() - request.sentNs));
         }
     }
 
-    private CompletionStage<RequestFilterResult> mutate(
-            ApiKeys api,
+    private CompletionStage<RequestFilterResult> mutate(Asked asked, TopicRequest topics) {
+        return ask(topics.question(), asked.header, asked.context, answer ->
+                decide(asked, topics, topics.partitions(TopicRequest.present(answer))));
+    }
+
+    /**
+     * Goes on with what the cluster says of topics; with nothing without a question, or if it doesn't answer. Stages of
+     * Kroxylicious can't be composed in one of Java's own.
+     */
+    private static CompletionStage<RequestFilterResult> ask(
+            MetadataRequestData question,
             RequestHeaderData header,
-            ApiMessage request,
             FilterContext context,
-            Client client,
-            TopicRequest topics) {
-        MetadataRequestData question = topics.question();
+            Function<MetadataResponseData, CompletionStage<RequestFilterResult>> then) {
+        MetadataResponseData nothing = new MetadataResponseData();
         if (question == null) {
-            return decide(api, header, request, context, client, topics, topics.partitions(Map.of()));
+            return then.apply(nothing);
         }
-        RequestHeaderData questionHeader =
+        RequestHeaderData ofQuestion =
                 new RequestHeaderData().setRequestApiVersion(METADATA_VERSION).setClientId(header.clientId());
-        CompletionStage<MetadataResponseData> metadata = context.sendRequest(questionHeader, question);
-        return metadata.handle((answer, error) -> error == null ? TopicRequest.present(answer) : Map.<String, Integer>of())
-                .thenCompose(present ->
-                        decide(api, header, request, context, client, topics, topics.partitions(present)));
+        CompletionStage<MetadataResponseData> metadata = context.sendRequest(ofQuestion, question);
+        CompletableFuture<RequestFilterResult> later = new CompletableFuture<>();
+        metadata.whenComplete((answer, error) -> forward(then.apply(error == null ? answer : nothing), later));
+        return later;
     }
 
     /**
@@ -222,37 +242,33 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
      * on the rest is awaited: a connection's requests come one after the other, and a decision takes longer than a broker.
      */
     private CompletionStage<RequestFilterResult> decide(
-            ApiKeys api,
-            RequestHeaderData header,
-            ApiMessage request,
-            FilterContext context,
-            Client client,
-            TopicRequest topics,
-            Map<String, Integer> partitions) {
-        CounterKey counter = proxy.meters().counter(Kind.MUTATION, client);
-        if (header.requestApiVersion() < topics.strictSince || !proxy.meters().isLimited(counter)) {
-            mute(proxy.meters().charge(Kind.MUTATION, client, sum(partitions)));
-            note(header, client, Set.of());
-            return context.forwardRequest(header, request);
+            Asked asked, TopicRequest topics, Map<String, Integer> partitions) {
+        CounterKey counter = proxy.meters().counter(Kind.MUTATION, asked.client);
+        short version = asked.header.requestApiVersion();
+        if (version < topics.strictSince || !proxy.meters().isLimited(counter)) {
+            mute(proxy.meters().charge(counter, sum(partitions)));
+            note(asked, Set.of());
+            return asked.forward();
         }
         Map<String, Integer> rest = new LinkedHashMap<>(partitions);
         rest.keySet().removeAll(proxy.meters().admit(counter, partitions).keySet());
         if (rest.isEmpty()) {
-            note(header, client, Set.of());
-            return context.forwardRequest(header, request);
+            note(asked, Set.of());
+            return asked.forward();
         }
-        Mutations asked = new Mutations(counter, api.name, header.requestApiVersion(), rest);
-        proxy.gateway().ask(asked);
-        return executor.completeOnFilterDispatchThread(asked.answer())
+        String api = ApiKeys.forId(asked.message.apiKey()).name;
+        Mutations undecided = new Mutations(counter, api, version, rest);
+        proxy.gateway().ask(undecided);
+        return executor.completeOnFilterDispatchThread(undecided.answer())
                 .handle((answer, error) -> refused(counter, rest, answer))
-                .thenCompose(refused -> execute(header, request, context, client, topics, refused, partitions.size()));
+                .thenCompose(refused -> execute(asked, topics, refused, partitions.size()));
     }
 
     /** The topics that are refused; without an answer all that the share didn't admit. */
     private Set<String> refused(CounterKey counter, Map<String, Integer> rest, Mutations.Answer answer) {
         Set<String> refused = new LinkedHashSet<>(rest.keySet());
         if (answer == null) {
-            mute(proxy.meters().refillMs(counter));
+            mute(proxy.meters().waitMs(counter));
             return refused;
         }
         refused.removeIf(topic -> !answer.refuses(topic));
@@ -263,28 +279,22 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     }
 
     private CompletionStage<RequestFilterResult> execute(
-            RequestHeaderData header,
-            ApiMessage request,
-            FilterContext context,
-            Client client,
-            TopicRequest topics,
-            Set<String> refused,
-            int count) {
+            Asked asked, TopicRequest topics, Set<String> refused, int count) {
         proxy.noteRefused(refused.size());
         if (refused.size() == count && count > 0) {
-            ApiMessage response = topics.emptyResponse();
-            TopicRequest.refuse(response, refused);
+            ApiMessage response = topics.refusal(refused);
             mute(1); // with 0 ms a refusal would look like success
             raiseThrottle(response);
-            return context.requestFilterResultBuilder().shortCircuitResponse(response).completed();
+            return asked.context.requestFilterResultBuilder().shortCircuitResponse(response).completed();
         }
         topics.remove(refused);
-        note(header, client, refused);
-        return context.forwardRequest(header, request);
+        note(asked, refused);
+        return asked.forward();
     }
 
-    private void note(RequestHeaderData header, Client client, Set<String> refused) {
-        sent.put(header.correlationId(), new Sent(header.requestApiVersion(), System.nanoTime(), client, refused));
+    private void note(Asked asked, Set<String> refused) {
+        short version = asked.header.requestApiVersion();
+        sent.put(asked.header.correlationId(), new Sent(version, System.nanoTime(), asked.client, refused));
     }
 
     private void mute(long waitMs) {
@@ -316,12 +326,20 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         return new Client(user, header.clientId() == null ? "" : header.clientId());
     }
 
-    private static int size(ApiMessage message, short version) {
-        return message.size(new ObjectSerializationCache(), version);
-    }
-
     private static int sum(Map<String, Integer> partitions) {
         return partitions.values().stream().mapToInt(Integer::intValue).sum();
+    }
+
+    /** A request that isn't on its way to the broker yet, and what it is charged to. */
+    private record Asked(
+            RequestHeaderData header,
+            ApiMessage message,
+            FilterContext context,
+            Client client,
+            Map<CounterKey, Integer> charges) {
+        CompletionStage<RequestFilterResult> forward() {
+            return context.forwardRequest(header, message);
+        }
     }
 
     /** A request that has no response yet. */

@@ -5,6 +5,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.function.Supplier;
 import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.message.CreatePartitionsRequestData;
 import org.apache.kafka.common.message.CreatePartitionsRequestData.CreatePartitionsTopic;
@@ -35,8 +36,15 @@ abstract class TopicRequest {
     /** The first version that understands a refusal. */
     final int strictSince;
 
-    private TopicRequest(int strictSince) {
+    /** Whether nothing is to be changed. */
+    final boolean isValidation;
+
+    private final Supplier<ApiMessage> emptyResponse;
+
+    private TopicRequest(int strictSince, boolean isValidation, Supplier<ApiMessage> emptyResponse) {
         this.strictSince = strictSince;
+        this.isValidation = isValidation;
+        this.emptyResponse = emptyResponse;
     }
 
     /** The request in this message; null if it is of another API. */
@@ -50,9 +58,6 @@ abstract class TopicRequest {
         return message instanceof DeleteTopicsRequestData delete ? new Delete(delete) : null;
     }
 
-    /** Whether nothing is to be changed. */
-    abstract boolean isValidation();
-
     /** What to ask the cluster for, so that {@link #partitions} is known; null if nothing. */
     MetadataRequestData question() {
         return null;
@@ -64,9 +69,6 @@ abstract class TopicRequest {
     /** Takes topics out of the request. */
     abstract void remove(Set<String> refused);
 
-    /** A response without any topic. */
-    abstract ApiMessage emptyResponse();
-
     /** How many partitions each topic has, by name and by the text of its id. */
     static Map<String, Integer> present(MetadataResponseData metadata) {
         Map<String, Integer> present = new LinkedHashMap<>();
@@ -77,6 +79,13 @@ abstract class TopicRequest {
             present.put(topic.topicId().toString(), topic.partitions().size());
         }
         return present;
+    }
+
+    /** A response in which these topics are refused, and no others are. */
+    ApiMessage refusal(Set<String> refused) {
+        ApiMessage response = emptyResponse.get();
+        refuse(response, refused);
+        return response;
     }
 
     /** Adds refused topics to a response. */
@@ -97,13 +106,8 @@ abstract class TopicRequest {
         private final CreateTopicsRequestData message;
 
         Create(CreateTopicsRequestData message) {
-            super(6);
+            super(6, message.validateOnly(), CreateTopicsResponseData::new);
             this.message = message;
-        }
-
-        @Override
-        boolean isValidation() {
-            return message.validateOnly();
         }
 
         /** A topic that leaves the number to the cluster counts as one partition. */
@@ -121,24 +125,14 @@ abstract class TopicRequest {
         void remove(Set<String> refused) {
             message.topics().removeIf(topic -> refused.contains(topic.name()));
         }
-
-        @Override
-        ApiMessage emptyResponse() {
-            return new CreateTopicsResponseData();
-        }
     }
 
     private static final class Add extends TopicRequest {
         private final CreatePartitionsRequestData message;
 
         Add(CreatePartitionsRequestData message) {
-            super(3);
+            super(3, message.validateOnly(), CreatePartitionsResponseData::new);
             this.message = message;
-        }
-
-        @Override
-        boolean isValidation() {
-            return message.validateOnly();
         }
 
         @Override
@@ -161,18 +155,13 @@ abstract class TopicRequest {
         void remove(Set<String> refused) {
             message.topics().removeIf(topic -> refused.contains(topic.name()));
         }
-
-        @Override
-        ApiMessage emptyResponse() {
-            return new CreatePartitionsResponseData();
-        }
     }
 
     private static final class Delete extends TopicRequest {
         private final DeleteTopicsRequestData message;
 
         Delete(DeleteTopicsRequestData message) {
-            super(5);
+            super(5, false, DeleteTopicsResponseData::new);
             this.message = message;
         }
 
@@ -185,11 +174,6 @@ abstract class TopicRequest {
             } catch (IllegalArgumentException error) {
                 return new DeletableTopicResult().setName(topic);
             }
-        }
-
-        @Override
-        boolean isValidation() {
-            return false;
         }
 
         @Override
@@ -214,11 +198,6 @@ abstract class TopicRequest {
         void remove(Set<String> refused) {
             message.topicNames().removeAll(refused);
             message.topics().removeIf(topic -> refused.contains(nameOf(topic)));
-        }
-
-        @Override
-        ApiMessage emptyResponse() {
-            return new DeleteTopicsResponseData();
         }
 
         private static String nameOf(DeleteTopicState topic) {

@@ -1,0 +1,121 @@
+package sluice.proxy;
+
+import java.util.LinkedHashMap;
+import java.util.Map;
+import org.apache.kafka.common.Uuid;
+import org.apache.kafka.common.message.ConsumerGroupHeartbeatRequestData;
+import org.apache.kafka.common.message.FetchRequestData;
+import org.apache.kafka.common.message.FetchResponseData;
+import org.apache.kafka.common.message.ProduceRequestData;
+import org.apache.kafka.common.message.ShareFetchRequestData;
+import org.apache.kafka.common.message.ShareFetchResponseData;
+import org.apache.kafka.common.protocol.ApiKeys;
+import org.apache.kafka.common.protocol.ApiMessage;
+import org.apache.kafka.common.protocol.ObjectSerializationCache;
+import org.apache.kafka.common.record.BaseRecords;
+import sluice.kafka.CounterKey;
+import sluice.kafka.Kind;
+
+/**
+ * The counters that a message is charged to, in order, each with its amount. A client's bytes are those of the whole
+ * message, as in Kafka; a topic-partition's are those of its records (KIP-1010).
+ */
+final class Charges {
+    private final ProxyMeters meters;
+    private final TopicNames names;
+    private final Map<CounterKey, Integer> amounts = new LinkedHashMap<>();
+
+    private Charges(ProxyMeters meters, TopicNames names) {
+        this.meters = meters;
+        this.names = names;
+    }
+
+    /** Those of a request. A fetch is charged nothing yet: these counters hold it, and it is made to hold no more than they let. */
+    static Map<CounterKey, Integer> ofRequest(
+            ApiMessage request, short version, Client client, ProxyMeters meters, TopicNames names) {
+        Charges charges = new Charges(meters, names);
+        if (request instanceof ProduceRequestData produce) {
+            charges.add(Kind.PRODUCE, client, size(request, version));
+            produce.topicData().forEach(topic -> topic.partitionData()
+                    .forEach(part -> charges.add(Kind.TOPIC_PRODUCE, topic.name(), part.index(), size(part.records()))));
+        } else if (request instanceof FetchRequestData fetch) {
+            fetch.setMaxBytes(meters.fetchBytes(charges.add(Kind.FETCH, client, 0), fetch.maxBytes()));
+            fetch.setMinBytes(Math.min(fetch.minBytes(), fetch.maxBytes()));
+            fetch.topics().forEach(topic -> topic.partitions().forEach(part -> {
+                String name = charges.name(topic.topic(), topic.topicId());
+                CounterKey counter = charges.add(Kind.TOPIC_FETCH, name, part.partition(), 0);
+                part.setPartitionMaxBytes(meters.fetchBytes(counter, part.partitionMaxBytes()));
+            }));
+        } else if (request instanceof ShareFetchRequestData fetch) {
+            fetch.setMaxBytes(meters.fetchBytes(charges.add(Kind.FETCH, client, 0), fetch.maxBytes()));
+            fetch.setMinBytes(Math.min(fetch.minBytes(), fetch.maxBytes()));
+            fetch.topics().forEach(topic -> topic.partitions().forEach(part ->
+                    charges.add(Kind.TOPIC_FETCH, charges.name("", topic.topicId()), part.partitionIndex(), 0)));
+        }
+        Kind counted = countedBy(ApiKeys.forId(request.apiKey()));
+        if (counted != null && meters.isUsed(counted) && !isHeartbeat(request)) {
+            charges.add(counted, client, 1);
+        }
+        return charges.amounts;
+    }
+
+    /** The quota that counts requests of an API; null if none does. A group of the newer protocol is joined by a heartbeat. */
+    static Kind countedBy(ApiKeys api) {
+        return switch (api) {
+            case INIT_PRODUCER_ID -> Kind.PRODUCER_IDS;
+            case JOIN_GROUP, CONSUMER_GROUP_HEARTBEAT -> Kind.JOIN_GROUP;
+            case OFFSET_COMMIT, TXN_OFFSET_COMMIT -> Kind.OFFSET_COMMIT;
+            default -> null;
+        };
+    }
+
+    private static boolean isHeartbeat(ApiMessage request) {
+        return request instanceof ConsumerGroupHeartbeatRequestData heartbeat && heartbeat.memberEpoch() != 0;
+    }
+
+    /** Those of the response to a fetch. */
+    static Map<CounterKey, Integer> ofResponse(
+            ApiMessage response, short version, Client client, ProxyMeters meters, TopicNames names) {
+        Charges charges = new Charges(meters, names);
+        if (response instanceof FetchResponseData fetched) {
+            charges.add(Kind.FETCH, client, size(response, version));
+            fetched.responses().forEach(topic -> topic.partitions().forEach(part -> charges.add(
+                    Kind.TOPIC_FETCH,
+                    charges.name(topic.topic(), topic.topicId()),
+                    part.partitionIndex(),
+                    size(part.records()))));
+        } else if (response instanceof ShareFetchResponseData fetched) {
+            charges.add(Kind.FETCH, client, size(response, version));
+            fetched.responses().forEach(topic -> topic.partitions().forEach(part -> charges.add(
+                    Kind.TOPIC_FETCH, charges.name("", topic.topicId()), part.partitionIndex(), size(part.records()))));
+        }
+        return charges.amounts;
+    }
+
+    private CounterKey add(Kind kind, Client client, int amount) {
+        CounterKey counter = meters.counter(kind, client);
+        amounts.put(counter, amount);
+        return counter;
+    }
+
+    /** Null without a counter. */
+    private CounterKey add(Kind kind, String topic, int partition, int amount) {
+        CounterKey counter = topic == null ? null : meters.counterOfPartition(kind, topic, partition);
+        if (counter != null) {
+            amounts.merge(counter, amount, Integer::sum);
+        }
+        return counter;
+    }
+
+    private String name(String topic, Uuid id) {
+        return topic == null || topic.isEmpty() ? names.of(id) : topic;
+    }
+
+    private static int size(ApiMessage message, short version) {
+        return message.size(new ObjectSerializationCache(), version);
+    }
+
+    private static int size(BaseRecords records) {
+        return records == null ? 0 : records.sizeInBytes();
+    }
+}
