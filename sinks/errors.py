@@ -9,7 +9,7 @@ _ANSWER = re.compile(r"<\?xml.*?(?:<Message>(?P<message>[^<]*)</Message>.*)?</Er
 """An error in S3's form."""
 
 _FORBIDDEN = "403 Forbidden"
-_RIGHTS = "the keys are wrong, or may not all of s3:GetObject, PutObject, DeleteObject and ListBucket there"
+S3_RIGHTS = "the keys are wrong, or may not all of s3:GetObject, PutObject, DeleteObject and ListBucket there"
 
 
 class EpochMarkerError(SluiceError):
@@ -34,4 +34,4 @@ def storage_reason(error: Exception) -> str:
     first, *others = (text or type(error).__name__).replace("\x1b[31m", "").replace("\x1b[0m", "").splitlines()
     causes = [line.strip().removeprefix("↳").strip() for line in others if line.strip().startswith("↳")]
     line = ": ".join([first.strip(), *filter(None, causes)])
-    return f"{line}: {_RIGHTS}" if _FORBIDDEN in line else line
+    return f"{line}: {S3_RIGHTS}" if _FORBIDDEN in line else line

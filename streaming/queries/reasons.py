@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from py4j.protocol import Py4JNetworkError
 
+from sluice.sinks.errors import S3_RIGHTS
 from sluice.state.errors import SluiceError, StateError
 from sluice.streaming.errors import CheckpointError, CheckpointStorageError
 
@@ -89,6 +90,7 @@ _REPORTS = {
         " message.timestamp.before.max.ms and message.timestamp.after.max.ms, delete its records up to that one with"
         " kafka-delete-records.sh, and set {query}.fail_on_data_loss: false"
     ),
+    r"\(Service: S3, Status Code: 403": f"{{cause}}: {S3_RIGHTS}",
     r"No space left on device|File too large": "there is no room to write ({cause}); make room on the disk",
 }
 """A pattern in Spark's report -> the text for the operator; `{cause}` in it is the report's innermost line."""

@@ -41,6 +41,19 @@ def test_the_text_has_the_innermost_cause_and_what_to_do(outer: str, reason: str
     assert text_of(RuntimeError(REPORT.format(outer=outer))) == reason
 
 
+def test_a_store_that_refuses_is_said_with_the_rights_that_the_job_needs() -> None:
+    report = (
+        "An error occurred while calling o622.start.\n"
+        ": java.nio.file.AccessDeniedException: s3a://bucket/enforce/metadata: getFileStatus\n"
+        "Caused by: software.amazon.services.s3.model.S3Exception: FORBIDDEN (Service: S3, Status Code: 403, ID: 7)"
+    )
+
+    text = text_of(RuntimeError(report))
+
+    assert "S3Exception: FORBIDDEN (Service: S3, Status Code: 403" in text
+    assert "may not all of s3:GetObject, PutObject, DeleteObject and ListBucket there" in text
+
+
 def test_a_record_whose_time_spark_cannot_read_is_said_with_the_way_out() -> None:
     """In a topic that was made without bounds; no restart helps."""
     report = (
