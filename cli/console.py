@@ -8,6 +8,7 @@ import typer
 
 from sluice.cli.errors import UsageError
 from sluice.cli.options import BootstrapServersOption, ConfigOption, job_settings
+from sluice.configs.capacity import broker_limits
 from sluice.configs.settings import Settings, with_bootstrap_servers
 
 if TYPE_CHECKING:
@@ -54,4 +55,5 @@ def _sources(settings: Settings) -> "Sources":
         settings.quota,
         Tables(settings.delta.decisions, settings.delta.quotas, settings.delta.storage_options),
         f"http://{settings.health.place}" if settings.health.port else None,
+        broker_limits(settings.elastic),
     )

@@ -19,6 +19,7 @@ from kafka.errors import KafkaError
 from msgspec import structs
 
 from sluice.cli.errors import CheckError
+from sluice.configs.capacity import broker_limits
 from sluice.configs.settings import Settings
 from sluice.insight.http_server import is_loopback
 from sluice.jvm.jars import SPARK_JARS, JarSet
@@ -36,6 +37,7 @@ from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import HEARTBEAT_API, Request
 from sluice.state.errors import SluiceError
 from sluice.state.quotas.cluster import client_quotas, cluster_changes
+from sluice.state.shares.load import BrokerLimits, broker_load
 from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, is_locked
 from sluice.streaming.checkpoint.origin import Origin, check_origin, new_pages, read_origin, with_pages
@@ -89,6 +91,7 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print, cluste
                 passes("brokers as gateways", lambda: check_broker_plugin(brokers)),
                 passes("threads of the plugin", lambda: check_plugin_threads(beats, brokers)),
                 passes("clocks of gateways", lambda: check_gateway_clocks(beats)),
+                passes("load of brokers", lambda: check_loads(settings, beats)),
                 passes("enforce query", lambda: check_progress(settings, *enforced)),
                 passes("audit query", lambda: check_progress(settings, *audited)),
                 passes("quotas source", lambda: check_quotas_source(settings)),
@@ -223,6 +226,35 @@ def check_gateway_clocks(beats: Heartbeats) -> str:
         return clocks_verdict(beats.by_instance, now_ms())
     except (KafkaError, TopicLostError) as error:
         return f"unknown; the heartbeats can't be read ({error})"
+
+
+def check_loads(settings: Settings, beats: Heartbeats) -> str:
+    """The load of the busiest broker or gateway. Raises CheckError if a disk is low."""
+    limits = broker_limits(settings.elastic)
+    try:
+        return loads_verdict(beats.by_instance, limits)
+    except (KafkaError, TopicLostError) as error:
+        return f"unknown; the heartbeats can't be read ({error})"
+
+
+def loads_verdict(beats: Mapping[str, Request], limits: BrokerLimits) -> str:
+    """The load of the busiest gateway by the last heartbeats. Raises CheckError if a log directory is low.
+
+    >>> from sluice.state.contract.records import Heartbeat, Load
+    >>> beat = Request("GatewayHeartbeat", heartbeat=Heartbeat(0, 0, load=Load(broker_id=2, handler_idle=0.7)))
+    >>> loads_verdict({"host-2-0a1b2c3d": beat}, BrokerLimits())
+    'the busiest of 1 is host-2-0a1b2c3d: request handlers 30 % busy'
+    """
+    measured = {name: beat.heartbeat.load for name, beat in beats.items() if beat.heartbeat and beat.heartbeat.load}
+    low = sorted(found for load in measured.values() if (found := limits.floor.low(load)) is not None)
+    if low:
+        raise CheckError(f"{'; '.join(low)}: producers are held; delete records, or give it a larger volume")
+    found_loads = ((name, broker_load(each, limits.capacities.of(each))) for name, each in measured.items())
+    loads = {name: load for name, load in found_loads if load is not None}
+    if not loads:
+        return "no gateway reports any"
+    busiest = max(loads, key=lambda name: loads[name].rho)
+    return f"the busiest of {len(loads)} is {busiest}: {loads[busiest].reason}"
 
 
 def clocks_verdict(beats: Mapping[str, Request], at_ms: int) -> str:

@@ -35,6 +35,7 @@ from sluice.cli.tenants import app as tenants_app
 from sluice.cli.top import top
 from sluice.cli.usage import slo, usage
 from sluice.cli.whatif import whatif
+from sluice.configs.capacity import broker_limits
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.quotas import load_quotas_file
 from sluice.configs.settings import load_settings, reach_s3, with_bootstrap_servers
@@ -104,6 +105,7 @@ def run(
     path, source = settings_file(config, running=False)  # a running demo has a job already
     settings = with_bootstrap_servers(load_settings(path), bootstrap_servers)
     reach_s3(settings)
+    broker_limits(settings.elastic)  # a capacity file that can't be used ends the start
     if warm and not standby:
         raise UsageError("--warm is given without --standby; expected both")
     if standby and "://" not in settings.enforce.checkpoint:

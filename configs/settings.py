@@ -29,12 +29,13 @@ from sluice.configs.object_store import S3Settings, is_s3, s3_environment
 from sluice.configs.yaml_file import read_yaml
 from sluice.kafka_io.client import TopicSettings
 from sluice.state.quotas.kinds import Coexistence, QuotaSettings, RequestPolicy, Window
+from sluice.state.shares.disk_guard import DiskFloor
 
 DEFAULTS = Path(__file__).parent / "default.yaml"
 """Every setting with its default: the reference page for operators."""
 
 Int32 = Annotated[int, Meta(ge=1, le=2_147_483_647)]
-Millis = Annotated[int, Meta(ge=0, le=9_007_199_254_740_991)]
+Whole = Annotated[int, Meta(ge=0, le=9_007_199_254_740_991)]
 WindowSeconds = Annotated[int, Meta(ge=1, le=2_147_483)]  # its milliseconds fit an int32, as the longest throttle does
 Text = Annotated[str, Meta(min_length=1)]
 
@@ -87,12 +88,12 @@ class EnforceSettings:
     """Section `enforce`: the query from the requests topic to the decisions topic."""
 
     checkpoint: Text
-    trigger_ms: Millis
+    trigger_ms: Whole
     max_offsets_per_trigger: Int32
     starting_offsets: Literal["earliest", "latest"]
     fail_on_data_loss: bool
-    max_future_ms: Millis
-    max_past_ms: Millis
+    max_future_ms: Whole
+    max_past_ms: Whole
     max_event_bytes: Int32
     max_charges_per_event: Int32
     shuffle_partitions: Annotated[int, Meta(ge=1, le=65_536)] | None  # None: the number of cores
@@ -173,6 +174,20 @@ class MetricsSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ElasticSettings:
+    """Section `elastic`: what brokers can take, and the floor of their disks; 0 is no floor."""
+
+    capacity_file: Text | None
+    disk_min_free_bytes: Whole
+    disk_min_free_percent: Annotated[int, Meta(ge=0, le=100)]
+
+    @property
+    def disk_floor(self) -> DiskFloor:
+        """The floor of log directories."""
+        return DiskFloor(self.disk_min_free_bytes, self.disk_min_free_percent)
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything the job can be configured with; printing it hides secrets."""
 
@@ -188,6 +203,7 @@ class Settings:
     restart: RestartSettings
     health: HealthSettings
     metrics: MetricsSettings
+    elastic: ElasticSettings
     spark: Properties
 
     @property

@@ -20,17 +20,20 @@ from sluice.insight.waits import Waited
 from sluice.state.arithmetic.rounding import divide
 from sluice.state.arithmetic.token_bucket import TokenBucket
 from sluice.state.contract.records import (
+    MAX_LOG_DIRS,
     MAX_SHARES,
     UNMUTE_API,
     ChargeResult,
     CountedEntity,
     Decision,
     Heartbeat,
+    Load,
     Verdict,
 )
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import KINDS_BY_NAME, MAX_THROTTLE_MS, Family, QuotaKind, QuotaSettings, Window, burst
 from sluice.state.shares.alive import is_late
+from sluice.state.shares.load import MEAN_OF_MS, NO_LIMITS, BrokerLimits, BrokerLoad, broker_load, mean_load
 
 MINUTE_MS = 60_000
 MINUTE_S = 60
@@ -45,6 +48,9 @@ _SECOND_CODE = 1024
 
 SECONDS = 300
 """Number of seconds that are counted one by one."""
+
+LATE_MS = 30_000
+"""Time without a heartbeat after which a gateway is late."""
 
 FUTURE_MS = 60_000
 """Largest accepted clock skew: later timestamps are clamped to now + 60 s."""
@@ -381,6 +387,17 @@ class GatewaySeen(NamedTuple):
     at_ms: int
     read_ms: int
     heartbeat: Heartbeat
+    loads: tuple[tuple[int, Load], ...] = ()
+    """Times and loads of its heartbeats of the last 10 s, the newest last."""
+
+
+class SeenLoad(NamedTuple):
+    """Load of a gateway that is alive: the mean of the last 10 s, what it is of its capacity, and its disk if low."""
+
+    gateway: GatewaySeen
+    mean: Load
+    load: BrokerLoad | None
+    low_disk: str | None
 
 
 @dataclass
@@ -407,7 +424,13 @@ class LiveModel:
     that hold no decision. `total` counts decisions by verdict.
     """
 
-    def __init__(self, settings: QuotaSettings | None = None, bounds: Bounds | None = None) -> None:
+    def __init__(
+        self,
+        settings: QuotaSettings | None = None,
+        bounds: Bounds | None = None,
+        limits: BrokerLimits = NO_LIMITS,
+    ) -> None:
+        self.broker_limits = limits
         self.usage = CurrentUsage(settings or QuotaSettings())
         self.bounds = bounds or Bounds()
         self.evicted = 0
@@ -494,6 +517,16 @@ class LiveModel:
         """The newest heartbeat of each process of a gateway, by name."""
         with self.lock:
             return sorted(self._gateways.values(), key=lambda seen: (seen.name, seen.instance))
+
+    def loads(self, now_ms: int) -> list[SeenLoad]:
+        """The loads of the gateways that report one and were heard in the last LATE_MS, the busiest first."""
+        found = []
+        for seen in self.gateways():
+            if seen.loads and now_ms - seen.read_ms <= LATE_MS:
+                mean = mean_load([load for _, load in seen.loads])
+                load = broker_load(mean, self.broker_limits.capacities.of(mean))
+                found.append(SeenLoad(seen, mean, load, self.broker_limits.floor.low(seen.heartbeat.load)))
+        return sorted(found, key=lambda each: -each.load.rho if each.load else 0.0)
 
     def forget(self) -> None:
         """Start again, as after the topic was deleted and made again."""
@@ -590,7 +623,12 @@ class LiveModel:
         if known is not None and is_late(at_ms, known.at_ms):
             return
         del heartbeat.shares[MAX_SHARES:]  # an event may have no more; a forged record might
-        self._gateways[key] = GatewaySeen(*key, at_ms, now_ms, heartbeat)
+        loads: tuple[tuple[int, Load], ...] = ()
+        if heartbeat.load is not None:
+            del heartbeat.load.log_dirs[MAX_LOG_DIRS:]
+            before = () if known is None else known.loads
+            loads = (*(each for each in before if at_ms - MEAN_OF_MS < each[0] < at_ms), (at_ms, heartbeat.load))
+        self._gateways[key] = GatewaySeen(*key, at_ms, now_ms, heartbeat, loads)
         self._gateways.move_to_end(key)
         while len(self._gateways) > self.bounds.gateways:
             self._gateways.popitem(last=False)

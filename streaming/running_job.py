@@ -6,6 +6,7 @@ from threading import Event
 
 from pyspark.sql import SparkSession
 
+from sluice.configs.capacity import broker_limits
 from sluice.configs.settings import Settings
 from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.topics import ensure_topics
@@ -96,7 +97,7 @@ class RunningJob:
         topic, kafka, top = settings.topics.decisions, settings.kafka, settings.metrics.top_clients
         if not top or not settings.health.port:
             return decisions_watch(topic, kafka, [foreign.on_decision])
-        clients = ClientMetrics(settings.quota, top)
+        clients = ClientMetrics(settings.quota, top, limits=broker_limits(settings.elastic))
         self._health.registry.register(clients)
         return decisions_watch(topic, kafka, [foreign.on_decision, clients.on_record], NEWEST_DECISIONS)
 

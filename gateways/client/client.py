@@ -298,7 +298,7 @@ class Gateway:
 
     def _on_heartbeat(self, decided: DecidedHeartbeat, now_ms: int) -> None:
         sender = self._heartbeats.sender_of(decided)
-        self._inline.on_heartbeat(sender, decided.timestamp_ms, now_ms)
+        self._inline.on_heartbeat(sender, decided, now_ms)
         self._staleness.note_age(now_ms - decided.timestamp_ms)
         if sender == self.instance:
             self._staleness.note_decided(decided.timestamp_ms, now_ms)

@@ -8,13 +8,14 @@ from msgspec import UNSET
 
 from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.wait_table import Wait, WaitTable
-from sluice.state.contract.records import Decision, Request, Share
+from sluice.state.contract.records import DecidedHeartbeat, Decision, Request, Share
 from sluice.state.decisions.waits import CounterKey
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.counter_share import CounterShare
-from sluice.state.shares.gateway_shares import Admission, GatewayShares
+from sluice.state.shares.disk_guard import DiskGuard
+from sluice.state.shares.gateway_shares import Admission, GatewayShares, held
 from sluice.state.shares.read_sums import ReadSums
 
 
@@ -35,6 +36,7 @@ class InlineCharges:
         self._max_wait_ms = options.max_wait_ms
         self._clock_ms = clock_ms
         self._numbers = count()  # orders the waits of one millisecond
+        self._disk_guard = DiskGuard()
         self._lock = Lock()  # guards the shares and the counts
         self._shares = GatewayShares(
             instance, options.quota, options.max_counters, options.max_wait_ms, options.expected_gateways
@@ -45,6 +47,8 @@ class InlineCharges:
         now_ms = self._clock_ms()
         with self._lock:
             admission = self._shares.admit(event, quotas, now_ms, delivered)
+            if event.api == "Produce" and self._disk_guard.low(now_ms) is not None:
+                admission = held(admission, event)
             self.requests += 1
             if admission.throttle_ms:
                 self.throttled += 1
@@ -64,10 +68,11 @@ class InlineCharges:
                     counter = (QuotaKind.CONTROLLER_MUTATION_RATE, Tags.of(charge.entity))
                     self._shares.charge_decided(counter, -partitions, charge.limit, now_ms)
 
-    def on_heartbeat(self, instance: str, timestamp_ms: int, now_ms: int) -> None:
-        """Apply a decided heartbeat that arrived now."""
+    def on_heartbeat(self, instance: str, decided: DecidedHeartbeat, now_ms: int) -> None:
+        """Apply a decided heartbeat of a gateway that arrived now."""
         with self._lock:
-            self._shares.gateways.on_heartbeat(instance, timestamp_ms, now_ms)
+            self._shares.gateways.on_heartbeat(instance, decided.timestamp_ms, now_ms)
+            self._disk_guard.on_heartbeat(instance, decided.low_disk, now_ms)
 
     def on_sums(self, read: ReadSums, now_ms: int) -> None:
         """Apply the sums of a record that arrived now, and end the waits of counters that were reset.

@@ -34,6 +34,7 @@ MOST_MEMBERS = 200
 MOST_DEAD_LETTERS = 200
 MOST_QUOTAS = 1000
 MOST_CHANGES = 20
+MOST_LOADS = 100
 MOST_ID = 300
 
 Given = Mapping[str, str]
@@ -161,7 +162,7 @@ def quotas(facts: Facts, _given: Given, now_ms: int) -> Context:
 
 
 def overview(facts: Facts, _given: Given, now_ms: int) -> Context:
-    """The page of the whole: decisions, lag, gateways, dead letters, the job."""
+    """The page of the whole: decisions, lag, load, gateways, dead letters, the job."""
     seconds = facts.model.seconds(now_ms)
     last = seconds[-10:]
     return {
@@ -169,6 +170,7 @@ def overview(facts: Facts, _given: Given, now_ms: int) -> Context:
         "per_s": sum(second.decisions for second in last) / len(last),
         "lag_ms": max(second.lag_ms for second in last),
         "waits": list(islice(facts.model.waits(), 10)),
+        "loads": facts.model.loads(now_ms)[:MOST_LOADS],
         "job": _flat(facts.health.answer or {}),
     }
 

@@ -22,6 +22,7 @@ from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.quotas.limits import LimitsView
+from sluice.state.shares.load import NO_LIMITS, BrokerLimits
 
 LOOKBACK_MS = 600_000
 """The part of the decisions topic that is read at the start: the time of a sparkline."""
@@ -54,6 +55,7 @@ class Sources:
     quota: QuotaSettings
     tables: Tables
     health: str | None
+    limits: BrokerLimits = NO_LIMITS
 
 
 def token_of(token: str | None, file: Path | None) -> str | None:
@@ -86,7 +88,7 @@ def check_address(options: ConsoleOptions) -> None:
 @contextmanager
 def reading(sources: Sources, options: ConsoleOptions) -> Iterator[Facts]:
     """The facts of the console, kept up to date in the background while the block runs."""
-    model = LiveModel(sources.quota, Bounds(counters=options.max_clients))
+    model = LiveModel(sources.quota, Bounds(counters=options.max_clients), sources.limits)
     limits, dead_letters = LimitsView(), DeadLetters()
     week, health = WeekMinutes(sources.tables), JobProbe(sources.health)
     topics = sources.topics

@@ -45,6 +45,9 @@ MAX_INSTANCE_CHARACTERS = 250
 MAX_SHARES = 20
 """Most shares that a heartbeat names."""
 
+MAX_LOG_DIRS = 100
+"""Most log directories that a heartbeat names."""
+
 MAX_APPLIED_MS = 3_600_000
 """Longest wait that an event may report, one hour: the default of a gateway's `max_wait_ms`. A longer one counts as
 that, because the request that it belongs to was served all the same and has to be charged."""
@@ -79,7 +82,7 @@ def _says(description: str, **schema: object) -> Meta:
     return Meta(description=description, extra_json_schema=schema or None)
 
 
-def _from_0_to(maximum: int, extra: dict[str, str] | None = None) -> Meta:
+def _from_0_to(maximum: float, extra: dict[str, str] | None = None) -> Meta:
     return Meta(extra_json_schema={"minimum": 0, "maximum": maximum}, extra=extra)
 
 
@@ -155,6 +158,33 @@ class Share(msgspec.Struct, gc=False):
     throttle_ms: WaitLeftMs = 0
 
 
+class LogDirectory(msgspec.Struct, gc=False):
+    """A broker's log directory, and the bytes of the volume that it is on."""
+
+    path: RequiredName
+    free_bytes: Exact
+    total_bytes: Exact
+
+
+Rate = Annotated[float, _from_0_to(MAX_VALUE)]
+Part = Annotated[float, _from_0_to(1)]
+
+
+class Load(msgspec.Struct, omit_defaults=True, gc=False):
+    """Load of a broker or gateway since its heartbeat before; what it can't measure is absent."""
+
+    broker_id: Annotated[Int32 | None, _says("Kafka's node id, if it is a broker.")] = None
+    bytes_in_per_s: Annotated[Rate | None, _says("Bytes that clients produced.")] = None
+    bytes_out_per_s: Annotated[Rate | None, _says("Bytes that clients fetched.")] = None
+    handler_idle: Annotated[Part | None, _says("Part of the time that request handlers were idle.")] = None
+    network_idle: Annotated[Part | None, _says("Part of the time that network threads were idle.")] = None
+    queue_used: Annotated[Part | None, _says("Part of the request queue that is in use.")] = None
+    queue_wait_ms: Annotated[
+        Rate | None, _says("Mean wait of Produce and Fetch of clients in the request and response queues.")
+    ] = None
+    log_dirs: Annotated[list[LogDirectory], _says("Its log directories.", maxItems=MAX_LOG_DIRS)] = []
+
+
 class Heartbeat(msgspec.Struct, gc=False):
     """State of a gateway."""
 
@@ -169,6 +199,7 @@ class Heartbeat(msgspec.Struct, gc=False):
             extra=NO_COLUMN,
         ),
     ] = 0
+    load: Annotated[Load | None, Meta(description="What the gateway has to do.", extra=NO_COLUMN)] = None
 
 
 AmountBytes = Annotated[
@@ -507,12 +538,18 @@ class EntitySums(msgspec.Struct, array_like=True, gc=False):
     has_waits: Annotated[bool, Meta(description="True if a counter has a new wait, or was reset.")] = False
 
 
-class DecidedHeartbeat(msgspec.Struct, gc=False):
+class DecidedHeartbeat(msgspec.Struct, omit_defaults=True, gc=False):
     """Heartbeat of a gateway that the job has decided."""
 
     instance: RequiredName
     request_id: str
     timestamp_ms: EventMs
+    load: Annotated[
+        tuple[Rate, str] | None, _says("The gateway's load, 0.9 at its capacity, and the signal that says so.")
+    ] = None
+    low_disk: Annotated[
+        str | None, _says("The log directory of this broker that is low: until it isn't, producers are held.")
+    ] = None
 
 
 class Sums(msgspec.Struct, omit_defaults=True, gc=False):

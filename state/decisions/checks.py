@@ -11,13 +11,16 @@ from sluice.state.contract.records import (
     MAX_EXACT,
     MAX_INT16,
     MAX_INT32,
+    MAX_LOG_DIRS,
     MAX_NAME_LENGTH,
     MAX_SHARES,
     MAX_TIMESTAMP_MS,
+    MAX_VALUE,
     MUTATIONS_PER_CHARGE,
     AppliedWait,
     CountedEntity,
     Heartbeat,
+    Load,
     Mutation,
     Request,
     TopicPartition,
@@ -85,6 +88,9 @@ def check_lengths(request: Request) -> None:
             raise InvalidRequestError(field_name, f"has {len(touched)} entries", f"at most {MAX_ENTRIES}")
         for index, entry in enumerate(touched):
             _check_length(f"{field_name}[{index}].topic", entry.topic)
+    load = request.heartbeat.load if request.heartbeat else None
+    for index, log_dir in enumerate(load.log_dirs if load else ()):
+        _check_length(f"heartbeat.load.log_dirs[{index}].path", log_dir.path)
     for path, quota, entity in _named_counters(request):
         for part, name in (("quota", quota), *((f"entity.{part}", name) for part, name in _names(entity))):
             _check_length(f"{path}.{part}", name)
@@ -212,6 +218,33 @@ def _check_heartbeat(request: Request, heartbeat: Heartbeat) -> None:
             if getattr(share, field_name) < 0:
                 problem = f"is {getattr(share, field_name)}"
                 raise InvalidRequestError(f"{path}.{field_name}", problem, "a number from 0")
+    if heartbeat.load is not None:
+        _check_load(heartbeat.load)
+
+
+def _check_load(load: Load) -> None:
+    if load.broker_id is not None and not 0 <= load.broker_id <= MAX_INT32:
+        raise _out_of_bounds("heartbeat.load.broker_id", load.broker_id, MAX_INT32)
+    for field_names, most in (
+        (("bytes_in_per_s", "bytes_out_per_s", "queue_wait_ms"), MAX_VALUE),
+        (("handler_idle", "network_idle", "queue_used"), 1.0),
+    ):
+        for field_name in field_names:
+            figure = getattr(load, field_name)
+            if figure is not None and not 0 <= figure <= most:
+                raise InvalidRequestError(
+                    f"heartbeat.load.{field_name}", f"is {figure}", f"a number from 0 to {most:g}"
+                )
+    if len(load.log_dirs) > MAX_LOG_DIRS:
+        problem = f"has {len(load.log_dirs)} entries"
+        raise InvalidRequestError("heartbeat.load.log_dirs", problem, f"at most {MAX_LOG_DIRS}")
+    for index, log_dir in enumerate(load.log_dirs):
+        path = f"heartbeat.load.log_dirs[{index}]"
+        if not log_dir.path:
+            raise InvalidRequestError(f"{path}.path", "is empty", "a folder such as /var/lib/kafka")
+        for field_name in ("free_bytes", "total_bytes"):
+            if not 0 <= getattr(log_dir, field_name) <= MAX_EXACT:
+                raise _out_of_bounds(f"{path}.{field_name}", getattr(log_dir, field_name), MAX_EXACT)
 
 
 def _check_counter(path: str, quota: str, entity: CountedEntity) -> None:

@@ -11,7 +11,15 @@ from sys import float_info
 import msgspec
 
 from sluice.state.arithmetic.counter import Charge
-from sluice.state.contract.records import MAX_APPLIED_WAITS, MAX_SHARES, AppliedWait, CounterSum, Request, Share
+from sluice.state.contract.records import (
+    MAX_APPLIED_WAITS,
+    MAX_SHARES,
+    AppliedWait,
+    CountedEntity,
+    CounterSum,
+    Request,
+    Share,
+)
 from sluice.state.decisions.charge_plan import plan_limited
 from sluice.state.decisions.waits import CounterKey
 from sluice.state.quotas.entity import Tags, entity_text
@@ -19,6 +27,7 @@ from sluice.state.quotas.kinds import KINDS_BY_NAME, MAX_THROTTLE_MS, Family, Qu
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.alive import AliveGateways
 from sluice.state.shares.counter_share import CounterShare, InlineCharge, Metering
+from sluice.state.shares.disk_guard import DISK_GUARD, HELD_MS
 from sluice.state.shares.read_sums import ReadEntity, ReadSums
 
 RECENT_COUNTERS = 100
@@ -64,6 +73,23 @@ class Admission(msgspec.Struct, frozen=True, gc=False):
 
 
 _NO_WAIT = Admission(0)
+
+
+def held(admission: Admission, request: Request) -> Admission:
+    """The same for a producer that is held because a disk is low. A longer wait that a quota asks for stays.
+
+    >>> held(_NO_WAIT, Request("Produce", user="alice")).throttled_by
+    (AppliedWait(quota='disk_guard', entity=CountedEntity(user='alice', client_id='', topic=None, partition=None, \
+tenant=None), ms=10000),)
+    """
+    entity = CountedEntity(request.user, request.client_id or "")
+    throttled_by = (*admission.throttled_by[: MAX_APPLIED_WAITS - 1], AppliedWait(DISK_GUARD, entity, HELD_MS))
+    if admission.throttle_ms >= HELD_MS:
+        return msgspec.structs.replace(admission, throttled_by=throttled_by)
+    return msgspec.structs.replace(
+        admission, throttle_ms=HELD_MS, quota=DISK_GUARD, limit=None, share=None, throttled_by=throttled_by
+    )
+
 
 _HeardSums = tuple[ReadEntity, ReadSums, int]
 

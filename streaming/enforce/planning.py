@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from sluice.configs.capacity import broker_limits
 from sluice.configs.settings import Settings
 from sluice.state.arithmetic.shapes import encode_shape
 from sluice.state.contract.records import CountedEntity, Request, Unmute
@@ -30,6 +31,7 @@ from sluice.state.quotas.entity import client_key, entity_text
 from sluice.state.quotas.kinds import Family, QuotaKind, QuotaSettings
 from sluice.state.quotas.name_cache import ENTRY_BYTES, NameCache
 from sluice.state.quotas.resolution import Quotas
+from sluice.state.shares.load import NO_LIMITS, BrokerLimits
 from sluice.state.shares.sums import UNKNOWN_GATEWAY, Reported, applied_waits, gateway_text
 from sluice.state.store.pages import page_of_entity
 from sluice.streaming.checkpoint.origin import new_pages
@@ -70,6 +72,7 @@ class PipelineSettings(NamedTuple):
     idle_expiry_ms: int
     max_entities: int
     job_id: str | None = None
+    broker_limits: BrokerLimits = NO_LIMITS
 
     @classmethod
     def of(cls, settings: Settings, pages: int | None = None) -> "PipelineSettings":
@@ -90,6 +93,7 @@ class PipelineSettings(NamedTuple):
             new_pages(settings) if pages is None else pages,
             settings.state.idle_expiry_s * 1000,
             settings.state.max_entities,
+            broker_limits=broker_limits(settings.elastic),
         )
 
 
@@ -195,7 +199,7 @@ class Planner:
     def _uncharged(self, request: Request, decision: OutputRecord) -> list[OutputRecord]:
         """The decision on a request that charges no counter, and what its gateway has to know of it."""
         topic, asked_by = self._settings.sums_topic, _asked_by(request)
-        told = heartbeat_record(topic, request)
+        told = heartbeat_record(topic, request, self._settings.broker_limits)
         if asked_by is not None:
             told = answer_record(topic, asked_by, decision.value)
         return [decision] if told is None else [decision, told]

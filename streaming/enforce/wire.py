@@ -24,6 +24,7 @@ from sluice.state.decisions.waits import wait_key, wait_value
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.shares.load import BrokerLimits, broker_load
 from sluice.state.shares.sums import UNKNOWN_GATEWAY, Reported
 
 
@@ -194,11 +195,15 @@ MAX_ANSWER_BYTES = 1024 * 1024
 """Longest decision on mutations that goes to its gateway; without it the gateway's share answers."""
 
 
-def heartbeat_record(topic: str, request: Request) -> OutputRecord | None:
+def heartbeat_record(topic: str, request: Request, limits: BrokerLimits) -> OutputRecord | None:
     """The record of the sums topic for a gateway's heartbeat; None for any other request."""
     if request.api != HEARTBEAT_API or request.instance is None:
         return None
     heartbeat = DecidedHeartbeat(request.instance, request.request_id or "", request.timestamp_ms or 0)
+    if request.heartbeat is not None and (measured := request.heartbeat.load) is not None:
+        load = broker_load(measured, limits.capacities.of(measured))
+        heartbeat.load = None if load is None else (load.rho, load.reason)
+        heartbeat.low_disk = limits.floor.low(measured)
     return OutputRecord(topic, request.instance.encode(), _JSON.encode(Sums(heartbeat=heartbeat)))
 
 

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from sluice.insight.live import Bounds, CounterId, CounterState, GatewaySeen, LiveModel
 from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.kinds import QuotaSettings
+from sluice.state.shares.load import NO_LIMITS, BrokerLimits
 
 LABELS = ("quota", "user", "client_id", "topic", "partition", "mode")
 
@@ -42,6 +43,12 @@ _GAUGES = (
     ("sluice_gateway_silent_seconds", "Since the newest heartbeat of the gateway that was seen", ("gateway",)),
     ("sluice_gateway_threads_down", "Threads of the gateway that should work and don't", ("gateway",)),
     ("sluice_gateway_clock_ahead_seconds", "By which its clock was ahead of the job's, at most 60", ("gateway",)),
+    ("sluice_broker_load", "Greatest part of the load of the broker or gateway, mean of 10 s; 0.9: full", ("gateway",)),
+    ("sluice_broker_load_part", "What its load is made of, mean of 10 s; 0.9: full", ("gateway", "part")),
+    ("sluice_cluster_load", "Load of the busiest broker or gateway", ()),
+    ("sluice_broker_disk_free_bytes", "Free bytes on the volume of the log directory", ("gateway", "log_dir")),
+    ("sluice_broker_disk_bytes", "All bytes of the volume of the log directory", ("gateway", "log_dir")),
+    ("sluice_broker_disk_low", "1 while a log directory is below the floor, so that producers are held", ("gateway",)),
 )
 
 
@@ -52,8 +59,14 @@ class ClientMetrics(Collector):
     never among the nearest. `clock_ms` is the clock, in epoch milliseconds.
     """
 
-    def __init__(self, settings: QuotaSettings, top: int, clock_ms: Callable[[], int] = now_ms) -> None:
-        self._model = LiveModel(settings, _BOUNDS)
+    def __init__(
+        self,
+        settings: QuotaSettings,
+        top: int,
+        clock_ms: Callable[[], int] = now_ms,
+        limits: BrokerLimits = NO_LIMITS,
+    ) -> None:
+        self._model = LiveModel(settings, _BOUNDS, limits)
         self._top = top
         self._clock_ms = clock_ms
         self._lock = Lock()
@@ -83,6 +96,7 @@ class ClientMetrics(Collector):
             self._add_nearest(gauges, counters, now_ms)
             self._add_sums(gauges, counters, now_ms)
             self._add_gateways(gauges, now_ms)
+            self._add_loads(gauges, now_ms)
         return list(gauges.values())
 
     def _add_nearest(self, gauges: Mapping[str, GaugeMetricFamily], counters: list[CounterState], now_ms: int) -> None:
@@ -124,6 +138,23 @@ class ClientMetrics(Collector):
                 gauges["sluice_gateway_threads_down"].add_metric((label,), seen.heartbeat.threads_down)
                 ahead_ms = max(0, seen.at_ms - seen.read_ms)
                 gauges["sluice_gateway_clock_ahead_seconds"].add_metric((label,), ahead_ms / 1000)
+
+    def _add_loads(self, gauges: Mapping[str, GaugeMetricFamily], now_ms: int) -> None:
+        """The loads of all gateways, a late process of one left out where there is a newer one."""
+        loads = self._model.loads(now_ms)
+        newest = {label_of(each.gateway.name): each for each in sorted(loads, key=lambda each: each.gateway.read_ms)}
+        for label, seen in newest.items():
+            if seen.load is not None:
+                gauges["sluice_broker_load"].add_metric((label,), seen.load.rho)
+                for part, load in seen.load.parts.items():
+                    gauges["sluice_broker_load_part"].add_metric((label, part), load)
+            if log_dirs := {label_of(each.path): each for each in seen.mean.log_dirs}:
+                gauges["sluice_broker_disk_low"].add_metric((label,), float(seen.low_disk is not None))
+                for path, log_dir in log_dirs.items():
+                    gauges["sluice_broker_disk_free_bytes"].add_metric((label, path), log_dir.free_bytes)
+                    gauges["sluice_broker_disk_bytes"].add_metric((label, path), log_dir.total_bytes)
+        if rhos := [seen.load.rho for seen in newest.values() if seen.load is not None]:
+            gauges["sluice_cluster_load"].add_metric((), max(rhos))
 
 
 def _gauges() -> dict[str, GaugeMetricFamily]:

@@ -114,6 +114,80 @@ def test_a_gateway_says_once_a_second_that_it_is_alive(plugin: PluginBroker) -> 
     assert all(900 <= later - earlier < 3_000 for earlier, later in pairwise(times))
 
 
+def loads(servers: str) -> list[dict[str, Any]]:
+    """The loads of all heartbeats so far."""
+    beats = [event["heartbeat"] for event in published(servers) if event["api"] == "GatewayHeartbeat"]
+    return [beat["load"] for beat in beats if "load" in beat]
+
+
+def test_a_broker_says_how_much_it_has_to_do(plugin: PluginBroker) -> None:
+    """In a node that is broker and controller, the request queue is not known."""
+    produced = produce(plugin.servers, "unlimited", 3)
+
+    eventually(lambda: sum(each["bytes_in_per_s"] for each in loads(plugin.servers)) > 0.8 * produced)
+    last = loads(plugin.servers)[-1]
+    assert last.keys() >= {"broker_id", "bytes_in_per_s", "bytes_out_per_s", "handler_idle", "network_idle", "log_dirs"}
+    assert "queue_used" not in last
+    (log_dir,) = last["log_dirs"]
+    assert 0 < log_dir["free_bytes"] < log_dir["total_bytes"]
+    assert any(0 < each.get("queue_wait_ms", 0) < 1_000 for each in loads(plugin.servers))
+    assert any(each["handler_idle"] < 0.999 for each in loads(plugin.servers))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("jars", [BROKER_JARS, OLD_BROKER_JARS], ids=lambda jars: jars.name)
+@pytest.mark.parametrize("controllers", [0, 1], ids=["combined", "separate"])
+def test_each_kafka_says_its_load_combined_and_separate(
+    tmp_path: Path, classes: list[Path], jars: JarSet, controllers: int
+) -> None:
+    (tmp_path / "log4j.properties").write_text(OLD_LOG)
+    topics = ("quota-requests", "quota-decisions", "quota-sums", "quota-limits", "orders")
+    with (
+        Cluster(tmp_path, 1, lambda *_: plugin_properties(), [*classes, tmp_path], controllers, jars=jars) as cluster,
+        closing(KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers, client_id=SECRET)) as admin,
+    ):
+        admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1} for topic in topics})
+        produce(cluster.bootstrap_servers, "unlimited", 3)
+        eventually(lambda: bool(loads(cluster.bootstrap_servers)))
+        known = loads(cluster.bootstrap_servers)[-1].keys()
+
+    assert known >= {"broker_id", "bytes_in_per_s", "bytes_out_per_s", "network_idle", "log_dirs"}
+    assert ("queue_used" in known) == (controllers == 1)
+    assert ("handler_idle" in known) == (controllers == 1 or jars is BROKER_JARS)
+
+
+def test_producers_are_held_while_a_disk_of_any_broker_is_low_and_nobody_else(plugin: PluginBroker) -> None:
+    produce(plugin.servers, "unlimited", 20, most=1_000_000)
+    heartbeat = {"instance": "broker-9", "request_id": "r", "timestamp_ms": now_ms()}
+
+    def tell(low_disk: str | None) -> None:
+        with closing(KafkaProducer(bootstrap_servers=plugin.servers, client_id=SECRET)) as producer:
+            record = json.dumps({"heartbeat": heartbeat | {"low_disk": low_disk}}).encode()
+            producer.send("quota-sums", record, partition=0).get(10)
+
+    tell("broker 9: /data has 5 of 100 bytes free")
+    eventually(lambda: "so producers are held: broker 9: /data" in plugin.log.read_text())
+    held = produce(plugin.servers, "unlimited", 5)
+    assert held <= 100_000, "one request goes through before the connection is muted"
+    assert consume(plugin.servers, "reader", 3) >= 1_000_000
+    produce(plugin.servers, f"{SECRET}-job", 10, most=1_000_000)
+
+    tell(None)
+    eventually(lambda: "producers are held no more" in plugin.log.read_text())
+    assert produce(plugin.servers, "unlimited", 20, most=1_000_000) == 1_000_000
+    waits = [wait for event in published(plugin.servers) for wait in event.get("throttled_by") or ()]
+    assert any(wait["quota"] == "disk_guard" and wait["ms"] > 5_000 for wait in waits)
+
+
+@pytest.mark.long
+def test_a_broker_below_its_own_floor_holds_producers_at_once(tmp_path: Path, classes: list[Path]) -> None:
+    plugin = PluginBroker(tmp_path, classes, properties={"sluice.disk.min.free.percent": "100"})
+    with plugin.broker:
+        plugin.create_topics("orders")
+        eventually(lambda: "so producers are held: broker 1: " in plugin.log.read_text())
+        assert produce(plugin.servers, "anybody", 5) <= 100_000
+
+
 class EchoJob(BackgroundLoop):
     """Decides the events of the topic with the job's arithmetic, and as many of a gateway that doesn't exist.
 

@@ -358,7 +358,7 @@ class PythonShares:
         if "record" in step:
             read = read_sums(step["record"].encode())
             if read.heartbeat is not None:
-                self.inline.on_heartbeat(read.heartbeat.instance, read.heartbeat.timestamp_ms, self.now_ms)
+                self.inline.on_heartbeat(read.heartbeat.instance, read.heartbeat, self.now_ms)
             self.inline.on_sums(read, self.now_ms)
             return None
         if "step_back" in step:
@@ -827,6 +827,10 @@ def test_where_samples_cant_be_read_a_steady_client_is_estimated_by_its_rate(jav
         ({"sluice.bootstrap.servers": ""}, "sluice.bootstrap.servers is empty"),
         ({"sluice.exempt.principals": "sluice"}, "sluice.exempt.principals has sluice; expected principals such as"),
         ({"sluice.exempt.client.id": "short"}, "sluice.exempt.client.id has 5 characters; expected at least 8"),
+        (
+            {"sluice.disk.min.free.percent": "101"},
+            "sluice.disk.min.free.percent is 101; expected a whole number from 0",
+        ),
         ({"metric.reporters": "x.Y"}, "metric.reporters is x.Y; expected sluice.kafka.SluiceMetricsReporter"),
     ],
 )

@@ -9,6 +9,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from sluice.state.quotas.kinds import QuotaSettings
+from sluice.state.shares.disk_guard import DiskFloor
+from sluice.state.shares.load import BrokerLimits, Capacities, Capacity
 from sluice.streaming.runtime.answers_watch import TopicGrowth
 from sluice.streaming.runtime.client_metrics import LABELS, MAX_LABEL_LENGTH, ClientMetrics, label_of
 from tests.unit.test_live_model import AT_MS, decision
@@ -16,9 +18,9 @@ from tests.unit.test_live_model import AT_MS, decision
 Series = dict[tuple[str, ...], float]
 
 
-def heartbeat_of(gateway: str = "g", instance: str = "g-1", threads_down: int = 0) -> dict[str, Any]:
+def heartbeat_of(gateway: str = "g", instance: str = "g-1", threads_down: int = 0, **more: Any) -> dict[str, Any]:
     """A decided heartbeat."""
-    heartbeat = {"staleness_ms": 40, "counters": 7, "shares": [], "threads_down": threads_down}
+    heartbeat = {"staleness_ms": 40, "counters": 7, "shares": [], "threads_down": threads_down} | more
     named = {"gateway": gateway, "instance": instance}
     return decision(AT_MS, api="GatewayHeartbeat", heartbeat=heartbeat, charges=[], **named)
 
@@ -26,9 +28,9 @@ def heartbeat_of(gateway: str = "g", instance: str = "g-1", threads_down: int = 
 class Scraped:
     """ClientMetrics with a clock of its own, read as Prometheus reads it."""
 
-    def __init__(self, top: int = 20) -> None:
+    def __init__(self, top: int = 20, **options: Any) -> None:
         self.now_ms = AT_MS
-        self.metrics = ClientMetrics(QuotaSettings(), top, lambda: self.now_ms)
+        self.metrics = ClientMetrics(QuotaSettings(), top, lambda: self.now_ms, **options)
         self.registry = CollectorRegistry()
         self.registry.register(self.metrics)
 
@@ -213,3 +215,21 @@ def test_a_gateway_whose_clock_is_ahead_is_seen_by_how_much_up_to_a_minute() -> 
 
     ahead = scraped.series("sluice_gateway_clock_ahead_seconds", ("gateway",))
     assert ahead == {("a",): 20.0, ("b",): 60.0, ("c",): 0.0}
+
+
+def test_the_load_of_brokers_what_it_is_made_of_and_their_disks_are_seen() -> None:
+    limits = BrokerLimits(Capacities(((1, Capacity(1000.0, 1000.0)),)), DiskFloor(free_percent=10))
+    scraped = Scraped(limits=limits)
+    log_dirs = [{"path": "/d1", "free_bytes": 5, "total_bytes": 100}, {"path": "/d2", "free_bytes": 50}]
+    log_dirs[1]["total_bytes"] = 100
+    load = {"broker_id": 1, "bytes_in_per_s": 950.0, "bytes_out_per_s": 100.0, "log_dirs": log_dirs}
+    for beat in (heartbeat_of("a", "a-1", load=load), heartbeat_of("b", "b-1", load={"handler_idle": 0.75})):
+        scraped.metrics.on_record(json.dumps(beat).encode())
+
+    assert scraped.series("sluice_broker_load", ("gateway",)) == {("a",): 0.95, ("b",): 0.25}
+    parts = scraped.series("sluice_broker_load_part", ("gateway", "part"))
+    assert parts == {("a", "in"): 0.95, ("a", "out"): 0.1, ("b", "handlers"): 0.25}
+    assert scraped.series("sluice_cluster_load", ()) == {(): 0.95}
+    free = scraped.series("sluice_broker_disk_free_bytes", ("gateway", "log_dir"))
+    assert free == {("a", "/d1"): 5.0, ("a", "/d2"): 50.0}
+    assert scraped.series("sluice_broker_disk_low", ("gateway",)) == {("a",): 1.0}

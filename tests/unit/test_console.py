@@ -38,6 +38,8 @@ from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ElasticKey, Membership, QuotaKind, QuotaSettings, Window
 from sluice.state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end
+from sluice.state.shares.disk_guard import DiskFloor
+from sluice.state.shares.load import BrokerLimits
 from tests.unit.test_live_model import decision
 
 HOSTILE = [
@@ -311,6 +313,19 @@ def test_the_overview_counts_decisions_dead_letters_and_gateways() -> None:
         page = get("/overview")
     for shown in ("gate-7", "is missing", "decisions a second", "ALLOW"):
         assert shown in page.text
+
+
+def test_the_overview_has_the_load_of_brokers_and_says_which_disk_holds_producers() -> None:
+    log_dirs = [{"path": f"/data{STRANGE}", "free_bytes": 5_000_000, "total_bytes": 100_000_000}]
+    load = {"broker_id": 2, "bytes_in_per_s": 1_500_000.0, "handler_idle": 0.25, "log_dirs": log_dirs}
+    heartbeat = {"staleness_ms": 40, "counters": 7, "shares": [], "load": load}
+    facts = facts_of(decision(now_ms(), api="GatewayHeartbeat", gateway="gate-7", heartbeat=heartbeat, charges=[]))
+    facts.model.broker_limits = BrokerLimits(floor=DiskFloor(free_percent=10))
+    with serving(facts) as get:
+        page = unescape(get("/overview").text)
+    for shown in ("broker 2", "handlers 75 %", "1.5 MB/s", "5 MB of 100 MB free", "that of the busiest, 75 %"):
+        assert shown in page
+    assert "Producers are held: broker 2: /data<b>&'{{ 7 * 7 }} has 5000000 of 100000000 bytes free." in page
 
 
 def test_the_throttle_time_of_a_request_is_asked_without_a_charge() -> None:

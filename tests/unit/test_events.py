@@ -41,7 +41,13 @@ def waited(**changed: object) -> bytes:
     return event(throttled_by=[WAIT | changed])
 
 
+def loaded(load: object) -> bytes:
+    """A heartbeat with this load."""
+    return heartbeat_of(load=load)
+
+
 LONG = "x" * 32_768
+LOG_DIR = {"path": "/data", "free_bytes": 1, "total_bytes": 2}
 WAIT: Json = {"quota": "q", "entity": {"user": "a"}, "ms": 1}
 TOUCHED = {"topic": "t", "partition": 0}
 MUTATION = {"topic": "t", "partitions": 1}
@@ -112,6 +118,34 @@ BAD = {
         *("heartbeat.counters", "is missing"),
     ),
     "threads that can't be": (heartbeat_of(threads_down=-1), "heartbeat.threads_down", "is -1"),
+    "a load that is none": (loaded(7), "heartbeat.load", "is of type int"),
+    "a load of a negative broker": (loaded({"broker_id": -1}), "heartbeat.load.broker_id", "is -1"),
+    "a load of a text": (loaded({"handler_idle": "0.5"}), "heartbeat.load.handler_idle", "is of type str"),
+    "a load of more than all": (loaded({"network_idle": 1.5}), "heartbeat.load.network_idle", "is 1.5"),
+    "a negative load": (loaded({"bytes_in_per_s": -1.0}), "heartbeat.load.bytes_in_per_s", "is -1.0"),
+    "a huge load": (loaded({"queue_wait_ms": 1e31}), "heartbeat.load.queue_wait_ms", "is 1e+31"),
+    "an endless load": (
+        loaded({"queue_used": 0.125}).replace(b"0.125", b"1e400"),
+        *("heartbeat.load.queue_used", "can't be read"),
+    ),
+    "a load of NaN": (loaded({"queue_used": 0.125}).replace(b"0.125", b"NaN"), "value", "is not JSON"),
+    "too many log directories": (loaded({"log_dirs": [LOG_DIR] * 101}), "heartbeat.load.log_dirs", "has 101 entries"),
+    "a log directory without a path": (
+        loaded({"log_dirs": [LOG_DIR | {"path": ""}]}),
+        *("heartbeat.load.log_dirs[0].path", "is empty"),
+    ),
+    "a log directory of a long path": (
+        loaded({"log_dirs": [LOG_DIR | {"path": LONG}]}),
+        *("heartbeat.load.log_dirs[0].path", "has 32768"),
+    ),
+    "a disk with less than nothing": (
+        loaded({"log_dirs": [LOG_DIR | {"free_bytes": -1}]}),
+        *("heartbeat.load.log_dirs[0].free_bytes", "is -1"),
+    ),
+    "an endless disk": (
+        loaded({"log_dirs": [LOG_DIR, LOG_DIR | {"total_bytes": 2**53 + 1}]}),
+        *("heartbeat.load.log_dirs[1].total_bytes", "is 9007199254740993"),
+    ),
     "a negative share": (heartbeat_of({**SHARE, "share": -0.5}), "heartbeat.shares[0].share", "is -0.5"),
     "an endless limit": (
         heartbeat_of(SHARE).replace(b"10.5", b"1e400"),

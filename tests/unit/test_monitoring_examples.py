@@ -72,7 +72,8 @@ def published() -> dict[str, set[str]]:
     health.report_mirror(None, 0)
     clients = ClientMetrics(QuotaSettings(), 20, lambda: AT_MS)
     clients.on_record(json.dumps(decision()).encode())
-    clients.on_record(json.dumps(heartbeat_of()).encode())
+    log_dirs = [{"path": "/data", "free_bytes": 1, "total_bytes": 2}]
+    clients.on_record(json.dumps(heartbeat_of(load={"handler_idle": 0.5, "log_dirs": log_dirs})).encode())
     health.registry.register(clients)
     of_gateway = CollectorRegistry()
     with BusyGateway({"bootstrap.servers": "127.0.0.1:1"}, GatewayOptions(name="g", close_timeout_s=0)) as gateway:

@@ -425,7 +425,7 @@ public final class Cases {
             if (meter.hasUnpublished()) {
                 Tags client = meters.clientOf(meter.key);
                 Meter.Sum sum = meter.takeUnpublished(nowMs);
-                byte[] event = events.sum(meter.counter.kind, client, sum, Collections.emptyMap(), nowMs);
+                byte[] event = events.sum(meter.counter.kind, client, sum, Collections.emptyMap(), 0, nowMs);
                 answer.add(new String(event, StandardCharsets.UTF_8));
             }
         }

@@ -206,7 +206,7 @@ final class PacedBrokers {
             }
             if (nowMs - heartbeatMs >= AliveGateways.HEARTBEAT_MS) {
                 heartbeatMs = nowMs;
-                decide(events.heartbeat(0, 1, 0, Collections.emptyList(), nowMs), nowMs);
+                decide(events.heartbeat(0, 1, 0, Collections.emptyList(), "1", null, nowMs), nowMs);
             }
         }
 
@@ -229,7 +229,7 @@ final class PacedBrokers {
                 for (CommonBucket bucket : meter.common()) {
                     heldMs.merge(bucket.counter, bucket.heldUntilMs() - nowMs, Math::max);
                 }
-                decide(events.sum(kind, meter.key.tags, meter.takeUnpublished(nowMs), heldMs, nowMs), nowMs);
+                decide(events.sum(kind, meter.key.tags, meter.takeUnpublished(nowMs), heldMs, 0, nowMs), nowMs);
             }
         }
     }

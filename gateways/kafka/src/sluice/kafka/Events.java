@@ -41,9 +41,9 @@ final class Events {
 
     /**
      * A sum of requests of a user and a client-id, which the job resolves to the counters that they were charged to.
-     * `heldMs` is what is left of waits that were applied in line, by counter.
+     * `heldMs` is what is left of waits that were applied in line, by counter, and `diskMs` of one because of a disk.
      */
-    byte[] sum(Kind kind, Tags client, Meter.Sum sum, Map<CounterKey, Long> heldMs, long nowMs) {
+    byte[] sum(Kind kind, Tags client, Meter.Sum sum, Map<CounterKey, Long> heldMs, long diskMs, long nowMs) {
         ObjectNode event = event(newId(), kind.api, nowMs);
         if (client.topic == null) {
             event.put("user", client.user).put("client_id", client.clientId);
@@ -79,6 +79,10 @@ final class Events {
                 throttledBy.add(named(counter).put("ms", Math.min(ms, MAX_APPLIED_MS)));
             }
         });
+        if (diskMs > 0) {
+            ObjectNode wait = named(new CounterKey(kind, client)).put("quota", DiskGuard.NAME);
+            throttledBy.add(wait.put("ms", Math.min(diskMs, MAX_APPLIED_MS)));
+        }
         return bytes(event);
     }
 
@@ -96,8 +100,15 @@ final class Events {
         return idStem + number++;
     }
 
-    /** A heartbeat, with the shares of the busiest counters. */
-    byte[] heartbeat(long stalenessMs, int counters, int threadsDown, List<HeldShare> shares, long nowMs) {
+    /** A heartbeat, with the shares of the busiest counters, and the load of the broker `node`; null if it isn't known. */
+    byte[] heartbeat(
+            long stalenessMs,
+            int counters,
+            int threadsDown,
+            List<HeldShare> shares,
+            String node,
+            Load load,
+            long nowMs) {
         ObjectNode event = event(newId(), "GatewayHeartbeat", nowMs);
         ObjectNode heartbeat = event.putObject("heartbeat");
         heartbeat.put("staleness_ms", stalenessMs).put("counters", counters).put("threads_down", threadsDown);
@@ -109,7 +120,32 @@ final class Events {
                     .put("charged", share.rate)
                     .put("throttle_ms", Math.min(share.heldMs, MAX_APPLIED_MS)));
         }
+        if (load != null) {
+            addLoad(heartbeat.putObject("load").put("broker_id", Integer.parseInt(node)), load);
+        }
         return bytes(event);
+    }
+
+    private static void addLoad(ObjectNode fields, Load load) {
+        put(fields, "bytes_in_per_s", load.bytesInPerS);
+        put(fields, "bytes_out_per_s", load.bytesOutPerS);
+        put(fields, "handler_idle", load.handlerIdle);
+        put(fields, "network_idle", load.networkIdle);
+        put(fields, "queue_used", load.queueUsed);
+        put(fields, "queue_wait_ms", load.queueWaitMs);
+        ArrayNode logDirs = fields.putArray("log_dirs");
+        for (Load.LogDir dir : load.logDirs) {
+            logDirs.addObject()
+                    .put("path", dir.path)
+                    .put("free_bytes", dir.freeBytes)
+                    .put("total_bytes", dir.totalBytes);
+        }
+    }
+
+    private static void put(ObjectNode fields, String name, double figure) {
+        if (Double.isFinite(figure)) {
+            fields.put(name, figure);
+        }
     }
 
     private ObjectNode event(String id, String api, long nowMs) {

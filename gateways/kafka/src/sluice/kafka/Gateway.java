@@ -14,6 +14,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.stream.Stream;
+import org.apache.kafka.common.metrics.KafkaMetric;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -49,6 +50,8 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     private final Events events;
     private final EventSender sender;
     private final Staleness staleness = new Staleness();
+    private final LoadReader loadReader;
+    private final DiskGuard diskGuard;
     private final TopicReader limitsReader;
     private final TopicReader sumsReader;
     private final LastingThread thread;
@@ -60,6 +63,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     private volatile Quotas inForce;
     private volatile int gateways = 1;
     private volatile long sums;
+    private volatile String lowDisk;
     private Quotas applied;
     private long heartbeatMs;
     private boolean isStale;
@@ -73,6 +77,8 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         this.events = new Events(settings.gatewayName, instance);
         this.meters = new Meters(settings.maxMuteMs, !settings.isProxy, settings.window, System::currentTimeMillis);
         this.shares = new Shares(instance, events.idStem(), settings.window);
+        this.loadReader = new LoadReader(settings);
+        this.diskGuard = new DiskGuard(settings);
         this.sender = new EventSender(settings.requestsTopic, client("requests"), EventSender.MUTE_MS);
         this.limitsReader = new TopicReader(settings.limitsTopic, null, client("limits"), new LimitsHandler());
         this.sumsReader = new TopicReader(settings.sumsTopic, LOOKBACK_MS, client("sums"), new SumsHandler());
@@ -93,6 +99,9 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         if (settings.servesClients) {
             sumsReader.start();
         }
+        if (settings.servesClients && !settings.isProxy) {
+            loadReader.start();
+        }
         thread.start();
     }
 
@@ -101,6 +110,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         thread.close();
         limitsReader.close();
         sumsReader.close();
+        loadReader.thread().close();
     }
 
     /**
@@ -198,6 +208,18 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         return meters;
     }
 
+    /** Takes over a metric that Kafka has made. */
+    void add(KafkaMetric metric) {
+        loadReader.add(metric);
+        meters.add(metric, System.currentTimeMillis());
+    }
+
+    /** Takes leave of a metric that Kafka has removed. */
+    void remove(KafkaMetric metric) {
+        loadReader.remove(metric);
+        meters.remove(metric, System.currentTimeMillis());
+    }
+
     /** Asks the job whether these topics may be executed; the answer comes later. Never waits. */
     public void ask(Mutations mutations) {
         boolean isHopeless = staleMs() > STALE_MS || mutations.partitions.size() > Mutations.MAX_TOPICS;
@@ -271,7 +293,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
             stepBack(nowMs);
         }
         Quotas quotas = quotas();
-        boolean isNew = quotas != applied;
+        boolean isNew = quotas != applied | noteLowDisk(nowMs);
         applied = quotas;
         gateways = shares.gateways(nowMs);
         meters.common().forEach(bucket -> lookAt(bucket, quotas, nowMs));
@@ -289,7 +311,23 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     }
 
     private byte[] heartbeat(long nowMs) {
-        return events.heartbeat(staleMs(), meters.all().size(), getThreadsDown(), busiest(nowMs), nowMs);
+        return events.heartbeat(
+                staleMs(), meters.all().size(), getThreadsDown(), busiest(nowMs), settings.node, loadReader.load(), nowMs);
+    }
+
+    /** Looks whether producers have to be held because of a disk. Says whether that has changed. */
+    private boolean noteLowDisk(long nowMs) {
+        boolean wasLow = lowDisk != null;
+        lowDisk = diskGuard.low(loadReader.load(), nowMs);
+        if (wasLow == (lowDisk != null)) {
+            return false;
+        }
+        if (wasLow) {
+            LOG.info("All disks have room again; producers are held no more");
+        } else {
+            LOG.warn("A disk is low, so producers are held: {}", lowDisk);
+        }
+        return true;
     }
 
     private void stepBack(long nowMs) {
@@ -325,7 +363,9 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
                     ? shares.share(meter.counter, limit, isCharged, heldUntilMs(meter, nowMs), nowMs)
                     : limit;
         }
-        if (limit != null && isPaced(meter.counter.kind)) {
+        if (lowDisk != null && meter.counter.kind == Kind.PRODUCE) {
+            meter.hold(share);
+        } else if (limit != null && isPaced(meter.counter.kind)) {
             meter.pace(share, limit, settings.window, nowMs);
         } else {
             meter.bind(share, nowMs);
@@ -350,17 +390,19 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         if (!isReady || nowMs - meter.publishedMs() < intervalMs(meter, limit, share, nowMs) - settings.sumMs / 2) {
             return;
         }
-        publish(meter, limit == null ? 0 : heldUntilMs(meter, nowMs) - nowMs, nowMs);
+        publish(meter, limit == null && !meter.isHeld() ? 0 : heldUntilMs(meter, nowMs) - nowMs, nowMs);
     }
 
     private void publish(Meter meter, long heldMs, long nowMs) {
         Meter.Sum sum = meter.takeUnpublished(nowMs);
+        boolean isHeld = meter.isHeld();
         Map<CounterKey, Long> heldMsOf = new LinkedHashMap<>(4);
-        heldMsOf.put(meter.counter, heldMs);
+        heldMsOf.put(meter.counter, isHeld ? 0L : heldMs);
         for (CommonBucket bucket : meter.common()) {
             heldMsOf.merge(bucket.counter, bucket.heldUntilMs() - nowMs, Math::max);
         }
-        byte[] event = events.sum(meter.counter.kind, meters.clientOf(meter.key), sum, heldMsOf, nowMs);
+        Tags client = meters.clientOf(meter.key);
+        byte[] event = events.sum(meter.counter.kind, client, sum, heldMsOf, isHeld ? heldMs : 0, nowMs);
         publish(meter.counter.tags, event, nowMs, () -> meter.giveBack(sum));
     }
 
@@ -384,7 +426,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     /** The nearer a client is to its share, the sooner the others have to know. */
     private long intervalMs(Meter meter, Double limit, double share, long nowMs) {
         long intervalMs = quotas().shadow(meter.counter.kind).isEmpty() ? UNLIMITED_MS : SMALL_MS;
-        if (limit != null) {
+        if (limit != null || meter.isHeld()) {
             intervalMs = intervalMs(meter.counter.kind, meter.rate() / share, heldUntilMs(meter, nowMs) > nowMs);
         }
         for (CommonBucket bucket : meter.common()) {
@@ -508,6 +550,11 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     }
 
     @Override
+    public String getLowDisk() {
+        return lowDisk;
+    }
+
+    @Override
     public long getSums() {
         return sums;
     }
@@ -548,7 +595,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     }
 
     private Stream<LastingThread> threads() {
-        return Stream.of(thread, limitsReader.thread(), sumsReader.thread());
+        return Stream.of(thread, limitsReader.thread(), sumsReader.thread(), loadReader.thread());
     }
 
     void takeLimits(Quotas complete) {
@@ -598,6 +645,9 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
             shares.take(read, nowMs).forEach(counter -> meters.reset(counter, nowMs));
             sums += read.entities;
             takeAnswer(read);
+            if (read.heartbeatOf != null) {
+                diskGuard.take(read.heartbeatOf, read.lowDisk, nowMs);
+            }
             if (read.ownUntilMs >= 0) {
                 staleness.noteDecided(read.ownUntilMs, nowMs);
             }

@@ -17,6 +17,7 @@ public final class Meter {
     static final double UNLIMITED = Long.MAX_VALUE;
 
     private static final CommonBucket[] NONE = {};
+    private static final double TRICKLE = 1.0; // of a counter that is held, in bytes per second
     private static final double NEAR = 0.1;
     private static final double NS_PER_POINT = 1e7; // one percent of a thread-second is 10 ms
     private static final double MAX_EXACT = 9_007_199_254_740_992.0;
@@ -53,6 +54,7 @@ public final class Meter {
     private boolean isHoldUntold;
     private volatile double share = Double.NaN;
     private volatile boolean isPaced;
+    private boolean isHeld;
     private volatile long owedMs;
 
     /** `withholds` says that a fetch that breaks its quota is answered empty, and taken back. `clockMs` is the metrics'. */
@@ -128,7 +130,7 @@ public final class Meter {
         String name = metric.metricName().name();
         if (name.equals(counter.kind.boundMetric)) {
             bound = metric;
-            bindMetric(metric.config().quota() == null ? UNLIMITED : metric.config().quota().bound(), nowMs);
+            bindMetric(metric.config().quota() == null ? UNLIMITED : metric.config().quota().bound(), longestMute.ms(nowMs));
         }
         if (name.equals(counter.kind.chargedMetric) && (charged == null || charged.metric() != metric)) {
             charged = new Samples(metric, nowMs);
@@ -268,26 +270,47 @@ public final class Meter {
 
     /** Sets the limit of the metric that has one, per second. Kafka reads it with the next request. */
     synchronized void bind(double ofLimit, long nowMs) {
+        noteUnpaced(ofLimit);
+        bindMetric(ofLimit, longestMute.ms(nowMs));
+    }
+
+    private void noteUnpaced(double ofLimit) {
         share = ofLimit;
         isPaced = false;
+        isHeld = false;
         owedMs = 0;
         pacedCharge = 0.0;
         pacedRequests = 0;
-        bindMetric(ofLimit, nowMs);
+    }
+
+    /**
+     * Makes Kafka mute each connection after a request, for DiskGuard.HELD_MS. `ofLimit` is the limit that it has besides,
+     * per second.
+     */
+    synchronized void hold(double ofLimit) {
+        noteUnpaced(ofLimit);
+        isHeld = true;
+        bindMetric(TRICKLE, DiskGuard.HELD_MS);
+    }
+
+    /** Whether its clients are held. */
+    synchronized boolean isHeld() {
+        return isHeld;
     }
 
     /** Sets the limit so that Kafka paces the traffic by this share of the quota's limit. */
     synchronized void pace(double ofLimit, double limit, Window window, long nowMs) {
         share = ofLimit;
+        isHeld = false;
         if (charged == null || !Samples.isPossible()) {
-            bindMetric(ofLimit, nowMs);
+            bindMetric(ofLimit, longestMute.ms(nowMs));
             return;
         }
         pace.charge(pacedCharge, Math.max(0, pacedRequests), ofLimit, limit, window, nowMs);
         pacedCharge = 0.0;
         pacedRequests = 0;
         double windowMs = charged.windowMs(nowMs);
-        bindMetric(pace.bound(ofLimit, sum(windowMs), windowMs), nowMs);
+        bindMetric(pace.bound(ofLimit, sum(windowMs), windowMs), longestMute.ms(nowMs));
         isPaced = bound != null;
         owedMs = pace.owedMs(ofLimit);
     }
@@ -322,11 +345,10 @@ public final class Meter {
         return rate() * windowMs / 1000.0;
     }
 
-    private void bindMetric(double ofLimit, long nowMs) {
+    private void bindMetric(double ofLimit, long capMs) {
         if (bound == null) {
             return;
         }
-        long capMs = longestMute.ms(nowMs);
         MetricConfig old = bound.config(); // one of Kafka's own, when a quota was set with kafka-configs
         if (old instanceof Bound && ((Bound) old).limit() == ofLimit) {
             ((Bound) old).cap(capMs);

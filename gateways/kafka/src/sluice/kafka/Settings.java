@@ -28,6 +28,8 @@ public final class Settings {
     private static final String EXEMPT_PRINCIPALS = "sluice.exempt.principals";
     private static final String EXEMPT_CLIENT_ID = "sluice.exempt.client.id";
     private static final String GATEWAY_NAME = "sluice.gateway.name";
+    private static final String DISK_MIN_FREE_BYTES = "sluice.disk.min.free.bytes";
+    private static final String DISK_MIN_FREE_PERCENT = "sluice.disk.min.free.percent";
     private static final List<String> KEYS = Arrays.asList(
             BOOTSTRAP_SERVERS,
             REQUESTS_TOPIC,
@@ -38,6 +40,7 @@ public final class Settings {
             EXEMPT_PRINCIPALS,
             EXEMPT_CLIENT_ID,
             GATEWAY_NAME);
+    private static final List<String> BROKER_KEYS = Arrays.asList(DISK_MIN_FREE_BYTES, DISK_MIN_FREE_PERCENT);
     private static final String REQUEST_TIME = "sluice.request.time";
     private static final String DECIDE_TIMEOUT_MS = "sluice.decide.timeout.ms";
     private static final String EXPECTED_GATEWAYS = "sluice.expected.gateways";
@@ -79,6 +82,21 @@ public final class Settings {
     /** Whether it serves clients. A dedicated controller doesn't: it meters mutations, and their limit is whole. */
     final boolean servesClients;
 
+    /** Whether the node is broker and controller. */
+    final boolean isCombined;
+
+    /** The listeners of the node's controller, in capitals. */
+    final Set<String> controllerListeners;
+
+    final long queuedMaxRequests;
+    final List<String> logDirs;
+
+    /** The free bytes of a volume with a log directory below which producers are held; 0 is no floor. */
+    final long diskMinFreeBytes;
+
+    /** The same in percent of the volume. */
+    final long diskMinFreePercent;
+
     /** The sampling of client quotas. */
     public final Window window;
 
@@ -101,7 +119,14 @@ public final class Settings {
         this.chargesUpstreamTime = isProxy && choice(configs, REQUEST_TIME, "off", "upstream");
         this.decideTimeoutMs = whole(configs, DECIDE_TIMEOUT_MS, 5_000, 1, 5_000); // a proxy holds a request for 20 s
         this.expectedGateways = (int) whole(configs, EXPECTED_GATEWAYS, 1, 1, AliveGateways.MAX_GATEWAYS);
-        this.servesClients = !text(configs, "process.roles", "broker").trim().equals("controller");
+        List<String> roles = list(configs, "process.roles", "broker");
+        this.servesClients = roles.contains("broker");
+        this.isCombined = roles.contains("broker") && roles.contains("controller");
+        this.controllerListeners = new LinkedHashSet<>(list(configs, "controller.listener.names", ""));
+        this.queuedMaxRequests = whole(configs, "queued.max.requests", 500, 1, Integer.MAX_VALUE);
+        this.logDirs = list(configs, configs.get("log.dirs") == null ? "log.dir" : "log.dirs", "/tmp/kafka-logs");
+        this.diskMinFreeBytes = whole(configs, DISK_MIN_FREE_BYTES, 0, 0, Long.MAX_VALUE);
+        this.diskMinFreePercent = whole(configs, DISK_MIN_FREE_PERCENT, 0, 0, 100);
         this.window = new Window(
                 (int) whole(configs, WINDOWS, 11, 1, Integer.MAX_VALUE),
                 1_000 * whole(configs, WINDOW_SECONDS, 1, 1, Integer.MAX_VALUE));
@@ -126,9 +151,7 @@ public final class Settings {
 
     private static void checkKeys(Map<String, ?> configs, boolean isProxy) {
         List<String> keys = new ArrayList<>(KEYS);
-        if (isProxy) {
-            keys.addAll(PROXY_KEYS);
-        }
+        keys.addAll(isProxy ? PROXY_KEYS : BROKER_KEYS);
         for (String key : configs.keySet()) {
             boolean isOurs = isProxy || key.startsWith(PREFIX);
             if (isOurs && !key.startsWith(CLIENT_PREFIX) && !keys.contains(key)) {
@@ -156,6 +179,25 @@ public final class Settings {
             throw new ConfigException(key + " is empty; expected " + (otherwise == null ? "addresses" : "a name"));
         }
         return text;
+    }
+
+    /** What stands between commas; lists of Kafka come as text, or as a list if they are a default. */
+    private static List<String> list(Map<String, ?> configs, String key, String otherwise) {
+        Object value = configs.get(key);
+        String text = value instanceof List ? String.join(",", texts((List<?>) value)) : text(configs, key, otherwise);
+        List<String> parts = new ArrayList<>();
+        for (String part : text.split(",")) {
+            if (!part.trim().isEmpty()) {
+                parts.add(part.trim());
+            }
+        }
+        return parts;
+    }
+
+    private static List<String> texts(List<?> values) {
+        List<String> texts = new ArrayList<>();
+        values.forEach(value -> texts.add(String.valueOf(value)));
+        return texts;
     }
 
     private static long whole(Map<String, ?> configs, String key, long otherwise, long least, long most) {

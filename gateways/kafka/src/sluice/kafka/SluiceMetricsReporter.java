@@ -25,12 +25,12 @@ public final class SluiceMetricsReporter implements MetricsReporter {
 
     @Override
     public void metricChange(KafkaMetric metric) {
-        gateway.meters().add(metric, System.currentTimeMillis());
+        gateway.add(metric);
     }
 
     @Override
     public void metricRemoval(KafkaMetric metric) {
-        gateway.meters().remove(metric, System.currentTimeMillis());
+        gateway.remove(metric);
     }
 
     @Override

@@ -1,0 +1,132 @@
+"""Load of a broker or gateway: what its heartbeats measure, as a part of what it can take. Pure.
+
+    rho = max(in / in capacity, out / out capacity, 1 - handler idle, 1 - network idle,
+              0.9 * wait / 20 ms, 0.9 * queue / 0.8)
+
+A broker is at its capacity from 0.9 on. 20 ms of wait in queues are the threshold of DAGOR (SoCC'18); requests have no
+room soon when 80 % of the queue are in use. The load of the cluster is that of its busiest broker, as Kora has it
+(VLDB'23, 5.2).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sluice.state.contract.records import Load
+from sluice.state.shares.disk_guard import DiskFloor
+
+AT_CAPACITY = 0.9
+"""Load from which a broker is at its capacity."""
+
+WAIT_AT_CAPACITY_MS = 20.0
+"""Mean wait of requests and responses in the broker's queues at its capacity."""
+
+QUEUE_AT_CAPACITY = 0.8
+"""Part of the request queue in use at the broker's capacity."""
+
+MEAN_OF_MS = 10_000
+"""Time that a mean of loads covers."""
+
+_MEASURED = ("bytes_in_per_s", "bytes_out_per_s", "handler_idle", "network_idle", "queue_used", "queue_wait_ms")
+
+
+class Capacity(NamedTuple):
+    """Bytes per second that a broker can take in and give out, without replication; None if nobody said."""
+
+    bytes_in_per_s: float | None = None
+    bytes_out_per_s: float | None = None
+
+
+class Capacities(NamedTuple):
+    """Capacities of brokers by id, in pairs, as settings have to be hashable; and that of all other brokers."""
+
+    by_broker: tuple[tuple[int, Capacity], ...] = ()
+    default: Capacity = Capacity()
+
+    def of(self, measured: Load) -> Capacity:
+        """The capacity of the broker that a load is of; a gateway that is no broker has none."""
+        if measured.broker_id is None:
+            return Capacity()
+        return next((capacity for broker, capacity in self.by_broker if broker == measured.broker_id), self.default)
+
+
+class BrokerLimits(NamedTuple):
+    """Capacities of brokers, and the floor of their disks."""
+
+    capacities: Capacities = Capacities()
+    floor: DiskFloor = DiskFloor()
+
+
+NO_LIMITS = BrokerLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLoad:
+    """Load of a broker: `rho` is the greatest of `parts`, which are what could be measured, and `signal` its name.
+
+    `reason` is the signal as it was measured, such as `queue wait 34 ms`.
+    """
+
+    rho: float
+    signal: str
+    reason: str
+    parts: Mapping[str, float]
+
+
+def broker_load(measured: Load, capacity: Capacity = NO_LIMITS.capacities.default) -> BrokerLoad | None:
+    """The load of a broker; None if nothing was measured that says it.
+
+    90 MB/s of 100 MB/s are 0.9, and 34 ms of wait 0.9 * 34 / 20 = 1.53:
+
+    >>> load = broker_load(Load(bytes_in_per_s=90e6, handler_idle=0.25, queue_wait_ms=34.0), Capacity(100e6))
+    >>> load.parts
+    {'in': 0.9, 'handlers': 0.75, 'wait': 1.53}
+    >>> load.rho, load.signal, load.reason
+    (1.53, 'wait', 'queue wait 34 ms')
+    """
+    parts: dict[str, float] = {}
+    reasons: dict[str, str] = {}
+    for name, rate, most in (
+        ("in", measured.bytes_in_per_s, capacity.bytes_in_per_s),
+        ("out", measured.bytes_out_per_s, capacity.bytes_out_per_s),
+    ):
+        if rate is not None and most is not None:
+            parts[name] = rate / most
+            reasons[name] = f"bytes {name} {_percent(rate / most)} of capacity"
+    for name, idle, threads in (
+        ("handlers", measured.handler_idle, "request handlers"),
+        ("network", measured.network_idle, "network threads"),
+    ):
+        if idle is not None:
+            parts[name] = 1.0 - idle
+            reasons[name] = f"{threads} {_percent(1.0 - idle)} busy"
+    if measured.queue_used is not None:
+        parts["queue"] = AT_CAPACITY * measured.queue_used / QUEUE_AT_CAPACITY
+        reasons["queue"] = f"request queue {_percent(measured.queue_used)} full"
+    if measured.queue_wait_ms is not None:
+        parts["wait"] = AT_CAPACITY * measured.queue_wait_ms / WAIT_AT_CAPACITY_MS
+        reasons["wait"] = f"queue wait {measured.queue_wait_ms:.3g} ms"
+    if not parts:
+        return None
+    signal = max(parts, key=parts.__getitem__)
+    return BrokerLoad(parts[signal], signal, reasons[signal], parts)
+
+
+def _percent(part: float) -> str:
+    return f"{part * 100:.0f} %"
+
+
+def mean_load(loads: Sequence[Load]) -> Load:
+    """The mean of each figure over the loads of one broker that have it, at least one load, the newest last.
+
+    >>> mean_load([Load(handler_idle=0.5), Load(handler_idle=0.7, queue_wait_ms=3.0)])
+    Load(broker_id=None, bytes_in_per_s=None, bytes_out_per_s=None, handler_idle=0.6, network_idle=None, \
+queue_used=None, queue_wait_ms=3.0, log_dirs=[])
+    """
+    means: dict[str, float] = {}
+    for name in _MEASURED:
+        figures = [figure for load in loads if (figure := getattr(load, name)) is not None]
+        if figures:
+            means[name] = sum(figures) / len(figures)
+    newest = loads[-1]
+    return Load(newest.broker_id, log_dirs=newest.log_dirs, **means)

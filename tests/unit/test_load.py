@@ -1,0 +1,181 @@
+"""The load of a broker out of its heartbeats, the capacity file, and the guard of disks."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.configs.capacity import load_capacities
+from sluice.configs.errors import InvalidSettingsError
+from sluice.configs.settings import load_settings
+from sluice.insight.live import LiveModel
+from sluice.state.contract.records import Load, LogDirectory
+from sluice.state.quotas.resolution import Quotas
+from sluice.state.shares.disk_guard import FRESH_MS, DiskFloor, DiskGuard
+from sluice.state.shares.load import AT_CAPACITY, BrokerLimits, Capacities, Capacity, broker_load
+from sluice.streaming.enforce.pipeline import Simulation
+from tests.unit.test_live_model import AT_MS, decision
+
+_PARTS = st.none() | st.floats(0, 1)
+_RATES = st.none() | st.floats(0, 1e30)
+LOADS = st.builds(Load, st.none(), _RATES, _RATES, _PARTS, _PARTS, _PARTS, _RATES)
+LOW = LogDirectory("/data", 5, 100)
+
+
+@pytest.mark.parametrize(
+    ("measured", "reason"),
+    [
+        (Load(bytes_in_per_s=90.0), "bytes in 90 % of capacity"),
+        (Load(bytes_out_per_s=180.0), "bytes out 90 % of capacity"),
+        (Load(handler_idle=0.1), "request handlers 90 % busy"),
+        (Load(network_idle=0.1), "network threads 90 % busy"),
+        (Load(queue_used=0.8), "request queue 80 % full"),
+        (Load(queue_wait_ms=20.0), "queue wait 20 ms"),
+    ],
+)
+def test_each_signal_alone_says_that_a_broker_is_at_its_capacity(measured: Load, reason: str) -> None:
+    load = broker_load(measured, Capacity(100.0, 200.0))
+    assert load is not None
+    assert load.rho == pytest.approx(AT_CAPACITY)
+    assert load.reason == reason
+
+
+@given(LOADS, st.builds(Capacity, st.none() | st.floats(1, 1e12), st.none() | st.floats(1, 1e12)))
+def test_the_load_is_its_greatest_part_and_never_below_0(measured: Load, capacity: Capacity) -> None:
+    load = broker_load(measured, capacity)
+    if load is not None:
+        assert load.rho == max(load.parts.values()) == load.parts[load.signal] >= 0
+
+
+def test_without_a_capacity_bytes_say_nothing() -> None:
+    assert broker_load(Load(bytes_in_per_s=1e9, bytes_out_per_s=1e9)) is None
+
+
+def test_a_capacity_file_of_cruise_control_is_read(tmp_path: Path) -> None:
+    """The forms of its capacity.json, capacityCores.json and capacityJBOD.json."""
+    entries = [
+        {"brokerId": "-1", "capacity": {"DISK": "100000", "CPU": "100", "NW_IN": "10000", "NW_OUT": "20000"}},
+        {"brokerId": "0", "capacity": {"DISK": {"/d1": "5"}, "CPU": {"num.cores": "8"}, "NW_IN": 1, "NW_OUT": "2.5"}},
+    ]
+    file = tmp_path / "capacity.json"
+    file.write_text(json.dumps({"brokerCapacities": entries}))
+
+    capacities = load_capacities(str(file))
+    assert capacities.of(Load(broker_id=0)) == Capacity(1024.0, 2560.0)
+    assert capacities.of(Load(broker_id=7)) == Capacity(10_240_000.0, 20_480_000.0)
+    assert capacities.of(Load()) == Capacity()
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", "is no capacity file"),
+        ("[]", "is no capacity file"),
+        ('{"brokerCapacities": [{"brokerId": "x", "capacity": {}}]}', "is no capacity file"),
+        ('{"brokerCapacities": [{"brokerId": "1", "capacity": {"NW_IN": "1"}}]}', "is no capacity file"),
+        (
+            '{"brokerCapacities": [{"brokerId": "1", "capacity": {"NW_IN": "0", "NW_OUT": "1"}}]}',
+            "a capacity is not above 0",
+        ),
+        ('{"brokerCapacities": [{"brokerId": "1", "capacity": {"NW_IN": "nan", "NW_OUT": "1"}}]}', "not above 0"),
+    ],
+)
+def test_a_capacity_file_of_another_form_is_refused_with_one_line(tmp_path: Path, content: str, problem: str) -> None:
+    file = tmp_path / "capacity.json"
+    file.write_text(content)
+    with pytest.raises(InvalidSettingsError, match=problem) as caught:
+        load_capacities(str(file))
+    assert "elastic.capacity_file" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_capacity_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettingsError, match=r"nothing\.json can't be read: No such file"):
+        load_capacities(str(tmp_path / "nothing.json"))
+
+
+def beat_at(at_ms: int, load: Mapping[str, object], gateway: str = "a") -> bytes:
+    heartbeat = {"staleness_ms": 1, "counters": 0, "load": load}
+    named = {"gateway": gateway, "instance": f"{gateway}-1"}
+    decided = decision(at_ms, api="GatewayHeartbeat", heartbeat=heartbeat, charges=[], **named)
+    return json.dumps(decided).encode()
+
+
+def test_the_model_has_the_mean_load_of_ten_seconds_the_busiest_gateway_first() -> None:
+    limits = BrokerLimits(Capacities(default=Capacity(1000.0)), DiskFloor(free_percent=10))
+    model = LiveModel(limits=limits)
+    log_dirs = [{"path": "/data", "free_bytes": 5, "total_bytes": 100}]
+    for second in range(20):
+        rate = 900.0 if second < 10 else 100.0 + second
+        load = {"broker_id": 1, "bytes_in_per_s": rate, "log_dirs": log_dirs}
+        model.on_record(beat_at(AT_MS + 1_000 * second, load), AT_MS + 1_000 * second)
+    model.on_record(beat_at(AT_MS + 19_000, {"handler_idle": 0.5}, "b"), AT_MS + 19_000)
+
+    busiest, other = model.loads(AT_MS + 20_000)
+    assert (busiest.gateway.name, busiest.load and busiest.load.reason) == ("b", "request handlers 50 % busy")
+    assert other.load is not None
+    assert other.load.rho == pytest.approx(0.1145)
+    assert (busiest.low_disk, other.low_disk) == (None, "broker 1: /data has 5 of 100 bytes free")
+
+    assert [seen.gateway.name for seen in model.loads(AT_MS + 49_500)] == []
+
+
+def test_a_forged_load_in_the_decisions_topic_breaks_no_page() -> None:
+    model = LiveModel()
+    for number in range(3):
+        load = {"bytes_in_per_s": 1.7e308, "handler_idle": -1.7e308, "queue_wait_ms": 1.7e308}
+        model.on_record(beat_at(AT_MS + number, load), AT_MS)
+    (seen,) = model.loads(AT_MS)
+    assert seen.load is not None
+
+
+def test_a_decided_heartbeat_says_the_load_and_which_disk_is_low(tmp_path: Path) -> None:
+    file = tmp_path / "sluice.yaml"
+    file.write_text("elastic: {disk_min_free_bytes: 6}\n")
+    simulation = Simulation(Quotas(), load_settings(file, environment={}))
+
+    def told(free_bytes: int) -> object:
+        log_dirs = [{"path": "/data", "free_bytes": free_bytes, "total_bytes": 100}]
+        load = {"broker_id": 2, "queue_wait_ms": 34.0, "log_dirs": log_dirs}
+        beat = {"staleness_ms": 1, "counters": 0, "load": load}
+        event = {"api": "GatewayHeartbeat", "instance": "b-2", "timestamp_ms": AT_MS, "heartbeat": beat}
+        records = simulation.records([json.dumps(event).encode()])
+        (record,) = [record for record in records if record.topic == "quota-sums"]
+        heartbeat = json.loads(record.value)["heartbeat"]
+        assert heartbeat["load"] == [pytest.approx(1.53), "queue wait 34 ms"]
+        return heartbeat.get("low_disk")
+
+    assert told(5) == "broker 2: /data has 5 of 100 bytes free"
+    assert told(6) is None
+
+
+def test_the_guard_holds_until_the_disk_has_room_or_its_broker_falls_silent() -> None:
+    guard = DiskGuard()
+    guard.on_heartbeat("b-1", "disk 1", now_ms=0)
+    guard.on_heartbeat("b-2", "disk 2", now_ms=5_000)
+    guard.on_heartbeat("b-1", None, now_ms=6_000)
+    assert guard.low(6_000) == "disk 2"
+    assert guard.low(5_000 + FRESH_MS) == "disk 2"
+    assert guard.low(5_001 + FRESH_MS) is None
+
+    guard.on_heartbeat("b-2", "disk 2", now_ms=40_000)
+    guard.on_heartbeat("b-2", None, now_ms=41_000)
+    assert guard.low(41_000) is None
+
+
+@pytest.mark.parametrize(
+    ("floor", "is_low"),
+    [
+        (DiskFloor(), False),
+        (DiskFloor(free_bytes=5), False),
+        (DiskFloor(free_bytes=6), True),
+        (DiskFloor(free_percent=5), False),
+        (DiskFloor(free_percent=6), True),
+    ],
+)
+def test_a_disk_is_low_below_the_floor_and_not_at_it(floor: DiskFloor, is_low: bool) -> None:
+    assert (floor.low(Load(log_dirs=[LogDirectory("/ok", 50, 100), LOW])) is not None) == is_low
+    assert floor.low(None) is None
