@@ -1,6 +1,6 @@
 """Pages: the counters of all counted entities that hash to a page, read from and written to one block of bytes each."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Generic, NamedTuple
 
 import numpy as np
@@ -215,7 +215,7 @@ class Pages:
         columns = concatenate([take(self._columns, untouched), columns_of(self._singles.values())])
         return np.concatenate([self._numbers[untouched], integers(self._single_numbers)]), columns
 
-    def _taken_out(self, keys: Iterable[str]) -> tuple[Flags, list[str], Integers, Columns]:
+    def _taken_out(self, keys: Collection[str]) -> tuple[Flags, list[str], Integers, Columns]:
         """Flags of the rows that are not of `keys`; then the entities that are, with their key numbers and columns.
 
         New ones have empty counters.
@@ -227,7 +227,7 @@ class Pages:
         others = ~_flags(stored, len(self._numbers))
         return others, [*rows, *new], np.concatenate([self._numbers[stored], self._keys.add(new)]), columns
 
-    def _rows_of(self, keys: Iterable[str]) -> dict[str, int]:
+    def _rows_of(self, keys: Collection[str]) -> dict[str, int]:
         """The rows of those entities that are stored, in ascending order."""
         found = self._keys.find(keys)
         row_of = np.empty(int(self._numbers.max(initial=-1)) + 1, np.int64)

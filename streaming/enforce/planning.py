@@ -1,6 +1,6 @@
 """Planning one event: its dead letter, its decision if it charges nothing, or the charge rows of its counters."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -106,7 +106,7 @@ def read_event(value: bytes | None, source: Source, settings: PipelineSettings) 
 
 
 class _Counter(msgspec.Struct, gc=False):
-    """A counter that requests of a client are charged to: what their rows say of it, and where its amounts come from.
+    """A counter that requests of a client are charged to: what their rows say of it, and what gives their amounts.
 
     `page` is the page that keeps it.
     """
@@ -115,13 +115,7 @@ class _Counter(msgspec.Struct, gc=False):
     page: int
     entity: bytes
     shape: bytes
-    sources: tuple[Callable[[Request], list[float]], ...]
-
-    def amounts(self, request: Request) -> list[float]:
-        """The amounts that a request charges the counter."""
-        if len(self.sources) == 1:
-            return self.sources[0](request)
-        return [amount for source in self.sources for amount in source(request)]
+    amounts: Callable[[Request], list[float]]
 
     def size(self) -> int:
         """The bytes that it takes, about."""
@@ -314,7 +308,7 @@ class Planner:
                 page_of_entity(key, self._settings.pages),
                 entity_text(counter.tags.entity()),
                 encode_shape(counter.charges),
-                tuple(self._sources[charge.kind.family] for charge in counter.charges),
+                _amounts_from([self._sources[charge.kind.family] for charge in counter.charges]),
             )
             for key, counter in plan.counters.items()
         ]
@@ -324,6 +318,13 @@ class Planner:
 def planner(quotas: Quotas, settings: PipelineSettings) -> Planner:
     """The planner of these quotas: a worker process keeps it from micro-batch to micro-batch until they change."""
     return Planner(quotas, settings)
+
+
+def _amounts_from(sources: Sequence[Callable[[Request], list[float]]]) -> Callable[[Request], list[float]]:
+    """The amounts of several charges, one after another."""
+    if len(sources) == 1:
+        return sources[0]
+    return lambda request: [amount for source in sources for amount in source(request)]
 
 
 def _reported(applied: dict[str, int] | None, sums_up: bool) -> Reported | None:

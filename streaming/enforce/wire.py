@@ -128,21 +128,19 @@ class PageBatch(msgspec.Struct, array_like=True):
 class GrowingPageBatch:
     """A page batch that is encoded row by row: as objects, rows of a micro-batch would fall out of the CPU cache."""
 
-    __slots__ = ("_count", "_rows", "records")
+    __slots__ = ("_rows", "records")
 
     def __init__(self) -> None:
         self.records: list[OutputRecord] = []
-        self._rows = bytearray()
-        self._count = 0
+        self._rows: list[bytes] = []
 
     def add(self, row: ChargeRow) -> None:
         """Append a row."""
-        _PACK.encode_into(row, self._rows, -1)
-        self._count += 1
+        self._rows.append(_PACK.encode(row))
 
     def encoded(self) -> bytes:
         """The page batch for its way to a page: in msgpack an array of two, the first one with a length of 4 bytes."""
-        return b"".join((b"\x92\xdd", self._count.to_bytes(4), self._rows, _PACK.encode(self.records)))
+        return b"".join((b"\x92\xdd", len(self._rows).to_bytes(4), *self._rows, _PACK.encode(self.records)))
 
 
 class DecisionPart(msgspec.Struct, array_like=True, gc=False):

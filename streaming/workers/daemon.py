@@ -7,6 +7,7 @@ systemd ends a service by SIGTERM to all of its processes. Workers that obeyed w
 lets end. Java ends the daemon by closing its standard input, and with it the workers, however Java itself ends.
 """
 
+import ctypes
 import gc
 import os
 import signal
@@ -21,6 +22,9 @@ _STAGES = "sluice.streaming.enforce.stages"
 """By its name: the package of the daemon is below that of the query."""
 
 _TASKS_TO_A_FULL_COLLECTION = 100
+
+_MALLOC = {-1: 1 << 30, -3: 32 << 20}
+"""Parameters of glibc's malloc: free bytes from which it gives memory back, and bytes from which a block is mapped."""
 
 Worker = Callable[[socket.socket, bool], int]
 
@@ -45,12 +49,21 @@ def collect_after_task() -> int:
     return gc.collect(2 if gc.get_count()[2] >= _TASKS_TO_A_FULL_COLLECTION else 1)
 
 
+def keep_memory() -> None:
+    """Let malloc keep what a task frees for the next one, which would get it from the kernel anew, page by page."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # of glibc alone
+        for parameter, value in _MALLOC.items():
+            mallopt(parameter, value)
+
+
 def run_daemon(prepare: Callable[[], None] = lambda: None) -> None:
     """Load the stages, `prepare`, and run Spark's daemon until Java closes its standard input."""
     # Blocked, not ignored: PySpark sets handlers of its own, in the workers too, which inherit the mask.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # no threads of numpy's, which would not be there after a fork
     import_module(_STAGES)
+    keep_memory()
     prepare()
     gc.set_threshold(0)  # never within a task: a collection there looks at all rows of the micro-batch
     daemon.gc = SimpleNamespace(collect=collect_after_task)  # type: ignore[attr-defined, assignment] # all it calls

@@ -21,10 +21,14 @@ def blocks_of(pages: list[list[str]]) -> KeyBlocks:
     return KeyBlocks(["\n".join(keys).encode() for keys in pages], np.array([len(keys) for keys in pages]))
 
 
-@given(stored=key_sets, others=key_sets, scanned_bytes=st.sampled_from([0, 2**31]))
-def test_a_key_is_found_if_it_is_stored(stored: list[str], others: list[str], scanned_bytes: int) -> None:
-    """By its number in the order of the pages; also one that is a part of others, in small pages and large ones."""
+@given(stored=key_sets, others=key_sets, of_key=st.sampled_from([0, 4]), scanned_bytes=st.sampled_from([0, 2**31]))
+def test_a_key_is_found_if_it_is_stored(stored: list[str], others: list[str], of_key: int, scanned_bytes: int) -> None:
+    """By its number in the order of the pages; also one that is a part of others, whether few keys or many are wanted.
+
+    In small pages and large ones.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sluice.state.store.keys._STORED_OF_KEY", of_key)
         patch.setattr("sluice.state.store.keys._SCANNED_BYTES", scanned_bytes)
         pages = pages_with(stored)
         in_order = [key for keys in pages for key in keys]
