@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sluice.cli.errors import UsageError
+from sluice.cli.errors import NO_TENANT, UsageError
 from sluice.cli.format import time_text
 from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings, quotas_in_force
 from sluice.cli.quota_text import entity_text, quotas_yaml
@@ -57,10 +57,13 @@ def advise(
 
     delta, in_force = settings.delta, quotas_in_force(settings, "the proposal is replayed alone")
     by = by or whose_of(in_force)
+    members = [entry for entry in in_force if entry.entity.is_member]
+    if by is Whose.TENANT and not members:
+        raise UsageError(NO_TENANT)
     idle_expiry_ms = settings.state.idle_expiry_s * 1000
     ends = wait_ends(Tables(delta.decisions, delta.quotas, delta.storage_options), span)
     task = Task(delta.decisions, delta.storage_options, span, [], settings.quota, idle_expiry_ms, ends=ends)
-    seen = rates_seen(task, by, kinds, processes)
+    seen = rates_seen(task, by, kinds, processes, members)
     proposed = proposals((pooled(seen.items(), by) if defaults else seen).items(), percentile, headroom)
     entries = [proposal.entry for proposal in proposed]
     scenario = merged(in_force, entries, prune=False)
@@ -108,6 +111,8 @@ def _evidence(proposed: "Sequence[Proposal]") -> Iterator[str]:
 
 def _nothing(by: Whose, clients: "Iterable[ClientName]") -> str:
     """The reason why there is no limit to propose: perhaps clients have another name than that asked for."""
+    if by is Whose.TENANT:
+        return "No member of a tenant used anything that these quotas limit."
     other = Whose.USER if by is Whose.CLIENT_ID else Whose.CLIENT_ID
     named = len({name for client in clients if (name := client[0 if other is Whose.USER else 1])})
     if named:

@@ -142,8 +142,8 @@ def balance(
     """Show the rates and tokens of a client's counters after the job's last committed micro-batch.
 
     Reads the checkpoint, for which it needs Java; a running job goes on undisturbed. One name means all counters with
-    that name, both mean those that requests of that client may be charged to. A name that no user's counter has is
-    looked for among client-ids, and the other way, and standard error says so.
+    that name, both mean those that requests of that client may be charged to; that of its tenant is shown too. A name
+    that no user's counter has is looked for among client-ids, and the other way, and standard error says so.
     """
     if not user and not client_id:
         raise UsageError("give --user, --client-id or both")
@@ -179,23 +179,27 @@ def _read(settings: Settings, wanted: "Client") -> tuple[int, int | None, int, "
     The time is that before the state is read, which takes seconds: decisions of that time are missing, and a later time
     would make a busy client look idle.
     """
+    from sluice.state.quotas.tenants import Tenants
     from sluice.state.store.balance import Client, balances
     from sluice.streaming.balances.extract import committed_pages  # which other commands don't need
     from sluice.streaming.checkpoint.folder import Checkpoint
     from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 
     at_ms = now_ms()
-    other = Client(wanted.client_id, wanted.user)
-    clients = [wanted] if wanted.user and wanted.client_id else [wanted, other]
-    parts = [part for client in clients for part in client.parts_of_keys()]
-    origin, micro_batch, pages = committed_pages(settings, parts)
     snapshots = QuotaSnapshots(Checkpoint(settings.enforce.checkpoint))
     version = max(snapshots.versions(), default=None)
     quotas = None if version is None else snapshots.load(version)
-    for client in clients:
-        if found := balances(pages.values(), origin.pages, client, quotas, settings.quota, at_ms):
-            return micro_batch, version, at_ms, found, client
-    return micro_batch, version, at_ms, [], wanted
+    tenants = Tenants() if quotas is None else quotas.tenants
+    other = Client(wanted.client_id, wanted.user)
+    clients = [
+        client._replace(tenant=tenants.of(client.user or "", client.client_id or ""))
+        for client in ([wanted] if wanted.user and wanted.client_id else [wanted, other])
+    ]
+    parts = [part for client in clients for part in client.parts_of_keys()]
+    origin, micro_batch, pages = committed_pages(settings, parts)
+    found = {each: balances(pages.values(), origin.pages, each, quotas, settings.quota, at_ms) for each in clients}
+    of = next((each for each in clients if any(not one.tags.tenant for one in found[each])), clients[0])
+    return micro_batch, version, at_ms, found[of], of._replace(tenant="")
 
 
 def _row(one: "Balance", now_ms: int) -> tuple[str, ...]:

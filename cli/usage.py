@@ -9,7 +9,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from sluice.cli.errors import UsageError
+from sluice.cli.errors import NO_TENANT, UsageError
 from sluice.cli.format import MAX_NAME, print_json, table_lines, time_text
 from sluice.cli.options import ConfigOption, ToOption, from_option, job_settings, quotas_in_force
 from sluice.cli.sql import print_csv, print_json_lines, say_no_rows
@@ -121,7 +121,7 @@ def _tenants(settings: Settings, by: By, file: Path | None) -> Tenants:
     entries = quotas_in_force(settings) if file is None else load_quotas_file(file)
     tenants = Quotas(entries).tenants
     if not tenants:
-        raise UsageError("there is no tenant; `sluice tenants alter` or `sluice tenants import` makes some")
+        raise UsageError(NO_TENANT)
     return tenants
 
 

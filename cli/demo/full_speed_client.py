@@ -65,13 +65,21 @@ class FullSpeedClient(Client):
 
     `samples` are bytes of values that a broker has acknowledged or that arrived, or acknowledged requests for
     `Role.REQUESTS`. `errors` are those that librdkafka reported, disconnects included. `partition` gives the partition
-    of each record that is produced: all go to that one, until it is another. -1 is any.
+    of each record that is produced: all go to that one, until it is another. -1 is any. `options` are librdkafka's, for
+    a producer.
     """
 
     def __init__(
-        self, name: str, role: Role, servers: str, topic: str, partition: Callable[[], int] = lambda: -1
+        self,
+        name: str,
+        role: Role,
+        servers: str,
+        topic: str,
+        partition: Callable[[], int] = lambda: -1,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(name)
+        self._options = {"queue.buffering.max.kbytes": _QUEUE_BYTES // 1024, **(options or {})}
         self._topic, self._partition = topic, partition
         self._config = {"bootstrap.servers": servers, "client.id": name, "error_cb": self._note_error, "log_level": 2}
         self._amount = 0.0
@@ -90,8 +98,7 @@ class FullSpeedClient(Client):
             self._amount = 0.0
 
     def _produce(self, is_small: bool) -> None:
-        limits = {"queue.buffering.max.kbytes": _QUEUE_BYTES // 1024}
-        producer = confluent_kafka.Producer({**self._config, **limits, **(_SMALL_REQUESTS if is_small else {})})
+        producer = confluent_kafka.Producer({**self._config, **self._options, **(_SMALL_REQUESTS if is_small else {})})
         value, amount = (b"small", 1) if is_small else (bytes(_RECORD_BYTES), _RECORD_BYTES)
 
         def delivered(error: KafkaError | None, _: object) -> None:

@@ -12,7 +12,7 @@ from sluice.state.contract.records import Share
 if TYPE_CHECKING:
     from sluice.gateways.client.client import Gateway
 
-_SHARE_LABELS = ["gateway", "quota", "user", "client_id", "topic", "partition"]
+_SHARE_LABELS = ["gateway", "quota", "user", "client_id", "topic", "partition", "tenant"]
 
 
 class GatewayCollector(Collector):
@@ -94,6 +94,6 @@ def _shares(shares: list[Share], name: str) -> Iterator[Metric]:
         for share in shares:
             entity = share.entity
             partition = "" if entity.partition is None else str(entity.partition)
-            labels = [entity.user or "", entity.client_id or "", entity.topic or "", partition]
+            labels = [entity.user or "", entity.client_id or "", entity.topic or "", partition, entity.tenant or ""]
             family.add_metric([name, share.quota, *labels], getattr(share, field))
         yield family

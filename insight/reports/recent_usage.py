@@ -9,14 +9,14 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from sluice.insight.errors import UsageUnknownError
-from sluice.state.quotas.entity import QuotaEntity, Tags, bounded_name
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import KEY_ALIASES, KINDS_BY_NAME, QuotaKind
 from sluice.state.quotas.resolution import Quotas, Resolution, level_of
 
 SPAN = timedelta(minutes=15)
 _MINUTE_S = 60
-_COLUMNS = ["user", "client_id", "topic", "partition", "window_start", "window_s", "value", "mode"]
+_COLUMNS = ["user", "client_id", "topic", "partition", "tenant", "window_start", "window_s", "value", "mode"]
 _NEWEST = "max.last_timestamp_ms"
 """Name of that column's greatest value in a file, in the table's log."""
 
@@ -25,10 +25,11 @@ class Usage(NamedTuple):
     """Charges of a counter in one minute, or in one window of the table if that is longer."""
 
     user: str
-    """"" where the counter has no user, like `client_id`."""
+    """"" where the counter has no user, like `client_id` and `tenant`."""
     client_id: str
     topic: str | None
     partition: int
+    tenant: str
     start: datetime
     mode: str | None
     """None for enforced quotas; a shadow quota counts the same requests once more."""
@@ -74,11 +75,12 @@ class RecentUsage:
             rows = list(zip(*(found[name].to_pylist() for name in _COLUMNS), strict=True))
         except Exception as error:  # arro3 raises no narrower class either
             raise self._unreadable(error) from error
-        totals: dict[tuple[str, str, str | None, int, datetime, str | None], float] = {}
-        for user, client_id, topic, partition, window_start, window_s, value, mode in rows:
+        totals: dict[tuple[str, str, str | None, int, str, datetime, str | None], float] = {}
+        for user, client_id, topic, partition, tenant, window_start, window_s, value, mode in rows:
             length_s = max(window_s, _MINUTE_S)
             start = datetime.fromtimestamp(window_start.timestamp() // length_s * length_s, UTC)
-            key = (user or "", client_id or "", topic, -1 if partition is None else partition, start, mode)
+            number = -1 if partition is None else partition
+            key = (user or "", client_id or "", topic, number, tenant or "", start, mode)
             totals[key] = totals.get(key, 0.0) + (value or 0.0) / length_s
         return [Usage(*key, rate) for key, rate in totals.items()]
 
@@ -155,27 +157,39 @@ def tight_limits(changed: Iterable[QuotaEntry], after: Iterable[QuotaEntry], rec
 
 
 def _peaks(usages: Iterable[Usage], quotas: Quotas, entry: QuotaEntry, kind: QuotaKind) -> dict[Tags, float]:
-    """The highest minute of each counter that the quota limits."""
-    minutes: dict[tuple[Tags, datetime, str | None], float] = {}
+    """The highest minute of each counter that the quota limits; a tenant's is its own, or that of all its members."""
+    minutes: dict[tuple[Tags, datetime, str | None, str], float] = {}
     for usage in usages:
-        resolution = _resolution(quotas, kind, usage)
-        if resolution.level == level_of(entry.entity) and _names_match(entry.entity, usage):
-            key = (resolution.tags, usage.start, usage.mode)
+        resolution = _resolution(quotas, kind, entry.entity, usage)
+        if resolution is None or resolution.level != level_of(entry.entity):
+            continue
+        if _names_match(entry.entity, usage) and entry.entity.tenant in (None, DEFAULT, resolution.tags.tenant):
+            key = (resolution.tags, usage.start, usage.mode, usage.tenant)
             minutes[key] = minutes.get(key, 0.0) + usage.rate
     peaks: dict[Tags, float] = {}
-    for (tags, _, _), rate in minutes.items():
+    for (tags, *_), rate in minutes.items():
         peaks[tags] = max(rate, peaks.get(tags, 0.0))
     return peaks
 
 
-def _resolution(quotas: Quotas, kind: QuotaKind, usage: Usage) -> Resolution:
+def _resolution(quotas: Quotas, kind: QuotaKind, entity: QuotaEntity, usage: Usage) -> Resolution | None:
+    """The limit that holds a usage among those of clients, of topics or of tenants, as the entity is."""
+    if entity.tenant is not None:
+        return quotas.resolve_tenant(kind, usage.tenant or quotas.tenants.of(usage.user, usage.client_id))
     if usage.topic is not None:
         return quotas.resolve_topic(kind, usage.topic, usage.partition)
     return quotas.resolve_client(kind, usage.user, usage.client_id)
 
 
 def _names_match(entity: QuotaEntity, usage: Usage) -> bool:
-    """True if a quota on the entity could be the one for this usage, whose names are those of counters."""
+    """True if a quota on the entity could be the one for this usage, whose names are those of counters.
+
+    A tenant's could be that of any client.
+    """
+    if entity.tenant is not None:
+        return usage.topic is None
+    if usage.tenant:
+        return False
     names = ((entity.user, usage.user), (entity.client_id, usage.client_id), (entity.topic, usage.topic))
     return all(not isinstance(own, str) or bounded_name(own) == used for own, used in names)
 

@@ -89,11 +89,16 @@ class Proposal(NamedTuple):
 
 
 class Advisor:
-    """Meters recorded requests on counters of one shape, as the job would if all of them had a limit of their own."""
+    """Meters recorded requests on counters of one shape, as the job would if all of them had a limit of their own.
 
-    def __init__(self, whose: Whose, kinds: Collection[QuotaKind], settings: QuotaSettings) -> None:
+    `members` are those of tenants.
+    """
+
+    def __init__(
+        self, whose: Whose, kinds: Collection[QuotaKind], settings: QuotaSettings, members: Sequence[QuotaEntry] = ()
+    ) -> None:
         unlimited = [QuotaEntry(whose.default(), kind, UNLIMITED) for kind in kinds]
-        self._meters = Meters(Quotas(unlimited), settings)
+        self._meters = Meters(Quotas([*members, *unlimited]), settings)
         self._whose = whose
         self._sums = {kind: _Sums() for kind in kinds}
 

@@ -161,14 +161,21 @@ class Counts:
         }
 
 
-def rates_seen(task: Task, whose: Whose, kinds: Collection[QuotaKind], processes: int) -> SeenByQuota:
-    """The rates of each entity in the span of the task; its scenarios don't count. Raises RecordingError."""
-    work = partial(_rates_of_share, whose, kinds)
+def rates_seen(
+    task: Task, whose: Whose, kinds: Collection[QuotaKind], processes: int, members: Sequence[QuotaEntry] = ()
+) -> SeenByQuota:
+    """The rates of each entity in the span of the task; its scenarios don't count. `members` are those of tenants.
+
+    Raises RecordingError.
+    """
+    work = partial(_rates_of_share, whose, kinds, members)
     return {key: seen for share in in_shares(work, task, whose.part, processes) for key, seen in share.items()}
 
 
-def _rates_of_share(whose: Whose, kinds: Collection[QuotaKind], task: Task, part: Part | None) -> SeenByQuota:
-    advisor = Advisor(whose, kinds, task.quota)
+def _rates_of_share(
+    whose: Whose, kinds: Collection[QuotaKind], members: Sequence[QuotaEntry], task: Task, part: Part | None
+) -> SeenByQuota:
+    advisor = Advisor(whose, kinds, task.quota, members)
     for batch in recording_of(task, part).batches():
         advisor.apply(batch)
     return advisor.seen()

@@ -21,10 +21,13 @@ class Whose(StrEnum):
     USER = "user"
     CLIENT_ID = "client-id"
     BOTH = "user/client-id"
+    TENANT = "tenant"
 
     @property
-    def part(self) -> Part:
-        """The column that tells apart requests whose counters never meet."""
+    def part(self) -> Part | None:
+        """The column that tells apart requests whose counters never meet; None if there is none."""
+        if self is Whose.TENANT:
+            return None
         return Part.CLIENT_ID if self is Whose.CLIENT_ID else Part.USER
 
     def entity(self, tags: Tags) -> QuotaEntity | None:
@@ -35,12 +38,16 @@ class Whose(StrEnum):
         >>> Whose.BOTH.entity(Tags("alice", "app")).to_mapping(), Whose.USER.entity(Tags("")) is None
         ({'user': 'alice', 'client_id': 'app'}, True)
         """
+        if self is Whose.TENANT:
+            return None if tags.tenant == DEFAULT.value else QuotaEntity(tenant=tags.tenant)
         user = None if self is Whose.CLIENT_ID else tags.user
         client_id = None if self is Whose.USER else tags.client_id
         return None if {user, client_id} & {"", DEFAULT.value} else QuotaEntity(user, client_id)
 
     def default(self) -> QuotaEntity:
         """The default entity."""
+        if self is Whose.TENANT:
+            return QuotaEntity(tenant=DEFAULT)
         return QuotaEntity(None if self is Whose.CLIENT_ID else DEFAULT, None if self is Whose.USER else DEFAULT)
 
 

@@ -14,7 +14,7 @@ from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.shares.load import NO_LIMITS, BrokerLimits
 
-LABELS = ("quota", "user", "client_id", "topic", "partition", "mode")
+LABELS = ("quota", "user", "client_id", "topic", "partition", "tenant", "mode")
 
 MAX_LABEL_LENGTH = 100
 """Characters of a name in a label."""
@@ -165,7 +165,7 @@ def client_labels(key: CounterId) -> tuple[str, ...]:
     """The values of LABELS; empty where the counter has no such tag: to Prometheus an empty label is a missing one."""
     partition = "" if key.partition < 0 else str(key.partition)
     names = (key.user, key.client_id, key.topic or "")
-    return (key.kind.value, *map(label_of, names), partition, _mode(key))
+    return (key.kind.value, *map(label_of, names), partition, label_of(key.tenant), _mode(key))
 
 
 def label_of(name: str) -> str:

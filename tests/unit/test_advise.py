@@ -1,6 +1,7 @@
 """`sluice advise`: limits for traffic whose rate is known by calculation."""
 
 import shutil
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,16 +22,18 @@ from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import Mutation, Request
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind, QuotaSettings, Window
+from sluice.state.quotas.kinds import CLIENT_KINDS, Membership, QuotaKind, QuotaSettings, Window
 from tests.recorded import START_MS, event, rows_of, simulated, write_decisions
 
 ALICE = QuotaEntity(user="alice")
 PRODUCER = QuotaKind.PRODUCER_BYTE_RATE
 
 
-def seen_by(requests: list[Recorded], whose: Whose = Whose.USER) -> dict[tuple[QuotaEntity, QuotaKind], Seen]:
+def seen_by(
+    requests: list[Recorded], whose: Whose = Whose.USER, members: Sequence[QuotaEntry] = ()
+) -> dict[tuple[QuotaEntity, QuotaKind], Seen]:
     settings = QuotaSettings(controller_window=Window(samples=10, window_ms=1000))
-    advisor = Advisor(whose, CLIENT_KINDS, settings)
+    advisor = Advisor(whose, CLIENT_KINDS, settings, members)
     for first in range(0, len(requests), 700):
         advisor.apply(batch_of(rows_of(requests[first : first + 700]), WaitEnds()))
     return advisor.seen()
@@ -85,6 +88,19 @@ def test_counters_are_those_of_whom_the_limit_is_set_on() -> None:
     together = seen_by(requests)[ALICE, PRODUCER].percentile(100)
     alone = seen_by(requests, Whose.BOTH)[QuotaEntity("alice", "app-0"), PRODUCER].percentile(100)
     assert (together, alone) == (10_100, 5100)
+
+
+def test_members_of_a_tenant_count_together_and_others_not_at_all() -> None:
+    """Two of them send 1 000 bytes every 100 ms in turn."""
+    names = ("shop-1", "shop-2")
+    requests = [recorded(at_ms, bytes=1000, user=names[at_ms // 100 % 2]) for at_ms in range(0, 60_000, 100)]
+    requests += [recorded(60_000, bytes=10**9, user="eve")]
+
+    seen = seen_by(requests, Whose.TENANT, [QuotaEntry(QuotaEntity("shop-*", tenant="shop"), Membership.MEMBER, 1.0)])
+
+    assert {(entity, kind): of.percentile(100) for (entity, kind), of in seen.items()} == {
+        (QuotaEntity(tenant="shop"), PRODUCER): 10_100
+    }
 
 
 def test_the_default_covers_the_requests_of_all() -> None:

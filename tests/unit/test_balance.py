@@ -14,9 +14,9 @@ from sluice.cli.errors import UsageError
 from sluice.cli.main import app
 from sluice.configs.settings import load_settings
 from sluice.state.arithmetic.counter import Charge
-from sluice.state.quotas.entity import QuotaEntity, Tags, bounded_name, client_key, client_of_key
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags, bounded_name, client_key, client_of_key
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import Membership, QuotaKind
 from sluice.state.quotas.resolution import SHADOW_KEY_PREFIX, Quotas
 from sluice.state.store.balance import Balance, Client, balances
 from sluice.state.store.pages import Pages
@@ -91,6 +91,15 @@ def test_both_names_mean_what_that_client_may_be_charged_to() -> None:
     assert [one.tags for one in client] == [Tags("", "app"), Tags("alic", "app"), Tags("alice", "app")]
 
 
+def test_a_clients_tenant_is_among_its_counters_and_no_other() -> None:
+    page = charged(*((Tags(tenant=name), BYTES, 1.0, 20.0, T) for name in ("shop", "bank")))
+    quotas = Quotas([QuotaEntry(QuotaEntity(tenant=DEFAULT), BYTES, 2.0)])
+
+    (shop,) = held(page, Client("bob", None, "shop"), quotas=quotas)
+
+    assert (shop.tags, shop.limit, shop.rate) == (Tags(tenant="shop"), 2.0, 2.0)
+
+
 def test_a_shadow_quotas_counter_is_told_apart() -> None:
     page = Pages()
     page.counters(SHADOW_KEY_PREFIX + Tags("bob").key()).charge(Charge(BYTES, "user", 3.0, False, [1.0]), T, SETTINGS)
@@ -133,13 +142,14 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    """Alice, a hostile name and one that is too long for tags were charged now, and their balances imported."""
+    """Alice, a hostile name, one too long for tags and a tenant were charged now, and their balances imported."""
     place = Place(tmp_path)
     now_ms = time.time_ns() // 1_000_000
     charges = [
         (Tags("alice"), MUTATIONS, 5.0, 5000.0, now_ms),
         (Tags(HOSTILE, HOSTILE), BYTES, 1.0, 100.0, now_ms),
         (Tags(bounded_name(LONG), bounded_name(LONG)), BYTES, 1.0, 100.0, now_ms),
+        (Tags(tenant="shop"), BYTES, 1.0, 100.0, now_ms),
     ]
     store_imported(place.checkpoint, Balances(Origin.of(place.settings), {0: 17}, stored(charges, 8)))
     return place
@@ -165,6 +175,18 @@ def test_limits_are_those_of_the_newest_snapshot(place: Place) -> None:
     answer = place.counters("--user", "alice")
 
     assert (answer["quota_version"], answer["counters"][0]["limit"]) == (4, 9.0)
+
+
+def test_the_counters_of_a_client_are_shown_with_those_of_its_tenant(place: Place) -> None:
+    member = QuotaEntry(QuotaEntity(tenant="shop", user="al*"), Membership.MEMBER, 1.0)
+    QuotaSnapshots(place.checkpoint).save(3, [member, QuotaEntry(QuotaEntity(tenant="shop"), BYTES, 7.0)])
+
+    counters = place.counters("--user", "alice", "--client-id", "app")["counters"]
+
+    assert {str(each["entity"]): each["limit"] for each in counters} == {
+        "{'tenant': 'shop'}": 7.0,
+        "{'user': 'alice'}": None,
+    }
 
 
 def test_a_hostile_name_is_found_and_printed_escaped(place: Place) -> None:

@@ -50,21 +50,25 @@ def test_a_client_has_limit_rate_rest_and_wait() -> None:
     scraped.charge(rate=1_250.0, wait_ms=2_500)
     scraped.now_ms += 4_000
 
-    alice = ("producer_byte_rate", "alice", "", "", "", "")
+    alice = ("producer_byte_rate", "alice", "", "", "", "", "")
     assert scraped.series("sluice_client_limit", LABELS) == {alice: 1_000.0}
     assert scraped.series("sluice_client_rate", LABELS) == {alice: 1_250.0}
     assert scraped.series("sluice_client_remaining", LABELS) == {alice: 0.0}
     assert scraped.series("sluice_client_waited_seconds", LABELS) == {alice: 2.5}
 
 
-def test_a_quota_on_trial_and_one_of_a_partition_are_told_apart_by_labels() -> None:
+def test_a_quota_on_trial_one_of_a_partition_and_those_of_tenants_are_told_apart_by_labels() -> None:
     scraped = Scraped()
     scraped.charge(mode="shadow")
+    for tenant in ("shop", "bank"):
+        scraped.charge(user="", entity={"tenant": tenant})
     scraped.charge(user="", quota="producer.byte.rate", entity={"topic": "orders", "partition": 3})
 
     assert set(scraped.series("sluice_client_rate", LABELS)) == {
-        ("producer_byte_rate", "alice", "", "", "", "shadow"),
-        ("producer.byte.rate", "", "", "orders", "3", ""),
+        ("producer_byte_rate", "alice", "", "", "", "", "shadow"),
+        ("producer_byte_rate", "", "", "", "", "shop", ""),
+        ("producer_byte_rate", "", "", "", "", "bank", ""),
+        ("producer.byte.rate", "", "", "orders", "3", "", ""),
     }
 
 

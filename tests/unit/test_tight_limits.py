@@ -13,7 +13,7 @@ from sluice.cli.quotas import app
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import Membership, QuotaKind
 
 BYTES = QuotaKind.PRODUCER_BYTE_RATE
 
@@ -36,11 +36,11 @@ class Job:
         """A row of the metrics: `value` bytes in one minute."""
         start = self._now - timedelta(minutes=minutes_ago)
         start -= timedelta(seconds=start.timestamp() % 60)
-        row = {"user": None, "client_id": None, "topic": None, "partition": None, "mode": mode, **tags}
+        row = {"user": None, "client_id": None, "topic": None, "partition": None, "tenant": None, "mode": mode, **tags}
         row |= {"quota": quota, "window_start": start, "window_s": 60, "value": value, "date": start.date()}
         charged_at = self._now - timedelta(minutes=minutes_ago)
         row |= {"last_timestamp_ms": int(charged_at.timestamp() * 1000)}
-        types = {"user": pa.string(), "client_id": pa.string(), "topic": pa.string(), "mode": pa.string()}
+        types: dict[str, pa.DataType] = dict.fromkeys(("user", "client_id", "topic", "tenant", "mode"), pa.string())
         types |= {"partition": pa.int32(), "window_start": pa.timestamp("us", "UTC")}
         table = pa.table({name: pa.array([cell], types.get(name)) for name, cell in row.items()})
         write_deltalake(str(self.metrics), table, mode="append", partition_by=["date"])
@@ -122,6 +122,32 @@ def test_a_default_is_compared_with_the_busiest_client_that_it_limits(job: Job) 
 
     assert "of user 'bob'" in " ".join(job.alter(999, entity=("--user-defaults",)).stderr.split())
     assert job.alter(1000, entity=("--user-defaults",)).exit_code == 0
+
+
+@pytest.mark.parametrize("entity", [("--tenant", "shop"), ("--tenant-defaults",)])
+def test_a_tenants_limit_is_compared_with_its_members_together_and_with_its_own_counter(
+    job: Job, entity: tuple[str, ...]
+) -> None:
+    """Its counter was charged what its members were. Clients of no tenant, and topics, don't count."""
+    members = [QuotaEntry(QuotaEntity(tenant="shop", user="shop-*"), Membership.MEMBER, 1.0)]
+    job.quotas.alter(lambda entries: [*entries, *members], "seed", datetime.now(UTC))
+    for used in ({"user": "shop-1"}, {"user": "shop-2"}, {"tenant": "shop"}):
+        job.used(2, 60_000.0 * (2 if "tenant" in used else 1), **used)
+    job.used(2, 1e9, user="eve")
+    job.used(2, 1e9, topic="orders", partition=0)
+
+    refused = job.alter(999, entity=entity)
+
+    assert "less than half of 2000, the highest minute of the last 15 of tenant 'shop'" in " ".join(
+        refused.stderr.replace("│", " ").split()
+    )
+    assert job.alter(1000, entity=entity).exit_code == 0
+
+
+def test_a_tenants_usage_is_that_of_no_client(job: Job) -> None:
+    job.used(2, 1e9, tenant="shop")
+
+    assert job.alter(1, entity=("--user-defaults",)).exit_code == 0
 
 
 def test_without_a_table_it_says_that_no_usage_is_recorded_yet_and_goes_on(job: Job) -> None:

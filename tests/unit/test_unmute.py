@@ -241,8 +241,8 @@ def apart(unmuted: UnmutedEntity, *entities: QuotaEntity, used: tuple[str, ...] 
     """The answer on client-ids with counters of their own; `used` has the client-ids that were charged lately."""
     entries = [QuotaEntry(entity, QuotaKind.PRODUCER_BYTE_RATE, 10.0) for entity in entities]
     at = datetime(2026, 1, 1, tzinfo=UTC)
-    usage = [Usage(bounded_name(unmuted.user or ""), bounded_name(name), None, -1, at, None, 1.0) for name in used]
-    usage.append(Usage("bob", "bobs", None, -1, at, None, 1.0))
+    usage = [Usage(bounded_name(unmuted.user or ""), bounded_name(name), None, -1, "", at, None, 1.0) for name in used]
+    usage.append(Usage("bob", "bobs", None, -1, "", at, None, 1.0))
     return list(client_ids_apart(Unmute("unmute", unmuted), entries, lambda _: usage))
 
 

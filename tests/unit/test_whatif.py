@@ -19,7 +19,7 @@ from sluice.cli.whatif import client_json
 from sluice.insight.errors import NoTableError
 from sluice.insight.reports.span import Span
 from sluice.insight.whatif import replay as replay_module
-from sluice.insight.whatif.recording import Recording, decided_order
+from sluice.insight.whatif.recording import Recording, decided_order, independent_by
 from sluice.insight.whatif.replay import ClientReplay, Decider, Recorded, Replay
 from sluice.insight.whatif.run import Task, replay, replay_share, stepped
 from sluice.insight.whatif.whose import Part
@@ -29,7 +29,7 @@ from sluice.state.contract.records import Request, Verdict
 from sluice.state.decisions.decision import ALLOWED, Answer, clamp_throttle_ms
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import CLIENT_KINDS, QuotaKind, QuotaSettings
+from sluice.state.quotas.kinds import CLIENT_KINDS, Membership, QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 from tests import strategies
 from tests.commands import Sluice
@@ -206,6 +206,22 @@ def test_clients_of_one_counter_wait_for_each_other() -> None:
 
     assert sent_at(requests, limit(1000.0, EVERYBODY))[:2] == [0, 100]
     assert sent_at(requests, limit(1000.0, EVERYBODY))[2] > 10_000
+
+
+def test_members_of_a_tenant_wait_for_each_other_and_no_share_of_them_is_replayed_apart() -> None:
+    """The tenant's limit is 1 000 bytes/s; each member sends 6 000 of the 10 000 that pass at once."""
+    shop = [
+        QuotaEntry(QuotaEntity(tenant="shop", user="shop-*"), Membership.MEMBER, 1.0),
+        limit(1000.0, QuotaEntity(tenant="shop")),
+    ]
+    requests = [recorded(at_ms, 6000, user=f"shop-{at_ms % 2}") for at_ms in range(4)]
+
+    clients = replayed([*requests, recorded(4, 6000, user="eve")], *shop)
+
+    assert clients["shop-0"].now.waited_ms > 0
+    assert clients["shop-1"].now.waited_ms > 0
+    assert clients["eve"].now.waited_ms == 0
+    assert independent_by([*shop, limit(1.0)]) is None
 
 
 def test_what_comes_after_the_end_is_not_sent_and_waits_end_with_it() -> None:

@@ -45,6 +45,9 @@ _SAMPLE_S = 1.0
 _STORED_BYTES = 60_000_000
 """Size of the topic before a consumer reads it, again and again: more than a fresh counter lets through at once."""
 
+_OF_MEMBERS = {"batch.size": 100_000, "queue.buffering.max.kbytes": 4096}
+"""Options of producers that are members of a tenant: many requests of librdkafka's size are too much for one limit."""
+
 _ROLES = {
     QuotaKind.PRODUCER_BYTE_RATE: Role.PRODUCE,
     QuotaKind.CONSUMER_BYTE_RATE: Role.CONSUME,
@@ -170,7 +173,7 @@ def _measure(
     clients: list[Client] = [
         ReconnectingClient(name, servers, TOPIC)
         if situation.reconnect
-        else FullSpeedClient(name, role, servers, TOPIC, partition)
+        else FullSpeedClient(name, role, servers, TOPIC, partition, _OF_MEMBERS if named else {})
         for name, servers in named or [(CLIENT, servers) for servers in entrances]
     ]
     request_time = _run(situation, cluster, rig)
