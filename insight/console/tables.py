@@ -41,9 +41,9 @@ def minutes_of(tables: Tables, day: date) -> dict[CounterId, int]:
     for table in tables.rows(COUNTER_WAITS.format(condition=f"date = DATE '{day.isoformat()}'")).tables(_WAITS_AT_ONCE):
         waits.take_of_counters(table)
     counted: Tally[CounterId] = Tally()
-    for (quota, user, client_id, topic, partition), minutes in waits.minutes().items():
+    for (quota, user, client_id, topic, partition, tenant), minutes in waits.minutes().items():
         if (kind := KINDS_BY_NAME.get(quota)) is not None:
-            counted[CounterId(kind, False, user, client_id, topic or None, int(partition))] = minutes
+            counted[CounterId(kind, False, user, client_id, topic or None, int(partition), tenant)] = minutes
     return dict(counted.most_common(MOST_COUNTERS))
 
 

@@ -67,24 +67,25 @@ _CONSUMER = ", ".join(f"'{kind.value}'" for kind in QuotaKind if kind.consumer)
 
 _WAITED = """
 SELECT DISTINCT coalesce(of_user, ''), coalesce(of_client_id, ''), timestamp_ms / 60000 AS first,
-  (timestamp_ms + least(wait_ms, {most_ms}) - 1) / 60000 AS last, quota, user, client_id, topic, partition
+  (timestamp_ms + least(wait_ms, {most_ms}) - 1) / 60000 AS last, quota, user, client_id, topic, partition, tenant
 FROM ({waits})
 """
 
 _USED = """
-SELECT c.minute, sum(c.value), min(c.quota_limit), c.quota, c.user, c.client_id, c.topic, c.partition
+SELECT c.minute, sum(c.value), min(c.quota_limit), c.quota, c.user, c.client_id, c.topic, c.partition, c.tenant
 FROM (
   SELECT timestamp_ms / 60000 AS minute, c['quota'] AS quota, c['limit'] AS quota_limit,
     CASE WHEN withheld AND c['quota'] IN ({consumer}) THEN 0.0 ELSE c['value'] END AS value,
     coalesce(c['entity']['user'], '') AS user, coalesce(c['entity']['client_id'], '') AS client_id,
     coalesce(c['entity']['topic'], '') AS topic,
-    coalesce(CAST(c['entity']['partition'] AS VARCHAR), '-1') AS partition
+    coalesce(CAST(c['entity']['partition'] AS VARCHAR), '-1') AS partition,
+    coalesce(c['entity']['tenant'], '') AS tenant
   FROM (SELECT timestamp_ms, coalesce(amounts['withheld'], false) AS withheld, unnest(charges) AS c
         FROM decisions WHERE {condition})
   WHERE c['mode'] IS NULL AND c['limit'] IS NOT NULL
-) c JOIN (SELECT DISTINCT quota, user, client_id, topic, partition FROM ({waits})) w
+) c JOIN (SELECT DISTINCT quota, user, client_id, topic, partition, tenant FROM ({waits})) w
 ON c.quota = w.quota AND c.user = w.user AND c.client_id = w.client_id AND c.topic = w.topic
-  AND c.partition = w.partition
-GROUP BY c.minute, c.quota, c.user, c.client_id, c.topic, c.partition
+  AND c.partition = w.partition AND c.tenant = w.tenant
+GROUP BY c.minute, c.quota, c.user, c.client_id, c.topic, c.partition, c.tenant
 ORDER BY c.minute
 """

@@ -32,18 +32,18 @@ WAIT_COLUMNS = """timestamp_ms, coalesce(user, '') AS user, coalesce(client_id, 
 COUNTER_WAITS = """
 SELECT timestamp_ms, wait_ms, instance, of_user, of_client_id, quota, coalesce(user, '') AS user,
   coalesce(client_id, '') AS client_id, coalesce(topic, '') AS topic,
-  coalesce(CAST(partition AS VARCHAR), '-1') AS partition
+  coalesce(CAST(partition AS VARCHAR), '-1') AS partition, coalesce(tenant, '') AS tenant
 FROM (
   SELECT timestamp_ms, of_user, of_client_id, coalesce(instance, '') AS instance, w['ms'] AS wait_ms,
     w['quota'] AS quota, w['entity']['user'] AS user, w['entity']['client_id'] AS client_id,
-    w['entity']['topic'] AS topic, w['entity']['partition'] AS partition
+    w['entity']['topic'] AS topic, w['entity']['partition'] AS partition, w['entity']['tenant'] AS tenant
   FROM (SELECT timestamp_ms, user AS of_user, client_id AS of_client_id, instance, unnest(throttled_by) AS w
         FROM decisions WHERE {condition} AND array_length(throttled_by) > 0)
   UNION ALL
   SELECT timestamp_ms, of_user, of_client_id, '' AS instance,
     CASE WHEN c['quota'] = decided_by THEN longest_ms ELSE least(c['throttle_ms'], longest_ms) END AS wait_ms,
     c['quota'] AS quota, c['entity']['user'] AS user, c['entity']['client_id'] AS client_id,
-    c['entity']['topic'] AS topic, c['entity']['partition'] AS partition
+    c['entity']['topic'] AS topic, c['entity']['partition'] AS partition, c['entity']['tenant'] AS tenant
   FROM (SELECT timestamp_ms, user AS of_user, client_id AS of_client_id, mute_until_ms - timestamp_ms AS longest_ms,
           decided_by, unnest(charges) AS c
         FROM decisions WHERE {condition} AND mute_until_ms > timestamp_ms AND throttled_by IS NULL)
@@ -63,7 +63,7 @@ Names = tuple[str, ...]
 NamesOf = Callable[..., Names]
 """The names that a row is for, by user and client-id."""
 
-COUNTER_COLUMNS = ("quota", "user", "client_id", "topic", "partition")
+COUNTER_COLUMNS = ("quota", "user", "client_id", "topic", "partition", "tenant")
 """The columns that name a counter, all of them texts."""
 
 Integers = NDArray[np.int64]

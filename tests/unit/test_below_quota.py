@@ -16,7 +16,7 @@ from sluice.insight.reports.slo import slo
 from sluice.insight.reports.span import Span
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import Membership, QuotaKind
 from tests.recorded import START_MS, event, simulated, write_decisions, write_tables
 
 START = datetime.fromtimestamp(START_MS / 1000, UTC)
@@ -51,6 +51,23 @@ def test_a_minute_counts_if_the_whole_cluster_used_less_than_nine_tenths_of_the_
     other = event(0, client_id="other", bytes=int(used) - 100, instance="i-1", throttled_by=[])
 
     assert minutes(tmp_path, waits(0, 500, 100), other) == (1, below)
+
+
+def test_a_wait_for_another_tenants_limit_is_none_for_ones_own(tmp_path: Path) -> None:
+    """Alice waits for shop, which is below its limit; bank is at its own."""
+    entries = [
+        QuotaEntry(QuotaEntity(tenant=tenant, user=user), Membership.MEMBER, 1.0)
+        for tenant, user in (("shop", "alice"), ("bank", "bob"))
+    ]
+    entries += [QuotaEntry(QuotaEntity(tenant=tenant), PRODUCE, LIMIT) for tenant in ("shop", "bank")]
+
+    def waited(user: str, tenant: str, size: int) -> bytes:
+        applied = [{"quota": PRODUCE.value, "entity": {"tenant": tenant}, "ms": 500}]
+        return event(0, user=user, bytes=size, instance="i-0", throttled_by=applied)
+
+    tables = write_tables(tmp_path, entries, [waited("alice", "shop", 10), waited("bob", "bank", 6000)], START)
+
+    assert [client.user for client in slo(tables, SPAN, 5, 10, is_below_quota=True).worst] == ["alice"]
 
 
 def test_a_wait_for_more_than_the_limit_of_earlier_minutes_is_no_wait_below_it(tmp_path: Path) -> None:
