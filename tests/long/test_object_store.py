@@ -318,7 +318,8 @@ def test_a_file_with_new_keys_is_read_once_the_old_ones_are_refused(
         files.read("a.json")
 
     keys.write_text(right)
-    assert files.read("a.json") is None
+    with pytest.raises(CheckpointError, match="bucket does not exist"):
+        files.read("a.json")
 
 
 @pytest.mark.parametrize(
