@@ -28,15 +28,15 @@ class NoTableError(QueryError):
 class EarlierTableError(QueryError):
     """A table was made by an earlier release: it lacks columns that a query needs."""
 
-    def __init__(self, name: str, path: str, lacking: str) -> None:
-        """`name` is that of the setting in section `delta`, `lacking` a column."""
-        self._facts = (name, path, lacking)
+    def __init__(self, path: str, lacking: str) -> None:
+        """`lacking` is a column, or a field in one."""
+        self._facts = (path, lacking)
         super().__init__(
-            f"the table {path} is of an earlier release and has no column {lacking}: reports begin with a new table;"
-            f" stop the job, move that folder away or give delta.{name} another one, and start the job"
+            f"the table {path} is of an earlier release and has no column {lacking}; the job of this release adds it"
+            " when it starts"
         )
 
-    def __reduce__(self) -> tuple[type[Self], tuple[str, str, str]]:
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
         """Pickle the facts, of which the message is made again: a replay reads in several processes."""
         return type(self), self._facts
 
@@ -55,7 +55,3 @@ class ConsoleError(SluiceError):
 
 class SpanError(SluiceError):
     """A time on the command line can't be read, or a span is empty."""
-
-
-class RecordingError(SluiceError):
-    """The recorded decisions can't be read, or don't say what a replay needs."""

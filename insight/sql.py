@@ -131,7 +131,7 @@ def run_query(query: str, paths: Mapping[str, str], storage_options: Mapping[str
         if missing:
             return NoTableError(*(f"{name} ({path})" for name, path in missing.items()))
         if "decisions" in tables_of(query, paths) and (lacking := _lacking(paths["decisions"], storage_options, error)):
-            return EarlierTableError("decisions", paths["decisions"], lacking)
+            return EarlierTableError(paths["decisions"], lacking)
         return QueryError(f"the query fails: {' '.join(str(error).split()) or type(error).__name__}")
 
     try:

@@ -49,18 +49,28 @@ def simulated(events: Iterable[bytes], quotas: Iterable[QuotaEntry], settings: S
     return decided(events, Quotas(quotas), settings)
 
 
-def write_decisions(path: Path | str, decisions: Iterable[Json]) -> None:
-    """Append decisions to the table at `path`, one file for each day."""
+def write_decisions(path: Path | str, decisions: Iterable[Json], columns: pa.Schema = DECISIONS) -> None:
+    """Append decisions to the table at `path`, one file for each day, which has these columns."""
     rows = []
     for decision in decisions:
         topic, partition, offset = decision["decision_id"].rsplit("-", 2)
         source = {"source_topic": topic, "source_partition": int(partition), "source_offset": int(offset)}
         date = datetime.fromtimestamp(decision["decided_at_ms"] / 1000, UTC).date()
         rows.append(decision | source | {"date": date})
-    write_deltalake(str(path), pa.Table.from_pylist(rows, schema=DECISIONS), mode="append", partition_by=["date"])
+    write_deltalake(str(path), pa.Table.from_pylist(rows, schema=columns), mode="append", partition_by=["date"])
 
 
-def rows_of(requests: Iterable[Recorded]) -> pa.Table:
+def without(columns: pa.Schema, lacking: str) -> pa.Schema:
+    """The columns without one of them, or without a field of one."""
+    name, _, inner = lacking.partition(".")
+    place = columns.get_field_index(name)
+    if not inner:
+        return columns.remove(place)
+    fields = [field for field in columns.field(place).type if field.name != inner]
+    return columns.set(place, pa.field(name, pa.struct(fields)))
+
+
+def rows_of(requests: Iterable[Recorded]) -> pa.RecordBatch:
     """Rows of the table that these requests could have been read from."""
     rows = [
         {
@@ -73,7 +83,7 @@ def rows_of(requests: Iterable[Recorded]) -> pa.Table:
         }
         for each in requests
     ]
-    return pa.Table.from_pylist(rows, schema=DECISIONS)
+    return pa.RecordBatch.from_pylist(rows, schema=DECISIONS)
 
 
 def report_tables(folder: Path) -> Tables:

@@ -39,7 +39,8 @@ def minutes_of(tables: Tables, day: date) -> dict[CounterId, int]:
     """Minutes that the throttle times of a counter touch, by the decisions of one day. Blocks; raises QueryError."""
     waits = RecordedWaits()
     for table in tables.rows(COUNTER_WAITS.format(condition=f"date = DATE '{day.isoformat()}'")).tables(_WAITS_AT_ONCE):
-        waits.take_of_counters(table)
+        for batch in table.combine_chunks().to_batches():
+            waits.take_of_counters(batch)
     counted: Tally[CounterId] = Tally()
     for (quota, user, client_id, topic, partition, tenant), minutes in waits.minutes().items():
         if (kind := KINDS_BY_NAME.get(quota)) is not None:

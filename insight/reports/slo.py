@@ -7,7 +7,9 @@ import re
 from typing import NamedTuple
 
 from sluice.insight.reports.below_quota import below_quota
-from sluice.insight.reports.recorded_waits import WAIT_COLUMNS, RecordedWaits, wait_ends
+from sluice.insight.reports.columns import numbers
+from sluice.insight.reports.events import Events
+from sluice.insight.reports.recorded_waits import WAIT_FIELDS, RecordedWaits, wait_ends
 from sluice.insight.reports.span import Span
 from sluice.insight.sql import Tables
 
@@ -16,7 +18,6 @@ KAFKAS_OWN = r"[0-9]+|raft-client-[0-9]+|broker-[0-9]+-fetcher-[0-9]+"
 
 WEEK_MS = 7 * 24 * 3_600_000
 
-_EVENTS = "SELECT {columns} FROM decisions WHERE {condition}"
 _EVENTS_AT_ONCE = 250_000
 
 
@@ -64,28 +65,22 @@ def slo(tables: Tables, span: Span, objective_minutes: float, most: int, is_belo
     client-id of Kafka's own brokers and controllers and never waited.
     """
     a_week = WEEK_MS / span.length_ms
-    events = RecordedWaits(wait_ends(tables, span))
-    query = _EVENTS.format(columns=WAIT_COLUMNS, condition=span.condition())
-    for rows in tables.rows(query).tables(_EVENTS_AT_ONCE):
-        events.take(rows)
+    waits, times_ms = RecordedWaits(wait_ends(tables, span)), list[int]()
+    for events in Events(tables.decisions, tables.storage_options, span, WAIT_FIELDS).batches(_EVENTS_AT_ONCE):
+        waits.take(events)
+        of_batch_ms = numbers(events["timestamp_ms"])
+        times_ms += [int(of_batch_ms.min()), int(of_batch_ms.max())]
     end_ms = span.end_ms
-    minutes_of = events.minutes_below(end_ms, below_quota(tables, span)) if is_below_quota else events.minutes(end_ms)
+    minutes_of = waits.minutes_below(end_ms, below_quota(tables, span)) if is_below_quota else waits.minutes(end_ms)
     throttled = [
         ClientMinutes(user, client_id, minutes, minutes * a_week)
         for (user, client_id), minutes in minutes_of.items()
         if minutes
     ]
-    ((every, kafkas, first_ms, last_ms),) = tables.rows(_COUNT.format(condition=span.condition(), own=KAFKAS_OWN))
-    left_out = kafkas - sum(re.fullmatch(KAFKAS_OWN, client.client_id) is not None for client in throttled)
-    clients = every - left_out
+    idle = [client_id for (_, client_id), minutes in minutes_of.items() if not minutes]
+    left_out = sum(re.fullmatch(KAFKAS_OWN, client_id) is not None for client_id in idle)
+    clients = len(minutes_of) - left_out
     beyond = sum(client.minutes_a_week > objective_minutes for client in throttled)
     worst = sorted(throttled, key=lambda client: (-client.minutes, client.user, client.client_id))
+    first_ms, last_ms = min(times_ms, default=None), max(times_ms, default=None)
     return Slo(clients, clients - beyond, worst[:most], first_ms, last_ms, left_out)
-
-
-_COUNT = """
-SELECT count(*), count(*) FILTER (WHERE c ~ '^({own})$'), min(first), max(last) FROM (
-  SELECT coalesce(user, '') AS u, coalesce(client_id, '') AS c, min(timestamp_ms) AS first, max(timestamp_ms) AS last
-  FROM decisions WHERE {condition} GROUP BY 1, 2
-)
-"""

@@ -3,18 +3,32 @@
 Amounts, not charges: a client that no quota counts has them too.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from sluice.insight.reports.recorded_waits import WAIT_COLUMNS, NamesOf, RecordedWaits, wait_ends
+from sluice.insight.reports.columns import (
+    Flags,
+    Integers,
+    coded,
+    column_of,
+    distinct_codes,
+    field,
+    is_valid,
+    list_sums,
+    numbers,
+    texts_of,
+)
+from sluice.insight.reports.events import Events
+from sluice.insight.reports.recorded_waits import WAIT_FIELDS, Names, NamesOf, RecordedWaits, wait_ends
 from sluice.insight.reports.span import By, Per, Span
 from sluice.insight.reports.tenants import tenant_name
 from sluice.insight.sql import Tables
+from sluice.state.contract.records import Verdict
 from sluice.state.quotas.tenants import Tenants
 
 PERIODS_MS = {Per.HOUR: 3_600_000, Per.DAY: 86_400_000}
@@ -34,27 +48,28 @@ AMOUNTS = {
 NAMES = {By.USER: ("user",), By.CLIENT: ("user", "client_id"), By.TENANT: ("tenant",), By.TOPIC: ("topic",)}
 """The columns that name the user, client, tenant or topic of a row."""
 
-# The lists are added up here: SQL would make a row of each of their items, which takes twice as long as all else.
-_EVENTS = """
-SELECT {start} AS start, {waits}
-  coalesce(amounts['requests'], 1) AS requests, coalesce(amounts['bytes'], 0) AS bytes,
-  coalesce(amounts['request_time_ns'], 0) + coalesce(amounts['network_time_ns'], 0) AS time_ns,
-  coalesce(amounts['mutations_charged'], 0) AS mutations_charged,
-  amounts['topic_partitions'] AS partitions, amounts['mutations'] AS mutations,
-  CAST(coalesce(api = 'Produce', false) AS BIGINT) AS produced,
-  CAST(coalesce(api = 'Fetch', false) AND NOT coalesce(amounts['withheld'], false)
-    AND NOT coalesce(amounts['cluster_action'], false) AS BIGINT) AS fetched,
-  CAST(coalesce(verdict <> 'REJECT', false) AND NOT coalesce(amounts['validate_only'], false) AS BIGINT) AS mutates,
-  CAST(coalesce(throttle_time_ms > 0, false) OR coalesce(verdict <> 'ALLOW', false) OR throttled_by[1] IS NOT NULL
-    AS BIGINT) AS throttled
-FROM decisions WHERE {condition}
-"""
+_CLIENT_AMOUNTS = (
+    "requests", "bytes_in", "bytes_out", "request_time_ms", "mutations", "throttled_requests", "throttled_ms",
+)  # fmt: skip
+_TOPIC_AMOUNTS = ("bytes_in", "bytes_out", "mutations")
+
+_FLAGS = ("amounts.withheld", "amounts.cluster_action", "amounts.validate_only")
+_PLAIN = (
+    "amounts.request_time_ns", "amounts.network_time_ns", "amounts.bytes", "amounts.mutations_charged",
+)  # fmt: skip
+_OF_CLIENTS = (
+    *WAIT_FIELDS, "verdict", "amounts.requests", *_FLAGS, *_PLAIN, "amounts.topic_partitions.bytes",
+    "amounts.mutations.partitions",
+)  # fmt: skip
+_OF_TOPICS = (
+    "timestamp_ms", "api", "verdict", *_FLAGS, "amounts.topic_partitions.topic", "amounts.topic_partitions.bytes",
+    "amounts.mutations.topic", "amounts.mutations.partitions",
+)  # fmt: skip
+"""The fields of events that are added up, of clients and of topics."""
 
 _EVENTS_AT_ONCE = 500_000
 _MOST_SUMS = 1_000_000
 """Sums that are added up again: memory grows with the clients (or topics) times the periods, not with the events."""
-
-_Numbers = npt.NDArray[Any]
 
 
 def usage(tables: Tables, span: Span, by: By, per: Per, tenants: Tenants) -> pa.Table:
@@ -64,45 +79,65 @@ def usage(tables: Tables, span: Span, by: By, per: Per, tenants: Tenants) -> pa.
     time and of waits, partitions created, added or deleted. A topic has bytes and mutations; the others are of a whole
     request.
     """
-    names = NAMES[By.CLIENT if by is By.TENANT else by]
-    sums: list[pa.Table] = []
-    start = f"{span.start_ms}" if per is Per.SPAN else f"timestamp_ms - timestamp_ms % {PERIODS_MS[per]}"
+    fields = _OF_TOPICS if by is By.TOPIC else _OF_CLIENTS
+    events = Events(tables.decisions, tables.storage_options, span, fields).batches(_EVENTS_AT_ONCE)
+    sums = _Sums(span, per, _TOPIC_AMOUNTS if by is By.TOPIC else _CLIENT_AMOUNTS)
+    if by is By.TOPIC:
+        return sums.table(NAMES[by], _add_topics(sums, events))
     names_of: dict[By, NamesOf] = {
         By.USER: lambda user, _: (user,),
         By.TENANT: lambda *who: (tenant_name(tenants, *who),),
     }
     waits = RecordedWaits(wait_ends(tables, span), names_of.get(by, lambda *client: client))
-    of_clients = "" if by is By.TOPIC else f"{WAIT_COLUMNS},"
-    query = _EVENTS.format(start=start, waits=of_clients, condition=span.condition())
-    for events in tables.rows(query).tables(_EVENTS_AT_ONCE):
-        if by is By.TOPIC:
-            sums.append(_add_up(_of_topics(events), names))
-        else:
-            sums.append(_of_clients(events, names, *waits.take(events)))
-        if sum(map(len, sums)) > _MOST_SUMS:
-            sums = [_add_up(pa.concat_tables(sums), names)]
-    total = pa.concat_tables(sums)
-    if by is By.TENANT:
-        clients = zip(*(total[name].to_pylist() for name in names), strict=True)
-        its_tenants = [tenant_name(tenants, user or "", client_id or "") for user, client_id in clients]
-        total = total.append_column("tenant", pa.array(its_tenants, pa.string()))
-    total = _add_up(total, NAMES[by])
-    if by is not By.TOPIC:
-        total = _add_up(pa.concat_tables([total, _waited(waits, span, per, by, total.schema)]), NAMES[by])
-    return _finished(total)
-
-
-def _waited(waits: RecordedWaits, span: Span, per: Per, by: By, schema: pa.Schema) -> pa.Table:
-    """The time waited in each period, and 0 in the other columns."""
+    for batch in events:
+        _add_events(sums, batch, waits.take(batch))
     names, union = waits.union(span.end_ms)
-    union = union if per is Per.SPAN else union.by_period(PERIODS_MS[per])
-    columns: dict[str, pa.Array] = {name: _column(np.zeros(len(union.clients), np.int64)) for name in schema.names}
-    of_span = np.full(len(union.clients), span.start_ms)
-    columns["start"] = _column(of_span if per is Per.SPAN else union.begin_ms - union.begin_ms % PERIODS_MS[per])
-    columns["throttled_ms"] = _column(union.end_ms - union.begin_ms)
-    for place, name in enumerate(NAMES[by]):
-        columns[name] = _texts([each[place].encode() for each in names]).take(_column(union.clients))
-    return pa.table(columns, schema)
+    if per is not Per.SPAN:
+        union = union.by_period(PERIODS_MS[per])
+    sums.add(union.clients, union.begin_ms, throttled_ms=union.end_ms - union.begin_ms)
+    return sums.table(NAMES[by], names)
+
+
+class _Sums:
+    """Sums of amounts by period and name, of which only the number is known."""
+
+    def __init__(self, span: Span, per: Per, amounts: Sequence[str]) -> None:
+        self._period_ms = span.length_ms if per is Per.SPAN else PERIODS_MS[per]
+        self._first_ms = span.start_ms if per is Per.SPAN else span.start_ms - span.start_ms % self._period_ms
+        self._periods = -(-(span.end_ms - self._first_ms) // self._period_ms)
+        self._amounts = amounts
+        # codes of name and period (m,), and sums (amounts, m)
+        self._parts = [(np.zeros(0, np.int64), np.zeros((len(amounts), 0), np.int64))]
+
+    def add(self, names: Integers, times_ms: Integers, **amounts: Integers) -> None:
+        """Add amounts of n events: (n,) each; those that aren't given are 0."""
+        codes, group = distinct_codes(names * self._periods + (times_ms - self._first_ms) // self._period_ms)
+        sums = np.zeros((len(self._amounts), len(codes)), np.int64)
+        for name, values in amounts.items():
+            np.add.at(sums[self._amounts.index(name)], group, values)
+        self._parts.append((codes, sums))
+        if sum(len(codes) for codes, _ in self._parts) > _MOST_SUMS:
+            self._parts = [self._added_up()]
+
+    def _added_up(self) -> tuple[Integers, Integers]:
+        codes, group = distinct_codes(np.concatenate([codes for codes, _ in self._parts]))
+        sums = np.zeros((len(self._amounts), len(codes)), np.int64)
+        for row, values in zip(sums, np.concatenate([part for _, part in self._parts], axis=1), strict=True):
+            np.add.at(row, group, values)
+        return codes, sums
+
+    def table(self, columns: Sequence[str], names: Sequence[Names]) -> pa.Table:
+        """The sums in order of time and names; `names` are the values of these columns by their number."""
+        codes, sums = self._added_up()
+        name_of, period = np.divmod(codes, self._periods)
+        found = {"start": column_of(self._first_ms + period * self._period_ms).cast(pa.timestamp("ms", "UTC"))}
+        for place, column in enumerate(columns):
+            found[column] = texts_of(map(itemgetter(place), names)).take(column_of(name_of))
+        found |= {
+            amount: column_of(row / 1e6 if amount == "request_time_ms" else row)  # of nanoseconds
+            for amount, row in zip(self._amounts, sums, strict=True)
+        }
+        return pa.table(found).sort_by([(name, "ascending") for name in ("start", *columns)])
 
 
 def ranked(found: pa.Table, amount: str, most: int | None = None) -> pa.Table:
@@ -110,117 +145,72 @@ def ranked(found: pa.Table, amount: str, most: int | None = None) -> pa.Table:
 
     `amount` is one of AMOUNTS that the usage has columns of. Of each period as many rows as `most`.
     """
-    columns = [_numbers(found[name]).astype(float) for name in AMOUNTS[amount]]
-    values: _Numbers = np.add.reduce(columns)
-    starts, period = np.unique(_numbers(found["start"].cast(pa.int64())), return_inverse=True)
+    found = found.combine_chunks()
+    columns = [np.from_dlpack(found[name].chunk(0)).astype(float) for name in AMOUNTS[amount]]
+    values: NDArray[np.float64] = np.add.reduce(columns)
+    starts, period = np.unique(numbers(found["start"].chunk(0)), return_inverse=True)
     total = np.bincount(period, values, len(starts))[period]
     share = np.divide(values, total, out=np.zeros(len(values)), where=total > 0)
     order = np.lexsort((-values, period))  # equal ones stay in the order of their names
     if most is not None:
         first = np.searchsorted(period[order], np.arange(len(starts)))
         order = order[np.arange(len(order)) - first[period[order]] < most]
-    return found.append_column("share", _column(share)).take(_column(order))
+    return found.append_column("share", column_of(share)).take(column_of(order))
 
 
-def _of_clients(
-    events: pa.Table, names: tuple[str, ...], texts: Sequence[tuple[str, ...]], text_of: _Numbers
-) -> pa.Table:
-    """The amounts of each of the texts, which begin with user and client-id, in each period, by these names.
+class _Kinds:
+    """Flags of n events: the bytes or mutations of which count, and which were throttled: (n,) each."""
 
-    They are without the time waited: it isn't that of one event.
-    """
-    starts, period_of = np.unique(_numbers(events["start"]), return_inverse=True)
-    group = text_of * len(starts) + period_of
-    counts = np.bincount(group, minlength=len(texts) * len(starts))
-    sizes, mutations = (_numbers(events[name]) for name in ("bytes", "mutations_charged"))
-    np.add.at(sizes, *_items(events["partitions"], "bytes"))
-    np.add.at(mutations, *_items(events["mutations"], "partitions"))
-    requests = _numbers(events["requests"])
-    amounts = {
-        "requests": requests,
-        "bytes_in": _numbers(events["produced"]) * sizes,
-        "bytes_out": _numbers(events["fetched"]) * sizes,
-        "request_time_ms": _numbers(events["time_ns"]),
-        "mutations": _numbers(events["mutates"]) * mutations,
-        "throttled_requests": _numbers(events["throttled"]) * requests,
-        "throttled_ms": np.zeros_like(sizes),
-    }
-    there = np.flatnonzero(counts)
-    text, period = np.divmod(there, len(starts) or 1)
-    columns = {"start": _column(starts[period])}
-    for place, name in enumerate(names):
-        columns[name] = _texts([each[place].encode() for each in texts]).take(_column(text))
-    for name, values in amounts.items():
-        total = np.zeros(len(counts), np.int64)
-        np.add.at(total, group, values)
-        columns[name] = _column(total[there])
-    return pa.table(columns)
+    def __init__(self, events: pa.RecordBatch) -> None:
+        apis, api_of = coded(events["api"])
+        verdicts, verdict_of = coded(events["verdict"])
+        withheld, by_broker, validated = (numbers(field(events, name)) != 0 for name in _FLAGS)
+        self.produced = _flags(apis, ["Produce"])[api_of]
+        self.fetched: Flags = _flags(apis, ["Fetch"])[api_of] & ~withheld & ~by_broker
+        self.mutated: Flags = _flags(verdicts, [Verdict.ALLOW, Verdict.THROTTLE])[verdict_of] & ~validated
+        self.restrained = _flags(verdicts, [Verdict.REJECT, Verdict.THROTTLE])[verdict_of]
 
 
-def _of_topics(events: pa.Table) -> pa.Table:
-    """The amounts of each topic-partition, and of each topic of a mutation."""
-    parts = []
-    for lists, field, counted in (
-        ("partitions", "bytes", {"bytes_in": "produced", "bytes_out": "fetched"}),
-        ("mutations", "partitions", {"mutations": "mutates"}),
-    ):
-        event, amounts = _items(events[lists], field)
-        flags = {name: _numbers(events[flag])[event] for name, flag in counted.items()}
-        items = pc.list_flatten(events[lists])
-        columns = {
-            "start": _column(_numbers(events["start"])[event]),
-            "topic": pc.struct_field(items, "topic").cast(pa.string()).filter(pc.struct_field(items, field).is_valid()),
-            **{name: _column(amounts * flags.get(name, 0)) for name in ("bytes_in", "bytes_out", "mutations")},
-        }
-        parts.append(pa.table(columns).filter(_column(sum(flags.values(), np.zeros_like(amounts))).cast(pa.bool_())))
-    return pa.concat_tables(parts)
+def _flags(texts: Iterable[str], wanted: Sequence[str]) -> Flags:
+    return np.array([text in wanted for text in texts], np.bool_)
 
 
-def _items(lists: pa.ChunkedArray, field: str) -> tuple[_Numbers, _Numbers]:
-    """The place of the list of each item, and a number that the item has, unless it is null."""
-    numbers = pc.struct_field(pc.list_flatten(lists), field)
-    return _numbers(pc.list_parent_indices(lists).filter(numbers.is_valid())), _numbers(numbers.drop_null())
+def _add_events(sums: _Sums, events: pa.RecordBatch, names: Integers) -> None:
+    """Add the amounts of events of clients, but for the time waited: it isn't that of one event."""
+    kinds = _Kinds(events)
+    requests = numbers(field(events, "amounts.requests"), default=1)
+    handler_ns, network_ns, bytes_, charged = (numbers(field(events, name)) for name in _PLAIN)
+    sizes = bytes_ + list_sums(field(events, "amounts.topic_partitions"), "bytes")[0]
+    mutations = charged + list_sums(field(events, "amounts.mutations"), "partitions")[0]
+    held = (numbers(events["throttle_time_ms"]) > 0) | (numbers(pc.list_value_length(events["throttled_by"])) > 0)
+    sums.add(
+        names,
+        numbers(events["timestamp_ms"]),
+        requests=requests,
+        bytes_in=kinds.produced * sizes,
+        bytes_out=kinds.fetched * sizes,
+        request_time_ms=handler_ns + network_ns,
+        mutations=kinds.mutated * mutations,
+        throttled_requests=(held | kinds.restrained) * requests,
+    )
 
 
-# To numpy and back by memory, and no constants in Arrow: each of its ways with Python's numbers imports pandas.
-def _numbers(column: pa.ChunkedArray) -> _Numbers:
-    return np.concatenate([np.zeros(0, np.int64), *map(np.from_dlpack, column.chunks)])
-
-
-def _column(numbers: _Numbers) -> pa.Array:
-    return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [None, pa.py_buffer(numbers)])
-
-
-def _texts(texts: list[bytes]) -> pa.StringArray:
-    offsets = np.cumsum([0, *map(len, texts)], dtype=np.int32)
-    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(offsets), pa.py_buffer(b"".join(texts)))
-
-
-def _add_up(amounts: pa.Table, names: tuple[str, ...]) -> pa.Table:
-    """Sums by `start` and names, as `group_by` makes them in twice the time, once it has imported pandas."""
-    keys = {name: amounts[name].dictionary_encode() for name in ("start", *names)}
-    values = {name: key.chunk(0).dictionary if len(key) else amounts[name] for name, key in keys.items()}
-    code = np.zeros(len(amounts), np.int64)
-    for name, key in keys.items():
-        code = code * len(values[name]) + _numbers(pa.chunked_array([part.indices for part in key.chunks], pa.int32()))
-    groups = _column(code).dictionary_encode()
-    group, rest = _numbers(pa.chunked_array([groups.indices])), _numbers(pa.chunked_array([groups.dictionary]))
-    columns: dict[str, pa.Array] = {}
-    for name in reversed(keys):
-        rest, place = np.divmod(rest, len(values[name]) or 1)
-        columns = {name: values[name].take(_column(place))} | columns
-    for name in amounts.column_names:
-        if name not in ("start", "user", "client_id", "tenant", "topic"):
-            total = np.zeros(len(rest), np.int64)
-            np.add.at(total, group, _numbers(amounts[name]))
-            columns[name] = _column(total)
-    return pa.table(columns)
-
-
-def _finished(sums: pa.Table) -> pa.Table:
-    """The sums in order, with times as such."""
-    columns = dict(zip(sums.column_names, sums.columns, strict=True))
-    columns["start"] = columns["start"].cast(pa.timestamp("ms", "UTC"))
-    if "request_time_ms" in columns:
-        columns["request_time_ms"] = _column(_numbers(columns["request_time_ms"]) / 1e6)
-    return pa.table(columns).sort_by([(name, "ascending") for name in columns])
+def _add_topics(sums: _Sums, events: Iterable[pa.RecordBatch]) -> list[Names]:
+    """Add the amounts of each topic-partition, and of each topic of a mutation. Returns the topics."""
+    known: dict[str, int] = {}
+    for batch in events:
+        kinds, times_ms = _Kinds(batch), numbers(batch["timestamp_ms"])
+        for lists, name, counted in (
+            ("topic_partitions", "bytes", {"bytes_in": kinds.produced, "bytes_out": kinds.fetched}),
+            ("mutations", "partitions", {"mutations": kinds.mutated}),
+        ):
+            column = field(batch, f"amounts.{lists}")
+            items, event = column.flatten(), numbers(pc.list_parent_indices(column))
+            amounts = pc.struct_field(items, name)
+            rows = np.flatnonzero(np.logical_or.reduce(list(counted.values()))[event] & is_valid(amounts))
+            event, values = event[rows], numbers(amounts)[rows]
+            topics, topic_of = coded(pc.struct_field(items, "topic"))
+            places = np.array([known.setdefault(topic, len(known)) for topic in topics], np.int64)
+            flags = {amount: flag[event] * values for amount, flag in counted.items()}
+            sums.add(places[topic_of[rows]], times_ms[event], **flags)
+    return [(topic,) for topic in known]

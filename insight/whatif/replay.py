@@ -32,7 +32,8 @@ FORGET_EVERY_MS = 600_000
 
 
 Outcomes = dict[Tags, list[Outcome]]
-"""Outcomes of the charges of a request, by the tags of their counters."""
+"""Outcomes of the charges of a request, by the tags of their counters. Of no two counters the order matters, but for
+those of bytes, which are in the order of `plan_charges`: of equal waits the first one's quota decides."""
 
 
 class Decider:
@@ -90,7 +91,7 @@ class Decider:
 
 
 def _by_counter(charges: Sequence[tuple[Tags, Charge]]) -> dict[Tags, list[Charge]]:
-    """The charges grouped by their counter, in the order of `plan_charges`."""
+    """The charges grouped by their counter, in the order of the first charge of each that has a limit."""
     if len(charges) == 1:
         [(tags, charge)] = charges
         return {tags: [charge]}

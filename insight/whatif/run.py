@@ -68,7 +68,7 @@ class Replayed:
 
 
 def replay(task: Task, processes: int) -> Replayed:
-    """Replay in up to this many processes, if charges of different clients are independent. Raises RecordingError."""
+    """Replay in up to this many processes, if charges of different clients are independent. Raises QueryError."""
     part = independent_by(entry for entries in task.scenarios for entry in entries)
     return _joined(in_shares(replay_share, task, part, processes))
 
@@ -86,7 +86,7 @@ def in_shares(
 
 
 def replay_share(task: Task, part: Part | None) -> Replayed:
-    """Replay one share of the requests. Raises RecordingError.
+    """Replay one share of the requests. Raises QueryError.
 
     Clients whose requests would all be served at once are only counted; the others are replayed request by request.
     Without a `part` they may delay any client, and all are replayed.
@@ -166,7 +166,7 @@ def rates_seen(
 ) -> SeenByQuota:
     """The rates of each entity in the span of the task; its scenarios don't count. `members` are those of tenants.
 
-    Raises RecordingError.
+    Raises QueryError.
     """
     work = partial(_rates_of_share, whose, kinds, members)
     return {key: seen for share in in_shares(work, task, whose.part, processes) for key, seen in share.items()}
@@ -182,7 +182,7 @@ def _rates_of_share(
 
 
 def recording_of(task: Task, part: Part | None, names: Collection[str] | None = None) -> Recording:
-    """The requests of a share: of clients with these names, or else of those asked for. Raises RecordingError."""
+    """The requests of a share: of clients with these names, or else of those asked for. Raises QueryError."""
     chosen = None
     names = names or (None if part is None else _names(task.only, part))
     if part is not None and (task.shares > 1 or names is not None):

@@ -24,7 +24,7 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from tests.commands import Sluice
-from tests.recorded import DECISIONS, decided, event_at, write_decisions
+from tests.recorded import DECISIONS, decided, event_at, without, write_decisions
 from tests.unit.test_quota_metrics import SCHEMA as METRICS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -308,9 +308,8 @@ def test_a_table_of_an_earlier_release_is_one_line_that_says_what_to_do(
         return
     assert ended.code == 2
     assert ended.error.splitlines()[-1] == (
-        f"sluice: error: the table {tmp_path}/decisions is of an earlier release and has no column {lacking}: reports"
-        " begin with a new table; stop the job, move that folder away or give delta.decisions another one, and start"
-        " the job"
+        f"sluice: error: the table {tmp_path}/decisions is of an earlier release and has no column {lacking}; the job"
+        " of this release adds it when it starts"
     )
 
 
@@ -320,16 +319,6 @@ WITHOUT = [
     *((command, "amounts.withheld") for command in ("explain quota-requests-0-1", "advise")),
 ]
 """Commands that don't need some columns."""
-
-
-def without(schema: pa.Schema, lacking: str) -> pa.Schema:
-    """The schema without a column, or without a field of one."""
-    name, _, inner = lacking.partition(".")
-    place = schema.get_field_index(name)
-    if not inner:
-        return schema.remove(place)
-    fields = [field for field in schema.field(place).type if field.name != inner]
-    return schema.set(place, pa.field(name, pa.struct(fields)))
 
 
 @pytest.mark.usefixtures("tables")
