@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import typer
 
-from sluice.cli.demo.broker import free_ports
+from sluice.cli.demo.broker import free_ports, is_free
 from sluice.cli.demo.java_server import JavaServer
 from sluice.cli.errors import UsageError
 from sluice.configs.settings import Settings
@@ -229,15 +229,6 @@ def _free_range(count: int) -> int:
     """The first of so many ports of loopback that follow each other and are free now."""
     for _ in range(_PORT_SEARCHES):
         first = free_ports(1)[0]
-        if first + count <= 65_536 and all(_is_free(first + number) for number in range(1, count)):
+        if first + count <= 65_536 and all(is_free(first + number) for number in range(1, count)):
             return first
     raise KafkaGatewayError(f"there are no {count} free ports in a row; choose one with --listen")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((_LOOPBACK, port))
-        except OSError:
-            return False
-    return True

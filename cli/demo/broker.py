@@ -171,14 +171,15 @@ def remembered_ports(memory: Path, nodes: int) -> list[Ports]:
         found = [Ports(*pair) for pair in json.loads(memory.read_text())]
     except (OSError, ValueError, TypeError):
         found = []
-    if len(found) != nodes or not all(_free(port) for pair in found for port in pair):
+    if len(found) != nodes or not all(is_free(port) for pair in found for port in pair):
         ports = free_ports(2 * nodes)
         found = [Ports(*ports[2 * number : 2 * number + 2]) for number in range(nodes)]
     memory.write_text(json.dumps(found))
     return found
 
 
-def _free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """True if a server may listen on this port of loopback now."""
     with socket.socket() as probe:
         # As Kafka does: closed connections don't block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

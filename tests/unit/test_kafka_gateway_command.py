@@ -125,7 +125,7 @@ def test_free_ports_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """One for all brokers, and one for each of them; the first place has a port in it that is taken."""
     firsts = iter([[100], [200]])
     monkeypatch.setattr(kafka_gateway, "free_ports", lambda _: next(firsts))
-    monkeypatch.setattr(kafka_gateway, "_is_free", lambda port: port != 102)
+    monkeypatch.setattr(kafka_gateway, "is_free", lambda port: port != 102)
 
     assert kafka_gateway._free_range(4) == 200
 
