@@ -152,6 +152,7 @@ _PRINTERS = {UsageFormat.TABLE: _table, UsageFormat.CSV: print_csv, UsageFormat.
 
 
 def slo(
+    by: Annotated[By, typer.Option("--by", help="Count for each client, or for all members of a tenant.")] = By.CLIENT,
     start: Annotated[str | None, from_option("7 days")] = None,
     end: ToOption = None,
     objective_minutes: Annotated[
@@ -167,12 +168,15 @@ def slo(
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     config: ConfigOption = None,
 ) -> None:
-    """Count throttled minutes a week by client, and the share of clients within an objective.
+    """Count throttled minutes a week by client or tenant, and the share of them within an objective.
 
     A minute with several waits counts once. A span of another length is scaled to a week. Brokers and controllers don't
     count.
     """
-    delta = job_settings(config).delta
+    if by not in (By.CLIENT, By.TENANT):
+        raise UsageError(f"--by is {by}; expected client or tenant")
+    settings = job_settings(config)
+    delta, tenants = settings.delta, _tenants(settings, by, None) if by is By.TENANT else None
     # pyarrow takes half a second to import, and few commands need it
     from sluice.insight.reports.slo import slo as report
     from sluice.insight.reports.span import from_ms, read_span
@@ -181,7 +185,7 @@ def slo(
     now = datetime.now(UTC)
     span = read_span(start, end, now=now, default=timedelta(days=7))
     tables = Tables(delta.decisions, delta.quotas, delta.storage_options)
-    found = report(tables, span, objective_minutes, worst, is_below_quota)
+    found = report(tables, span, objective_minutes, worst, is_below_quota, tenants)
     if not found.clients:
         say_no_rows(delta, delta.decisions)
     if json_output:
@@ -190,7 +194,7 @@ def slo(
             "to": from_ms(span.end_ms),
             "objective_minutes": objective_minutes,
             "below_quota": is_below_quota,
-            "clients": found.clients,
+            f"{by}s": found.clients,
             "within": found.within,
             "share": found.share,
             "recorded_from": None if found.first_ms is None else from_ms(found.first_ms),
@@ -201,7 +205,7 @@ def slo(
         print_json(answer)
         return
     share = "" if found.share is None else f" ({100 * found.share:.2f} %)"
-    within = f"{found.within} of {found.clients} clients{share}"
+    within = f"{found.within} of {found.clients} {by}s{share}"
     below_quota = " below their quota" if is_below_quota else ""
     typer.echo(f"{within} were throttled{below_quota} {objective_minutes:g} minutes a week or less")
     if found.first_ms is not None:
@@ -211,5 +215,6 @@ def slo(
         typer.echo(f"recorded: {recorded} of the {duration(span.length_ms)} asked for, since {since}{left_out}")
     for client in found.worst:
         whose = f"user '{short(client.user, MAX_NAME)}', client-id '{short(client.client_id, MAX_NAME)}'"
+        whose = whose if by is By.CLIENT else f"tenant '{short(client.tenant, MAX_NAME)}'"
         seen = f"{client.minutes} seen, {percent(min(client.minutes / found.recorded_minutes, 1.0))} of those recorded"
         typer.echo(f"  {client.minutes_a_week:8.1f} minutes a week ({seen}): {whose}")

@@ -9,9 +9,10 @@ from typing import NamedTuple
 from sluice.insight.reports.below_quota import below_quota
 from sluice.insight.reports.columns import numbers
 from sluice.insight.reports.events import Events
-from sluice.insight.reports.recorded_waits import WAIT_FIELDS, RecordedWaits, wait_ends
+from sluice.insight.reports.recorded_waits import WAIT_FIELDS, Names, RecordedWaits, wait_ends
 from sluice.insight.reports.span import Span
 from sluice.insight.sql import Tables
+from sluice.state.quotas.tenants import Tenants
 
 KAFKAS_OWN = r"[0-9]+|raft-client-[0-9]+|broker-[0-9]+-fetcher-[0-9]+"
 """Client-ids of Kafka's brokers and controllers: the node's number, and those of KRaft and of replication."""
@@ -22,10 +23,11 @@ _EVENTS_AT_ONCE = 250_000
 
 
 class ClientMinutes(NamedTuple):
-    """A client and the minutes in which it waited."""
+    """A client, or a tenant, which has neither user nor client-id, and the minutes in which it waited."""
 
     user: str
     client_id: str
+    tenant: str
     minutes: int
     minutes_a_week: float
 
@@ -57,30 +59,47 @@ class Slo(NamedTuple):
         return self.last_ms // 60_000 - self.first_ms // 60_000 + 1
 
 
-def slo(tables: Tables, span: Span, objective_minutes: float, most: int, is_below_quota: bool = False) -> Slo:
+def slo(
+    tables: Tables,
+    span: Span,
+    objective_minutes: float,
+    most: int,
+    is_below_quota: bool = False,
+    tenants: Tenants | None = None,
+) -> Slo:
     """Minutes throttled by client, and of the worst clients as many as `most`. Raises QueryError.
 
-    If `is_below_quota`, those alone count in which what the client waited for was below its limit. A span of another
-    length than a week is scaled to one. The clients are those with any event in the span, without those that have a
-    client-id of Kafka's own brokers and controllers and never waited.
+    With `tenants` those stand for their members, and a minute counts in which any of these waited. If `is_below_quota`,
+    those minutes alone count in which what the client waited for was below its limit. A span of another length than a
+    week is scaled to one. The clients are those with any event in the span, without those that have a client-id of
+    Kafka's own brokers and controllers and never waited.
     """
     a_week = WEEK_MS / span.length_ms
-    waits, times_ms = RecordedWaits(wait_ends(tables, span)), list[int]()
+
+    def names_of(user: str, client_id: str) -> Names:
+        return (user, client_id, "") if tenants is None else ("", "", tenants.of(user, client_id))
+
+    waits, times_ms = RecordedWaits(wait_ends(tables, span), names_of), list[int]()
     for events in Events(tables.decisions, tables.storage_options, span, WAIT_FIELDS).batches(_EVENTS_AT_ONCE):
         waits.take(events)
         of_batch_ms = numbers(events["timestamp_ms"])
         times_ms += [int(of_batch_ms.min()), int(of_batch_ms.max())]
     end_ms = span.end_ms
-    minutes_of = waits.minutes_below(end_ms, below_quota(tables, span)) if is_below_quota else waits.minutes(end_ms)
+    below = dict[Names, set[int]]()
+    for client, minutes_below in below_quota(tables, span).items() if is_below_quota else ():
+        below.setdefault(names_of(*client), set()).update(minutes_below)
+    minutes_of = waits.minutes_below(end_ms, below) if is_below_quota else waits.minutes(end_ms)
+    if tenants is not None:
+        minutes_of.pop(("", "", ""), None)  # the clients in no tenant
     throttled = [
-        ClientMinutes(user, client_id, minutes, minutes * a_week)
-        for (user, client_id), minutes in minutes_of.items()
+        ClientMinutes(user, client_id, tenant, minutes, minutes * a_week)
+        for (user, client_id, tenant), minutes in minutes_of.items()
         if minutes
     ]
-    idle = [client_id for (_, client_id), minutes in minutes_of.items() if not minutes]
+    idle = [client_id for (_, client_id, _), minutes in minutes_of.items() if not minutes]
     left_out = sum(re.fullmatch(KAFKAS_OWN, client_id) is not None for client_id in idle)
     clients = len(minutes_of) - left_out
     beyond = sum(client.minutes_a_week > objective_minutes for client in throttled)
-    worst = sorted(throttled, key=lambda client: (-client.minutes, client.user, client.client_id))
+    worst = sorted(throttled, key=lambda client: (-client.minutes, *client[:3]))
     first_ms, last_ms = min(times_ms, default=None), max(times_ms, default=None)
     return Slo(clients, clients - beyond, worst[:most], first_ms, last_ms, left_out)

@@ -14,6 +14,9 @@ from typer.testing import CliRunner
 from sluice.cli.main import app
 from sluice.insight.errors import SpanError
 from sluice.insight.reports.recorded_waits import union_of_waits
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import Membership
 from tests.recorded import event_at, write_tables
 
 T = datetime(2026, 11, 2, 10, tzinfo=UTC)
@@ -65,6 +68,27 @@ def test_the_worst_clients_are_listed_and_no_name_controls_the_terminal() -> Non
         "     672.0 minutes a week (4 seen, 7 % of those recorded): user 'bob', client-id 'app'",
         "     168.0 minutes a week (1 seen, 2 % of those recorded): user '\\x1b', client-id 'app'",
     ]
+
+
+def test_a_tenants_minutes_are_those_of_any_of_its_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two members wait in one minute and one of them in the next; eve is in no tenant."""
+    monkeypatch.chdir(tmp_path)
+    members = [QuotaEntry(QuotaEntity(tenant="shop", user="shop-*"), Membership.MEMBER, 1.0)]
+    members.append(QuotaEntry(QuotaEntity(tenant="bank", user="carol"), Membership.MEMBER, 1.0))
+    events = [
+        held(T, "shop-1", 100),
+        held(T + timedelta(seconds=1), "shop-2", 100),
+        held(T + timedelta(seconds=61), "shop-2", 100),
+        held(T, "eve", 100),
+        event_at(T, "carol", "Metadata"),
+    ]
+    write_tables(tmp_path, members, events, T)
+
+    found = json.loads(slo("--by", "tenant", "--json"))
+
+    assert (found["tenants"], found["within"]) == (2, 1)
+    assert [(each["tenant"], each["minutes"]) for each in found["worst"]] == [("shop", 2)]
+    assert "tenant 'shop'" in slo("--by", "tenant")
 
 
 def test_brokers_and_controllers_are_left_out_and_few_minutes_are_called_few(
