@@ -4,10 +4,14 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from functools import cached_property
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import Future, wait
+from dataclasses import replace
+from functools import cached_property, partial
 from http.client import HTTPException
 from pathlib import Path
+from threading import Lock, Thread
 from urllib.request import urlopen
 
 import msgspec
@@ -20,7 +24,7 @@ from msgspec import structs
 
 from sluice.cli.errors import CheckError
 from sluice.configs.capacity import broker_limits
-from sluice.configs.settings import Settings
+from sluice.configs.settings import Properties, Settings
 from sluice.insight.http_server import is_loopback
 from sluice.jvm.jars import SPARK_JARS, JarSet
 from sluice.jvm.java import find_java
@@ -47,6 +51,12 @@ from sluice.streaming.workers.contract import are_batched
 _AUDIT_TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable")
 
 _METRICS_TIMEOUT_S = 5.0
+
+_ANSWER_S = 10.0
+"""Longest wait for the answers of brokers."""
+
+_KAFKA = {"request.timeout.ms": "3000"}
+"""A client that meets a broker which hangs asks another one before the wait is over."""
 
 _HEARTBEATS_MS = 10_000
 """A gateway sends one each second."""
@@ -75,28 +85,14 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print, cluste
             return False
         return True
 
-    topics, brokers, beats = settings.topics, BrokerConfigs(settings.kafka), Heartbeats(settings)
-    enforced = settings.enforce.checkpoint, (topics.requests,)
-    audited = settings.audit.checkpoint, (topics.decisions, topics.dead_letters)
+    of_kafka = checks_of_kafka(replace(settings, kafka=Properties(settings.kafka | _KAFKA)))
     passed = [
         passes("python", check_python),
         passes("java", check_java),
         passes("jars of Spark", lambda: check_jars(SPARK_JARS)),
         not settings.checkpoints_on_s3 or passes("jars of S3", lambda: check_jars(S3_JARS)),
-        # without a broker these would only wait and fail too
-        passes("broker", lambda: check_broker(settings))
-        and all(
-            [
-                passes("topics", lambda: check_topics(settings)),
-                passes("brokers as gateways", lambda: check_broker_plugin(brokers)),
-                passes("threads of the plugin", lambda: check_plugin_threads(beats, brokers)),
-                passes("clocks of gateways", lambda: check_gateway_clocks(beats)),
-                passes("load of brokers", lambda: check_loads(settings, beats)),
-                passes("enforce query", lambda: check_progress(settings, *enforced)),
-                passes("audit query", lambda: check_progress(settings, *audited)),
-                passes("quotas source", lambda: check_quotas_source(settings)),
-            ]
-        ),
+        # without a broker the others would only wait and fail too
+        all(all([passes(name, answer) for name, answer in begun(checks)]) for checks in of_kafka),
         passes("job", lambda: check_job(settings)),
         passes("checkpoint", lambda: check_checkpoint(settings)),
         passes("quotas table", lambda: check_quotas_table(settings)),
@@ -110,6 +106,59 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print, cluste
 
         passed.append(executors_pass(settings, passes))
     return 0 if all(passed) else 1
+
+
+Check = Callable[[], str]
+
+
+def checks_of_kafka(settings: Settings) -> tuple[dict[str, Check], dict[str, Check]]:
+    """The check of the broker, and those that ask it for more."""
+    topics, brokers, beats = settings.topics, BrokerConfigs(settings.kafka), Heartbeats(settings)
+    enforced = settings.enforce.checkpoint, (topics.requests,)
+    audited = settings.audit.checkpoint, (topics.decisions, topics.dead_letters)
+    return {"broker": partial(check_broker, settings)}, {
+        "topics": partial(check_topics, settings),
+        "brokers as gateways": partial(check_broker_plugin, brokers),
+        "threads of the plugin": partial(check_plugin_threads, beats, brokers),
+        "clocks of gateways": partial(check_gateway_clocks, beats),
+        "load of brokers": partial(check_loads, settings, beats),
+        "enforce query": partial(check_progress, settings, *enforced),
+        "audit query": partial(check_progress, settings, *audited),
+        "quotas source": partial(check_quotas_source, settings),
+    }
+
+
+def begun(checks: Mapping[str, Check]) -> Iterator[tuple[str, Check]]:
+    """The same checks, which begin at once. One that is without an answer after _ANSWER_S fails, and isn't waited for.
+
+    A broker that hangs takes connections, and no time-out of the client bounds all that a check asks it.
+    """
+    deadline_s = time.monotonic() + _ANSWER_S
+    found = {name: _in_thread(check) for name, check in checks.items()}
+    return ((name, partial(_answer, future, deadline_s)) for name, future in found.items())
+
+
+def _in_thread(check: Check) -> "Future[str]":
+    future = Future[str]()
+
+    def run() -> None:
+        try:
+            future.set_result(check())
+        except BaseException as error:  # of any class: whoever asks for the answer gets it
+            future.set_exception(error)
+
+    Thread(target=run, name="sluice-doctor", daemon=True).start()
+    return future
+
+
+def _answer(future: "Future[str]", deadline_s: float) -> str:
+    wait([future], max(0.0, deadline_s - time.monotonic()))
+    if not future.done():
+        raise CheckError(
+            f"no answer in {_ANSWER_S:.0f} s; a broker that takes connections and answers nothing is frozen, or has far"
+            " too much to do: look at its process and its log"
+        )
+    return future.result()
 
 
 def check_python() -> str:
@@ -182,13 +231,18 @@ class Heartbeats:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._found: dict[str, Request] | None = None
+        self._lock = Lock()
 
-    @cached_property
+    @property
     def by_instance(self) -> dict[str, Request]:
         """Raises KafkaError and TopicLostError."""
         settings = self._settings
-        with TopicReader(settings.kafka, settings.topics.requests, now_ms() - _HEARTBEATS_MS) as reader:
-            return heartbeats(record.value for _, record in reader.read_to_end())
+        with self._lock:  # two checks ask at a time
+            if self._found is None:
+                with TopicReader(settings.kafka, settings.topics.requests, now_ms() - _HEARTBEATS_MS) as reader:
+                    self._found = heartbeats(record.value for _, record in reader.read_to_end())
+            return self._found
 
 
 def heartbeats(values: Iterable[bytes | None]) -> dict[str, Request]:

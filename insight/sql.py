@@ -55,6 +55,15 @@ topic-partition, whose sum is the request's bytes also for clients without any q
 nobody. Request time and mutations of a client without any quota aren't charged: the event's amounts stand for them.
 """
 
+MOST_MEMORY = "2G"
+"""Memory of a query, in DataFusion's words. Sums, sorts and joins of more go on in files, as far as they can."""
+
+_SORTED_JOINS = {"datafusion.optimizer.prefer_hash_join": "false"}
+"""A hash join has to keep one side in memory: the view `usage` of 10 million decisions needs 1.7 GiB without it."""
+
+_NO_MEMORY = "Resources exhausted"
+"""DataFusion's words for a limit of memory that was hit."""
+
 _ADDS_ROWS = {"WRITE", "MERGE", "STREAMING UPDATE"}
 """Delta's names of the operations that add rows; maintenance has others."""
 
@@ -132,6 +141,11 @@ def run_query(query: str, paths: Mapping[str, str], storage_options: Mapping[str
             return NoTableError(*(f"{name} ({path})" for name, path in missing.items()))
         if "decisions" in tables_of(query, paths) and (lacking := _lacking(paths["decisions"], storage_options, error)):
             return EarlierTableError(paths["decisions"], lacking)
+        if _NO_MEMORY in str(error):
+            return QueryError(
+                f"the query needs more than {MOST_MEMORY} of memory; ask for a shorter time (WHERE timestamp_ms >= ...)"
+                " or fewer columns, or for sums by `sluice usage`"
+            )
         return QueryError(f"the query fails: {' '.join(str(error).split()) or type(error).__name__}")
 
     try:
@@ -173,7 +187,8 @@ def _engine(
     query: str, paths: Mapping[str, str], storage_options: Mapping[str, str]
 ) -> tuple[QueryBuilder, dict[str, str]]:
     """The engine with the tables that the query may mean, and the paths of those of them that don't exist yet."""
-    engine, missing = QueryBuilder(), {}
+    engine, missing = QueryBuilder(_SORTED_JOINS), {}
+    engine.execute(f"SET datafusion.runtime.memory_limit = '{MOST_MEMORY}'").read_all()
     for name in sorted(tables_of(query, paths)):
         path = paths[name]
         try:

@@ -179,8 +179,10 @@ def _add_events(sums: _Sums, events: pa.RecordBatch, names: Integers) -> None:
     """Add the amounts of events of clients, but for the time waited: it isn't that of one event."""
     kinds = _Kinds(events)
     requests = numbers(field(events, "amounts.requests"), default=1)
-    handler_ns, network_ns, bytes_, charged = (numbers(field(events, name)) for name in _PLAIN)
-    sizes = bytes_ + list_sums(field(events, "amounts.topic_partitions"), "bytes")[0]
+    handler_ns, network_ns, own, charged = (numbers(field(events, name)) for name in _PLAIN)
+    # with 0 bytes beside topic-partitions another event has the client's (`has_client_bytes`)
+    of_partitions = list_sums(field(events, "amounts.topic_partitions"), "bytes")[0]
+    sizes: Integers = np.where(is_valid(field(events, "amounts.bytes")), own, of_partitions)
     mutations = charged + list_sums(field(events, "amounts.mutations"), "partitions")[0]
     held = (numbers(events["throttle_time_ms"]) > 0) | (numbers(pc.list_value_length(events["throttled_by"])) > 0)
     sums.add(

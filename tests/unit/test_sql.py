@@ -330,6 +330,20 @@ def test_a_table_cuts_long_texts_and_csv_has_them_whole() -> None:
 
 
 @pytest.mark.usefixtures("tables")
+def test_a_query_that_needs_too_much_memory_is_one_line_that_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, sluice: Sluice
+) -> None:
+    monkeypatch.setattr("sluice.insight.sql.MOST_MEMORY", "4M")
+
+    error = refused(sluice, "SELECT array_agg(n) FROM (SELECT unnest(range(0, 1000000)) AS n FROM decisions)")
+
+    assert error == (
+        "sluice: error: the query needs more than 4M of memory; ask for a shorter time (WHERE timestamp_ms >= ...) or"
+        " fewer columns, or for sums by `sluice usage`"
+    )
+
+
+@pytest.mark.usefixtures("tables")
 def test_columns_can_be_described() -> None:
     assert {"decision_id", "charges"} <= {row["column_name"] for row in rows("DESCRIBE decisions")}
 

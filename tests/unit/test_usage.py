@@ -109,6 +109,17 @@ def test_an_event_with_several_lists_counts_once(tmp_path: Path, monkeypatch: py
     assert topics == {"orders": (1, 6), "clicks": (2, 0), "views": (4, 0), "new": (0, 5)}
 
 
+def test_bytes_that_another_event_has_for_the_client_are_the_topics_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    of_topics = event_at(T, "carol", "Produce", bytes=0, topic_partitions=parts(orders=70))
+    write_tables(tmp_path, [], [event_at(T, "carol", "Produce", bytes=70), of_topics], T)
+
+    assert [row["bytes_in"] for row in rows("--by", "user")] == [70]
+    assert [row["bytes_in"] for row in rows("--by", "topic")] == [70]
+
+
 def test_rows_are_of_what_the_quotas_in_force_are_set_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nobody logs in, a sum by user is one row without a name."""
     monkeypatch.chdir(tmp_path)
