@@ -152,6 +152,8 @@ def explained_lines(explained: "Explained") -> Iterator[str]:
     by = f", because of {decision['decided_by']}" if decision["decided_by"] else ""
     version = f"under version {decision['quota_version']} of the quotas"
     yield f"  decided: at {_time(decision['decided_at_ms'])} {version}{by}"
+    if decision.get("elastic"):
+        yield f"  limits gave way: {_elastic_text(decision['elastic'])}"
     for wait in decision.get("throttled_by") or []:
         yield f"  applied inline: {wait['ms']} ms for {wait['quota']} of {_counter(wait['entity'])}"
     charges = decision["charges"] or []
@@ -162,6 +164,19 @@ def explained_lines(explained: "Explained") -> Iterator[str]:
         yield from _charge_lines(charge, limit, decided=decided)
     if explained.trouble:
         yield f"  the quotas can't be read: {explained.trouble}"
+
+
+def _elastic_text(note: dict[str, Any]) -> str:
+    """Text of how far limits gave way, and why.
+
+    >>> _elastic_text({"number": 7, "lend": None, "factor": 0.75, "reason": "broker-2: queue wait 34 ms"})
+    'state 7, the gateway let 0.75 of its shares through (broker-2: queue wait 34 ms)'
+    """
+    factor, lend = note["factor"] or 1.0, note["lend"] or 1.0
+    parts = [f"state {note['number']}"]
+    parts += [f"{lend:.2f} times the quotas lent, up to ceilings"] if lend > 1.0 else []
+    parts += [f"the gateway let {factor:.2f} of its shares through"] if factor < 1.0 else []
+    return ", ".join(parts) + (f" ({note['reason']})" if note["reason"] else "")
 
 
 def _verdict_wait(decision: dict[str, Any]) -> str:

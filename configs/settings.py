@@ -55,6 +55,7 @@ _DISTINCT = (
     (
         *("enforce.checkpoint", "audit.checkpoint"),
         *("delta.quotas", "delta.decisions", "delta.quota_metrics", "delta.dead_letters", "delta.unreadable"),
+        "delta.elastic",
     ),
 )
 """Settings that name different topics, or different folders."""
@@ -63,7 +64,7 @@ _SHARED = (
     *("enforce.checkpoint", "audit.checkpoint"),
     *("delta.decisions", "delta.quota_metrics", "delta.dead_letters", "delta.unreadable"),
 )
-"""Folders that executors read and write. The quotas table is the driver's."""
+"""Folders that executors read and write. The tables `quotas` and `elastic` are the driver's."""
 
 
 class Properties(dict[str, str]):
@@ -120,6 +121,7 @@ class DeltaSettings:
     quota_metrics: Text
     dead_letters: Text
     unreadable: Text
+    elastic: Text
     storage_options: Properties
     maintain_every_hours: Annotated[int, Meta(ge=0, le=8_760)]
     retention_hours: Annotated[int, Meta(ge=1, le=876_000)]
@@ -175,8 +177,9 @@ class MetricsSettings:
 
 @dataclass(frozen=True, slots=True)
 class ElasticSettings:
-    """Section `elastic`: what brokers can take, and the floor of their disks; 0 is no floor."""
+    """Section `elastic`: whether limits give way, what brokers can take, and their disks' floor; 0 is no floor."""
 
+    limits: Literal["strict", "elastic"]
     capacity_file: Text | None
     disk_min_free_bytes: Whole
     disk_min_free_percent: Annotated[int, Meta(ge=0, le=100)]

@@ -62,6 +62,9 @@ have a megabyte of each."""
 _OVER = 1.1
 """Share of the limit above which a rate is over it: that of a client at its limit goes up and down a little."""
 
+NEAR_LIMIT = 0.9
+"""Share of its limit from which a counter is at it, for the same reason."""
+
 _NAN = math.nan
 _NO_SECONDS = array("q")
 """Those of a counter whose clients never waited."""
@@ -324,6 +327,11 @@ class CurrentUsage:
             for counter in counters
         ]
 
+    def below_quota_ms(self, counter: CounterState, now_ms: int) -> int:
+        """Milliseconds of the last minute that were waited, if less than NEAR_LIMIT of the limit is used; else 0."""
+        share = self.share(counter, now_ms)
+        return counter.waited_ms(now_ms) if share is not None and share < NEAR_LIMIT else 0
+
     def remaining(self, counter: CounterState, now_ms: int) -> float | None:
         """The rest of the limit: tokens, or the limit less the rate. None without a limit or a rate."""
         if counter.limit is None:
@@ -353,6 +361,8 @@ class CounterRow(NamedTuple):
     seen_ms: int
     waited_ms: int
     """Milliseconds of the last minute that were waited."""
+    below_quota_ms: int
+    """Those of them in which less than NEAR_LIMIT of the limit is in use."""
     points: list[float]
     """NaN where nothing was decided."""
     week_minutes: int | None
@@ -490,6 +500,7 @@ class LiveModel:
             hour_minutes,
             counter.at_ms,
             counter.waited_ms(now_ms),
+            self.usage.below_quota_ms(counter, now_ms),
             counter.points(now_ms),
             None if week_minutes is None else max(week_minutes, hour_minutes),
         )

@@ -11,9 +11,18 @@ from sluice.kafka_io.client import TopicSettings, connect
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import ensure_topics
+from sluice.state.contract.records import ElasticState
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.limits import VERSION_KEY, LimitsView, changed_limits, limit_key, version_end
+from sluice.state.quotas.limits import (
+    ELASTIC_KEY,
+    VERSION_KEY,
+    LimitsView,
+    changed_limits,
+    elastic_value,
+    limit_key,
+    version_end,
+)
 
 log = logging.getLogger("sluice.limits")
 
@@ -26,13 +35,19 @@ _SEND_TIMEOUT_S = 30.0
 QuotasInForce = Callable[[], tuple[int, Iterable[QuotaEntry]]]
 """The version in force and its quotas."""
 
+Elastic = Callable[[], ElasticState | None]
+"""Says how far limits give way; None before anybody has decided it."""
 
-def limits_publisher(topics: TopicSettings, kafka: Mapping[str, str], in_force: QuotasInForce) -> BackgroundService:
+
+def limits_publisher(
+    topics: TopicSettings, kafka: Mapping[str, str], in_force: QuotasInForce, elastic: Elastic = lambda: None
+) -> BackgroundService:
     """A service that makes the limits topic equal to the quotas in force, whatever the topic said before.
 
     It reads the topic as gateways do and writes only the difference. So a start writes nothing that is there already,
     and a topic that was deleted, or that somebody else wrote to, is whole again with the next look. When it is stopped
     the records under way are written, unless no broker answers for 10 s; the next start publishes missing ones.
+    Each state that `elastic` gives is published with the next look, but a neutral one only once.
     """
 
     def publish() -> Iterator[None]:
@@ -46,10 +61,13 @@ def limits_publisher(topics: TopicSettings, kafka: Mapping[str, str], in_force: 
                 version, entries = in_force()
                 changed = False
                 for _, record in reader.read_to_end():
-                    changed = True
+                    changed |= record.key != ELASTIC_KEY
                     _apply(view, record, topics.limits)
                 if changed or not _is_complete(view, version):
                     _publish_difference(view, version, entries, producer, topics.limits)
+                state = elastic()
+                if state is not None and state != view.elastic and not (state.is_neutral and _is_neutral(view)):
+                    producer.send(topics.limits, elastic_value(state), ELASTIC_KEY, partition=0).get(_SEND_TIMEOUT_S)
                 yield
 
     return BackgroundService("limits", publish, _LOOK_S, retry_s=_RETRY_S, failure="limits can't be published", log=log)
@@ -79,3 +97,8 @@ def _publish_difference(
 def _is_complete(view: LimitsView, version: int) -> bool:
     """True if readers of the topic know that `version` is in force."""
     return view.in_force is not None and view.in_force.version == version
+
+
+def _is_neutral(view: LimitsView) -> bool:
+    """True if readers of the topic know that all limits are the quotas."""
+    return view.elastic is None or view.elastic.is_neutral

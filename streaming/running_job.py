@@ -11,6 +11,7 @@ from sluice.configs.settings import Settings
 from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.topics import ensure_topics
 from sluice.sinks.limits import limits_publisher
+from sluice.sinks.tables.elastic import ElasticTable
 from sluice.state.decisions.leader_epochs import LeaderEpoch
 from sluice.state.errors import SluiceError
 from sluice.streaming.audit import query as audit
@@ -19,6 +20,7 @@ from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.origin import job_identity
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files
 from sluice.streaming.enforce import query as enforce
+from sluice.streaming.enforce.elastic import ElasticWatch
 from sluice.streaming.enforce.query import EnforceQuery
 from sluice.streaming.enforce.quota_watch import QuotaWatch
 from sluice.streaming.enforce.tracked_entities import EntitiesReport, tracked_entities
@@ -60,6 +62,7 @@ class RunningJob:
         self._entities = EntitiesReport(settings.state.max_entities, health.report_known)
         identity = job_identity(Checkpoint(settings.enforce.checkpoint))
         self._foreign = ForeignDecisions(settings.topics.decisions, identity)
+        self._elastic = ElasticWatch(watch, ElasticTable(settings.delta.elastic, settings.delta.storage_options))
 
     def run(self, stop: Event) -> None:
         """Run until `stop` is set. Raises JobError if the enforce query can't be kept running, LeadershipError."""
@@ -82,10 +85,12 @@ class RunningJob:
         settings, topics, kafka = self._settings, self._settings.topics, self._settings.kafka
         services = [
             BackgroundService("quota-watch", self._watch.look, settings.quotas.poll_ms / 1000.0),
-            limits_publisher(topics, kafka, self._watch.in_force),
+            limits_publisher(topics, kafka, self._watch.in_force, lambda: self._elastic.state),
             self._decisions_watch(),
             dead_letters_watch(topics.dead_letters, kafka, self._health.count_dead_letters),
         ]
+        if settings.elastic.limits == "elastic":
+            services.append(self._elastic.service(topics, kafka))
         if settings.delta.maintain_every_hours:
             folder = Checkpoint(settings.audit.checkpoint).sluice
             services.append(MaintenanceSchedule(settings.delta, folder).service())
@@ -112,7 +117,9 @@ class RunningJob:
         def make_enforce() -> EnforceQuery:
             _create_topics_again(settings)
             check_enforce_checkpoint(settings)
-            return EnforceQuery(spark, settings, self._watch, self._tracked, may_decide, self._epoch)
+            return EnforceQuery(
+                spark, settings, self._watch, self._tracked, may_decide, self._epoch, lambda: self._elastic.state
+            )
 
         def make_audit() -> AuditQuery:
             check_spark_files(Checkpoint(settings.audit.checkpoint))

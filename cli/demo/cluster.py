@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
+from types import MappingProxyType
 
 from kafka import KafkaAdminClient
 
@@ -105,7 +106,9 @@ class Cluster(Service):
                 raise
 
 
-def create_topic(admin: KafkaAdminClient, name: str, leaders: Sequence[int]) -> None:
+def create_topic(
+    admin: KafkaAdminClient, name: str, leaders: Sequence[int], configs: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """Create a topic; `leaders` are the numbers of partitions that each broker leads. It has up to three replicas.
 
     It keeps some 20 MB a partition, so that clients at full speed don't fill the disk.
@@ -116,4 +119,4 @@ def create_topic(admin: KafkaAdminClient, name: str, leaders: Sequence[int]) -> 
         partition: [1 + (leader + step) % brokers for step in range(min(brokers, _REPLICAS))]
         for partition, leader in enumerate(led_by)
     }
-    admin.create_topics({name: {"assignments": assignments, "configs": _KEPT}}, wait_for_metadata=True)
+    admin.create_topics({name: {"assignments": assignments, "configs": {**_KEPT, **configs}}}, wait_for_metadata=True)

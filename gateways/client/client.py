@@ -26,6 +26,7 @@ from sluice.kafka_io.topic_follower import CLOSE_S, Reading, TopicFollower
 from sluice.state.contract.records import DecidedHeartbeat, Decision, Request, Share
 from sluice.state.decisions.charge_plan import is_validation
 from sluice.state.decisions.waits import TopicPartitionName
+from sluice.state.quotas.limits import ELASTIC_KEY
 from sluice.state.shares.gateway_shares import Admission
 from sluice.state.shares.read_sums import read_sums
 
@@ -80,7 +81,7 @@ class Gateway:
             on_restart=self._in_force.forget_kept_orders,
             on_caught_up=lambda: self._on_read(self._sums_reader),
         )
-        limits = Reading(self.options.limits_topic, self._in_force.on_limit, on_restart=self._in_force.restart_limits)
+        limits = Reading(self.options.limits_topic, self._on_limit, on_restart=self._in_force.restart_limits)
         self._sums_reader = TopicFollower(kafka, sums)
         self._waits_reader = TopicFollower(kafka, waits)
         self._limits_reader = TopicFollower(kafka, limits)
@@ -296,6 +297,12 @@ class Gateway:
         if decided_ms is not None:
             self._staleness.note_decided(decided_ms, now_ms)
 
+    def _on_limit(self, key: bytes | None, value: bytes | None) -> None:
+        """Apply one record of the limits topic. Raises InvalidQuotaError for a record that Sluice wouldn't write."""
+        self._in_force.on_limit(key, value)
+        if key == ELASTIC_KEY:
+            self._inline.give_way(self._in_force.factor(self.instance))
+
     def _on_heartbeat(self, decided: DecidedHeartbeat, now_ms: int) -> None:
         sender = self._heartbeats.sender_of(decided)
         self._inline.on_heartbeat(sender, decided, now_ms)
@@ -313,4 +320,6 @@ class Gateway:
     def _on_idle(self) -> None:
         """Housekeeping. The reader of sums calls it several times a second."""
         self._in_force.expire()
+        if self._in_force.factor(self.instance) is None:
+            self._inline.give_way(None)
         self._heartbeats.beat()

@@ -8,7 +8,7 @@ import msgspec
 
 from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.wait_table import Order, Wait, WaitTable
-from sluice.state.contract.records import CounterSum, Request
+from sluice.state.contract.records import CounterSum, ElasticState, Request
 from sluice.state.decisions.waits import (
     CounterKey,
     TopicPartitionName,
@@ -17,6 +17,7 @@ from sluice.state.decisions.waits import (
     read_wait,
     wait_under_limit_ms,
 )
+from sluice.state.quotas.elastic import factor_of, holds_until_ms
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS
 from sluice.state.quotas.limits import LimitsInForce, LimitsView
 from sluice.state.shares.read_sums import ReadEntity, ReadSums
@@ -30,7 +31,8 @@ class InForce:
     """The limits in force and two tables of waits. Thread-safe for readers; the readers of topics write.
 
     `decided_waits` are those of decisions on events that no gateway had charged inline: nobody has applied them yet.
-    `inline_waits` are those that this gateway asked for inline. `limits` is None before the first complete version.
+    `inline_waits` are those that this gateway asked for inline. `limits` is None before the first complete version;
+    what is lent is in them.
     `clock_ms` is the time in epoch milliseconds.
     """
 
@@ -42,6 +44,10 @@ class InForce:
         self._waiting = self.decided_waits.counters()
         self._clock_ms = clock_ms
         self._limits_view = LimitsView()
+        self._quotas: LimitsInForce | None = None
+        self._lend = 1.0
+        self._elastic: ElasticState | None = None
+        self._elastic_until_ms = 0
         self._max_wait_ms = options.max_wait_ms
         self._max_kept = options.max_waits
         self._kept_orders: dict[CounterKey, Order] = {}  # of the waits read from the waits topic
@@ -111,11 +117,37 @@ class InForce:
 
     def on_limit(self, key: bytes | None, value: bytes | None) -> None:
         """Apply a record of the limits topic. Raises InvalidQuotaError for a record that holds no limit."""
-        known = self._limits_view.in_force
-        self._limits_view.take(key, value)
-        limits = self._limits_view.in_force
-        if limits is not known:
-            self.limits = limits
+        view = self._limits_view
+        known, elastic = view.in_force, view.elastic
+        view.take(key, value)
+        if view.elastic is not elastic and view.elastic is not None:
+            self._elastic_until_ms = holds_until_ms(view.elastic, self._clock_ms())
+        self._elastic = view.elastic
+        if view.in_force is not known:
+            self._quotas = self.limits = view.in_force
+            self._lend = 1.0
+            self.relax()
+        self._lend_limits()
+
+    def factor(self, instance: str) -> float | None:
+        """The factor of this gateway's shares; None while no limit gives way."""
+        state = self._elastic_now()
+        return None if state is None else factor_of(state, instance)
+
+    def _elastic_now(self) -> ElasticState | None:
+        """The state that was heard last, as long as it holds; None while no limit gives way."""
+        state = self._elastic
+        if state is None or state.is_neutral or self._clock_ms() >= self._elastic_until_ms:
+            return None
+        return state
+
+    def _lend_limits(self) -> None:
+        """Lend what is lent now on top of the quotas."""
+        state = self._elastic_now()
+        lend = 1.0 if state is None else state.lend
+        if self._quotas is not None and lend != self._lend:
+            self._lend = lend
+            self.limits = self._quotas.lent(lend)
             self.relax()
 
     def restart_limits(self) -> None:
@@ -130,7 +162,8 @@ class InForce:
                 table.relax(lambda counter: _limit_of(limits, counter))
 
     def expire(self) -> None:
-        """Forget the waits that have ended. Log once that decisions ask for waits that are too long."""
+        """Forget waits that have ended, and loans. Log once that decisions ask for waits that are too long."""
+        self._lend_limits()
         for table in self._tables:
             table.expire()
         if self.decided_waits.capped and not self._said_capped:

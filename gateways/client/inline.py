@@ -59,6 +59,11 @@ class InlineCharges:
                 self._waits.apply(waiting.counter, wait)
         return admission
 
+    def give_way(self, factor: float | None) -> None:
+        """Let this part of the shares through from now on; None while no limit gives way."""
+        with self._lock:
+            self._shares.give_way(factor)
+
     def refund(self, decision: Decision, partitions: int) -> None:
         """Refund mutations that were charged inline and that this decision has charged once more."""
         now_ms = self._clock_ms()

@@ -7,14 +7,12 @@ the counters that it waited for was at its limit.
 
 from collections.abc import Sequence
 
+from sluice.insight.live import NEAR_LIMIT
 from sluice.insight.reports.recorded_waits import COUNTER_WAITS
 from sluice.insight.reports.span import Span
 from sluice.insight.sql import Tables
 from sluice.state.contract.records import MAX_APPLIED_MS
 from sluice.state.quotas.kinds import QuotaKind
-
-NEAR_LIMIT = 0.9
-"""Part of its limit from which a counter is at it: that of a client at full speed goes up and down a little."""
 
 Names = tuple[str, ...]
 

@@ -10,13 +10,14 @@ from typing import NamedTuple
 import numpy as np
 
 from sluice.insight.reports.recorded_waits import WaitEvents
+from sluice.insight.whatif.elastic import STRICT, RecordedElastic
 from sluice.state.arithmetic.columns import Columns, Flags, Floats, Integers, columns_of, concatenate
 from sluice.state.arithmetic.counter import Charge, EntityCounters
 from sluice.state.arithmetic.counter_arrays import Charges, CounterArrays
 from sluice.state.decisions.charge_plan import Traits, plan_limited, points, request_like
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import CLIENT_KINDS, Family, QuotaKind, QuotaSettings
-from sluice.state.quotas.resolution import Quotas
+from sluice.state.quotas.resolution import Quotas, Resolution
 
 
 class Lane(NamedTuple):
@@ -66,8 +67,9 @@ class Metered(NamedTuple):
 class Meters:
     """The counters with a limit of all requests so far."""
 
-    def __init__(self, quotas: Quotas, settings: QuotaSettings) -> None:
+    def __init__(self, quotas: Quotas, settings: QuotaSettings, elastic: RecordedElastic = STRICT) -> None:
         self._quotas = quotas
+        self._elastic = elastic
         self._settings = settings
         self._plans: dict[Traits, dict[QuotaKind, tuple[int, Charge]]] = {}
         self._numbers: dict[QuotaKind, dict[Tags, int]] = {kind: {} for kind in CLIENT_KINDS}
@@ -84,18 +86,32 @@ class Meters:
                 continue
             rows = rows[np.argsort(numbers[rows], kind="stable")]
             limits = np.array([np.nan if one is None else one[1].limit for one in planned])
+            of_rows = limits[batch.traits_of[rows]]
+            if self._elastic and kind.family is not Family.MUTATIONS:
+                of_rows = self._elastic.limits(
+                    [None if one is None else self._found(kind, one[0]) for one in planned],
+                    batch.traits_of[rows],
+                    of_rows,
+                    [lane.instance for lane in batch.lanes],
+                    batch.lanes_of[rows],
+                    batch.times_ms[rows],
+                )
             withheld = np.array([one is not None and one[1].withheld for one in planned])
             amounts, network = self._amounts(kind, batch)
             charges = Charges(
                 rows,
                 amounts[rows],
                 network[rows],
-                limits[batch.traits_of[rows]],
+                of_rows,
                 np.zeros(len(rows), np.bool_),
                 withheld[batch.traits_of[rows]],
             )
             rates = self._rates(kind, numbers[rows], batch.times_ms[rows], charges)
             yield Metered(kind, list(self._numbers[kind]), rows, numbers[rows], rates, charges.limits)
+
+    def _found(self, kind: QuotaKind, number: int) -> Resolution | None:
+        """The limit of a counter by its number, with what stands beside it."""
+        return self._quotas.resolve_counter(kind, list(self._numbers[kind])[number])
 
     def _plan(self, traits: Traits) -> dict[QuotaKind, tuple[int, Charge]]:
         """The number of the counter, and the charge without its amount, by kind."""

@@ -124,14 +124,14 @@ def decided_order(decided_at_ms: Integers, partitions: Integers, offsets: Intege
 def _requests(batch: pa.RecordBatch, ends: WaitEnds) -> Iterator[Recorded]:
     """The requests of a few rows."""
     said, times_ms = _amounts(batch), numbers(batch["timestamp_ms"])
-    values: dict[str, list[Any]] = {name: _names(batch[name]) for name in ("api", "user", "client_id")}
+    values: dict[str, list[Any]] = {name: _names(batch[name]) for name in ("api", "user", "client_id", "instance")}
     values |= {name: _plain(said[name], default) for name, default in _PLAIN.items() if _has_any(said[name])}
     for name, made in (("topic_partitions", TopicPartition), ("mutations", Mutation)):
         if _has_any(said[name]):
             values[name] = _entries(said[name], made)
     users, client_ids = ([name or "" for name in values[part]] for part in ("user", "client_id"))
     waits_ms = ends.left_of_each_ms(users, client_ids, times_ms, longest_waits_ms(batch))
-    lanes = [f"{api}|{instance}" for api, instance in zip(values["api"], _names(batch["instance"]), strict=True)]
+    lanes = [f"{api}|{instance}" for api, instance in zip(values["api"], values["instance"], strict=True)]
     names = tuple(values)
     for time_ms, wait_ms, was_refused, lane, row in zip(
         times_ms.tolist(),

@@ -17,13 +17,14 @@ import msgspec
 import numpy as np
 
 from sluice.insight.waits import Waited
+from sluice.insight.whatif.elastic import STRICT, RecordedElastic
 from sluice.state.arithmetic.columns import columns_of
 from sluice.state.arithmetic.counter import Charge, EntityCounters, Outcome
 from sluice.state.contract.records import MAX_APPLIED_MS, Request, Verdict
 from sluice.state.decisions.charge_plan import plan_limited
 from sluice.state.decisions.decision import ALLOWED, Answer, Waits, answered
 from sluice.state.quotas.entity import Tags
-from sluice.state.quotas.kinds import QuotaSettings
+from sluice.state.quotas.kinds import Family, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.store.pages import at_rest
 
@@ -39,8 +40,11 @@ those of bytes, which are in the order of `plan_charges`: of equal waits the fir
 class Decider:
     """The counters of all requests decided so far, under `quotas`, which may be replaced."""
 
-    def __init__(self, quotas: Quotas, settings: QuotaSettings, idle_expiry_ms: int) -> None:
+    def __init__(
+        self, quotas: Quotas, settings: QuotaSettings, idle_expiry_ms: int, elastic: RecordedElastic = STRICT
+    ) -> None:
         self.quotas = quotas
+        self._elastic = elastic
         self._settings = settings
         self._idle_expiry_ms = idle_expiry_ms
         self._counters: dict[Tags, EntityCounters] = {}
@@ -60,10 +64,19 @@ class Decider:
         if now_ms >= self._forget_at_ms:
             self._forget(now_ms)
         charges = plan_limited(request, self.quotas, self._settings)
+        if self._elastic:
+            self._give_way(charges, request.instance or "", now_ms)
         return {
             tags: self._counter(tags).charge_request(of_counter, now_ms, self._settings)
             for tags, of_counter in _by_counter(charges).items()
         }
+
+    def _give_way(self, charges: Sequence[tuple[Tags, Charge]], instance: str, now_ms: int) -> None:
+        """Give the charges the limits that held at a time."""
+        for tags, charge in charges:
+            found = self.quotas.resolve_counter(charge.kind, tags)
+            if found is not None and charge.limit is not None and charge.kind.family is not Family.MUTATIONS:
+                charge.limit = self._elastic.limit(found, charge.limit, instance, now_ms)
 
     def answer(self, request: Request, now_ms: int, outcomes: Outcomes) -> Answer:
         """The answer to these outcomes."""

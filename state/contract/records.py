@@ -383,6 +383,18 @@ class ChargeResult(msgspec.Struct, gc=False):
     ] = UNSET
 
 
+class ElasticNote(msgspec.Struct, gc=False):
+    """Elastic state under which a decision was made, as the record of the limits topic of this number says it.
+
+    `factor` is that of the event's gateway, 1 if it wasn't tightened.
+    """
+
+    number: Annotated[int, Meta(ge=0)]
+    lend: Annotated[float, _says("Multiple of the quota that limits with a ceiling were lent.")] = 1.0
+    factor: Annotated[float, _says("Part of its shares that the gateway let through.")] = 1.0
+    reason: Annotated[str, _says("The broker and the signal.")] = ""
+
+
 class Decision(msgspec.Struct, gc=False):
     """Record that Sluice writes to the decisions topic about one request event.
 
@@ -424,6 +436,9 @@ class Decision(msgspec.Struct, gc=False):
     ] = UNSET
     amounts: Annotated[Amounts | UnsetType, _says("As in the event; absent if it has none.")] = UNSET
     heartbeat: Annotated[Heartbeat | UnsetType, _says("As in the event; absent if the event is no heartbeat.")] = UNSET
+    elastic: Annotated[
+        ElasticNote | UnsetType, _says("How far limits gave way; absent if all limits were the quotas.")
+    ] = UNSET
 
 
 class SourceRecord(msgspec.Struct, frozen=True):
@@ -599,6 +614,37 @@ class VersionEnd(msgspec.Struct, frozen=True):
 
     version: Version
     count: Version
+
+
+class BrokerFactor(msgspec.Struct, frozen=True):
+    """A gateway that is tightened: it lets `factor` of its shares through, but of each at least the reservation's part.
+
+    `reason` is its name and the signal: `broker-2: queue 34 ms`.
+    """
+
+    instance: RequiredName
+    factor: Annotated[float, Meta(gt=0, le=1)]
+    reason: str
+
+
+class ElasticState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Value of the record of the limits topic that says how far limits give way now.
+
+    Limits with a ceiling are `lend` times the quota, at most the ceiling. Gateways that aren't among `brokers` are not
+    tightened. `number` counts the changes; the record is repeated each second while limits give way at all, and counts
+    no more when it hasn't been for `FRESH_MS` of sluice.state.quotas.elastic.
+    """
+
+    number: Version
+    at_ms: EventMs
+    lend: Annotated[float, Meta(ge=1)] = 1.0
+    brokers: list[BrokerFactor] = []
+    reason: str = ""
+
+    @property
+    def is_neutral(self) -> bool:
+        """True if all limits are the quotas."""
+        return self.lend == 1.0 and not self.brokers
 
 
 class WaitKey(msgspec.Struct, frozen=True):

@@ -22,6 +22,8 @@ from sluice.state.contract.records import (
     ChargeResult,
     CountedEntity,
     Decision,
+    ElasticNote,
+    ElasticState,
     Request,
     TopicResult,
     Unmute,
@@ -91,6 +93,24 @@ def batch_text(quota_version: int, decided_at_ms: int, job_id: str | None) -> ms
     """
     facts = quota_version, decided_at_ms, _ENCODER.encode(job_id)
     return msgspec.Raw(b'null,"charges":[%b],"quota_version":%d,"decided_at_ms":%d,"job_id":%b' % (_CHARGES, *facts))
+
+
+def elastic_texts(batch: msgspec.Raw, state: ElasticState) -> tuple[msgspec.Raw, dict[str, msgspec.Raw]]:
+    """The texts of a micro-batch that is decided while limits give way: of most gateways, and of those tightened.
+
+    >>> from sluice.state.contract.records import BrokerFactor
+    >>> state = ElasticState(7, at_ms=9, brokers=[BrokerFactor("b-2-1f", 0.75, "b-2: queue 34 ms")])
+    >>> of_most, tightened = elastic_texts(batch_text(3, 9, None), state)
+    >>> of_most == batch_text(3, 9, None), bytes(tightened["b-2-1f"]).partition(b'"elastic":')[2]
+    (True, b'{"number":7,"lend":1.0,"factor":0.75,"reason":"b-2: queue 34 ms"}')
+    """
+
+    def with_note(factor: float, reason: str) -> msgspec.Raw:
+        note = ElasticNote(state.number, state.lend, factor, reason)
+        return msgspec.Raw(b'%b,"elastic":%b' % (bytes(batch), _ENCODER.encode(note)))
+
+    of_most = batch if state.lend == 1.0 else with_note(1.0, state.reason)
+    return of_most, {each.instance: with_note(each.factor, each.reason) for each in state.brokers}
 
 
 class Waits(msgspec.Struct, array_like=True, gc=False):

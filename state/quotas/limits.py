@@ -2,14 +2,14 @@
 
 Each quota has one record. Its key is the entity, the quota and the mode as canonical JSON; its value adds the limit.
 A null value removes the quota. A record under `VERSION_KEY` ends each version and says how many quotas it has, so that
-a reader knows when it has them all.
+a reader knows when it has them all. One under `ELASTIC_KEY` says how far limits give way now.
 """
 
 from typing import Literal
 
 import msgspec
 
-from sluice.state.contract.records import LimitKey, LimitRecord, VersionEnd
+from sluice.state.contract.records import ElasticState, LimitKey, LimitRecord, VersionEnd
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry, check_value, quota_kind
@@ -17,6 +17,9 @@ from sluice.state.quotas.resolution import ModeQuotas, Quotas
 
 VERSION_KEY = b'"version"'
 """Key of the record that ends a version. No quota has it: their keys are JSON objects."""
+
+ELASTIC_KEY = b'"elastic"'
+"""Key of the record that says how far limits give way."""
 
 
 class LimitsInForce(msgspec.Struct, frozen=True):
@@ -26,10 +29,15 @@ class LimitsInForce(msgspec.Struct, frozen=True):
     enforced: Quotas
     shadow: ModeQuotas
 
+    def lent(self, lend: float) -> "LimitsInForce":
+        """The same while `lend` times the quotas are lent."""
+        return LimitsInForce(self.version, self.enforced.lent(lend), self.shadow)
+
 
 _ENCODER = msgspec.json.Encoder(order="sorted")
 _LIMIT = msgspec.json.Decoder(LimitRecord)
 _VERSION_END = msgspec.json.Decoder(VersionEnd)
+_ELASTIC = msgspec.json.Decoder(ElasticState)
 
 
 def limit_key(entry: QuotaEntry) -> bytes:
@@ -50,6 +58,15 @@ def limit_value(entry: QuotaEntry, version: int) -> bytes:
 def version_end(version: int, count: int) -> bytes:
     """Value of the record that ends a version of `count` quotas."""
     return _ENCODER.encode(VersionEnd(version, count))
+
+
+def elastic_value(state: ElasticState) -> bytes:
+    """Value of the record that says how far limits give way.
+
+    >>> elastic_value(ElasticState(7, at_ms=9_000, lend=1.5))
+    b'{"at_ms":9000,"lend":1.5,"number":7}'
+    """
+    return _ENCODER.encode(state)
 
 
 def read_limit(key: bytes, value: bytes) -> QuotaEntry:
@@ -80,12 +97,14 @@ def changed_limits(
 class LimitsView:
     """The limits that a reader of the limits topic knows: feed it every record in order.
 
-    `in_force` is None until a version is complete, and then stays at the last complete version. `garbage` counts
-    records that Sluice would not have written; they are ignored.
+    `in_force` is None until a version is complete, and then stays at the last complete version. `elastic` says how far
+    limits give way, None if nobody has said it. `garbage` counts records that Sluice would not have written; they are
+    ignored.
     """
 
     def __init__(self) -> None:
         self.in_force: LimitsInForce | None = None
+        self.elastic: ElasticState | None = None
         self.garbage = 0
         self._entries: dict[bytes, QuotaEntry] = {}
 
@@ -111,6 +130,8 @@ class LimitsView:
             raise InvalidQuotaError("bad_limit", "the record has no key; expected entity, quota and mode as JSON")
         if key == VERSION_KEY:
             self._end_version(value)
+        elif key == ELASTIC_KEY:
+            self.elastic = None if value is None else _read_elastic(value)
         elif value is None:
             self._entries.pop(key, None)
         else:
@@ -126,6 +147,15 @@ class LimitsView:
         quotas = Quotas(self._entries.values(), end.version)
         shadow = ModeQuotas(mode=Mode.SHADOW) if quotas.shadow is None else quotas.shadow
         self.in_force = LimitsInForce(end.version, quotas, shadow)
+
+
+def _read_elastic(value: bytes) -> ElasticState:
+    try:
+        return _ELASTIC.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidQuotaError(
+            "bad_limit", f"the record is no elastic state ({error}); expected one as JSON"
+        ) from None
 
 
 def _mode(entry: QuotaEntry) -> Literal["enforce", "shadow"]:

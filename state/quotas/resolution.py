@@ -4,11 +4,14 @@ A tenant's quotas stand above those of its members: a request is charged to both
 Source: KIP-124, "Quota entity"; KIP-1010, "Default Quota Configuration".
 """
 
+import copy
 from collections.abc import Iterable, Mapping
 from enum import Enum, StrEnum
+from typing import Self
 
 import msgspec
 
+from sluice.state.quotas.elastic import lent_limit
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags, bounded_name
 from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, ElasticKey, Membership, QuotaKind
@@ -75,7 +78,8 @@ class Resolution(msgspec.Struct, frozen=True, gc=False):
     """The limit that applies to a request, and the counter that is charged. Limit None is unlimited.
 
     `key` is `tags.key()`, after `SHADOW_KEY_PREFIX` for a shadow quota. `level` is the level that gave the limit.
-    `reservation` and `ceiling`, in the unit of the limit, are those set beside it, None if there are none.
+    `reservation` and `ceiling`, in the unit of the limit, are those set beside it, None if there are none. While
+    brokers lend (`ModeQuotas.lent`), the limit is above the quota.
     """
 
     tags: Tags
@@ -96,6 +100,8 @@ _STRICT: _Elastic = {}
 
 class ClientLimits:
     """The limits of one quota kind, in one mode, on users, client-ids and both."""
+
+    _lend = 1.0
 
     def __init__(self, entries: Iterable[QuotaEntry], mode: Mode = Mode.ENFORCE, elastic: _Elastic = _STRICT) -> None:
         """Take entries that all have the mode `mode`; the last one for an entity counts."""
@@ -132,9 +138,23 @@ class ClientLimits:
             entry = self._entries.get((_name(user_part, user), _name(client_part, client_id)))
             if entry is not None:
                 tags = Tags("" if user_part is Part.ABSENT else user, "" if client_part is Part.ABSENT else client_id)
-                return _resolution(tags, level, entry, self._mode, self._elastic)
+                return self.of_entry(tags, level, entry)
         tags = Tags("" if self._no_user else user, "" if self._no_client_id else client_id)
         return _resolution(tags, PrecedenceLevel.NONE, None, self._mode)
+
+    def of_entry(self, tags: Tags, level: PrecedenceLevel, entry: QuotaEntry) -> Resolution:
+        """The limit that an entry gives the counter with these tags."""
+        return _resolution(tags, level, entry, self._mode, self._elastic, self._lend)
+
+    def lent(self, lend: float) -> Self:
+        """The same while `lend` times the quotas are lent."""
+        limits = copy.copy(self)
+        limits._lend, limits._resolved = lend, NameCache(_MAX_CACHED_BYTES)  # noqa: SLF001 - of the copy
+        return limits
+
+    def most_lend(self) -> float:
+        """The largest ceiling over its quota; 1 without any."""
+        return _most_lend(self._entries.values(), self._elastic)
 
     def entry(self, key: _ClientName) -> QuotaEntry | None:
         """The entry set on exactly this (user, client-id), for showing which levels were passed over."""
@@ -147,6 +167,8 @@ class ClientLimits:
 
 class TenantLimits:
     """The limits of one quota kind, in one mode, on tenants: a tenant's own, else the default tenant's."""
+
+    _lend = 1.0
 
     def __init__(
         self,
@@ -174,8 +196,18 @@ class TenantLimits:
         for level, name in tenant_levels(tenant) if tenant else ():
             entry = self._entries.get(name)
             if entry is not None:
-                return _resolution(Tags(tenant=tenant), level, entry, self._mode, self._elastic)
+                return _resolution(Tags(tenant=tenant), level, entry, self._mode, self._elastic, self._lend)
         return None
+
+    def lent(self, lend: float) -> Self:
+        """The same while `lend` times the quotas are lent."""
+        limits = copy.copy(self)
+        limits._lend, limits._resolved = lend, {}  # noqa: SLF001 - of the copy
+        return limits
+
+    def most_lend(self) -> float:
+        """The largest ceiling over its quota; 1 without any."""
+        return _most_lend(self._entries.values(), self._elastic)
 
     def entry(self, name: EntityName) -> QuotaEntry | None:
         """The entry set on exactly this tenant, for showing which levels were passed over."""
@@ -190,7 +222,8 @@ class ModeQuotas:
     ) -> None:
         """Those of `entries` that have the mode `mode`. Of several for one entity and kind the last one counts.
 
-        `tenants` are those of all entries, None if they are only in these.
+        `tenants` are those of all entries, None if they are only in these. `is_elastic` says that a reservation or a
+        ceiling stands beside one of them.
         """
         self.mode = mode
         entries = list(entries)
@@ -221,6 +254,7 @@ class ModeQuotas:
         self._resolved_topics = {
             kind: NameCache[tuple[str, int], Resolution](_MAX_CACHED_BYTES) for kind in TOPIC_KINDS
         }
+        self.is_elastic = bool(elastic)
         # asked several times per request
         self._enabled = frozenset(kind for kind in QuotaKind if by_kind[kind] or kind in of_tenants)
 
@@ -277,23 +311,48 @@ class ModeQuotas:
         return _resolution(tags, PrecedenceLevel.NONE, None, self.mode)
 
     def limit_of(self, kind: QuotaKind, tags: Tags) -> float | None:
-        """The limit of a counter, found from its tags as Kafka does; None is unlimited.
+        """The limit of a counter, found from its tags as Kafka does; None is unlimited."""
+        found = self.resolve_counter(kind, tags)
+        return None if found is None else found.limit
+
+    def resolve_counter(self, kind: QuotaKind, tags: Tags) -> Resolution | None:
+        """The limit of a counter and the numbers beside it, found from its tags as Kafka does; None without an entry.
 
         Tags with a user and a client-id match only entities with both parts, and so on (ClientQuotaManager, "quota").
         """
         if tags.topic is not None:
-            return self.resolve_topic(kind, tags.topic, tags.partition).limit
+            return self.resolve_topic(kind, tags.topic, tags.partition)
         if tags.tenant:
-            found = self.resolve_tenant(kind, tags.tenant)
-            return None if found is None else found.limit
+            return self.resolve_tenant(kind, tags.tenant)
         absent = (not tags.user, bool(tags.user) and not tags.client_id)
         limits = self._client_limits[kind]
         for level, key in client_levels(tags.user, tags.client_id):
             user_part, client_part = PRECEDENCE_LEVELS[level]
             entry = limits.entry(key)
             if entry is not None and (user_part is Part.ABSENT, client_part is Part.ABSENT) == absent:
-                return entry.value
+                return limits.of_entry(tags, level, entry)
         return None
+
+    def lent(self, lend: float) -> Self:
+        """The same quotas while `lend` times the quotas are lent: limits that have a ceiling are above their quotas.
+
+        >>> entity = QuotaEntity(user="alice")
+        >>> numbers = {QuotaKind.PRODUCER_BYTE_RATE: 100.0, ElasticKey.PRODUCER_BYTE_RATE_CEILING: 250.0}
+        >>> quotas = Quotas([QuotaEntry(entity, kind, value) for kind, value in numbers.items()])
+        >>> [quotas.lent(lend).limit_of(QuotaKind.PRODUCER_BYTE_RATE, Tags("alice")) for lend in (1.0, 1.5, 9.0)]
+        [100.0, 150.0, 250.0]
+        """
+        quotas = copy.copy(self)
+        vars(quotas).update(
+            _client_limits={kind: limits.lent(lend) for kind, limits in self._client_limits.items()},
+            _tenant_limits={kind: limits.lent(lend) for kind, limits in self._tenant_limits.items()},
+        )
+        return quotas
+
+    def most_lend(self) -> float:
+        """The largest ceiling over its quota; 1 without any."""
+        limits: list[ClientLimits | TenantLimits] = [*self._client_limits.values(), *self._tenant_limits.values()]
+        return max((each.most_lend() for each in limits), default=1.0)
 
     def topic_entry(self, kind: QuotaKind, name: EntityName) -> QuotaEntry | None:
         """The entry set on exactly this topic, for showing which levels were passed over."""
@@ -391,7 +450,12 @@ def _name(part: Part, own: str) -> EntityName:
 
 
 def _resolution(
-    tags: Tags, level: PrecedenceLevel, entry: QuotaEntry | None, mode: Mode, elastic: _Elastic = _STRICT
+    tags: Tags,
+    level: PrecedenceLevel,
+    entry: QuotaEntry | None,
+    mode: Mode,
+    elastic: _Elastic = _STRICT,
+    lend: float = 1.0,
 ) -> Resolution:
     limit = None if entry is None else entry.value
     if mode is Mode.SHADOW:
@@ -400,13 +464,14 @@ def _resolution(
     if limit is None or numbers is None:
         return Resolution(tags, tags.key(), level, limit, shadow=False)
     reservation, ceiling = numbers.get("reservation"), numbers.get("ceiling")
-    return Resolution(
-        tags,
-        tags.key(),
-        level,
-        limit,
-        shadow=False,
-        # a limit that is mirrored from Kafka may have moved past them
-        reservation=None if reservation is None else min(reservation, limit),
-        ceiling=None if ceiling is None else max(ceiling, limit),
-    )
+    # a limit that is mirrored from Kafka may have moved past them
+    reservation = None if reservation is None else min(reservation, limit)
+    ceiling = None if ceiling is None else max(ceiling, limit)
+    return Resolution(tags, tags.key(), level, lent_limit(limit, ceiling, lend), False, reservation, ceiling)
+
+
+def _most_lend(entries: Iterable[QuotaEntry], elastic: _Elastic) -> float:
+    if not elastic:
+        return 1.0
+    ceilings = ((entry, elastic.get(entry.entity, {}).get("ceiling")) for entry in entries)
+    return max((ceiling / entry.value for entry, ceiling in ceilings if ceiling is not None), default=1.0)

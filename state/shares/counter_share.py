@@ -232,8 +232,14 @@ class CounterShare(msgspec.Struct, gc=False):
         self._share_ms = now_ms
         return self._share
 
-    def charge(self, charge: Charge, gateways: AliveGateways, metering: Metering, now_ms: int) -> InlineCharge:
-        """Charge a request that was served here. `charge.limit` is the whole limit, which must be one."""
+    def charge(
+        self, charge: Charge, gateways: AliveGateways, metering: Metering, now_ms: int, part: float | None = None
+    ) -> InlineCharge:
+        """Charge a request that was served here. `charge.limit` is the whole limit, which must be one.
+
+        `part` is the part of its share that this gateway lets through, of an elastic counter: it is paced on a single
+        gateway too. A meter that has recorded what was lent would ask for a long silence when the limit falls back.
+        """
         limit = self.limit = charge.limit or 0.0
         last_ms, is_alone = self._last_charge_ms, gateways.count == 1
         idle = last_ms is None or (now_ms > last_ms + metering.span_ms and self._is_idle(metering.span_ms, now_ms))
@@ -241,6 +247,8 @@ class CounterShare(msgspec.Struct, gc=False):
             share, self._share_ms = limit, now_ms
         else:
             share = self._share_now(limit, gateways, metering, now_ms, idle)
+        if part is not None:
+            share, is_alone = share * part, False
         if idle:
             self._active_since_ms = now_ms
         self._last_charge_ms = now_ms

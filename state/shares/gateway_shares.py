@@ -22,6 +22,7 @@ from sluice.state.contract.records import (
 )
 from sluice.state.decisions.charge_plan import plan_limited
 from sluice.state.decisions.waits import CounterKey
+from sluice.state.quotas.elastic import TIGHT_BURST_S, bound_of_share
 from sluice.state.quotas.entity import Tags, entity_text
 from sluice.state.quotas.kinds import KINDS_BY_NAME, MAX_THROTTLE_MS, Family, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
@@ -111,7 +112,10 @@ class GatewayShares:
         self.gateways = AliveGateways(instance, expected_gateways)
         self.forgotten = 0
         self._settings = settings
-        self._metering = Metering.of(settings)
+        self._metering = self._strict = Metering.of(settings)
+        self._factor: float | None = None  # None while no limit gives way
+        self._parts: dict[CounterKey, float | None] = {}
+        self._parts_of: Quotas | None = None
         self._max_counters = max_counters
         self._max_wait_ms = max_wait_ms
         self._touched: OrderedDict[CounterKey, CounterShare] = OrderedDict()
@@ -131,7 +135,7 @@ class GatewayShares:
             counter = (charge.kind, tags)
             if not any(charge.amounts) and counter not in self._touched:
                 continue  # a Fetch may name any partition, and must not take the place of counters in use
-            share, inline = self._charge(counter, charge, now_ms)
+            share, inline = self._charge(counter, charge, now_ms, quotas)
             charged.append((counter, charge, share, inline))
             is_free = is_free and share.throttled_until_ms <= now_ms and not inline.refused
         return _NO_WAIT if is_free else self._admission(request, charged, now_ms, delivered)
@@ -153,6 +157,29 @@ class GatewayShares:
             return Admission(0, refused, throttled_by=throttled_by, throttled=throttled)
         quota = deciding.kind.value
         return Admission(wait_ms, refused, withhold, quota, longest.limit, longest.share, throttled_by, throttled)
+
+    def give_way(self, factor: float | None) -> None:
+        """Let this part of the shares through from now on, as `bound_of_share` has it; None: no limit gives way."""
+        self._factor, self._parts = factor, {}
+        self._metering = self._strict
+        if factor is not None and factor < 1.0:
+            self._metering = msgspec.structs.replace(self._strict, burst_s=TIGHT_BURST_S)
+
+    def _part(self, counter: CounterKey, quotas: Quotas) -> float | None:
+        """The part of its share that a counter has here; None for one that doesn't give way.
+
+        One with a ceiling is elastic at any time: what was lent a moment ago is still on its meter.
+        """
+        if quotas is not self._parts_of or len(self._parts) >= self._max_counters:
+            self._parts, self._parts_of = {}, quotas
+        if counter not in self._parts:
+            kind, factor, part = KINDS_BY_NAME[counter[0]], self._factor or 1.0, None
+            may_give_way = kind.family in (Family.BYTES, Family.REQUEST_TIME)
+            found = quotas.resolve_counter(kind, counter[1]) if may_give_way else None
+            if found is not None and found.limit is not None and (factor < 1.0 or found.ceiling is not None):
+                part = bound_of_share(factor, found.limit, found.reservation)
+            self._parts[counter] = part
+        return self._parts[counter]
 
     def charge_decided(self, counter: CounterKey, value: float, limit: float, now_ms: int) -> None:
         """Charge a decided amount of this gateway's own traffic that hadn't been charged inline.
@@ -232,13 +259,18 @@ class GatewayShares:
             max(0, known.throttled_until_ms - now_ms),
         )
 
-    def _charge(self, counter: CounterKey, charge: Charge, now_ms: int) -> tuple[CounterShare, InlineCharge]:
+    def _charge(
+        self, counter: CounterKey, charge: Charge, now_ms: int, quotas: Quotas | None = None
+    ) -> tuple[CounterShare, InlineCharge]:
         share = self._touched.get(counter)
         if share is None:
             share = self._begin(counter, now_ms)
         else:
             self._touched.move_to_end(counter)  # used most recently from now on
-        inline = share.charge(charge, self.gateways, self._metering, now_ms)
+        part = None
+        if quotas is not None and (self._factor is not None or quotas.is_elastic):
+            part = self._part(counter, quotas)
+        inline = share.charge(charge, self.gateways, self._metering, now_ms, part)
         if share.throttled_until_ms > now_ms:
             share.throttled_until_ms = min(share.throttled_until_ms, now_ms + self._max_wait_ms)
         return share, inline

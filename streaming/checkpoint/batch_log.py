@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from sluice.state.contract.records import ElasticState
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.errors import CheckpointError
 
@@ -26,6 +27,7 @@ class Batch:
     pages: int = 0
     """The number of pages that it leaves; 0 if an earlier release began it: those that the checkpoint began with."""
     pages_before: int = 0
+    elastic: ElasticState | None = None
 
 
 class BatchLog:
@@ -53,14 +55,16 @@ class BatchLog:
         """The pages that the last micro-batch left, 0 if it doesn't say."""
         return self._last.pages
 
-    def begin(self, batch_id: int, quota_version: int, now_ms: int, pages: int = 0) -> tuple[Batch, bool]:
+    def begin(
+        self, batch_id: int, quota_version: int, now_ms: int, pages: int = 0, elastic: ElasticState | None = None
+    ) -> tuple[Batch, bool]:
         """The batch as it was started the first time, and whether that was before, so that records may be written.
 
         A new batch is recorded first. Raises CheckpointError if another driver has begun a later one.
         """
         if self._last.batch_id == batch_id:
             return self._last, True
-        self._last, repeated = Batch(batch_id, quota_version, now_ms, pages, self._last.pages), False
+        self._last, repeated = Batch(batch_id, quota_version, now_ms, pages, self._last.pages, elastic), False
         content = msgspec.json.encode(self._last)
         if self._create is None:
             self._files.write(_LAST, content)

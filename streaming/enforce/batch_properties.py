@@ -10,6 +10,7 @@ from functools import lru_cache
 import msgspec
 from pyspark import SparkContext, TaskContext
 
+from sluice.state.contract.records import ElasticState
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
@@ -22,7 +23,7 @@ class BatchProperties(msgspec.Struct, frozen=True):
     """The inputs that decide a micro-batch: quotas, time, and whether partial decisions are combined; its number.
 
     It leaves as many `pages`, and finds `stored_pages`: fewer if it splits them. `task` is the number of the task that
-    reads this, among those of its stage.
+    reads this, among those of its stage. `elastic` says how far limits give way, None if all are the quotas.
     """
 
     quota_version: int
@@ -32,6 +33,7 @@ class BatchProperties(msgspec.Struct, frozen=True):
     stored_pages: int
     batch_id: int
     task: int = 0
+    elastic: ElasticState | None = None
 
     @property
     def splits(self) -> bool:
@@ -52,8 +54,9 @@ class BatchProperties(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(msgspec.json.decode(content, type=cls), task=context.partitionId())
 
     def quotas(self, checkpoint: str) -> Quotas:
-        """The quotas of the micro-batch, read once per worker process. Raises CheckpointError."""
-        return _quotas(checkpoint, self.quota_version)
+        """The quotas of the micro-batch, read once per worker process, as they are lent. Raises CheckpointError."""
+        quotas = _quotas(checkpoint, self.quota_version)
+        return quotas if self.elastic is None or self.elastic.lend == 1.0 else _lent(quotas, self.elastic.lend)
 
 
 @lru_cache(maxsize=2)
@@ -61,3 +64,8 @@ def _quotas(checkpoint: str, version: int) -> Quotas:
     quotas = QuotaSnapshots(Checkpoint(checkpoint)).load(version)
     freeze_objects()
     return quotas
+
+
+@lru_cache(maxsize=1)
+def _lent(quotas: Quotas, lend: float) -> Quotas:
+    return quotas.lent(lend)

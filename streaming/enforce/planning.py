@@ -9,7 +9,7 @@ import msgspec
 from sluice.configs.capacity import broker_limits
 from sluice.configs.settings import Settings
 from sluice.state.arithmetic.shapes import encode_shape
-from sluice.state.contract.records import CountedEntity, Request, Unmute
+from sluice.state.contract.records import CountedEntity, ElasticState, Request, Unmute
 from sluice.state.decisions.charge_plan import (
     EXEMPT_REQUEST_TIME,
     ChargePlan,
@@ -25,7 +25,14 @@ from sluice.state.decisions.charge_plan import (
     request_points,
     traits_of,
 )
-from sluice.state.decisions.decision import batch_text, said, said_of_unmute, unmetered_text, without_charges
+from sluice.state.decisions.decision import (
+    batch_text,
+    elastic_texts,
+    said,
+    said_of_unmute,
+    unmetered_text,
+    without_charges,
+)
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.entity import client_key, entity_text
 from sluice.state.quotas.kinds import Family, QuotaKind, QuotaSettings
@@ -146,6 +153,13 @@ _Charged = list[tuple[_Counter, list[float]]]
 """The counters that a request is charged to, each with its amounts."""
 
 
+class BatchText(NamedTuple):
+    """The text that decisions of a micro-batch share, and that of those on events of some gateways, by instance."""
+
+    text: msgspec.Raw
+    of_gateways: Mapping[str, msgspec.Raw]
+
+
 class Planner:
     """Plans events under the quotas of one version. It finds the counters of a client once, and keeps them as text."""
 
@@ -162,18 +176,22 @@ class Planner:
             Family.REQUESTS: counted_requests,
         }
 
-    def batch(self, decided_at_ms: int) -> msgspec.Raw:
-        """The text that all decisions of a micro-batch share, which begins at `decided_at_ms`."""
-        return batch_text(self.quotas.version, decided_at_ms, self._settings.job_id)
+    def batch(self, decided_at_ms: int, elastic: ElasticState | None = None) -> BatchText:
+        """The text that decisions of a micro-batch share, which begins at `decided_at_ms`."""
+        text = batch_text(self.quotas.version, decided_at_ms, self._settings.job_id)
+        return BatchText(text, {}) if elastic is None else BatchText(*elastic_texts(text, elastic))
 
-    def plan(self, event: Request | Unmute, source: Source, decided_at_ms: int, batch: msgspec.Raw) -> Planned:
+    def plan(self, event: Request | Unmute, source: Source, decided_at_ms: int, batch: BatchText) -> Planned:
         """One charge row per counter that the event charges, with its page; its records if there is none.
 
         `batch` is that of `decided_at_ms`.
         """
         if isinstance(event, Request):
-            return self._plan_request(event, source, batch)
-        return self._plan_unmute(event, source, decided_at_ms, batch)
+            text = batch.text
+            if batch.of_gateways and event.instance is not None:
+                text = batch.of_gateways.get(event.instance, text)
+            return self._plan_request(event, source, text)
+        return self._plan_unmute(event, source, decided_at_ms, batch.text)
 
     def _plan_request(self, request: Request, source: Source, batch: msgspec.Raw) -> Planned:
         plan = self._plan_of(request)

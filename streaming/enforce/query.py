@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from sluice.configs.settings import Settings
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_reader import TopicReader
+from sluice.state.contract.records import ElasticState
 from sluice.state.decisions.leader_epochs import HEADER, LeaderEpoch
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.balances.imported import read_imported_start
@@ -64,6 +65,10 @@ class HasQuotas(Protocol):
         """The quotas in force, ready to resolve."""
 
 
+Elastic = Callable[[], ElasticState | None]
+"""Says how far limits give way now; None if all are the quotas."""
+
+
 class EnforceQuery(GatedQuery):
     """The running query. Each micro-batch uses the quotas that are in force when it begins."""
 
@@ -75,6 +80,7 @@ class EnforceQuery(GatedQuery):
         tracked: "Accumulator[Tracked] | None" = None,
         may_begin: Callable[[], bool] = lambda: True,
         epoch: LeaderEpoch | None = None,
+        elastic: Elastic = lambda: None,
     ) -> None:
         """`tracked` is told the number of entities of each page, and the numbers evicted.
 
@@ -85,6 +91,7 @@ class EnforceQuery(GatedQuery):
         self._spark = spark
         self._settings = settings
         self._watch = watch
+        self._elastic = elastic
         self._tracked = tracked
         self._told_of_pages = False
         checkpoint = Checkpoint(settings.enforce.checkpoint)
@@ -111,7 +118,7 @@ class EnforceQuery(GatedQuery):
     def _write_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Decide and write one micro-batch, in one action: a second action would run the stateful operator again.
 
-        1. Record the quota version and time of the batch; a repeated batch uses the recorded ones.
+        1. Record quota version, elastic state and time of the batch; a repeated batch uses the recorded ones.
         2. Tell the tasks, before anything runs.
         3. Combine partial decisions, unless every request charges one counter. A repeated batch always combines: its
            quotas may be older than those in force now.
@@ -120,10 +127,12 @@ class EnforceQuery(GatedQuery):
         """
         quotas, first_pages = self._watch.quotas, self._pipeline.pages
         pages = self._grown(self._log.pages or first_pages, rows)
-        batch, repeated = self._log.begin(batch_id, quotas.version, now_ms=now_ms(), pages=pages)
+        batch, repeated = self._log.begin(batch_id, quotas.version, now_ms(), pages, self._elastic())
         combined = repeated or not quotas.charges_one_counter()
         pages, before = (number or first_pages for number in (batch.pages, batch.pages_before))
-        properties = BatchProperties(batch.quota_version, batch.decided_at_ms, combined, pages, before, batch_id)
+        properties = BatchProperties(
+            batch.quota_version, batch.decided_at_ms, combined, pages, before, batch_id, elastic=batch.elastic
+        )
         properties.announce(self._spark.sparkContext)
         if properties.splits:
             log.info("micro-batch %d splits %d pages into %d", batch_id, before, pages)

@@ -38,6 +38,7 @@ _GAUGES = (
     ("sluice_client_rate", "Rate of the counter, in its quota's unit", LABELS),
     ("sluice_client_remaining", "Rest of the limit; of a controller quota, its tokens", LABELS),
     ("sluice_client_waited_seconds", "Seconds of the last minute in which the counter's clients waited", LABELS),
+    ("sluice_client_below_quota_seconds", "Those of them, if less than 0.9 of the limit is in use", LABELS),
     ("sluice_quota_rate", "Sum of the rates of a quota's counters", ("quota", "mode")),
     ("sluice_quota_waiting_counters", "Counters whose clients waited in the last minute", ("quota", "mode")),
     ("sluice_gateway_silent_seconds", "Since the newest heartbeat of the gateway that was seen", ("gateway",)),
@@ -109,6 +110,7 @@ class ClientMetrics(Collector):
             gauges["sluice_client_rate"].add_metric(labels, usage.rate(counter, now_ms) or 0.0)
             gauges["sluice_client_remaining"].add_metric(labels, usage.remaining(counter, now_ms) or 0.0)
             gauges["sluice_client_waited_seconds"].add_metric(labels, counter.waited_ms(now_ms) / 1000)
+            gauges["sluice_client_below_quota_seconds"].add_metric(labels, usage.below_quota_ms(counter, now_ms) / 1000)
 
     def _nearness(self, counter: CounterState, now_ms: int) -> tuple[bool, float]:
         """The order: throttled counters first, then by share of the limit; a counter without limit is last."""

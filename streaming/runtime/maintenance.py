@@ -120,7 +120,7 @@ class MaintenanceSchedule:
 
 
 def _tables(delta: DeltaSettings) -> tuple[str, ...]:
-    return (delta.decisions, delta.quota_metrics, delta.dead_letters, delta.unreadable)
+    return (delta.decisions, delta.quota_metrics, delta.dead_letters, delta.unreadable, delta.elastic)
 
 
 def _counted(files: int) -> str:

@@ -25,9 +25,11 @@ from sluice.jvm.compiler import compile_java
 from sluice.jvm.errors import PluginBuildError
 from sluice.jvm.plugin import JAR_NAME, JAVA_RELEASE, build_plugin
 from sluice.state.arithmetic.counter import Charge
+from sluice.state.contract.records import BrokerFactor, ElasticState
 from sluice.state.decisions.charge_plan import plan_charges
 from sluice.state.decisions.leader_epochs import Fence, read_epoch
 from sluice.state.errors import FarEpochError, InvalidQuotaError
+from sluice.state.quotas.elastic import bound_of_share, factor_of
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import (
@@ -39,7 +41,16 @@ from sluice.state.quotas.kinds import (
     QuotaSettings,
     Window,
 )
-from sluice.state.quotas.limits import VERSION_KEY, LimitsInForce, LimitsView, limit_key, limit_value, version_end
+from sluice.state.quotas.limits import (
+    ELASTIC_KEY,
+    VERSION_KEY,
+    LimitsInForce,
+    LimitsView,
+    elastic_value,
+    limit_key,
+    limit_value,
+    version_end,
+)
 from sluice.state.quotas.resolution import PRECEDENCE_LEVELS, PrecedenceLevel, Quotas
 from sluice.state.shares.alive import MAX_GATEWAYS
 from sluice.state.shares.counter_share import CounterShare
@@ -149,6 +160,8 @@ def damaged(draw: random.Random, records: Records) -> Records:
         (b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate"}',
          b'{"entity":{"user":"b"},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}'),
         (b"x", b"\xff"),
+        (b'"elastic"', b'{"number":1,"at_ms":1,"lend":0.5}'),
+        (b'"elastic"', b'{"number":1,"at_ms":1,"brokers":[{"instance":"b","factor":0,"reason":""}]}'),
         (b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate"}',
          b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}{}'),
         (b'{"entity": {"user": "a"}, "mode": "enforce", "quota": "producer_byte_rate"}',
@@ -199,6 +212,10 @@ def random_clients(draw: random.Random) -> list[tuple[str, str, str, bool]]:
 
 def random_limits(draw: random.Random) -> Records:
     records = limit_records([*random_entries(draw), *random_tenants(draw)])
+    if draw.random() < 0.5:
+        brokers = [BrokerFactor(name, draw.choice([0.2, 0.75]), "queue wait 34 ms") for name in draw.sample("abc", 2)]
+        state = ElasticState(7, 9_000, draw.choice([1.0, 1.5, 4.0]), brokers)
+        records.insert(draw.randint(0, len(records)), (ELASTIC_KEY, elastic_value(state)))
     if draw.random() < 0.3:
         return damaged(draw, [*records, *limit_records(random_entries(draw), version=2)])
     return records
@@ -219,7 +236,12 @@ def found_by_the_job(view: LimitsView, clients: Sequence[tuple[str, str, str, bo
             tenant = view.in_force.enforced.tenants.of(user, client_id)
             of_tenant = view.in_force.enforced.limit_of(KINDS[quota], Tags(tenant=tenant)) if tenant else None
             names = [found.tags.user, found.tags.client_id, LEVELS.get(found.level, 0), found.limit]
-            answer["found"].append([*names, tenant, of_tenant])
+            eased = []
+            if found.limit is not None:
+                state = view.elastic or ElasticState(0, 0)
+                lent = quotas.lent(state.lend).resolve_client(KINDS[quota], user, client_id)
+                eased = [lent.limit, bound_of_share(factor_of(state, "b"), found.limit, found.reservation)]
+            answer["found"].append([*names, tenant, of_tenant, *eased])
     return answer
 
 

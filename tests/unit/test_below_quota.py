@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from sluice.cli.main import app
-from sluice.insight.reports.below_quota import NEAR_LIMIT, full_minutes
+from sluice.insight.live import NEAR_LIMIT
+from sluice.insight.reports.below_quota import full_minutes
 from sluice.insight.reports.slo import slo
 from sluice.insight.reports.span import Span
 from sluice.state.quotas.entity import QuotaEntity

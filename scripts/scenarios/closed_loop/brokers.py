@@ -1,5 +1,6 @@
 """The closed loop with Kafka brokers or proxies as gateways, and clients of librdkafka at full speed."""
 
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 from kafka import KafkaAdminClient
@@ -76,7 +78,10 @@ def run_brokers(folder: Path, situation: BrokersSituation) -> BrokersMeasures:
         entity: Json = {"entity": {"client_id": CLIENT}}
         if situation.members:
             entity = {"tenant": "shop", "client_ids": [f"{CLIENT}-*"]}
-        quota = entity | {"quotas": {situation.quota.value: situation.limit}}
+        numbers = {situation.quota.value: situation.limit}
+        if situation.ceiling is not None:
+            numbers[f"{situation.quota}_ceiling"] = situation.ceiling
+        quota = entity | {"quotas": numbers}
         entrances: list[str] = []
         if situation.own_quotas:
             cluster = stack.enter_context(Cluster(folder / "brokers", situation.brokers))
@@ -88,7 +93,8 @@ def run_brokers(folder: Path, situation: BrokersSituation) -> BrokersMeasures:
             )
             entrances = [proxy.bootstrap_servers for proxy in proxies]
         else:
-            cluster, rig = stack.enter_context(plugin_brokers(folder, situation.brokers, [quota]))
+            elastic = _elastic(folder, situation) if situation.is_elastic else {}
+            cluster, rig = stack.enter_context(plugin_brokers(folder, situation.brokers, [quota], elastic))
         with connect(KafkaAdminClient, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
             create_topic(admin, TOPIC, situation.leaders())
         if situation.quota is QuotaKind.CONSUMER_BYTE_RATE:
@@ -96,14 +102,33 @@ def run_brokers(folder: Path, situation: BrokersSituation) -> BrokersMeasures:
         return _measure(situation, cluster, rig, entrances or [cluster.bootstrap_servers])
 
 
+def _elastic(folder: Path, situation: BrokersSituation) -> Sections:
+    """Settings of a job whose limits give way, with the brokers' capacity if they have one."""
+    section: dict[str, object] = {"limits": "elastic"}
+    if situation.capacity is not None:
+        rate = str(situation.capacity / 1024)
+        capacities = {"brokerCapacities": [{"brokerId": "-1", "capacity": {"NW_IN": rate, "NW_OUT": rate}}]}
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / "capacity.json"
+        file.write_text(json.dumps(capacities))
+        section["capacity_file"] = str(file)
+    return {"elastic": section}
+
+
 @contextmanager
-def plugin_brokers(folder: Path, size: int, quotas: Sequence[Json]) -> Iterator[tuple[Cluster, Rig]]:
-    """`size` brokers with the plugin, and a job with these quotas, once they know each other. All is in `folder`."""
+def plugin_brokers(
+    folder: Path, size: int, quotas: Sequence[Json], more: Sections = MappingProxyType({})
+) -> Iterator[tuple[Cluster, Rig]]:
+    """`size` brokers with the plugin, and a job with these quotas, once they know each other. All is in `folder`.
+
+    The job has `more` settings.
+    """
     client_id = new_exempt_client_id()
     sections: Sections = {
         "kafka": {"client.id": client_id},
         "topics": {"partitions": 2, "replication_factor": min(size, 3)},
         "audit": {"trigger_s": 5},
+        **more,
     }
     with (
         plugin_cluster(folder / "brokers", size, client_id) as cluster,

@@ -15,9 +15,12 @@ from scripts.command import run_app
 from scripts.scenarios.closed_loop.measures import Measures, measure
 from scripts.scenarios.closed_loop.simulation import ClosedLoop
 from scripts.scenarios.closed_loop.situation import (
+    BrokersQuotas,
     BrokersSituation,
+    ElasticSimulation,
     JobDown,
     NameFlood,
+    Neighbours,
     Seconds,
     Situation,
     check_quota,
@@ -123,6 +126,48 @@ class Names(NameFlood):
         with work_folder("closed-loop", fresh=True) as folder:
             print(json.dumps(asdict(run_name_flood(folder, self))))
         return 0
+
+
+@app.command("elastic")
+@dataclass(frozen=True)
+class Elastic(ElasticSimulation):
+    """Simulate elastic quotas under the rule that the job runs: overload, lending, random loads and a week.
+
+    It prints JSON.
+    """
+
+    def run(self) -> int:
+        """Simulate, and print the figures."""
+        from scripts.scenarios.closed_loop.elastic import figures
+
+        print(json.dumps(asdict(figures(self.tenants, self.minutes, self.loads))))
+        return 0
+
+
+@app.command("neighbours")
+@dataclass(frozen=True)
+class NoisyNeighbours(Neighbours):
+    """Measure five victims beside noisy neighbours, over alone: with Sluice, Kafka's own quotas, and none.
+
+    Exit code 1 if with Sluice p99 is more than 1.5 times that of alone, or throughput below 0.99.
+    """
+
+    as_json: AsJson = False
+
+    def run(self) -> int:
+        """Run them, and print the figures."""
+        from scripts.scenarios.closed_loop.neighbours import run_neighbours, text
+
+        found = {}
+        for quotas in self.quotas or list(BrokersQuotas):
+            with work_folder("closed-loop", fresh=True) as folder:
+                found[quotas.value] = run_neighbours(folder, self, quotas)
+        if self.as_json:
+            kinds = {name: {kind: asdict(each) for kind, each in of.items()} for name, of in found.items()}
+            print(json.dumps(kinds))
+        else:
+            print("\n".join(text(found)))
+        return int(not all(each.passes for each in found.get(BrokersQuotas.SLUICE, {}).values()))
 
 
 def _print(found: Mapping[str, Measures], as_json: bool) -> int:

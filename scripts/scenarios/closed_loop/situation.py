@@ -216,6 +216,15 @@ class BrokersSituation:
     kill_job_at: Annotated[float | None, _second("The job is killed, and back 60 s later.")] = None
     kill_broker_at: Annotated[float | None, _second("A broker is killed, and back 60 s later.")] = None
     slip_at: Annotated[float | None, _second("The limit is 1, and the right one again 16 s later.")] = None
+    ceiling: Annotated[float | None, typer.Option(min=1, help="Ceiling of the quota: idle brokers lend.")] = None
+    capacity: Annotated[
+        float | None, typer.Option(min=1_024, help="Bytes/s that each broker can take in: overloaded ones tighten.")
+    ] = None
+
+    @property
+    def is_elastic(self) -> bool:
+        """True if brokers lend or tighten."""
+        return self.ceiling is not None or self.capacity is not None
 
     def __post_init__(self) -> None:
         """Fill in the limit. Raises typer.BadParameter for one that isn't above 0, and for an impossible situation."""
@@ -225,6 +234,8 @@ class BrokersSituation:
         alone = self.own_quotas or self.reconnect or self.slip_at is not None
         if self.members and (alone or self.quota.family is not Family.BYTES):
             raise typer.BadParameter("--members have a byte rate; expected no --own-quotas, --reconnect or --slip-at")
+        if self.is_elastic and (self.proxies or self.own_quotas):
+            raise typer.BadParameter("--ceiling and --capacity need brokers with the plugin; expected no --own-quotas")
 
     def alone(self) -> "BrokersSituation":
         """The same client on one broker with Kafka's own quota."""
@@ -286,3 +297,46 @@ class NameFlood:
     ] = None
     length: Annotated[int, typer.Option(min=12, max=32_767, help="Characters of a client-id.")] = 32_700
     limited: Annotated[bool, typer.Option("--limited", help="Every client-id has a default limit.")] = False
+
+
+class Noise(StrEnum):
+    """Kinds of noisy neighbours, by the names of a public design of multi-tenant Kafka (frontier: N1 to N8)."""
+
+    PRODUCE = "N1-produce"
+    REPLAY = "N2-replay"
+    CONNECTIONS = "N3-connections"
+    METADATA = "N4-metadata"
+    TOPICS = "N5-topics"
+    PRODUCER_IDS = "N6-producer-ids"
+    LARGE = "N8-large-messages"
+
+
+class BrokersQuotas(StrEnum):
+    """Quotas of brokers: Sluice's by the plugin, Kafka's own, or none."""
+
+    SLUICE = "sluice"
+    KAFKA = "kafka"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Five victims beside noisy neighbours, one kind after the other, in turns with the victims alone."""
+
+    brokers: Annotated[int, typer.Option(min=1, max=9, help="Number of brokers.")] = 3
+    seconds: Annotated[int, typer.Option(min=5, help="Length of a measurement of the victims.")] = 20
+    noise: Annotated[list[Noise] | None, typer.Option(help="A kind of noise; may be repeated.", show_default="all")] = (
+        None
+    )
+    quotas: Annotated[
+        list[BrokersQuotas] | None, typer.Option(help="Quotas of the brokers; may be repeated.", show_default="all")
+    ] = None
+
+
+@dataclass(frozen=True)
+class ElasticSimulation:
+    """A simulation of elastic quotas: a week of many tenants, scaled, and random loads."""
+
+    tenants: Annotated[int, typer.Option(min=1, help="Tenants of the week.")] = 1_000
+    minutes: Annotated[int, typer.Option(min=1, help="Minutes that stand for the week.")] = 10_080
+    loads: Annotated[int, typer.Option(min=1, help="Random loads.")] = 20

@@ -112,7 +112,10 @@ public final class Cases {
         return answer.put("fenced", fence.fenced());
     }
 
-    /** The limits of `records`, and what each of `clients` (quota, user, client-id) finds among them. */
+    /**
+     * The limits of `records`, and what each of `clients` (quota, user, client-id) finds among them, also while limits give
+     * way: its limit then, and the part of its share that gateway "b" lets through.
+     */
     private static JsonNode resolution(JsonNode asked) throws IOException {
         LimitsView view = view(asked);
         ObjectNode answer = JSON.createObjectNode().put("garbage", view.garbage());
@@ -125,15 +128,21 @@ public final class Cases {
             Kind kind = Kind.ofKey(client.get(0).textValue());
             PrecedenceLevels levels = client.get(3).booleanValue() ? quotas.shadow(kind) : quotas.enforced(kind);
             String user = Names.bounded(client.get(1).textValue());
-            Resolution resolution = levels.resolve(user, Names.bounded(client.get(2).textValue()));
+            String clientId = Names.bounded(client.get(2).textValue());
+            Resolution resolution = levels.resolve(user, clientId);
             String tenant = quotas.tenants().of(client.get(1).textValue(), client.get(2).textValue());
-            found.addArray()
+            ArrayNode one = found.addArray()
                     .add(resolution.tags.user)
                     .add(resolution.tags.clientId)
                     .add(resolution.level)
                     .add(resolution.limit)
                     .add(tenant)
                     .add(tenant.isEmpty() ? null : quotas.limitOf(new CounterKey(kind, new Tags("", "", tenant))));
+            if (resolution.limit != null) {
+                ElasticState.Beside beside = levels.besideOf(user, clientId);
+                one.add(view.elastic().limit(resolution.limit, beside))
+                        .add(ElasticState.part(view.elastic().factorOf("b"), resolution.limit, beside));
+            }
         }
         return answer;
     }
@@ -173,7 +182,7 @@ public final class Cases {
                 if (isFetch && waitMs > 0) {
                     pace.noteThrottled(waitMs, bound, sum, windowMs);
                 }
-                pace.charge(charged, requests, share, share, window, nowMs);
+                pace.charge(charged, requests, share, share, false, window, nowMs);
                 waitMs = 0;
                 charged = 0;
                 requests = 0;
@@ -191,8 +200,8 @@ public final class Cases {
         double limit = asked.get("limit").doubleValue();
         double size = asked.get("size").doubleValue();
         double charged = asked.get("charged").doubleValue();
-        pace.charge(charged, (long) (charged / size), share, limit, window, 0);
-        pace.charge(0, 0, share, limit, window, asked.get("after_s").longValue() * 1_000);
+        pace.charge(charged, (long) (charged / size), share, limit, false, window, 0);
+        pace.charge(0, 0, share, limit, false, window, asked.get("after_s").longValue() * 1_000);
         double bound = pace.bound(share, 0, window.spanMs());
         return JSON.getNodeFactory().numberNode(size / bound - window.spanMs() / 1000.0);
     }

@@ -198,7 +198,7 @@ final class PacedBrokers {
             for (CommonBucket bucket : meters.common()) {
                 if (!bucket.counter.tags.tenant.isEmpty()) {
                     boolean isCharged = bucket.takeCharged();
-                    bucket.set(shares.share(bucket.counter, limit, isCharged, bucket.heldUntilMs(), nowMs), limit, nowMs);
+                    bucket.set(shares.share(bucket.counter, limit, isCharged, bucket.heldUntilMs(), nowMs), limit, false, nowMs);
                 }
             }
             for (Client client : clients) {
@@ -218,7 +218,7 @@ final class PacedBrokers {
                 meter.noteLimit(ownLimit, nowMs);
                 double share = shares.share(meter.counter, ownLimit, isCharged, meter.heldUntilMs(), nowMs);
                 if (shares.gateways(nowMs) > 1) {
-                    meter.pace(share, ownLimit, WINDOW, nowMs);
+                    meter.pace(share, ownLimit, false, WINDOW, nowMs);
                 } else {
                     meter.bind(share, nowMs);
                 }

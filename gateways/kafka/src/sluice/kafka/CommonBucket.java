@@ -17,6 +17,7 @@ final class CommonBucket {
     private int meters;
     private double share = Double.NaN; // until the first look
     private double limit;
+    private boolean isTight;
     private double unpaced; // was charged before the share was known
     private double faded; // what was charged; it fades to 1/e in the span of a meter
     private long chargedMs;
@@ -36,11 +37,12 @@ final class CommonBucket {
         return meters;
     }
 
-    /** Sets this gateway's share of the limit, per second. */
-    synchronized void set(double ofLimit, double whole, long nowMs) {
+    /** Sets this gateway's share of the limit, per second; a tight one has a small burst. */
+    synchronized void set(double ofLimit, double whole, boolean tight, long nowMs) {
         longestMute.noteLimit(whole, nowMs);
         share = ofLimit;
         limit = whole;
+        isTight = tight;
         charge(0.0, nowMs);
     }
 
@@ -53,7 +55,7 @@ final class CommonBucket {
         }
         unpaced += amount;
         if (!Double.isNaN(share)) {
-            pace.charge(unpaced, 0, share, limit, window, nowMs);
+            pace.charge(unpaced, 0, share, limit, isTight, window, nowMs);
             unpaced = 0.0;
         }
     }

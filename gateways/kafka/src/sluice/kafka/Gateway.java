@@ -60,6 +60,9 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     private final long idleMs;
     private final AtomicLong givenUp = new AtomicLong();
     private volatile LimitsView limitsView = new LimitsView();
+    private volatile ElasticState heard = ElasticState.NEUTRAL;
+    private volatile long heardUntilMs;
+    private volatile ElasticState elastic = ElasticState.NEUTRAL; // what holds
     private volatile Quotas inForce;
     private volatile int gateways = 1;
     private volatile long sums;
@@ -179,7 +182,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     }
 
     private double shareOf(double limit, double share) {
-        return Math.min(limit, Double.isNaN(share) ? limit / gateways : share);
+        return Math.min(limit * elastic.lend, Double.isNaN(share) ? limit / gateways : share);
     }
 
     /** Whether a limit holds a meter's clients, their own or their tenant's. Never waits. */
@@ -293,8 +296,11 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
             stepBack(nowMs);
         }
         Quotas quotas = quotas();
-        boolean isNew = quotas != applied | noteLowDisk(nowMs);
+        ElasticState present = nowMs < heardUntilMs ? heard : ElasticState.NEUTRAL;
+        boolean isNew = quotas != applied || present.number != elastic.number;
+        isNew |= noteLowDisk(nowMs);
         applied = quotas;
+        elastic = present;
         gateways = shares.gateways(nowMs);
         meters.common().forEach(bucket -> lookAt(bucket, quotas, nowMs));
         boolean isReady = sender.isReady();
@@ -344,11 +350,14 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         Double limit = quotas.limitOf(bucket.counter);
         boolean isCharged = bucket.takeCharged();
         if (limit == null) {
-            bucket.set(Meter.UNLIMITED, Meter.UNLIMITED, nowMs);
+            bucket.set(Meter.UNLIMITED, Meter.UNLIMITED, false, nowMs);
         } else if (isShared(bucket.counter.kind)) {
-            bucket.set(shares.share(bucket.counter, limit, isCharged, bucket.heldUntilMs(), nowMs), limit, nowMs);
+            double part = part(bucket.counter, quotas, limit);
+            double now = elastic.limit(limit, quotas.besideOf(bucket.counter));
+            double share = shares.share(bucket.counter, now, isCharged, bucket.heldUntilMs(), nowMs);
+            bucket.set(Double.isNaN(part) ? share : share * part, now, part < 1, nowMs);
         } else {
-            bucket.set(limit, limit, nowMs);
+            bucket.set(limit, limit, false, nowMs);
         }
     }
 
@@ -358,15 +367,19 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         Double limit = quotas.limitOf(meter.counter);
         meter.noteLimit(limit == null ? Meter.UNLIMITED : limit, nowMs);
         double share = Meter.UNLIMITED;
-        if (limit != null) {
-            share = isShared(meter.counter.kind)
-                    ? shares.share(meter.counter, limit, isCharged, heldUntilMs(meter, nowMs), nowMs)
-                    : limit;
+        double part = Double.NaN; // of an elastic counter, which is paced on a broker alone too
+        if (limit != null && isShared(meter.counter.kind)) {
+            part = part(meter.counter, quotas, limit);
+            limit = elastic.limit(limit, quotas.besideOf(meter.counter));
+            share = shares.share(meter.counter, limit, isCharged, heldUntilMs(meter, nowMs), nowMs);
+            share = Double.isNaN(part) ? share : share * part;
+        } else if (limit != null) {
+            share = limit;
         }
         if (lowDisk != null && meter.counter.kind == Kind.PRODUCE) {
             meter.hold(share);
-        } else if (limit != null && isPaced(meter.counter.kind)) {
-            meter.pace(share, limit, settings.window, nowMs);
+        } else if (limit != null && (isPaced(meter.counter.kind) || !Double.isNaN(part))) {
+            meter.pace(share, limit, part < 1, settings.window, nowMs);
         } else {
             meter.bind(share, nowMs);
         }
@@ -379,6 +392,15 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
                 shares.release(meter.key.ofTenant());
             }
         }
+    }
+
+    /** The part of its share that a counter has here; NaN for one that doesn't give way. */
+    private double part(CounterKey counter, Quotas quotas, double quota) {
+        double factor = elastic.factorOf(instance);
+        ElasticState.Beside beside = quotas.besideOf(counter);
+        boolean isElastic = factor < 1 || !Double.isNaN(beside.ceiling);
+        boolean mayGiveWay = counter.kind.isPaced() && !counter.kind.countsRequests;
+        return isElastic && mayGiveWay ? ElasticState.part(factor, quota, beside) : Double.NaN;
     }
 
     private void publish(Meter meter, Double limit, double share, boolean isReady, long nowMs) {
@@ -620,6 +642,10 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         public void take(byte[] key, byte[] value) {
             Quotas known = limitsView.inForce();
             limitsView.take(key, value);
+            if (limitsView.elastic() != heard) {
+                heard = limitsView.elastic();
+                heardUntilMs = heard.holdsUntilMs(System.currentTimeMillis());
+            }
             Quotas complete = limitsView.inForce();
             if (complete != known) {
                 takeLimits(complete);

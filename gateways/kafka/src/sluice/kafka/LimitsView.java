@@ -20,20 +20,29 @@ final class LimitsView {
     private static final ObjectMapper JSON =
             JsonMapper.builder().disable(JsonWriteFeature.WRITE_HEX_UPPER_CASE).build(); // as the job writes
     private static final List<String> PARTS = Arrays.asList("client_id", "tenant", "topic", "user");
-    private static final List<String> NUMBERS_BESIDE = Arrays.asList("_reservation", "_ceiling");
+    private static final String RESERVATION = "_reservation";
+    private static final String CEILING = "_ceiling";
+    private static final List<String> NUMBERS_BESIDE = Arrays.asList(RESERVATION, CEILING);
     private static final String MEMBER = "member";
     private static final int MAX_TENANT_CHARACTERS = 256;
     private static final String VERSION_KEY = "\"version\"";
+    private static final String ELASTIC_KEY = "\"elastic\"";
     private static final double FRACTION_TOLERANCE = 1e-6;
     private static final double LARGEST_WHOLE = 9.223372036854775807e18;
 
     private final Map<String, Entry> entries = new HashMap<>();
     private Quotas inForce;
+    private ElasticState elastic = ElasticState.NEUTRAL;
     private long garbage;
 
     /** The quotas of the last complete version; null before the first. */
     Quotas inForce() {
         return inForce;
+    }
+
+    /** How far limits give way, by the last record. */
+    ElasticState elastic() {
+        return elastic;
     }
 
     /** How many records were none that Sluice writes. They change nothing. */
@@ -53,6 +62,8 @@ final class LimitsView {
     private void take(String key, byte[] value) throws IOException {
         if (key.equals(VERSION_KEY)) {
             endVersion(value);
+        } else if (key.equals(ELASTIC_KEY)) {
+            elastic = value == null ? ElasticState.NEUTRAL : ElasticState.read(value);
         } else if (value == null) {
             entries.remove(key);
         } else {
@@ -95,18 +106,19 @@ final class LimitsView {
         if (tenant != null && parts > 1) {
             Json.check(quota.equals(MEMBER) && limit.doubleValue() == 1, "a member is of quota " + quota);
             Json.check(tenant != Entity.DEFAULT && user != Entity.DEFAULT && clientId != Entity.DEFAULT, "it is <default>");
-            return new Entry(null, tenant, new Entity(user, clientId), 0, false);
+            return new Entry(null, tenant, new Entity(user, clientId), 0, mode);
         }
         Kind beside = topic == null ? besideLimit(quota) : null;
         if (beside != null) {
             checkLimit(limit.doubleValue(), beside != Kind.REQUEST);
-            return new Entry(null, null, null, 0, false);
+            String part = quota.endsWith(CEILING) ? CEILING : RESERVATION;
+            return new Entry(beside, tenant, new Entity(user, clientId), limit.doubleValue(), part);
         }
         Kind kind = Kind.ofKey(quota);
         Json.check(kind != null && kind.isOfTopics() == (topic != null), "the quota is " + quota);
         checkLimit(limit.doubleValue(), kind != Kind.REQUEST && kind != Kind.MUTATION && !kind.countsRequests);
         Entity entity = new Entity(topic == null ? user : topic, clientId);
-        return new Entry(kind, tenant, entity, limit.doubleValue(), mode.equals("shadow"));
+        return new Entry(kind, tenant, entity, limit.doubleValue(), mode);
     }
 
     private static void checkTenant(Object tenant) throws IOException {
@@ -162,18 +174,21 @@ final class LimitsView {
         private final Object tenant; // null if it isn't of one
         private final Entity entity; // null if it is of a topic
         private final double limit;
-        private final boolean isShadow;
+        private final String part; // the mode of a limit, or which number beside one it is
 
-        Entry(Kind kind, Object tenant, Entity entity, double limit, boolean isShadow) {
+        Entry(Kind kind, Object tenant, Entity entity, double limit, String part) {
             this.kind = kind;
             this.tenant = tenant;
             this.entity = entity;
             this.limit = limit;
-            this.isShadow = isShadow;
+            this.part = part;
         }
 
         void addTo(Quotas quotas) {
-            if (kind != null && tenant != null) {
+            boolean isShadow = part.equals("shadow");
+            if (NUMBERS_BESIDE.contains(part)) {
+                quotas.putBeside(kind, tenant, entity, part.equals(CEILING), limit);
+            } else if (kind != null && tenant != null) {
                 quotas.putTenant(kind, tenant, limit, isShadow);
             } else if (kind != null) {
                 (isShadow ? quotas.shadow(kind) : quotas.enforced(kind)).put(entity, limit);

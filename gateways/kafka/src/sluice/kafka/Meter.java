@@ -298,15 +298,15 @@ public final class Meter {
         return isHeld;
     }
 
-    /** Sets the limit so that Kafka paces the traffic by this share of the quota's limit. */
-    synchronized void pace(double ofLimit, double limit, Window window, long nowMs) {
+    /** Sets the limit so that Kafka paces the traffic by this share of the quota's limit; a tight one has a small burst. */
+    synchronized void pace(double ofLimit, double limit, boolean isTight, Window window, long nowMs) {
         share = ofLimit;
         isHeld = false;
         if (charged == null || !Samples.isPossible()) {
             bindMetric(ofLimit, longestMute.ms(nowMs));
             return;
         }
-        pace.charge(pacedCharge, Math.max(0, pacedRequests), ofLimit, limit, window, nowMs);
+        pace.charge(pacedCharge, Math.max(0, pacedRequests), ofLimit, limit, isTight, window, nowMs);
         pacedCharge = 0.0;
         pacedRequests = 0;
         double windowMs = charged.windowMs(nowMs);

@@ -21,6 +21,7 @@ package sluice.kafka;
  */
 final class Pace {
     private static final double BURST = 0.3;
+    private static final double TIGHT_BURST_MS = 500; // of a broker that is tightened
     private static final double FETCH = 0.025;
     private static final double LEAST = 0.5;
     private static final double SIZE_WEIGHT = 0.2;
@@ -42,9 +43,9 @@ final class Pace {
     }
 
     /** Takes what was charged since the last call from the bucket, which refills by this share of the limit. */
-    void charge(double charged, long requests, double share, double limit, Window window, long nowMs) {
+    void charge(double charged, long requests, double share, double limit, boolean isTight, Window window, long nowMs) {
         double burstMs = isMutation ? window.samples * window.windowMs : window.spanMs() * BURST; // as Kafka's bucket
-        double burst = Math.max(share * burstMs / 1000.0, isFetch ? size : 0.0);
+        double burst = Math.max(share * (isTight ? TIGHT_BURST_MS : burstMs) / 1000.0, isFetch ? size : 0.0);
         double before = Double.isNaN(left) ? burst : left + share * Math.max(0, nowMs - leftMs) / 1000.0;
         double most = isRequest ? Math.min(share * MAX_WAIT_S, limit * MAX_REQUEST_DEBT_S) : share * MAX_WAIT_S;
         left = Math.max(Math.min(burst, before) - charged, -most);

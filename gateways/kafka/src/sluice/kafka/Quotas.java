@@ -13,6 +13,7 @@ final class Quotas {
     private final Map<Kind, PrecedenceLevels> shadow = new EnumMap<>(Kind.class);
     private final Map<Kind, Map<Object, Double>> ofTenants = new EnumMap<>(Kind.class);
     private final Map<Kind, Map<Object, Double>> trialsOfTenants = new EnumMap<>(Kind.class);
+    private final Map<Kind, Map<Object, ElasticState.Beside>> besideTenants = new EnumMap<>(Kind.class);
     private final Tenants tenants = new Tenants();
 
     Quotas(long version) {
@@ -39,6 +40,16 @@ final class Quotas {
     /** Sets the limit of a tenant, or of the default one, enforced or on trial. */
     void putTenant(Kind kind, Object tenant, double limit, boolean isShadow) {
         (isShadow ? trialsOfTenants : ofTenants).computeIfAbsent(kind, key -> new HashMap<>()).put(tenant, limit);
+    }
+
+    /** Sets the ceiling or the reservation beside the limit of a tenant, or else of clients. */
+    void putBeside(Kind kind, Object tenant, Entity entity, boolean isCeiling, double value) {
+        if (tenant == null) {
+            enforced.get(kind).putBeside(entity, isCeiling, value);
+            return;
+        }
+        Map<Object, ElasticState.Beside> known = besideTenants.computeIfAbsent(kind, key -> new HashMap<>());
+        known.merge(tenant, ElasticState.Beside.of(isCeiling, value), ElasticState.Beside::and);
     }
 
     /** The tenant of a client if it has a limit of this kind, enforced or on trial; else "". */
@@ -92,6 +103,17 @@ final class Quotas {
     boolean isUsed(Kind kind) {
         boolean isOfTenants = ofTenants.containsKey(kind) || trialsOfTenants.containsKey(kind);
         return isOfTenants || !enforced(kind).isEmpty() || !shadow(kind).isEmpty();
+    }
+
+    /** The reservation and ceiling beside the limit of a counter, which is no meter's key. */
+    ElasticState.Beside besideOf(CounterKey counter) {
+        String tenant = counter.tags.tenant;
+        if (!tenant.isEmpty()) {
+            boolean isOwn = ofTenants.getOrDefault(counter.kind, Map.of()).containsKey(tenant);
+            return besideTenants.getOrDefault(counter.kind, Map.of())
+                    .getOrDefault(isOwn ? tenant : Entity.DEFAULT, ElasticState.Beside.NONE);
+        }
+        return enforced.get(counter.kind).besideOf(counter.tags.user, counter.tags.clientId);
     }
 
     /** The limit of a counter, which is no meter's key; null is unlimited. */

@@ -1,0 +1,123 @@
+"""Noisy neighbours: five victims' latency and throughput beside each, over alone, on brokers of three kinds."""
+
+import multiprocessing
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from kafka import KafkaAdminClient
+
+from scripts.scenarios.closed_loop.brokers import plugin_brokers
+from scripts.scenarios.closed_loop.noise import LARGE_BYTES, NOISY, VICTIM, Victims, noise, victims
+from scripts.scenarios.closed_loop.situation import BrokersQuotas, Neighbours, Noise
+from scripts.testbed.quotas_without_job import AlteringAdmin
+from sluice.cli.demo.cluster import Cluster, create_topic
+from sluice.cli.demo.full_speed_client import FullSpeedClient, Role
+from sluice.cli.demo.job import wait_until
+from sluice.kafka_io.client import connect
+
+MOST_P99, LEAST_THROUGHPUT = 1.5, 0.99
+"""Bars: p99 of the victims' acknowledgements beside a neighbour and their throughput, over alone."""
+
+QUOTAS = {
+    "producer_byte_rate": 2_000_000.0,
+    "consumer_byte_rate": 2_000_000.0,
+    "request_percentage": 15.0,
+    "controller_mutation_rate": 5.0,
+}
+"""Quotas of the noisy client: those of Kafka hold on each broker, Sluice's in the cluster."""
+
+CONNECTIONS_PER_S = 50.0
+"""Limit of new connections of each address, with Kafka's quotas and with Sluice's (KIP-612)."""
+
+_STORED_BYTES = 60_000_000
+_START_S = 120.0
+_BEGIN_S = 3.0
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Victims beside a neighbour and alone just before, their ratio, and how much noise there was a second."""
+
+    alone: Victims
+    beside: Victims
+    p99_ratio: float
+    throughput_ratio: float
+    noise_per_s: float
+    passes: bool
+
+
+def run_neighbours(folder: Path, asked: Neighbours, kind: BrokersQuotas) -> dict[str, Beside]:
+    """The victims beside each kind of noise, in turns with alone, on brokers of one kind."""
+    found: dict[str, Beside] = {}
+    spawn = multiprocessing.get_context("spawn")
+    with (
+        _brokers(folder, asked.brokers, kind) as servers,
+        ProcessPoolExecutor(1, mp_context=spawn) as watching,
+        ProcessPoolExecutor(1, mp_context=spawn) as disturbing,
+    ):
+        _make_topics(servers, asked.brokers)
+
+        def measured() -> Victims:
+            return watching.submit(victims, servers, VICTIM, asked.seconds).result()
+
+        measured()  # brokers compile for minutes: the first requests are the slowest
+        for each in asked.noise or list(Noise):
+            alone = measured()
+            length_s = asked.seconds + 2 * _BEGIN_S
+            noisy = disturbing.submit(noise, each, servers, NOISY, length_s)
+            time.sleep(_BEGIN_S)
+            beside = measured()
+            found[each.value] = _compared(alone, beside, noisy.result() / length_s)
+    return found
+
+
+def _compared(alone: Victims, beside: Victims, noise_per_s: float) -> Beside:
+    p99, throughput = beside.p99_ms / alone.p99_ms, beside.bytes_per_s / alone.bytes_per_s
+    return Beside(alone, beside, p99, throughput, noise_per_s, p99 <= MOST_P99 and throughput >= LEAST_THROUGHPUT)
+
+
+@contextmanager
+def _brokers(folder: Path, size: int, kind: BrokersQuotas) -> Iterator[str]:
+    """Brokers with Sluice's quotas, with Kafka's own, or without any. Yields their addresses."""
+    if kind is BrokersQuotas.SLUICE:
+        quotas = [{"entity": {"client_id": NOISY}, "quotas": QUOTAS}]
+        with plugin_brokers(folder, size, quotas) as (cluster, _):
+            _limit_connections(cluster.bootstrap_servers)
+            yield cluster.bootstrap_servers
+        return
+    with Cluster(folder / "brokers", size) as cluster:
+        if kind is BrokersQuotas.KAFKA:
+            with connect(AlteringAdmin, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
+                admin.alter({"client-id": NOISY}, QUOTAS)
+            _limit_connections(cluster.bootstrap_servers)
+        yield cluster.bootstrap_servers
+
+
+def _limit_connections(servers: str) -> None:
+    with connect(AlteringAdmin, {"bootstrap.servers": servers}) as admin:
+        admin.alter({"ip": None}, {"connection_creation_rate": CONNECTIONS_PER_S})
+
+
+def _make_topics(servers: str, brokers: int) -> None:
+    """The topics of the victims and of the noisy client, which has records for a replay."""
+    with connect(KafkaAdminClient, {"bootstrap.servers": servers}) as admin:
+        create_topic(admin, VICTIM, [2] * brokers)
+        create_topic(admin, NOISY, [2] * brokers, {"max.message.bytes": str(2 * LARGE_BYTES)})
+    filler = FullSpeedClient("filler", Role.PRODUCE, servers, NOISY)
+    wait_until(lambda: sum(amount for _, amount in filler.samples) > _STORED_BYTES, _START_S)
+    filler.stop()
+
+
+def text(found: dict[str, dict[str, Beside]]) -> Iterator[str]:
+    """A line for each kind of noise: p99 and throughput over alone, by kind of brokers."""
+    yield f"{'':<20}" + "".join(f"{name:>34}" for name in found)
+    kinds: Sequence[str] = list(next(iter(found.values())))
+    for kind in kinds:
+        columns = (
+            f"p99 {each[kind].p99_ratio:.2f}, throughput {each[kind].throughput_ratio:.3f}" for each in found.values()
+        )
+        yield f"{kind:<20}" + "".join(f"{column:>34}" for column in columns)

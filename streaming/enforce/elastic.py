@@ -1,0 +1,117 @@
+"""Elastic quotas in the job: the loads in heartbeats decide how far limits give way; table `elastic` keeps it."""
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Mapping
+from statistics import median
+
+import msgspec
+from deltalake.exceptions import DeltaError
+
+from sluice.kafka_io.background import BackgroundService, LastError
+from sluice.kafka_io.client import TopicSettings
+from sluice.kafka_io.clock import now_ms
+from sluice.kafka_io.topic_reader import TopicReader
+from sluice.sinks.tables.elastic import ElasticTable
+from sluice.state.contract.records import ElasticState, Sums
+from sluice.state.quotas.elastic import FRESH_MS, ElasticRule, MeasuredLoad
+from sluice.streaming.enforce.quota_watch import QuotaWatch
+
+log = logging.getLogger("sluice.elastic")
+
+_LOOK_S = 0.5
+_REPEAT_MS = 1_000
+"""Time after which a state is published again, so that gateways know that it holds."""
+
+_WRITE_MS = 10_000
+"""Interval between two commits to the table."""
+
+_MAX_ROWS = 10_000
+"""Most changes that wait for a table that can't be written."""
+
+_HEARTBEAT = b'{"heartbeat":'
+"""Beginning of the records of the sums topic that are heartbeats; those with sums are many, and aren't decoded."""
+
+_MEDIAN_OF = 3
+"""Heartbeats whose median counts, unless the load is one of bytes: a pause of Java in one second is no load."""
+
+_SUMS = msgspec.json.Decoder(Sums)
+
+
+class ElasticWatch:
+    """Decides twice a second. `state` is what holds now; None before the first."""
+
+    def __init__(self, quotas: QuotaWatch, table: ElasticTable) -> None:
+        self.state: ElasticState | None = None
+        self._quotas = quotas
+        self._table = table
+        self._rule = ElasticRule(now_ms() // 100)  # numbers grow over restarts: two changes a second at most
+        self._heard: dict[str, deque[float]] = {}
+        self._loads: dict[str, MeasuredLoad] = {}
+        self._rows: list[tuple[ElasticState, Mapping[str, MeasuredLoad]]] = []
+        self._written_ms = 0
+        self._last_error = LastError()
+
+    def service(self, topics: TopicSettings, kafka: Mapping[str, str]) -> BackgroundService:
+        """The service that reads heartbeats and decides."""
+
+        def look() -> Iterator[None]:
+            with TopicReader(kafka, topics.sums, since_ms=now_ms(), fenced=True) as reader:
+                while True:
+                    for _, record in reader.read_to_end():
+                        self.on_record(record.value, now_ms())
+                    self.decide(now_ms())
+                    yield
+
+        return BackgroundService("elastic", look, _LOOK_S, failure="loads can't be read", log=log)
+
+    def on_record(self, value: bytes | None, arrived_ms: int) -> None:
+        """Take the load out of a record of the sums topic, if it is a heartbeat. Clocks may differ by FRESH_MS."""
+        if value is None or not value.startswith(_HEARTBEAT):
+            return
+        try:
+            heartbeat = _SUMS.decode(value).heartbeat
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return
+        if heartbeat is None or heartbeat.load is None:
+            return
+        load, reason = heartbeat.load
+        heard = self._heard.setdefault(heartbeat.instance, deque(maxlen=_MEDIAN_OF))
+        heard.append(load)
+        name, at_ms = heartbeat.instance.rpartition("-")[0], min(heartbeat.timestamp_ms, arrived_ms)
+        load = load if reason.startswith("bytes") else median(heard)
+        self._loads[heartbeat.instance] = MeasuredLoad(load, f"{name or heartbeat.instance}: {reason}", at_ms)
+
+    def decide(self, at_ms: int) -> None:
+        """Decide from the loads so far, and keep what has changed."""
+        self._loads = {name: each for name, each in self._loads.items() if at_ms - each.at_ms <= FRESH_MS}
+        self._heard = {name: each for name, each in self._heard.items() if name in self._loads}
+        state, before = self._rule.decide(self._loads, self._quotas.quotas.most_lend(), at_ms), self.state
+        is_new = before is None or state.number != before.number
+        if before is None or is_new or at_ms - before.at_ms >= _REPEAT_MS:
+            self.state = state
+        if is_new:
+            log.info("elastic state %d: %s", state.number, _text(state))
+            self._rows = [*self._rows, (state, self._loads)][-_MAX_ROWS:]
+        if self._rows and at_ms - self._written_ms >= _WRITE_MS:
+            self._write(at_ms)
+
+    def _write(self, at_ms: int) -> None:
+        self._written_ms = at_ms
+        try:
+            self._table.append(self._rows)
+            self._rows = []
+            self._last_error.ends()
+        except (DeltaError, OSError) as error:
+            if self._last_error.is_new(error):
+                log.error("elastic states can't be written: %s; trying again", self._last_error.line)
+
+
+def _text(state: ElasticState) -> str:
+    """The state in words.
+
+    >>> _text(ElasticState(7, at_ms=0)), _text(ElasticState(8, at_ms=0, lend=1.5, reason="load 0.20: ..."))
+    ('all limits are the quotas', 'load 0.20: ...')
+    """
+    tight = [f"{each.reason}: {each.factor:.2f} of its shares" for each in state.brokers]
+    return "; ".join([*tight, *([state.reason] if state.reason else [])]) or "all limits are the quotas"

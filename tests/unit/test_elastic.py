@@ -1,0 +1,231 @@
+"""Elastic quotas: the rule, what it does to simulated clusters, and gateways and decisions under it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.scenarios.closed_loop.elastic import idle, overloaded, random_load, week
+from sluice import Gateway, Request, TopicPartition
+from sluice.configs.settings import load_settings
+from sluice.insight.reports.span import Span
+from sluice.insight.whatif.elastic import RecordedElastic, recorded_elastic
+from sluice.insight.whatif.replay import Decider
+from sluice.sinks.tables.elastic import ElasticTable
+from sluice.state.contract.records import BrokerFactor, ElasticState
+from sluice.state.quotas.elastic import FRESH_MS, ElasticRule, MeasuredLoad
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import ElasticKey, QuotaKind, QuotaSettings
+from sluice.state.quotas.limits import ELASTIC_KEY, elastic_value
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.enforce.pipeline import plan
+from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.wire import Source, decode_page_batch
+from tests.gateway_loop import GatewayLoop, gateway_loop, quota
+
+PRODUCE = QuotaKind.PRODUCER_BYTE_RATE
+LIMIT = 1_000.0
+ELASTIC = [
+    quota(PRODUCE, LIMIT, user="alice"),
+    QuotaEntry(QuotaEntity(user="alice"), ElasticKey.PRODUCER_BYTE_RATE_CEILING, 3 * LIMIT),
+    quota(PRODUCE, LIMIT, user="bob"),
+    QuotaEntry(QuotaEntity(user="bob"), ElasticKey.PRODUCER_BYTE_RATE_RESERVATION, 0.2 * LIMIT),
+    quota(PRODUCE, LIMIT, user="carol"),
+]
+
+
+def decide(rule: ElasticRule, at_ms: int, most_lend: float = 3.0, **loads: float) -> ElasticState:
+    """The state that the rule decides from loads that were measured half a second ago."""
+    measured = {name: MeasuredLoad(load, f"{name}: load {load}", at_ms - 500) for name, load in loads.items()}
+    return rule.decide(measured, most_lend, at_ms)
+
+
+def test_an_overloaded_broker_tightens_alone_and_recovers_by_a_twentieth_a_second() -> None:
+    rule = ElasticRule()
+    [tight] = decide(rule, 10_000, one=1.8, two=0.4).brokers
+    assert (tight.instance, tight.factor, tight.reason) == ("one", 0.5, "one: load 1.8")
+
+    later = [decide(rule, at_ms, one=0.5, two=0.4) for at_ms in range(11_000, 24_000, 1_000)]
+    factors = [state.brokers[0].factor if state.brokers else 1.0 for state in later]
+    assert factors[:3] == pytest.approx([0.55, 0.6, 0.65])
+    assert factors[-1] == 1.0
+
+
+def test_one_overload_is_answered_once_until_its_answer_shows() -> None:
+    rule = ElasticRule()
+    found = [decide(rule, at_ms, one=1.1).brokers[0].factor for at_ms in (10_000, 11_000, 12_000)]
+    assert found == pytest.approx([0.8, 0.8, 0.8])
+
+
+def test_what_was_lent_goes_before_any_of_the_quota_does() -> None:
+    rule = ElasticRule()
+    states = [decide(rule, at_ms, one=0.1) for at_ms in range(10_000, 31_000, 1_000)]
+    assert states[-1].lend == 3.0
+
+    state = decide(rule, 31_000, one=1.3)
+    assert (state.lend, state.brokers) == (1.0, [])
+
+
+def test_limits_hold_between_the_two_thresholds_and_nothing_is_lent_while_a_broker_is_tight() -> None:
+    rule = ElasticRule()
+    grown = [decide(rule, at_ms, one=0.5).lend for at_ms in (10_000, 11_000, 12_000, 13_000)]
+    assert grown == pytest.approx([1.0, 1.1, 1.2, 1.3])
+    assert decide(rule, 14_000, one=0.8).lend == pytest.approx(1.3)
+
+    tight = ElasticRule()
+    decide(tight, 10_000, one=1.2)
+    assert decide(tight, 14_000, one=0.1).lend == 1.0
+
+
+def test_growing_stops_where_the_load_is_expected_to_reach_four_fifths() -> None:
+    rule = ElasticRule()
+    lent = [decide(rule, at_ms, one=0.69).lend for at_ms in range(10_000, 20_000, 1_000)]
+    assert max(lent[:4]) == pytest.approx(0.8 / 0.69, abs=0.001)
+
+
+def test_a_broker_that_is_heard_no_more_is_not_tightened_and_nothing_is_lent_without_loads() -> None:
+    rule = ElasticRule()
+    decide(rule, 10_000, one=1.2)
+    stale = rule.decide({"one": MeasuredLoad(1.2, "", 9_500)}, 3.0, 9_501 + FRESH_MS)
+    assert stale.is_neutral
+
+
+def test_numbers_count_the_changes() -> None:
+    rule = ElasticRule(number=40)
+    numbers = [decide(rule, at_ms, one=0.8).number for at_ms in (10_000, 11_000)]
+    assert [*numbers, decide(rule, 12_000, one=1.2).number] == [40, 40, 41]
+
+
+def test_the_same_loads_decide_the_same() -> None:
+    loads = [0.3, 1.5, 1.1, 0.95, 0.6, 0.6, 0.2]
+    one, two = ElasticRule(), ElasticRule()
+    for number, load in enumerate(loads):
+        at_ms = 10_000 + 1_000 * number
+        assert decide(one, at_ms, a=load) == decide(two, at_ms, a=load)
+
+
+def test_a_broker_asked_for_more_than_it_can_take_is_relieved_in_5_s_in_proportion_to_the_quotas() -> None:
+    traffic, of_reservation, off_proportion = overloaded()
+    assert traffic <= 0.95
+    assert of_reservation >= 1.0
+    assert off_proportion <= 0.05
+
+
+def test_an_idle_cluster_lends_up_to_the_ceiling_within_20_s() -> None:
+    assert 2.9 <= idle(20) <= 3.0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_random_load_is_settled_after_15_s(seed: int) -> None:
+    assert random_load(seed) <= 0.05
+
+
+def test_tenants_are_seldom_below_their_quota_in_a_simulated_hour() -> None:
+    within, _, _ = week(tenants=100, minutes=60)
+    assert within >= 0.99
+
+
+@pytest.fixture
+def loop() -> Iterator[GatewayLoop]:
+    with gateway_loop(ELASTIC) as loop:
+        yield loop
+
+
+def tell(gateway: Gateway, state: ElasticState) -> None:
+    gateway._on_limit(ELASTIC_KEY, elastic_value(state))
+
+
+def served(loop: GatewayLoop, user: str, seconds: int) -> float:
+    """Bytes a second that a client at full speed gets of the first gateway, which hears of heartbeats all the time."""
+    gateway, total, free_ms = loop.gateways[0], 0, loop.clock.ms
+    for _ in range(10 * seconds):
+        loop.clock.ms += 100
+        gateway._on_idle()
+        loop.decide()
+        if loop.clock.ms >= free_ms:
+            request = Request("Produce", user=user, topic_partitions=[TopicPartition("t", 0, 100)])
+            free_ms = loop.clock.ms + gateway.admit(request).throttle_ms
+            total += 100
+    return total / seconds
+
+
+def test_a_gateway_lends_what_the_job_says_and_goes_back_to_the_quota_when_it_hears_nothing(loop: GatewayLoop) -> None:
+    gateway = loop.gateways[0]
+    tell(gateway, ElasticState(1, loop.clock.ms, lend=2.0))
+    limits = gateway._in_force.limits
+    assert limits is not None
+    assert limits.enforced.resolve_client(PRODUCE, "alice", "").limit == 2 * LIMIT
+    assert limits.enforced.resolve_client(PRODUCE, "carol", "").limit == LIMIT
+
+    loop.clock.ms += FRESH_MS
+    gateway._on_idle()
+    limits = gateway._in_force.limits
+    assert limits is not None
+    assert limits.enforced.resolve_client(PRODUCE, "alice", "").limit == LIMIT
+
+
+def test_a_tightened_gateway_lets_its_part_through_but_not_less_than_the_reservation(loop: GatewayLoop) -> None:
+    gateway = loop.gateways[0]
+    rates = {}
+    for user in ("bob", "carol"):
+        served(loop, user, 10)  # uses the burst up
+        for _ in range(3):
+            tell(gateway, ElasticState(2, loop.clock.ms, brokers=[BrokerFactor("i-0", 0.3, "b-0: queue wait 34 ms")]))
+            served(loop, user, 4)
+        tell(gateway, ElasticState(2, loop.clock.ms, brokers=[BrokerFactor("i-0", 0.3, "b-0: queue wait 34 ms")]))
+        rates[user] = served(loop, user, 4)
+    assert rates["bob"] == pytest.approx(0.3 * LIMIT, rel=0.15)
+    assert rates["carol"] == pytest.approx(0.5 * LIMIT, rel=0.15)
+
+
+def test_a_state_that_was_in_the_topic_before_the_gateway_holds_no_more(loop: GatewayLoop) -> None:
+    gateway = loop.gateways[0]
+    tell(gateway, ElasticState(1, loop.clock.ms - 60_000, lend=2.0))
+    assert gateway._in_force.factor("i-0") is None
+
+
+def test_a_decision_says_how_far_limits_gave_way_and_why() -> None:
+    settings = PipelineSettings.of(load_settings())
+    quotas = Quotas(ELASTIC, version=3)
+    state = ElasticState(7, 9, 1.5, [BrokerFactor("b-2-1f", 0.75, "b-2: queue wait 34 ms")], "load 0.40: lent")
+    events = [b'{"api":"Produce","user":"alice","bytes":10%b}' % more for more in (b"", b',"instance":"b-2-1f"')]
+    sources = [Source("requests", 0, offset, 1_000) for offset in range(2)]
+    [page_batches] = plan(zip(events, sources, strict=True), quotas.lent(1.5), settings, 1_000, elastic=state)
+    rows = [row for page_batch in page_batches.values() for row in decode_page_batch(page_batch).charge_rows]
+    rows.sort(key=lambda row: row.offset)
+
+    assert b'"elastic":{"number":7,"lend":1.5,"factor":1.0,"reason":"load 0.40: lent"}' in rows[0].said
+    assert b'"elastic":{"number":7,"lend":1.5,"factor":0.75,"reason":"b-2: queue wait 34 ms"}' in rows[1].said
+
+
+def test_a_replay_gives_way_as_the_table_says(tmp_path: Path) -> None:
+    table, path = ElasticTable(str(tmp_path / "elastic"), {}), str(tmp_path / "elastic")
+    loads = {"b-2-1f": MeasuredLoad(1.2, "b-2: queue wait 34 ms", 9_000)}
+    states = [
+        ElasticState(number, 10_000 * number, lend, brokers)
+        for number, (lend, brokers) in enumerate([(1.0, []), (1.5, []), (1.0, [BrokerFactor("b-2-1f", 0.75, "wait")])])
+    ]
+    table.append((state, loads) for state in states[:2])
+    table.append([(states[2], loads)])
+
+    assert recorded_elastic(path, {}, Span(15_000, 30_000)) == states[1:]
+    assert recorded_elastic(str(tmp_path / "none"), {}, Span(0, 1)) == []
+    decider = Decider(Quotas(ELASTIC), QuotaSettings(), 3_600_000, RecordedElastic(states))
+    request = Request("Produce", user="alice", bytes=100, instance="b-2-1f")
+    limits = [
+        outcome.charge.limit
+        for at_ms in (5_000, 15_000, 25_000)
+        for outcomes in decider.charge(request, at_ms).values()
+        for outcome in outcomes
+    ]
+    assert limits == [LIMIT, 1.5 * LIMIT, 0.75 * LIMIT]
+
+
+def test_strict_quotas_are_planned_as_ever_while_limits_give_way() -> None:
+    settings, source = PipelineSettings.of(load_settings()), Source("requests", 0, 1, 1_000)
+    quotas = Quotas([quota(PRODUCE, LIMIT, user="carol")], version=3)
+    event = b'{"api":"Produce","user":"carol","bytes":10}'
+    [before] = plan([(event, source)], quotas, settings, 1_000)
+    [during] = plan([(event, source)], quotas.lent(2.0), settings, 1_000, elastic=ElasticState(1, 1))
+    assert before == during
