@@ -227,21 +227,21 @@ def found_by_the_job(view: LimitsView, clients: Sequence[tuple[str, str, str, bo
         answer |= {"version": view.in_force.version, "found": []}
         for quota, user, client_id, shadow in clients:
             quotas = view.in_force.shadow if shadow else view.in_force.enforced
-            if quota in OF_TOPICS:
-                of_topic = quotas.resolve_topic(OF_TOPICS[quota], user, 0)
-                name = user if quotas.enabled(OF_TOPICS[quota]) else ""
-                answer["found"].append([name, "", LEVELS.get(of_topic.level, 0), of_topic.limit])
-                continue
-            found = quotas.resolve_client(KINDS[quota], user, client_id)
             tenant = view.in_force.enforced.tenants.of(user, client_id)
-            of_tenant = view.in_force.enforced.limit_of(KINDS[quota], Tags(tenant=tenant)) if tenant else None
-            names = [found.tags.user, found.tags.client_id, LEVELS.get(found.level, 0), found.limit]
+            state = view.elastic or ElasticState(0, 0)
+            if quota in OF_TOPICS:
+                found = lent = quotas.resolve_topic(OF_TOPICS[quota], user, 0)
+                tags, of_tenant = [user if quotas.enabled(OF_TOPICS[quota]) else "", ""], None
+            else:
+                kind = KINDS[quota]
+                found = quotas.resolve_client(kind, user, client_id)
+                lent = quotas.lent(state.lend).resolve_client(kind, user, client_id)
+                tags = [found.tags.user, found.tags.client_id]
+                of_tenant = view.in_force.enforced.limit_of(kind, Tags(tenant=tenant)) if tenant else None
             eased = []
             if found.limit is not None:
-                state = view.elastic or ElasticState(0, 0)
-                lent = quotas.lent(state.lend).resolve_client(KINDS[quota], user, client_id)
                 eased = [lent.limit, bound_of_share(factor_of(state, "b"), found.limit, found.reservation)]
-            answer["found"].append([*names, tenant, of_tenant, *eased])
+            answer["found"].append([*tags, LEVELS.get(found.level, 0), found.limit, tenant, of_tenant, *eased])
     return answer
 
 
