@@ -13,7 +13,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from kafka import KafkaAdminClient
-from kafka.admin import UserScramCredentialUpsertion
+from kafka.admin import (
+    ACL,
+    ACLOperation,
+    ACLPermissionType,
+    ResourcePattern,
+    ResourceType,
+    UserScramCredentialUpsertion,
+)
 from kafka.errors import KafkaError
 
 from scripts.testbed.quotas_without_job import publish_limits
@@ -26,6 +33,7 @@ from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import QuotaKind
 from tests.integration.plugin_broker import published
+from tests.integration.secure_broker import SecureBroker
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.long]
@@ -117,6 +125,40 @@ def test_the_user_is_whom_the_broker_has_let_in(secure: tuple[Broker, Settings],
             client.list_topics(timeout=3)
 
     assert all(charged(broker)[user] < SENT + 5_000 for user in LOGINS)
+
+
+def test_a_proxy_connects_to_brokers_by_the_tls_and_the_login_of_its_settings(tmp_path: Path) -> None:
+    """The login of a gateway, with the rights of one alone; its clients log in at the broker themselves."""
+    broker = SecureBroker(tmp_path / "broker")
+    broker.start()
+    try:
+        file = tmp_path / "settings.yaml"
+        login = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+        file.write_text(
+            f"kafka:\n  bootstrap.servers: {broker.bootstrap_servers}\n  security.protocol: SASL_SSL\n"
+            "  sasl.mechanism: SCRAM-SHA-512\n"
+            f'  sasl.jaas.config: \'{login} username="gateway" password="gateways";\'\n'
+            f"  ssl.truststore.type: PEM\n  ssl.truststore.location: {broker.certificate}\n"
+            "topics: {partitions: 1}\n"
+        )
+        settings = load_settings(file)
+        broker.let_in(settings.topics, {"gateway": "gateways", "alice": "alices"})
+        with closing(KafkaAdminClient(bootstrap_servers=broker.admin_servers)) as admin:
+            create_topic(admin, "orders", [1])
+            topic = ResourcePattern(ResourceType.TOPIC, "orders")
+            admin.create_acls([ACL("User:alice", "*", ACLOperation.WRITE, ACLPermissionType.ALLOW, topic)])
+        publish_limits(broker.admin_servers, LIMITS, 1, {})
+        with KafkaGateway(tmp_path / "proxy", settings) as gateway:
+            alice = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "alice", "sasl.password": "alices"}
+            send(gateway.bootstrap_servers, {"security.protocol": "SASL_PLAINTEXT", **alice})
+
+            def bytes_of_alice() -> int:
+                events = published(broker.admin_servers)
+                return sum(event.get("bytes", 0) for event in events if event.get("user") == "alice")
+
+            eventually(lambda: bytes_of_alice() >= SENT)
+    finally:
+        broker.stop()
 
 
 def test_without_a_login_the_user_is_in_the_clients_certificate(tmp_path: Path) -> None:
