@@ -211,10 +211,13 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         return meters;
     }
 
-    /** Takes over a metric that Kafka has made. */
+    /** Takes over a metric that Kafka has made. A new producer is held from its first request, not from the next look. */
     void add(KafkaMetric metric) {
         loadReader.add(metric);
-        meters.add(metric, System.currentTimeMillis());
+        Meter meter = meters.add(metric, System.currentTimeMillis());
+        if (meter != null && isHeld(meter.counter.kind)) {
+            meter.hold(Meter.UNLIMITED);
+        }
     }
 
     /** Takes leave of a metric that Kafka has removed. */
@@ -321,6 +324,10 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
                 staleMs(), meters.all().size(), getThreadsDown(), busiest(nowMs), settings.node, loadReader.load(), nowMs);
     }
 
+    private boolean isHeld(Kind kind) {
+        return lowDisk != null && kind == Kind.PRODUCE;
+    }
+
     /** Looks whether producers have to be held because of a disk. Says whether that has changed. */
     private boolean noteLowDisk(long nowMs) {
         boolean wasLow = lowDisk != null;
@@ -376,7 +383,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         } else if (limit != null) {
             share = limit;
         }
-        if (lowDisk != null && meter.counter.kind == Kind.PRODUCE) {
+        if (isHeld(meter.counter.kind)) {
             meter.hold(share);
         } else if (limit != null && (isPaced(meter.counter.kind) || !Double.isNaN(part))) {
             meter.pace(share, limit, part < 1, settings.window, nowMs);

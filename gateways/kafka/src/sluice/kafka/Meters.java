@@ -55,19 +55,23 @@ public final class Meters {
         this.clockMs = clockMs;
     }
 
-    /** Takes over a metric that Kafka has made, if it belongs to a counter. Called by request threads: it does little. */
-    public synchronized void add(KafkaMetric metric, long nowMs) {
+    /**
+     * Takes over a metric that Kafka has made, if it belongs to a counter. Returns its meter, else null. Called by request
+     * threads: it does little.
+     */
+    public synchronized Meter add(KafkaMetric metric, long nowMs) {
         CounterKey counter = counterOf(metric);
         if (counter == null || !isWanted(counter.kind, metric.metricName().name())) {
-            return;
+            return null;
         }
         if (!hasRoom() && !meters.containsKey(counter)) {
             notFollowed.incrementAndGet();
-            return;
+            return null;
         }
         Meter known = meters.get(counter);
         Meter meter = known == null ? newMeter(counter) : known;
         meter.add(metric, nowMs);
+        return meter;
     }
 
     private Meter newMeter(CounterKey key) {
