@@ -46,6 +46,13 @@ final class CommonBucket {
         charge(0.0, nowMs);
     }
 
+    /** Sets the share of a bucket that has none yet. */
+    synchronized void begin(double ofLimit, double whole, long nowMs) {
+        if (Double.isNaN(share)) {
+            set(ofLimit, whole, false, nowMs);
+        }
+    }
+
     /** Takes an amount from the bucket; one below 0 gives it back. */
     synchronized void charge(double amount, long nowMs) {
         if (amount > 0) {

@@ -211,17 +211,27 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         return meters;
     }
 
-    /** Takes over a metric that Kafka has made. A new producer is held from its first request, not from the next look. */
-    void add(KafkaMetric metric) {
+    /** Takes over a metric that was made for a client, who is held from the first request, not from the next look. */
+    public void add(KafkaMetric metric) {
+        long nowMs = System.currentTimeMillis();
         loadReader.add(metric);
-        Meter meter = meters.add(metric, System.currentTimeMillis());
-        if (meter != null && isHeld(meter.counter.kind)) {
+        Meter meter = meters.add(metric, nowMs);
+        if (meter == null) {
+            return;
+        }
+        for (CommonBucket bucket : meter.common()) {
+            Double limit = quotas().limitOf(bucket.counter);
+            if (limit != null) {
+                bucket.begin(isShared(bucket.counter.kind) ? shareOf(limit, Double.NaN) : limit, limit, nowMs);
+            }
+        }
+        if (isHeld(meter.counter.kind)) {
             meter.hold(Meter.UNLIMITED);
         }
     }
 
-    /** Takes leave of a metric that Kafka has removed. */
-    void remove(KafkaMetric metric) {
+    /** Takes leave of a metric that was removed. */
+    public void remove(KafkaMetric metric) {
         loadReader.remove(metric);
         meters.remove(metric, System.currentTimeMillis());
     }

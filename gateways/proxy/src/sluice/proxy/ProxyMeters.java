@@ -262,12 +262,12 @@ final class ProxyMeters implements AutoCloseable {
 
         @Override
         public void metricChange(KafkaMetric metric) {
-            gateway.meters().add(metric, Time.SYSTEM.milliseconds());
+            gateway.add(metric);
         }
 
         @Override
         public void metricRemoval(KafkaMetric metric) {
-            gateway.meters().remove(metric, Time.SYSTEM.milliseconds());
+            gateway.remove(metric);
             CounterKey counter = Meters.counterOf(metric);
             if (counter != null) {
                 sensors.computeIfPresent(counter, (key, found) -> found.quota.hasExpired() ? null : found);
