@@ -16,6 +16,7 @@ from sluice.cli.demo.job import TABLES, Json
 from sluice.configs.settings import Settings, load_settings, reach_s3
 from sluice.jvm.machine import Jvm
 from sluice.jvm.object_store import FILE_MANAGER
+from sluice.streaming.checkpoint import object_store
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.errors import CheckpointError
@@ -64,6 +65,7 @@ def settings(store: ObjectStore, folder: str, tmp_path: Path) -> Settings:
     )
     settings = load_settings(file)
     reach_s3(settings)
+    object_store._bucket.cache_clear()  # the keys may have been renewed: the first request with the old ones is refused
     return settings
 
 
