@@ -20,6 +20,11 @@ def _replicas_and_leaders(admin: KafkaAdminClient, topic: str) -> tuple[set[int]
     )
 
 
+def _is_spread(admin: KafkaAdminClient) -> bool:
+    """False until the broker that is asked has heard of the topic from the controller."""
+    return _replicas_and_leaders(admin, "spread") == ({3}, [1, 1, 2, 3])
+
+
 def _is_created(address: str) -> bool:
     """False if the client has asked the broker that was killed, which the others name for some seconds."""
     try:
@@ -34,7 +39,7 @@ def test_three_brokers_are_one_cluster_that_outlives_one_of_them(tmp_path: Path)
     with Cluster(tmp_path, 3) as cluster:
         with KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers) as admin:
             create_topic(admin, "spread", [2, 1, 1])
-            assert _replicas_and_leaders(admin, "spread") == ({3}, [1, 1, 2, 3])
+            wait_until(partial(_is_spread, admin), 30)
 
         address = cluster.bootstrap_servers
         cluster.brokers[0].kill()
