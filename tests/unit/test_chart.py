@@ -17,6 +17,7 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from scripts.testbed.helm import CHART, HelmError, helm
+from sluice.cli.demo.job import TABLES
 from sluice.cli.main import app
 from sluice.configs.settings import Settings, load_settings
 from sluice.jvm.jars import REPOSITORY
@@ -456,8 +457,8 @@ def test_a_container_runs_as_the_user_of_the_image_and_writes_to_mounted_volumes
 
 @every_install
 def test_all_that_is_to_stay_is_on_the_volume_or_in_the_store(install: str, settings: Settings) -> None:
-    enforce, audit, delta = settings.enforce, settings.audit, settings.delta
-    stored = [enforce.checkpoint, audit.checkpoint, delta.quotas, delta.decisions, delta.quota_metrics]
+    tables = [getattr(settings.delta, table) for table in TABLES]
+    stored = [settings.enforce.checkpoint, settings.audit.checkpoint, *tables]
     claims = {
         volume["persistentVolumeClaim"]["claimName"]
         for pod in pods(install)

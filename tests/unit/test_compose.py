@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 from typer.main import get_command
 
 from sluice.cli.broker_plugin import PROPERTIES_NAME, property_lines, write_broker_plugin
+from sluice.cli.demo.job import TABLES
 from sluice.cli.main import app
 from sluice.configs.settings import Settings, load_settings
 from sluice.configs.yaml_file import read_yaml
@@ -134,7 +135,8 @@ def test_the_user_of_the_image_may_write_where_volumes_are() -> None:
 
 
 def test_the_job_keeps_everything_in_its_volume_and_begins_with_the_quota_of_the_client(settings: Settings) -> None:
-    stored = [settings.enforce.checkpoint, settings.audit.checkpoint, settings.delta.quotas, settings.delta.decisions]
+    tables = [getattr(settings.delta, table) for table in TABLES]
+    stored = [settings.enforce.checkpoint, settings.audit.checkpoint, *tables]
     [entry] = yaml.safe_load(COMPOSE["configs"]["quotas"]["content"])
 
     assert all(each.startswith("/var/lib/sluice/") for each in stored)
