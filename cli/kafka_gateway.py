@@ -18,7 +18,7 @@ from sluice.configs.settings import Settings
 from sluice.jvm.java import find_java
 from sluice.jvm.plugin import gateway_properties
 from sluice.jvm.proxy import FILTER_TYPE, MAIN_CLASS, proxy_class_path
-from sluice.kafka_io.client import connect
+from sluice.kafka_io.client import OF_COMMANDS, connect
 from sluice.state.errors import SluiceError
 
 _LOOPBACK = "127.0.0.1"
@@ -220,7 +220,7 @@ def run_kafka_gateway(
 def _node_ids(settings: Settings) -> list[int]:
     from kafka import KafkaAdminClient  # slow to import
 
-    with connect(KafkaAdminClient, settings.kafka) as admin:
+    with connect(KafkaAdminClient, settings.kafka | OF_COMMANDS) as admin:
         nodes = admin.describe_cluster()["brokers"]
     return sorted(int(node["broker_id"]) for node in nodes)
 

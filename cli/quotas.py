@@ -37,6 +37,7 @@ from sluice.cli.quota_text import (
 from sluice.cli.resolve import explain, reach_lines
 from sluice.configs.quotas import load_quotas_file
 from sluice.insight.errors import UsageUnknownError
+from sluice.kafka_io.client import OF_COMMANDS
 from sluice.sinks.errors import QuotasTableError
 from sluice.state.quotas.alteration import Difference, FilterComponent, differences, matches, merged, with_altered
 from sluice.state.quotas.cluster import client_quotas, is_mirrored
@@ -257,11 +258,9 @@ def _cluster_quotas(bootstrap_servers: str, command_config: Path | None) -> tupl
     """The cluster's quotas, and whether one was refused; standard error says which are left out."""
     from sluice.kafka_io.cluster_quotas import read_cluster_quotas  # Kafka's client is slow to import
 
+    # another cluster: no login of the settings goes there
     properties = read_properties(command_config) if command_config else {}
-    kafka = properties | {
-        "bootstrap.servers": bootstrap_servers
-    }  # another cluster: no login of the settings goes there
-    cluster = read_cluster_quotas(kafka)
+    cluster = read_cluster_quotas(properties | OF_COMMANDS | {"bootstrap.servers": bootstrap_servers})
     for entity in [quota.entity for quota in cluster if "ip" in quota.entity]:
         typer.echo(f"left out {entity}: Sluice has no quotas on ips", err=True)
     entries, refused = client_quotas(cluster)

@@ -23,7 +23,7 @@ from sluice.cli.options import BootstrapServersOption, ConfigOption, job_setting
 from sluice.configs.settings import Settings, with_bootstrap_servers
 from sluice.insight.format import NOTHING, amount, duration, percent, printable, short
 from sluice.insight.live import CounterRow, CounterState, LiveModel
-from sluice.kafka_io.client import error_line
+from sluice.kafka_io.client import OF_COMMANDS, error_line
 from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.kinds import KINDS_BY_NAME, Family, QuotaKind
 
@@ -256,9 +256,11 @@ class DecisionsReader:
         self.since_ms = now_ms() - (since_s or SINCE_S) * 1000
         self._most = MOST_READ if since_s is None else None
         topic = settings.topics.decisions
-        self._topic = TopicReader(settings.kafka, topic, self.since_ms, fenced=True, on_restart=self.model.forget)
-        if not self._topic.partitions():
-            raise TopError(f"there is no topic {topic}; check topics.decisions, and that the job has run")
+        kafka = settings.kafka | OF_COMMANDS
+        self._topic = TopicReader(kafka, topic, self.since_ms, fenced=True, on_restart=self.model.forget)
+        with _readable():
+            if not self._topic.partitions():
+                raise TopError(f"there is no topic {topic}; check topics.decisions, and that the job has run")
 
     def read_past(self) -> None:
         """Read the decisions up to the present. Raises TopError."""
@@ -305,7 +307,8 @@ def _readable() -> Iterator[None]:
         yield
     except KafkaError as error:
         raise TopError(
-            f"the decisions can't be read ({error_line(error)}); check that this user may read the topic"
+            f"the decisions can't be read ({error_line(error)}); see with `sluice doctor` that the brokers answer, and"
+            " check that this user may read the topic"
         ) from error
 
 

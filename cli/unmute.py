@@ -1,7 +1,7 @@
 """`sluice unmute`: publishes a control record, waits for the decision on it, and shows what was reset."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from functools import partial
@@ -16,7 +16,7 @@ from sluice.cli.quota_text import counter_text
 from sluice.configs.settings import Settings
 from sluice.insight.errors import UsageUnknownError
 from sluice.insight.reports.recent_usage import RecentUsage, Usage
-from sluice.kafka_io.client import connect, error_line
+from sluice.kafka_io.client import OF_COMMANDS, connect, error_line
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import FROM_NOW_MS, TopicReader
 from sluice.sinks.tables.quotas import QuotasTable
@@ -28,7 +28,7 @@ from sluice.state.quotas.kinds import QuotaKind
 from sluice.state.quotas.resolution import Quotas
 
 _WAIT_MS = 100
-_SEND_TIMEOUT_S = 30.0
+_SEND_TIMEOUT_MS = 10_000
 
 _MOST_NAMES = 5
 
@@ -91,8 +91,8 @@ def run_unmute(settings: Settings, unmute: Unmute, timeout_s: float) -> Iterator
         answer = _answered(settings, unmute, timeout_s)
     except KafkaError as error:
         raise UnmuteError(
-            f"Kafka refuses: {error_line(error)}; check that this user may write requests, and read decisions and dead"
-            " letters"
+            f"Kafka refuses or doesn't answer: {error_line(error)}; see with `sluice doctor` that the brokers answer,"
+            " and check that this user may write requests, and read decisions and dead letters"
         ) from error
     limited = [charge for charge in answer.charges if charge.limit is not None]
     for charge in limited or answer.charges:  # without any limit they may have had one, whose waits are ended
@@ -110,10 +110,10 @@ def _recent(settings: Settings, kind: QuotaKind) -> list[Usage]:
 
 def _answered(settings: Settings, unmute: Unmute, timeout_s: float) -> Decision:
     """Publish the control record, and wait for what the job answers. Raises UnmuteError, KafkaError."""
-    topics = settings.topics
+    topics, kafka = settings.topics, settings.kafka | OF_COMMANDS
     with ExitStack() as stack:
         readers = {
-            topic: stack.enter_context(TopicReader(settings.kafka, topic, FROM_NOW_MS, fenced=fenced))
+            topic: stack.enter_context(TopicReader(kafka, topic, FROM_NOW_MS, fenced=fenced))
             for topic, fenced in ((topics.requests, False), (topics.decisions, True), (topics.dead_letters, False))
         }
         if missing := [topic for topic, reader in readers.items() if not reader.partitions()]:
@@ -124,15 +124,16 @@ def _answered(settings: Settings, unmute: Unmute, timeout_s: float) -> Decision:
         decisions, letters = readers[topics.decisions], readers[topics.dead_letters]
         for reader in (decisions, letters):
             reader.unread()  # fixes where reading begins: the answer comes after this
-        return _wait_for_answer(decisions, letters, _publish(settings, unmute), timeout_s)
+        return _wait_for_answer(decisions, letters, _publish(kafka, topics.requests, unmute), timeout_s)
 
 
-def _publish(settings: Settings, unmute: Unmute) -> SourceRecord:
+def _publish(kafka: Mapping[str, str], topic: str, unmute: Unmute) -> SourceRecord:
     """Publish the control record where the client's events go."""
-    entity, topic = unmute.entity, settings.topics.requests
+    entity = unmute.entity
     key = client_key(entity.user or "", entity.client_id or "").encode()
-    with closing(connect(KafkaProducer, settings.kafka, acks="all")) as producer:
-        sent = producer.send(topic, _ENCODER.encode(unmute), key).get(_SEND_TIMEOUT_S)
+    bounds = {"max_block_ms": _SEND_TIMEOUT_MS, "delivery_timeout_ms": _SEND_TIMEOUT_MS}
+    with closing(connect(KafkaProducer, kafka, acks="all", **bounds)) as producer:
+        sent = producer.send(topic, _ENCODER.encode(unmute), key).get(_SEND_TIMEOUT_MS / 1000)
     return SourceRecord(topic, sent.partition, sent.offset)
 
 

@@ -1,10 +1,13 @@
 """Kafka: topic settings, and the Python client's arguments for Kafka's own property names. Imports no YAML."""
 
+import random
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from types import MappingProxyType
+from typing import Annotated, Final, TypeVar
 
 from msgspec import Meta
 
@@ -16,6 +19,9 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 CONNECT_TIMEOUT_MS = 10_000
 """Longest search for a broker."""
+
+OF_COMMANDS: Final = MappingProxyType({"request.timeout.ms": "3000"})
+"""Properties of a command's clients: somebody waits, and one that meets a broker which hangs asks another one soon."""
 
 RetentionMillis = Annotated[int, Meta(ge=-1, le=9_007_199_254_740_991)]
 TopicName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
@@ -43,9 +49,13 @@ class TopicSettings:
 def connect(client: Callable[..., ClientT], kafka: Mapping[str, str], **options: object) -> ClientT:
     """A kafka-python client, such as KafkaProducer, that has reached a broker; `options` are its further arguments.
 
-    Raises KafkaUnavailableError, naming the address, if no broker answers or it refuses the login.
+    Raises KafkaUnavailableError, naming the address, if no broker answers or it refuses the login. kafka-python chooses
+    one of the servers and waits for it as long as it may, so each is also tried alone: another one may answer.
     """
-    from kafka.errors import KafkaError  # Kafka's client is slow to import; commands that read settings don't need it
+    from kafka.errors import (  # Kafka's client is slow to import; commands that read settings don't need it
+        KafkaError,
+        KafkaTimeoutError,
+    )
 
     config = kafka_python_config(kafka)
     for argument in ("ssl_cafile", "ssl_certfile", "ssl_keyfile"):  # kafka-python would only say that it timed out
@@ -53,13 +63,20 @@ def connect(client: Callable[..., ClientT], kafka: Mapping[str, str], **options:
             raise KafkaUnavailableError(
                 f"no file {config[argument]}, which kafka.ssl.* names; expected a PEM file there"
             )
-    try:
-        return client(**config, bootstrap_timeout_ms=CONNECT_TIMEOUT_MS, **options)
-    except (KafkaError, OSError, ValueError) as error:
-        raise KafkaUnavailableError(
-            f"no Kafka broker answers at {kafka['bootstrap.servers']} ({error_line(error)}); check that it runs there,"
-            " and kafka.bootstrap.servers, security.protocol and login in the settings"
-        ) from error
+    deadline_s = time.monotonic() + CONNECT_TIMEOUT_MS / 1000
+    servers = _servers(kafka["bootstrap.servers"])
+    attempts = [servers, *([server] for server in random.sample(servers, len(servers)))] if servers[1:] else [servers]
+    while True:
+        timeout_ms = max(0.0, deadline_s - time.monotonic()) * 1000 / len(attempts)
+        arguments = config | {"bootstrap_servers": attempts.pop(0), "bootstrap_timeout_ms": timeout_ms}
+        try:
+            return client(**arguments, **options)
+        except (KafkaError, OSError, ValueError) as error:
+            if not attempts or not isinstance(error, KafkaTimeoutError):
+                raise KafkaUnavailableError(
+                    f"no Kafka broker answers at {kafka['bootstrap.servers']} ({error_line(error)}); check that it runs"
+                    " there, and kafka.bootstrap.servers, security.protocol and login in the settings"
+                ) from error
 
 
 def kafka_python_config(kafka: Mapping[str, str]) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.errors import KafkaTimeoutError, SaslAuthenticationFailedError
 
 from sluice.kafka_io import client as kafka_client
 from sluice.kafka_io.client import connect, kafka_python_config
@@ -114,6 +115,34 @@ def test_an_address_without_a_broker_is_named(monkeypatch: pytest.MonkeyPatch) -
         connect(KafkaAdminClient, {"bootstrap.servers": "127.0.0.1:1"})
 
     assert "\n" not in str(caught.value)
+
+
+def test_a_server_that_takes_connections_and_is_silent_leaves_time_for_the_others() -> None:
+    asked: list[tuple[list[str], float]] = []
+
+    def client(bootstrap_servers: list[str], bootstrap_timeout_ms: float) -> str:
+        """One that meets the silent server, as kafka-python may that is given several."""
+        asked.append((bootstrap_servers, bootstrap_timeout_ms))
+        if bootstrap_servers != ["b2:9092"]:
+            raise KafkaTimeoutError(bootstrap_servers)
+        return "connected"
+
+    assert connect(client, {"bootstrap.servers": "b1:9092,b2:9092"}) == "connected"
+    assert asked[0][0] == ["b1:9092", "b2:9092"]
+    assert 3_000 < asked[0][1] < 3_334
+
+
+def test_a_refused_login_is_not_tried_again() -> None:
+    asked = []
+
+    def client(**arguments: object) -> None:
+        asked.append(arguments)
+        raise SaslAuthenticationFailedError("wrong password")
+
+    with pytest.raises(KafkaUnavailableError, match="wrong password"):
+        connect(client, {"bootstrap.servers": "b1:9092,b2:9092"})
+
+    assert len(asked) == 1
 
 
 def test_a_certificate_file_that_is_missing_is_named() -> None:

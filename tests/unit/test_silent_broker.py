@@ -1,0 +1,109 @@
+"""Commands beside a broker that takes connections and answers nothing: each ends soon, with a line that names it."""
+
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from sluice.kafka_io import client as kafka_client
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from tests.commands import Sluice
+
+LIMIT = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1e6)
+
+
+@pytest.fixture
+def silent_broker() -> Iterator[str]:
+    """Its address."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+def config(silent_broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Settings of a job with a table of quotas."""
+    monkeypatch.setattr(kafka_client, "CONNECT_TIMEOUT_MS", 500)
+    QuotasTable(str(tmp_path / "quotas"), {}).create([LIMIT], "carol", datetime.now(UTC))
+    names = ("quotas", "decisions", "quota_metrics", "dead_letters", "unreadable")
+    tables = ", ".join(f"{name}: {tmp_path / name}" for name in names)
+    file = tmp_path / "sluice.yaml"
+    file.write_text(
+        f"kafka: {{bootstrap.servers: '{silent_broker}'}}\n"
+        f"enforce: {{checkpoint: {tmp_path / 'checkpoint'}}}\n"
+        f"delta: {{{tables}}}\n"
+    )
+    return file
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("top", "--once"),
+        ("top", "--json"),
+        ("unmute", "--user", "alice"),
+        ("kafka-gateway",),
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_needs_the_broker_names_it(
+    sluice: Sluice, config: Path, silent_broker: str, command: Sequence[str]
+) -> None:
+    begin_s = time.monotonic()
+
+    ended = sluice(*command, "--config", config)
+
+    assert ended.code == 1
+    assert ended.error_line.startswith(f"sluice: error: no Kafka broker answers at {silent_broker} (")
+    assert time.monotonic() - begin_s < 10
+
+
+def test_an_import_names_the_broker_too(sluice: Sluice, config: Path, silent_broker: str) -> None:
+    ended = sluice("quotas", "import", "--bootstrap-servers", silent_broker, "--config", config)
+
+    assert ended.code == 1
+    assert ended.error_line.startswith(f"sluice: error: no Kafka broker answers at {silent_broker} (")
+
+
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        (("quotas", "describe"), "producer_byte_rate=1000000"),
+        (("quotas", "resolve", "--user", "alice"), "1000000"),
+        (("quotas", "history"), "carol"),
+        (("quotas", "alter", "--user", "alice", "--add-config", "producer_byte_rate=2e6", "--yes"), "Completed"),
+    ],
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, tuple) else "",
+)
+def test_a_command_about_quotas_needs_no_broker(
+    sluice: Sluice, config: Path, command: Sequence[str], answer: str
+) -> None:
+    ended = sluice(*command, "--config", config)
+
+    assert ended.code == 0, ended.error
+    assert answer in ended.output
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("explain", "--user", "alice"),
+        ("usage",),
+        ("slo",),
+        ("whatif",),
+        ("advise",),
+        ("sql", "SELECT 1 FROM decisions"),
+    ],
+    ids=lambda value: value[0],
+)
+def test_a_report_asks_no_broker(sluice: Sluice, config: Path, command: Sequence[str]) -> None:
+    ended = sluice(*command, "--config", config)
+
+    assert "Kafka broker" not in ended.error
