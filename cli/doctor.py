@@ -30,7 +30,7 @@ from sluice.jvm.jars import SPARK_JARS, JarSet
 from sluice.jvm.java import find_java
 from sluice.jvm.object_store import S3_JARS
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
-from sluice.kafka_io.client import connect
+from sluice.kafka_io.client import OF_COMMANDS, connect
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
 from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
@@ -55,14 +55,14 @@ _METRICS_TIMEOUT_S = 5.0
 _ANSWER_S = 10.0
 """Longest wait for the answers of brokers."""
 
-_KAFKA = {"request.timeout.ms": "3000"}
-"""A client that meets a broker which hangs asks another one before the wait is over."""
-
 _HEARTBEATS_MS = 10_000
 """A gateway sends one each second."""
 
 _MAX_AHEAD_MS = 1_000
 """The shortest sample of a quota."""
+
+_MAX_BEHIND_MS = 20_000
+"""The last heartbeat of a gateway that has just ended is up to _HEARTBEATS_MS old, and reading may take _ANSWER_S."""
 
 _INSTANCE_OF_BROKER = re.compile(r"-([0-9]+)-[0-9a-f]{8}$")
 _REQUEST = msgspec.json.Decoder(Request)
@@ -85,7 +85,7 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print, cluste
             return False
         return True
 
-    of_kafka = checks_of_kafka(replace(settings, kafka=Properties(settings.kafka | _KAFKA)))
+    of_kafka = checks_of_kafka(replace(settings, kafka=Properties(settings.kafka | OF_COMMANDS)))
     passed = [
         passes("python", check_python),
         passes("java", check_java),
@@ -275,7 +275,7 @@ def check_plugin_threads(beats: Heartbeats, brokers: BrokerConfigs) -> str:
 
 
 def check_gateway_clocks(beats: Heartbeats) -> str:
-    """The clocks of gateways, beside that of this machine. Raises CheckError if one is ahead."""
+    """The clocks of gateways, beside that of this machine. Raises CheckError if one is ahead or behind."""
     try:
         return clocks_verdict(beats.by_instance, now_ms())
     except (KafkaError, TopicLostError) as error:
@@ -315,16 +315,23 @@ def clocks_verdict(beats: Mapping[str, Request], at_ms: int) -> str:
     """The clocks of gateways that have sent heartbeats before `at_ms`. Raises CheckError.
 
     >>> clocks_verdict({"a": Request("GatewayHeartbeat", timestamp_ms=5_900)}, at_ms=5_000)
-    'of 1 gateways, none is ahead'
+    'of 1 gateways, none is ahead or behind'
     """
-    ahead = {name: (beat.timestamp_ms or 0) - at_ms for name, beat in beats.items()}
-    wrong = [f"{name} by {ms / 1000:.0f} s" for name, ms in sorted(ahead.items()) if ms > _MAX_AHEAD_MS]
-    if wrong:
-        raise CheckError(
-            f"ahead of this machine's: gateway {', '.join(wrong)}; after a request through it, mutations of the same"
-            " client are refused elsewhere until its time is reached; set the clocks by NTP"
+    ahead = sorted((name, (beat.timestamp_ms or 0) - at_ms) for name, beat in beats.items())
+    troubles = []
+    if fast := [f"{name} by {ms / 1000:.0f} s" for name, ms in ahead if ms > _MAX_AHEAD_MS]:
+        troubles.append(
+            f"ahead of this machine's: gateway {', '.join(fast)}; after a request through it, mutations of the same"
+            " client are refused elsewhere until its time is reached"
         )
-    return f"of {len(beats)} gateways, none is ahead"
+    if slow := [f"{name} by {-ms / 1000:.0f} s" for name, ms in ahead if ms < -_MAX_BEHIND_MS]:
+        troubles.append(
+            f"behind this machine's: gateway {', '.join(slow)}; tables have its requests in minutes that were over, and"
+            " waits for them are over elsewhere before they begin"
+        )
+    if troubles:
+        raise CheckError(f"{'; '.join(troubles)}; set the clocks by NTP")
+    return f"of {len(beats)} gateways, none is ahead or behind"
 
 
 def threads_verdict(nodes: Set[int], beats: Mapping[str, Request]) -> str:

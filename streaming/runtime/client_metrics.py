@@ -28,6 +28,9 @@ _BOUNDS = Bounds(counters=20_000, name_characters=2_000_000, waits=0, recent=0, 
 _FORGOTTEN_MS = 600_000
 """A gateway that was silent for so long has no series any more: it was taken away."""
 
+_HEARD_MS = 10_000
+"""A gateway heard of so lately is alive; the last heartbeat of one that ended may have been decided late."""
+
 _COLLECT_MS = 1_000
 """Scrapes within this time get the same answer: ranking all counters takes tens of milliseconds."""
 
@@ -44,6 +47,7 @@ _GAUGES = (
     ("sluice_gateway_silent_seconds", "Since the newest heartbeat of the gateway that was seen", ("gateway",)),
     ("sluice_gateway_threads_down", "Threads of the gateway that should work and don't", ("gateway",)),
     ("sluice_gateway_clock_ahead_seconds", "By which its clock was ahead of the job's, at most 60", ("gateway",)),
+    ("sluice_gateway_clock_behind_seconds", "By which its clock is behind the other gateways'", ("gateway",)),
     ("sluice_broker_load", "Greatest part of the load of the broker or gateway, mean of 10 s; 0.9: full", ("gateway",)),
     ("sluice_broker_load_part", "What its load is made of, mean of 10 s; 0.9: full", ("gateway", "part")),
     ("sluice_cluster_load", "Load of the busiest broker or gateway", ()),
@@ -134,12 +138,19 @@ class ClientMetrics(Collector):
         for seen in self._model.gateways():
             if seen.name not in newest or seen.read_ms > newest[seen.name].read_ms:
                 newest[seen.name] = seen
+        ahead_ms: dict[str, int] = {}
         for label, seen in {label_of(name): seen for name, seen in newest.items()}.items():
             if now_ms - seen.read_ms < _FORGOTTEN_MS:
                 gauges["sluice_gateway_silent_seconds"].add_metric((label,), (now_ms - seen.read_ms) / 1000)
                 gauges["sluice_gateway_threads_down"].add_metric((label,), seen.heartbeat.threads_down)
-                ahead_ms = max(0, seen.at_ms - seen.read_ms)
-                gauges["sluice_gateway_clock_ahead_seconds"].add_metric((label,), ahead_ms / 1000)
+                ahead = max(0, seen.at_ms - seen.read_ms)
+                gauges["sluice_gateway_clock_ahead_seconds"].add_metric((label,), ahead / 1000)
+            if now_ms - seen.read_ms < _HEARD_MS:
+                ahead_ms[label] = seen.at_ms - seen.read_ms
+        late_ms = max((each for each in ahead_ms.values() if each <= 0), default=0)  # a slow job reads all of them late
+        for label, ahead in ahead_ms.items():
+            behind = max(0, late_ms - ahead)
+            gauges["sluice_gateway_clock_behind_seconds"].add_metric((label,), behind / 1000)
 
     def _add_loads(self, gauges: Mapping[str, GaugeMetricFamily], now_ms: int) -> None:
         """The loads of all gateways, a late process of one left out where there is a newer one."""

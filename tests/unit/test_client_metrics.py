@@ -221,6 +221,17 @@ def test_a_gateway_whose_clock_is_ahead_is_seen_by_how_much_up_to_a_minute() -> 
     assert ahead == {("a",): 20.0, ("b",): 60.0, ("c",): 0.0}
 
 
+def test_a_gateway_whose_clock_is_behind_is_seen_beside_the_others_however_late_the_job_is() -> None:
+    scraped = Scraped()
+    for name, ahead_ms in (("ended", -400_000), ("a", -30_000), ("b", -30_900), ("slow", -210_000), ("fast", 50_000)):
+        scraped.now_ms += 11_000 if name == "a" else 0
+        beat = {**heartbeat_of(name, f"{name}-1"), "timestamp_ms": scraped.now_ms + ahead_ms}
+        scraped.metrics.on_record(json.dumps(beat).encode())
+
+    behind = scraped.series("sluice_gateway_clock_behind_seconds", ("gateway",))
+    assert behind == {("a",): 0.0, ("b",): 0.9, ("slow",): 180.0, ("fast",): 0.0}
+
+
 def test_the_load_of_brokers_what_it_is_made_of_and_their_disks_are_seen() -> None:
     limits = BrokerLimits(Capacities(((1, Capacity(1000.0, 1000.0)),)), DiskFloor(free_percent=10))
     scraped = Scraped(limits=limits)

@@ -379,3 +379,14 @@ def test_a_gateway_whose_clock_is_ahead_is_named() -> None:
 
     with pytest.raises(CheckError, match="ahead of this machine's: gateway a by 1200 s; after a request"):
         doctor.clocks_verdict(beats, at_ms=5_000)
+
+
+def test_a_gateway_whose_clock_is_behind_is_named_and_one_that_has_just_ended_is_not() -> None:
+    times = {"ahead": 503_000, "behind": 320_000, "ended": 490_500, "right": 499_500}
+    beats = {name: Request(HEARTBEAT_API, timestamp_ms=at_ms) for name, at_ms in times.items()}
+
+    with pytest.raises(CheckError) as raised:
+        doctor.clocks_verdict(beats, at_ms=500_000)
+
+    assert "ahead of this machine's: gateway ahead by 3 s;" in str(raised.value)
+    assert "; behind this machine's: gateway behind by 180 s; tables" in str(raised.value)
