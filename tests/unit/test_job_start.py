@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from sluice.configs.settings import HealthSettings, Properties, Settings, load_s
 from sluice.jvm.driver import DriverJava
 from sluice.kafka_io import client as kafka_client
 from sluice.kafka_io.errors import KafkaUnavailableError
+from sluice.kafka_io.topics import ensure_topics
 from sluice.state.store.pages import Evicted
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
 from sluice.streaming.enforce.tracked_entities import EntitiesReport, Tracked
@@ -56,6 +58,23 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Event:
+    """Set when the test has seen the job wait: until then it waits for its broker again and again."""
+    seen = Event()
+
+    def ensure(*arguments: Any) -> list[str]:
+        while True:
+            try:
+                return ensure_topics(*arguments)
+            except KafkaUnavailableError:
+                if seen.is_set():
+                    raise
+
+    monkeypatch.setattr("sluice.streaming.job.ensure_topics", ensure)
+    return seen
+
+
 def answer(settings: Settings, path: str, ended: Future[None]) -> tuple[int, Json]:
     """The answer of the health port, once it is open; the job must not end before."""
     while True:
@@ -70,14 +89,16 @@ def answer(settings: Settings, path: str, ended: Future[None]) -> tuple[int, Jso
 
 
 def test_probes_are_answered_while_the_job_waits_for_the_broker(
-    settings: Settings, pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+    settings: Settings, pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture, seen: Event
 ) -> None:
     caplog.set_level(logging.INFO, "sluice")
     job = Job(settings)
     ended = pool.submit(job.run)
-
-    assert answer(settings, "/healthz", ended)[0] == 200
-    status, body = answer(settings, "/readyz", ended)
+    try:
+        assert answer(settings, "/healthz", ended)[0] == 200
+        status, body = answer(settings, "/readyz", ended)
+    finally:
+        seen.set()
 
     waiting = f"waiting for the broker at {settings.kafka['bootstrap.servers']}"
     assert (status, body["ok"], body["reason"]) == (503, False, waiting)
@@ -87,13 +108,15 @@ def test_probes_are_answered_while_the_job_waits_for_the_broker(
 
 
 def test_a_job_that_is_stopped_while_it_waits_for_the_broker_ends_well(
-    settings: Settings, pool: ThreadPoolExecutor, tmp_path: Path
+    settings: Settings, pool: ThreadPoolExecutor, tmp_path: Path, seen: Event
 ) -> None:
     job = Job(settings, tmp_path / "status.json")
     ended = pool.submit(job.run)
-    answer(settings, "/readyz", ended)
-
-    job.request_stop()
+    try:
+        answer(settings, "/readyz", ended)
+        job.request_stop()
+    finally:
+        seen.set()
 
     ended.result()
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "stopped"
