@@ -54,18 +54,15 @@ class RecordedElastic:
         times_ms: Integers,
     ) -> Floats:
         """The limits of n requests, (n,): `of` and `instances_of` are the places of their counters and gateways."""
-        places = np.searchsorted(np.array(self._times_ms), times_ms, side="right") - 1
-        combined = np.stack([places, of, instances_of], axis=1)
-        distinct, inverse = np.unique(combined, axis=0, return_inverse=True)
-        first = np.full(len(distinct), -1)
-        first[inverse[::-1]] = np.arange(len(inverse))[::-1]
-        values = []
-        for (place, counter, instance), row in zip(distinct.tolist(), first.tolist(), strict=True):
-            resolution, limit = found[counter], float(limits[row])
-            if place >= 0 and resolution is not None:
-                limit = self.limit(resolution, limit, instances[instance], self._times_ms[place])
-            values.append(limit)
-        return np.array(values, float)[inverse.reshape(-1)] if values else limits
+        places = np.searchsorted(self._times_ms, times_ms, side="right")
+        codes = (places * len(found) + of) * len(instances) + instances_of
+        _, first, alike = np.unique(codes, return_index=True, return_inverse=True)
+        values = limits[first]
+        for place, row in enumerate(first.tolist()):
+            counter = found[of[row]]
+            if counter is not None:
+                values[place] = self.limit(counter, values[place], instances[instances_of[row]], times_ms[row])
+        return values[alike]
 
 
 STRICT = RecordedElastic()

@@ -17,7 +17,7 @@ from sluice.state.arithmetic.counter_arrays import Charges, CounterArrays
 from sluice.state.decisions.charge_plan import Traits, plan_limited, points, request_like
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.kinds import CLIENT_KINDS, Family, QuotaKind, QuotaSettings
-from sluice.state.quotas.resolution import Quotas, Resolution
+from sluice.state.quotas.resolution import Quotas
 
 
 class Lane(NamedTuple):
@@ -88,8 +88,9 @@ class Meters:
             limits = np.array([np.nan if one is None else one[1].limit for one in planned])
             of_rows = limits[batch.traits_of[rows]]
             if self._elastic and kind.family is not Family.MUTATIONS:
+                tags = list(self._numbers[kind])
                 of_rows = self._elastic.limits(
-                    [None if one is None else self._found(kind, one[0]) for one in planned],
+                    [None if one is None else self._quotas.resolve_counter(kind, tags[one[0]]) for one in planned],
                     batch.traits_of[rows],
                     of_rows,
                     [lane.instance for lane in batch.lanes],
@@ -108,10 +109,6 @@ class Meters:
             )
             rates = self._rates(kind, numbers[rows], batch.times_ms[rows], charges)
             yield Metered(kind, list(self._numbers[kind]), rows, numbers[rows], rates, charges.limits)
-
-    def _found(self, kind: QuotaKind, number: int) -> Resolution | None:
-        """The limit of a counter by its number, with what stands beside it."""
-        return self._quotas.resolve_counter(kind, list(self._numbers[kind])[number])
 
     def _plan(self, traits: Traits) -> dict[QuotaKind, tuple[int, Charge]]:
         """The number of the counter, and the charge without its amount, by kind."""
