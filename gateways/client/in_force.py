@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
+from threading import Lock
 
 import msgspec
 
@@ -32,8 +33,7 @@ class InForce:
 
     `decided_waits` are those of decisions on events that no gateway had charged inline: nobody has applied them yet.
     `inline_waits` are those that this gateway asked for inline. `limits` is None before the first complete version;
-    what is lent is in them.
-    `clock_ms` is the time in epoch milliseconds.
+    what is lent is in them. `clock_ms` is the time in epoch milliseconds.
     """
 
     def __init__(self, options: GatewayOptions, clock_ms: Callable[[], int]) -> None:
@@ -44,6 +44,7 @@ class InForce:
         self._waiting = self.decided_waits.counters()
         self._clock_ms = clock_ms
         self._limits_view = LimitsView()
+        self._lock = Lock()  # guards what is in force: the readers of limits and of sums change it
         self._quotas: LimitsInForce | None = None
         self._lend = 1.0
         self._elastic: ElasticState | None = None
@@ -120,14 +121,15 @@ class InForce:
         view = self._limits_view
         known, elastic = view.in_force, view.elastic
         view.take(key, value)
-        if view.elastic is not elastic and view.elastic is not None:
-            self._elastic_until_ms = holds_until_ms(view.elastic, self._clock_ms())
-        self._elastic = view.elastic
-        if view.in_force is not known:
-            self._quotas = self.limits = view.in_force
-            self._lend = 1.0
-            self.relax()
-        self._lend_limits()
+        with self._lock:
+            if view.elastic is not elastic and view.elastic is not None:
+                self._elastic_until_ms = holds_until_ms(view.elastic, self._clock_ms())
+            self._elastic = view.elastic
+            if view.in_force is not known:
+                self._quotas = self.limits = view.in_force
+                self._lend = 1.0
+                self.relax()
+            self._lend_limits()
 
     def factor(self, instance: str) -> float | None:
         """The factor of this gateway's shares; None while no limit gives way."""
@@ -163,7 +165,8 @@ class InForce:
 
     def expire(self) -> None:
         """Forget waits that have ended, and loans. Log once that decisions ask for waits that are too long."""
-        self._lend_limits()
+        with self._lock:
+            self._lend_limits()
         for table in self._tables:
             table.expire()
         if self.decided_waits.capped and not self._said_capped:

@@ -160,6 +160,8 @@ class GatewayShares:
 
     def give_way(self, factor: float | None) -> None:
         """Let this part of the shares through from now on, as `bound_of_share` has it; None: no limit gives way."""
+        if factor == self._factor:
+            return  # it is said each second, and the parts are kept
         self._factor, self._parts = factor, {}
         self._metering = self._strict
         if factor is not None and factor < 1.0:
