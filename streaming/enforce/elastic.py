@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from statistics import median
 
 import msgspec
@@ -39,29 +39,39 @@ _SUMS = msgspec.json.Decoder(Sums)
 
 
 class ElasticWatch:
-    """Decides twice a second. `state` is what holds now; None before the first."""
+    """Decides twice a second. `clock_ms` is the time in epoch milliseconds."""
 
-    def __init__(self, quotas: QuotaWatch, table: ElasticTable) -> None:
-        self.state: ElasticState | None = None
+    def __init__(self, quotas: QuotaWatch, table: ElasticTable, clock_ms: Callable[[], int] = now_ms) -> None:
         self._quotas = quotas
         self._table = table
-        self._rule = ElasticRule(now_ms() // 100)  # numbers grow over restarts: two changes a second at most
+        self._clock_ms = clock_ms
+        self._state: ElasticState | None = None
+        self._rule = ElasticRule(clock_ms() // 100)  # numbers grow over restarts: two changes a second at most
         self._heard: dict[str, deque[float]] = {}
         self._loads: dict[str, MeasuredLoad] = {}
         self._rows: list[tuple[ElasticState, Mapping[str, MeasuredLoad]]] = []
         self._written_ms = 0
         self._last_error = LastError()
 
+    @property
+    def state(self) -> ElasticState | None:
+        """The present state; None before the first, and FRESH_MS after the last: gateways hold it no more either."""
+        state = self._state
+        return state if state is not None and self._clock_ms() - state.at_ms <= FRESH_MS else None
+
     def service(self, topics: TopicSettings, kafka: Mapping[str, str]) -> BackgroundService:
         """The service that reads heartbeats and decides."""
 
         def look() -> Iterator[None]:
-            with TopicReader(kafka, topics.sums, since_ms=now_ms(), fenced=True) as reader:
-                while True:
-                    for _, record in reader.read_to_end():
-                        self.on_record(record.value, now_ms())
-                    self.decide(now_ms())
-                    yield
+            with TopicReader(kafka, topics.sums, since_ms=self._clock_ms(), fenced=True) as reader:
+                try:
+                    while True:
+                        for _, record in reader.read_to_end():
+                            self.on_record(record.value, self._clock_ms())
+                        self.decide(self._clock_ms())
+                        yield
+                finally:
+                    self.end(self._clock_ms())
 
         return BackgroundService("elastic", look, _LOOK_S, failure="loads can't be read", log=log)
 
@@ -86,14 +96,22 @@ class ElasticWatch:
         """Decide from the loads so far, and keep what has changed."""
         self._loads = {name: each for name, each in self._loads.items() if at_ms - each.at_ms <= FRESH_MS}
         self._heard = {name: each for name, each in self._heard.items() if name in self._loads}
-        state, before = self._rule.decide(self._loads, self._quotas.quotas.most_lend(), at_ms), self.state
+        state, before = self._rule.decide(self._loads, self._quotas.quotas.most_lend(), at_ms), self._state
         is_new = before is None or state.number != before.number
         if before is None or is_new or at_ms - before.at_ms >= _REPEAT_MS:
-            self.state = state
+            self._state = state
         if is_new:
             log.info("elastic state %d: %s", state.number, _text(state))
             self._rows = [*self._rows, (state, self._loads)][-_MAX_ROWS:]
         if self._rows and at_ms - self._written_ms >= _WRITE_MS:
+            self._write(at_ms)
+
+    def end(self, at_ms: int) -> None:
+        """Let limits be the quotas, and keep that: a what-if takes the last state in the table for the present one."""
+        before, self._state = self._state, None
+        if before is not None and not before.is_neutral:
+            self._rows.append((ElasticState(before.number, at_ms), {}))
+        if self._rows:
             self._write(at_ms)
 
     def _write(self, at_ms: int) -> None:

@@ -1,8 +1,14 @@
 """Elastic quotas: the rule, what it does to simulated clusters, and gateways and decisions under it."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
+from threading import Thread
+from unittest.mock import patch
 
+import msgspec
+import numpy as np
 import pytest
 
 from scripts.scenarios.closed_loop.elastic import idle, overloaded, random_load, week
@@ -12,17 +18,22 @@ from sluice.insight.reports.span import Span
 from sluice.insight.whatif.elastic import RecordedElastic, recorded_elastic
 from sluice.insight.whatif.replay import Decider
 from sluice.sinks.tables.elastic import ElasticTable
-from sluice.state.contract.records import BrokerFactor, ElasticState
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.contract.records import BrokerFactor, DecidedHeartbeat, ElasticState, Sums
 from sluice.state.quotas.elastic import FRESH_MS, ElasticRule, MeasuredLoad
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ElasticKey, QuotaKind, QuotaSettings
-from sluice.state.quotas.limits import ELASTIC_KEY, elastic_value
+from sluice.state.quotas.limits import ELASTIC_KEY, LimitsInForce, elastic_value
 from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.checkpoint.folder import Checkpoint
+from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
+from sluice.streaming.enforce.elastic import ElasticWatch
 from sluice.streaming.enforce.pipeline import plan
 from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.quota_watch import QuotaWatch
 from sluice.streaming.enforce.wire import Source, decode_page_batch
-from tests.gateway_loop import GatewayLoop, gateway_loop, quota
+from tests.gateway_loop import Clock, GatewayLoop, gateway_loop, quota, set_limits
 
 PRODUCE = QuotaKind.PRODUCER_BYTE_RATE
 LIMIT = 1_000.0
@@ -183,6 +194,75 @@ def test_a_state_that_was_in_the_topic_before_the_gateway_holds_no_more(loop: Ga
     gateway = loop.gateways[0]
     tell(gateway, ElasticState(1, loop.clock.ms - 60_000, lend=2.0))
     assert gateway._in_force.factor("i-0") is None
+
+
+def test_a_version_that_comes_while_a_loan_ends_is_in_force(loop: GatewayLoop) -> None:
+    """The reader of sums ends the loan, and the reader of limits has the new version."""
+    gateway, lent = loop.gateways[0], LimitsInForce.lent
+    tell(gateway, ElasticState(1, loop.clock.ms, lend=2.0))
+    loop.clock.ms += FRESH_MS
+    newer = Thread(target=set_limits, args=(gateway, 2, [quota(PRODUCE, LIMIT, user="carol")]))
+
+    def lent_while_newer_ones_come(limits: LimitsInForce, lend: float) -> LimitsInForce:
+        newer.start()
+        newer.join(0.2)  # as far as it gets meanwhile
+        return lent(limits, lend)
+
+    with patch.object(LimitsInForce, "lent", lent_while_newer_ones_come):
+        gateway._on_idle()
+    newer.join()
+    assert gateway._in_force.limits is not None
+    assert gateway._in_force.limits.version == 2
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def watch(tmp_path: Path, clock: Clock) -> ElasticWatch:
+    """A watch that lends a tenth of the quotas: an idle broker was heard of for a second."""
+    table = QuotasTable(str(tmp_path / "quotas"))
+    table.create(ELASTIC, "test", datetime(2026, 1, 1, tzinfo=UTC))
+    quotas = QuotaWatch(table, QuotaSnapshots(Checkpoint(str(tmp_path / "checkpoint"))))
+    watch = ElasticWatch(quotas, ElasticTable(str(tmp_path / "elastic"), {}), clock)
+    for _ in range(2):
+        clock.ms += 1_000
+        heartbeat = DecidedHeartbeat("b-1-1f", "b-1-0", clock.ms, load=(0.1, "bytes in 10 % of capacity"))
+        watch.on_record(msgspec.json.encode(Sums(heartbeat=heartbeat)), clock.ms)
+        watch.decide(clock.ms)
+    return watch
+
+
+def test_the_job_goes_back_to_the_quotas_as_gateways_do_when_it_cannot_read_loads(
+    watch: ElasticWatch, clock: Clock
+) -> None:
+    assert watch.state is not None
+    assert watch.state.lend == 1.1
+    clock.ms += FRESH_MS + 1
+    assert watch.state is None
+
+
+def test_the_table_says_that_limits_give_way_no_more_once_the_job_has_ended(
+    watch: ElasticWatch, clock: Clock, tmp_path: Path
+) -> None:
+    """A job that starts with strict limits writes nothing there."""
+    watch.end(clock.ms + 500)
+    _, lent, ended = recorded_elastic(str(tmp_path / "elastic"), {}, Span(clock.ms, clock.ms + 1_000))
+    assert (lent.lend, ended.at_ms, ended.is_neutral) == (1.1, clock.ms + 500, True)
+
+
+def test_the_limits_of_many_requests_are_those_of_each() -> None:
+    recorded = RecordedElastic(
+        [ElasticState(1, 10_000, 1.5), ElasticState(2, 20_000, brokers=[BrokerFactor("b-1", 0.7, "queue")])]
+    )
+    found = [Quotas(ELASTIC).resolve_client(PRODUCE, user, "") for user in ("alice", "bob")]
+    instances = ["b-0", "b-1"]
+    cases = list(product(range(2), range(2), (5_000, 10_000, 19_999, 25_000)))
+    of, instances_of, times_ms = (np.array(column) for column in zip(*cases, strict=True))
+    limits = recorded.limits(found, of, np.full(len(cases), LIMIT), instances, instances_of, times_ms)
+    assert limits.tolist() == [recorded.limit(found[one], LIMIT, instances[at], at_ms) for one, at, at_ms in cases]
 
 
 def test_a_decision_says_how_far_limits_gave_way_and_why() -> None:
