@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-Integers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
+from sluice.state.arithmetic.columns import Flags, Integers
 
 
 class Texts(NamedTuple):

@@ -22,11 +22,12 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import PyFileSystem
 
 from sluice.insight.errors import EarlierTableError, NoTableError, QueryError
-from sluice.insight.reports.columns import Flags, coded, column_of, numbers
+from sluice.insight.reports.columns import coded, column_of, numbers
 from sluice.insight.reports.span import Span
 from sluice.sinks.errors import storage_reason
 from sluice.sinks.tables.decisions import decisions_table
 from sluice.sinks.tables.delta import lacking_columns
+from sluice.state.arithmetic.columns import Flags
 from sluice.state.contract.records import HEARTBEAT_API, UNMUTE_API
 
 _TIME, _API, _ORDER = "timestamp_ms", "api", "decided_at_ms"

@@ -15,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.insight.reports.columns import Flags, Integers, distinct, is_valid, numbers
+from sluice.insight.reports.columns import distinct, is_valid, numbers
 from sluice.insight.reports.span import Span, from_ms, to_ms
 from sluice.insight.sql import Tables
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotaChange, QuotasTable
+from sluice.state.arithmetic.columns import Flags, Integers
 from sluice.state.contract.records import MAX_APPLIED_MS, UNMUTE_API
 from sluice.state.quotas.entity import DEFAULT
 

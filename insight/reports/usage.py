@@ -12,8 +12,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sluice.insight.reports.columns import (
-    Flags,
-    Integers,
     coded,
     column_of,
     distinct_codes,
@@ -28,6 +26,7 @@ from sluice.insight.reports.recorded_waits import WAIT_FIELDS, Names, NamesOf, R
 from sluice.insight.reports.span import By, Per, Span
 from sluice.insight.reports.tenants import tenant_name
 from sluice.insight.sql import Tables
+from sluice.state.arithmetic.columns import Flags, Integers
 from sluice.state.contract.records import Verdict
 from sluice.state.quotas.tenants import Tenants
 

@@ -11,13 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.insight.reports.columns import Flags, Integers, coded, column_of, distinct, is_valid, list_sums, numbers
+from sluice.insight.reports.columns import coded, column_of, distinct, is_valid, list_sums, numbers
 from sluice.insight.reports.events import Events, FilePart, joined
 from sluice.insight.reports.recorded_waits import LANE, WAIT_FIELDS, WaitEnds, longest_waits_ms
 from sluice.insight.reports.span import Span
 from sluice.insight.whatif.metering import Batch, Lane
 from sluice.insight.whatif.replay import Recorded
 from sluice.insight.whatif.whose import Part
+from sluice.state.arithmetic.columns import Flags, Integers
 from sluice.state.contract.records import Mutation, Request, TopicPartition, Verdict
 from sluice.state.decisions.charge_plan import MUTATION_APIS, planned_api
 from sluice.state.quotas.entry import QuotaEntry

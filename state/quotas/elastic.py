@@ -18,7 +18,7 @@ from typing import NamedTuple
 from sluice.state.contract.records import BrokerFactor, ElasticState
 
 FULL_LOAD = 0.9
-"""Load of a broker above which it tightens. Nothing is lent above it."""
+"""Load of a broker that is at its capacity: above it the broker tightens, and nothing is lent."""
 
 TIGHT_LOAD = 0.88
 """Load that tightening brings a broker to."""

@@ -257,9 +257,7 @@ class CounterShare(msgspec.Struct, gc=False):
             value, wait_ms, refused = self._charge_mutations(charge, share, metering, now_ms)
         else:
             value = sum(charge.amounts)
-            before = self._take_pace(
-                charge, value, share, metering, now_ms
-            )  # for a single gateway too: others may come
+            before = self._take_pace(charge, value, share, metering, now_ms)  # of one gateway too: others may come
             meter = self._meter
             if meter is None:
                 meter = self._meter = Meter()

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sluice.state.contract.records import Load
+from sluice.state.quotas.elastic import FULL_LOAD
 from sluice.state.shares.disk_guard import DiskFloor
-
-AT_CAPACITY = 0.9
-"""Load from which a broker is at its capacity."""
 
 WAIT_AT_CAPACITY_MS = 20.0
 """Mean wait of requests and responses in the broker's queues at its capacity."""
@@ -101,10 +99,10 @@ def broker_load(measured: Load, capacity: Capacity = NO_LIMITS.capacities.defaul
             parts[name] = 1.0 - idle
             reasons[name] = f"{threads} {_percent(1.0 - idle)} busy"
     if measured.queue_used is not None:
-        parts["queue"] = AT_CAPACITY * measured.queue_used / QUEUE_AT_CAPACITY
+        parts["queue"] = FULL_LOAD * measured.queue_used / QUEUE_AT_CAPACITY
         reasons["queue"] = f"request queue {_percent(measured.queue_used)} full"
     if measured.queue_wait_ms is not None:
-        parts["wait"] = AT_CAPACITY * measured.queue_wait_ms / WAIT_AT_CAPACITY_MS
+        parts["wait"] = FULL_LOAD * measured.queue_wait_ms / WAIT_AT_CAPACITY_MS
         reasons["wait"] = f"queue wait {measured.queue_wait_ms:.3g} ms"
     if not parts:
         return None

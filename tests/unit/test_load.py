@@ -13,9 +13,10 @@ from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import load_settings
 from sluice.insight.live import LiveModel
 from sluice.state.contract.records import Load, LogDirectory
+from sluice.state.quotas.elastic import FULL_LOAD
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.disk_guard import FRESH_MS, DiskFloor, DiskGuard
-from sluice.state.shares.load import AT_CAPACITY, BrokerLimits, Capacities, Capacity, broker_load
+from sluice.state.shares.load import BrokerLimits, Capacities, Capacity, broker_load
 from sluice.streaming.enforce.pipeline import Simulation
 from tests.unit.test_live_model import AT_MS, decision
 
@@ -39,7 +40,7 @@ LOW = LogDirectory("/data", 5, 100)
 def test_each_signal_alone_says_that_a_broker_is_at_its_capacity(measured: Load, reason: str) -> None:
     load = broker_load(measured, Capacity(100.0, 200.0))
     assert load is not None
-    assert load.rho == pytest.approx(AT_CAPACITY)
+    assert load.rho == pytest.approx(FULL_LOAD)
     assert load.reason == reason
 
 
