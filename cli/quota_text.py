@@ -167,14 +167,17 @@ def tenants_content(entries: Iterable[QuotaEntry]) -> list[dict[str, Any]]:
 def _tenant_order(entry: QuotaEntry) -> tuple[Any, ...]:
     entity = entry.entity
     tenant = "" if entity.tenant is DEFAULT else str(entity.tenant)
-    return (entity.tenant is DEFAULT, tenant, not entity.is_member, str(entity.user), str(entity.client_id), entry.mode)
+    member = (str(entity.user), str(entity.client_id), str(entity.topic))
+    return (entity.tenant is DEFAULT, tenant, not entity.is_member, *member, entry.mode)
 
 
 def _member_lists(members: Iterable[QuotaEntity]) -> Iterator[dict[str, list[str]]]:
-    """The globs of members: users by themselves, client-ids by themselves, and each user with its client-ids."""
-    users, client_ids, pairs = list[str](), list[str](), dict[str, list[str]]()
+    """The globs of members: users, client-ids and topics by themselves, and each user with its client-ids."""
+    users, client_ids, topics, pairs = list[str](), list[str](), list[str](), dict[str, list[str]]()
     for member in members:
-        if member.user is None:
+        if member.topic is not None:
+            topics.append(str(member.topic))
+        elif member.user is None:
             client_ids.append(str(member.client_id))
         elif member.client_id is None:
             users.append(str(member.user))
@@ -184,6 +187,8 @@ def _member_lists(members: Iterable[QuotaEntity]) -> Iterator[dict[str, list[str
         yield {"users": users}
     if client_ids:
         yield {"client_ids": client_ids}
+    if topics:
+        yield {"topics": topics}
     for user, its in pairs.items():
         yield {"users": [user], "client_ids": its}
 

@@ -43,18 +43,21 @@ def alter_tenant(
     name: Annotated[str, typer.Argument(help="The tenant's name.", show_default=False)],
     add_user: Annotated[_Globs, typer.Option("--add-user", help="A user or glob; repeatable.")] = None,
     add_client_id: Annotated[_Globs, typer.Option("--add-client-id", help="A client-id or glob; repeatable.")] = None,
+    add_topic: Annotated[_Globs, typer.Option("--add-topic", help="A topic or glob that it stores.")] = None,
     remove_user: Annotated[_Globs, typer.Option("--remove-user", help="As it was added.")] = None,
     remove_client_id: Annotated[_Globs, typer.Option("--remove-client-id", help="As it was added.")] = None,
+    remove_topic: Annotated[_Globs, typer.Option("--remove-topic", help="As it was added.")] = None,
     dry_run: DryRunOption = False,
 ) -> None:
     """Add and remove members of one tenant, all or none of them.
 
-    In a glob, * is any characters and ? is one. A client is in one tenant: a member of two is refused.
+    In a glob, * is any characters and ? is one. A client is in one tenant: a member of two is refused. So is a topic,
+    whose bytes count for the tenant's budget, stored_bytes.
     """
-    added = _members(name, add_user, add_client_id)
-    removed = _members(name, remove_user, remove_client_id)
+    added = _members(name, add_user, add_client_id, add_topic)
+    removed = _members(name, remove_user, remove_client_id, remove_topic)
     if not added and not removed:
-        raise UsageError("nothing to alter; give --add-user, --add-client-id, --remove-user or --remove-client-id")
+        raise UsageError("nothing to alter; give --add-user, --add-client-id, --add-topic, or one with --remove")
     edit(table, partial(with_members, added=added, removed=removed), author, dry_run=dry_run, yes=True)
 
 
@@ -110,7 +113,7 @@ def resolve_tenant(
 def import_tenants(
     table: TableOptions,
     author: AuthorOption,
-    file: Annotated[Path, typer.Argument(help="YAML: a list of {tenant, users, client_ids, quotas}.")],
+    file: Annotated[Path, typer.Argument(help="YAML: a list of {tenant, users, client_ids, topics, quotas}.")],
     prune: PruneOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
@@ -122,10 +125,11 @@ def import_tenants(
     edit(table, merging(table, wanted, prune=prune, of_tenants=True), author, dry_run=dry_run, yes=True)
 
 
-def _members(name: str, users: _Globs, client_ids: _Globs) -> list[QuotaEntity]:
+def _members(name: str, users: _Globs, client_ids: _Globs, topics: _Globs) -> list[QuotaEntity]:
     """The members that these options name. Raises InvalidQuotaError."""
     found = [QuotaEntity(tenant=name, user=user) for user in users or ()]
     found += [QuotaEntity(tenant=name, client_id=client_id) for client_id in client_ids or ()]
+    found += [QuotaEntity(tenant=name, topic=topic) for topic in topics or ()]
     for member in found:
         member.check()
     return found

@@ -13,7 +13,7 @@ from sluice.state.quotas.entry import Mode, QuotaEntry, check_value, quota_kind
 from sluice.state.quotas.kinds import EntryKind, Membership
 from sluice.state.quotas.tenants import check_members
 
-ENTRY_KEYS = ("entity", "quotas", "mode", "tenant", "users", "client_ids")
+ENTRY_KEYS = ("entity", "quotas", "mode", "tenant", "users", "client_ids", "topics")
 
 
 def load_quotas_file(path: Path) -> list[QuotaEntry]:
@@ -21,8 +21,8 @@ def load_quotas_file(path: Path) -> list[QuotaEntry]:
 
     The file is a list of `{entity: {user: alice, client_id: app}, quotas: {request_percentage: 1}, mode: shadow}`;
     `mode` may be left out (enforce), and one entity may have an entry in each mode. An entry of a tenant is
-    `{tenant: shop, users: [shop-*], client_ids: [etl], quotas: {request_percentage: 50}}`, of which the lists, one of
-    them, or the quotas may be left out; with both lists a member has both a user and a client-id. Raises
+    `{tenant: shop, users: [shop-*], client_ids: [etl], topics: [shop.*], quotas: {request_percentage: 50}}`, of which
+    all but one may be left out; with users and client_ids a member has both a user and a client-id. Raises
     InvalidSettingsError if the file can't be read as YAML, and InvalidQuotaError, naming the file and the list index,
     if an entry is not one that Kafka would take.
     """
@@ -64,7 +64,7 @@ def _entry_quotas(entry: object) -> list[QuotaEntry]:
             raise InvalidQuotaError("bad_entry", f"unknown key {key!r:.80}; did you mean {nearest}?")
     if "entity" not in entry and "tenant" in entry:
         return _tenant_entries(entry)
-    for key in entry.keys() & {"tenant", "users", "client_ids"}:
+    for key in entry.keys() & {"tenant", "users", "client_ids", "topics"}:
         raise InvalidQuotaError("bad_entry", f"{key} comes with entity; expected one of them")
     parts = _part(entry, "entity", "{user: alice}")
     for part, name in parts.items():
@@ -82,17 +82,17 @@ def _tenant_entries(entry: Mapping[object, object]) -> list[QuotaEntry]:
         raise InvalidQuotaError("bad_name", f"tenant is {tenant!r:.80}; expected a name")
     of_tenant = QuotaEntity.from_mapping({"tenant": tenant}, literal_default=True)
     users, client_ids = _globs(entry, "users"), _globs(entry, "client_ids")
-    members = []
-    if users or client_ids:
-        for user, client_id in product(users or [None], client_ids or [None]):
-            member = QuotaEntity(tenant=of_tenant.tenant, user=user, client_id=client_id)
-            member.check()
-            members.append(QuotaEntry(member, Membership.MEMBER, 1.0))
+    clients = product(users or [None], client_ids or [None]) if users or client_ids else ()
+    named = [QuotaEntity(tenant=of_tenant.tenant, user=user, client_id=client_id) for user, client_id in clients]
+    named += [QuotaEntity(tenant=of_tenant.tenant, topic=topic) for topic in _globs(entry, "topics")]
+    for member in named:
+        member.check()
+    members = [QuotaEntry(member, Membership.MEMBER, 1.0) for member in named]
     if "quotas" in entry:
         return [*members, *_values(entry, of_tenant)]
     if not members or "mode" in entry:
         raise InvalidQuotaError(
-            "bad_entry", f"tenant {tenant!r:.80} has neither users nor client_ids, nor quotas; expected one of them"
+            "bad_entry", f"tenant {tenant!r:.80} has no users, client_ids, topics or quotas; expected one of them"
         )
     return members
 

@@ -6,7 +6,7 @@ tests/unit/test_kafka_python.py names the release that they were tried with.
    same offset for ever, so that one forged record would keep a gateway from all records that come after it. Records
    are decoded here too, without the parts that no reader needs: a third of the time.
 2. The id of a topic shows that it was deleted and made again.
-3. The admin client describes client quotas.
+3. The admin client describes client quotas, and the log directories of all topics.
 """
 
 from collections.abc import Callable, Iterator
@@ -79,6 +79,15 @@ class ClientQuotasAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python 
     async def _describe(self) -> DescribeClientQuotasResponse:
         # no condition and not strict: everything
         return await self._manager.send(DescribeClientQuotasRequest(components=[], strict=False))
+
+
+class LogDirsAdmin(KafkaAdminClient):  # type: ignore[misc] # kafka-python ships no type hints
+    """kafka-python's admin client whose DescribeLogDirs asks for all topics: its own asks for those that it may see."""
+
+    def describe_all_log_dirs(self) -> list[dict[str, Any]]:
+        """Number and log directories of every broker. Raises KafkaError."""
+        brokers: list[dict[str, Any]] = self._manager.run(self._async_describe_log_dirs, None)
+        return brokers
 
 
 class _PartitionRecords(Fetcher.PartitionRecords):  # type: ignore[misc] # kafka-python has no types

@@ -11,16 +11,17 @@ from sluice.kafka_io.client import TopicSettings, connect
 from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.kafka_io.topics import ensure_topics
-from sluice.state.contract.records import ElasticState
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.limits import (
     ELASTIC_KEY,
+    STORAGE_KEY,
     VERSION_KEY,
     LimitsView,
+    State,
     changed_limits,
-    elastic_value,
     limit_key,
+    state_value,
     version_end,
 )
 
@@ -35,19 +36,19 @@ _SEND_TIMEOUT_S = 30.0
 QuotasInForce = Callable[[], tuple[int, Iterable[QuotaEntry]]]
 """The version in force and its quotas."""
 
-Elastic = Callable[[], ElasticState | None]
-"""Says how far limits give way; None before anybody has decided it."""
+States = Callable[[], Mapping[bytes, State | None]]
+"""The states to publish by their keys; None before anybody has decided one."""
 
 
 def limits_publisher(
-    topics: TopicSettings, kafka: Mapping[str, str], in_force: QuotasInForce, elastic: Elastic = lambda: None
+    topics: TopicSettings, kafka: Mapping[str, str], in_force: QuotasInForce, states: States = dict
 ) -> BackgroundService:
     """A service that makes the limits topic equal to the quotas in force, whatever the topic said before.
 
     It reads the topic as gateways do and writes only the difference. So a start writes nothing that is there already,
     and a topic that was deleted, or that somebody else wrote to, is whole again with the next look. When it is stopped
     the records under way are written, unless no broker answers for 10 s; the next start publishes missing ones.
-    Each state that `elastic` gives is published with the next look, but a neutral one only once.
+    Each state that `states` gives is published with the next look, but a neutral one only once.
     """
 
     def publish() -> Iterator[None]:
@@ -61,13 +62,14 @@ def limits_publisher(
                 version, entries = in_force()
                 changed = False
                 for _, record in reader.read_to_end():
-                    changed |= record.key != ELASTIC_KEY
+                    changed |= record.key not in (ELASTIC_KEY, STORAGE_KEY)
                     _apply(view, record, topics.limits)
                 if changed or not _is_complete(view, version):
                     _publish_difference(view, version, entries, producer, topics.limits)
-                state = elastic()
-                if state is not None and state != view.elastic and not (state.is_neutral and _is_neutral(view)):
-                    producer.send(topics.limits, elastic_value(state), ELASTIC_KEY, partition=0).get(_SEND_TIMEOUT_S)
+                known = {ELASTIC_KEY: view.elastic, STORAGE_KEY: view.storage}
+                for key, state in states().items():
+                    if state is not None and _is_news(state, known[key]):
+                        producer.send(topics.limits, state_value(state), key, partition=0).get(_SEND_TIMEOUT_S)
                 yield
 
     return BackgroundService("limits", publish, _LOOK_S, retry_s=_RETRY_S, failure="limits can't be published", log=log)
@@ -99,6 +101,6 @@ def _is_complete(view: LimitsView, version: int) -> bool:
     return view.in_force is not None and view.in_force.version == version
 
 
-def _is_neutral(view: LimitsView) -> bool:
-    """True if readers of the topic know that all limits are the quotas."""
-    return view.elastic is None or view.elastic.is_neutral
+def _is_news(state: State, known: State | None) -> bool:
+    """True unless readers of the topic know the state, or that there is nothing to say."""
+    return state != known and not (state.is_neutral and (known is None or known.is_neutral))

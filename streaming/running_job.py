@@ -14,6 +14,7 @@ from sluice.sinks.limits import limits_publisher
 from sluice.sinks.tables.elastic import ElasticTable
 from sluice.state.decisions.leader_epochs import LeaderEpoch
 from sluice.state.errors import SluiceError
+from sluice.state.quotas.limits import ELASTIC_KEY, STORAGE_KEY
 from sluice.streaming.audit import query as audit
 from sluice.streaming.audit.query import AuditQuery
 from sluice.streaming.checkpoint.folder import Checkpoint
@@ -23,6 +24,7 @@ from sluice.streaming.enforce import query as enforce
 from sluice.streaming.enforce.elastic import ElasticWatch
 from sluice.streaming.enforce.query import EnforceQuery
 from sluice.streaming.enforce.quota_watch import QuotaWatch
+from sluice.streaming.enforce.storage import StorageWatch
 from sluice.streaming.enforce.tracked_entities import EntitiesReport, tracked_entities
 from sluice.streaming.errors import JobError
 from sluice.streaming.leadership.leadership import Leadership
@@ -63,6 +65,7 @@ class RunningJob:
         identity = job_identity(Checkpoint(settings.enforce.checkpoint))
         self._foreign = ForeignDecisions(settings.topics.decisions, identity)
         self._elastic = ElasticWatch(watch, ElasticTable(settings.delta.elastic, settings.delta.storage_options))
+        self._storage = StorageWatch(lambda: watch.quotas, settings.metrics.top_clients)
 
     def run(self, stop: Event) -> None:
         """Run until `stop` is set. Raises JobError if the enforce query can't be kept running, LeadershipError."""
@@ -83,9 +86,16 @@ class RunningJob:
 
     def _services(self) -> list[BackgroundService]:
         settings, topics, kafka = self._settings, self._settings.topics, self._settings.kafka
+        self._health.registry.register(self._storage)
         services = [
             BackgroundService("quota-watch", self._watch.look, settings.quotas.poll_ms / 1000.0),
-            limits_publisher(topics, kafka, self._watch.in_force, lambda: self._elastic.state),
+            limits_publisher(
+                topics,
+                kafka,
+                self._watch.in_force,
+                lambda: {ELASTIC_KEY: self._elastic.state, STORAGE_KEY: self._storage.state},
+            ),
+            self._storage.service(kafka),
             self._decisions_watch(),
             dead_letters_watch(topics.dead_letters, kafka, self._health.count_dead_letters),
         ]

@@ -16,6 +16,7 @@ from sluice.state.quotas.kinds import (
     Membership,
     QuotaSettings,
     RequestPolicy,
+    StorageKey,
     Window,
 )
 
@@ -46,6 +47,7 @@ tenant_entries = st.lists(
     st.one_of(
         st.builds(QuotaEntry, tenant_entities, st.sampled_from(CLIENT_KINDS), _limits, st.booleans()),
         st.builds(QuotaEntry, _members, st.just(Membership.MEMBER), st.just(1.0)),
+        st.builds(QuotaEntry, tenant_entities, st.just(StorageKey.STORED_BYTES), _limits),
     ),
     max_size=6,
 )

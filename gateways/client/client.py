@@ -26,7 +26,7 @@ from sluice.kafka_io.topic_follower import CLOSE_S, Reading, TopicFollower
 from sluice.state.contract.records import DecidedHeartbeat, Decision, Request, Share
 from sluice.state.decisions.charge_plan import is_validation
 from sluice.state.decisions.waits import TopicPartitionName
-from sluice.state.quotas.limits import ELASTIC_KEY
+from sluice.state.quotas.limits import ELASTIC_KEY, STORAGE_KEY
 from sluice.state.shares.gateway_shares import Admission
 from sluice.state.shares.read_sums import read_sums
 
@@ -302,6 +302,8 @@ class Gateway:
         self._in_force.on_limit(key, value)
         if key == ELASTIC_KEY:
             self._inline.give_way(self._in_force.factor(self.instance))
+        if key == STORAGE_KEY and (storage := self._in_force.storage) is not None:
+            self._inline.on_storage(storage)
 
     def _on_heartbeat(self, decided: DecidedHeartbeat, now_ms: int) -> None:
         sender = self._heartbeats.sender_of(decided)

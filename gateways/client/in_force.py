@@ -9,7 +9,7 @@ import msgspec
 
 from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.wait_table import Order, Wait, WaitTable
-from sluice.state.contract.records import CounterSum, ElasticState, Request
+from sluice.state.contract.records import CounterSum, ElasticState, Request, StorageState
 from sluice.state.decisions.waits import (
     CounterKey,
     TopicPartitionName,
@@ -130,6 +130,11 @@ class InForce:
                 self._lend = 1.0
                 self.relax()
             self._lend_limits()
+
+    @property
+    def storage(self) -> StorageState | None:
+        """The state of the storage budgets that was heard last."""
+        return self._limits_view.storage
 
     def factor(self, instance: str) -> float | None:
         """The factor of this gateway's shares; None while no limit gives way."""

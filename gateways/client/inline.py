@@ -8,15 +8,26 @@ from msgspec import UNSET
 
 from sluice.gateways.client.options import GatewayOptions
 from sluice.gateways.client.wait_table import Wait, WaitTable
-from sluice.state.contract.records import DecidedHeartbeat, Decision, Request, Share
+from sluice.state.contract.records import (
+    AppliedWait,
+    CountedEntity,
+    DecidedHeartbeat,
+    Decision,
+    Load,
+    Request,
+    Share,
+    StorageState,
+)
+from sluice.state.decisions.charge_plan import charged_bytes
 from sluice.state.decisions.waits import CounterKey
 from sluice.state.quotas.entity import Tags
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import QuotaKind, StorageKey
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.counter_share import CounterShare
-from sluice.state.shares.disk_guard import DiskGuard
+from sluice.state.shares.disk_guard import DISK_GUARD, HELD_MS, DiskGuard
 from sluice.state.shares.gateway_shares import Admission, GatewayShares, held
 from sluice.state.shares.read_sums import ReadSums
+from sluice.state.shares.storage_budget import StorageGuard
 
 
 class InlineCharges:
@@ -36,7 +47,10 @@ class InlineCharges:
         self._max_wait_ms = options.max_wait_ms
         self._clock_ms = clock_ms
         self._numbers = count()  # orders the waits of one millisecond
+        self._bytes = {"Produce": 0.0, "Fetch": 0.0}
+        self._bytes_since_ms = clock_ms()
         self._disk_guard = DiskGuard()
+        self._storage_guard = StorageGuard()
         self._lock = Lock()  # guards the shares and the counts
         self._shares = GatewayShares(
             instance, options.quota, options.max_counters, options.max_wait_ms, options.expected_gateways
@@ -47,8 +61,10 @@ class InlineCharges:
         now_ms = self._clock_ms()
         with self._lock:
             admission = self._shares.admit(event, quotas, now_ms, delivered)
-            if event.api == "Produce" and self._disk_guard.low(now_ms) is not None:
-                admission = held(admission, event)
+            if event.api == "Produce" and (by := self._held_by(event, quotas, now_ms)) is not None:
+                admission = held(admission, by)
+            if event.api in self._bytes and not admission.withhold:
+                self._bytes[event.api] += charged_bytes(event)[0]
             self.requests += 1
             if admission.throttle_ms:
                 self.throttled += 1
@@ -58,6 +74,21 @@ class InlineCharges:
                 wait = Wait(waiting.until_ms, self._order(now_ms), wait_ms, waiting.counter[0], waiting.limit)
                 self._waits.apply(waiting.counter, wait)
         return admission
+
+    def _held_by(self, event: Request, quotas: Quotas, now_ms: int) -> AppliedWait | None:
+        """The wait of a producer that is held whatever its quotas are; None if it isn't."""
+        user, client_id = event.user or "", event.client_id or ""
+        if self._disk_guard.low(now_ms) is not None:
+            return AppliedWait(DISK_GUARD, CountedEntity(user, client_id), HELD_MS)
+        tenants = self._storage_guard.held(now_ms)
+        if tenants and (tenant := quotas.tenants.of(user, client_id)) in tenants:
+            return AppliedWait(StorageKey.STORED_BYTES.value, CountedEntity(tenant=tenant), HELD_MS)
+        return None
+
+    def on_storage(self, state: StorageState) -> None:
+        """Apply a state of the storage budgets that arrived now."""
+        with self._lock:
+            self._storage_guard.on_state(state, self._clock_ms())
 
     def give_way(self, factor: float | None) -> None:
         """Let this part of the shares through from now on; None while no limit gives way."""
@@ -113,6 +144,15 @@ class InlineCharges:
         with self._lock:
             self._shares.gateways.settle(now_ms)  # this is called once a second
             return self._shares.busiest(now_ms)
+
+    def load(self) -> Load | None:
+        """Bytes that clients moved per second since the call before; None if no time has passed."""
+        now_ms = self._clock_ms()
+        with self._lock:
+            since_s, self._bytes_since_ms = (now_ms - self._bytes_since_ms) / 1000, now_ms
+            bytes_in, bytes_out = self._bytes.values()
+            self._bytes = dict.fromkeys(self._bytes, 0.0)
+        return Load(None, bytes_in / since_s, bytes_out / since_s) if since_s > 0 else None
 
     def size(self) -> tuple[int, int]:
         """Numbers of counters that are kept, and of those that were forgotten because there were too many."""

@@ -13,11 +13,11 @@ from msgspec import UNSET
 
 from sluice.insight.console.check import Answer
 from sluice.insight.console.clients import band_of, tenant_of
-from sluice.insight.format import NOTHING, amount, duration, moment, percent, printable, short
+from sluice.insight.format import NOTHING, amount, duration, moment, percent, printable, quantity, short
 from sluice.insight.live import POINT_MS, POINTS, CounterId, CounterRow, Second, SeenWait
 from sluice.state.contract.records import CountedEntity, Decision, Verdict
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
-from sluice.state.quotas.kinds import ENTRY_KINDS, ElasticKey, Family, Membership
+from sluice.state.quotas.kinds import ENTRY_KINDS, ElasticKey, Family, Membership, StorageKey
 from sluice.state.quotas.tenants import member_text
 
 LONGEST_IN_ADDRESS = 1_000
@@ -133,6 +133,8 @@ def quota_amount(quota: str, value: float | None, *, per_s: bool = True) -> str:
     kind = ENTRY_KINDS.get(quota)
     if kind is None or isinstance(kind, Membership):
         return NOTHING if value is None else f"{value:.6g}"
+    if isinstance(kind, StorageKey):
+        return NOTHING if value is None else quantity(value, "B")
     return amount(kind.quota if isinstance(kind, ElasticKey) else kind, value, per_s=per_s)
 
 

@@ -647,6 +647,36 @@ class ElasticState(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.lend == 1.0 and not self.brokers
 
 
+class TenantStorage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Bytes that a tenant's topics take, of those that they may. While it `is_held`, so are its producers."""
+
+    tenant: RequiredName
+    stored_bytes: Annotated[int, Meta(ge=0)]
+    budget_bytes: Limit
+    is_held: bool = False
+
+    @property
+    def part(self) -> float:
+        """The part of the budget that is taken."""
+        return self.stored_bytes / self.budget_bytes
+
+
+class StorageState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Value of the record of the limits topic that says which tenants have used up their budgets of stored bytes.
+
+    Tenants without a budget aren't named. The record is repeated with each look at the disks of the brokers, and counts
+    no more when it hasn't been for `FRESH_MS` of sluice.state.shares.storage_budget.
+    """
+
+    at_ms: EventMs
+    tenants: list[TenantStorage] = []
+
+    @property
+    def is_neutral(self) -> bool:
+        """True if no tenant has a budget."""
+        return not self.tenants
+
+
 class WaitKey(msgspec.Struct, frozen=True):
     """Key of a counter's record in the waits topic: canonical JSON, so that one counter always has one key."""
 

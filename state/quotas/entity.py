@@ -41,7 +41,8 @@ EntityName = str | Default | None
 class QuotaEntity(msgspec.Struct, frozen=True, gc=False):
     """The entity a quota is set on: a user, a client-id, both, a topic, or a tenant. Each part is a name or DEFAULT.
 
-    A tenant with a user, a client-id or both is no entity of quotas but a member of the tenant; these parts are globs.
+    A tenant with a user, a client-id or both, or with a topic, is no entity of quotas but a member of the tenant; these
+    parts are globs.
     """
 
     user: EntityName = None
@@ -83,7 +84,7 @@ class QuotaEntity(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_member(self) -> bool:
         """True for a member of a tenant."""
-        return self.tenant is not None and (self.user is not None or self.client_id is not None)
+        return self.tenant is not None and not (self.user is None and self.client_id is None and self.topic is None)
 
     def check(self) -> None:
         """Raises InvalidQuotaError unless it is {user}, {client_id}, both, {topic}, {tenant} or a tenant's member."""
@@ -98,8 +99,6 @@ class QuotaEntity(msgspec.Struct, frozen=True, gc=False):
             raise InvalidQuotaError("topic_combined", "a topic can't be combined with a user or client_id")
         if self.tenant is None:
             return
-        if self.topic is not None:
-            raise InvalidQuotaError("topic_combined", "a topic can't be combined with a tenant")
         if self.is_member and DEFAULT in names:
             raise InvalidQuotaError("bad_member", "a tenant's member is <default>; expected names or globs")
         if isinstance(self.tenant, str) and len(self.tenant) > MAX_TAG_LENGTH:

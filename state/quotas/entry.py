@@ -18,6 +18,7 @@ from sluice.state.quotas.kinds import (
     EntryKind,
     Membership,
     QuotaKind,
+    StorageKey,
 )
 
 
@@ -58,6 +59,8 @@ def quota_kind(entity: QuotaEntity, key: object) -> EntryKind:
     beside: Sequence[EntryKind] = list(ElasticKey) if entity.topic is None else ()
     if entity.is_member:
         allowed, beside = list(Membership), ()
+    elif entity.tenant is not None:
+        allowed = [*CLIENT_KINDS, *StorageKey]
     kind = KEY_ALIASES.get(key, key) if isinstance(key, str) else key
     for candidate in (*allowed, *beside):
         if candidate == kind:
@@ -83,7 +86,7 @@ def check_value(kind: EntryKind, value: float) -> None:
         if value != 1.0:
             raise InvalidQuotaError("not_one", f"{kind} is {value:g}; expected 1")
         return
-    if not isinstance(kind, ElasticKey) and kind not in CLIENT_KINDS and kind not in TOPIC_KINDS:
+    if not isinstance(kind, ElasticKey | StorageKey) and kind not in CLIENT_KINDS and kind not in TOPIC_KINDS:
         raise InvalidQuotaError("unknown_key", f"unknown quota key {kind!r}; expected one of {', '.join(QuotaKind)}")
     check_number(kind, value, largest_whole=UNLIMITED if kind.family.whole else None)
 
@@ -91,16 +94,16 @@ def check_value(kind: EntryKind, value: float) -> None:
 def check_elastic(entries: Iterable[QuotaEntry]) -> None:
     """Raises InvalidQuotaError unless R <= Q <= C for each reservation R and ceiling C beside a limit Q.
 
-    Reasons: `elastic_shadow`, `without_limit`, `above_limit` (a reservation), `below_limit` (a ceiling). The first two
-    are of numbers that would never count: a shadow quota limits nobody, so there is nothing to keep or to lend.
+    Reasons: `never_shadow`, `without_limit`, `above_limit` (a reservation), `below_limit` (a ceiling). The first two
+    are of numbers that would never count: a shadow quota limits nobody, so there is nothing to keep, lend or hold.
     """
     entries = list(entries)
     limits = {(entry.entity, entry.kind): entry.value for entry in entries if not entry.shadow}
     for entry in entries:
+        if entry.shadow and isinstance(entry.kind, ElasticKey | StorageKey):
+            raise InvalidQuotaError("never_shadow", f"{entry.kind} is set in mode shadow; expected mode enforce")
         if not isinstance(entry.kind, ElasticKey):
             continue
-        if entry.shadow:
-            raise InvalidQuotaError("elastic_shadow", f"{entry.kind} is set in mode shadow; expected mode enforce")
         limit = limits.get((entry.entity, entry.kind.quota))
         if limit is None:
             raise InvalidQuotaError(

@@ -125,13 +125,26 @@ class ElasticKey(StrEnum):
         return self.quota.family
 
 
-EntryKind = QuotaKind | ElasticKey | Membership
+class StorageKey(StrEnum):
+    """The key of the budget of a tenant: the bytes that its topics may take on the disks of all brokers together."""
+
+    STORED_BYTES = "stored_bytes"
+
+    @property
+    def family(self) -> Family:
+        """The unit of the budget."""
+        return Family.BYTES
+
+
+EntryKind = QuotaKind | ElasticKey | StorageKey | Membership
 """The key of an entry of the quotas table."""
 
 KINDS_BY_NAME = {kind.value: kind for kind in QuotaKind}
 """The kind of each key. A record may name a key of a later release, which `get` answers with None."""
 
-ENTRY_KINDS: dict[str, EntryKind] = {key.value: key for keys in (QuotaKind, ElasticKey, Membership) for key in keys}
+ENTRY_KINDS: dict[str, EntryKind] = {
+    key.value: key for keys in (QuotaKind, ElasticKey, StorageKey, Membership) for key in keys
+}
 """The key of each entry by its name."""
 
 KINDS_BY_CODE = {kind.code: kind for kind in QuotaKind}

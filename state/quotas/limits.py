@@ -2,14 +2,15 @@
 
 Each quota has one record. Its key is the entity, the quota and the mode as canonical JSON; its value adds the limit.
 A null value removes the quota. A record under `VERSION_KEY` ends each version and says how many quotas it has, so that
-a reader knows when it has them all. One under `ELASTIC_KEY` says how far limits give way now.
+a reader knows when it has them all. One under `ELASTIC_KEY` says how far limits give way now, one under `STORAGE_KEY`
+which tenants have used up their storage budgets.
 """
 
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
-from sluice.state.contract.records import ElasticState, LimitKey, LimitRecord, VersionEnd
+from sluice.state.contract.records import ElasticState, LimitKey, LimitRecord, StorageState, VersionEnd
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry, check_value, quota_kind
@@ -20,6 +21,15 @@ VERSION_KEY = b'"version"'
 
 ELASTIC_KEY = b'"elastic"'
 """Key of the record that says how far limits give way."""
+
+STORAGE_KEY = b'"storage"'
+"""Key of the record that says which tenants have used up their storage budgets."""
+
+State = ElasticState | StorageState
+"""Decision of the job beside the quotas, which it publishes again and again."""
+
+
+_StateT = TypeVar("_StateT", ElasticState, StorageState)
 
 
 class LimitsInForce(msgspec.Struct, frozen=True):
@@ -38,6 +48,7 @@ _ENCODER = msgspec.json.Encoder(order="sorted")
 _LIMIT = msgspec.json.Decoder(LimitRecord)
 _VERSION_END = msgspec.json.Decoder(VersionEnd)
 _ELASTIC = msgspec.json.Decoder(ElasticState)
+_STORAGE = msgspec.json.Decoder(StorageState)
 
 
 def limit_key(entry: QuotaEntry) -> bytes:
@@ -60,10 +71,10 @@ def version_end(version: int, count: int) -> bytes:
     return _ENCODER.encode(VersionEnd(version, count))
 
 
-def elastic_value(state: ElasticState) -> bytes:
-    """Value of the record that says how far limits give way.
+def state_value(state: State) -> bytes:
+    """Value of the record of a state.
 
-    >>> elastic_value(ElasticState(7, at_ms=9_000, lend=1.5))
+    >>> state_value(ElasticState(7, at_ms=9_000, lend=1.5))
     b'{"at_ms":9000,"lend":1.5,"number":7}'
     """
     return _ENCODER.encode(state)
@@ -97,14 +108,15 @@ def changed_limits(
 class LimitsView:
     """The limits that a reader of the limits topic knows: feed it every record in order.
 
-    `in_force` is None until a version is complete, and then stays at the last complete version. `elastic` says how far
-    limits give way, None if nobody has said it. `garbage` counts records that Sluice would not have written; they are
-    ignored.
+    `in_force` is None until a version is complete, and then stays at the last complete version. `elastic` and `storage`
+    are the last states, None if nobody has said one. `garbage` counts records that Sluice would not have written; they
+    are ignored.
     """
 
     def __init__(self) -> None:
         self.in_force: LimitsInForce | None = None
         self.elastic: ElasticState | None = None
+        self.storage: StorageState | None = None
         self.garbage = 0
         self._entries: dict[bytes, QuotaEntry] = {}
 
@@ -131,7 +143,9 @@ class LimitsView:
         if key == VERSION_KEY:
             self._end_version(value)
         elif key == ELASTIC_KEY:
-            self.elastic = None if value is None else _read_elastic(value)
+            self.elastic = None if value is None else _read_state(value, _ELASTIC)
+        elif key == STORAGE_KEY:
+            self.storage = None if value is None else _read_state(value, _STORAGE)
         elif value is None:
             self._entries.pop(key, None)
         else:
@@ -149,13 +163,11 @@ class LimitsView:
         self.in_force = LimitsInForce(end.version, quotas, shadow)
 
 
-def _read_elastic(value: bytes) -> ElasticState:
+def _read_state(value: bytes, decoder: msgspec.json.Decoder[_StateT]) -> _StateT:
     try:
-        return _ELASTIC.decode(value)
+        return decoder.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidQuotaError(
-            "bad_limit", f"the record is no elastic state ({error}); expected one as JSON"
-        ) from None
+        raise InvalidQuotaError("bad_limit", f"the record is no state ({error}); expected one as JSON") from None
 
 
 def _mode(entry: QuotaEntry) -> Literal["enforce", "shadow"]:

@@ -14,7 +14,7 @@ import msgspec
 from sluice.state.quotas.elastic import lent_limit
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags, bounded_name
 from sluice.state.quotas.entry import Mode, QuotaEntry
-from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, ElasticKey, Membership, QuotaKind
+from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, ElasticKey, Membership, QuotaKind, StorageKey
 from sluice.state.quotas.name_cache import ENTRY_BYTES, NameCache
 from sluice.state.quotas.tenants import Tenants
 
@@ -231,10 +231,13 @@ class ModeQuotas:
         by_kind: dict[QuotaKind, list[QuotaEntry]] = {kind: [] for kind in QuotaKind}
         of_tenants: dict[QuotaKind, list[QuotaEntry]] = {}
         elastic: dict[QuotaKind, dict[QuotaEntity, dict[str, float]]] = {}
+        self._stored_bytes: dict[EntityName, float] = {}
         for entry in entries:
             if entry.mode is not mode or isinstance(entry.kind, Membership):
                 continue
-            if isinstance(entry.kind, ElasticKey):
+            if isinstance(entry.kind, StorageKey):
+                self._stored_bytes[entry.entity.tenant] = entry.value
+            elif isinstance(entry.kind, ElasticKey):
                 of_kind = elastic.setdefault(entry.kind.quota, {})
                 of_kind.setdefault(entry.entity, {})[entry.kind.part] = entry.value
             elif entry.entity.tenant is None:
@@ -290,6 +293,12 @@ class ModeQuotas:
         """The limit of a client kind that holds a tenant: its own, else the default tenant's; None without one."""
         of_tenants = self._tenant_limits.get(kind)
         return None if of_tenants is None else of_tenants.limit_of(tenant)
+
+    def storage_budgets(self) -> dict[str, float]:
+        """The bytes that the topics of each tenant may take: its own budget, else the default tenant's."""
+        names = self.tenants.names if self._stored_bytes else []
+        budgets = ((name, self._stored_bytes.get(name, self._stored_bytes.get(DEFAULT))) for name in names)
+        return {name: budget for name, budget in budgets if budget is not None}
 
     def resolve_topic(self, kind: QuotaKind, topic: str, partition: int) -> Resolution:
         """The limit of a partition of a topic: the topic's own, else the default topic's (KIP-1010)."""

@@ -1,8 +1,9 @@
-"""Tenants: named groups of users and client-ids, by names and globs.
+"""Tenants: named groups of users and client-ids, and the topics that they store, by names and globs.
 
 A client is in at most one tenant. Of the members that match it the first one counts, in this order: those that name a
 user and a client-id, those that name a user, those that name a client-id; of these the ones with fewer globs; of these
-the ones with more characters that are no wildcards; and at last the tenant whose name sorts first.
+the ones with more characters that are no wildcards; and at last the tenant whose name sorts first. A topic is in at
+most one tenant likewise.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +30,7 @@ class _Rank(NamedTuple):
 
 
 class _Member(NamedTuple):
-    """A member of a tenant; an empty glob is one that it doesn't have, and matches all."""
+    """A member of a tenant; an empty glob is one that it doesn't have, and matches all. `user` is also a topic's."""
 
     rank: _Rank
     tenant: str
@@ -40,7 +41,7 @@ class _Member(NamedTuple):
     @classmethod
     def of(cls, entity: QuotaEntity) -> "_Member":
         """The member that an entity names."""
-        user, client_id = str(entity.user or ""), str(entity.client_id or "")
+        user, client_id = str(entity.user or entity.topic or ""), str(entity.client_id or "")
         globs = [part for part in (user, client_id) if is_glob(part)]
         wildcards = sum(part.count("*") + part.count("?") for part in globs)
         parts = 0 if user and client_id else 1 if user else 2
@@ -87,19 +88,16 @@ class _ByBeginning:
 
 
 class Tenants:
-    """The tenant of each client. False if no tenant has a member."""
+    """The tenant of each client and topic. False if no tenant has a member."""
 
     def __init__(self, members: Iterable[QuotaEntity] = ()) -> None:
         """Take members of tenants."""
-        self._by_user, self._by_client_id = _ByBeginning(), _ByBeginning()
+        self._by_user, self._by_client_id, self._by_topic = _ByBeginning(), _ByBeginning(), _ByBeginning()
         self._members = [_Member.of(entity) for entity in members]
         for member in self._members:
-            if member.user:
-                self._by_user.add(member.user, member)
-            else:
-                self._by_client_id.add(member.client_id, member)
-        self._by_user.end()
-        self._by_client_id.end()
+            self._index(member).add(member.user or member.client_id, member)
+        for index in (self._by_user, self._by_client_id, self._by_topic):
+            index.end()
         self._found = NameCache[tuple[str, str], str](_MAX_CACHED_BYTES)
 
     def __bool__(self) -> bool:
@@ -118,6 +116,15 @@ class Tenants:
             size = ENTRY_BYTES + len(user) + len(client_id)
             self._found.keep((user, client_id), found, size)
         return found
+
+    def of_topic(self, topic: str) -> str:
+        """The tenant that stores a topic, or "".
+
+        >>> tenants = Tenants([QuotaEntity(tenant="shop", topic="shop.*"), QuotaEntity(tenant="all", topic="*")])
+        >>> tenants.of_topic("shop.orders"), tenants.of_topic("orders"), tenants.of("shop.orders", "")
+        ('shop', 'all', '')
+        """
+        return min((member for member in self._by_topic.near(topic) if member.has(topic, "")), default=_NOBODY).tenant
 
     @property
     def names(self) -> list[str]:
@@ -140,8 +147,12 @@ class Tenants:
         names in common that are only seen later: then the order above decides.
         """
         for member in self._members:
-            near = self._by_user.near(member.user) if member.user else self._by_client_id.near(member.client_id)
-            self._check_among(near, member)
+            self._check_among(self._index(member).near(member.user or member.client_id), member)
+
+    def _index(self, member: _Member) -> _ByBeginning:
+        if member.entity.topic is not None:
+            return self._by_topic
+        return self._by_user if member.user else self._by_client_id
 
     def _check_among(self, near: Iterable[_Member], member: _Member) -> None:
         for other in near:
@@ -151,6 +162,9 @@ class Tenants:
                     f"{member_text(member.entity)} of tenant {member.tenant!r} is in tenant {other.tenant!r} too, by"
                     f" {member_text(other.entity)}; expected it in one",
                 )
+
+
+_NOBODY = _Member(_Rank(0, 0, 0, ("", "", "")), "", "", "", QuotaEntity())
 
 
 def check_members(entries: Iterable[QuotaEntry]) -> None:
@@ -177,7 +191,7 @@ def member_text(entity: QuotaEntity) -> str:
     >>> member_text(QuotaEntity(tenant="shop", user="shop-*", client_id="app"))
     "user 'shop-*' with client-id 'app'"
     """
-    parts = (("user", entity.user), ("client-id", entity.client_id))
+    parts = (("user", entity.user), ("client-id", entity.client_id), ("topic", entity.topic))
     return " with ".join(f"{label} {glob!r}" for label, glob in parts if glob is not None)
 
 

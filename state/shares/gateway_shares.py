@@ -15,7 +15,6 @@ from sluice.state.contract.records import (
     MAX_APPLIED_WAITS,
     MAX_SHARES,
     AppliedWait,
-    CountedEntity,
     CounterSum,
     Request,
     Share,
@@ -28,7 +27,6 @@ from sluice.state.quotas.kinds import KINDS_BY_NAME, MAX_THROTTLE_MS, Family, Qu
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.alive import AliveGateways
 from sluice.state.shares.counter_share import CounterShare, InlineCharge, Metering
-from sluice.state.shares.disk_guard import DISK_GUARD, HELD_MS
 from sluice.state.shares.read_sums import ReadEntity, ReadSums
 
 RECENT_COUNTERS = 100
@@ -76,19 +74,19 @@ class Admission(msgspec.Struct, frozen=True, gc=False):
 _NO_WAIT = Admission(0)
 
 
-def held(admission: Admission, request: Request) -> Admission:
-    """The same for a producer that is held because a disk is low. A longer wait that a quota asks for stays.
+def held(admission: Admission, by: AppliedWait) -> Admission:
+    """The same for a producer that is held: by a low disk, or its tenant's budget. A longer wait of a quota stays.
 
-    >>> held(_NO_WAIT, Request("Produce", user="alice")).throttled_by
-    (AppliedWait(quota='disk_guard', entity=CountedEntity(user='alice', client_id='', topic=None, partition=None, \
-tenant=None), ms=10000),)
+    >>> from sluice.state.contract.records import CountedEntity
+    >>> admission = held(_NO_WAIT, AppliedWait("stored_bytes", CountedEntity(tenant="shop"), 10_000))
+    >>> admission.throttle_ms, admission.quota, admission.throttled_by[0].entity.tenant
+    (10000, 'stored_bytes', 'shop')
     """
-    entity = CountedEntity(request.user, request.client_id or "")
-    throttled_by = (*admission.throttled_by[: MAX_APPLIED_WAITS - 1], AppliedWait(DISK_GUARD, entity, HELD_MS))
-    if admission.throttle_ms >= HELD_MS:
+    throttled_by = (*admission.throttled_by[: MAX_APPLIED_WAITS - 1], by)
+    if admission.throttle_ms >= by.ms:
         return msgspec.structs.replace(admission, throttled_by=throttled_by)
     return msgspec.structs.replace(
-        admission, throttle_ms=HELD_MS, quota=DISK_GUARD, limit=None, share=None, throttled_by=throttled_by
+        admission, throttle_ms=by.ms, quota=by.quota, limit=None, share=None, throttled_by=throttled_by
     )
 
 

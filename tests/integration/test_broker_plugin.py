@@ -25,9 +25,11 @@ from sluice.configs.settings import load_settings
 from sluice.jvm.jars import JarSet
 from sluice.jvm.machine import Jvm
 from sluice.kafka_io.clock import now_ms
+from sluice.state.contract.records import StorageState, TenantStorage
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import Membership, QuotaKind, StorageKey
+from sluice.state.quotas.limits import STORAGE_KEY, state_value
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import Simulation
 from tests.background_loop import BackgroundLoop
@@ -60,6 +62,8 @@ LIMITS = [
     *(QuotaEntry(QuotaEntity(client_id=name), QuotaKind.PRODUCER_BYTE_RATE, QUOTA) for name in PRETENDERS),
     QuotaEntry(QuotaEntity(client_id="maker"), QuotaKind.CONTROLLER_MUTATION_RATE, 0.5),
     *TENANTS,
+    QuotaEntry(QuotaEntity(tenant="hoarders", client_id="hoarder-*"), Membership.MEMBER, 1.0),
+    QuotaEntry(QuotaEntity(tenant="hoarders"), StorageKey.STORED_BYTES, 100.0),
 ]
 
 OLD_LOG = """
@@ -177,6 +181,29 @@ def test_producers_are_held_while_a_disk_of_any_broker_is_low_and_nobody_else(pl
     assert produce(plugin.servers, "unlimited", 20, most=1_000_000) == 1_000_000
     waits = [wait for event in published(plugin.servers) for wait in event.get("throttled_by") or ()]
     assert any(wait["quota"] == "disk_guard" and wait["ms"] > 5_000 for wait in waits)
+
+
+def test_producers_of_a_tenant_that_has_used_up_its_storage_budget_are_held_and_nobody_else(
+    plugin: PluginBroker,
+) -> None:
+    def tell(is_held: bool) -> None:
+        state = StorageState(now_ms(), [TenantStorage("hoarders", 120, 100.0, is_held)])
+        with closing(KafkaProducer(bootstrap_servers=plugin.servers, client_id=SECRET)) as producer:
+            producer.send("quota-limits", state_value(state), STORAGE_KEY, partition=0).get(10)
+
+    tell(is_held=True)
+    eventually(lambda: "budgets are used up: [hoarders]" in plugin.log.read_text())
+    assert produce(plugin.servers, "hoarder-1", 5) <= 100_000, "one request goes through before the mute"
+    assert produce(plugin.servers, "unlimited", 20, most=1_000_000) == 1_000_000
+    assert consume(plugin.servers, "hoarder-2", 3) >= 1_000_000
+
+    tell(is_held=False)
+    eventually(lambda: "budgets are used up: []" in plugin.log.read_text())
+    assert produce(plugin.servers, "hoarder-3", 20, most=1_000_000) == 1_000_000
+    waits = [wait for event in published(plugin.servers) for wait in event.get("throttled_by") or ()]
+    held = [wait for wait in waits if wait["quota"] == "stored_bytes"]
+    assert held
+    assert {wait["entity"]["tenant"] for wait in held} == {"hoarders"}
 
 
 @pytest.mark.long

@@ -25,7 +25,7 @@ from sluice.jvm.compiler import compile_java
 from sluice.jvm.errors import PluginBuildError
 from sluice.jvm.plugin import JAR_NAME, JAVA_RELEASE, build_plugin
 from sluice.state.arithmetic.counter import Charge
-from sluice.state.contract.records import BrokerFactor, ElasticState
+from sluice.state.contract.records import BrokerFactor, ElasticState, StorageState, TenantStorage
 from sluice.state.decisions.charge_plan import plan_charges
 from sluice.state.decisions.leader_epochs import Fence, read_epoch
 from sluice.state.errors import FarEpochError, InvalidQuotaError
@@ -36,19 +36,22 @@ from sluice.state.quotas.kinds import (
     CLIENT_KINDS,
     TOPIC_KINDS,
     ElasticKey,
+    EntryKind,
     Membership,
     QuotaKind,
     QuotaSettings,
+    StorageKey,
     Window,
 )
 from sluice.state.quotas.limits import (
     ELASTIC_KEY,
+    STORAGE_KEY,
     VERSION_KEY,
     LimitsInForce,
     LimitsView,
-    elastic_value,
     limit_key,
     limit_value,
+    state_value,
     version_end,
 )
 from sluice.state.quotas.resolution import PRECEDENCE_LEVELS, PrecedenceLevel, Quotas
@@ -109,7 +112,11 @@ def random_tenants(draw: random.Random) -> list[QuotaEntry]:
     entries = [random_member(draw) for _ in range(draw.randint(0, 6))]
     for _ in range(draw.randint(0, 4)):
         entity = QuotaEntity(tenant=draw.choice([*TENANTS, DEFAULT]))
-        entries.append(QuotaEntry(entity, draw.choice(CLIENT_KINDS), draw.choice([1.0, 7.0]), draw.random() < 0.2))
+        kinds: list[EntryKind] = [*CLIENT_KINDS, StorageKey.STORED_BYTES]
+        entries.append(QuotaEntry(entity, draw.choice(kinds), draw.choice([1.0, 7.0]), draw.random() < 0.2))
+    if draw.random() < 0.2:
+        topic = QuotaEntity(topic=draw.choice(["orders", "o*", "🦊"]), tenant=draw.choice(TENANTS))
+        entries.append(QuotaEntry(topic, Membership.MEMBER, 1.0))
     return entries
 
 
@@ -161,6 +168,14 @@ def damaged(draw: random.Random, records: Records) -> Records:
          b'{"entity":{"user":"b"},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}'),
         (b"x", b"\xff"),
         (b'"elastic"', b'{"number":1,"at_ms":1,"lend":0.5}'),
+        (b'"storage"', b'{"tenants":[{"tenant":"shop","stored_bytes":1,"budget_bytes":1,"is_held":true}]}'),
+        (b'"storage"', b'{"at_ms":1,"tenants":[{"stored_bytes":1,"budget_bytes":1,"is_held":true}]}'),
+        (b'{"entity":{"tenant":"shop","topic":null},"mode":"enforce","quota":"member"}',
+         b'{"entity":{"tenant":"shop","topic":null},"mode":"enforce","quota":"member","value":1,"version":1}'),
+        (b'{"entity":{"tenant":"shop","topic":"o"},"mode":"enforce","quota":"stored_bytes"}',
+         b'{"entity":{"tenant":"shop","topic":"o"},"mode":"enforce","quota":"stored_bytes","value":1,"version":1}'),
+        (b'{"entity":{"tenant":"shop"},"mode":"enforce","quota":"stored_bytes"}',
+         b'{"entity":{"tenant":"shop"},"mode":"enforce","quota":"stored_bytes","value":1.5,"version":1}'),
         (b'"elastic"', b'{"number":1,"at_ms":1,"brokers":[{"instance":"b","factor":0,"reason":""}]}'),
         (b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate"}',
          b'{"entity":{"user":"a"},"mode":"enforce","quota":"producer_byte_rate","value":1,"version":1}{}'),
@@ -215,14 +230,18 @@ def random_limits(draw: random.Random) -> Records:
     if draw.random() < 0.5:
         brokers = [BrokerFactor(name, draw.choice([0.2, 0.75]), "queue wait 34 ms") for name in draw.sample("abc", 2)]
         state = ElasticState(7, 9_000, draw.choice([1.0, 1.5, 4.0]), brokers)
-        records.insert(draw.randint(0, len(records)), (ELASTIC_KEY, elastic_value(state)))
+        records.insert(draw.randint(0, len(records)), (ELASTIC_KEY, state_value(state)))
+        storage = StorageState(9_000, [TenantStorage(str(draw.choice(TENANTS)), 7, 5.0, draw.random() < 0.5)])
+        records.insert(draw.randint(0, len(records)), (STORAGE_KEY, state_value(storage)))
     if draw.random() < 0.3:
         return damaged(draw, [*records, *limit_records(random_entries(draw), version=2)])
     return records
 
 
 def found_by_the_job(view: LimitsView, clients: Sequence[tuple[str, str, str, bool]]) -> dict[str, Any]:
-    answer: dict[str, Any] = {"garbage": view.garbage, "version": None}
+    storage = view.storage or StorageState(0)
+    held = [each.tenant for each in storage.tenants if each.is_held]
+    answer: dict[str, Any] = {"garbage": view.garbage, "held": held, "version": None}
     if view.in_force is not None:
         answer |= {"version": view.in_force.version, "found": []}
         for quota, user, client_id, shadow in clients:

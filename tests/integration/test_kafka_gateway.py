@@ -27,10 +27,19 @@ from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
+from sluice.state.contract.records import StorageState, TenantStorage
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import QuotaKind
-from tests.integration.plugin_broker import TENANTS, check_that_makers_share, check_that_members_share, published, rates
+from sluice.state.quotas.kinds import Membership, QuotaKind, StorageKey
+from sluice.state.quotas.limits import STORAGE_KEY, state_value
+from tests.integration.plugin_broker import (
+    TENANTS,
+    check_that_makers_share,
+    check_that_members_share,
+    produce,
+    published,
+    rates,
+)
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.kafka
@@ -59,6 +68,8 @@ LIMITS = [
     QuotaEntry(QuotaEntity(client_id="maker"), QuotaKind.CONTROLLER_MUTATION_RATE, MUTATIONS_PER_S),
     QuotaEntry(QuotaEntity(client_id="old-maker"), QuotaKind.CONTROLLER_MUTATION_RATE, MUTATIONS_PER_S),
     *TENANTS,
+    QuotaEntry(QuotaEntity(tenant="hoarders", client_id="hoarder-*"), Membership.MEMBER, 1.0),
+    QuotaEntry(QuotaEntity(tenant="hoarders"), StorageKey.STORED_BYTES, 100.0),
 ]
 
 
@@ -144,6 +155,29 @@ def test_what_is_charged_is_published(proxied: Proxied) -> None:
 
     eventually(lambda: bytes_of(proxied, "old") - before >= 500_000, 20)
     assert bytes_of(proxied, "old") - before < 505_000
+
+
+def test_a_proxy_says_how_many_bytes_its_clients_move(proxied: Proxied) -> None:
+    assert produce(proxied.servers, "unlimited", 20, most=1_000_000) == 1_000_000
+
+    def rates_in() -> list[float]:
+        beats = [each for each in published(proxied.broker.bootstrap_servers) if each["api"] == "GatewayHeartbeat"]
+        return [each["heartbeat"]["load"]["bytes_in_per_s"] for each in beats]
+
+    eventually(lambda: max(rates_in()) > 100_000)
+
+
+def test_producers_of_a_tenant_that_has_used_up_its_storage_budget_are_held_by_a_proxy(proxied: Proxied) -> None:
+    def tell(is_held: bool) -> None:
+        state = StorageState(now_ms(), [TenantStorage("hoarders", 120, 100.0, is_held)])
+        with closing(KafkaProducer(bootstrap_servers=proxied.broker.bootstrap_servers)) as producer:
+            producer.send("quota-limits", state_value(state), STORAGE_KEY, partition=0).get(10)
+
+    tell(is_held=True)
+    eventually(lambda: produce(proxied.servers, "hoarder-1", 3) <= 100_000)
+    assert produce(proxied.servers, "unlimited", 20, most=1_000_000) == 1_000_000
+    tell(is_held=False)
+    eventually(lambda: produce(proxied.servers, "hoarder-2", 3, most=1_000_000) == 1_000_000)
 
 
 def test_what_a_partition_is_charged_is_published_without_a_client(proxied: Proxied) -> None:

@@ -34,10 +34,19 @@ from sluice.insight.sql import Tables
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
+from sluice.state.contract.records import StorageState, TenantStorage
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ElasticKey, Membership, QuotaKind, QuotaSettings, Window
-from sluice.state.quotas.limits import VERSION_KEY, LimitsView, limit_key, limit_value, version_end
+from sluice.state.quotas.limits import (
+    STORAGE_KEY,
+    VERSION_KEY,
+    LimitsView,
+    limit_key,
+    limit_value,
+    state_value,
+    version_end,
+)
 from sluice.state.shares.disk_guard import DiskFloor
 from sluice.state.shares.load import BrokerLimits
 from tests.unit.test_live_model import decision
@@ -326,6 +335,16 @@ def test_the_overview_has_the_load_of_brokers_and_says_which_disk_holds_producer
     for shown in ("broker 2", "handlers 75 %", "1.5 MB/s", "5 MB of 100 MB free", "that of the busiest, 75 %"):
         assert shown in page
     assert "Producers are held: broker 2: /data<b>&'{{ 7 * 7 }} has 5000000 of 100000000 bytes free." in page
+
+
+def test_the_overview_has_storage_budgets_and_says_whose_producers_are_held() -> None:
+    facts = facts_of()
+    over = TenantStorage(STRANGE, 3_000_000, 2e6, is_held=True)
+    facts.limits.take(STORAGE_KEY, state_value(StorageState(now_ms(), [over, TenantStorage("bank", 500, 1000.0)])))
+    with serving(facts) as get:
+        page = unescape(get("/overview").text)
+    for shown in (f"tenant <bdi>{STRANGE}</bdi> are held", "3 MB", "150 %", "bank", "50 %"):
+        assert shown in page
 
 
 def test_the_throttle_time_of_a_request_is_asked_without_a_charge() -> None:

@@ -24,7 +24,7 @@ from sluice.state.quotas.elastic import FRESH_MS, ElasticRule, MeasuredLoad
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ElasticKey, QuotaKind, QuotaSettings
-from sluice.state.quotas.limits import ELASTIC_KEY, LimitsInForce, elastic_value
+from sluice.state.quotas.limits import ELASTIC_KEY, LimitsInForce, state_value
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
@@ -144,7 +144,7 @@ def loop() -> Iterator[GatewayLoop]:
 
 
 def tell(gateway: Gateway, state: ElasticState) -> None:
-    gateway._on_limit(ELASTIC_KEY, elastic_value(state))
+    gateway._on_limit(ELASTIC_KEY, state_value(state))
 
 
 def served(loop: GatewayLoop, user: str, seconds: int) -> float:

@@ -623,6 +623,7 @@ class TestHeartbeats:
         assert (share["limit"], share["share"], share["throttle_ms"]) == (BYTES_PER_S, BYTES_PER_S, 3_800)
         assert beats[1]["heartbeat"]["counters"] == 1
         assert beats[1]["heartbeat"]["staleness_ms"] == 1_200
+        assert [beat["heartbeat"]["load"]["bytes_in_per_s"] for beat in beats] == [75_000, 0]
 
     def test_one_is_decided_though_a_limit_is_as_large_as_a_number_can_be(self) -> None:
         with gateway_loop([quota(TIME, 1.7e308, user=DEFAULT)], count=2) as loop:

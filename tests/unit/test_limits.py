@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import ElasticKey, QuotaKind
+from sluice.state.quotas.kinds import ElasticKey, Membership, QuotaKind, StorageKey
 from sluice.state.quotas.limits import (
     VERSION_KEY,
     LimitsView,
@@ -58,7 +58,9 @@ def read(records: Records) -> LimitsView:
 
 def test_a_limit_reads_back_as_it_was_written() -> None:
     ceiling = QuotaEntry(ALICE.entity, ElasticKey.PRODUCER_BYTE_RATE_CEILING, 2048.0)
-    for entry in (ALICE, ANYONE, ALICE_SHADOW, ceiling):
+    budget = QuotaEntry(QuotaEntity(tenant="shop"), StorageKey.STORED_BYTES, 2048.0)
+    topic = QuotaEntry(QuotaEntity(tenant="shop", topic="shop.*"), Membership.MEMBER, 1.0)
+    for entry in (ALICE, ANYONE, ALICE_SHADOW, ceiling, budget, topic):
         assert read_limit(limit_key(entry), limit_value(entry, version=3)) == entry
 
 

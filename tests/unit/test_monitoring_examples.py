@@ -16,8 +16,10 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from sluice import Gateway, GatewayCollector, GatewayOptions
-from sluice.state.contract.records import CountedEntity, Share
+from sluice.state.contract.records import CountedEntity, Share, StorageState, TenantStorage
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
+from sluice.state.quotas.resolution import Quotas
+from sluice.streaming.enforce.storage import StorageWatch
 from sluice.streaming.queries.reasons import QueryState, RunState
 from sluice.streaming.runtime.client_metrics import ClientMetrics
 from sluice.streaming.runtime.health import JobHealth
@@ -75,6 +77,9 @@ def published() -> dict[str, set[str]]:
     log_dirs = [{"path": "/data", "free_bytes": 1, "total_bytes": 2}]
     clients.on_record(json.dumps(heartbeat_of(load={"handler_idle": 0.5, "log_dirs": log_dirs})).encode())
     health.registry.register(clients)
+    storage = StorageWatch(Quotas, top=20)
+    storage.take(StorageState(AT_MS, [TenantStorage("shop", 7, 5.0, is_held=True)]))
+    health.registry.register(storage)
     of_gateway = CollectorRegistry()
     with BusyGateway({"bootstrap.servers": "127.0.0.1:1"}, GatewayOptions(name="g", close_timeout_s=0)) as gateway:
         of_gateway.register(GatewayCollector(gateway))

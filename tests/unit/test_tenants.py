@@ -378,6 +378,19 @@ def test_a_tenant_is_altered_described_and_resolved(table: list[str]) -> None:
     ]
 
 
+def test_topics_are_members_that_count_for_the_budget_of_their_tenant(table: list[str]) -> None:
+    by = ["--as", "carol", *table]
+
+    assert lines("tenants", "alter", "shop", "--add-topic", "shop.*", *by) == [
+        "+ tenant 'shop': member topic 'shop.*'",
+        "Quotas are now at version 1.",
+    ]
+    lines("quotas", "alter", "--tenant", "shop", "--add-config", "stored_bytes=1000", *by)
+    assert lines("tenants", "describe", *table) == ["tenant 'shop': topic 'shop.*'; stored_bytes=1000.0"]
+    removed = lines("tenants", "alter", "shop", "--remove-topic", "shop.*", *by)
+    assert removed[0] == "- tenant 'shop': member topic 'shop.*'"
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
@@ -412,7 +425,7 @@ def test_what_is_wrong_is_refused_in_one_line_and_changes_nothing(
     [
         ("[{tenant: a, user: b}]", "unknown key 'user'; did you mean users?"),
         ("[{tenant: 7, users: [a]}]", "tenant is 7"),
-        ("[{tenant: a}]", "neither users nor client_ids"),
+        ("[{tenant: a}]", "no users, client_ids, topics or quotas"),
         ("[{tenant: a, users: b}]", "users is 'b'"),
         ("[{tenant: a, users: []}]", "users is"),
         ("[{tenant: a, users: [x], entity: {user: b}}]", "comes with entity"),

@@ -119,6 +119,8 @@ public final class Cases {
     private static JsonNode resolution(JsonNode asked) throws IOException {
         LimitsView view = view(asked);
         ObjectNode answer = JSON.createObjectNode().put("garbage", view.garbage());
+        ArrayNode held = answer.putArray("held");
+        view.storage().held.forEach(held::add);
         Quotas quotas = view.inForce();
         if (quotas == null) {
             return answer.putNull("version");
@@ -434,7 +436,7 @@ public final class Cases {
             if (meter.hasUnpublished()) {
                 Tags client = meters.clientOf(meter.key);
                 Meter.Sum sum = meter.takeUnpublished(nowMs);
-                byte[] event = events.sum(meter.counter.kind, client, sum, Collections.emptyMap(), 0, nowMs);
+                byte[] event = events.sum(meter.counter.kind, client, sum, Collections.emptyMap(), null, nowMs);
                 answer.add(new String(event, StandardCharsets.UTF_8));
             }
         }

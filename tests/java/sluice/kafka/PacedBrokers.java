@@ -229,7 +229,7 @@ final class PacedBrokers {
                 for (CommonBucket bucket : meter.common()) {
                     heldMs.merge(bucket.counter, bucket.heldUntilMs() - nowMs, Math::max);
                 }
-                decide(events.sum(kind, meter.key.tags, meter.takeUnpublished(nowMs), heldMs, 0, nowMs), nowMs);
+                decide(events.sum(kind, meter.key.tags, meter.takeUnpublished(nowMs), heldMs, null, nowMs), nowMs);
             }
         }
     }

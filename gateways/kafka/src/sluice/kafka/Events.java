@@ -41,9 +41,10 @@ final class Events {
 
     /**
      * A sum of requests of a user and a client-id, which the job resolves to the counters that they were charged to.
-     * `heldMs` is what is left of waits that were applied in line, by counter, and `diskMs` of one because of a disk.
+     * `heldMs` is what is left of waits that were applied in line, by counter, and `heldBy` what asked for them; null if
+     * the counters' quotas did.
      */
-    byte[] sum(Kind kind, Tags client, Meter.Sum sum, Map<CounterKey, Long> heldMs, long diskMs, long nowMs) {
+    byte[] sum(Kind kind, Tags client, Meter.Sum sum, Map<CounterKey, Long> heldMs, String heldBy, long nowMs) {
         ObjectNode event = event(newId(), kind.api, nowMs);
         if (client.topic == null) {
             event.put("user", client.user).put("client_id", client.clientId);
@@ -76,13 +77,10 @@ final class Events {
         ArrayNode throttledBy = event.putArray("throttled_by");
         heldMs.forEach((counter, ms) -> {
             if (ms > 0) {
-                throttledBy.add(named(counter).put("ms", Math.min(ms, MAX_APPLIED_MS)));
+                String quota = heldBy == null ? counter.kind.key : heldBy;
+                throttledBy.add(named(counter).put("quota", quota).put("ms", Math.min(ms, MAX_APPLIED_MS)));
             }
         });
-        if (diskMs > 0) {
-            ObjectNode wait = named(new CounterKey(kind, client)).put("quota", DiskGuard.NAME);
-            throttledBy.add(wait.put("ms", Math.min(diskMs, MAX_APPLIED_MS)));
-        }
         return bytes(event);
     }
 
@@ -100,13 +98,16 @@ final class Events {
         return idStem + number++;
     }
 
-    /** A heartbeat, with the shares of the busiest counters, and the load of the broker `node`; null if it isn't known. */
+    /**
+     * A heartbeat, with the shares of the busiest counters, and the load, null if it isn't known. `broker` is the number of
+     * the broker, null of a proxy.
+     */
     byte[] heartbeat(
             long stalenessMs,
             int counters,
             int threadsDown,
             List<HeldShare> shares,
-            String node,
+            String broker,
             Load load,
             long nowMs) {
         ObjectNode event = event(newId(), "GatewayHeartbeat", nowMs);
@@ -121,7 +122,11 @@ final class Events {
                     .put("throttle_ms", Math.min(share.heldMs, MAX_APPLIED_MS)));
         }
         if (load != null) {
-            addLoad(heartbeat.putObject("load").put("broker_id", Integer.parseInt(node)), load);
+            ObjectNode fields = heartbeat.putObject("load");
+            if (broker != null) {
+                fields.put("broker_id", Integer.parseInt(broker));
+            }
+            addLoad(fields, load);
         }
         return bytes(event);
     }

@@ -6,6 +6,7 @@ import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.ConcurrentHashMap;
@@ -13,6 +14,7 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.atomic.LongAdder;
 import java.util.stream.Stream;
 import org.apache.kafka.common.metrics.KafkaMetric;
 import org.slf4j.Logger;
@@ -59,10 +61,15 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     private final Map<String, Mutations> awaited = new ConcurrentHashMap<>(); // by request id, until their timeout
     private final long idleMs;
     private final AtomicLong givenUp = new AtomicLong();
+    private final LongAdder bytesIn = new LongAdder(); // of a proxy, since its last heartbeat
+    private final LongAdder bytesOut = new LongAdder();
     private volatile LimitsView limitsView = new LimitsView();
     private volatile ElasticState heard = ElasticState.NEUTRAL;
     private volatile long heardUntilMs;
     private volatile ElasticState elastic = ElasticState.NEUTRAL; // what holds
+    private volatile StorageState storage = StorageState.NONE;
+    private volatile long storageUntilMs;
+    private volatile Set<String> heldTenants = Set.of();
     private volatile Quotas inForce;
     private volatile int gateways = 1;
     private volatile long sums;
@@ -225,7 +232,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
                 bucket.begin(isShared(bucket.counter.kind) ? shareOf(limit, Double.NaN) : limit, limit, nowMs);
             }
         }
-        if (isHeld(meter.counter.kind)) {
+        if (isHeld(meter)) {
             meter.hold(Meter.UNLIMITED);
         }
     }
@@ -311,7 +318,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         Quotas quotas = quotas();
         ElasticState present = nowMs < heardUntilMs ? heard : ElasticState.NEUTRAL;
         boolean isNew = quotas != applied || present.number != elastic.number;
-        isNew |= noteLowDisk(nowMs);
+        isNew |= noteLowDisk(nowMs) | noteHeldTenants(nowMs);
         applied = quotas;
         elastic = present;
         gateways = shares.gateways(nowMs);
@@ -323,19 +330,46 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
             }
         }
         if (settings.servesClients && isReady && nowMs - heartbeatMs >= AliveGateways.HEARTBEAT_MS) {
+            Load load = settings.isProxy ? loadOfProxy(nowMs - heartbeatMs) : loadReader.load();
             heartbeatMs = nowMs;
-            publish(new Tags("", ""), heartbeat(nowMs), nowMs, () -> {});
+            publish(new Tags("", ""), heartbeat(load, nowMs), nowMs, () -> {});
         }
         noteStale();
     }
 
-    private byte[] heartbeat(long nowMs) {
+    private byte[] heartbeat(Load load, long nowMs) {
+        String broker = settings.isProxy ? null : settings.node;
         return events.heartbeat(
-                staleMs(), meters.all().size(), getThreadsDown(), busiest(nowMs), settings.node, loadReader.load(), nowMs);
+                staleMs(), meters.all().size(), getThreadsDown(), busiest(nowMs), broker, load, nowMs);
     }
 
-    private boolean isHeld(Kind kind) {
-        return lowDisk != null && kind == Kind.PRODUCE;
+    /** Counts what the clients of a proxy were charged, for its load. Never waits. */
+    public void count(Kind kind, double amount) {
+        if (kind == Kind.PRODUCE) {
+            bytesIn.add((long) amount);
+        } else if (kind == Kind.FETCH) {
+            bytesOut.add((long) amount);
+        }
+    }
+
+    private Load loadOfProxy(long sinceMs) {
+        double seconds = sinceMs / 1_000.0;
+        return Load.ofBytes(bytesIn.sumThenReset() / seconds, bytesOut.sumThenReset() / seconds);
+    }
+
+    private boolean isHeld(Meter meter) {
+        return meter.counter.kind == Kind.PRODUCE && (lowDisk != null || heldTenants.contains(meter.key.tags.tenant));
+    }
+
+    /** Looks whose producers have to be held because of a storage budget. Says whether that has changed. */
+    private boolean noteHeldTenants(long nowMs) {
+        Set<String> before = heldTenants;
+        heldTenants = nowMs < storageUntilMs ? storage.held : Set.of();
+        if (before.equals(heldTenants)) {
+            return false;
+        }
+        LOG.info("Producers of these tenants are held, as their storage budgets are used up: {}", heldTenants);
+        return true;
     }
 
     /** Looks whether producers have to be held because of a disk. Says whether that has changed. */
@@ -393,7 +427,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         } else if (limit != null) {
             share = limit;
         }
-        if (isHeld(meter.counter.kind)) {
+        if (isHeld(meter)) {
             meter.hold(share);
         } else if (limit != null && (isPaced(meter.counter.kind) || !Double.isNaN(part))) {
             meter.pace(share, limit, part < 1, settings.window, nowMs);
@@ -434,14 +468,21 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
 
     private void publish(Meter meter, long heldMs, long nowMs) {
         Meter.Sum sum = meter.takeUnpublished(nowMs);
-        boolean isHeld = meter.isHeld();
         Map<CounterKey, Long> heldMsOf = new LinkedHashMap<>(4);
-        heldMsOf.put(meter.counter, isHeld ? 0L : heldMs);
-        for (CommonBucket bucket : meter.common()) {
-            heldMsOf.merge(bucket.counter, bucket.heldUntilMs() - nowMs, Math::max);
-        }
         Tags client = meters.clientOf(meter.key);
-        byte[] event = events.sum(meter.counter.kind, client, sum, heldMsOf, isHeld ? heldMs : 0, nowMs);
+        String heldBy = null;
+        if (meter.isHeld()) { // the mute is no quota's, though Kafka notes it as one
+            CounterKey tenant = meter.key.ofTenant();
+            boolean isStorage = lowDisk == null && tenant != null;
+            heldBy = isStorage ? StorageState.NAME : DiskGuard.NAME;
+            heldMsOf.put(isStorage ? tenant : new CounterKey(meter.counter.kind, client), heldMs);
+        } else {
+            heldMsOf.put(meter.counter, heldMs);
+            for (CommonBucket bucket : meter.common()) {
+                heldMsOf.merge(bucket.counter, bucket.heldUntilMs() - nowMs, Math::max);
+            }
+        }
+        byte[] event = events.sum(meter.counter.kind, client, sum, heldMsOf, heldBy, nowMs);
         publish(meter.counter.tags, event, nowMs, () -> meter.giveBack(sum));
     }
 
@@ -662,6 +703,10 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
             if (limitsView.elastic() != heard) {
                 heard = limitsView.elastic();
                 heardUntilMs = heard.holdsUntilMs(System.currentTimeMillis());
+            }
+            if (limitsView.storage() != storage) {
+                storageUntilMs = limitsView.storage().holdsUntilMs(System.currentTimeMillis());
+                storage = limitsView.storage();
             }
             Quotas complete = limitsView.inForce();
             if (complete != known) {

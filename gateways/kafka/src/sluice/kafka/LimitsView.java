@@ -27,12 +27,14 @@ final class LimitsView {
     private static final int MAX_TENANT_CHARACTERS = 256;
     private static final String VERSION_KEY = "\"version\"";
     private static final String ELASTIC_KEY = "\"elastic\"";
+    private static final String STORAGE_KEY = "\"storage\"";
     private static final double FRACTION_TOLERANCE = 1e-6;
     private static final double LARGEST_WHOLE = 9.223372036854775807e18;
 
     private final Map<String, Entry> entries = new HashMap<>();
     private Quotas inForce;
     private ElasticState elastic = ElasticState.NEUTRAL;
+    private StorageState storage = StorageState.NONE;
     private long garbage;
 
     /** The quotas of the last complete version; null before the first. */
@@ -43,6 +45,11 @@ final class LimitsView {
     /** How far limits give way, by the last record. */
     ElasticState elastic() {
         return elastic;
+    }
+
+    /** Which tenants have used up their storage budgets, by the last record. */
+    StorageState storage() {
+        return storage;
     }
 
     /** How many records were none that Sluice writes. They change nothing. */
@@ -64,6 +71,8 @@ final class LimitsView {
             endVersion(value);
         } else if (key.equals(ELASTIC_KEY)) {
             elastic = value == null ? ElasticState.NEUTRAL : ElasticState.read(value);
+        } else if (key.equals(STORAGE_KEY)) {
+            storage = value == null ? StorageState.NONE : StorageState.read(value);
         } else if (value == null) {
             entries.remove(key);
         } else {
@@ -101,12 +110,17 @@ final class LimitsView {
         int parts = (user == null ? 0 : 1) + (clientId == null ? 0 : 1) + (topic == null ? 0 : 1) + (tenant == null ? 0 : 1);
         Json.check(names.size() == parts, "the entity has an unknown part");
         Json.check(isKeyOf(key, names, mode, quota), "the key names another quota");
-        Json.check(topic == null || parts == 1, "a topic can't be combined");
+        Json.check(topic == null || user == null && clientId == null, "a topic can't be combined");
         checkTenant(tenant);
         if (tenant != null && parts > 1) {
             Json.check(quota.equals(MEMBER) && limit.doubleValue() == 1, "a member is of quota " + quota);
-            Json.check(tenant != Entity.DEFAULT && user != Entity.DEFAULT && clientId != Entity.DEFAULT, "it is <default>");
-            return new Entry(null, tenant, new Entity(user, clientId), 0, mode);
+            boolean isDefault = tenant == Entity.DEFAULT || user == Entity.DEFAULT || clientId == Entity.DEFAULT;
+            Json.check(!isDefault && topic != Entity.DEFAULT, "it is <default>");
+            return new Entry(null, tenant, topic == null ? new Entity(user, clientId) : null, 0, mode);
+        }
+        if (tenant != null && quota.equals(StorageState.NAME)) {
+            checkLimit(limit.doubleValue(), true);
+            return new Entry(null, tenant, null, limit.doubleValue(), mode);
         }
         Kind beside = topic == null ? besideLimit(quota) : null;
         if (beside != null) {
@@ -168,11 +182,11 @@ final class LimitsView {
         return JSON.writeValueAsString(wanted).equals(key);
     }
 
-    /** A record of the topic. `kind` is null for members of tenants, and for the numbers beside a limit. */
+    /** A record of the topic. `kind` is null for members and budgets of tenants. */
     private static final class Entry {
         private final Kind kind;
         private final Object tenant; // null if it isn't of one
-        private final Entity entity; // null if it is of a topic
+        private final Entity entity; // null if the tenant has a budget, or a topic, which the job alone looks for
         private final double limit;
         private final String part; // the mode of a limit, or which number beside one it is
 
@@ -192,7 +206,9 @@ final class LimitsView {
                 quotas.putTenant(kind, tenant, limit, isShadow);
             } else if (kind != null) {
                 (isShadow ? quotas.shadow(kind) : quotas.enforced(kind)).put(entity, limit);
-            } else if (tenant != null) {
+            } else if (entity == null && limit > 0 && !isShadow) {
+                quotas.putStorageBudget(tenant);
+            } else if (entity != null) {
                 quotas.tenants().add((String) tenant, glob(entity.user), glob(entity.clientId));
             }
         }

@@ -2,7 +2,7 @@ package sluice.kafka;
 
 import java.util.List;
 
-/** The load of a broker since the look before; NaN where it isn't known. */
+/** The load of a broker or proxy since the look before; NaN where it isn't known. */
 final class Load {
     final double bytesInPerS;
     final double bytesOutPerS;
@@ -27,6 +27,11 @@ final class Load {
         this.queueUsed = queueUsed;
         this.queueWaitMs = queueWaitMs;
         this.logDirs = logDirs;
+    }
+
+    /** That of a proxy, which sees neither threads nor disks of brokers. */
+    static Load ofBytes(double inPerS, double outPerS) {
+        return new Load(inPerS, outPerS, Double.NaN, Double.NaN, Double.NaN, Double.NaN, List.of());
     }
 
     /** A log directory, and the bytes of its volume. */

@@ -2,7 +2,9 @@ package sluice.kafka;
 
 import java.util.EnumMap;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.Map;
+import java.util.Set;
 
 /** The limits of all quotas: those in force, and which quotas are on trial as well. */
 final class Quotas {
@@ -14,6 +16,7 @@ final class Quotas {
     private final Map<Kind, Map<Object, Double>> ofTenants = new EnumMap<>(Kind.class);
     private final Map<Kind, Map<Object, Double>> trialsOfTenants = new EnumMap<>(Kind.class);
     private final Map<Kind, Map<Object, ElasticState.Beside>> besideTenants = new EnumMap<>(Kind.class);
+    private final Set<Object> storageBudgets = new HashSet<>(); // of tenants that have one
     private final Tenants tenants = new Tenants();
 
     Quotas(long version) {
@@ -52,14 +55,25 @@ final class Quotas {
         known.merge(tenant, ElasticState.Beside.of(isCeiling, value), ElasticState.Beside::and);
     }
 
-    /** The tenant of a client if it has a limit of this kind, enforced or on trial; else "". */
+    /** Notes that a tenant, or the default one, has a storage budget, which holds its producers when it is used up. */
+    void putStorageBudget(Object tenant) {
+        storageBudgets.add(tenant);
+    }
+
+    private boolean isOfTenants(Kind kind) {
+        boolean isBudgeted = kind == Kind.PRODUCE && !storageBudgets.isEmpty();
+        return isBudgeted || ofTenants.containsKey(kind) || trialsOfTenants.containsKey(kind);
+    }
+
+    /** The tenant of a client if it has a limit of this kind, enforced or on trial, or a storage budget; else "". */
     String tenantOf(Kind kind, String user, String clientId) {
-        if (!ofTenants.containsKey(kind) && !trialsOfTenants.containsKey(kind)) {
+        if (!isOfTenants(kind)) {
             return "";
         }
         String tenant = tenants.of(user, clientId);
         boolean isLimited = limitOf(ofTenants, kind, tenant) != null || limitOf(trialsOfTenants, kind, tenant) != null;
-        return isLimited ? tenant : "";
+        boolean isBudgeted = storageBudgets.contains(tenant) || storageBudgets.contains(Entity.DEFAULT);
+        return isLimited || kind == Kind.PRODUCE && isBudgeted ? tenant : "";
     }
 
     /** The same of a client that the tags name by itself. */
@@ -101,8 +115,7 @@ final class Quotas {
 
     /** Whether any quota of this kind is set: without one, nothing is counted. */
     boolean isUsed(Kind kind) {
-        boolean isOfTenants = ofTenants.containsKey(kind) || trialsOfTenants.containsKey(kind);
-        return isOfTenants || !enforced(kind).isEmpty() || !shadow(kind).isEmpty();
+        return isOfTenants(kind) || !enforced(kind).isEmpty() || !shadow(kind).isEmpty();
     }
 
     /** The reservation and ceiling beside the limit of a counter, which is no meter's key. */

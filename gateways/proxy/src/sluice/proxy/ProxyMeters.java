@@ -68,6 +68,7 @@ final class ProxyMeters implements AutoCloseable {
 
     /** Charges an amount, and returns the wait in ms that the quota asks for. */
     long charge(CounterKey counter, double amount) {
+        gateway.count(counter.kind, amount);
         return sensors(counter).charge(amount);
     }
 

@@ -1,0 +1,42 @@
+package sluice.kafka;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.io.IOException;
+import java.util.HashSet;
+import java.util.Set;
+
+/**
+ * The tenants that have used up their storage budgets, as the job has published them: their producers are held as the disk
+ * guard holds all. The same rules as `state/shares/storage_budget.py`.
+ */
+final class StorageState {
+    /** Names in events the waits that no quota asked for, but a budget; and the budget among the limits. */
+    static final String NAME = "stored_bytes";
+
+    static final long FRESH_MS = 60_000;
+    static final StorageState NONE = new StorageState(0, Set.of());
+
+    final Set<String> held;
+    private final long atMs;
+
+    private StorageState(long atMs, Set<String> held) {
+        this.atMs = atMs;
+        this.held = held;
+    }
+
+    static StorageState read(byte[] value) throws IOException {
+        JsonNode record = Json.object(value);
+        Set<String> held = new HashSet<>();
+        for (JsonNode tenant : record.path("tenants")) {
+            if (tenant.path("is_held").asBoolean()) {
+                held.add(Json.text(tenant, "tenant"));
+            }
+        }
+        return new StorageState(Json.whole(record, "at_ms"), held);
+    }
+
+    /** Until when a state holds that was heard now. One that was in the topic before is old. */
+    long holdsUntilMs(long heardMs) {
+        return Math.min(heardMs, atMs + FRESH_MS) + FRESH_MS;
+    }
+}

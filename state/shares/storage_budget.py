@@ -1,0 +1,94 @@
+"""Storage budgets: a tenant whose topics take all of its bytes is held until they take nine tenths. Pure.
+
+The bytes are those of all replicas, as Kafka's DescribeLogDirs tells them (KIP-113): what fills the disks. A tenant is
+held as the disk guard holds all: its producers get a trickle, and nobody else waits.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sluice.state.contract.records import StorageState, TenantStorage
+from sluice.state.quotas.tenants import Tenants
+
+RELEASED_AT = 0.9
+"""Part of the budget at which a tenant is held no more: retention deletes whole segments, so one at its budget would
+else be held and released with each of them."""
+
+FRESH_MS = 60_000
+"""Time for which a gateway believes the last state: some looks may fail, and another driver may take over."""
+
+MAX_TENANTS = 1_000
+"""Most tenants in a state, those nearest to their budgets: it has to fit into a Kafka record."""
+
+
+def stored_by_topic(brokers: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """The bytes of each topic on all brokers, from kafka-python's answers to DescribeLogDirs.
+
+    A replica that moves to another directory of its broker is there twice; the copy that grows doesn't count.
+
+    >>> log = {"partition_index": 0, "partition_size": 70, "is_future_key": False}
+    >>> log_dirs = [{"topics": [{"name": "orders", "partitions": [log, log | {"is_future_key": True}]}]}]
+    >>> stored_by_topic([{"broker": 1, "log_dirs": log_dirs}, {"broker": 2, "log_dirs": log_dirs}])
+    {'orders': 140}
+    """
+    stored: dict[str, int] = {}
+    for broker in brokers:
+        for log_dir in broker["log_dirs"]:
+            for topic in log_dir["topics"]:
+                sizes = (log["partition_size"] for log in topic["partitions"] if not log["is_future_key"])
+                stored[topic["name"]] = stored.get(topic["name"], 0) + sum(sizes)
+    return stored
+
+
+class StorageRule:
+    """Decides which tenants are held. One that was held before the start is held again at its whole budget alone."""
+
+    def __init__(self) -> None:
+        self._held: frozenset[str] = frozenset()
+
+    def decide(
+        self, by_topic: Mapping[str, int], tenants: Tenants, budgets: Mapping[str, float], now_ms: int
+    ) -> StorageState:
+        """The state from now on: of the tenants with a budget, those nearest to it first.
+
+        >>> from sluice.state.quotas.entity import QuotaEntity
+        >>> rule, shop = StorageRule(), Tenants([QuotaEntity(tenant="shop", topic="shop.*")])
+        >>> states = [rule.decide({"shop.a": stored}, shop, {"shop": 100.0}, 0) for stored in (99, 100, 91, 90)]
+        >>> [state.tenants[0].is_held for state in states]
+        [False, True, True, False]
+        """
+        stored = dict.fromkeys(budgets, 0)
+        for topic, size in by_topic.items():
+            tenant = tenants.of_topic(topic)
+            if tenant in stored:
+                stored[tenant] += size
+        found = []
+        for tenant, budget in budgets.items():
+            is_over = stored[tenant] >= budget or (tenant in self._held and stored[tenant] > RELEASED_AT * budget)
+            found.append(TenantStorage(tenant, stored[tenant], budget, is_over))
+        self._held = frozenset(each.tenant for each in found if each.is_held)
+        nearest = sorted(found, key=lambda each: (not each.is_held, -each.part, each.tenant))
+        return StorageState(now_ms, nearest[:MAX_TENANTS])
+
+
+class StorageGuard:
+    """The tenants that are held at a gateway, as the limits topic says. Times are epoch milliseconds."""
+
+    def __init__(self) -> None:
+        self._held: frozenset[str] = frozenset()
+        self._until_ms = 0
+
+    def on_state(self, state: StorageState, heard_ms: int) -> None:
+        """Apply a state that was heard now. One that was in the topic before is old."""
+        self._held = frozenset(each.tenant for each in state.tenants if each.is_held)
+        self._until_ms = min(heard_ms, state.at_ms + FRESH_MS) + FRESH_MS
+
+    def held(self, now_ms: int) -> frozenset[str]:
+        """The tenants whose producers are held now.
+
+        >>> guard = StorageGuard()
+        >>> guard.on_state(StorageState(1_000, [TenantStorage("shop", 7, 5.0, is_held=True)]), heard_ms=1_100)
+        >>> guard.held(61_099), guard.held(61_100)
+        (frozenset({'shop'}), frozenset())
+        """
+        return self._held if now_ms < self._until_ms else frozenset()

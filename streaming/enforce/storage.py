@@ -1,0 +1,100 @@
+"""Storage budgets in the job: asks all brokers for the bytes of their logs, and decides which tenants are held."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from sluice.insight.format import quantity
+from sluice.kafka_io.background import BackgroundService
+from sluice.kafka_io.client import connect
+from sluice.kafka_io.clock import now_ms
+from sluice.kafka_io.errors import KafkaUnavailableError
+from sluice.kafka_io.kafka_python import LogDirsAdmin
+from sluice.state.contract.records import StorageState, TenantStorage
+from sluice.state.quotas.resolution import Quotas
+from sluice.state.shares.storage_budget import StorageRule, stored_by_topic
+from sluice.streaming.runtime.client_metrics import label_of
+
+log = logging.getLogger("sluice.storage")
+
+_LOOK_S = 10.0
+
+_GAUGES = (
+    ("sluice_tenant_stored_bytes", "Bytes of the tenant's topics on the disks of all brokers"),
+    ("sluice_tenant_stored_bytes_budget", "Bytes that they may take"),
+    ("sluice_tenant_stored_bytes_held", "1 while its producers are held because its budget is used up"),
+)
+
+
+class StorageWatch(Collector):
+    """Looks at the disks while any tenant has a budget. `state` is what holds now; None before the first look.
+
+    It is also the metrics of the `top` tenants nearest to their budgets.
+    """
+
+    def __init__(self, quotas: Callable[[], Quotas], top: int) -> None:
+        self.state: StorageState | None = None
+        self._quotas = quotas
+        self._top = top
+        self._rule = StorageRule()
+
+    def service(self, kafka: Mapping[str, str]) -> BackgroundService:
+        """The service that looks and decides."""
+
+        def look() -> None:
+            quotas = self._quotas()
+            budgets = quotas.storage_budgets()
+            stored = stored_by_topic(_log_dirs(kafka)) if budgets else {}
+            self.take(self._rule.decide(stored, quotas.tenants, budgets, now_ms()))
+
+        return BackgroundService("storage", look, _LOOK_S, failure="stored bytes can't be read", log=log)
+
+    def take(self, state: StorageState) -> None:
+        """Put a state in force, and say who is held from now on, and who no more."""
+        before = _held(self.state)
+        for tenant, each in _held(state).items():
+            if tenant not in before:
+                log.warning("tenant %s has used up its budget, so its producers are held: %s", tenant, _text(each))
+        for each in state.tenants:
+            if each.tenant in before and not each.is_held:
+                log.info("the producers of tenant %s are held no more: %s", each.tenant, _text(each))
+        self.state = state
+
+    def collect(self) -> Iterator[Metric]:
+        """The present metrics."""
+        gauges = [GaugeMetricFamily(name, meaning, labels=("tenant",)) for name, meaning in _GAUGES]
+        for each in self.state.tenants[: self._top] if self.state is not None else ():
+            for gauge, value in zip(gauges, (each.stored_bytes, each.budget_bytes, each.is_held), strict=True):
+                gauge.add_metric((label_of(each.tenant),), float(value))
+        return iter(gauges)
+
+
+def _log_dirs(kafka: Mapping[str, str]) -> Iterable[Mapping[str, Any]]:
+    """The answers of all brokers, by a new client: one that stays knows of a new broker after minutes.
+
+    Raises KafkaUnavailableError if a broker says nothing: it does so without the right to.
+    """
+    with connect(LogDirsAdmin, kafka) as admin:
+        brokers: list[dict[str, Any]] = admin.describe_all_log_dirs()
+    for broker in brokers:
+        if not broker["log_dirs"]:
+            raise KafkaUnavailableError(
+                f"broker {broker['broker']} names no log directory; check that the login has Describe on the cluster"
+            )
+    return brokers
+
+
+def _held(state: StorageState | None) -> dict[str, TenantStorage]:
+    return {each.tenant: each for each in state.tenants if each.is_held} if state is not None else {}
+
+
+def _text(storage: TenantStorage) -> str:
+    """The bytes in words.
+
+    >>> _text(TenantStorage("shop", 1_500_000, 1e6))
+    '1.5 MB of 1 MB'
+    """
+    return f"{quantity(storage.stored_bytes, 'B')} of {quantity(storage.budget_bytes, 'B')}"

@@ -1,0 +1,157 @@
+"""Storage budgets: topics of tenants, who is held and until when, and what gateways, tables and metrics make of it."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from sluice import Request
+from sluice.cli.quota_text import quotas_yaml
+from sluice.configs.quotas import load_quotas_file
+from sluice.state.contract.records import StorageState, TenantStorage
+from sluice.state.errors import InvalidQuotaError
+from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry, check_elastic, check_value, quota_kind
+from sluice.state.quotas.kinds import Membership, QuotaKind, StorageKey
+from sluice.state.quotas.limits import STORAGE_KEY, LimitsView, state_value
+from sluice.state.quotas.resolution import Quotas
+from sluice.state.quotas.tenants import Tenants, check_members
+from sluice.state.shares.storage_budget import FRESH_MS, MAX_TENANTS, StorageRule, stored_by_topic
+from sluice.streaming.enforce.storage import StorageWatch
+from tests.gateway_loop import gateway_loop, quota
+
+SHOP, BANK = QuotaEntity(tenant="shop"), QuotaEntity(tenant="bank")
+
+
+def member(**parts: str) -> QuotaEntry:
+    return QuotaEntry(QuotaEntity(**parts), Membership.MEMBER, 1.0)
+
+
+def budget(entity: QuotaEntity, value: float) -> QuotaEntry:
+    return QuotaEntry(entity, StorageKey.STORED_BYTES, value)
+
+
+ENTRIES = [
+    member(tenant="shop", user="shop-*"),
+    member(tenant="shop", topic="shop.*"),
+    member(tenant="bank", topic="ledger"),
+    budget(SHOP, 100.0),
+]
+
+
+def test_bytes_of_a_topic_are_those_of_all_replicas_without_copies_that_grow() -> None:
+    def broker(number: int, *sizes: int, is_future_key: bool = False) -> dict[str, Any]:
+        logs = [{"partition_size": size, "is_future_key": is_future_key} for size in sizes]
+        return {"broker": number, "log_dirs": [{"topics": [{"name": "orders", "partitions": logs}]}]}
+
+    assert stored_by_topic([broker(1, 10, 20), broker(2, 12, 20), broker(2, 7, is_future_key=True)]) == {"orders": 62}
+
+
+def test_a_tenant_is_held_at_its_whole_budget_and_released_at_nine_tenths() -> None:
+    rule, tenants = StorageRule(), Tenants([QuotaEntity(tenant="shop", topic="shop.*")])
+
+    def is_held(stored: int) -> bool:
+        by_topic = {"shop.a": stored // 2, "shop.b": stored - stored // 2, "other": 900}
+        return rule.decide(by_topic, tenants, {"shop": 100.0}, 0).tenants[0].is_held
+
+    assert [is_held(stored) for stored in (99, 100, 150, 91, 90, 99)] == [False, True, True, True, False, False]
+
+
+def test_those_nearest_to_their_budgets_come_first_and_a_state_has_a_bound() -> None:
+    names = [f"t-{number}" for number in range(MAX_TENANTS + 2)]
+    tenants = Tenants([QuotaEntity(tenant=name, topic=name) for name in names])
+    stored = {name: number for number, name in enumerate(names)}
+
+    state = StorageRule().decide(stored, tenants, dict.fromkeys(names, 1001.0), 0)
+
+    assert len(state.tenants) == MAX_TENANTS
+    assert [(each.tenant, each.is_held) for each in state.tenants[:2]] == [("t-1001", True), ("t-1000", False)]
+
+
+def test_a_topic_is_in_one_tenant_by_its_narrowest_glob_and_clients_dont_match_globs_of_topics() -> None:
+    tenants = Tenants([QuotaEntity(tenant="all", topic="*"), *(entry.entity for entry in ENTRIES[:3])])
+    assert [tenants.of_topic(topic) for topic in ("shop.orders", "ledger", "x")] == ["shop", "bank", "all"]
+    assert (tenants.of("shop.orders", ""), tenants.of("shop-1", "")) == ("", "shop")
+
+    with pytest.raises(InvalidQuotaError, match=r"topic 'shop.\*' of tenant 'shop' is in tenant 'bank' too"):
+        check_members([*ENTRIES, member(tenant="bank", topic="shop.*")])
+
+
+def test_a_tenant_has_its_own_budget_or_that_of_the_default_tenant() -> None:
+    default = budget(QuotaEntity(tenant=DEFAULT), 7.0)
+    assert Quotas(ENTRIES).storage_budgets() == {"shop": 100.0}
+    assert Quotas([*ENTRIES, default]).storage_budgets() == {"bank": 7.0, "shop": 100.0}
+    assert Quotas(ENTRIES).is_empty(), "a budget charges nothing"
+
+
+def test_a_budget_is_whole_bytes_of_a_tenant_and_never_shadow() -> None:
+    with pytest.raises(InvalidQuotaError, match="expected a whole number"):
+        check_value(StorageKey.STORED_BYTES, 1.5)
+    with pytest.raises(InvalidQuotaError, match="unknown quota key 'stored_bytes'"):
+        quota_kind(QuotaEntity(user="alice"), "stored_bytes")
+    with pytest.raises(InvalidQuotaError, match="stored_bytes is set in mode shadow; expected mode enforce"):
+        check_elastic([QuotaEntry(SHOP, StorageKey.STORED_BYTES, 1.0, shadow=True)])
+
+
+def test_a_quota_file_has_topics_and_budgets_of_tenants(tmp_path: Path) -> None:
+    text = quotas_yaml(ENTRIES)
+    (tmp_path / "quotas.yaml").write_text(text)
+
+    assert "topics:\n  - shop.*" in text
+    assert {*load_quotas_file(tmp_path / "quotas.yaml")} == {*ENTRIES}
+
+
+def test_readers_of_the_limits_topic_know_the_last_state() -> None:
+    view, state = LimitsView(), StorageState(5_000, [TenantStorage("shop", 120, 100.0, is_held=True)])
+    view.take(STORAGE_KEY, state_value(state))
+    assert view.storage == state
+    with pytest.raises(InvalidQuotaError, match="the record is no state"):
+        view.take(STORAGE_KEY, b'{"at_ms": 1, "tenants": [{"tenant": "shop"}]}')
+    view.take(STORAGE_KEY, None)
+    assert view.storage is None
+
+
+def test_a_gateway_holds_producers_of_a_tenant_that_has_used_up_its_budget_and_nobody_else() -> None:
+    entries = [quota(kind, 1e9, user=DEFAULT) for kind in (QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE)]
+    with gateway_loop([*entries, *ENTRIES]) as loop:
+        (gateway,) = loop.gateways
+
+        def tell(is_held: bool) -> None:
+            state = StorageState(loop.clock.ms, [TenantStorage("shop", 120, 100.0, is_held)])
+            gateway._on_limit(STORAGE_KEY, state_value(state))
+
+        def wait_ms(api: str, user: str) -> int:
+            return gateway.admit(Request(api, user=user, bytes=10)).throttle_ms
+
+        tell(is_held=True)
+        assert [wait_ms("Produce", "shop-1"), wait_ms("Fetch", "shop-1"), wait_ms("Produce", "alice")] == [10_000, 0, 0]
+        loop.clock.ms += FRESH_MS
+        assert wait_ms("Produce", "shop-1") == 0, "nobody has said it again"
+        tell(is_held=True)
+        tell(is_held=False)
+        assert wait_ms("Produce", "shop-1") == 0
+
+        waits = [wait for event in loop.events() for wait in event.get("throttled_by") or ()]
+        assert waits == [{"quota": "stored_bytes", "entity": {"tenant": "shop"}, "ms": 10_000}]
+
+
+def test_the_job_says_once_who_is_held_and_has_metrics_of_the_nearest(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "sluice.storage")
+    watch, registry = StorageWatch(Quotas, top=1), CollectorRegistry()
+    registry.register(watch)
+    over = TenantStorage("shop", 1_500_000, 1e6, is_held=True)
+    watch.take(StorageState(0, [over, TenantStorage("bank", 1, 1e6)]))
+    watch.take(StorageState(1, [over]))
+    shown = generate_latest(registry).decode()
+    watch.take(StorageState(2, [msgspec.structs.replace(over, is_held=False, stored_bytes=900_000)]))
+
+    assert caplog.messages == [
+        "tenant shop has used up its budget, so its producers are held: 1.5 MB of 1 MB",
+        "the producers of tenant shop are held no more: 900 kB of 1 MB",
+    ]
+    assert 'sluice_tenant_stored_bytes{tenant="shop"} 1.5e+06' in shown
+    assert 'sluice_tenant_stored_bytes_held{tenant="shop"} 1.0' in shown
+    assert "bank" not in shown
