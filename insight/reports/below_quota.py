@@ -2,7 +2,8 @@
 
 A counter is at its limit in a minute if it was charged NEAR_LIMIT of what the limit allows in that minute, or more, or
 still had to make up for charges above the limit in earlier ones. A minute of a client counts if it waited, and none of
-the counters that it waited for was at its limit.
+the counters that it waited for was at its limit. Waits that no limit asked for, because of a low disk or of a storage
+budget, don't count.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,8 @@ from sluice.insight.reports.recorded_waits import COUNTER_WAITS
 from sluice.insight.reports.span import Span
 from sluice.insight.sql import Tables
 from sluice.state.contract.records import MAX_APPLIED_MS
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import QuotaKind, StorageKey
+from sluice.state.shares.disk_guard import DISK_GUARD
 
 Names = tuple[str, ...]
 
@@ -23,6 +25,7 @@ def below_quota(tables: Tables, span: Span) -> dict[Names, set[int]]:
     A wait counts from the event that reports it to its end, as the event says it.
     """
     parts = {"waits": COUNTER_WAITS.format(condition=span.condition()), "condition": span.condition()}
+    waited = _WAITED.format(most_ms=MAX_APPLIED_MS, guards=_GUARDS, **parts)
     used: dict[Names, list[tuple[int, float, float]]] = {}
     for minute, value, limit, *counter in tables.rows(_USED.format(consumer=_CONSUMER, **parts)):
         used.setdefault(tuple(counter), []).append((minute, value, limit))
@@ -30,7 +33,7 @@ def below_quota(tables: Tables, span: Span) -> dict[Names, set[int]]:
     full = {counter: full_minutes(minutes, end) for counter, minutes in used.items()}
     below: dict[Names, set[int]] = {}
     at_limit: dict[Names, set[int]] = {}
-    for user, client_id, first, last, *counter in tables.rows(_WAITED.format(most_ms=MAX_APPLIED_MS, **parts)):
+    for user, client_id, first, last, *counter in tables.rows(waited):
         minutes = set(range(first, min(last + 1, end)))
         of_counter = full.get(tuple(counter), set())
         below.setdefault((user, client_id), set()).update(minutes - of_counter)
@@ -63,10 +66,12 @@ def full_minutes(used: Sequence[tuple[int, float, float]], end: int) -> set[int]
 
 _CONSUMER = ", ".join(f"'{kind.value}'" for kind in QuotaKind if kind.consumer)
 
+_GUARDS = f"'{DISK_GUARD}', '{StorageKey.STORED_BYTES.value}'"
+
 _WAITED = """
 SELECT DISTINCT coalesce(of_user, ''), coalesce(of_client_id, ''), timestamp_ms / 60000 AS first,
   (timestamp_ms + least(wait_ms, {most_ms}) - 1) / 60000 AS last, quota, user, client_id, topic, partition, tenant
-FROM ({waits})
+FROM ({waits}) WHERE quota NOT IN ({guards})
 """
 
 _USED = """

@@ -82,6 +82,12 @@ def test_what_a_fetch_took_back_is_no_use(tmp_path: Path) -> None:
     assert minutes(tmp_path, waits(0, 500, int(100 * LIMIT), FETCH, withheld=True)) == (1, 1)
 
 
+@pytest.mark.parametrize("guard", ["disk_guard", "stored_bytes"])
+def test_a_wait_because_of_disks_is_none_below_the_quota(tmp_path: Path, guard: str) -> None:
+    held = [{"quota": guard, "entity": {"user": "alice"}, "ms": 10_000}]
+    assert minutes(tmp_path, event(0, bytes=100, instance="i-0", throttled_by=held)) == (1, 0)
+
+
 def test_one_counter_at_its_limit_explains_a_minute(tmp_path: Path) -> None:
     """The produce quota is used up, the fetch quota isn't, and alice waits for both in minute 0, for fetches in 1."""
     events = (waits(0, 500, int(60 * LIMIT)), waits(100, 500, 1, FETCH), waits(MINUTE_MS, 500, 1, FETCH))
