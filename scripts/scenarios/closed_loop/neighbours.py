@@ -11,7 +11,7 @@ from pathlib import Path
 from kafka import KafkaAdminClient
 
 from scripts.scenarios.closed_loop.brokers import plugin_brokers
-from scripts.scenarios.closed_loop.noise import LARGE_BYTES, NOISY, VICTIM, Victims, noise, victims
+from scripts.scenarios.closed_loop.noise import COMPACTED, LARGE_BYTES, NOISY, VICTIM, Victims, noise, victims
 from scripts.scenarios.closed_loop.situation import BrokersQuotas, Neighbours, Noise
 from scripts.testbed.quotas_without_job import AlteringAdmin
 from sluice.cli.demo.cluster import Cluster, create_topic
@@ -32,6 +32,9 @@ QUOTAS = {
 
 CONNECTIONS_PER_S = 50.0
 """Limit of new connections of each address, with Kafka's quotas and with Sluice's (KIP-612)."""
+
+_COMPACTING = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": "1000000"}
+"""Configuration of a topic that the brokers clean all the time."""
 
 _STORED_BYTES = 60_000_000
 _START_S = 120.0
@@ -107,6 +110,7 @@ def _make_topics(servers: str, brokers: int) -> None:
     with connect(KafkaAdminClient, {"bootstrap.servers": servers}) as admin:
         create_topic(admin, VICTIM, [2] * brokers)
         create_topic(admin, NOISY, [2] * brokers, {"max.message.bytes": str(2 * LARGE_BYTES)})
+        create_topic(admin, COMPACTED, [2] * brokers, _COMPACTING)
     filler = FullSpeedClient("filler", Role.PRODUCE, servers, NOISY)
     wait_until(lambda: sum(amount for _, amount in filler.samples) > _STORED_BYTES, _START_S)
     filler.stop()

@@ -3,10 +3,11 @@
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from itertools import cycle
 from threading import Thread
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import confluent_kafka
 import numpy as np
@@ -21,9 +22,12 @@ from sluice.kafka_io.client import connect
 NOISY = "noisy"
 VICTIMS = 5
 VICTIM = "victim"
+COMPACTED = f"{NOISY}-compacted"
 LARGE_BYTES = 8 * 1024 * 1024
 
 _THREADS = 4
+_KEYS = 1_000
+_OPEN_TRANSACTIONS = 20
 _PATIENCE_S = 30.0
 _VICTIM_BYTES = 2_000
 _VICTIM_PERIOD_S = 0.02
@@ -150,26 +154,63 @@ def _producer_ids(servers: str, topic: str, number: int, end_s: float) -> Iterat
             yield _PIPELINED
 
 
+def _rebalances(servers: str, topic: str, _: int, end_s: float) -> Iterator[int]:
+    """Members that join one group and leave it again, so that it never comes to rest."""
+    config = {"bootstrap.servers": servers, "client.id": NOISY, "group.id": NOISY, "log_level": 2}
+    while time.monotonic() < end_s:
+        with closing(confluent_kafka.Consumer(config)) as member:
+            member.subscribe([topic])
+            member.poll(0.2)
+        yield 1
+
+
+def _transactions(servers: str, topic: str, number: int, end_s: float) -> Iterator[int]:
+    """Transactions with a record each that stay open to the end, as far as their timeout of 15 minutes lets them."""
+    producers = []
+    for place in range(_OPEN_TRANSACTIONS):
+        producer = _producer(
+            servers,
+            {"transactional.id": f"{NOISY}-{number}-{place}-{time.monotonic_ns()}", "transaction.timeout.ms": 900_000},
+        )
+        producer.init_transactions(_PATIENCE_S)
+        producer.begin_transaction()
+        producer.produce(topic, b"open")
+        producer.flush(_PATIENCE_S)
+        producers.append(producer)
+        yield 1
+    time.sleep(max(0.0, end_s - time.monotonic()))
+
+
+def _compaction(servers: str, _: str, __: int, end_s: float) -> Iterator[int]:
+    """New values of a few keys at full speed, which the brokers' cleaners take away again."""
+    yield from _produced(_producer(servers, {}), COMPACTED, bytes(1_000), end_s, [b"%d" % key for key in range(_KEYS)])
+
+
 def _large(servers: str, topic: str, _: int, end_s: float) -> Iterator[int]:
-    producer = confluent_kafka.Producer(
-        {
-            "bootstrap.servers": servers,
-            "client.id": NOISY,
-            "message.max.bytes": 2 * LARGE_BYTES,
-            "queue.buffering.max.kbytes": 4 * LARGE_BYTES // 1024,
-            "log_level": 2,
-        }
-    )
-    done = 0
+    options = {"message.max.bytes": 2 * LARGE_BYTES, "queue.buffering.max.kbytes": 4 * LARGE_BYTES // 1024}
+    yield from _produced(_producer(servers, options), topic, bytes(LARGE_BYTES - 1_000), end_s)
+
+
+def _producer(servers: str, options: Mapping[str, Any]) -> confluent_kafka.Producer:
+    return confluent_kafka.Producer({"bootstrap.servers": servers, "client.id": NOISY, "log_level": 2, **options})
+
+
+def _produced(
+    producer: confluent_kafka.Producer, topic: str, value: bytes, end_s: float, keys: Sequence[bytes | None] = (None,)
+) -> Iterator[int]:
+    """The number of records that were acknowledged until the end, all of one value, by turns with these keys."""
+    done, next_key = 0, cycle(keys)
 
     def note(error: object, _: object) -> None:
         nonlocal done
         done += error is None
 
     while time.monotonic() < end_s:
-        with suppress(BufferError):
-            producer.produce(topic, bytes(LARGE_BYTES - 1_000), on_delivery=note)
-        producer.poll(0.05)
+        try:
+            producer.produce(topic, value, next(next_key), on_delivery=note)
+            producer.poll(0)
+        except BufferError:  # its queue is full
+            producer.poll(0.05)
     producer.purge()
     yield done
 
@@ -179,7 +220,10 @@ _WORK: dict[Noise, Callable[[str, str, int, float], Iterator[int]]] = {
     Noise.METADATA: _metadata,
     Noise.TOPICS: _topics,
     Noise.PRODUCER_IDS: _producer_ids,
+    Noise.REBALANCES: _rebalances,
     Noise.LARGE: _large,
+    Noise.COMPACTION: _compaction,
+    Noise.TRANSACTIONS: _transactions,
 }
 
 

@@ -300,7 +300,7 @@ class NameFlood:
 
 
 class Noise(StrEnum):
-    """Kinds of noisy neighbours, by the names of a public design of multi-tenant Kafka (frontier: N1 to N8)."""
+    """Kinds of noisy neighbours, by the names of a public design of multi-tenant Kafka (N1 to N10)."""
 
     PRODUCE = "N1-produce"
     REPLAY = "N2-replay"
@@ -308,7 +308,10 @@ class Noise(StrEnum):
     METADATA = "N4-metadata"
     TOPICS = "N5-topics"
     PRODUCER_IDS = "N6-producer-ids"
+    REBALANCES = "N7-rebalances"
     LARGE = "N8-large-messages"
+    COMPACTION = "N9-compaction"
+    TRANSACTIONS = "N10-transactions"
 
 
 class BrokersQuotas(StrEnum):
