@@ -10,6 +10,7 @@ from types import MappingProxyType, TracebackType
 from typing import Final, NamedTuple, Self
 
 from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import LeaderNotAvailableError
 
 from sluice.kafka_io.client import connect
 from sluice.kafka_io.errors import TopicLostError
@@ -123,8 +124,8 @@ class TopicReader:
         consumer, partitions = self._connected(), self._named(self.partitions())
         if not partitions:
             return {}
-        firsts = consumer.beginning_offsets(partitions, OFFSETS_TIMEOUT_MS)
-        ends = consumer.end_offsets(partitions, OFFSETS_TIMEOUT_MS)
+        firsts = self._offsets(consumer.beginning_offsets, partitions)
+        ends = self._offsets(consumer.end_offsets, partitions)
         return {each.partition: Offsets(firsts[each], ends[each]) for each in partitions}
 
     def unread(self) -> dict[int, int]:
@@ -228,7 +229,7 @@ class TopicReader:
             return
         new = partitions - self._named(self._positions)
         if new:
-            ends = consumer.end_offsets(new, OFFSETS_TIMEOUT_MS)
+            ends = self._offsets(consumer.end_offsets, new)
             self._positions |= self._beginnings(consumer, new, ends)
             if not self._caught_up:
                 self._first_ends |= {each.partition: end for each, end in ends.items()}
@@ -241,7 +242,7 @@ class TopicReader:
     ) -> dict[int, int]:
         """The offset from which to read each of these partitions."""
         if self._since_ms is None:
-            firsts = consumer.beginning_offsets(new, OFFSETS_TIMEOUT_MS)
+            firsts = self._offsets(consumer.beginning_offsets, new)
             return {each.partition: first for each, first in firsts.items()}
         if self._since_ms == FROM_NOW_MS:
             return {each.partition: end for each, end in ends.items()}
@@ -253,14 +254,24 @@ class TopicReader:
         consumer = self._assigned()
         if not self._positions:
             raise TopicLostError(f"topic {self._topic} is not there, or this login may not describe it")
-        ends = {
-            each.partition: end
-            for each, end in consumer.end_offsets(self._named(self._positions), OFFSETS_TIMEOUT_MS).items()
-        }
+        found = self._offsets(consumer.end_offsets, self._named(self._positions))
+        ends = {each.partition: end for each, end in found.items()}
         if any(end < self._positions[partition] for partition, end in ends.items()):
             self._begin_again("has lost records; it is read from its beginning")
             return self._ends()
         return ends
+
+    def _offsets(
+        self, ask: Callable[[set[TopicPartition], int], dict[TopicPartition, int]], partitions: set[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """An offset of each partition. Raises LeaderNotAvailableError, where kafka-python has only a KeyError."""
+        try:
+            return ask(partitions, OFFSETS_TIMEOUT_MS)
+        except KeyError as error:
+            (missing,) = error.args
+            raise LeaderNotAvailableError(
+                f"partition {missing.partition} of topic {self._topic} has no leader: the brokers that have it are away"
+            ) from error
 
     def _begin_again(self, text: str) -> None:
         self._restarts(text)

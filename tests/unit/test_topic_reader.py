@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from kafka import TopicPartition
-from kafka.errors import KafkaConnectionError
+from kafka.errors import KafkaConnectionError, KafkaError
 
 from sluice.kafka_io import topic_follower, topic_reader
 from sluice.kafka_io.kafka_python import FetchedRecord
@@ -64,6 +64,24 @@ class ScriptedConsumer:
         if not step:
             Event().wait(timeout_ms / 1000)
         return {PARTITION: [FetchedRecord(at, None, value) for at, value in step]} if step else {}
+
+
+class LeaderlessConsumer(ScriptedConsumer):
+    """As kafka-python's consumer is when the only broker that has the partition is away."""
+
+    def end_offsets(self, partitions: set[TopicPartition], _: int) -> dict[TopicPartition, int]:
+        raise KeyError(*partitions)
+
+    beginning_offsets = end_offsets
+
+
+def test_a_partition_without_a_leader_is_an_error_of_kafka_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_reader, "connect", lambda *_, **__: LeaderlessConsumer(iter([]), ["id"], []))
+    reader = topic_reader.TopicReader(NOBODY, "decisions")
+
+    for ask in (reader.unread, reader.offsets):
+        with pytest.raises(KafkaError, match="partition 0 of topic decisions has no leader"):
+            ask()
 
 
 Run = Callable[..., tuple[TopicFollower, list[bytes], list[int]]]
