@@ -14,7 +14,7 @@ from sluice.cli.quota_text import counter_text, entity_text, value_text
 from sluice.cli.resolve import explain as resolve
 from sluice.cli.sql import say_no_rows
 from sluice.insight.format import figure, printable, short
-from sluice.state.contract.records import CountedEntity
+from sluice.state.contract.records import REFUSED_API, CountedEntity
 from sluice.state.quotas.entity import Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.resolution import Quotas
@@ -146,7 +146,9 @@ def explained_lines(explained: "Explained") -> Iterator[str]:
     from sluice.insight.reports.explain import deciding
 
     decision = explained.decision
-    yield f"{decision['decision_id']}: {decision['verdict']}{_verdict_wait(decision)}"
+    is_refused = decision["api"] == REFUSED_API
+    verdict = "refused by the gateway" if is_refused else decision["verdict"]
+    yield f"{decision['decision_id']}: {verdict}{_verdict_wait(decision)}"
     whose = f"user '{decision['user'] or ''}', client-id '{decision['client_id'] or ''}'"
     yield f"  request: {decision['api']} of {whose} at {_time(decision['timestamp_ms'])}{_through(decision)}"
     by = f", because of {decision['decided_by']}" if decision["decided_by"] else ""
@@ -158,7 +160,7 @@ def explained_lines(explained: "Explained") -> Iterator[str]:
         yield f"  applied inline: {wait['ms']} ms for {wait['quota']} of {_counter(wait['entity'])}"
     charges = decision["charges"] or []
     if not charges:
-        yield "  charges: none; no quota counts such a request"
+        yield f"  charges: none; {'what is refused counts nowhere' if is_refused else 'no quota counts such a request'}"
     decided_by = deciding(decision)
     for charge, limit, decided in zip(charges, explained.limits, decided_by, strict=True):
         yield from _charge_lines(charge, limit, decided=decided)

@@ -93,7 +93,8 @@ class KafkaGateway(JavaServer):
     """A proxy in front of the brokers of `settings.kafka`, as a context manager or by start and stop.
 
     `folder`, which no other proxy may use, holds its configuration and its log (`proxy.log`). `properties` override
-    those of the filter; without `filtered` the proxy only forwards. The proxy ends with this process, even if this
+    those of the filter; without `filtered` the proxy only forwards. Of one address it takes `connections_per_address`
+    new connections a second at most; None is any number. The proxy ends with this process, even if this
     process is killed. Brokers that are added to the cluster later have no port: start it again.
     """
 
@@ -108,12 +109,17 @@ class KafkaGateway(JavaServer):
         properties: Mapping[str, Any] | None = None,
         *,
         metrics: Address = ANY_PORT,
+        connections_per_address: int | None = None,
         filtered: bool = True,
         heap_mib: int = 512,
     ) -> None:
         super().__init__(folder, "proxy.log")
         self._settings, self._listener, self._metrics, self._tls = settings, listener, metrics, tls
-        self._properties, self._filtered, self._heap_mib = dict(properties or {}), filtered, heap_mib
+        self._properties, self._filtered = dict(properties or {}), filtered
+        self._jvm_options = [f"-Xmx{heap_mib}m", *_JVM_OPTIONS]
+        if connections_per_address is not None:
+            extensions = "-Dio.netty.bootstrap.extensions=serviceload"
+            self._jvm_options += [extensions, f"-Dsluice.connections.per.address={connections_per_address}"]
         self._port = listener.port
         self.management_port = 0
 
@@ -133,7 +139,7 @@ class KafkaGateway(JavaServer):
         nodes = _node_ids(self._settings)
         for attempt in range(1, _ATTEMPTS + 1):
             config = self._write_config(nodes)
-            command = [java, f"-Xmx{self._heap_mib}m", *_JVM_OPTIONS, "-cp", class_path, MAIN_CLASS, str(config)]
+            command = [java, *self._jvm_options, "-cp", class_path, MAIN_CLASS, str(config)]
             if self._run(command):
                 return
             reason = self._reason()
@@ -204,12 +210,26 @@ def proxy_properties(settings: Settings) -> dict[str, Any]:
 
 
 def run_kafka_gateway(
-    settings: Settings, listener: Address, metrics: Address, tls: Tls | None, properties: Mapping[str, Any], stop: Event
+    settings: Settings,
+    listener: Address,
+    metrics: Address,
+    tls: Tls | None,
+    properties: Mapping[str, Any],
+    connections_per_address: int | None,
+    stop: Event,
 ) -> None:
     """Run a proxy until `stop`; print where clients connect. Raises as `KafkaGateway.start` and `check` do."""
     with (
         TemporaryDirectory(prefix="sluice-kafka-gateway-") as folder,
-        KafkaGateway(Path(folder), settings, listener, tls, properties, metrics=metrics) as proxy,
+        KafkaGateway(
+            Path(folder),
+            settings,
+            listener,
+            tls,
+            properties,
+            metrics=metrics,
+            connections_per_address=connections_per_address,
+        ) as proxy,
     ):
         typer.echo(f"clients connect to {proxy.bootstrap_servers}")
         typer.echo(f"metrics: http://{metrics.host}:{proxy.management_port}/metrics")

@@ -219,6 +219,12 @@ def kafka_gateway(
     request_time: Annotated[
         str, typer.Option("--request-time", help="off, or upstream: charge the time until a broker answers.")
     ] = "off",
+    connections_per_address: Annotated[
+        int | None,
+        typer.Option(
+            "--connections-per-address", help="Most new connections of an address in each second; else any.", min=1
+        ),
+    ] = None,
     tls_certificate: Annotated[
         Path | None, typer.Option("--tls-certificate", metavar="PEM", help="The proxy's certificate, for clients.")
     ] = None,
@@ -242,7 +248,7 @@ def kafka_gateway(
     properties = {"sluice.gateway.name": name or f"proxy-{os.getpid()}", "sluice.request.time": request_time}
     tls = tls_of(tls_certificate, tls_key, client_authority)
     addresses = parse_address("--listen", listen), parse_address("--metrics", metrics)
-    run_kafka_gateway(settings, *addresses, tls, properties, stop_on_signals())
+    run_kafka_gateway(settings, *addresses, tls, properties, connections_per_address, stop_on_signals())
 
 
 @app.command()

@@ -15,7 +15,7 @@ from sluice.insight.console.check import Answer
 from sluice.insight.console.clients import band_of, tenant_of
 from sluice.insight.format import NOTHING, amount, duration, moment, percent, printable, quantity, short
 from sluice.insight.live import POINT_MS, POINTS, CounterId, CounterRow, Second, SeenWait
-from sluice.state.contract.records import CountedEntity, Decision, Verdict
+from sluice.state.contract.records import REFUSED_API, CountedEntity, Decision, Verdict
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags
 from sluice.state.quotas.kinds import ENTRY_KINDS, ElasticKey, Family, Membership, StorageKey
 from sluice.state.quotas.tenants import member_text
@@ -181,6 +181,8 @@ def sentence(decision: Decision) -> str:
         return f"Refused: the tokens of {decided_by} are spent; they are back in {throttle}."
     if decision.throttled_by:
         longest = max(decision.throttled_by, key=lambda wait: wait.ms)
+        if decision.api == REFUSED_API:
+            return f"The gateway refused it, by {printable(longest.quota)}."
         return f"The gateway throttled it for {duration(longest.ms)} inline, by {printable(longest.quota)}."
     if decision.throttle_time_ms and decision.throttled_by is not UNSET:
         return (

@@ -64,6 +64,9 @@ BYTES_APIS = ("Produce", "Fetch")
 HEARTBEAT_API = "GatewayHeartbeat"
 """`api` of a gateway's heartbeat. Kafka has no API of this name, and it costs nothing."""
 
+REFUSED_API = "Refused"
+"""`api` of what a proxy refused, requests and connections: charged nothing, and `throttled_by` names the limit."""
+
 UNMUTE_API = "Unmute"
 """`api` of the decision that answers an `Unmute`; Kafka has no API of this name."""
 
@@ -264,7 +267,8 @@ class Request(msgspec.Struct, omit_defaults=True, gc=False):
         RequiredName,
         _says(
             "Kafka's name of the API: Produce, Fetch, CreateTopics, ...; Requests for a sum of request time alone,"
-            " GatewayHeartbeat for a heartbeat. Any other name is charged request time, and mutations_charged."
+            " Refused for what a proxy refused, GatewayHeartbeat for a heartbeat. Any other name is charged request"
+            " time, and mutations_charged."
         ),
     ]
     request_id: Annotated[

@@ -28,7 +28,7 @@ class Family(Enum):
     REQUEST_TIME = "sluice-thread-percent", "request-time", False
     MUTATIONS = "sluice-partitions", "mutation-rate", False
     REQUESTS = "requests", "request-rate", False
-    CONNECTIONS = "sluice-connections", "connection-count", True
+    COUNT = "sluice-count", "count", True
 
     def __init__(self, unit: str, rate_name: str, whole: bool) -> None:
         self.unit = unit
@@ -50,8 +50,8 @@ class QuotaKind(StrEnum):
     depends on a kind reads this table. A second kind of request time or mutations also needs fields of its own in
     `sluice.state.decisions.decision.Waits`. CONTRIBUTING.md, "How to add a quota kind", has all steps.
 
-    Proxies alone hold the kinds of the families REQUESTS and CONNECTIONS. REQUESTS is metered as BYTES is. CONNECTIONS
-    is no rate but a number of things that are open, which the job charges nothing.
+    Proxies alone hold the kinds of the families REQUESTS and COUNT. REQUESTS is metered as BYTES is. COUNT is no rate
+    but a number of things that there are, which the job charges nothing.
 
     `code` identifies the kind's rate in stored state: codes count up from 0 and never change their meaning.
     `metric_group` is Kafka's metric group. `consumer` marks what a Fetch consumes: the bytes of one that was answered
@@ -68,7 +68,9 @@ class QuotaKind(StrEnum):
     PRODUCER_IDS_RATE = "producer_ids_rate", 7, Scope.CLIENT, Family.REQUESTS, "InitProducerId"
     JOIN_GROUP_RATE = "join_group_rate", 8, Scope.CLIENT, Family.REQUESTS, "JoinGroup"
     OFFSET_COMMIT_RATE = "offset_commit_rate", 9, Scope.CLIENT, Family.REQUESTS, "OffsetCommit"
-    CONNECTION_COUNT = "connection_count", 10, Scope.CLIENT, Family.CONNECTIONS, "Connect"
+    CONNECTION_COUNT = "connection_count", 10, Scope.CLIENT, Family.COUNT, "Connect"
+    TOPIC_COUNT = "topic_count", 11, Scope.CLIENT, Family.COUNT, "CreateTopics"
+    PARTITION_COUNT = "partition_count", 12, Scope.CLIENT, Family.COUNT, "CreateTopics"
 
     code: int
     scope: Scope
@@ -153,7 +155,7 @@ KINDS_BY_CODE = {kind.code: kind for kind in QuotaKind}
 CLIENT_KINDS = tuple(kind for kind in QuotaKind if kind.scope is Scope.CLIENT)
 TOPIC_KINDS = tuple(kind for kind in QuotaKind if kind.scope is Scope.TOPIC)
 
-PROXY_KINDS = tuple(kind for kind in QuotaKind if kind.family in (Family.REQUESTS, Family.CONNECTIONS))
+PROXY_KINDS = tuple(kind for kind in QuotaKind if kind.family in (Family.REQUESTS, Family.COUNT))
 """The quotas that proxies alone hold; Kafka has none of them on users and client-ids."""
 
 KEY_ALIASES = {

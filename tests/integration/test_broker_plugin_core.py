@@ -37,6 +37,7 @@ from sluice.state.quotas.kinds import (
     TOPIC_KINDS,
     ElasticKey,
     EntryKind,
+    Family,
     Membership,
     QuotaKind,
     QuotaSettings,
@@ -80,7 +81,7 @@ TENANTS: list[EntityName] = ["shop", "<default>", "🦊", "\uffff", "a/b c"]
 TOPICS = ("orders", "other")
 TOPIC_NAMES: list[EntityName] = ["orders", DEFAULT]
 KINDS = {kind.value: kind for kind in CLIENT_KINDS}
-METERED_KINDS = [kind for kind in CLIENT_KINDS if kind is not QuotaKind.CONNECTION_COUNT]
+METERED_KINDS = [kind for kind in CLIENT_KINDS if kind.family is not Family.COUNT]
 OF_TOPICS = {kind.value: kind for kind in TOPIC_KINDS}
 LEVELS = {level: number for number, level in enumerate(PRECEDENCE_LEVELS, 1)}
 LEVELS |= {PrecedenceLevel.TOPIC: 3, PrecedenceLevel.DEFAULT_TOPIC: 6}
@@ -114,8 +115,8 @@ def random_tenants(draw: random.Random) -> list[QuotaEntry]:
         entity = QuotaEntity(tenant=draw.choice([*TENANTS, DEFAULT]))
         kinds: list[EntryKind] = [*CLIENT_KINDS, StorageKey.STORED_BYTES]
         entries.append(QuotaEntry(entity, draw.choice(kinds), draw.choice([1.0, 7.0]), draw.random() < 0.2))
-    if draw.random() < 0.2:
-        topic = QuotaEntity(topic=draw.choice(["orders", "o*", "🦊"]), tenant=draw.choice(TENANTS))
+    for _ in range(draw.choice([0, 0, 0, 2])):
+        topic = QuotaEntity(topic=draw.choice(["orders", "o*", "*r", "🦊"]), tenant=draw.choice(TENANTS))
         entries.append(QuotaEntry(topic, Membership.MEMBER, 1.0))
     return entries
 
@@ -246,7 +247,8 @@ def found_by_the_job(view: LimitsView, clients: Sequence[tuple[str, str, str, bo
         answer |= {"version": view.in_force.version, "found": []}
         for quota, user, client_id, shadow in clients:
             quotas = view.in_force.shadow if shadow else view.in_force.enforced
-            tenant = view.in_force.enforced.tenants.of(user, client_id)
+            tenants = view.in_force.enforced.tenants
+            tenant = tenants.of_topic(user) if quota in OF_TOPICS else tenants.of(user, client_id)
             state = view.elastic or ElasticState(0, 0)
             if quota in OF_TOPICS:
                 found = lent = quotas.resolve_topic(OF_TOPICS[quota], user, 0)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,7 +16,7 @@ from uuid import uuid4
 import confluent_kafka
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.errors import NodeNotReadyError, ThrottlingQuotaExceededError
+from kafka.errors import NodeNotReadyError, PolicyViolationError, ThrottlingQuotaExceededError
 from kafka.structs import OffsetAndMetadata
 
 from scripts.testbed.quotas_without_job import publish_limits
@@ -54,6 +55,9 @@ MUTATIONS_PER_S = 2.0
 BURST = 11 * MUTATIONS_PER_S
 """Tokens in Kafka's bucket at first: the quota for as many seconds as it has samples."""
 
+PROXY_TENANTS = ("stormy", "crowded", "pay", "committing")
+"""Tenants of client-ids that begin with their name and a hyphen; each has a limit that proxies alone hold."""
+
 PRODUCERS = ("greedy", "old", "muted", "reconnects", "many", "restarts")
 LIMITS = [
     *(QuotaEntry(QuotaEntity(client_id=name), QuotaKind.PRODUCER_BYTE_RATE, QUOTA) for name in PRODUCERS),
@@ -70,6 +74,14 @@ LIMITS = [
     *TENANTS,
     QuotaEntry(QuotaEntity(tenant="hoarders", client_id="hoarder-*"), Membership.MEMBER, 1.0),
     QuotaEntry(QuotaEntity(tenant="hoarders"), StorageKey.STORED_BYTES, 100.0),
+    *(QuotaEntry(QuotaEntity(tenant=name, client_id=f"{name}-*"), Membership.MEMBER, 1.0) for name in PROXY_TENANTS),
+    QuotaEntry(QuotaEntity(tenant="stormy"), QuotaKind.CONNECTION_RATE, RATE),
+    QuotaEntry(QuotaEntity(tenant="crowded"), QuotaKind.CONNECTION_COUNT, 3),
+    QuotaEntry(QuotaEntity(tenant="pay", topic="pay.*"), Membership.MEMBER, 1.0),
+    QuotaEntry(QuotaEntity(tenant="pay"), QuotaKind.TOPIC_COUNT, 3),
+    QuotaEntry(QuotaEntity(tenant="pay"), QuotaKind.PARTITION_COUNT, 6),
+    QuotaEntry(QuotaEntity(tenant="committing"), QuotaKind.OFFSET_COMMIT_RATE, RATE),
+    QuotaEntry(QuotaEntity(client_id="alone"), QuotaKind.TOPIC_COUNT, 1),
 ]
 
 
@@ -87,7 +99,7 @@ class Proxied:
     def metrics(self) -> dict[str, float]:
         """The proxy's own metrics, without their labels."""
         url = f"http://127.0.0.1:{self.gateway.management_port}/metrics"
-        with urllib.request.urlopen(url, timeout=10) as answer:  # of our own
+        with urllib.request.urlopen(url, timeout=60) as answer:  # of our own
             lines = answer.read().decode().splitlines()
         return {line.partition("{")[0]: float(line.split()[-1]) for line in lines if line.startswith("sluice_")}
 
@@ -285,12 +297,21 @@ def test_a_fetch_without_a_limit_and_an_unlimited_producer_pass_unheld(proxied: 
     assert read >= 20_000_000
 
 
-def commit(servers: str) -> Callable[[], object]:
+def committer(servers: str, client_id: str) -> Callable[[], object]:
     consumer = KafkaConsumer(
-        bootstrap_servers=servers, client_id="commits", group_id="commits", enable_auto_commit=False
+        bootstrap_servers=servers, client_id=client_id, group_id=client_id, enable_auto_commit=False
     )
     consumer.assign([TopicPartition("orders", 0)])
     return lambda: consumer.commit({TopicPartition("orders", 0): OffsetAndMetadata(1, "", -1)})
+
+
+def commit(servers: str) -> Callable[[], object]:
+    return committer(servers, "commits")
+
+
+def commit_as_two_of_a_tenant(servers: str) -> Callable[[], object]:
+    in_turn = cycle([committer(servers, "committing-1"), committer(servers, "committing-2")])
+    return lambda: next(in_turn)()
 
 
 def join(servers: str) -> Callable[[], object]:
@@ -311,7 +332,7 @@ def start_idempotent(servers: str) -> Callable[[], object]:
     return started
 
 
-@pytest.mark.parametrize("prepare", [commit, join, start_idempotent])
+@pytest.mark.parametrize("prepare", [commit, commit_as_two_of_a_tenant, join, start_idempotent])
 def test_requests_of_other_apis_are_held_to_their_rate(
     proxied: Proxied, prepare: Callable[[str], Callable[[], object]]
 ) -> None:
@@ -324,46 +345,149 @@ def test_requests_of_other_apis_are_held_to_their_rate(
     assert time.monotonic() - began_s > 3.0
 
 
-def is_open(connection: socket.socket, client_id: str, timeout_s: float = 10) -> bool:
-    """Asks for the cluster's metadata (version 0): whether there is an answer before the connection ends."""
-    connection.settimeout(timeout_s)
+def ask(connection: socket.socket, client_id: str) -> None:
+    """Ask for the cluster's metadata (version 0)."""
     name = client_id.encode()
     request = struct.pack(f">hhih{len(name)}si", 3, 0, 1, len(name), name, 0)
     connection.sendall(struct.pack(">i", len(request)) + request)
-    return bool(connection.recv(4))
 
 
-def connect(proxied: Proxied) -> socket.socket:
+def is_answered(connection: socket.socket) -> bool:
+    """True if there is an answer before the connection ends."""
+    with suppress(ConnectionError):
+        return bool(connection.recv(4))
+    return False
+
+
+def is_open(connection: socket.socket, client_id: str) -> bool:
+    ask(connection, client_id)
+    return is_answered(connection)
+
+
+def connect(proxied: Proxied, address: str = "127.0.0.1") -> socket.socket:
     host, port = proxied.servers.rsplit(":", 1)
-    return socket.create_connection((host, int(port)), 10)
+    return socket.create_connection((host, int(port)), 10, (address, 0))
 
 
-def test_a_connection_too_many_is_closed_until_another_one_ends(proxied: Proxied) -> None:
+def refusals(proxied: Proxied, quota: str, entity: dict[str, str]) -> list[dict[str, Any]]:
+    """The events of what a limit has refused; the job accepts each, and charges nothing."""
+    refused = [each for each in published(proxied.broker.bootstrap_servers) if each["api"] == "Refused"]
+    return [each for each in refused if limit_of(each) == (quota, *entity.items())]
+
+
+def limit_of(refused: dict[str, Any]) -> tuple[Any, ...]:
+    (wait,) = refused["throttled_by"]
+    return wait["quota"], *wait["entity"].items()
+
+
+@pytest.mark.parametrize(
+    ("clients", "entity"),
+    [(("crowd",), {"client_id": "crowd"}), (("crowded-1", "crowded-2"), {"tenant": "crowded"})],
+)
+def test_a_connection_too_many_is_closed_until_another_one_ends(
+    proxied: Proxied, clients: tuple[str, ...], entity: dict[str, str]
+) -> None:
+    """The limit is a client's own, or counts those of a tenant together."""
+    in_turn = cycle(clients)
     with ExitStack() as stack:
         crowd = [stack.enter_context(connect(proxied)) for _ in range(4)]
-        assert [is_open(each, "crowd") for each in crowd] == [True, True, True, False]
+        assert [is_open(each, next(in_turn)) for each in crowd] == [True, True, True, False]
         crowd[0].close()
 
         def is_admitted() -> bool:
             with connect(proxied) as another:
-                return is_open(another, "crowd")
+                return is_open(another, clients[0])
 
         eventually(is_admitted)
+    eventually(lambda: sum(each["requests"] for each in refusals(proxied, "connection_count", entity)) > 0, 20)
 
 
-def test_connections_that_come_too_fast_are_closed_and_others_are_served_at_once(proxied: Proxied) -> None:
+@pytest.mark.parametrize(
+    ("clients", "entity"), [(("storm",), {"client_id": "storm"}), (("stormy-1", "stormy-2"), {"tenant": "stormy"})]
+)
+def test_connections_that_come_too_fast_are_closed_and_others_are_served_at_once(
+    proxied: Proxied, clients: tuple[str, ...], entity: dict[str, str]
+) -> None:
+    """And decisions tell of each that was refused."""
+    before = proxied.metrics()["sluice_gateway_refused_connections_total"]
+    in_turn = cycle(clients)
     admitted, first_s = 0, time.monotonic()
     for _ in range(5):
         with ExitStack() as stack:
             connections = [stack.enter_context(connect(proxied)) for _ in range(10)]
-            admitted += sum(is_open(each, "storm") for each in connections)
+            for each in connections:
+                ask(each, next(in_turn))
+            admitted += sum(map(is_answered, connections))
         began_s = time.monotonic()
         with connect(proxied) as other:
             assert is_open(other, "other")
         assert time.monotonic() - began_s < 1
 
     assert admitted <= RATE * (time.monotonic() - first_s + 10) + 5
-    assert proxied.metrics()["sluice_gateway_refused_connections_total"] >= 50 - admitted
+    assert proxied.metrics()["sluice_gateway_refused_connections_total"] - before == 50 - admitted
+
+    def told() -> list[dict[str, Any]]:
+        return refusals(proxied, "connection_rate", entity)
+
+    eventually(lambda: sum(each["requests"] for each in told()) == 50 - admitted, 20)
+    assert {each["client_id"] for each in told()} == {*clients}
+
+
+def created(servers: str, client_id: str, topic: str, partitions: int = 1) -> bool:
+    """Make a topic; False if a limit on what its owner has refuses it."""
+    wanted = {topic: {"num_partitions": partitions, "replication_factor": 1}}
+    with closing(KafkaAdminClient(bootstrap_servers=servers, client_id=client_id)) as admin:
+        try:
+            admin.create_topics(wanted)
+        except PolicyViolationError:
+            return False
+    return True
+
+
+def test_a_tenant_makes_no_more_topics_and_partitions_than_its_limits_and_none_that_others_own(
+    proxied: Proxied, tmp_path: Path
+) -> None:
+    """The cluster knows what there is, so another proxy, which has just started, admits no more."""
+    servers = proxied.servers
+    assert not created(servers, "pay-1", "orders-of-pay")
+    assert [created(servers, "pay-1", "pay.wide", 7), created(servers, "pay-1", "pay.1", 4)] == [False, True]
+    assert [created(servers, "pay-2", f"pay.{number}") for number in (2, 3, 4)] == [True, True, False]
+    assert created(servers, "free", "pay.5")  # who has no limit isn't counted
+    settings = with_bootstrap_servers(load_settings(), proxied.broker.bootstrap_servers)
+    with KafkaGateway(tmp_path, settings) as gateway, closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
+        second = Proxied(proxied.broker, gateway)
+        eventually(lambda: second.metrics()["sluice_gateway_limits_version"] == 1)
+        assert not created(second.servers, "pay-1", "pay.6")
+        admin.delete_topics(["pay.1", "pay.2"])
+        eventually(lambda: created(second.servers, "pay-1", "pay.6"))
+        with (
+            closing(KafkaAdminClient(bootstrap_servers=second.servers, client_id="pay-1")) as member,
+            pytest.raises(PolicyViolationError),
+        ):
+            member.create_partitions({"pay.6": 5})
+    eventually(lambda: bool(refusals(proxied, "partition_count", {"tenant": "pay"})), 20)
+    told = refusals(proxied, "topic_count", {"tenant": "pay"})
+    assert {each["client_id"] for each in told} >= {"pay-1", "pay-2"}
+
+
+def test_a_client_makes_no_more_topics_that_begin_with_its_name_than_its_limit(proxied: Proxied) -> None:
+    names = ("alone-1", "alone.1", "alone.2")
+    assert [created(proxied.servers, "alone", name) for name in names] == [False, True, False]
+
+
+def test_an_address_that_connects_too_fast_is_reset_and_another_one_is_served(proxied: Proxied, tmp_path: Path) -> None:
+    settings = with_bootstrap_servers(load_settings(), proxied.broker.bootstrap_servers)
+    with KafkaGateway(tmp_path, settings, connections_per_address=20) as gateway, ExitStack() as stack:
+        limited, began_s = Proxied(proxied.broker, gateway), time.monotonic()
+        flood = [stack.enter_context(connect(limited, "127.0.0.2")) for _ in range(200)]
+        assert is_open(stack.enter_context(connect(limited, "127.0.0.3")), "other")
+        flooded_s = time.monotonic() - began_s
+        for each in flood:
+            with suppress(ConnectionError):
+                ask(each, "flood")
+        answered = sum(map(is_answered, flood))
+        assert 20 <= answered <= 20 * (flooded_s + 2)
+        assert limited.metrics()["sluice_gateway_reset_connections_total"] == 200 - answered > 0
 
 
 def test_topics_beyond_the_burst_are_refused_one_by_one(proxied: Proxied) -> None:

@@ -56,7 +56,15 @@ VALUES: dict[str, Json] = {form: {"job": {"form": form}} for form in FORMS} | {
         "kafka": KAFKA | {"securityProtocol": "SSL", "clientCertificate": True},
         "storage": {"volume": {"existingClaim": "shared", "class": "nfs"}},
     },
-    "proxies": {"proxy": {"replicas": 2, "brokers": 4, "tlsSecret": "sluice-proxy-tls"}, "storage": {"s3": S3}},
+    "proxies": {
+        "proxy": {
+            "replicas": 2,
+            "brokers": 4,
+            "tlsSecret": "sluice-proxy-tls",
+            "options": ["--connections-per-address=50"],
+        },
+        "storage": {"s3": S3},
+    },
     "nothing": {
         "kafka": KAFKA | {"securityProtocol": "PLAINTEXT"},
         "job": {"drivers": 1},

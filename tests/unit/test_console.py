@@ -285,6 +285,13 @@ def test_a_request_is_explained_by_its_charges_limits_and_version() -> None:
     assert "under version 3" in page.text
 
 
+def test_what_a_proxy_refused_has_its_limit_as_the_reason() -> None:
+    waits = [{"quota": "connection_count", "entity": {"user": "alice"}, "ms": 1_000}]
+    with serving(facts_of(decision(now_ms(), api="Refused", charges=[], throttled_by=waits))) as get:
+        assert "The gateway refused it, by connection_count." in get("/request?id=requests-0-1").text
+        assert "connection_count" in get("/client?user=alice&quota=connection_count").text
+
+
 def test_an_unknown_request_is_named() -> None:
     with serving(facts_of()) as get:
         page = get("/request?id=requests-0-99")

@@ -167,6 +167,26 @@ def test_a_wait_that_a_gateway_applied_in_line_counts_as_throttled(tmp_path: Pat
     assert last_throttled(tables, "zoe", "app", T, 1) == ["quota-requests-0-0"]
 
 
+def test_what_a_proxy_refused_is_explained_as_such_and_usage_counts_it_as_throttled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    waits = [{"quota": "connection_rate", "entity": {"user": "mallory"}, "ms": 800}]
+    refused = event_at(T, "mallory", "Refused", client_id="", requests=7, throttled_by=waits)
+    write_tables(tmp_path, [quota(5)], [event_at(T, "mallory", "Connect"), refused], T)
+
+    assert explain("--user", "mallory") == (
+        "quota-requests-0-1: refused by the gateway\n"
+        "  request: Refused of user 'mallory', client-id '' at 2026-11-02T10:00:00.000+00:00\n"
+        "  decided: at 2026-11-02T10:00:00.000+00:00 under version 0 of the quotas\n"
+        "  applied inline: 800 ms for connection_rate of user 'mallory'\n"
+        "  charges: none; what is refused counts nowhere\n"
+    )
+    span = ["--from", "2026-11-02", "--to", "2026-11-03", "--format", "json"]
+    used = json.loads(CliRunner().invoke(app, ["usage", "--by", "user", *span]).stdout)
+    assert (used["requests"], used["throttled_requests"], used["throttled_ms"]) == (8, 7, 800)
+
+
 def test_what_is_no_decision_id_is_said_to_be_none() -> None:
     result = CliRunner().invoke(app, ["explain", "req-000000000001"])
 

@@ -13,6 +13,7 @@ import org.apache.kafka.common.utils.Sanitizer;
 /** Writes the request events of one gateway (docs/contracts.md). For one thread. */
 final class Events {
     private static final ObjectMapper JSON = new ObjectMapper();
+    private static final String REFUSED_API = "Refused";
     private static final long MAX_APPLIED_MS = 3_600_000;
 
     private final String gateway;
@@ -81,6 +82,14 @@ final class Events {
                 throttledBy.add(named(counter).put("quota", quota).put("ms", Math.min(ms, MAX_APPLIED_MS)));
             }
         });
+        return bytes(event);
+    }
+
+    /** A sum of requests that a limit refused, which charge nothing. */
+    byte[] refused(Refusals.Refusal refusal) {
+        ObjectNode event = event(newId(), REFUSED_API, refusal.atMs).put("requests", refusal.requests);
+        event.put("user", refusal.client.user).put("client_id", refusal.client.clientId);
+        event.putArray("throttled_by").add(named(refusal.counter).put("ms", refusal.waitMs));
         return bytes(event);
     }
 

@@ -51,6 +51,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     private final Shares shares;
     private final Events events;
     private final EventSender sender;
+    private final Refusals refusals = new Refusals();
     private final Staleness staleness = new Staleness();
     private final LoadReader loadReader;
     private final DiskGuard diskGuard;
@@ -76,6 +77,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     private volatile String lowDisk;
     private Quotas applied;
     private long heartbeatMs;
+    private long refusalsMs;
     private boolean isStale;
     private boolean saidGivenUp;
     private long nextNs = System.nanoTime();
@@ -208,6 +210,35 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         return least == Meter.UNLIMITED ? null : Double.valueOf(least);
     }
 
+    /** Of a client's own counter and its tenant's, the one that makes its requests wait. Never waits. */
+    public CounterKey holding(CounterKey key) {
+        CounterKey tenant = key.ofTenant();
+        CommonBucket bucket = tenant == null ? null : meters.common(tenant);
+        return bucket != null && bucket.waitMs(System.currentTimeMillis()) > 0 ? tenant : key.own();
+    }
+
+    /**
+     * Notes that the limit of `counter`, of a client's own or its tenant's, has refused a request, so that decisions tell
+     * of it; its client waits for `waitMs`. Never waits.
+     */
+    public void noteRefused(CounterKey key, CounterKey counter, String user, String clientId, long waitMs) {
+        Tags own = key.own().tags;
+        boolean isNamed = quotas().tenantOf(key.kind, own).equals(key.tags.tenant);
+        Tags client = isNamed ? own : new Tags(Names.bounded(user), Names.bounded(clientId));
+        refusals.add(new Refusals.Refusal(key, counter, client, 1, System.currentTimeMillis(), waitMs));
+    }
+
+    /** Whether a topic is owned by whom a counter counts: a tenant's are its members, a client's begin with its name. */
+    public boolean owns(CounterKey counter, String topic) {
+        Tags tags = counter.tags;
+        if (!tags.tenant.isEmpty()) {
+            return quotas().tenants().ofTopic(topic).equals(tags.tenant);
+        }
+        String user = tags.user.isEmpty() ? "" : tags.user + ".";
+        String owner = tags.clientId.isEmpty() ? user : user + tags.clientId + ".";
+        return !owner.isEmpty() && topic.startsWith(owner);
+    }
+
     /** The quotas that Kafka itself keeps. They hold until the limits topic has been read. */
     Quotas kafkaQuotas() {
         return kafkaQuotas;
@@ -259,7 +290,8 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
 
     /** Of brokers the active controller alone meters mutations; who serves no clients shares nothing with those who do. */
     private boolean isShared(Kind kind) {
-        return inForce != null && (kind != Kind.MUTATION || settings.isProxy) && settings.servesClients;
+        boolean isDivided = !kind.isOfCluster() && (kind != Kind.MUTATION || settings.isProxy);
+        return inForce != null && isDivided && settings.servesClients;
     }
 
     /** A broker alone is as Kafka. */
@@ -309,6 +341,17 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
                 publish(meter, 0, nowMs);
             }
         }
+        publishRefusals(nowMs);
+    }
+
+    private void publishRefusals(long nowMs) {
+        if (!sender.isReady()) {
+            return;
+        }
+        refusalsMs = nowMs;
+        for (Refusals.Refusal each : refusals.take()) {
+            publish(each.client, events.refused(each), nowMs, () -> refusals.add(each));
+        }
     }
 
     private void tick(long nowMs) {
@@ -328,6 +371,9 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
             if (isNew || meter.isDue(nowMs)) {
                 lookAt(meter, quotas, isReady, nowMs);
             }
+        }
+        if (Math.abs(nowMs - refusalsMs) >= MODEST_MS) {
+            publishRefusals(nowMs);
         }
         if (settings.servesClients && isReady && nowMs - heartbeatMs >= AliveGateways.HEARTBEAT_MS) {
             Load load = settings.isProxy ? loadOfProxy(nowMs - heartbeatMs) : loadReader.load();

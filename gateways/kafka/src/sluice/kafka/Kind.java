@@ -22,7 +22,9 @@ public enum Kind {
     PRODUCER_IDS("producer_ids_rate", "InitProducerId", true),
     JOIN_GROUP("join_group_rate", "JoinGroup", true),
     OFFSET_COMMIT("offset_commit_rate", "OffsetCommit", true),
-    CONNECTIONS("connection_count", "Connect", false);
+    CONNECTIONS("connection_count", "Connect", false),
+    TOPICS("topic_count", "CreateTopics", false),
+    PARTITIONS("partition_count", "CreateTopics", false);
 
     private static final Map<String, Kind> BY_KEY = new HashMap<>();
 
@@ -33,7 +35,7 @@ public enum Kind {
     }
 
     /** The key as operators write it. */
-    final String key;
+    public final String key;
 
     /** The `api` of its events. */
     final String api;
@@ -79,9 +81,14 @@ public enum Kind {
         this.boundMetric = boundMetric;
     }
 
-    /** Whether it limits a number of things that are open, not a rate: it has no meter. */
+    /** Whether it limits a number of things that there are, not a rate: it has no meter. */
     boolean isCount() {
-        return this == CONNECTIONS;
+        return this == CONNECTIONS || isOfCluster();
+    }
+
+    /** Whether it limits what the cluster has, of which a gateway has no share. */
+    boolean isOfCluster() {
+        return this == TOPICS || this == PARTITIONS;
     }
 
     /** Whether a broker beside others paces it; mutations have a bucket already. */

@@ -24,6 +24,7 @@ final class LimitsView {
     private static final String CEILING = "_ceiling";
     private static final List<String> NUMBERS_BESIDE = Arrays.asList(RESERVATION, CEILING);
     private static final String MEMBER = "member";
+    private static final String TOPIC = "topic";
     private static final int MAX_TENANT_CHARACTERS = 256;
     private static final String VERSION_KEY = "\"version\"";
     private static final String ELASTIC_KEY = "\"elastic\"";
@@ -116,7 +117,9 @@ final class LimitsView {
             Json.check(quota.equals(MEMBER) && limit.doubleValue() == 1, "a member is of quota " + quota);
             boolean isDefault = tenant == Entity.DEFAULT || user == Entity.DEFAULT || clientId == Entity.DEFAULT;
             Json.check(!isDefault && topic != Entity.DEFAULT, "it is <default>");
-            return new Entry(null, tenant, topic == null ? new Entity(user, clientId) : null, 0, mode);
+            return topic == null
+                    ? new Entry(null, tenant, new Entity(user, clientId), 0, mode)
+                    : new Entry(null, tenant, new Entity(topic, null), 0, TOPIC);
         }
         if (tenant != null && quota.equals(StorageState.NAME)) {
             checkLimit(limit.doubleValue(), true);
@@ -186,9 +189,9 @@ final class LimitsView {
     private static final class Entry {
         private final Kind kind;
         private final Object tenant; // null if it isn't of one
-        private final Entity entity; // null if the tenant has a budget, or a topic, which the job alone looks for
+        private final Entity entity; // null if the tenant has a budget
         private final double limit;
-        private final String part; // the mode of a limit, or which number beside one it is
+        private final String part; // the mode of a limit, which number beside one it is, or that a member is a topic
 
         Entry(Kind kind, Object tenant, Entity entity, double limit, String part) {
             this.kind = kind;
@@ -208,6 +211,8 @@ final class LimitsView {
                 (isShadow ? quotas.shadow(kind) : quotas.enforced(kind)).put(entity, limit);
             } else if (entity == null && limit > 0 && !isShadow) {
                 quotas.putStorageBudget(tenant);
+            } else if (part.equals(TOPIC)) {
+                quotas.tenants().addTopic((String) tenant, glob(entity.user));
             } else if (entity != null) {
                 quotas.tenants().add((String) tenant, glob(entity.user), glob(entity.clientId));
             }

@@ -28,7 +28,7 @@ final class Connections {
     /** Takes in a new connection of a client, unless a quota refuses it. `channel` is null if it can't be known. */
     boolean admits(Client client, Channel channel) {
         CounterKey rate = meters.isUsed(Kind.CONNECT) ? meters.counter(Kind.CONNECT, client) : null;
-        if (rate != null && meters.refuses(rate)) {
+        if (rate != null && meters.refuses(rate, client)) {
             return false;
         }
         if (channel != null && meters.isUsed(Kind.CONNECTIONS) && !opens(client, channel)) {
@@ -45,11 +45,13 @@ final class Connections {
         CounterKey key = meters.counter(Kind.CONNECTIONS, client);
         CounterKey own = key.own();
         if (!opens(own, meters.limit(key))) {
+            meters.noteRefused(key, own, client, CLOSE_AFTER_MS);
             return false;
         }
         CounterKey tenant = key.ofTenant();
         if (tenant != null && !opens(tenant, meters.tenantLimit(key))) {
             close(own);
+            meters.noteRefused(key, tenant, client, CLOSE_AFTER_MS);
             return false;
         }
         channel.closeFuture().addListener(closed -> {

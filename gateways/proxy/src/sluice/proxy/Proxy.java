@@ -1,11 +1,13 @@
 package sluice.proxy;
 
 import io.micrometer.core.instrument.Counter;
+import io.micrometer.core.instrument.FunctionCounter;
 import io.micrometer.core.instrument.Gauge;
 import io.micrometer.core.instrument.Meter;
 import io.micrometer.core.instrument.Metrics;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.ToDoubleFunction;
 import sluice.kafka.Gateway;
 import sluice.kafka.Settings;
@@ -20,6 +22,7 @@ final class Proxy implements AutoCloseable {
     private final ProxyMeters meters;
     private final TopicNames names = new TopicNames();
     private final Connections connections;
+    private final OwnedTopics ownedTopics;
     private final List<Meter> published = new ArrayList<>();
     private final Counter throttled;
     private final Counter held;
@@ -32,11 +35,16 @@ final class Proxy implements AutoCloseable {
         this.gateway = new Gateway(settings);
         this.meters = new ProxyMeters(gateway, settings);
         this.connections = new Connections(meters);
+        this.ownedTopics = new OwnedTopics(meters);
         throttled = counter("throttled_inline", "Responses that asked their client to wait");
         held = counter("held_requests", "Requests held because their connection or their quota was throttled");
         heldSeconds = counter("held_seconds", "Time for which requests were held");
         refused = counter("refused_topics", "Topics whose creation or deletion was refused");
         refusedConnections = counter("refused_connections", "Connections that a quota refused");
+        published.add(FunctionCounter.builder(PREFIX + "reset_connections", AddressLimit.RESET, AtomicLong::get)
+                .description("Connections that came too fast from one address")
+                .tag(TAG, settings.gatewayName)
+                .register(Metrics.globalRegistry));
         gauge("limits_version", "Version of the limits in force; -1 before one is complete", Gateway::getLimitsVersion);
         gauge("gateways", "Gateways that are alive, this one included", Gateway::getGateways);
         gauge("counters", "Counters of own clients that are kept", Gateway::getCounters);
@@ -66,6 +74,10 @@ final class Proxy implements AutoCloseable {
 
     Connections connections() {
         return connections;
+    }
+
+    OwnedTopics ownedTopics() {
+        return ownedTopics;
     }
 
     TopicNames names() {

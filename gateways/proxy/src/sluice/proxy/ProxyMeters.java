@@ -99,6 +99,11 @@ final class ProxyMeters implements AutoCloseable {
         return gateway.isLimited(counter);
     }
 
+    /** Whether a topic is owned by whom a counter counts. */
+    boolean owns(CounterKey counter, String topic) {
+        return gateway.owns(counter, topic);
+    }
+
     /** What this proxy may let through on a counter. */
     double limit(CounterKey counter) {
         return numberOf(gateway.limit(counter));
@@ -113,13 +118,19 @@ final class ProxyMeters implements AutoCloseable {
         return limit == null ? Double.POSITIVE_INFINITY : limit;
     }
 
-    /** Whether a counter is overdrawn, so that what comes now is refused and charged nothing. It counts as a wait. */
-    boolean refuses(CounterKey counter) {
-        long waitMs = overdrawnMs(counter);
+    /** Whether a counter is overdrawn, so that what a client sends now is refused and not charged. It counts as a wait. */
+    boolean refuses(CounterKey counter, Client client) {
+        long waitMs = Math.min(overdrawnMs(counter), QuotaFilter.MAX_MUTE_MS);
         if (waitMs > 0) {
             sensors(counter).noteThrottled(waitMs, Time.SYSTEM.milliseconds());
+            noteRefused(counter, gateway.holding(counter), client, waitMs);
         }
         return waitMs > 0;
+    }
+
+    /** Notes that the limit `by`, of a client's own counter or its tenant's, has refused a request: decisions tell of it. */
+    void noteRefused(CounterKey counter, CounterKey by, Client client, long waitMs) {
+        gateway.noteRefused(counter, by, client.user(), client.clientId(), waitMs);
     }
 
     /** The most bytes that the response to a fetch that asks for so many may have, as Kafka bounds it. No counter bounds nothing. */

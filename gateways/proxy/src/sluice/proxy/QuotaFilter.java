@@ -10,12 +10,15 @@ import java.util.EnumSet;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
+import org.apache.kafka.common.message.CreateTopicsRequestData;
+import org.apache.kafka.common.message.DeleteTopicsRequestData;
 import org.apache.kafka.common.message.MetadataRequestData;
 import org.apache.kafka.common.message.MetadataResponseData;
 import org.apache.kafka.common.message.ProduceRequestData;
@@ -26,6 +29,7 @@ import org.apache.kafka.common.message.SaslAuthenticateResponseData;
 import org.apache.kafka.common.message.SaslHandshakeRequestData;
 import org.apache.kafka.common.protocol.ApiKeys;
 import org.apache.kafka.common.protocol.ApiMessage;
+import org.apache.kafka.common.requests.ApiError;
 import sluice.kafka.CounterKey;
 import sluice.kafka.Kind;
 import sluice.kafka.Mutations;
@@ -191,7 +195,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         }
         charge(asked.charges);
         if (!(asked.message instanceof ProduceRequestData produce) || produce.acks() != 0) {
-            note(asked, Set.of());
+            note(asked, Map.of());
         }
         return asked.forward();
     }
@@ -212,8 +216,15 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     }
 
     private CompletionStage<RequestFilterResult> mutate(Asked asked, TopicRequest topics) {
-        return ask(topics.question(), asked.header, asked.context, answer ->
-                decide(asked, topics, topics.partitions(TopicRequest.present(answer))));
+        OwnedTopics owned = proxy.ownedTopics();
+        List<OwnedTopics.Limit> limits =
+                asked.message instanceof DeleteTopicsRequestData ? List.of() : owned.limits(asked.client);
+        MetadataRequestData question = limits.isEmpty() ? topics.question() : OwnedTopics.question();
+        return ask(question, asked.header, asked.context, answer -> {
+            Map<String, Integer> partitions = topics.partitions(TopicRequest.present(answer));
+            boolean areNew = asked.message instanceof CreateTopicsRequestData;
+            return decide(asked, topics, partitions, owned.refused(asked.client, limits, partitions, areNew, answer));
+        });
     }
 
     /**
@@ -240,28 +251,31 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     /**
      * Charges mutations. Where the client understands a refusal, what the share admits goes on at once, and the decision
      * on the rest is awaited: a connection's requests come one after the other, and a decision takes longer than a broker.
+     * Topics in `refused`, which it adds to, are charged nothing.
      */
     private CompletionStage<RequestFilterResult> decide(
-            Asked asked, TopicRequest topics, Map<String, Integer> partitions) {
+            Asked asked, TopicRequest topics, Map<String, Integer> partitions, Map<String, ApiError> refused) {
+        Map<String, Integer> rest = new LinkedHashMap<>(partitions);
+        rest.keySet().removeAll(refused.keySet());
         CounterKey counter = proxy.meters().counter(Kind.MUTATION, asked.client);
         short version = asked.header.requestApiVersion();
         if (version < topics.strictSince || !proxy.meters().isLimited(counter)) {
-            mute(proxy.meters().charge(counter, sum(partitions)));
-            note(asked, Set.of());
-            return asked.forward();
+            mute(proxy.meters().charge(counter, sum(rest)));
+            return execute(asked, topics, refused, partitions.size());
         }
-        Map<String, Integer> rest = new LinkedHashMap<>(partitions);
-        rest.keySet().removeAll(proxy.meters().admit(counter, partitions).keySet());
+        rest.keySet().removeAll(proxy.meters().admit(counter, rest).keySet());
         if (rest.isEmpty()) {
-            note(asked, Set.of());
-            return asked.forward();
+            return execute(asked, topics, refused, partitions.size());
         }
         String api = ApiKeys.forId(asked.message.apiKey()).name;
         Mutations undecided = new Mutations(counter, api, version, rest);
         proxy.gateway().ask(undecided);
         return executor.completeOnFilterDispatchThread(undecided.answer())
                 .handle((answer, error) -> refused(counter, rest, answer))
-                .thenCompose(refused -> execute(asked, topics, refused, partitions.size()));
+                .thenCompose(throttled -> {
+                    throttled.forEach(topic -> refused.put(topic, TopicRequest.THROTTLED));
+                    return execute(asked, topics, refused, partitions.size());
+                });
     }
 
     /** The topics that are refused; without an answer all that the share didn't admit. */
@@ -279,7 +293,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     }
 
     private CompletionStage<RequestFilterResult> execute(
-            Asked asked, TopicRequest topics, Set<String> refused, int count) {
+            Asked asked, TopicRequest topics, Map<String, ApiError> refused, int count) {
         proxy.noteRefused(refused.size());
         if (refused.size() == count && count > 0) {
             ApiMessage response = topics.refusal(refused);
@@ -287,12 +301,12 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
             raiseThrottle(response);
             return asked.context.requestFilterResultBuilder().shortCircuitResponse(response).completed();
         }
-        topics.remove(refused);
+        topics.remove(refused.keySet());
         note(asked, refused);
         return asked.forward();
     }
 
-    private void note(Asked asked, Set<String> refused) {
+    private void note(Asked asked, Map<String, ApiError> refused) {
         short version = asked.header.requestApiVersion();
         sent.put(asked.header.correlationId(), new Sent(version, System.nanoTime(), asked.client, refused));
     }
@@ -343,5 +357,5 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     }
 
     /** A request that has no response yet. */
-    private record Sent(short version, long sentNs, Client client, Set<String> refused) {}
+    private record Sent(short version, long sentNs, Client client, Map<String, ApiError> refused) {}
 }

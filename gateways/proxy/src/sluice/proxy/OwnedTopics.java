@@ -1,0 +1,141 @@
+package sluice.proxy;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.kafka.common.message.MetadataRequestData;
+import org.apache.kafka.common.message.MetadataResponseData;
+import org.apache.kafka.common.protocol.Errors;
+import org.apache.kafka.common.requests.ApiError;
+import sluice.kafka.CounterKey;
+import sluice.kafka.Kind;
+
+/**
+ * The limits on the topics and partitions that tenants, users and client-ids own. The names of topics say whose they are,
+ * so the cluster itself knows what each owns, through any proxy and after any start. Who has such a limit makes topics
+ * that it owns, and no others.
+ *
+ * <p>Safe for any thread.
+ */
+final class OwnedTopics {
+    private static final long ADMITTED_NS = 5_000_000_000L; // by then brokers know of a topic
+    private static final Kind[] KINDS = {Kind.TOPICS, Kind.PARTITIONS};
+
+    private final ProxyMeters meters;
+    private final Map<String, Admitted> admitted = new HashMap<>(); // of late, which brokers may not know of
+
+    OwnedTopics(ProxyMeters meters) {
+        this.meters = meters;
+    }
+
+    /** The limits of a client, its own and its tenant's. */
+    List<Limit> limits(Client client) {
+        List<Limit> limits = new ArrayList<>();
+        for (Kind kind : KINDS) {
+            if (meters.isUsed(kind)) {
+                CounterKey key = meters.counter(kind, client);
+                add(limits, key, key.own(), meters.limit(key));
+                if (key.ofTenant() != null) {
+                    add(limits, key, key.ofTenant(), meters.tenantLimit(key));
+                }
+            }
+        }
+        return limits;
+    }
+
+    private void add(List<Limit> limits, CounterKey key, CounterKey counter, double most) {
+        if (most < Double.POSITIVE_INFINITY) {
+            limits.add(new Limit(key, counter, most));
+        }
+    }
+
+    /** What to ask the cluster for, so that it answers with all topics. */
+    static MetadataRequestData question() {
+        return new MetadataRequestData().setTopics(null).setAllowAutoTopicCreation(false);
+    }
+
+    /**
+     * The topics that these limits of a client refuse, each with its error, of `wanted`: new ones, or those that get so
+     * many more partitions. A new one that is there already is left to the broker to refuse.
+     */
+    synchronized Map<String, ApiError> refused(
+            Client client,
+            List<Limit> limits,
+            Map<String, Integer> wanted,
+            boolean areNew,
+            MetadataResponseData answer) {
+        Map<String, ApiError> refused = new LinkedHashMap<>();
+        if (limits.isEmpty()) {
+            return refused;
+        }
+        long nowNs = System.nanoTime();
+        admitted.values().removeIf(each -> nowNs - each.sinceNs > ADMITTED_NS);
+        Map<String, Integer> present = new HashMap<>();
+        answer.topics().forEach(topic -> present.put(topic.name(), topic.partitions().size()));
+        admitted.forEach((topic, each) -> present.merge(topic, each.partitions, Integer::max));
+        limits.forEach(limit -> present.forEach((topic, partitions) -> limit.add(topic, partitions, true)));
+        wanted.forEach((topic, more) -> {
+            if (areNew && present.containsKey(topic)) {
+                return;
+            }
+            Limit broken = broken(limits, topic, more, areNew);
+            if (broken != null) {
+                refused.put(topic, new ApiError(Errors.POLICY_VIOLATION, broken.text(topic)));
+                meters.noteRefused(broken.key, broken.counter, client, 0);
+                return;
+            }
+            int partitions = present.merge(topic, more, Integer::sum);
+            admitted.put(topic, new Admitted(partitions, nowNs));
+            limits.forEach(limit -> limit.add(topic, more, areNew));
+        });
+        return refused;
+    }
+
+    /** The first limit of an owner of the topic that it would break; any, if none of its owners has one. */
+    private static Limit broken(List<Limit> limits, String topic, int partitions, boolean isNew) {
+        boolean isOwned = false;
+        for (Limit limit : limits) {
+            isOwned |= limit.isOn(topic);
+            if (limit.isOn(topic) && limit.used + limit.amount(partitions, isNew) > limit.most) {
+                return limit;
+            }
+        }
+        return isOwned ? null : limits.get(0);
+    }
+
+    /** What one owner may have, and how much of that it has. */
+    final class Limit {
+        private final CounterKey key;
+        private final CounterKey counter;
+        private final double most;
+        private int used;
+
+        private Limit(CounterKey key, CounterKey counter, double most) {
+            this.key = key;
+            this.counter = counter;
+            this.most = most;
+        }
+
+        private boolean isOn(String topic) {
+            return meters.owns(counter, topic);
+        }
+
+        private int amount(int partitions, boolean isNew) {
+            return counter.kind == Kind.PARTITIONS ? partitions : isNew ? 1 : 0;
+        }
+
+        private void add(String topic, int partitions, boolean isNew) {
+            used += isOn(topic) ? amount(partitions, isNew) : 0;
+        }
+
+        private String text(String topic) {
+            return isOn(topic)
+                    ? String.format("%s is %.0f, of which %d are there", counter.kind.key, most, used)
+                    : "by its name it is none of those that the " + counter.kind.key + " is of";
+        }
+    }
+
+    private record Admitted(int partitions, long sinceNs) {}
+}
