@@ -1,21 +1,32 @@
-"""The doctor beside a broker whose process is stopped: it takes connections and answers nothing."""
+"""Commands beside a broker whose process is stopped: it takes connections and answers nothing."""
 
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import yaml
 
 from sluice.cli.demo.broker import Broker
 from sluice.cli.demo.cluster import Cluster
 from sluice.cli.doctor import run_doctor
 from sluice.configs.settings import Properties, load_settings
+from sluice.kafka_io.topics import ensure_topics
+from sluice.sinks.tables.quotas import QuotasTable
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+from tests.commands import run_sluice
 
 pytestmark = [pytest.mark.kafka, pytest.mark.long]
+
+PATIENCE_S = 30.0
+"""Longest time of a command: the search for a broker, requests of 3 s, and Python's start on a busy machine."""
 
 
 @contextmanager
@@ -52,3 +63,56 @@ def test_of_three_brokers_a_frozen_one_delays_the_doctor_by_seconds(tmp_path: Pa
 
     assert lines[0].startswith("ok    broker: ")
     assert took_s < 25
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three brokers that lead the job's topics, each of which has one replica; the controller has no frozen part."""
+    with Cluster(tmp_path_factory.mktemp("brokers"), 3, controllers=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def config(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Settings of a job whose topics and quotas are there."""
+    folder = tmp_path_factory.mktemp("job")
+    file = folder / "sluice.yaml"
+    file.write_text(
+        yaml.safe_dump(
+            {
+                "kafka": {"bootstrap.servers": cluster.bootstrap_servers},
+                "topics": {"partitions": 6, "replication_factor": 1},
+                "delta": {"quotas": str(folder / "quotas")},
+            }
+        )
+    )
+    settings = load_settings(file, environment={})
+    ensure_topics(settings.topics, settings.kafka)
+    limit = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1e6)
+    QuotasTable(settings.delta.quotas, {}).create([limit], "carol", datetime.now(UTC))
+    return file
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("top", "--once"),
+        ("unmute", "--user", "alice", "--timeout", "1"),
+        ("quotas", "import", "--bootstrap-servers", "SERVERS", "--yes"),
+        ("quotas", "describe"),
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_of_three_brokers_a_frozen_one_leaves_each_command_an_answer_or_a_line(
+    cluster: Cluster, config: Path, command: Sequence[str]
+) -> None:
+    arguments = [cluster.bootstrap_servers if each == "SERVERS" else each for each in command]
+    with frozen(cluster.brokers[0]):
+        begin_s = time.monotonic()
+        ended = run_sluice(*arguments, "--config", config)
+        took_s = time.monotonic() - begin_s
+
+    print(f"{took_s:.1f} s: {ended}")
+    assert took_s < PATIENCE_S
+    assert ended.code == 0 or ended.error.splitlines()[-1].startswith("sluice: error: ")
+    assert "no Kafka broker answers" not in ended.error
