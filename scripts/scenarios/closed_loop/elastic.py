@@ -157,20 +157,22 @@ def settled(traffic: Sequence[Floats], step_s: float, after_s: float) -> float:
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures of the issue: overload, lending, random loads, and minutes below quota.
+    """Figures of the simulation: overload, lending, random loads, and minutes below quota.
 
     `traffic_after_5s` is the traffic of a broker that is asked for 1.3 times its capacity, over the capacity: the most
     in any second after 5 s. `least_of_reservation` is the least of any tenant over min(demand, reservation), and
     `off_proportion` the largest deviation of a tenant's traffic from its part by quota. `lent` is the rate of a client
-    with C = 3 Q on an idle cluster, over Q, in its 20th second. `unsettled` counts the random loads that aren't within
-    5 % of their mean from the 15th second on; `worst_deviation` is that of the worst. `tenants_within` is the part of
-    the tenants of a week with at most 5 minutes a week in which they waited below their quota, at this mean load.
+    with C = 3 Q on an idle cluster, over Q, in its 20th second, `lent_from_start` if the job starts with it.
+    `unsettled` counts the random loads that aren't within 5 % of their mean from the 15th second on; `worst_deviation`
+    is that of the worst. `tenants_within` is the part of the tenants of a week with at most 5 minutes a week in which
+    they waited below their quota, at this mean load.
     """
 
     traffic_after_5s: float
     least_of_reservation: float
     off_proportion: float
     lent: float
+    lent_from_start: float
     unsettled: int
     worst_deviation: float
     tenants_within: float
@@ -196,10 +198,10 @@ def overloaded(tenants: int = 20, seed: int = 1) -> tuple[float, float, float]:
     return float(per_s.max() / 100e6), float((rates / reserved).min()), proportion
 
 
-def idle(seconds: float = 20) -> float:
-    """The rate of a client with C = 3 Q in the last of so many seconds, over Q, after 30 s without any traffic."""
+def idle(seconds: float = 20, before_s: float = 30) -> float:
+    """The rate of a client with C = 3 Q in the last of so many seconds, over Q, after `before_s` without traffic."""
     cluster = ElasticCluster(Tenants(np.array([1e6]), np.array([3e6])), [100e6] * 3)
-    cluster.run(30, lambda _: np.zeros((1, 3)))
+    cluster.run(before_s, lambda _: np.zeros((1, 3)))
     flow = cluster.run(seconds, lambda _: np.full((1, 3), 20e6))
     return float(np.array(flow.by_broker)[-10:].sum(axis=1).mean() / 1e6)
 
@@ -263,4 +265,4 @@ def figures(tenants: int, minutes: int, loads: int) -> Figures:
     """All of them: of a week of so many minutes and tenants, and of so many random loads."""
     deviations = [random_load(seed) for seed in range(loads)]
     unsettled = sum(deviation > 0.05 for deviation in deviations)
-    return Figures(*overloaded(), idle(), unsettled, max(deviations), *week(tenants, minutes))
+    return Figures(*overloaded(), idle(), idle(before_s=0), unsettled, max(deviations), *week(tenants, minutes))
