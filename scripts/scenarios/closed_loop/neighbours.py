@@ -33,7 +33,7 @@ QUOTAS = {
 CONNECTIONS_PER_S = 50.0
 """Limit of new connections of each address, with Kafka's quotas and with Sluice's (KIP-612)."""
 
-_COMPACTING = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": "1000000"}
+_COMPACTING = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": str(2**20)}
 """Configuration of a topic that the brokers clean all the time."""
 
 _STORED_BYTES = 60_000_000
