@@ -17,6 +17,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
+import java.util.function.Supplier;
 import org.apache.kafka.common.message.CreateTopicsRequestData;
 import org.apache.kafka.common.message.DeleteTopicsRequestData;
 import org.apache.kafka.common.message.MetadataRequestData;
@@ -149,7 +150,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         executor.schedule(
                 () -> {
                     proxy.connections().endWait();
-                    forward(context.requestFilterResultBuilder().withCloseConnection().completed(), later);
+                    forward(() -> context.requestFilterResultBuilder().withCloseConnection().completed(), later);
                 },
                 proxy.connections().beginWait(),
                 TimeUnit.MILLISECONDS);
@@ -165,18 +166,24 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         long nextMs = Math.min(waitMs, LOOK_AGAIN_MS);
         proxy.noteHeld(nextMs, heldMs == 0);
         CompletableFuture<RequestFilterResult> later = new CompletableFuture<>();
-        executor.schedule(() -> forward(admit(asked, heldMs + nextMs), later), nextMs, TimeUnit.MILLISECONDS);
+        executor.schedule(() -> forward(() -> admit(asked, heldMs + nextMs), later), nextMs, TimeUnit.MILLISECONDS);
         return later;
     }
 
-    private static void forward(CompletionStage<RequestFilterResult> stage, CompletableFuture<RequestFilterResult> to) {
-        stage.whenComplete((result, error) -> {
-            if (error == null) {
-                to.complete(result);
-            } else {
-                to.completeExceptionally(error);
-            }
-        });
+    /** Completes a later answer with the result of a step, or with what it throws: else its client would wait for ever. */
+    private static void forward(
+            Supplier<CompletionStage<RequestFilterResult>> step, CompletableFuture<RequestFilterResult> to) {
+        try {
+            step.get().whenComplete((result, error) -> {
+                if (error == null) {
+                    to.complete(result);
+                } else {
+                    to.completeExceptionally(error);
+                }
+            });
+        } catch (RuntimeException error) {
+            to.completeExceptionally(error);
+        }
     }
 
     /** What others used makes a connection wait; a new one at once, as no wait of its own tells of them. */
@@ -244,7 +251,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
                 new RequestHeaderData().setRequestApiVersion(METADATA_VERSION).setClientId(header.clientId());
         CompletionStage<MetadataResponseData> metadata = context.sendRequest(ofQuestion, question);
         CompletableFuture<RequestFilterResult> later = new CompletableFuture<>();
-        metadata.whenComplete((answer, error) -> forward(then.apply(error == null ? answer : nothing), later));
+        metadata.whenComplete((answer, error) -> forward(() -> then.apply(error == null ? answer : nothing), later));
         return later;
     }
 
