@@ -2,6 +2,7 @@
 
 import logging
 from contextlib import ExitStack
+from itertools import count
 from threading import Event
 
 from pyspark.sql import SparkSession
@@ -121,12 +122,13 @@ class RunningJob:
 
         The audit query starts second: clients wait for the first decisions, and nobody for the tables.
         """
-        spark, settings, leadership = self._spark, self._settings, self._leadership
+        spark, settings, leadership, starts = self._spark, self._settings, self._leadership, count()
         may_decide = leadership.may_decide if leadership is not None else lambda: True
 
         def make_enforce() -> EnforceQuery:
             _create_topics_again(settings)
-            check_enforce_checkpoint(settings)
+            if next(starts):  # the job has looked before the first
+                check_enforce_checkpoint(settings)
             return EnforceQuery(
                 spark, settings, self._watch, self._tracked, may_decide, self._epoch, lambda: self._elastic.state
             )

@@ -59,6 +59,11 @@ class ObjectStore:
         profiles.read(self._folder / "credentials")
         return profiles["default"]["aws_secret_access_key"]
 
+    def requests(self) -> list[str]:
+        """Method and path of each request so far."""
+        lines = (self._folder / "requests.log").read_text().splitlines()
+        return [line.partition(" ")[2].partition("?")[0] for line in lines]
+
     def settings(self, profile: str = "default") -> dict[str, Json]:
         """The settings of a job that has its keys from a file, as a `profile` of it: a user of the server."""
         file = str(self._folder / "credentials")

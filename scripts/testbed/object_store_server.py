@@ -1,7 +1,8 @@
 """Server of `scripts.testbed.object_store`: `PYTHON object_store_server.py PORT FOLDER`, in the Python that has moto.
 
 It makes a bucket and users, writes their keys into FOLDER/credentials, and from then on checks each signature and
-right. FOLDER/faults.json says how it misbehaves.
+right. FOLDER/faults.json says how it misbehaves. FOLDER/requests.log has a line for each request: epoch seconds, method
+and URL.
 """
 
 import json
@@ -59,6 +60,7 @@ class _Store:
         self._faults_file = folder / "faults.json"
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._conditional = threading.Lock()
+        self._requests = (folder / "requests.log").open("a", buffering=1)
 
     @property
     def faults(self) -> dict[str, Any]:
@@ -69,6 +71,8 @@ class _Store:
             return {}
 
     def __call__(self, request: dict[str, Any], answer: Callable[..., Any]) -> Iterable[bytes]:
+        method, path, query = (request[name] for name in ("REQUEST_METHOD", "PATH_INFO", "QUERY_STRING"))
+        self._requests.write(f"{time.time():.3f} {method} {path}?{query}\n")
         time.sleep(self.faults.get("delay_s", 0.0))
         if self.faults.get("unconditional") and "HTTP_IF_NONE_MATCH" in request:
             _forget(request["PATH_INFO"].removeprefix(f"/{_BUCKET}/"))

@@ -10,9 +10,10 @@ from sluice.configs.settings import Settings
 from sluice.kafka_io.background import BackgroundService
 from sluice.kafka_io.client import error_line
 from sluice.kafka_io.clock import now_ms
+from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.enforce import stages
 from sluice.streaming.java_bridge import executors
-from sluice.streaming.runtime.kafka import kafka_since
+from sluice.streaming.runtime.kafka import kafka_since, kafka_writer
 
 log = logging.getLogger("sluice.warm_up")
 
@@ -44,6 +45,7 @@ def warm_up(spark: SparkSession, settings: Settings) -> BackgroundService:
                 else:
                     _load_stages(spark, settings)
                     if not told:
+                        _load_state(spark, settings)
                         told = True
                         log.info("%s%d executors have loaded the stages", WARM, count)
             except Exception as error:  # of any class: PySpark's depends on the executors
@@ -56,7 +58,14 @@ def warm_up(spark: SparkSession, settings: Settings) -> BackgroundService:
 def _load_stages(spark: SparkSession, settings: Settings) -> None:
     partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
     requests = kafka_since(spark, settings, [settings.topics.requests], now_ms() - _SINCE_MS).select("value")
-    requests.repartition(partitions).mapInArrow(_loaded, stages.PLANNED_SCHEMA).collect()
+    nothing = requests.repartition(partitions).mapInArrow(_loaded, stages.COMBINED_SCHEMA)
+    kafka_writer(nothing.write, settings).save()
+
+
+def _load_state(spark: SparkSession, settings: Settings) -> None:
+    """Read the state that the leader has committed last: Java loads RocksDB and the client of the storage for it."""
+    _ = spark.streams.active  # makes the driver's coordinator of state stores, which executors ask
+    spark.read.format("statestore").load(Checkpoint(settings.enforce.checkpoint).location).count()
 
 
 def _loaded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

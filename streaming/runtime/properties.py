@@ -92,6 +92,14 @@ _S3 = {
     ),
     # A second file of state for each, beside the checksum that the store itself keeps.
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    # The default reads ahead in threads of its own, for large files; what Spark reads here is small.
+    _S3A + "input.stream.type": "classic",
+    # The other way has a client of its own, which takes the 100 (Continue) of a store for the answer: no snapshot of
+    # the state was ever there.
+    _S3A + "optimized.copy.from.local.enabled": "false",
+    # Spark reads a state from its last snapshot and each change since, one after the other; by default it makes a
+    # snapshot each minute.
+    "spark.sql.streaming.stateStore.maintenanceInterval": "20s",
     # Requests that only uphold the look of folders.
     _S3A + "performance.flags": "create,delete,mkdir",
 }

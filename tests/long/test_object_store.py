@@ -2,14 +2,16 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from py4j.protocol import Py4JJavaError
 
 from scripts.testbed.object_store import ObjectStore
 from sluice.cli.demo.job import TABLES, Json
@@ -248,20 +250,32 @@ def test_a_checkpoint_is_moved_and_cleared(settings: Settings) -> None:
     assert_a_checkpoint_is_moved_and_cleared(Checkpoint(settings.enforce.checkpoint))
 
 
-def test_of_drivers_that_make_one_file_at_once_one_does(settings: Settings) -> None:
+def hadoop_settings(java: Any, settings: Settings) -> Any:
+    """Hadoop's configuration of the job."""
+    configuration = java.org.apache.hadoop.conf.Configuration()
+    for name, value in checkpoint_properties(settings).items():
+        configuration.set(name.removeprefix("spark.hadoop."), value)
+    return configuration
+
+
+@contextmanager
+def spark_files(settings: Settings, folder: str) -> Iterator[tuple[Any, Any, Callable[[str], Any]]]:
+    """Java, the files of a folder of the checkpoint as Spark has them, and a function that makes the path of one."""
     class_path, options = bare_java(settings)
-    location = Checkpoint(settings.enforce.checkpoint).location
+    location = f"{Checkpoint(settings.enforce.checkpoint).location}/{folder}"
     with Jvm(class_path, options) as jvm:
         java = jvm.packages
-        configuration = java.org.apache.hadoop.conf.Configuration()
-        for name, value in checkpoint_properties(settings).items():
-            configuration.set(name.removeprefix("spark.hadoop."), value)
-        folder, file = (java.org.apache.hadoop.fs.Path(f"{location}/{name}") for name in ("offsets", "offsets/7"))
         assert FILE_MANAGER == "sluice.spark.ObjectStoreFiles"
-        files = java.sluice.spark.ObjectStoreFiles(folder, configuration)
+        path = java.org.apache.hadoop.fs.Path
+        files = java.sluice.spark.ObjectStoreFiles(path(location), hadoop_settings(java, settings))
+        yield java, files, lambda name: path(f"{location}/{name}")
+
+
+def test_of_drivers_that_make_one_file_at_once_one_does(settings: Settings) -> None:
+    with spark_files(settings, "offsets") as (_, files, path):
 
         def create(number: int) -> str:
-            stream = files.createAtomic(file, False)
+            stream = files.createAtomic(path("7"), False)
             stream.write(b"%d" % number)
             try:
                 stream.close()
@@ -271,16 +285,69 @@ def test_of_drivers_that_make_one_file_at_once_one_does(settings: Settings) -> N
 
         with ThreadPoolExecutor(4) as pool:
             made = list(pool.map(create, range(4)))
-        content = Checkpoint(location).spark.read("offsets/7")
-        cancelled = files.createAtomic(java.org.apache.hadoop.fs.Path(f"{location}/offsets/8"), False)
+        content = Checkpoint(settings.enforce.checkpoint).spark.read("offsets/7")
+        cancelled = files.createAtomic(path("8"), False)
         cancelled.write(b"never")
         cancelled.cancel()
-        listed = [status.getPath().getName() for status in files.list(folder)]
+        listed = [status.getPath().getName() for status in files.list(path(""))]
 
     assert made.count("made") == 1
     assert all("FileAlreadyExistsException" in each for each in made if each != "made")
     assert content == b"%d" % made.index("made")
     assert listed == ["7"]
+
+
+def test_a_file_of_a_snapshot_is_copied_there(settings: Settings, tmp_path: Path) -> None:
+    local = tmp_path / "8.sst"
+    local.write_bytes(b"x" * 5000)
+    with spark_files(settings, "state/0/0") as (java, _, path):
+        copied = path("8.sst").getFileSystem(hadoop_settings(java, settings))
+        copied.copyFromLocalFile(java.org.apache.hadoop.fs.Path(local.as_uri()), path("8.sst"))
+
+    assert Checkpoint(settings.enforce.checkpoint).spark.read("state/0/0/8.sst") == local.read_bytes()
+
+
+def test_a_query_that_is_stopped_while_keys_are_read_is_interrupted(settings: Settings) -> None:
+    """For Spark any other error is a failure, at whose report it reads keys again, and prints where."""
+    with spark_files(settings, "offsets") as (java, files, path):
+
+        def is_interrupted_at_keys() -> bool:
+            java.java.lang.Thread.currentThread().interrupt()
+            try:
+                files.exists(path("7"))
+            except Py4JJavaError as error:
+                return "UncheckedIOException: java.io.InterruptedIOException: Interrupted waiting" in str(error)
+            return False
+
+        files.exists(path("7"))
+        wait_until(is_interrupted_at_keys, 30)  # keys are looked at again from time to time
+
+
+def test_a_changelog_that_is_opened_twice_takes_two_requests_and_is_read_again_after_that(
+    store: ObjectStore, settings: Settings
+) -> None:
+    with spark_files(settings, "state/0/0") as (_, files, path):
+
+        def write(content: bytes) -> None:
+            stream = files.createAtomic(path("1.changelog"), True)
+            stream.write(content)
+            stream.close()
+
+        def read() -> bytes:
+            stream = files.open(path("1.changelog"))
+            content: bytes = stream.readAllBytes()
+            stream.close()
+            return content
+
+        write(b"old")
+        before = len(store.requests())
+        found = [read(), read()]
+        asked = [request.partition(" ")[0] for request in store.requests()[before:]]
+        write(b"new")
+        found += [read(), read()]
+
+    assert found == [b"old", b"old", b"new", b"new"]
+    assert asked == ["HEAD", "GET"]
 
 
 @pytest.mark.usefixtures("settings")

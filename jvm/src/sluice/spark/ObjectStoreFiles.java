@@ -2,11 +2,14 @@ package sluice.spark;
 
 import java.io.FileNotFoundException;
 import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.util.Map;
 import java.util.Set;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FSDataOutputStream;
 import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
+import org.apache.hadoop.fs.FSInputStream;
 import org.apache.hadoop.fs.FileAlreadyExistsException;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
@@ -26,10 +29,12 @@ public final class ObjectStoreFiles implements CheckpointFileManager {
     private static final String CONDITIONAL = "fs.option.create.conditional.overwrite";
     private static final FileStatus[] NONE = {};
     private static final Set<String> LOGS = Set.of("offsets", "commits"); // they have files alone
+    private static final String CHANGELOG = ".changelog";
 
     private final FileSystem files;
     private final Path folder;
     private volatile Path next; // in a log, after the file that this driver has made last
+    private Map.Entry<Path, byte[]> changelog; // that was opened for its version, and is opened again
 
     /** Spark looks for this constructor. */
     public ObjectStoreFiles(Path folder, Configuration configuration) throws IOException {
@@ -50,10 +55,23 @@ public final class ObjectStoreFiles implements CheckpointFileManager {
     @Override
     public FSDataInputStream open(Path path) {
         try {
-            return files.open(path);
+            boolean isChangelog = path.getName().endsWith(CHANGELOG);
+            return isChangelog ? new FSDataInputStream(new Kept(read(path))) : files.open(path);
         } catch (IOException error) {
             throw sneaky(error);
         }
+    }
+
+    /** Spark opens a changelog twice in a row, first for its version alone: the second time without a request. */
+    private synchronized byte[] read(Path path) throws IOException {
+        Map.Entry<Path, byte[]> kept = changelog;
+        changelog = null; // another executor may replace the file later
+        if (kept == null || !kept.getKey().equals(path)) {
+            try (FSDataInputStream stream = files.open(path)) {
+                changelog = kept = Map.entry(path, stream.readAllBytes());
+            }
+        }
+        return kept.getValue();
     }
 
     @Override
@@ -110,6 +128,42 @@ public final class ObjectStoreFiles implements CheckpointFileManager {
     @SuppressWarnings("unchecked")
     private static <E extends Exception> RuntimeException sneaky(Exception error) throws E {
         throw (E) error;
+    }
+
+    /** A file whose content is in memory. */
+    private static final class Kept extends FSInputStream {
+        private final ByteBuffer content;
+
+        Kept(byte[] content) {
+            this.content = ByteBuffer.wrap(content);
+        }
+
+        @Override
+        public int read() {
+            return content.hasRemaining() ? content.get() & 0xff : -1;
+        }
+
+        @Override
+        public int read(byte[] target, int start, int length) {
+            int count = Math.min(length, content.remaining());
+            content.get(target, start, count);
+            return count == 0 && length > 0 ? -1 : count;
+        }
+
+        @Override
+        public void seek(long position) {
+            content.position(Math.toIntExact(position));
+        }
+
+        @Override
+        public long getPos() {
+            return content.position();
+        }
+
+        @Override
+        public boolean seekToNewSource(long position) {
+            return false;
+        }
     }
 
     private final class Written extends CancellableFSDataOutputStream {

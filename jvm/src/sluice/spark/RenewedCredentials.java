@@ -1,5 +1,7 @@
 package sluice.spark;
 
+import java.io.InterruptedIOException;
+import java.io.UncheckedIOException;
 import software.amazon.awssdk.auth.credentials.AwsCredentials;
 import software.amazon.awssdk.auth.credentials.AwsCredentialsProvider;
 import software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider;
@@ -12,6 +14,13 @@ public final class RenewedCredentials implements AwsCredentialsProvider {
 
     @Override
     public AwsCredentials resolveCredentials() {
-        return chain.resolveCredentials();
+        try {
+            return chain.resolveCredentials();
+        } catch (IllegalStateException error) {
+            if (error.getCause() instanceof InterruptedException) { // a query is stopped: Spark has to see that
+                throw new UncheckedIOException(new InterruptedIOException(error.getMessage()));
+            }
+            throw error;
+        }
     }
 }
