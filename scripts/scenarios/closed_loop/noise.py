@@ -27,6 +27,7 @@ LARGE_BYTES = 8 * 1024 * 1024
 
 _THREADS = 4
 _KEYS = 1_000
+_OTHER_ADDRESS = ("127.0.0.2", 0)  # limits of new connections are by address, and victims have another one
 _OPEN_TRANSACTIONS = 20
 _PATIENCE_S = 30.0
 _VICTIM_BYTES = 2_000
@@ -114,7 +115,7 @@ def _connections(servers: str, _: str, number: int, end_s: float) -> Iterator[in
     address = _address(servers, number)
     request = _request(_API_VERSIONS, 0, b"")
     while time.monotonic() < end_s:
-        with socket.create_connection(address, timeout=_PATIENCE_S) as connection:
+        with socket.create_connection(address, timeout=_PATIENCE_S, source_address=_OTHER_ADDRESS) as connection:
             connection.sendall(request)
             read_answer(connection)
         yield 1
