@@ -259,6 +259,10 @@ class CounterArrays:
         return outcomes
 
 
+_as_scalars = np.errstate(over="ignore", invalid="ignore")
+"""Limits of 1e299 and more overflow, to what Python's own numbers give; those say nothing either."""
+
+
 class BucketArrays:
     """The token buckets of n entities: see `sluice.state.arithmetic.token_bucket.TokenBucket`."""
 
@@ -267,6 +271,7 @@ class BucketArrays:
         self.tokens = columns.bucket_tokens.copy()
         self.last_ms = columns.bucket_last_ms.copy()
 
+    @_as_scalars
     def measure(self, entities: Integers, limits: Floats, window: Window, now_ms: Integers) -> Floats:
         """The tokens (m,) at `now_ms`, after a refill: K = min(B, K + Q * dt). A new bucket (NaN) is full."""
         stored = self.tokens[entities]
@@ -276,6 +281,7 @@ class BucketArrays:
         self.tokens[entities], self.last_ms[entities] = measured, now_ms
         return measured
 
+    @_as_scalars
     def take(self, entities: Integers, amounts: Floats, limits: Floats, window: Window) -> Floats:
         """Take tokens (m,) without a refill, right after `measure`; negative amounts give back, up to the burst."""
         left: Floats = np.minimum(burst(window, 1.0) * limits, self.tokens[entities] - amounts)

@@ -17,7 +17,6 @@ from sluice.state.arithmetic.columns import Integers, integers
 _SCANNED_BYTES = 8_192
 """Keys of a page up to which one is found by going through them; of more an index is made."""
 
-
 _STORED_OF_KEY = 4
 """Stored keys for each that is looked for, up to which all of them are indexed: 0.1 us each, and 0.5 us to find one."""
 

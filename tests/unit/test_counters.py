@@ -1,5 +1,6 @@
 """Charging many entities over arrays: the same as one by one, to the last bit."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -260,7 +261,7 @@ def test_both_engines_fill_a_bucket_whose_refill_overflows() -> None:
 
     for now_ms in (MAX_TIMESTAMP_MS, 0, MAX_TIMESTAMP_MS):
         expected = bucket.measure(limit, window, now_ms)
-        with np.errstate(over="ignore"):
+        with warnings.catch_warnings(action="error"):
             measured = arrays.measure(entity, limits, window, np.array([now_ms]))
         assert measured.tolist() == [expected]
 
