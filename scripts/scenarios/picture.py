@@ -1,6 +1,6 @@
-"""Makes the moving picture of the README: the terminal of `sluice demo --brokers 3` above its console.
+"""Makes the pictures of the pages: terminal and console of `sluice demo --brokers 3`, and the console of `sluice demo`.
 
-`python -m scripts.scenarios.picture [--out FILE]`, after `python -m scripts.testbed.browser`.
+`python -m scripts.scenarios.picture [--out FOLDER]`, after `python -m scripts.testbed.browser`.
 """
 
 import html
@@ -32,6 +32,13 @@ _START_S = 400.0
 _STOP_S = 120
 _SIZE = (960, 420)
 _TERMINAL = (960, 120)
+_STILLS = {
+    "console-clients.png": ("", (1280, 600)),
+    "console-client.png": ("client?user=alice&client_id=reporting", (1280, 760)),
+}
+"""File -> the page of the console of a small load, and its size."""
+_LOAD_S = 200.0
+"""Age of the load in the stills: charts have some minutes."""
 _LINES = 5
 _COLOURS = 64
 _STYLE = "margin:0;padding:10px;background:#1b1f24;color:#d6dde4;font:13px/19px monospace;white-space:pre"
@@ -40,32 +47,41 @@ _CONSOLE = re.compile(r"in a browser: (\S+)")
 
 @dataclass(frozen=True)
 class PictureOptions:
-    """Run three brokers with clients at full speed, and record the terminal and the console as a GIF."""
+    """Run the demos, and record terminal and console of three brokers as a GIF, and pages of the console."""
 
-    out: Annotated[Path, typer.Option(help="File of the picture.")] = Path("docs/images/brokers.gif")
+    out: Annotated[Path, typer.Option(help="Folder of the pictures.")] = Path("docs/images")
 
 
 def record(options: PictureOptions) -> int:
-    """Record it. Raises RunError if the demo doesn't start, and BrowserError."""
-    with work_folder("picture", fresh=True) as folder, _demo(folder / "output") as url, running_browser() as browser:
-        console, terminal = (browser.new_page(viewport={"width": w, "height": h}) for w, h in (_SIZE, _TERMINAL))
-        console.goto(url)
-        frames = list(_frames(console, terminal, folder / "output"))
-    first, *others = frames
-    first.save(options.out, save_all=True, append_images=others, duration=_SHOWN_MS, loop=0, optimize=True)
-    print(f"{options.out}: {len(frames)} pictures, {options.out.stat().st_size / 1e6:.1f} MB")
+    """Record them. Raises RunError if a demo doesn't start, and BrowserError."""
+    with work_folder("picture", fresh=True) as folder, running_browser() as browser:
+        output, moving = folder / "brokers.log", options.out / "brokers.gif"
+        with _demo(output, "shares: broker", "--brokers", "3") as url:
+            console, terminal = (browser.new_page(viewport={"width": w, "height": h}) for w, h in (_SIZE, _TERMINAL))
+            console.goto(url)
+            first, *others = _frames(console, terminal, output)
+        first.save(moving, save_all=True, append_images=others, duration=_SHOWN_MS, loop=0, optimize=True)
+        print(f"{moving}: {1 + len(others)} pictures, {moving.stat().st_size / 1e6:.1f} MB")
+        with _demo(folder / "load.log", "waits as told") as url:
+            time.sleep(_LOAD_S)
+            for name, (path, (width, height)) in _STILLS.items():
+                page = browser.new_page(viewport={"width": width, "height": height})
+                page.goto(url + path)
+                page.locator("#status", has_text="Live").wait_for()
+                page.screenshot(path=options.out / name)
+                print(options.out / name)
     return 0
 
 
 @contextmanager
-def _demo(output: Path) -> Iterator[str]:
-    """A running demo with brokers, whose clients get figures; gives the address of its console."""
-    child = Child([sys.executable, "-m", "sluice.cli.main", "demo", "--brokers", "3", "--fresh"], output)
+def _demo(output: Path, sign: str, *options: str) -> Iterator[str]:
+    """A running demo that has printed the sign of a load; gives the address of its console."""
+    child = Child([sys.executable, "-m", "sluice.cli.main", "demo", "--fresh", *options], output)
 
     def shows() -> bool:
         if not child.alive:
             raise RunError(f"the demo has ended; see {output}")
-        return bool(_CONSOLE.search(output.read_text())) and "shares: broker" in output.read_text()
+        return bool(_CONSOLE.search(output.read_text())) and sign in output.read_text()
 
     try:
         wait_until(shows, _START_S)
