@@ -21,6 +21,7 @@ from sluice.cli.options import (
     ClientIdOption,
     ConfigOption,
     JobConfigOption,
+    RequestTime,
     UserOption,
     command_group,
     grouped,
@@ -217,8 +218,8 @@ def kafka_gateway(
         str, typer.Option("--metrics", metavar="HOST:PORT", help="Address of the metrics; port 0 is a free one.")
     ] = "127.0.0.1:0",
     request_time: Annotated[
-        str, typer.Option("--request-time", help="off, or upstream: charge the time until a broker answers.")
-    ] = "off",
+        RequestTime, typer.Option("--request-time", help="upstream charges the time until a broker answers.")
+    ] = RequestTime.OFF,
     connections_per_address: Annotated[
         int | None,
         typer.Option(
@@ -245,7 +246,7 @@ def kafka_gateway(
     from sluice.cli.demo.processes import stop_on_signals
     from sluice.cli.kafka_gateway import parse_address, run_kafka_gateway, tls_of
 
-    properties = {"sluice.gateway.name": name or f"proxy-{os.getpid()}", "sluice.request.time": request_time}
+    properties = {"sluice.gateway.name": name or f"proxy-{os.getpid()}", "sluice.request.time": request_time.value}
     tls = tls_of(tls_certificate, tls_key, client_authority)
     addresses = parse_address("--listen", listen), parse_address("--metrics", metrics)
     run_kafka_gateway(settings, *addresses, tls, properties, connections_per_address, stop_on_signals())

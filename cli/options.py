@@ -208,6 +208,13 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+class RequestTime(StrEnum):
+    """What a proxy charges as request time: nothing, or the time until a broker answers."""
+
+    OFF = "off"
+    UPSTREAM = "upstream"
+
+
 class EntityType(StrEnum):
     """The entity types as kafka-configs.sh names them."""
 

@@ -32,15 +32,21 @@ def config_of(tmp_path: Path, settings: Settings, listener: Address = ANY_PORT, 
     return json.loads(file.read_text())
 
 
-@pytest.mark.parametrize("address", ["9092", ":9092", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536"])
-def test_an_address_that_is_none_is_refused_at_once(tmp_path: Path, address: str) -> None:
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        *(("--listen", address, "expected HOST:PORT") for address in ("9092", ":9092", "h:", "h:x", "h:65536")),
+        ("--request-time", "on", "is not one of 'off', 'upstream'"),
+    ],
+)
+def test_an_option_that_is_not_right_is_refused_at_once(tmp_path: Path, option: str, value: str, expected: str) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("kafka: {bootstrap.servers: '127.0.0.1:1'}\n")
 
-    outcome = CliRunner().invoke(app, ["kafka-gateway", "--config", str(file), "--listen", address])
+    outcome = CliRunner().invoke(app, ["kafka-gateway", "--config", str(file), option, value])
 
     assert outcome.exit_code == 2
-    assert "expected HOST:PORT" in " ".join(outcome.output.split())
+    assert expected in " ".join(outcome.output.split())
 
 
 def test_a_proxy_listens_on_loopback_unless_another_host_is_named(tmp_path: Path) -> None:
