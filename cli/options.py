@@ -209,7 +209,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
 
 class RequestTime(StrEnum):
-    """What a proxy charges as request time: nothing, or the time until a broker answers."""
+    """Request time that a proxy charges: none, or the time until a broker answers."""
 
     OFF = "off"
     UPSTREAM = "upstream"
