@@ -56,8 +56,15 @@ def connect(client: Callable[..., ClientT], kafka: Mapping[str, str], **options:
         KafkaError,
         KafkaTimeoutError,
     )
+    from kafka.net.compat import KafkaNetClient
 
-    config = kafka_python_config(kafka)
+    networks = list[KafkaNetClient]()
+
+    def network(**configs: object) -> KafkaNetClient:
+        networks.append(KafkaNetClient(**configs))
+        return networks[-1]
+
+    config = kafka_python_config(kafka) | {"kafka_client": network}
     for argument in ("ssl_cafile", "ssl_certfile", "ssl_keyfile"):  # kafka-python would only say that it timed out
         if argument in config and not Path(str(config[argument])).is_file():
             raise KafkaUnavailableError(
@@ -72,6 +79,8 @@ def connect(client: Callable[..., ClientT], kafka: Mapping[str, str], **options:
         try:
             return client(**arguments, **options)
         except (KafkaError, OSError, ValueError) as error:
+            while networks:  # kafka-python would leave its thread and sockets for ever
+                networks.pop().close()
             if not attempts or not isinstance(error, KafkaTimeoutError):
                 raise KafkaUnavailableError(
                     f"no Kafka broker answers at {kafka['bootstrap.servers']} ({error_line(error)}); check that it runs"

@@ -1,5 +1,7 @@
 """Kafka's property names as the Python client's arguments, and the errors when no broker answers."""
 
+import threading
+
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaTimeoutError, SaslAuthenticationFailedError
@@ -29,7 +31,7 @@ def test_every_argument_is_known_to_every_client(client: type) -> None:
     arguments = {argument for argument, _ in kafka_client._ARGUMENTS.values()}
     others = {"sasl_plain_username", "sasl_plain_password", "ssl_cafile", "ssl_certfile", "ssl_keyfile"}
 
-    assert arguments | others | {"bootstrap_timeout_ms"} <= set(client.DEFAULT_CONFIG)  # type: ignore[attr-defined] # kafka-python has no hints
+    assert arguments | others | {"bootstrap_timeout_ms", "kafka_client"} <= set(client.DEFAULT_CONFIG)  # type: ignore[attr-defined] # kafka-python has no hints
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
@@ -117,10 +119,22 @@ def test_an_address_without_a_broker_is_named(monkeypatch: pytest.MonkeyPatch) -
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("client", [KafkaAdminClient, KafkaConsumer, KafkaProducer])
+def test_attempts_that_fail_leave_no_thread(client: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has sockets of its own, too: a service that waits for brokers would use up the files of the process."""
+    monkeypatch.setattr(kafka_client, "CONNECT_TIMEOUT_MS", 100)
+    before = threading.active_count()
+
+    with pytest.raises(KafkaUnavailableError):
+        connect(client, {"bootstrap.servers": "127.0.0.1:1,127.0.0.1:2"})
+
+    assert threading.active_count() == before
+
+
 def test_a_server_that_takes_connections_and_is_silent_leaves_time_for_the_others() -> None:
     asked: list[tuple[list[str], float]] = []
 
-    def client(bootstrap_servers: list[str], bootstrap_timeout_ms: float) -> str:
+    def client(bootstrap_servers: list[str], bootstrap_timeout_ms: float, **_: object) -> str:
         """One that meets the silent server, as kafka-python may that is given several."""
         asked.append((bootstrap_servers, bootstrap_timeout_ms))
         if bootstrap_servers != ["b2:9092"]:
