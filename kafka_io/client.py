@@ -20,6 +20,9 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 CONNECT_TIMEOUT_MS = 10_000
 """Longest search for a broker."""
 
+_MOST_ALONE = 3
+"""Most servers that are tried alone, so that each has 2.5 s: a login far away takes more than a second."""
+
 OF_COMMANDS: Final = MappingProxyType({"request.timeout.ms": "3000"})
 """Properties of a command's clients: somebody waits, and one that meets a broker which hangs asks another one soon."""
 
@@ -50,7 +53,7 @@ def connect(client: Callable[..., ClientT], kafka: Mapping[str, str], **options:
     """A kafka-python client, such as KafkaProducer, that has reached a broker; `options` are its further arguments.
 
     Raises KafkaUnavailableError, naming the address, if no broker answers or it refuses the login. kafka-python chooses
-    one of the servers and waits for it as long as it may, so each is also tried alone: another one may answer.
+    one of the servers and waits for it as long as it may, so some are also tried alone: another one may answer.
     """
     from kafka.errors import (  # Kafka's client is slow to import; commands that read settings don't need it
         KafkaError,
@@ -71,8 +74,9 @@ def connect(client: Callable[..., ClientT], kafka: Mapping[str, str], **options:
                 f"no file {config[argument]}, which kafka.ssl.* names; expected a PEM file there"
             )
     deadline_s = time.monotonic() + CONNECT_TIMEOUT_MS / 1000
-    servers = _servers(kafka["bootstrap.servers"])
-    attempts = [servers, *([server] for server in random.sample(servers, len(servers)))] if servers[1:] else [servers]
+    servers = list(dict.fromkeys(_servers(kafka["bootstrap.servers"])))
+    alone = random.sample(servers, min(len(servers), _MOST_ALONE)) if servers[1:] else []
+    attempts = [servers, *([server] for server in alone)]
     while True:
         timeout_ms = max(0.0, deadline_s - time.monotonic()) * 1000 / len(attempts)
         arguments = config | {"bootstrap_servers": attempts.pop(0), "bootstrap_timeout_ms": timeout_ms}

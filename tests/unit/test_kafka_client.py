@@ -146,6 +146,24 @@ def test_a_server_that_takes_connections_and_is_silent_leaves_time_for_the_other
     assert 3_000 < asked[0][1] < 3_334
 
 
+def test_many_servers_leave_each_attempt_time_for_a_slow_login() -> None:
+    asked: list[tuple[list[str], float]] = []
+
+    def client(bootstrap_servers: list[str], bootstrap_timeout_ms: float, **_: object) -> None:
+        asked.append((bootstrap_servers, bootstrap_timeout_ms))
+        raise KafkaTimeoutError(bootstrap_servers)
+
+    names = [f"b{number}:9092" for number in range(100)]
+    for servers in (names, names[:1] * 3):
+        with pytest.raises(KafkaUnavailableError):
+            connect(client, {"bootstrap.servers": ",".join(servers)})
+
+    assert len(asked[0][0]) == 100
+    assert [len(servers) for servers, _ in asked[1:4]] == [1, 1, 1]
+    assert min(timeout_ms for _, timeout_ms in asked) > 2_400
+    assert [servers for servers, _ in asked[4:]] == [names[:1]]
+
+
 def test_a_refused_login_is_not_tried_again() -> None:
     asked = []
 
