@@ -5,7 +5,10 @@ held as the disk guard holds all: its producers get a trickle, and nobody else w
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 from typing import Any
+
+import msgspec
 
 from sluice.state.contract.records import StorageState, TenantStorage
 from sluice.state.quotas.tenants import Tenants
@@ -19,6 +22,9 @@ FRESH_MS = 60_000
 
 MAX_TENANTS = 1_000
 """Most tenants in a state, those nearest to their budgets: it has to fit into a Kafka record."""
+
+MAX_BYTES = 1_000_000
+"""Most bytes of these tenants as JSON, below the 1 MiB of a record: a name of 256 characters can take 1.5 kB."""
 
 
 def stored_by_topic(brokers: Iterable[Mapping[str, Any]]) -> dict[str, int]:
@@ -68,7 +74,8 @@ class StorageRule:
             found.append(TenantStorage(tenant, stored[tenant], budget, is_over))
         self._held = frozenset(each.tenant for each in found if each.is_held)
         nearest = sorted(found, key=lambda each: (not each.is_held, -each.part, each.tenant))
-        return StorageState(now_ms, nearest[:MAX_TENANTS])
+        sizes = accumulate(len(msgspec.json.encode(each)) + 1 for each in nearest[:MAX_TENANTS])
+        return StorageState(now_ms, [each for each, size in zip(nearest, sizes, strict=False) if size <= MAX_BYTES])
 
 
 class StorageGuard:

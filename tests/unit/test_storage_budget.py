@@ -6,14 +6,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from kafka import KafkaProducer
 from prometheus_client import CollectorRegistry, generate_latest
 
 from sluice import Request
 from sluice.cli.quota_text import quotas_yaml
 from sluice.configs.quotas import load_quotas_file
-from sluice.state.contract.records import StorageState, TenantStorage
+from sluice.state.contract.records import MAX_TIMESTAMP_MS, StorageState, TenantStorage
 from sluice.state.errors import InvalidQuotaError
-from sluice.state.quotas.entity import DEFAULT, QuotaEntity
+from sluice.state.quotas.entity import DEFAULT, MAX_TAG_LENGTH, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry, check_elastic, check_value, quota_kind
 from sluice.state.quotas.kinds import Membership, QuotaKind, StorageKey
 from sluice.state.quotas.limits import STORAGE_KEY, LimitsView, state_value
@@ -69,6 +70,15 @@ def test_those_nearest_to_their_budgets_come_first_and_a_state_has_a_bound() -> 
 
     assert len(state.tenants) == MAX_TENANTS
     assert [(each.tenant, each.is_held) for each in state.tenants[:2]] == [("t-1001", True), ("t-1000", False)]
+
+
+def test_the_largest_state_fits_into_a_record() -> None:
+    names = [f"{number:0>4}".ljust(MAX_TAG_LENGTH, "\x01") for number in range(MAX_TENANTS)]
+
+    state = StorageRule().decide({}, Tenants(), dict.fromkeys(names, 1.234567e18), MAX_TIMESTAMP_MS)
+
+    assert 600 < len(state.tenants) < MAX_TENANTS
+    assert len(state_value(state)) < KafkaProducer.DEFAULT_CONFIG["max_request_size"] - 1_000
 
 
 def test_a_topic_is_in_one_tenant_by_its_narrowest_glob_and_clients_dont_match_globs_of_topics() -> None:
