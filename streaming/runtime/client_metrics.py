@@ -31,6 +31,9 @@ _FORGOTTEN_MS = 600_000
 _HEARD_MS = 10_000
 """A gateway heard of so lately is alive; the last heartbeat of one that ended may have been decided late."""
 
+_RIGHT_MS = 1_000
+"""A clock that is ahead by so little counts as right."""
+
 _COLLECT_MS = 1_000
 """Scrapes within this time get the same answer: ranking all counters takes tens of milliseconds."""
 
@@ -147,7 +150,8 @@ class ClientMetrics(Collector):
                 gauges["sluice_gateway_clock_ahead_seconds"].add_metric((label,), ahead / 1000)
             if now_ms - seen.read_ms < _HEARD_MS:
                 ahead_ms[label] = seen.at_ms - seen.read_ms
-        late_ms = max((each for each in ahead_ms.values() if each <= 0), default=0)  # a slow job reads all of them late
+        # a slow job reads all of them late
+        late_ms = min(0, max((each for each in ahead_ms.values() if each <= _RIGHT_MS), default=0))
         for label, ahead in ahead_ms.items():
             behind = max(0, late_ms - ahead)
             gauges["sluice_gateway_clock_behind_seconds"].add_metric((label,), behind / 1000)

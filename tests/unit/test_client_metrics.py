@@ -232,6 +232,16 @@ def test_a_gateway_whose_clock_is_behind_is_seen_beside_the_others_however_late_
     assert behind == {("a",): 0.0, ("b",): 0.9, ("slow",): 180.0, ("fast",): 0.0}
 
 
+def test_a_gateway_whose_clock_is_behind_is_seen_beside_one_that_is_a_moment_ahead() -> None:
+    scraped = Scraped()
+    for name, ahead_ms in (("moment", 5), ("slow", -210_000)):
+        beat = {**heartbeat_of(name, f"{name}-1"), "timestamp_ms": AT_MS + ahead_ms}
+        scraped.metrics.on_record(json.dumps(beat).encode())
+
+    behind = scraped.series("sluice_gateway_clock_behind_seconds", ("gateway",))
+    assert behind == {("moment",): 0.0, ("slow",): 210.0}
+
+
 def test_the_load_of_brokers_what_it_is_made_of_and_their_disks_are_seen() -> None:
     limits = BrokerLimits(Capacities(((1, Capacity(1000.0, 1000.0)),)), DiskFloor(free_percent=10))
     scraped = Scraped(limits=limits)
