@@ -317,7 +317,8 @@ def clocks_verdict(beats: Mapping[str, Request], at_ms: int) -> str:
     >>> clocks_verdict({"a": Request("GatewayHeartbeat", timestamp_ms=5_900)}, at_ms=5_000)
     'of 1 gateways, none is ahead or behind'
     """
-    ahead = sorted((name, (beat.timestamp_ms or 0) - at_ms) for name, beat in beats.items())
+    times = ((name, beat.timestamp_ms) for name, beat in beats.items())
+    ahead = sorted((name, beat_ms - at_ms) for name, beat_ms in times if beat_ms is not None)  # else it is the record's
     troubles = []
     if fast := [f"{name} by {ms / 1000:.0f} s" for name, ms in ahead if ms > _MAX_AHEAD_MS]:
         troubles.append(

@@ -381,6 +381,12 @@ def test_a_gateway_whose_clock_is_ahead_is_named() -> None:
         doctor.clocks_verdict(beats, at_ms=5_000)
 
 
+def test_a_heartbeat_that_leaves_its_time_to_the_record_says_nothing_of_a_clock() -> None:
+    assert doctor.clocks_verdict({"a": Request(HEARTBEAT_API)}, at_ms=1_700_000_000_000).endswith(
+        "none is ahead or behind"
+    )
+
+
 def test_a_gateway_whose_clock_is_behind_is_named_and_one_that_has_just_ended_is_not() -> None:
     times = {"ahead": 503_000, "behind": 320_000, "ended": 490_500, "right": 499_500}
     beats = {name: Request(HEARTBEAT_API, timestamp_ms=at_ms) for name, at_ms in times.items()}
