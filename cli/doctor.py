@@ -25,6 +25,7 @@ from msgspec import structs
 from sluice.cli.errors import CheckError
 from sluice.configs.capacity import broker_limits
 from sluice.configs.settings import Properties, Settings
+from sluice.insight.format import printable
 from sluice.insight.http_server import is_loopback
 from sluice.jvm.jars import SPARK_JARS, JarSet
 from sluice.jvm.java import find_java
@@ -79,9 +80,9 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print, cluste
 
     def passes(name: str, check: Callable[[], str]) -> bool:
         try:
-            show(f"ok    {name}: {check()}")
+            show(f"ok    {name}: {printable(check())}")  # heartbeats, which have names in them, may be forged
         except (SluiceError, OSError) as error:
-            show(f"FAIL  {name}: {' '.join(str(error).split())}")
+            show(f"FAIL  {name}: {printable(' '.join(str(error).split()))}")
             return False
         return True
 

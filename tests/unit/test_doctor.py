@@ -24,8 +24,9 @@ from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.kafka_io.topic_reader import Offsets, TopicReader
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotasTable
-from sluice.state.contract.records import HEARTBEAT_API, Request
+from sluice.state.contract.records import HEARTBEAT_API, Heartbeat, Load, Request
 from sluice.state.quotas.cluster import ClusterQuota
+from sluice.state.shares.load import BrokerLimits
 from sluice.state.store.pages import Evicted
 from sluice.streaming.checkpoint.batch_log import BatchLog
 from sluice.streaming.checkpoint.folder import Checkpoint, locked
@@ -72,6 +73,20 @@ def test_every_check_is_one_line_and_any_failure_is_exit_1(
     assert verdicts == dict.fromkeys(well, "ok") | dict.fromkeys(failing, "FAIL")
     assert not any("\n" in line for line in lines)
     assert exit_code == 1
+
+
+def test_a_name_in_a_verdict_forges_no_line_and_moves_no_cursor(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forged() -> str:
+        beat = Request(HEARTBEAT_API, heartbeat=Heartbeat(0, 0, load=Load(handler_idle=0.7)))
+        return doctor.loads_verdict({"a\x1b[2J\nok    broker": beat}, BrokerLimits())
+
+    monkeypatch.setattr(doctor, "check_python", forged)
+    lines: list[str] = []
+    doctor.run_doctor(settings, lines.append)
+
+    assert lines[0].startswith("ok    python: the busiest of 1 is a\\x1b[2J\\nok    broker: request handlers")
 
 
 def test_missing_jars_say_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
