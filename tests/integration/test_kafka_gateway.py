@@ -16,7 +16,12 @@ from uuid import uuid4
 import confluent_kafka
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.errors import NodeNotReadyError, PolicyViolationError, ThrottlingQuotaExceededError
+from kafka.errors import (
+    InvalidReplicationFactorError,
+    NodeNotReadyError,
+    PolicyViolationError,
+    ThrottlingQuotaExceededError,
+)
 from kafka.structs import OffsetAndMetadata
 
 from scripts.testbed.quotas_without_job import publish_limits
@@ -82,6 +87,7 @@ LIMITS = [
     QuotaEntry(QuotaEntity(tenant="pay"), QuotaKind.PARTITION_COUNT, 6),
     QuotaEntry(QuotaEntity(tenant="committing"), QuotaKind.OFFSET_COMMIT_RATE, RATE),
     QuotaEntry(QuotaEntity(client_id="alone"), QuotaKind.TOPIC_COUNT, 1),
+    QuotaEntry(QuotaEntity(client_id="wide"), QuotaKind.PARTITION_COUNT, 4),
 ]
 
 
@@ -473,6 +479,15 @@ def test_a_tenant_makes_no_more_topics_and_partitions_than_its_limits_and_none_t
 def test_a_client_makes_no_more_topics_that_begin_with_its_name_than_its_limit(proxied: Proxied) -> None:
     names = ("alone-1", "alone.1", "alone.2")
     assert [created(proxied.servers, "alone", name) for name in names] == [False, True, False]
+
+
+def test_a_topic_that_the_broker_has_refused_counts_when_it_is_wanted_larger(proxied: Proxied) -> None:
+    with (
+        closing(KafkaAdminClient(bootstrap_servers=proxied.servers, client_id="wide")) as admin,
+        pytest.raises(InvalidReplicationFactorError),
+    ):
+        admin.create_topics({"wide.1": {"num_partitions": 1, "replication_factor": 9}})
+    assert [created(proxied.servers, "wide", "wide.1", partitions) for partitions in (5, 2)] == [False, True]
 
 
 def test_an_address_that_connects_too_fast_is_reset_and_another_one_is_served(proxied: Proxied, tmp_path: Path) -> None:

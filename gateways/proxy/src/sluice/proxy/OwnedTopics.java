@@ -2,9 +2,11 @@ package sluice.proxy;
 
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import org.apache.kafka.common.message.MetadataRequestData;
 import org.apache.kafka.common.message.MetadataResponseData;
 import org.apache.kafka.common.protocol.Errors;
@@ -74,21 +76,24 @@ final class OwnedTopics {
         admitted.values().removeIf(each -> nowNs - each.sinceNs > ADMITTED_NS);
         Map<String, Integer> present = new HashMap<>();
         answer.topics().forEach(topic -> present.put(topic.name(), topic.partitions().size()));
+        Set<String> ofCluster = new HashSet<>(present.keySet());
         admitted.forEach((topic, each) -> present.merge(topic, each.partitions, Integer::max));
         limits.forEach(limit -> present.forEach((topic, partitions) -> limit.add(topic, partitions, true)));
-        wanted.forEach((topic, more) -> {
-            if (areNew && present.containsKey(topic)) {
+        wanted.forEach((topic, partitions) -> {
+            if (areNew && ofCluster.contains(topic)) {
                 return;
             }
-            Limit broken = broken(limits, topic, more, areNew);
+            // The broker may have refused one that was admitted: it is new there, and may be wanted larger now.
+            boolean isNew = areNew && !present.containsKey(topic);
+            int more = areNew ? Math.max(0, partitions - present.getOrDefault(topic, 0)) : partitions;
+            Limit broken = broken(limits, topic, more, isNew);
             if (broken != null) {
                 refused.put(topic, new ApiError(Errors.POLICY_VIOLATION, broken.text(topic)));
                 meters.noteRefused(broken.key, broken.counter, client, 0);
                 return;
             }
-            int partitions = present.merge(topic, more, Integer::sum);
-            admitted.put(topic, new Admitted(partitions, nowNs));
-            limits.forEach(limit -> limit.add(topic, more, areNew));
+            admitted.put(topic, new Admitted(present.merge(topic, more, Integer::sum), nowNs));
+            limits.forEach(limit -> limit.add(topic, more, isNew));
         });
         return refused;
     }
