@@ -88,6 +88,7 @@ LIMITS = [
     QuotaEntry(QuotaEntity(tenant="committing"), QuotaKind.OFFSET_COMMIT_RATE, RATE),
     QuotaEntry(QuotaEntity(client_id="alone"), QuotaKind.TOPIC_COUNT, 1),
     QuotaEntry(QuotaEntity(client_id="wide"), QuotaKind.PARTITION_COUNT, 4),
+    QuotaEntry(QuotaEntity(client_id="huge"), QuotaKind.PARTITION_COUNT, 4),
 ]
 
 
@@ -488,6 +489,12 @@ def test_a_topic_that_the_broker_has_refused_counts_when_it_is_wanted_larger(pro
     ):
         admin.create_topics({"wide.1": {"num_partitions": 1, "replication_factor": 9}})
     assert [created(proxied.servers, "wide", "wide.1", partitions) for partitions in (5, 2)] == [False, True]
+
+
+def test_the_most_partitions_that_can_be_asked_for_are_too_many(proxied: Proxied) -> None:
+    wanted = {"huge.1": 1, "huge.2": 2**31 - 1, "huge.3": 4}
+    made = [created(proxied.servers, "huge", topic, partitions) for topic, partitions in wanted.items()]
+    assert made == [True, False, False]
 
 
 def test_an_address_that_connects_too_fast_is_reset_and_another_one_is_served(proxied: Proxied, tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ final class OwnedTopics {
         private final CounterKey key;
         private final CounterKey counter;
         private final double most;
-        private int used;
+        private long used; // one request may ask for 2^31 - 1 partitions of each of many topics
 
         private Limit(CounterKey key, CounterKey counter, double most) {
             this.key = key;
