@@ -76,6 +76,7 @@ LIMITS = [
     QuotaEntry(QuotaEntity(client_id="starts"), QuotaKind.PRODUCER_IDS_RATE, RATE),
     QuotaEntry(QuotaEntity(client_id="maker"), QuotaKind.CONTROLLER_MUTATION_RATE, MUTATIONS_PER_S),
     QuotaEntry(QuotaEntity(client_id="old-maker"), QuotaKind.CONTROLLER_MUTATION_RATE, MUTATIONS_PER_S),
+    QuotaEntry(QuotaEntity(client_id="summed"), QuotaKind.CONTROLLER_MUTATION_RATE, MUTATIONS_PER_S),
     *TENANTS,
     QuotaEntry(QuotaEntity(tenant="hoarders", client_id="hoarder-*"), Membership.MEMBER, 1.0),
     QuotaEntry(QuotaEntity(tenant="hoarders"), StorageKey.STORED_BYTES, 100.0),
@@ -523,6 +524,16 @@ def test_topics_beyond_the_burst_are_refused_one_by_one(proxied: Proxied) -> Non
 
     assert len(made) == int(BURST) // 4 + 1  # the one that overdraws the bucket is made, as in Kafka
     assert proxied.metrics()["sluice_gateway_refused_topics_total"] >= 10 - len(made)
+
+
+def test_partitions_of_topics_that_are_too_large_give_no_tokens_back(proxied: Proxied) -> None:
+    """The broker refuses so many replicas, or so many partitions, before it makes any."""
+    wanted = {f"summed-{count}": {"num_partitions": count, "replication_factor": 9} for count in (1, 2**31 - 1)}
+    old = KafkaAdminClient(bootstrap_servers=proxied.servers, client_id="summed", api_version=(2, 4))
+    with closing(old), pytest.raises((InvalidReplicationFactorError, PolicyViolationError)):
+        old.create_topics(wanted)
+    with pytest.raises(ThrottlingQuotaExceededError):
+        created(proxied.servers, "summed", "summed")
 
 
 def test_an_old_version_makes_all_its_topics_and_waits_after(proxied: Proxied) -> None:

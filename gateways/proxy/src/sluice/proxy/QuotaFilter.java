@@ -347,8 +347,10 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         return new Client(user, header.clientId() == null ? "" : header.clientId());
     }
 
+    /** At most 2^31 - 1: a sum below zero would give tokens back. */
     private static int sum(Map<String, Integer> partitions) {
-        return partitions.values().stream().mapToInt(Integer::intValue).sum();
+        long sum = partitions.values().stream().mapToLong(Integer::longValue).sum();
+        return (int) Math.min(Integer.MAX_VALUE, sum);
     }
 
     /** A request that isn't on its way to the broker yet, and what it is charged to. */
