@@ -655,7 +655,7 @@ class TenantStorage(msgspec.Struct, frozen=True, omit_defaults=True):
     """Bytes that a tenant's topics take, of those that they may. While it `is_held`, so are its producers."""
 
     tenant: RequiredName
-    stored_bytes: Annotated[int, Meta(ge=0)]
+    stored_bytes: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     budget_bytes: Limit
     is_held: bool = False
 

@@ -118,8 +118,10 @@ def test_readers_of_the_limits_topic_know_the_last_state() -> None:
     view, state = LimitsView(), StorageState(5_000, [TenantStorage("shop", 120, 100.0, is_held=True)])
     view.take(STORAGE_KEY, state_value(state))
     assert view.storage == state
-    with pytest.raises(InvalidQuotaError, match="the record is no state"):
-        view.take(STORAGE_KEY, b'{"at_ms": 1, "tenants": [{"tenant": "shop"}]}')
+    too_large = b'{"tenant": "shop", "stored_bytes": 1%s, "budget_bytes": 1}' % (b"0" * 400)
+    for tenant in (b'{"tenant": "shop"}', too_large):  # the console couldn't show so many bytes
+        with pytest.raises(InvalidQuotaError, match="the record is no state"):
+            view.take(STORAGE_KEY, b'{"at_ms": 1, "tenants": [%s]}' % tenant)
     view.take(STORAGE_KEY, None)
     assert view.storage is None
 
