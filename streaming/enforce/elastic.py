@@ -98,12 +98,12 @@ class ElasticWatch:
         self._heard = {name: each for name, each in self._heard.items() if name in self._loads}
         state, before = self._rule.decide(self._loads, self._quotas.quotas.most_lend(), at_ms), self._state
         is_new = before is None or state.number != before.number
-        if before is None or is_new or at_ms - before.at_ms >= _REPEAT_MS:
+        if before is None or is_new or abs(at_ms - before.at_ms) >= _REPEAT_MS:  # a clock may be set back
             self._state = state
         if is_new:
             log.info("elastic state %d: %s", state.number, _text(state))
             self._rows = [*self._rows, (state, self._loads)][-_MAX_ROWS:]
-        if self._rows and at_ms - self._written_ms >= _WRITE_MS:
+        if self._rows and abs(at_ms - self._written_ms) >= _WRITE_MS:
             self._write(at_ms)
 
     def end(self, at_ms: int) -> None:

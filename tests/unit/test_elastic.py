@@ -245,6 +245,14 @@ def test_the_job_goes_back_to_the_quotas_as_gateways_do_when_it_cannot_read_load
     assert watch.state is None
 
 
+def test_a_state_is_said_again_after_the_clock_was_set_back(watch: ElasticWatch, clock: Clock) -> None:
+    """Gateways hold it no longer than FRESH_MS."""
+    clock.ms -= 3_600_000
+    watch.decide(clock.ms)
+    assert watch.state is not None
+    assert watch.state.at_ms == clock.ms
+
+
 def test_the_table_says_that_limits_give_way_no_more_once_the_job_has_ended(
     watch: ElasticWatch, clock: Clock, tmp_path: Path
 ) -> None:
