@@ -17,6 +17,7 @@ import confluent_kafka
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import (
+    InvalidReplicationAssignmentError,
     InvalidReplicationFactorError,
     NodeNotReadyError,
     PolicyViolationError,
@@ -90,6 +91,7 @@ LIMITS = [
     QuotaEntry(QuotaEntity(client_id="alone"), QuotaKind.TOPIC_COUNT, 1),
     QuotaEntry(QuotaEntity(client_id="wide"), QuotaKind.PARTITION_COUNT, 4),
     QuotaEntry(QuotaEntity(client_id="huge"), QuotaKind.PARTITION_COUNT, 4),
+    QuotaEntry(QuotaEntity(client_id="grower"), QuotaKind.PARTITION_COUNT, 5),
 ]
 
 
@@ -490,6 +492,15 @@ def test_a_topic_that_the_broker_has_refused_counts_when_it_is_wanted_larger(pro
     ):
         admin.create_topics({"wide.1": {"num_partitions": 1, "replication_factor": 9}})
     assert [created(proxied.servers, "wide", "wide.1", partitions) for partitions in (5, 2)] == [False, True]
+
+
+def test_partitions_that_the_broker_has_refused_count_once_when_they_are_wanted_again(proxied: Proxied) -> None:
+    assert created(proxied.servers, "grower", "grower.1", 2)
+    with closing(KafkaAdminClient(bootstrap_servers=proxied.servers, client_id="grower")) as admin:
+        eventually(lambda: "grower.1" in admin.list_topics())
+        with pytest.raises(InvalidReplicationAssignmentError):
+            admin.create_partitions({"grower.1": {"count": 4, "assignments": [[99], [99]]}})
+        admin.create_partitions({"grower.1": 4})
 
 
 def test_the_most_partitions_that_can_be_asked_for_are_too_many(proxied: Proxied) -> None:

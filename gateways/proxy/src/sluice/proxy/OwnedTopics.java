@@ -2,11 +2,9 @@ package sluice.proxy;
 
 import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 import org.apache.kafka.common.message.MetadataRequestData;
 import org.apache.kafka.common.message.MetadataResponseData;
 import org.apache.kafka.common.protocol.Errors;
@@ -76,16 +74,16 @@ final class OwnedTopics {
         admitted.values().removeIf(each -> nowNs - each.sinceNs > ADMITTED_NS);
         Map<String, Integer> present = new HashMap<>();
         answer.topics().forEach(topic -> present.put(topic.name(), topic.partitions().size()));
-        Set<String> ofCluster = new HashSet<>(present.keySet());
+        Map<String, Integer> ofCluster = new HashMap<>(present);
         admitted.forEach((topic, each) -> present.merge(topic, each.partitions, Integer::max));
         limits.forEach(limit -> present.forEach((topic, partitions) -> limit.add(topic, partitions, true)));
         wanted.forEach((topic, partitions) -> {
-            if (areNew && ofCluster.contains(topic)) {
+            if (areNew && ofCluster.containsKey(topic)) {
                 return;
             }
-            // The broker may have refused one that was admitted: it is new there, and may be wanted larger now.
+            // What was admitted counts already, though the broker may have refused it; now more may be wanted.
             boolean isNew = areNew && !present.containsKey(topic);
-            int more = areNew ? Math.max(0, partitions - present.getOrDefault(topic, 0)) : partitions;
+            int more = Math.max(0, ofCluster.getOrDefault(topic, 0) + partitions - present.getOrDefault(topic, 0));
             Limit broken = broken(limits, topic, more, isNew);
             if (broken != null) {
                 refused.put(topic, new ApiError(Errors.POLICY_VIOLATION, broken.text(topic)));
