@@ -31,7 +31,7 @@ from sluice.jvm.jars import SPARK_JARS, JarSet
 from sluice.jvm.java import find_java
 from sluice.jvm.object_store import S3_JARS
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
-from sluice.kafka_io.client import OF_COMMANDS, connect
+from sluice.kafka_io.client import CONNECT_TIMEOUT_MS, OF_COMMANDS, connect
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
 from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
@@ -55,6 +55,9 @@ _METRICS_TIMEOUT_S = 5.0
 
 _ANSWER_S = 10.0
 """Longest wait for the answers of brokers."""
+
+_CONNECT_S = CONNECT_TIMEOUT_MS / 1000 + 2.0
+"""Longest wait for the first answer. The search for a broker ends before, with an error that names the address."""
 
 _HEARTBEATS_MS = 10_000
 """A gateway sends one each second."""
@@ -93,7 +96,10 @@ def run_doctor(settings: Settings, show: Callable[[str], object] = print, cluste
         passes("jars of Spark", lambda: check_jars(SPARK_JARS)),
         not settings.checkpoints_on_s3 or passes("jars of S3", lambda: check_jars(S3_JARS)),
         # without a broker the others would only wait and fail too
-        all(all([passes(name, answer) for name, answer in begun(checks)]) for checks in of_kafka),
+        all(
+            all([passes(name, answer) for name, answer in begun(checks, longest_s)])
+            for checks, longest_s in zip(of_kafka, (_CONNECT_S, _ANSWER_S), strict=True)
+        ),
         passes("job", lambda: check_job(settings)),
         passes("checkpoint", lambda: check_checkpoint(settings)),
         passes("quotas table", lambda: check_quotas_table(settings)),
@@ -129,14 +135,14 @@ def checks_of_kafka(settings: Settings) -> tuple[dict[str, Check], dict[str, Che
     }
 
 
-def begun(checks: Mapping[str, Check]) -> Iterator[tuple[str, Check]]:
-    """The same checks, which begin at once. One that is without an answer after _ANSWER_S fails, and isn't waited for.
+def begun(checks: Mapping[str, Check], longest_s: float) -> Iterator[tuple[str, Check]]:
+    """The same checks, which begin at once. One that has no answer after `longest_s` fails, and isn't waited for.
 
     A broker that hangs takes connections, and no time-out of the client bounds all that a check asks it.
     """
-    deadline_s = time.monotonic() + _ANSWER_S
+    deadline_s = time.monotonic() + longest_s
     found = {name: _in_thread(check) for name, check in checks.items()}
-    return ((name, partial(_answer, future, deadline_s)) for name, future in found.items())
+    return ((name, partial(_answer, future, deadline_s, longest_s)) for name, future in found.items())
 
 
 def _in_thread(check: Check) -> "Future[str]":
@@ -152,11 +158,11 @@ def _in_thread(check: Check) -> "Future[str]":
     return future
 
 
-def _answer(future: "Future[str]", deadline_s: float) -> str:
+def _answer(future: "Future[str]", deadline_s: float, longest_s: float) -> str:
     wait([future], max(0.0, deadline_s - time.monotonic()))
     if not future.done():
         raise CheckError(
-            f"no answer in {_ANSWER_S:.0f} s; a broker that takes connections and answers nothing is frozen, or has far"
+            f"no answer in {longest_s:.0f} s; a broker that takes connections and answers nothing is frozen, or has far"
             " too much to do: look at its process and its log"
         )
     return future.result()

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sluice.cli import doctor
+from sluice.configs.settings import load_settings
 from sluice.kafka_io import client as kafka_client
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import QuotaEntity
@@ -41,6 +43,18 @@ def config(silent_broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         f"delta: {{{tables}}}\n"
     )
     return file
+
+
+def test_the_doctor_waits_for_the_error_that_names_the_broker(
+    config: Path, silent_broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search for a broker may take as long as any other answer, and says more than that there is none."""
+    monkeypatch.setattr(doctor, "_ANSWER_S", 0.1)
+    lines: list[str] = []
+
+    assert doctor.run_doctor(load_settings(config, environment={}), lines.append) == 1
+
+    assert any(line.startswith(f"FAIL  broker: no Kafka broker answers at {silent_broker} (") for line in lines)
 
 
 @pytest.mark.parametrize(
