@@ -166,6 +166,8 @@ def _overlap(name: EntityName, other: EntityName) -> bool:
 def _counter_text(counter: Tags) -> str:
     if counter.topic is not None:
         return f"each partition of topic '{counter.topic}'"
+    if not counter.user and not counter.client_id and not counter.tenant:
+        return "requests without a client-id, of all users"
     return counter_text(counter) + ("" if counter.user or counter.tenant else " of all users")
 
 
