@@ -1,5 +1,6 @@
 """Read-only SQL over the Delta tables, for `sluice sql` and reports, by DataFusion, which delta-rs has; no Java."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -54,6 +55,8 @@ Several counters may be charged for the same amount, so the greatest of a quota 
 topic-partition, whose sum is the request's bytes also for clients without any quota. Withheld bytes were delivered to
 nobody. Request time and mutations of a client without any quota aren't charged: the event's amounts stand for them.
 """
+
+_NO_TABLE = re.compile(r"table '.*' not found")
 
 MOST_MEMORY = "2G"
 """Memory of a query, in DataFusion's words. Sums, sorts and joins of more go on in files, as far as they can."""
@@ -146,7 +149,8 @@ def run_query(query: str, paths: Mapping[str, str], storage_options: Mapping[str
                 f"the query needs more than {MOST_MEMORY} of memory; ask for a shorter time (WHERE timestamp_ms >= ...)"
                 " or fewer columns, or for sums by `sluice usage`"
             )
-        return QueryError(f"the query fails: {' '.join(str(error).split()) or type(error).__name__}")
+        tables = f"; the tables are {', '.join(paths)}, the view is usage" if _NO_TABLE.search(str(error)) else ""
+        return QueryError(f"the query fails: {' '.join(str(error).split()) or type(error).__name__}{tables}")
 
     try:
         if "usage" in query.lower() and "decisions" not in missing:

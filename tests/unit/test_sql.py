@@ -243,6 +243,7 @@ def test_a_terminal_executes_nothing_that_a_name_says() -> None:
         ("", "the query fails"),
         ("SELECT nope FROM decisions", "nope"),
         ("SELECT 1; SELECT 2", "the query fails"),
+        ("SELECT * FROM nowhere", "not found; the tables are "),
         ("SELECT 1/0", "the query fails"),
         ("SELECT CAST('x' AS INT) FROM decisions", "the query fails"),
         ("DROP TABLE decisions", "the query fails"),
