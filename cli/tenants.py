@@ -19,7 +19,7 @@ from sluice.cli.options import (
     grouped,
 )
 from sluice.cli.quota_text import entity_text, tenants_content, value_text
-from sluice.cli.quotas import DryRunOption, PruneOption, edit, merging
+from sluice.cli.quotas import DryRunOption, edit, merging
 from sluice.cli.resolve import explain
 from sluice.configs.quotas import load_quotas_file
 from sluice.state.quotas.alteration import entity_order
@@ -114,10 +114,13 @@ def import_tenants(
     table: TableOptions,
     author: AuthorOption,
     file: Annotated[Path, typer.Argument(help="YAML: a list of {tenant, users, client_ids, topics, quotas}.")],
-    prune: PruneOption = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Remove all other tenants and their limits.")] = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Take over the tenants of a file in one commit, with members and quotas; with --prune no others stay."""
+    """Take over the tenants of a file in one commit, with members and quotas; with --prune no others stay.
+
+    It shows the changes and doesn't ask; --dry-run shows them alone.
+    """
     wanted = load_quotas_file(file)
     others = [entry for entry in wanted if entry.entity.tenant is None]
     if others:
