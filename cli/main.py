@@ -55,6 +55,9 @@ log = logging.getLogger("sluice.job")
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 
+REQUEST_TIMES = ("off", "upstream")
+"""What a Kafka proxy may charge for a request's time."""
+
 MOST_SHOWN = 2000
 """Longest error shown, in characters; a name in it may be of any length."""
 
@@ -242,6 +245,8 @@ def kafka_gateway(
     Prints where clients connect. Connects to the brokers with section kafka of the settings. Downloads jars at the
     first start.
     """
+    if request_time not in REQUEST_TIMES:
+        raise UsageError(f"--request-time is {request_time!r}; expected one of {', '.join(REQUEST_TIMES)}")
     settings = with_bootstrap_servers(job_settings(config), bootstrap_servers)
     from sluice.cli.demo.processes import stop_on_signals
     from sluice.cli.kafka_gateway import parse_address, run_kafka_gateway, tls_of
@@ -270,6 +275,8 @@ def unmute(
     requests topic and waits for the job's answer. A counter that several clients share, such as a user's, is reset for
     all of them; client-ids with counters of their own are named, not reset.
     """
+    if user is None and client_id is None and topic is None and tenant is None and partition is None:
+        raise UsageError("nobody to unmute; give --user, --client-id or both, --topic with --partition, or --tenant")
     wanted = Unmute("unmute", UnmutedEntity(user, client_id, topic, partition, tenant), quota)
     try:
         check_unmute(wanted)
@@ -334,7 +341,7 @@ def main() -> None:
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except TyperException as error:
-        _fail(error.format_message(), error.exit_code)
+        _fail(error.format_message().replace(": Value error, ", ": ", 1), error.exit_code)  # pydantic's words
     except NoTableError as error:  # the command is right
         _fail(str(error), EXIT_FAILED)
     except BAD_INPUT as error:

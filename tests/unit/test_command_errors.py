@@ -19,6 +19,13 @@ def test_hostile_text_does_not_reach_the_terminal(sluice: Sluice, name: str) -> 
     assert ended.error_line.isprintable()
 
 
+def test_a_choice_that_is_none_is_said_without_words_of_a_library(sluice: Sluice) -> None:
+    ended = sluice("slo", "--by", "shop")
+
+    expected = "Invalid value for '--by': 'shop' is not one of 'user', 'client', 'tenant', 'topic'."
+    assert (ended.code, ended.error_line) == (2, f"sluice: error: {expected}")
+
+
 def test_the_version_is_the_installed_one() -> None:
     result = CliRunner().invoke(app, ["--version"])
 

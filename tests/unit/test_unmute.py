@@ -279,7 +279,7 @@ def test_client_ids_of_a_name_that_counters_have_as_a_hash_are_named() -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ([], "entity: names nobody; expected a user, a client_id, both, a topic and a partition, or a tenant"),
+        ([], "nobody to unmute; give --user, --client-id or both, --topic with --partition, or --tenant"),
         (["--user", "a", "--topic", "t"], "entity.topic: comes with a client"),
         (["--user", "a", "--quota", "bytes"], "quota: is 'bytes'; expected one of producer_byte_rate, "),
     ],
