@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.exceptions import Abort
 
 from sluice.cli.errors import UsageError
 from sluice.cli.format import print_json, print_lines, time_text
@@ -43,7 +44,7 @@ from sluice.state.quotas.alteration import Difference, FilterComponent, differen
 from sluice.state.quotas.cluster import client_quotas, is_mirrored
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry
-from sluice.state.quotas.kinds import ElasticKey
+from sluice.state.quotas.kinds import KEY_ALIASES, KINDS_BY_NAME, ElasticKey, Family
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import check_members
 
@@ -100,8 +101,8 @@ def alter_quotas(
         gone = [key for key in deleted if key not in set(ElasticKey)]
         if kept or gone:
             raise UsageError(refused_alteration(table.settings.kafka, target, kept, gone))
-    if added and mode is Mode.ENFORCE:
-        _check_not_tight(table, QuotaEntity.from_mapping(target), added, change, ask=not dry_run and not yes)
+    if mode is Mode.ENFORCE and (limits := {key: value for key, value in added.items() if _has_usage(key)}):
+        _check_not_tight(table, QuotaEntity.from_mapping(target), limits, change, ask=not dry_run and not yes)
     version, before, after = (None, *_preview(table, change)) if dry_run else _commit(table, change, author.name())
     if json_output:
         print_json(
@@ -302,10 +303,20 @@ def _commit(table: TableOptions, change: Change, author: str) -> tuple[int, list
     return version, *attempts[-1]
 
 
+def _has_usage(key: str) -> bool:
+    """True for a quota that the job charges: numbers beside a limit, budgets and counts of things have no usage."""
+    kind = KINDS_BY_NAME.get(KEY_ALIASES.get(key, key))
+    return kind is not None and kind.family is not Family.COUNT
+
+
 def _check_not_tight(
     table: TableOptions, target: QuotaEntity, added: Mapping[str, float], change: Change, *, ask: bool
 ) -> None:
-    """Warn of limits far below recent usage; asks for a yes if `ask`. Raises UsageError without one."""
+    """Warn of limits far below recent usage; asks for a yes if `ask`. Raises UsageError without one.
+
+    Raises InvalidQuotaError and QuotasTableError before anything is said of usage.
+    """
+    before, after = _preview(table, change)
     try:
         recent = _recent_usage(table, target, added)
     except UsageUnknownError as error:
@@ -315,7 +326,6 @@ def _check_not_tight(
         return
     from sluice.insight.reports.recent_usage import tight_limits  # deltalake is slow to import
 
-    before, after = _preview(table, change)
     tight = list(tight_limits([new for _, new in differences(before, after) if new], after, recent))
     if not tight:
         return
@@ -355,9 +365,22 @@ def edit(table: TableOptions, change: Change, author: AuthorOption, *, dry_run: 
         return change(entries)
 
     if not yes:
-        typer.confirm(f"Apply {len(changed)} change(s)?", abort=True)
+        _ask(f"Apply {len(changed)} change(s)?")
     version, _, _ = _commit(table, confirmed, author.name())
     typer.echo(f"Quotas are now at version {version}.")
+
+
+def _ask(question: str) -> None:
+    """Raises Abort unless the answer is yes, and UsageError where nobody can answer."""
+    try:
+        agreed = typer.confirm(question)
+    except Abort:
+        if sys.stdin.isatty():
+            raise
+        typer.echo()
+        raise UsageError("nobody is there to answer, and nothing was changed; give --yes if that is meant") from None
+    if not agreed:
+        raise Abort
 
 
 def _changed_here(kafka: Mapping[str, str], change: Change, entries: list[QuotaEntry]) -> list[QuotaEntry]:

@@ -665,6 +665,17 @@ def test_apply_shows_what_changes_asks_and_commits_once(shell: Shell, tmp_path: 
     assert len(shell.table.entries()) == 3
 
 
+def test_apply_where_nobody_can_answer_names_the_option(shell: Shell, tmp_path: Path) -> None:
+    """As in a pipeline: standard input is at its end."""
+    file = tmp_path / "quotas.yaml"
+    file.write_text("- {entity: {user: alice}, quotas: {producer_byte_rate: 2048}}\n")
+
+    refused = shell.run(f"apply {file}", answer="")
+
+    assert (refused.exit_code, shell.table.version()) == (2, 0)
+    assert "give --yes if that is meant" in " ".join(refused.stderr.replace("│", " ").split())
+
+
 def test_apply_removes_what_the_file_has_not_only_with_prune(shell: Shell, tmp_path: Path) -> None:
     shell.lines("alter --user alice --add-config producer_byte_rate=1024")
     shell.lines(f"apply {EXAMPLE} --yes")

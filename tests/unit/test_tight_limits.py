@@ -46,8 +46,10 @@ class Job:
         write_deltalake(str(self.metrics), table, mode="append", partition_by=["date"])
 
     def alter(self, limit: float, *options: str, entity: tuple[str, ...] = ("--user", "alice")) -> Result:
-        arguments = ["alter", *entity, "--add-config", f"{BYTES}={limit}", "--as", "carol", *options]
-        return CliRunner().invoke(app, [*arguments, "--config", str(self.config)])
+        return self.run(*entity, "--add-config", f"{BYTES}={limit}", "--as", "carol", *options)
+
+    def run(self, *arguments: str) -> Result:
+        return CliRunner().invoke(app, ["alter", *arguments, "--config", str(self.config)])
 
 
 @pytest.fixture
@@ -156,6 +158,21 @@ def test_without_a_table_it_says_that_no_usage_is_recorded_yet_and_goes_on(job: 
     assert (result.exit_code, job.quotas.version()) == (0, 1)
     assert result.stderr.startswith("sluice: the limit is not compared with recent usage: no usage is recorded yet in ")
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("config", ["producer_byte_rates=1", "producer_byte_rate=-1"])
+def test_of_a_limit_that_is_refused_nothing_is_said_of_usage(job: Job, config: str) -> None:
+    refused = job.run("--user", "alice", "--add-config", config)
+
+    assert refused.exit_code != 0
+    assert "recent usage" not in refused.stderr
+
+
+@pytest.mark.parametrize("config", ["topic_count=5", "stored_bytes=1", "connection_count=2"])
+def test_what_has_no_usage_is_not_compared(job: Job, config: str) -> None:
+    ended = job.run("--tenant", "shop", "--add-config", config)
+
+    assert (ended.exit_code, ended.stderr) == (0, "")
 
 
 def test_a_table_that_cant_be_read_is_no_table_without_usage(job: Job) -> None:
