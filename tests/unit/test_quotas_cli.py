@@ -830,6 +830,17 @@ def test_alter_of_mirrored_quotas_names_the_kafka_configs_command(
     assert mirroring.table.version() == 0
 
 
+def test_quotas_that_no_broker_has_stay_in_the_table(mirroring: MirroringShell) -> None:
+    """kafka-configs.sh would refuse them; of a call with both, the command has the cluster's alone."""
+    mirroring.lines("alter --user alice --add-config connection_rate=5,topic_count=9")
+    mirroring.lines("alter --user alice --delete-config connection_rate")
+    assert mirroring.lines("describe --user alice") == [
+        "Quota configs for user-principal 'alice' are producer_byte_rate=1024.0, topic_count=9.0"
+    ]
+    said = mirroring.usage_error("alter --user alice --add-config connection_rate=5,producer_byte_rate=2")
+    assert said.endswith("--entity-name alice --add-config producer_byte_rate=2")
+
+
 def test_a_login_of_the_settings_is_named_in_the_command(mirroring: MirroringShell) -> None:
     mirroring.settings.write_text(mirroring.settings.read_text().replace("9092'", "9092', security.protocol: SASL_SSL"))
     said = mirroring.usage_error("alter --user alice --add-config producer_byte_rate=1")
