@@ -55,9 +55,6 @@ log = logging.getLogger("sluice.job")
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 
-REQUEST_TIMES = ("off", "upstream")
-"""What a Kafka proxy may charge for a request's time."""
-
 MOST_SHOWN = 2000
 """Longest error shown, in characters; a name in it may be of any length."""
 
@@ -245,8 +242,6 @@ def kafka_gateway(
     Prints where clients connect. Connects to the brokers with section kafka of the settings. Downloads jars at the
     first start.
     """
-    if request_time not in REQUEST_TIMES:
-        raise UsageError(f"--request-time is {request_time!r}; expected one of {', '.join(REQUEST_TIMES)}")
     settings = with_bootstrap_servers(job_settings(config), bootstrap_servers)
     from sluice.cli.demo.processes import stop_on_signals
     from sluice.cli.kafka_gateway import parse_address, run_kafka_gateway, tls_of

@@ -49,16 +49,6 @@ def test_an_option_that_is_not_right_is_refused_at_once(tmp_path: Path, option: 
     assert expected in " ".join(outcome.output.split())
 
 
-def test_a_request_time_that_is_none_is_refused_before_anything_waits_for_a_broker(tmp_path: Path) -> None:
-    file = tmp_path / "settings.yaml"
-    file.write_text("kafka: {bootstrap.servers: '127.0.0.1:1'}\n")
-
-    outcome = CliRunner().invoke(app, ["kafka-gateway", "--config", str(file), "--request-time", "on"])
-
-    assert outcome.exit_code == 2
-    assert "--request-time is 'on'; expected one of off, upstream" in " ".join(outcome.output.split())
-
-
 def test_a_proxy_listens_on_loopback_unless_another_host_is_named(tmp_path: Path) -> None:
     settings = settings_with(tmp_path, "kafka: {bootstrap.servers: 'b1:9092'}\n")
 
