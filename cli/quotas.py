@@ -41,10 +41,10 @@ from sluice.insight.errors import UsageUnknownError
 from sluice.kafka_io.client import OF_COMMANDS
 from sluice.sinks.errors import QuotasTableError
 from sluice.state.quotas.alteration import Difference, FilterComponent, differences, matches, merged, with_altered
-from sluice.state.quotas.cluster import client_quotas, is_mirrored
+from sluice.state.quotas.cluster import SLUICES_OWN, client_quotas, is_mirrored
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry
-from sluice.state.quotas.kinds import KEY_ALIASES, KINDS_BY_NAME, PROXY_KINDS, ElasticKey, Family
+from sluice.state.quotas.kinds import KEY_ALIASES, KINDS_BY_NAME, Family
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import check_members
 
@@ -53,9 +53,6 @@ if TYPE_CHECKING:
     from sluice.sinks.tables.quotas import QuotaChange
 
 EXIT_FAILED = 1
-
-_SLUICES_OWN = frozenset[str]([*ElasticKey, *PROXY_KINDS])
-"""Keys that no cluster has, so that they stay in the table beside the quotas that are mirrored."""
 
 app = command_group("Alter, describe and explain the quotas. A running job reads each new version by itself.")
 
@@ -100,8 +97,8 @@ def alter_quotas(
     added = {key: read_number(key, value) for key, value in configs.items()}
     change = partial(with_altered, entity=target, added=added, deleted=deleted, shadow=mode is Mode.SHADOW)
     if mode is Mode.ENFORCE and not target.keys() & {"topic", "tenant"} and table.mirrors_a_cluster():
-        kept = {key: value for key, value in added.items() if key not in _SLUICES_OWN}
-        gone = [key for key in deleted if key not in _SLUICES_OWN]
+        kept = {key: value for key, value in added.items() if key not in SLUICES_OWN}
+        gone = [key for key in deleted if key not in SLUICES_OWN]
         if kept or gone:
             raise UsageError(refused_alteration(table.settings.kafka, target, kept, gone))
     if mode is Mode.ENFORCE and (limits := {key: value for key, value in added.items() if _has_usage(key)}):

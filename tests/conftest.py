@@ -3,6 +3,7 @@
 import fcntl
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -87,6 +88,15 @@ def _is_long(item: pytest.Item) -> bool:
 
 def _is_marked(item: pytest.Item, name: str) -> bool:
     return item.get_closest_marker(name) is not None
+
+
+@pytest.fixture
+def silent_broker() -> Iterator[str]:
+    """An address that takes connections and says nothing."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 @pytest.fixture

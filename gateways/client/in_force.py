@@ -123,7 +123,7 @@ class InForce:
         view.take(key, value)
         with self._lock:
             if view.elastic is not elastic and view.elastic is not None:
-                self._elastic_until_ms = holds_until_ms(view.elastic, self._clock_ms())
+                self._elastic_until_ms = holds_until_ms(view.elastic.at_ms, self._clock_ms())
             self._elastic = view.elastic
             if view.in_force is not known:
                 self._quotas = self.limits = view.in_force

@@ -61,9 +61,13 @@ join_group_rate, offset_commit_rate, connection_count, topic_count, partition_co
     return found
 
 
+SLUICES_OWN = frozenset[str]([*ElasticKey, *PROXY_KINDS])
+"""Keys that no cluster has on users and client-ids, so that they stay in the table beside the mirrored quotas."""
+
+
 def is_mirrored(entry: QuotaEntry) -> bool:
     """True if the quota is one that a cluster can have: enforced, on a user, a client-id or both."""
-    if isinstance(entry.kind, ElasticKey) or entry.kind in PROXY_KINDS:
+    if entry.kind in SLUICES_OWN:
         return False
     return not entry.shadow and entry.entity.topic is None and entry.entity.tenant is None
 

@@ -90,14 +90,13 @@ def bound_of_share(factor: float, limit: float, reservation: float | None) -> fl
     return max(factor, DEFAULT_RESERVATION if reservation is None else reservation / limit)
 
 
-def holds_until_ms(state: ElasticState, heard_ms: int) -> int:
-    """The time until which a gateway holds a state that it has heard now. One that was in the topic before is old.
+def holds_until_ms(at_ms: int, heard_ms: int, fresh_ms: int = FRESH_MS) -> int:
+    """The time until which a gateway holds a state of `at_ms` that it has heard now. One that was there before is old.
 
-    >>> state = ElasticState(7, at_ms=10_000, lend=2.0)
-    >>> holds_until_ms(state, heard_ms=10_200), holds_until_ms(state, heard_ms=900_000)
+    >>> holds_until_ms(10_000, heard_ms=10_200), holds_until_ms(10_000, heard_ms=900_000)
     (15200, 20000)
     """
-    return min(heard_ms, state.at_ms + FRESH_MS) + FRESH_MS
+    return min(heard_ms, at_ms + fresh_ms) + fresh_ms
 
 
 def factor_of(state: ElasticState, instance: str) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from sluice.state.contract.records import StorageState, TenantStorage
+from sluice.state.quotas.elastic import holds_until_ms
 from sluice.state.quotas.tenants import Tenants
 
 RELEASED_AT = 0.9
@@ -86,9 +87,9 @@ class StorageGuard:
         self._until_ms = 0
 
     def on_state(self, state: StorageState, heard_ms: int) -> None:
-        """Apply a state that was heard now. One that was in the topic before is old."""
+        """Apply a state that was heard now."""
         self._held = frozenset(each.tenant for each in state.tenants if each.is_held)
-        self._until_ms = min(heard_ms, state.at_ms + FRESH_MS) + FRESH_MS
+        self._until_ms = holds_until_ms(state.at_ms, heard_ms, FRESH_MS)
 
     def held(self, now_ms: int) -> frozenset[str]:
         """The tenants whose producers are held now.

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import logging
 import signal
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -28,15 +27,6 @@ from sluice.streaming.errors import CheckpointError
 from sluice.streaming.job import Job
 
 Json = dict[str, Any]
-
-
-@pytest.fixture
-def silent_broker() -> Iterator[str]:
-    """An address that takes connections and says nothing."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 @pytest.fixture

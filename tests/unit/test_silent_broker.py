@@ -1,8 +1,7 @@
 """Commands beside a broker that takes connections and answers nothing: each ends soon, with a line that names it."""
 
-import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,15 +17,6 @@ from sluice.state.quotas.kinds import QuotaKind
 from tests.commands import Sluice
 
 LIMIT = QuotaEntry(QuotaEntity(user="alice"), QuotaKind.PRODUCER_BYTE_RATE, 1e6)
-
-
-@pytest.fixture
-def silent_broker() -> Iterator[str]:
-    """Its address."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 @pytest.fixture

@@ -41,9 +41,14 @@ final class ElasticState {
         return new ElasticState(Json.whole(record, "number"), Json.whole(record, "at_ms"), lend.asDouble(1.0), factors);
     }
 
-    /** Until when a state holds that was heard now. One that was in the topic before is old. */
+    /** Until when it holds if it was heard now. */
     long holdsUntilMs(long heardMs) {
-        return Math.min(heardMs, atMs + FRESH_MS) + FRESH_MS;
+        return holdsUntilMs(atMs, heardMs, FRESH_MS);
+    }
+
+    /** Until when a state of the job's holds that was heard now. One that was in the topic before is old. */
+    static long holdsUntilMs(long atMs, long heardMs, long freshMs) {
+        return Math.min(heardMs, atMs + freshMs) + freshMs;
     }
 
     /** The factor of a gateway. */

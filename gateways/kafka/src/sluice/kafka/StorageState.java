@@ -35,8 +35,8 @@ final class StorageState {
         return new StorageState(Json.whole(record, "at_ms"), held);
     }
 
-    /** Until when a state holds that was heard now. One that was in the topic before is old. */
+    /** Until when it holds if it was heard now. */
     long holdsUntilMs(long heardMs) {
-        return Math.min(heardMs, atMs + FRESH_MS) + FRESH_MS;
+        return ElasticState.holdsUntilMs(atMs, heardMs, FRESH_MS);
     }
 }
