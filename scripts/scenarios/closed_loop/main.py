@@ -149,25 +149,24 @@ class Elastic(ElasticSimulation):
 class NoisyNeighbours(Neighbours):
     """Measure five victims beside noisy neighbours, over alone: with Sluice, Kafka's own quotas, and none.
 
-    Exit code 1 if with Sluice p99 is more than 1.5 times that of alone, or throughput below 0.99.
+    A line for each kind of noise comes once it is measured. Exit code 1 if with Sluice p99 is more than 1.5 times that
+    of alone, or throughput below 0.99.
     """
 
     as_json: AsJson = False
 
     def run(self) -> int:
         """Run them, and print the figures."""
-        from scripts.scenarios.closed_loop.neighbours import run_neighbours, text
+        from scripts.scenarios.closed_loop.neighbours import line, run_neighbours
 
-        found = {}
+        passes = True
         for quotas in self.quotas or list(BrokersQuotas):
             with work_folder("closed-loop", fresh=True) as folder:
-                found[quotas.value] = run_neighbours(folder, self, quotas)
-        if self.as_json:
-            kinds = {name: {kind: asdict(each) for kind, each in of.items()} for name, of in found.items()}
-            print(json.dumps(kinds))
-        else:
-            print("\n".join(text(found)))
-        return int(not all(each.passes for each in found.get(BrokersQuotas.SLUICE, {}).values()))
+                for noise, found in run_neighbours(folder, self, quotas):
+                    row = {"quotas": quotas.value, "noise": noise.value, **asdict(found)}
+                    print(json.dumps(row) if self.as_json else line(quotas, noise, found), flush=True)
+                    passes &= found.passes or quotas is not BrokersQuotas.SLUICE
+        return int(not passes)
 
 
 def _print(found: Mapping[str, Measures], as_json: bool) -> int:

@@ -1,8 +1,9 @@
 """Noisy neighbours: five victims' latency and throughput beside each, over alone, on brokers of three kinds."""
 
+import math
 import multiprocessing
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,9 +54,8 @@ class Beside:
     passes: bool
 
 
-def run_neighbours(folder: Path, asked: Neighbours, kind: BrokersQuotas) -> dict[str, Beside]:
-    """The victims beside each kind of noise, in turns with alone, on brokers of one kind."""
-    found: dict[str, Beside] = {}
+def run_neighbours(folder: Path, asked: Neighbours, kind: BrokersQuotas) -> Iterator[tuple[Noise, Beside]]:
+    """The victims beside each kind of noise, in turns with alone, on brokers of one kind; each once it is measured."""
     spawn = multiprocessing.get_context("spawn")
     with (
         _brokers(folder, asked.brokers, kind) as servers,
@@ -74,12 +74,13 @@ def run_neighbours(folder: Path, asked: Neighbours, kind: BrokersQuotas) -> dict
             noisy = disturbing.submit(noise, each, servers, NOISY, length_s)
             time.sleep(_BEGIN_S)
             beside = measured()
-            found[each.value] = _compared(alone, beside, noisy.result() / length_s)
-    return found
+            yield each, _compared(alone, beside, noisy.result() / length_s)
 
 
 def _compared(alone: Victims, beside: Victims, noise_per_s: float) -> Beside:
-    p99, throughput = beside.p99_ms / alone.p99_ms, beside.bytes_per_s / alone.bytes_per_s
+    # Brokers without quotas may answer nobody for a while after a neighbour: then there is no ratio, and no pass.
+    p99 = beside.p99_ms / alone.p99_ms
+    throughput = beside.bytes_per_s / alone.bytes_per_s if alone.bytes_per_s else math.nan
     return Beside(alone, beside, p99, throughput, noise_per_s, p99 <= MOST_P99 and throughput >= LEAST_THROUGHPUT)
 
 
@@ -116,12 +117,10 @@ def _make_topics(servers: str, brokers: int) -> None:
     filler.stop()
 
 
-def text(found: dict[str, dict[str, Beside]]) -> Iterator[str]:
-    """A line for each kind of noise: p99 and throughput over alone, by kind of brokers."""
-    yield f"{'':<20}" + "".join(f"{name:>34}" for name in found)
-    kinds: Sequence[str] = list(next(iter(found.values())))
-    for kind in kinds:
-        columns = (
-            f"p99 {each[kind].p99_ratio:.2f}, throughput {each[kind].throughput_ratio:.3f}" for each in found.values()
-        )
-        yield f"{kind:<20}" + "".join(f"{column:>34}" for column in columns)
+def line(quotas: BrokersQuotas, noise: Noise, found: Beside) -> str:
+    """A line of text: p99 and throughput of the victims beside a kind of noise and over alone, and the noise itself."""
+    alone, beside = found.alone, found.beside
+    return (
+        f"{quotas:<8}{noise:<20}p99 {alone.p99_ms:>6.1f} -> {beside.p99_ms:>7.1f} ms, {found.p99_ratio:>6.2f} times;"
+        f" throughput {found.throughput_ratio:.3f}; noise {found.noise_per_s:,.0f}/s"
+    )
