@@ -87,7 +87,7 @@ class Meters:
             rows = rows[np.argsort(numbers[rows], kind="stable")]
             limits = np.array([np.nan if one is None else one[1].limit for one in planned])
             of_rows = limits[batch.traits_of[rows]]
-            if self._elastic and kind.family is not Family.MUTATIONS:
+            if self._elastic and kind.family.gives_way:
                 tags = list(self._numbers[kind])
                 of_rows = self._elastic.limits(
                     [None if one is None else self._quotas.resolve_counter(kind, tags[one[0]]) for one in planned],

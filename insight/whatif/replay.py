@@ -24,7 +24,7 @@ from sluice.state.contract.records import MAX_APPLIED_MS, Request, Verdict
 from sluice.state.decisions.charge_plan import plan_limited
 from sluice.state.decisions.decision import ALLOWED, Answer, Waits, answered
 from sluice.state.quotas.entity import Tags
-from sluice.state.quotas.kinds import Family, QuotaSettings
+from sluice.state.quotas.kinds import QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.store.pages import at_rest
 
@@ -75,7 +75,7 @@ class Decider:
         """Give the charges the limits that held at a time."""
         for tags, charge in charges:
             found = self.quotas.resolve_counter(charge.kind, tags)
-            if found is not None and charge.limit is not None and charge.kind.family is not Family.MUTATIONS:
+            if found is not None and charge.limit is not None and charge.kind.family.gives_way:
                 charge.limit = self._elastic.limit(found, charge.limit, instance, now_ms)
 
     def answer(self, request: Request, now_ms: int, outcomes: Outcomes) -> Answer:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
-from sluice.state.quotas.entry import Mode, QuotaEntry, check_elastic, check_number, check_value, quota_kind
+from sluice.state.quotas.entry import Mode, QuotaEntry, check_entries, check_number, check_value, quota_kind
 from sluice.state.quotas.kinds import KEY_ALIASES, EntryKind, QuotaKind
 
 RawEntity = Mapping[str, str | None]
@@ -122,8 +122,8 @@ def check_filter(components: Sequence[FilterComponent]) -> None:
             raise InvalidQuotaError("bad_match", f"unknown match {component.match!r}; expected exact, default or any")
         if (component.match == "exact") != (component.name is not None):
             raise InvalidQuotaError("bad_match", f"match {component.match!r} with name {component.name!r}")
-    if len(set(types)) != len(types):
-        raise InvalidQuotaError("duplicate_type", "an entity type comes twice in the filter; expected it once")
+    if twice := next((each for each in types if types.count(each) > 1), None):
+        raise InvalidQuotaError("duplicate_type", f"{twice} is given twice; expected it once, by name or as default")
     if "ip" in types and len(types) > 1:
         raise InvalidQuotaError("ip_combined", "ip can't be combined with another entity type")
 
@@ -180,7 +180,7 @@ def with_altered(
     """`entries` with the keys of one entity set and removed, all or none: of its shadow quotas, or its enforced ones.
 
     The quotas of the other mode stay as they are. Raises InvalidQuotaError as Kafka's controller does and, like
-    kafka-configs.sh, for removing a key that isn't set; and as `check_elastic` does for the entity.
+    kafka-configs.sh, for removing a key that isn't set; and as `check_entries` does for the entity.
     """
     if "ip" in entity or CONNECTION_CREATION_RATE in added:
         raise InvalidQuotaError(
@@ -202,7 +202,7 @@ def with_altered(
         hint = _other_mode_hint(unset, target, others)
         raise InvalidQuotaError("key_not_set", f"Invalid config(s): {','.join(unset)}{hint}")
     own_after = [QuotaEntry(target, quota_kind(target, key), *quota) for key, quota in after.items()]
-    check_elastic(own_after)
+    check_entries(own_after)
     return others + own_after
 
 
@@ -216,12 +216,12 @@ def _other_mode_hint(keys: Sequence[str], target: QuotaEntity, others: Iterable[
 def merged(entries: Iterable[QuotaEntry], wanted: Iterable[QuotaEntry], *, prune: bool) -> list[QuotaEntry]:
     """The quotas of `wanted` and, without `prune`, those of `entries` that `wanted` doesn't name.
 
-    Raises InvalidQuotaError as `check_elastic` does for the entities of `wanted`.
+    Raises InvalidQuotaError as `check_entries` does for the entities of `wanted`.
     """
     wanted_by_key = _by_key(wanted)
     after = list((wanted_by_key if prune else _by_key(entries) | wanted_by_key).values())
     named = {entity for entity, _, _ in wanted_by_key}
-    check_elastic(entry for entry in after if entry.entity in named)
+    check_entries(entry for entry in after if entry.entity in named)
     return after
 
 

@@ -11,6 +11,7 @@ from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.kinds import (
     CLIENT_KINDS,
+    ENTRY_KINDS,
     KEY_ALIASES,
     TOPIC_KINDS,
     UNLIMITED,
@@ -71,9 +72,11 @@ def quota_kind(entity: QuotaEntity, key: object) -> EntryKind:
     names = [str(candidate) for candidate in allowed]
     nearest = get_close_matches(str(key), [*names, *beside], n=1)
     hint = f"did you mean {nearest[0]}? " if nearest else ""
-    raise InvalidQuotaError(
-        "unknown_key", f"unknown quota key {key!r}; {hint}expected one of {', '.join(names)} on {whom}"
-    )
+    problem = f"unknown quota key {key!r}"
+    if isinstance(kind, str) and kind in ENTRY_KINDS:
+        problem = f"{kind} is no key of {whom}"
+        problem += ", but of a tenant" if isinstance(ENTRY_KINDS[kind], StorageKey) else ""
+    raise InvalidQuotaError("unknown_key", f"{problem}; {hint}expected one of {', '.join(names)} on {whom}")
 
 
 def check_value(kind: EntryKind, value: float) -> None:
@@ -91,31 +94,30 @@ def check_value(kind: EntryKind, value: float) -> None:
     check_number(kind, value, largest_whole=UNLIMITED if kind.family.whole else None)
 
 
-def check_elastic(entries: Iterable[QuotaEntry]) -> None:
-    """Raises InvalidQuotaError unless R <= Q <= C for each reservation R and ceiling C beside a limit Q.
+def check_entries(entries: Iterable[QuotaEntry]) -> None:
+    """Raises InvalidQuotaError for a reservation, ceiling or storage budget that wouldn't count beside the others.
 
-    Reasons: `never_shadow`, `without_limit`, `above_limit` (a reservation), `below_limit` (a ceiling). The first two
-    are of numbers that would never count: a shadow quota limits nobody, so there is nothing to keep, lend or hold.
+    Reasons: `never_shadow` (a shadow quota limits nobody, so there is nothing to keep, lend or hold), and unless
+    R <= Q <= C for a reservation R and a ceiling C beside a limit Q: `without_limit`, `above_limit`, `below_limit`.
     """
     entries = list(entries)
     limits = {(entry.entity, entry.kind): entry.value for entry in entries if not entry.shadow}
     for entry in entries:
         if entry.shadow and isinstance(entry.kind, ElasticKey | StorageKey):
             raise InvalidQuotaError("never_shadow", f"{entry.kind} is set in mode shadow; expected mode enforce")
-        if not isinstance(entry.kind, ElasticKey):
-            continue
-        limit = limits.get((entry.entity, entry.kind.quota))
-        if limit is None:
-            raise InvalidQuotaError(
-                "without_limit", f"{entry.kind} is {entry.value:.15g} without {entry.kind.quota}; expected both or none"
-            )
-        is_reservation = entry.kind.part == "reservation"
-        if entry.value > limit if is_reservation else entry.value < limit:
-            raise InvalidQuotaError(
-                "above_limit" if is_reservation else "below_limit",
-                f"{entry.kind} is {entry.value:.15g}; expected at {'most' if is_reservation else 'least'} {limit:.15g},"
-                f" the {entry.kind.quota}",
-            )
+        if isinstance(entry.kind, ElasticKey):
+            _check_beside(entry.kind, entry.value, limits.get((entry.entity, entry.kind.quota)))
+
+
+def _check_beside(key: ElasticKey, value: float, limit: float | None) -> None:
+    if limit is None:
+        raise InvalidQuotaError("without_limit", f"{key} is {value:.15g} without {key.quota}; expected both or none")
+    is_reservation = key.part == "reservation"
+    if value > limit if is_reservation else value < limit:
+        raise InvalidQuotaError(
+            "above_limit" if is_reservation else "below_limit",
+            f"{key} is {value:.15g}; expected at {'most' if is_reservation else 'least'} {limit:.15g}, the {key.quota}",
+        )
 
 
 def check_number(key: str, value: float, largest_whole: float | None) -> None:

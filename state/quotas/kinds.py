@@ -35,6 +35,11 @@ class Family(Enum):
         self.rate_name = rate_name
         self.whole = whole
 
+    @property
+    def gives_way(self) -> bool:
+        """True if a broker that is overloaded lets less than such a limit through; beside some a ceiling may stand."""
+        return self in (Family.BYTES, Family.REQUEST_TIME)
+
 
 class Scope(Enum):
     """The kind of entity that a quota is set on."""

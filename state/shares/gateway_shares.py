@@ -174,8 +174,7 @@ class GatewayShares:
             self._parts, self._parts_of = {}, quotas
         if counter not in self._parts:
             kind, factor, part = KINDS_BY_NAME[counter[0]], self._factor or 1.0, None
-            may_give_way = kind.family in (Family.BYTES, Family.REQUEST_TIME)
-            found = quotas.resolve_counter(kind, counter[1]) if may_give_way else None
+            found = quotas.resolve_counter(kind, counter[1]) if kind.family.gives_way else None
             if found is not None and found.limit is not None and (factor < 1.0 or found.ceiling is not None):
                 part = bound_of_share(factor, found.limit, found.reservation)
             self._parts[counter] = part

@@ -10,7 +10,7 @@ from sluice.configs.settings import Settings
 from sluice.kafka_io.background import LastError
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.errors import SluiceError
-from sluice.state.quotas.entry import QuotaEntry, check_elastic
+from sluice.state.quotas.entry import QuotaEntry, check_entries
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 
@@ -85,6 +85,6 @@ def ensure_quotas_table(settings: Settings) -> QuotasTable:
         seed = settings.quotas.seed
         entries = load_quotas_file(Path(seed)) if seed else []
         if settings.quotas.source == "table":
-            check_elastic(entries)
+            check_entries(entries)
         table.create(entries, changed_by="seed", at=datetime.now(UTC))
     return table

@@ -23,7 +23,7 @@ from sluice.state.contract.records import BrokerFactor, DecidedHeartbeat, Elasti
 from sluice.state.quotas.elastic import FRESH_MS, ElasticRule, MeasuredLoad
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import ElasticKey, QuotaKind, QuotaSettings
+from sluice.state.quotas.kinds import CLIENT_KINDS, ElasticKey, QuotaKind, QuotaSettings
 from sluice.state.quotas.limits import ELASTIC_KEY, LimitsInForce, state_value
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.folder import Checkpoint
@@ -309,6 +309,18 @@ def test_a_replay_gives_way_as_the_table_says(tmp_path: Path) -> None:
         for outcome in outcomes
     ]
     assert limits == [LIMIT, 1.5 * LIMIT, 0.75 * LIMIT]
+
+
+def test_requests_of_an_overloaded_broker_are_limited_as_ever_in_a_replay() -> None:
+    """Bytes and request time give way: fewer group joins relieve no broker of the load that was measured."""
+    assert {key.quota for key in ElasticKey} == {kind for kind in CLIENT_KINDS if kind.family.gives_way}
+    quotas = Quotas([quota(QuotaKind.JOIN_GROUP_RATE, 100.0, user="alice")])
+    tight = RecordedElastic([ElasticState(1, 0, brokers=[BrokerFactor("b-2-1f", 0.75, "wait")])])
+    decider = Decider(quotas, QuotaSettings(), 3_600_000, tight)
+
+    [[outcome]] = decider.charge(Request("JoinGroup", user="alice", instance="b-2-1f"), 5_000).values()
+
+    assert outcome.charge.limit == 100.0
 
 
 def test_strict_quotas_are_planned_as_ever_while_limits_give_way() -> None:

@@ -302,6 +302,7 @@ def test_alter_answers_machines_with_the_version_and_the_changes(shell: Shell) -
         ("--add-config connection_creation_rate=1", "Sluice has no quotas on ips"),
         ("--add-config request_percentage=9,producer_byte_rate=0", "producer_byte_rate is 0"),
         ("--delete-config consumer_byte_rate", "Invalid config(s): consumer_byte_rate"),
+        ("--user-defaults --add-config request_percentage=9", "user is given twice; expected it once, by name or"),
         ("--delete-config nope,request_percentage,nada", "Invalid config(s): nope,nada"),
     ],
 )

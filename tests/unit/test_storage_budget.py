@@ -15,7 +15,7 @@ from sluice.configs.quotas import load_quotas_file
 from sluice.state.contract.records import MAX_TIMESTAMP_MS, StorageState, TenantStorage
 from sluice.state.errors import InvalidQuotaError
 from sluice.state.quotas.entity import DEFAULT, MAX_TAG_LENGTH, QuotaEntity
-from sluice.state.quotas.entry import QuotaEntry, check_elastic, check_value, quota_kind
+from sluice.state.quotas.entry import QuotaEntry, check_entries, check_value, quota_kind
 from sluice.state.quotas.kinds import Membership, QuotaKind, StorageKey
 from sluice.state.quotas.limits import STORAGE_KEY, LimitsView, state_value
 from sluice.state.quotas.resolution import Quotas
@@ -100,10 +100,10 @@ def test_a_tenant_has_its_own_budget_or_that_of_the_default_tenant() -> None:
 def test_a_budget_is_whole_bytes_of_a_tenant_and_never_shadow() -> None:
     with pytest.raises(InvalidQuotaError, match="expected a whole number"):
         check_value(StorageKey.STORED_BYTES, 1.5)
-    with pytest.raises(InvalidQuotaError, match="unknown quota key 'stored_bytes'"):
+    with pytest.raises(InvalidQuotaError, match="stored_bytes is no key of users and client-ids, but of a tenant; "):
         quota_kind(QuotaEntity(user="alice"), "stored_bytes")
     with pytest.raises(InvalidQuotaError, match="stored_bytes is set in mode shadow; expected mode enforce"):
-        check_elastic([QuotaEntry(SHOP, StorageKey.STORED_BYTES, 1.0, shadow=True)])
+        check_entries([QuotaEntry(SHOP, StorageKey.STORED_BYTES, 1.0, shadow=True)])
 
 
 def test_a_quota_file_has_topics_and_budgets_of_tenants(tmp_path: Path) -> None:

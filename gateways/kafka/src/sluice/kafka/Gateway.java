@@ -496,8 +496,7 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
         double factor = elastic.factorOf(instance);
         ElasticState.Beside beside = quotas.besideOf(counter);
         boolean isElastic = factor < 1 || !Double.isNaN(beside.ceiling);
-        boolean mayGiveWay = counter.kind.isPaced() && !counter.kind.countsRequests;
-        return isElastic && mayGiveWay ? ElasticState.part(factor, quota, beside) : Double.NaN;
+        return isElastic && counter.kind.givesWay() ? ElasticState.part(factor, quota, beside) : Double.NaN;
     }
 
     private void publish(Meter meter, Double limit, double share, boolean isReady, long nowMs) {

@@ -96,6 +96,11 @@ public enum Kind {
         return this != MUTATION;
     }
 
+    /** Whether a broker that is overloaded lets less than the limit through; beside some a ceiling may stand. */
+    boolean givesWay() {
+        return this != MUTATION && !countsRequests && !isCount();
+    }
+
     /** Whether it is set on topics, and metered for each partition (KIP-1010). */
     boolean isOfTopics() {
         return this == TOPIC_PRODUCE || this == TOPIC_FETCH;

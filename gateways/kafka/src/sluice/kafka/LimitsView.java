@@ -148,7 +148,7 @@ final class LimitsView {
         for (String part : NUMBERS_BESIDE) {
             if (quota.endsWith(part)) {
                 Kind kind = Kind.ofKey(quota.substring(0, quota.length() - part.length()));
-                return kind == Kind.PRODUCE || kind == Kind.FETCH || kind == Kind.REQUEST ? kind : null;
+                return kind != null && kind.givesWay() && !kind.isOfTopics() ? kind : null;
             }
         }
         return null;
