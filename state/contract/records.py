@@ -654,7 +654,7 @@ class ElasticState(msgspec.Struct, frozen=True, omit_defaults=True):
 class TenantStorage(msgspec.Struct, frozen=True, omit_defaults=True):
     """Bytes that a tenant's topics take, of those that they may. While it `is_held`, so are its producers."""
 
-    tenant: RequiredName
+    tenant: Annotated[str, Meta(min_length=1)]  # an empty one would be the clients in no tenant
     stored_bytes: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     budget_bytes: Limit
     is_held: bool = False

@@ -4,6 +4,7 @@ The bytes are those of all replicas, as Kafka's DescribeLogDirs tells them (KIP-
 held as the disk guard holds all: its producers get a trickle, and nobody else waits.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import Any
@@ -21,6 +22,9 @@ else be held and released with each of them."""
 FRESH_MS = 60_000
 """Time for which a gateway believes the last state: some looks may fail, and another driver may take over."""
 
+REMEMBERED_MS = 3_600_000
+"""Time for which replicas that no broker tells of count as they did: a broker is restarted, or its disk replaced."""
+
 MAX_TENANTS = 1_000
 """Most tenants in a state, those nearest to their budgets: it has to fit into a Kafka record."""
 
@@ -28,23 +32,50 @@ MAX_BYTES = 1_000_000
 """Most bytes of these tenants as JSON, below the 1 MiB of a record: a name of 256 characters can take 1.5 kB."""
 
 
-def stored_by_topic(brokers: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """The bytes of each topic on all brokers, from kafka-python's answers to DescribeLogDirs.
+class StoredBytes:
+    """The bytes of each topic on all brokers, by kafka-python's answers to DescribeLogDirs.
 
-    A replica that moves to another directory of its broker is there twice; the copy that grows doesn't count.
-
-    >>> log = {"partition_index": 0, "partition_size": 70, "is_future_key": False}
-    >>> log_dirs = [{"topics": [{"name": "orders", "partitions": [log, log | {"is_future_key": True}]}]}]
-    >>> stored_by_topic([{"broker": 1, "log_dirs": log_dirs}, {"broker": 2, "log_dirs": log_dirs}])
-    {'orders': 140}
+    The replicas of a broker that is away, and of a log directory with an error, count by their last answer for
+    REMEMBERED_MS: they are likely to be back, and a tenant that is held isn't to be released meanwhile.
     """
-    stored: dict[str, int] = {}
-    for broker in brokers:
-        for log_dir in broker["log_dirs"]:
-            for topic in log_dir["topics"]:
-                sizes = (log["partition_size"] for log in topic["partitions"] if not log["is_future_key"])
-                stored[topic["name"]] = stored.get(topic["name"], 0) + sum(sizes)
-    return stored
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, str], tuple[int, Counter[str]]] = {}  # by broker and path: when, and what
+
+    def by_topic(self, brokers: Iterable[Mapping[str, Any]], now_ms: int) -> Counter[str]:
+        """The bytes by topic, after these answers. A directory that its broker names no more is gone.
+
+        A replica that moves to another directory of its broker is there twice; the copy that grows doesn't count.
+
+        >>> log = {"partition_index": 0, "partition_size": 70, "is_future_key": False}
+        >>> topics = [{"name": "orders", "partitions": [log, log | {"is_future_key": True}]}]
+        >>> log_dirs = [{"log_dir": "/data", "error_code": 0, "topics": topics}]
+        >>> first, second = ({"broker": number, "log_dirs": log_dirs} for number in (1, 2))
+        >>> stored = StoredBytes()
+        >>> [stored.by_topic(answers, at_ms)["orders"] for answers, at_ms in (([first, second], 0), ([first], 9_000))]
+        [140, 140]
+        >>> stored.by_topic([first], 3_600_000)["orders"]
+        70
+        """
+        known = self._known
+        for broker in brokers:
+            number, paths = broker["broker"], {log_dir["log_dir"] for log_dir in broker["log_dirs"]}
+            for gone in [key for key in known if key[0] == number and key[1] not in paths]:
+                del known[gone]
+            for log_dir in broker["log_dirs"]:
+                if not log_dir["error_code"]:
+                    known[number, log_dir["log_dir"]] = now_ms, _sizes(log_dir["topics"])
+        self._known = {key: each for key, each in known.items() if now_ms - each[0] < REMEMBERED_MS}
+        return sum((sizes for _, sizes in self._known.values()), Counter[str]())
+
+
+def _sizes(topics: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    return Counter(
+        {
+            topic["name"]: sum(log["partition_size"] for log in topic["partitions"] if not log["is_future_key"])
+            for topic in topics
+        }
+    )
 
 
 class StorageRule:

@@ -15,7 +15,7 @@ from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.kafka_io.kafka_python import LogDirsAdmin
 from sluice.state.contract.records import StorageState, TenantStorage
 from sluice.state.quotas.resolution import Quotas
-from sluice.state.shares.storage_budget import StorageRule, stored_by_topic
+from sluice.state.shares.storage_budget import StorageRule, StoredBytes
 from sluice.streaming.runtime.client_metrics import label_of
 
 log = logging.getLogger("sluice.storage")
@@ -40,6 +40,7 @@ class StorageWatch(Collector):
         self._quotas = quotas
         self._top = top
         self._rule = StorageRule()
+        self._stored = StoredBytes()
 
     def service(self, kafka: Mapping[str, str]) -> BackgroundService:
         """The service that looks and decides."""
@@ -47,7 +48,7 @@ class StorageWatch(Collector):
         def look() -> None:
             quotas = self._quotas()
             budgets = quotas.storage_budgets()
-            stored = stored_by_topic(_log_dirs(kafka)) if budgets else {}
+            stored = self._stored.by_topic(_log_dirs(kafka), now_ms()) if budgets else {}
             self.take(self._rule.decide(stored, quotas.tenants, budgets, now_ms()))
 
         return BackgroundService("storage", look, _LOOK_S, failure="stored bytes can't be read", log=log)

@@ -171,6 +171,7 @@ def damaged(draw: random.Random, records: Records) -> Records:
         (b'"elastic"', b'{"number":1,"at_ms":1,"lend":0.5}'),
         (b'"storage"', b'{"tenants":[{"tenant":"shop","stored_bytes":1,"budget_bytes":1,"is_held":true}]}'),
         (b'"storage"', b'{"at_ms":1,"tenants":[{"stored_bytes":1,"budget_bytes":1,"is_held":true}]}'),
+        (b'"storage"', b'{"at_ms":1,"tenants":[{"tenant":"","stored_bytes":1,"budget_bytes":1,"is_held":true}]}'),
         (b'{"entity":{"tenant":"shop","topic":null},"mode":"enforce","quota":"member"}',
          b'{"entity":{"tenant":"shop","topic":null},"mode":"enforce","quota":"member","value":1,"version":1}'),
         (b'{"entity":{"tenant":"shop","topic":"o"},"mode":"enforce","quota":"stored_bytes"}',

@@ -20,7 +20,7 @@ from sluice.state.quotas.kinds import Membership, QuotaKind, StorageKey
 from sluice.state.quotas.limits import STORAGE_KEY, LimitsView, state_value
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import Tenants, check_members
-from sluice.state.shares.storage_budget import FRESH_MS, MAX_TENANTS, StorageRule, stored_by_topic
+from sluice.state.shares.storage_budget import FRESH_MS, MAX_TENANTS, REMEMBERED_MS, StorageRule, StoredBytes
 from sluice.streaming.enforce.storage import StorageWatch
 from tests.gateway_loop import gateway_loop, quota
 
@@ -43,12 +43,45 @@ ENTRIES = [
 ]
 
 
-def test_bytes_of_a_topic_are_those_of_all_replicas_without_copies_that_grow() -> None:
-    def broker(number: int, *sizes: int, is_future_key: bool = False) -> dict[str, Any]:
-        logs = [{"partition_size": size, "is_future_key": is_future_key} for size in sizes]
-        return {"broker": number, "log_dirs": [{"topics": [{"name": "orders", "partitions": logs}]}]}
+def log_dir(*sizes: int, path: str = "/data", error_code: int = 0, is_future_key: bool = False) -> dict[str, Any]:
+    """Part of an answer to DescribeLogDirs: replicas of topic orders."""
+    logs = [{"partition_size": size, "is_future_key": is_future_key} for size in sizes]
+    topics = [{"name": "orders", "partitions": logs}] if sizes else []
+    return {"log_dir": path, "error_code": error_code, "topics": topics}
 
-    assert stored_by_topic([broker(1, 10, 20), broker(2, 12, 20), broker(2, 7, is_future_key=True)]) == {"orders": 62}
+
+def broker(number: int, *log_dirs: dict[str, Any]) -> dict[str, Any]:
+    """A broker's answer to DescribeLogDirs."""
+    return {"broker": number, "log_dirs": list(log_dirs)}
+
+
+def test_bytes_of_a_topic_are_those_of_all_replicas_without_copies_that_grow() -> None:
+    growing = log_dir(7, path="/other", is_future_key=True)
+
+    stored = StoredBytes().by_topic([broker(1, log_dir(10, 20)), broker(2, log_dir(12, 20), growing)], 0)
+
+    assert stored["orders"] == 62
+
+
+def test_replicas_that_no_broker_tells_of_count_as_they_did_for_an_hour() -> None:
+    """A tenant would else be released because a broker is away, or a log directory of it."""
+    first, second, failed = log_dir(10), log_dir(20, path="/other"), log_dir(path="/other", error_code=56)
+    stored = StoredBytes()
+    stored.by_topic([broker(1, first, second), broker(2, first)], 0)
+
+    def bytes_at(now_ms: int, *answers: dict[str, Any]) -> int:
+        return stored.by_topic(answers, now_ms)["orders"]
+
+    assert bytes_at(10_000, broker(1, first, second)) == 40, "broker 2 is away"
+    assert bytes_at(20_000, broker(1, first, failed), broker(2, first)) == 40
+    assert bytes_at(20_000 + REMEMBERED_MS, broker(1, first, failed), broker(2, first)) == 20
+
+
+def test_a_log_directory_that_its_broker_names_no_more_counts_no_more() -> None:
+    stored = StoredBytes()
+    stored.by_topic([broker(1, log_dir(10), log_dir(20, path="/other"))], 0)
+
+    assert stored.by_topic([broker(1, log_dir(10))], 10_000)["orders"] == 10
 
 
 def test_a_tenant_is_held_at_its_whole_budget_and_released_at_nine_tenths() -> None:
@@ -119,7 +152,8 @@ def test_readers_of_the_limits_topic_know_the_last_state() -> None:
     view.take(STORAGE_KEY, state_value(state))
     assert view.storage == state
     too_large = b'{"tenant": "shop", "stored_bytes": 1%s, "budget_bytes": 1}' % (b"0" * 400)
-    for tenant in (b'{"tenant": "shop"}', too_large):  # the console couldn't show so many bytes
+    everybody = b'{"tenant": "", "stored_bytes": 1, "budget_bytes": 1, "is_held": true}'  # who is in no tenant
+    for tenant in (b'{"tenant": "shop"}', too_large, everybody):  # the console couldn't show so many bytes
         with pytest.raises(InvalidQuotaError, match="the record is no state"):
             view.take(STORAGE_KEY, b'{"at_ms": 1, "tenants": [%s]}' % tenant)
     view.take(STORAGE_KEY, None)

@@ -28,8 +28,10 @@ final class StorageState {
         JsonNode record = Json.object(value);
         Set<String> held = new HashSet<>();
         for (JsonNode tenant : record.path("tenants")) {
-            if (tenant.path("is_held").asBoolean()) {
-                held.add(Json.text(tenant, "tenant"));
+            String name = Json.text(tenant, "tenant");
+            Json.check(!name.isEmpty(), "the tenant is empty"); // so is that of clients in no tenant
+            if (Json.flag(tenant, "is_held")) {
+                held.add(name);
             }
         }
         return new StorageState(Json.whole(record, "at_ms"), held);
