@@ -35,6 +35,7 @@ from sluice.kafka_io.client import CONNECT_TIMEOUT_MS, OF_COMMANDS, connect
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.cluster_quotas import read_cluster_quotas
 from sluice.kafka_io.errors import KafkaUnavailableError, TopicLostError
+from sluice.kafka_io.kafka_python import FetchedRecord
 from sluice.kafka_io.topic_reader import TopicReader
 from sluice.sinks.errors import storage_reason
 from sluice.sinks.tables.delta_files import empty_commits
@@ -49,7 +50,8 @@ from sluice.streaming.checkpoint.origin import Origin, check_origin, new_pages, 
 from sluice.streaming.checkpoint.spark_files import check_enforce_checkpoint, check_spark_files, read_offsets
 from sluice.streaming.workers.contract import are_batched
 
-_AUDIT_TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable")
+_TABLES = ("decisions", "quota_metrics", "dead_letters", "unreadable")
+"""Tables that every job writes."""
 
 _METRICS_TIMEOUT_S = 5.0
 
@@ -61,6 +63,9 @@ _CONNECT_S = CONNECT_TIMEOUT_MS / 1000 + 2.0
 
 _HEARTBEATS_MS = 10_000
 """A gateway sends one each second."""
+
+_NEXT_S = 2.0
+"""Time for the next heartbeat of each gateway."""
 
 _MAX_AHEAD_MS = 1_000
 """The shortest sample of a quota."""
@@ -248,8 +253,16 @@ class Heartbeats:
         with self._lock:  # two checks ask at a time
             if self._found is None:
                 with TopicReader(settings.kafka, settings.topics.requests, now_ms() - _HEARTBEATS_MS) as reader:
-                    self._found = heartbeats(record.value for _, record in reader.read_to_end())
+                    self._found = heartbeats(record.value for _, record in _newest(reader))
             return self._found
+
+
+def _newest(reader: TopicReader) -> Iterator[tuple[int, FetchedRecord]]:
+    """The records since the reader's time, and those that come now: one whose clock is behind sends old ones."""
+    yield from reader.read_to_end()
+    until_s = time.monotonic() + _NEXT_S
+    while time.monotonic() < until_s:
+        yield from reader.read()
 
 
 def heartbeats(values: Iterable[bytes | None]) -> dict[str, Request]:
@@ -319,11 +332,13 @@ def loads_verdict(beats: Mapping[str, Request], limits: BrokerLimits) -> str:
 
 
 def clocks_verdict(beats: Mapping[str, Request], at_ms: int) -> str:
-    """The clocks of gateways that have sent heartbeats before `at_ms`. Raises CheckError.
+    """The clocks of gateways by their last heartbeats, seen at `at_ms`. Raises CheckError.
 
     >>> clocks_verdict({"a": Request("GatewayHeartbeat", timestamp_ms=5_900)}, at_ms=5_000)
     'of 1 gateways, none is ahead or behind'
     """
+    if not beats:
+        return f"no gateway has sent a heartbeat for {_HEARTBEATS_MS // 1000} s"
     times = ((name, beat.timestamp_ms) for name, beat in beats.items())
     ahead = sorted((name, beat_ms - at_ms) for name, beat_ms in times if beat_ms is not None)  # else it is the record's
     troubles = []
@@ -452,7 +467,8 @@ def _unread_text(settings: Settings, topic: str, read_to: Mapping[int, int]) -> 
 
 def check_tables(settings: Settings) -> str:
     """Rows and size of the tables that the job writes. Raises CheckError if one can't be read."""
-    return "; ".join(_table_text(settings, name) for name in _AUDIT_TABLES)
+    names = (*_TABLES, "elastic") if settings.elastic.limits == "elastic" else _TABLES
+    return "; ".join(_table_text(settings, name) for name in names)
 
 
 def _check_commits(name: str, path: str, storage_options: Mapping[str, str]) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import socket
+from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +22,8 @@ from sluice.jvm.jars import SPARK_JARS
 from sluice.jvm.plugin import CALLBACK_CLASS, REPORTER_CLASS
 from sluice.kafka_io import client as kafka_client
 from sluice.kafka_io.errors import KafkaUnavailableError
-from sluice.kafka_io.topic_reader import Offsets, TopicReader
+from sluice.kafka_io.kafka_python import FetchedRecord
+from sluice.kafka_io.topic_reader import POLL_MS, Offsets, TopicReader
 from sluice.sinks.errors import QuotasTableError
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.contract.records import HEARTBEAT_API, Heartbeat, Load, Request
@@ -325,6 +327,13 @@ def test_tables_tell_their_rows_and_size(settings: Settings) -> None:
     assert found.startswith("decisions has 3 rows in 2 files, 0.0 MiB; quota_metrics isn't there yet; ")
 
 
+def test_the_table_of_elastic_limits_is_told_of_where_they_give_way(settings: Settings) -> None:
+    elastic = dataclasses.replace(settings.elastic, limits="elastic")
+
+    assert "elastic" not in doctor.check_tables(settings)
+    assert doctor.check_tables(dataclasses.replace(settings, elastic=elastic)).endswith("; elastic isn't there yet")
+
+
 def test_a_health_address_of_another_machine_fails(settings: Settings) -> None:
     """Documentation's own address (RFC 5737) is nobody's."""
     assert doctor.check_health(settings).startswith("off; health.port")
@@ -394,6 +403,29 @@ def test_a_gateway_whose_clock_is_ahead_is_named() -> None:
 
     with pytest.raises(CheckError, match="ahead of this machine's: gateway a by 1200 s; after a request"):
         doctor.clocks_verdict(beats, at_ms=5_000)
+
+
+def test_clocks_are_seen_when_all_of_them_are_behind(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their records have those times too, so none is of the last seconds."""
+    heartbeat = {"staleness_ms": 5, "counters": 0}
+    event = {"api": HEARTBEAT_API, "instance": "a", "timestamp_ms": 5_000, "heartbeat": heartbeat}
+    monkeypatch.setattr(doctor, "_NEXT_S", 0.01)
+
+    class Reader(TopicReader):
+        def read_to_end(self) -> Iterator[tuple[int, FetchedRecord]]:
+            return iter(())
+
+        def read(self, wait_ms: int = POLL_MS) -> Iterator[tuple[int, FetchedRecord]]:  # noqa: ARG002 # as it is called
+            yield 0, FetchedRecord(0, None, json.dumps(event).encode())
+
+    monkeypatch.setattr(doctor, "TopicReader", Reader)
+
+    with pytest.raises(CheckError, match=r"behind this machine's: gateway a by \d+ s; tables"):
+        doctor.check_gateway_clocks(doctor.Heartbeats(settings))
+
+
+def test_without_heartbeats_nothing_is_said_of_clocks() -> None:
+    assert doctor.clocks_verdict({}, at_ms=5_000) == "no gateway has sent a heartbeat for 10 s"
 
 
 def test_a_heartbeat_that_leaves_its_time_to_the_record_says_nothing_of_a_clock() -> None:
