@@ -857,6 +857,11 @@ def test_a_reset_forgets_what_is_owed_but_publishes_what_was_charged(java: JavaC
     assert java.answer("reset", {"amount": 5_000}) == [pytest.approx(500, rel=0.1), 0.0, 5_001]
 
 
+def test_a_request_whose_meter_is_removed_meanwhile_waits_for_its_tenant_all_the_same(java: JavaCases) -> None:
+    """The tenant is overdrawn, so the bound is below the member's rate of 10 000 a second."""
+    assert 0 < java.answer("removed", {}) < 10_000
+
+
 def test_where_samples_cant_be_read_a_steady_client_is_estimated_by_its_rate(java: JavaCases) -> None:
     assert java.answer("estimate", {"amount": 1_000.0, "seconds": 200}) == pytest.approx(2_000_000, rel=0.05)
 

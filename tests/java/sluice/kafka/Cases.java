@@ -71,6 +71,8 @@ public final class Cases {
                 return fence(asked);
             case "reset":
                 return reset(asked);
+            case "removed":
+                return removed();
             case "mutations":
                 return mutations(asked);
             case "clock":
@@ -278,6 +280,25 @@ public final class Cases {
             sensor.record(1.0, nowMs, false);
             meter.look(nowMs);
             return answer.add(meter.takeUnpublished(nowMs).amount);
+        }
+    }
+
+    /** The bound of a metric that Kafka removed while a request of an overdrawn tenant asked for it, per second. */
+    private static JsonNode removed() {
+        Meters meters = new Meters(MAX_MUTE_MS, true, new Window(11, 1_000), Time.SYSTEM::milliseconds);
+        CounterKey member = new CounterKey(Kind.PRODUCE, new Tags("alice", "", "shop"));
+        long nowMs = System.currentTimeMillis();
+        try (Metrics metrics = metricsOf(meters)) {
+            Sensor sensor = sensor(metrics, member, WINDOW);
+            meters.common(member.ofTenant()).set(1.0, 1.0, false, nowMs);
+            sensor.record(100_000.0, nowMs, false);
+            Meter meter = meters.of(member);
+            meter.look(nowMs);
+            meter.bind(1e6, nowMs);
+            Map<String, String> tags = Meters.metricTags(member.tags);
+            KafkaMetric metric = metrics.metric(metrics.metricName("byte-rate", "Produce", "", tags));
+            meter.remove(metric, nowMs);
+            return JSON.getNodeFactory().numberNode(metric.config().quota().bound());
         }
     }
 

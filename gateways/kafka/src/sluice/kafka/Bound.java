@@ -4,6 +4,7 @@ import java.util.concurrent.TimeUnit;
 import org.apache.kafka.common.metrics.KafkaMetric;
 import org.apache.kafka.common.metrics.MetricConfig;
 import org.apache.kafka.common.metrics.Quota;
+import org.apache.kafka.common.metrics.stats.Rate;
 import org.apache.kafka.common.metrics.stats.TokenBucket;
 
 /**
@@ -86,7 +87,10 @@ final class Bound extends MetricConfig {
             overdraw(capped.bound() * waitMs / 1000.0, nowMs, lock);
             return capped;
         }
-        double windowMs = meter.windowMs(nowMs);
+        double windowMs;
+        synchronized (lock) {
+            windowMs = ((Rate) metric.measurable()).windowSize(this, nowMs);
+        }
         return Quota.upperBound(Math.min(capped.bound(), value * windowMs / (windowMs + waitMs)));
     }
 

@@ -205,10 +205,10 @@ public final class Meter {
 
     /** Reads the metrics, and returns what was charged. */
     private double read(long nowMs, boolean isLast) {
-        boolean isThrottled = throttled != null && noteThrottled(nowMs);
         if (charged == null) {
             return 0.0;
         }
+        boolean isThrottled = throttled != null && bound != null && noteThrottled(nowMs);
         charged.look(nowMs, isLast);
         if (charged.gained() == 0.0 && charged.events() <= 0) {
             return 0.0;
@@ -323,11 +323,6 @@ public final class Meter {
     /** Notes an amount, in units of the quota, that the job knows already, and that is about to be recorded. */
     public synchronized void notePublished(double amount) {
         unpublished -= amount;
-    }
-
-    /** The time in ms that the rate covers now. */
-    synchronized double windowMs(long nowMs) {
-        return charged.windowMs(nowMs);
     }
 
     /** The lock under which Kafka records and reads its metrics; null if it isn't known. */
