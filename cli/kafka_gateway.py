@@ -22,7 +22,11 @@ from sluice.kafka_io.client import OF_COMMANDS, connect
 from sluice.state.errors import SluiceError
 
 _LOOPBACK = "127.0.0.1"
-_JVM_OPTIONS = ("-XX:+UseSerialGC", "-Dorg.apache.logging.log4j.level=INFO")
+_JVM_OPTIONS = (
+    "-XX:+UseSerialGC",
+    "-Dorg.apache.logging.log4j.level=INFO",
+    "-Dio.netty.bootstrap.extensions=serviceload",  # the bound on new connections
+)
 _POLL_S = 0.2
 _ATTEMPTS = 3  # a free port may be taken before the proxy listens on it
 _PORT_SEARCHES = 100
@@ -93,9 +97,9 @@ class KafkaGateway(JavaServer):
     """A proxy in front of the brokers of `settings.kafka`, as a context manager or by start and stop.
 
     `folder`, which no other proxy may use, holds its configuration and its log (`proxy.log`). `properties` override
-    those of the filter; without `filtered` the proxy only forwards. Of one address it takes `connections_per_address`
-    new connections a second at most; None is any number. The proxy ends with this process, even if this
-    process is killed. Brokers that are added to the cluster later have no port: start it again.
+    those of the filter; without `filtered` the proxy only forwards. It accepts `connections_per_s` new connections a
+    second at most; None is 500 for each core. The proxy ends with this process, even if this process is killed. Brokers
+    that are added to the cluster later have no port: start it again.
     """
 
     kind, error, started, start_s = "proxy", KafkaGatewayError, "Kafka gateway started", 60.0
@@ -109,7 +113,7 @@ class KafkaGateway(JavaServer):
         properties: Mapping[str, Any] | None = None,
         *,
         metrics: Address = ANY_PORT,
-        connections_per_address: int | None = None,
+        connections_per_s: int | None = None,
         filtered: bool = True,
         heap_mib: int = 512,
     ) -> None:
@@ -117,9 +121,8 @@ class KafkaGateway(JavaServer):
         self._settings, self._listener, self._metrics, self._tls = settings, listener, metrics, tls
         self._properties, self._filtered = dict(properties or {}), filtered
         self._jvm_options = [f"-Xmx{heap_mib}m", *_JVM_OPTIONS]
-        if connections_per_address is not None:
-            extensions = "-Dio.netty.bootstrap.extensions=serviceload"
-            self._jvm_options += [extensions, f"-Dsluice.connections.per.address={connections_per_address}"]
+        if connections_per_s is not None:
+            self._jvm_options.append(f"-Dsluice.connections.per.s={connections_per_s}")
         self._port = listener.port
         self.management_port = 0
 
@@ -215,7 +218,7 @@ def run_kafka_gateway(
     metrics: Address,
     tls: Tls | None,
     properties: Mapping[str, Any],
-    connections_per_address: int | None,
+    connections_per_s: int | None,
     stop: Event,
 ) -> None:
     """Run a proxy until `stop`; print where clients connect. Raises as `KafkaGateway.start` and `check` do."""
@@ -228,7 +231,7 @@ def run_kafka_gateway(
             tls,
             properties,
             metrics=metrics,
-            connections_per_address=connections_per_address,
+            connections_per_s=connections_per_s,
         ) as proxy,
     ):
         typer.echo(f"clients connect to {proxy.bootstrap_servers}")

@@ -220,10 +220,10 @@ def kafka_gateway(
     request_time: Annotated[
         RequestTime, typer.Option("--request-time", help="upstream charges the time until a broker answers.")
     ] = RequestTime.OFF,
-    connections_per_address: Annotated[
+    connections_per_s: Annotated[
         int | None,
         typer.Option(
-            "--connections-per-address", help="Most new connections of an address in each second; else any.", min=1
+            "--connections-per-s", help="Most new connections in each second.", show_default="500 a core", min=1
         ),
     ] = None,
     tls_certificate: Annotated[
@@ -249,7 +249,7 @@ def kafka_gateway(
     properties = {"sluice.gateway.name": name or f"proxy-{os.getpid()}", "sluice.request.time": request_time.value}
     tls = tls_of(tls_certificate, tls_key, client_authority)
     addresses = parse_address("--listen", listen), parse_address("--metrics", metrics)
-    run_kafka_gateway(settings, *addresses, tls, properties, connections_per_address, stop_on_signals())
+    run_kafka_gateway(settings, *addresses, tls, properties, connections_per_s, stop_on_signals())
 
 
 @app.command()

@@ -1,13 +1,12 @@
 """Requests of clients with names of their own, which need no login and no right."""
 
 import socket
-import struct
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from threading import Thread
 
-from scripts.testbed.reconnecting_client import read_answer
+from scripts.testbed.reconnecting_client import read_answer, request_bytes
 
 _API_VERSIONS = 18
 _PIPELINED = 5
@@ -41,16 +40,11 @@ def _flood_one(server: str, numbers: Iterable[int], length: int, one_name: bool,
         unread = 0
         for number in numbers:
             time.sleep(max(0.0, began_s + number * pause_s - time.monotonic()))
-            connection.sendall(_request(0 if one_name else number + 1, length))
+            name = f"{0 if one_name else number + 1:012d}".ljust(length, "x")
+            connection.sendall(request_bytes(_API_VERSIONS, 0, name))
             unread += 1
             if unread == _PIPELINED:
                 read_answer(connection)
                 unread -= 1
         for _ in range(unread):
             read_answer(connection)
-
-
-def _request(number: int, length: int) -> bytes:
-    client_id = f"{number:012d}".ljust(length, "x").encode()
-    request = struct.pack(">hhih", _API_VERSIONS, 0, 0, len(client_id)) + client_id
-    return struct.pack(">i", len(request)) + request

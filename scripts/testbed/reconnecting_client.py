@@ -71,6 +71,13 @@ def produce_request(client_id: str, topic: str, partition: int, value_bytes: int
     return bytes(request.encode(header=True, framed=True))
 
 
+def request_bytes(api: int, version: int, client_id: str, body: bytes = b"") -> bytes:
+    """A request without flexible fields, as it is sent."""
+    name = client_id.encode()
+    request = struct.pack(">hhih", api, version, 0, len(name)) + name + body
+    return struct.pack(">i", len(request)) + request
+
+
 def read_answer(connection: socket.socket) -> None:
     """Read a broker's answer to one request. Raises OSError."""
     (left,) = struct.unpack(">i", _read(connection, 4))

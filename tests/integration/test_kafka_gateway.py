@@ -1,11 +1,11 @@
 """A real proxy in front of a real broker: clients are held to the limits of Sluice, and see no error."""
 
+import signal
 import socket
-import struct
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from itertools import cycle
@@ -26,10 +26,11 @@ from kafka.errors import (
 from kafka.structs import OffsetAndMetadata
 
 from scripts.testbed.quotas_without_job import publish_limits
-from scripts.testbed.reconnecting_client import ReconnectingClient
+from scripts.testbed.reconnecting_client import ReconnectingClient, request_bytes
 from sluice.cli.demo.broker import Broker
 from sluice.cli.demo.cluster import create_topic
 from sluice.cli.demo.full_speed_client import Client, FullSpeedClient, Role
+from sluice.cli.demo.processes import Child
 from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.kafka_io.clock import now_ms
@@ -39,6 +40,7 @@ from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import Membership, QuotaKind, StorageKey
 from sluice.state.quotas.limits import STORAGE_KEY, state_value
+from tests.commands import SLUICE
 from tests.integration.plugin_broker import (
     TENANTS,
     check_that_makers_share,
@@ -357,9 +359,7 @@ def test_requests_of_other_apis_are_held_to_their_rate(
 
 def ask(connection: socket.socket, client_id: str) -> None:
     """Ask for the cluster's metadata (version 0)."""
-    name = client_id.encode()
-    request = struct.pack(f">hhih{len(name)}si", 3, 0, 1, len(name), name, 0)
-    connection.sendall(struct.pack(">i", len(request)) + request)
+    connection.sendall(request_bytes(3, 0, client_id, b"\0\0\0\0"))
 
 
 def is_answered(connection: socket.socket) -> bool:
@@ -374,8 +374,8 @@ def is_open(connection: socket.socket, client_id: str) -> bool:
     return is_answered(connection)
 
 
-def connect(proxied: Proxied, address: str = "127.0.0.1") -> socket.socket:
-    host, port = proxied.servers.rsplit(":", 1)
+def connect(servers: str, address: str = "127.0.0.1") -> socket.socket:
+    host, port = servers.rsplit(":", 1)
     return socket.create_connection((host, int(port)), 10, (address, 0))
 
 
@@ -400,12 +400,12 @@ def test_a_connection_too_many_is_closed_until_another_one_ends(
     """The limit is a client's own, or counts those of a tenant together."""
     in_turn = cycle(clients)
     with ExitStack() as stack:
-        crowd = [stack.enter_context(connect(proxied)) for _ in range(4)]
+        crowd = [stack.enter_context(connect(proxied.servers)) for _ in range(4)]
         assert [is_open(each, next(in_turn)) for each in crowd] == [True, True, True, False]
         crowd[0].close()
 
         def is_admitted() -> bool:
-            with connect(proxied) as another:
+            with connect(proxied.servers) as another:
                 return is_open(another, clients[0])
 
         eventually(is_admitted)
@@ -424,12 +424,12 @@ def test_connections_that_come_too_fast_are_closed_and_others_are_served_at_once
     admitted, first_s = 0, time.monotonic()
     for _ in range(5):
         with ExitStack() as stack:
-            connections = [stack.enter_context(connect(proxied)) for _ in range(10)]
+            connections = [stack.enter_context(connect(proxied.servers)) for _ in range(10)]
             for each in connections:
                 ask(each, next(in_turn))
             admitted += sum(map(is_answered, connections))
         began_s = time.monotonic()
-        with connect(proxied) as other:
+        with connect(proxied.servers) as other:
             assert is_open(other, "other")
         assert time.monotonic() - began_s < 1
 
@@ -509,19 +509,55 @@ def test_the_most_partitions_that_can_be_asked_for_are_too_many(proxied: Proxied
     assert made == [True, False, False]
 
 
-def test_an_address_that_connects_too_fast_is_reset_and_another_one_is_served(proxied: Proxied, tmp_path: Path) -> None:
+def test_new_connections_of_an_address_that_come_too_fast_are_reset_and_another_one_is_served(
+    proxied: Proxied, tmp_path: Path
+) -> None:
+    """An address alone gets half of the 40 in a second."""
     settings = with_bootstrap_servers(load_settings(), proxied.broker.bootstrap_servers)
-    with KafkaGateway(tmp_path, settings, connections_per_address=20) as gateway, ExitStack() as stack:
+    with KafkaGateway(tmp_path, settings, connections_per_s=40) as gateway, ExitStack() as stack:
         limited, began_s = Proxied(proxied.broker, gateway), time.monotonic()
-        flood = [stack.enter_context(connect(limited, "127.0.0.2")) for _ in range(200)]
-        assert is_open(stack.enter_context(connect(limited, "127.0.0.3")), "other")
+        flood = flooded(stack, limited.servers, 200)
+        assert is_open(stack.enter_context(connect(limited.servers, "127.0.0.3")), "other")
         flooded_s = time.monotonic() - began_s
-        for each in flood:
-            with suppress(ConnectionError):
-                ask(each, "flood")
-        answered = sum(map(is_answered, flood))
+        answered = answers(flood)
         assert 20 <= answered <= 20 * (flooded_s + 2)
         assert limited.metrics()["sluice_gateway_reset_connections_total"] == 200 - answered > 0
+
+
+def flooded(stack: ExitStack, servers: str, connections: int) -> Sequence[socket.socket]:
+    """So many connections of one address, without those that are reset before they are made."""
+    flood = []
+    for _ in range(connections):
+        with suppress(ConnectionError):
+            flood.append(stack.enter_context(connect(servers, "127.0.0.2")))
+    return flood
+
+
+def answers(flood: Sequence[socket.socket]) -> int:
+    """The number of these connections that answer a request."""
+    for each in flood:
+        with suppress(ConnectionError):
+            ask(each, "flood")
+    return sum(map(is_answered, flood))
+
+
+def test_an_address_that_holds_connections_open_leaves_file_descriptors_to_others(
+    proxied: Proxied, tmp_path: Path
+) -> None:
+    """600 are for 200 connections and the proxy itself. An address alone gets half, until it closes some."""
+    options = ("--bootstrap-servers", proxied.broker.bootstrap_servers, "--connections-per-s", "100000")
+    log = tmp_path / "log"
+    child = Child(["/bin/bash", "-c", 'ulimit -n 600; exec "$@"', "-", *SLUICE, "kafka-gateway", *options], log)
+    with ExitStack() as stack:
+        stack.callback(child.end, signal.SIGTERM, 30)
+        eventually(lambda: "metrics: " in log.read_text(), 90)
+        servers = log.read_text().partition("clients connect to ")[2].split()[0]
+        flood = flooded(stack, servers, 300)
+        assert answers(flood) == 100
+        assert is_open(stack.enter_context(connect(servers, "127.0.0.3")), "other")
+        for each in flood:
+            each.close()
+        eventually(lambda: answers(flooded(stack, servers, 1)) == 1)
 
 
 def test_topics_beyond_the_burst_are_refused_one_by_one(proxied: Proxied) -> None:

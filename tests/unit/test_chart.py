@@ -61,7 +61,7 @@ VALUES: dict[str, Json] = {form: {"job": {"form": form}} for form in FORMS} | {
             "replicas": 2,
             "brokers": 4,
             "tlsSecret": "sluice-proxy-tls",
-            "options": ["--connections-per-address=50"],
+            "options": ["--connections-per-s=5000"],
         },
         "storage": {"s3": S3},
     },

@@ -17,6 +17,7 @@ from scripts.scenarios.closed_loop.simulation import ClosedLoop
 from scripts.scenarios.closed_loop.situation import (
     BrokersQuotas,
     BrokersSituation,
+    ConnectionFlood,
     ElasticSimulation,
     JobDown,
     NameFlood,
@@ -125,6 +126,23 @@ class Names(NameFlood):
 
         with work_folder("closed-loop", fresh=True) as folder:
             print(json.dumps(asdict(run_name_flood(folder, self))))
+        return 0
+
+
+@app.command("connections")
+@dataclass(frozen=True)
+class Connections(ConnectionFlood):
+    """Flood a proxy with connections of one client, and connect as another one beside it.
+
+    It prints JSON: seconds from the connect to the first answer, alone and during the flood.
+    """
+
+    def run(self) -> int:
+        """Run it, and print the figures."""
+        from scripts.scenarios.closed_loop.connections import run_connection_flood
+
+        with work_folder("closed-loop", fresh=True) as folder:
+            print(json.dumps(asdict(run_connection_flood(folder, self))))
         return 0
 
 

@@ -15,7 +15,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from scripts.scenarios.closed_loop.situation import Noise
-from scripts.testbed.reconnecting_client import read_answer
+from scripts.testbed.reconnecting_client import read_answer, request_bytes
 from sluice.cli.demo.full_speed_client import FullSpeedClient, Role
 from sluice.kafka_io.client import connect
 
@@ -113,7 +113,7 @@ def noise(kind: Noise, servers: str, topic: str, seconds: float) -> int:
 
 def _connections(servers: str, _: str, number: int, end_s: float) -> Iterator[int]:
     address = _address(servers, number)
-    request = _request(_API_VERSIONS, 0, b"")
+    request = request_bytes(_API_VERSIONS, 0, NOISY)
     while time.monotonic() < end_s:
         with socket.create_connection(address, timeout=_PATIENCE_S, source_address=_OTHER_ADDRESS) as connection:
             connection.sendall(request)
@@ -146,7 +146,7 @@ def _topics(servers: str, _: str, number: int, end_s: float) -> Iterator[int]:
 def _producer_ids(servers: str, topic: str, number: int, end_s: float) -> Iterator[int]:
     del topic
     body = struct.pack(">hi", -1, 60_000)  # no transactional id, a timeout
-    request = _request(_INIT_PRODUCER_ID, 1, body)
+    request = request_bytes(_INIT_PRODUCER_ID, 1, NOISY, body)
     with socket.create_connection(_address(servers, number), timeout=_PATIENCE_S) as connection:
         while time.monotonic() < end_s:
             connection.sendall(request * _PIPELINED)
@@ -232,9 +232,3 @@ def _address(servers: str, number: int) -> tuple[str, int]:
     each: Sequence[str] = servers.split(",")
     host, port = each[number % len(each)].rsplit(":", 1)
     return host, int(port)
-
-
-def _request(api: int, version: int, body: bytes) -> bytes:
-    client_id = NOISY.encode()
-    request = struct.pack(">hhih", api, version, 0, len(client_id)) + client_id + body
-    return struct.pack(">i", len(request)) + request

@@ -299,6 +299,18 @@ class NameFlood:
     limited: Annotated[bool, typer.Option("--limited", help="Every client-id has a default limit.")] = False
 
 
+@dataclass(frozen=True)
+class ConnectionFlood:
+    """Attempts of one client to connect to a proxy, each with a request, and connects of another one beside them."""
+
+    per_second: Annotated[float, typer.Option(min=1, help="Attempts a second.")] = 10_000
+    addresses: Annotated[int, typer.Option(min=1, max=250, help="Addresses that they come from.")] = 1
+    connections_per_s: Annotated[
+        int | None, typer.Option(min=1, help="New connections a second that the proxy accepts.", show_default="its own")
+    ] = None
+    seconds: Seconds = 20
+
+
 class Noise(StrEnum):
     """Kinds of noisy neighbours, by the names of a public design of multi-tenant Kafka (N1 to N10)."""
 

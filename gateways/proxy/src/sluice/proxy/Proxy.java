@@ -41,8 +41,8 @@ final class Proxy implements AutoCloseable {
         heldSeconds = counter("held_seconds", "Time for which requests were held");
         refused = counter("refused_topics", "Topics whose creation or deletion was refused");
         refusedConnections = counter("refused_connections", "Connections that a quota refused");
-        published.add(FunctionCounter.builder(PREFIX + "reset_connections", AddressLimit.RESET, AtomicLong::get)
-                .description("Connections that came too fast from one address")
+        published.add(FunctionCounter.builder(PREFIX + "reset_connections", AcceptLimit.RESET, AtomicLong::get)
+                .description("Connections that were too many of their address, in a second or open")
                 .tag(TAG, settings.gatewayName)
                 .register(Metrics.globalRegistry));
         gauge("limits_version", "Version of the limits in force; -1 before one is complete", Gateway::getLimitsVersion);

@@ -1,0 +1,116 @@
+"""A flood of connections against a proxy, and how long another client's connect takes meanwhile."""
+
+import multiprocessing
+import socket
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from scripts.scenarios.closed_loop.situation import ConnectionFlood
+from scripts.testbed.connection_flood import flood_connections
+from scripts.testbed.quotas_without_job import publish_limits
+from scripts.testbed.reconnecting_client import read_answer, request_bytes
+from sluice.cli.demo.broker import Broker
+from sluice.cli.kafka_gateway import KafkaGateway
+from sluice.configs.settings import load_settings, with_bootstrap_servers
+from sluice.kafka_io.topics import ensure_topics
+from sluice.state.quotas.entity import QuotaEntity
+from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import QuotaKind
+
+CONNECTIONS_PER_S = 10.0
+"""The quota `connection_rate` of the client that floods."""
+
+_FLOODER = "flooder"
+_FLOODERS_ADDRESS = "127.0.2.{}"
+_VICTIMS_ADDRESS = "127.0.1.1"
+_METADATA, _ALL_TOPICS = 3, b"\0\0\0\0"
+_WARM_S = 5.0
+_REST_S = 3.0  # what was refused is closed by then
+_PERIOD_S = 0.05
+_BACKOFF_S = 0.05  # reconnect.backoff.ms of Kafka's clients
+_PATIENCE_S = 10.0
+
+
+@dataclass(frozen=True)
+class ConnectionMeasures:
+    """The flood's attempts a second and how many were answered, and another client's connects beside it and before.
+
+    Times are seconds from the connect to the first answer, attempts that were reset and the backoff after them
+    included. `busy` is percent of this machine's cores during the flood, whatever uses them.
+    """
+
+    attempts_per_s: float
+    answered_per_s: float
+    connects: int
+    median_s: float
+    worst_s: float
+    alone_median_s: float
+    alone_worst_s: float
+    busy: float
+
+
+def run_connection_flood(folder: Path, asked: ConnectionFlood) -> ConnectionMeasures:
+    """Start a broker and a proxy; measure a client's connects alone, and beside the flood."""
+    sources = [_FLOODERS_ADDRESS.format(number + 1) for number in range(asked.addresses)]
+    request = request_bytes(_METADATA, 0, _FLOODER, _ALL_TOPICS)
+    spawn = multiprocessing.get_context("spawn")
+    with _proxy(folder, asked.connections_per_s) as address, ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        flood = partial(flood_connections, address, sources, request, asked.per_second)
+        pool.submit(flood, _WARM_S).result()  # Java has compiled what counts
+        time.sleep(_REST_S)
+        began_s = time.monotonic()
+        alone_s = _connects_s(address, lambda: time.monotonic() > began_s + asked.seconds)
+        psutil.cpu_percent()
+        flooding = pool.submit(flood, asked.seconds)
+        beside_s = _connects_s(address, flooding.done)
+        busy = psutil.cpu_percent()
+        attempts, answered = flooding.result()
+    median_s, alone_median_s = statistics.median(beside_s), statistics.median(alone_s)
+    return ConnectionMeasures(
+        attempts, answered, len(beside_s), median_s, max(beside_s), alone_median_s, max(alone_s), busy
+    )
+
+
+@contextmanager
+def _proxy(folder: Path, connections_per_s: int | None) -> Iterator[tuple[str, int]]:
+    """The address of a proxy that holds the flooder's connections to a rate, before a broker."""
+    limit = QuotaEntry(QuotaEntity(client_id=_FLOODER), QuotaKind.CONNECTION_RATE, CONNECTIONS_PER_S)
+    with Broker(folder / "broker") as broker:
+        settings = with_bootstrap_servers(load_settings(environment={}), broker.bootstrap_servers)
+        ensure_topics(settings.topics, settings.kafka)
+        publish_limits(broker.bootstrap_servers, [limit], 1, {})
+        with KafkaGateway(folder / "proxy", settings, connections_per_s=connections_per_s) as gateway:
+            host, port = gateway.bootstrap_servers.rsplit(":", 1)
+            yield host, int(port)
+
+
+def _connects_s(address: tuple[str, int], is_over: Callable[[], bool]) -> Sequence[float]:
+    """Times of connects of a client, twenty a second at most, until it is over; at least one."""
+    request = request_bytes(_METADATA, 0, "victim", _ALL_TOPICS)
+    took_s: list[float] = []
+    while not took_s or not is_over():
+        began_s = time.monotonic()
+        while not _is_answered(address, request):
+            time.sleep(_BACKOFF_S)
+        took_s.append(time.monotonic() - began_s)
+        time.sleep(_PERIOD_S)
+    return took_s
+
+
+def _is_answered(address: tuple[str, int], request: bytes) -> bool:
+    with (
+        suppress(OSError),
+        socket.create_connection(address, _PATIENCE_S, source_address=(_VICTIMS_ADDRESS, 0)) as connection,
+    ):
+        connection.sendall(request)
+        read_answer(connection)
+        return True
+    return False
