@@ -6,12 +6,12 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import confluent_kafka
 import pytest
@@ -23,16 +23,20 @@ from kafka.errors import (
     PolicyViolationError,
     ThrottlingQuotaExceededError,
 )
+from kafka.protocol.consumer import FetchRequest
 from kafka.structs import OffsetAndMetadata
 
+from scripts.testbed.jmx import beans
 from scripts.testbed.quotas_without_job import publish_limits
-from scripts.testbed.reconnecting_client import ReconnectingClient, request_bytes
+from scripts.testbed.reconnecting_client import ReconnectingClient, read_answer, request_bytes
 from sluice.cli.demo.broker import Broker
 from sluice.cli.demo.cluster import create_topic
 from sluice.cli.demo.full_speed_client import Client, FullSpeedClient, Role
+from sluice.cli.demo.jars import BROKER_JARS
 from sluice.cli.demo.processes import Child
 from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.configs.settings import load_settings, with_bootstrap_servers
+from sluice.jvm.machine import Jvm
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.contract.records import StorageState, TenantStorage
@@ -120,7 +124,7 @@ class Proxied:
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
     """No job runs, so shares alone decide: at once, as no decision is to be expected."""
     folder = tmp_path_factory.mktemp("proxied")
-    with Broker(folder / "broker") as broker:
+    with Broker(folder / "broker", jmx=True) as broker:
         file = folder / "settings.yaml"
         file.write_text(f"kafka: {{bootstrap.servers: '{broker.bootstrap_servers}'}}\ntopics: {{partitions: 1}}\n")
         settings = load_settings(file)
@@ -129,6 +133,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
         with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
             create_topic(admin, "orders", [4])
             create_topic(admin, "narrow", [1])
+            create_topic(admin, "read", [1])
         with KafkaGateway(folder / "proxy", settings, properties={"sluice.decide.timeout.ms": 100}) as gateway:
             found = Proxied(broker, gateway)
             eventually(lambda: found.metrics()["sluice_gateway_limits_version"] == 1)
@@ -501,6 +506,126 @@ def test_partitions_that_the_broker_has_refused_count_once_when_they_are_wanted_
         with pytest.raises(InvalidReplicationAssignmentError):
             admin.create_partitions({"grower.1": {"count": 4, "assignments": [[99], [99]]}})
         admin.create_partitions({"grower.1": 4})
+
+
+def test_partitions_of_a_topic_that_the_cluster_does_not_know_yet_count_as_if_it_had_none(proxied: Proxied) -> None:
+    with (
+        closing(KafkaAdminClient(bootstrap_servers=proxied.servers, client_id="grower")) as admin,
+        pytest.raises(PolicyViolationError),
+    ):
+        admin.create_partitions({"grower.unknown": 6})
+
+
+def questions(proxied: Proxied) -> float:
+    """Metadata requests that the broker has answered in the version in which proxies ask, and no client here."""
+    name = "kafka.network:type=RequestMetrics,name=RequestsPerSec,request=Metadata,version=12"
+    with Jvm() as jvm:
+        return sum(beans(jvm, proxied.broker.jmx_port).read(name, "Count").values())
+
+
+def test_who_is_refused_topics_again_and_again_costs_one_list_of_topics_a_second(proxied: Proxied) -> None:
+    wanted = {"crowded-topic": {"num_partitions": 1, "replication_factor": 1}}
+    with closing(KafkaAdminClient(bootstrap_servers=proxied.servers, client_id="alone")) as admin:
+        before, refused, began_s = questions(proxied), 0, time.monotonic()
+        while refused < 40:
+            try:
+                admin.create_topics(wanted)
+            except PolicyViolationError:
+                refused += 1
+            except NodeNotReadyError:  # so kafka-python waits as it was told
+                time.sleep(0.01)
+        took_s = time.monotonic() - began_s
+
+    assert questions(proxied) - before <= took_s + 1
+
+
+@contextmanager
+def without_limits(proxied: Proxied, folder: Path) -> Iterator[Proxied]:
+    """Another proxy of the broker, whose limits are in another topic: none, as version 1."""
+    file = folder / "settings.yaml"
+    servers = proxied.broker.bootstrap_servers
+    file.write_text(f"kafka: {{bootstrap.servers: '{servers}'}}\ntopics: {{partitions: 1, limits: other-limits}}\n")
+    settings = load_settings(file)
+    ensure_topics(settings.topics, settings.kafka)
+    publish_limits(servers, [], 1, {}, "other-limits")
+    with KafkaGateway(folder / "proxy", settings) as gateway:
+        found = Proxied(proxied.broker, gateway)
+        eventually(lambda: found.metrics()["sluice_gateway_limits_version"] == 1)
+        yield found
+
+
+def fetch(servers: str, topic_id: UUID) -> None:
+    """Fetch a topic by an id, as clients do from version 13 on."""
+    topic = FetchRequest.FetchTopic
+    partition = topic.FetchPartition(
+        partition=0,
+        current_leader_epoch=-1,
+        fetch_offset=0,
+        last_fetched_epoch=-1,
+        log_start_offset=-1,
+        partition_max_bytes=1,
+    )
+    request = FetchRequest(
+        replica_id=-1,
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=1,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[topic(topic_id=topic_id, partitions=[partition])],
+        forgotten_topics_data=[],
+        rack_id="",
+    )
+    request.API_VERSION = 13
+    request.with_header(correlation_id=1, client_id="by-id")
+    with connect(servers) as connection:
+        connection.sendall(bytes(request.encode(header=True, framed=True)))
+        read_answer(connection)
+
+
+def test_a_proxy_asks_for_names_of_topics_only_if_a_quota_on_topics_is_set(proxied: Proxied, tmp_path: Path) -> None:
+    with without_limits(proxied, tmp_path) as other:
+        for each in (other, proxied):  # the first request of all is for metadata
+            with connect(each.servers) as connection:
+                assert is_open(connection, "by-id")
+        before = questions(proxied)
+        fetch(other.servers, uuid4())
+        assert questions(proxied) == before
+        fetch(proxied.servers, uuid4())
+        assert questions(proxied) > before
+
+
+def test_a_quota_on_a_topic_holds_a_consumer_whose_fetch_session_began_before_it(
+    proxied: Proxied, tmp_path: Path
+) -> None:
+    """The session's requests don't name the topic any more. A fresh meter lets ten seconds through."""
+    filler = FullSpeedClient("filler", Role.PRODUCE, proxied.broker.bootstrap_servers, "read")
+    eventually(lambda: sum(amount for _, amount in filler.samples) > 40_000_000, 60)
+    filler.stop()
+    with without_limits(proxied, tmp_path) as other, Jvm(BROKER_JARS.paths()) as jvm:
+        java, kafka = jvm.packages.java, jvm.packages.org.apache.kafka
+        properties = java.util.Properties()
+        properties.setProperty("bootstrap.servers", other.servers)
+        deserializer = kafka.common.serialization.ByteArrayDeserializer
+        consumer = kafka.clients.consumer.KafkaConsumer(properties, deserializer(), deserializer())
+        partition = kafka.common.TopicPartition("read", 0)
+        consumer.assign(java.util.List.of(partition))
+        consumer.seekToBeginning(java.util.List.of(partition))
+
+        def read(records: int) -> bool:
+            consumer.poll(java.time.Duration.ofMillis(100))
+            return bool(consumer.position(partition) >= records)
+
+        eventually(lambda: read(1))
+        limit = QuotaEntry(QuotaEntity(topic="read"), QuotaKind.TOPIC_CONSUMER_BYTE_RATE, QUOTA)
+        publish_limits(proxied.broker.bootstrap_servers, [limit], 2, {}, "other-limits")
+        eventually(lambda: other.metrics()["sluice_gateway_limits_version"] == 2)
+        began_s = time.monotonic()
+        eventually(lambda: read(2_000), 60)  # of 10 kB each
+        consumer.close()
+
+    assert time.monotonic() - began_s > 5.0
 
 
 def test_the_most_partitions_that_can_be_asked_for_are_too_many(proxied: Proxied) -> None:

@@ -21,10 +21,13 @@ import sluice.kafka.Kind;
  */
 final class OwnedTopics {
     private static final long ADMITTED_NS = 5_000_000_000L; // by then brokers know of a topic
+    private static final long LOOK_NS = 1_000_000_000L;
+    private static final int MAX_LOOKS = 20; // each has all topics
     private static final Kind[] KINDS = {Kind.TOPICS, Kind.PARTITIONS};
 
     private final ProxyMeters meters;
     private final Map<String, Admitted> admitted = new HashMap<>(); // of late, which brokers may not know of
+    private final Map<String, Look> looks = new HashMap<>(); // of users that were refused: who tries again costs no list
 
     OwnedTopics(ProxyMeters meters) {
         this.meters = meters;
@@ -56,44 +59,65 @@ final class OwnedTopics {
         return new MetadataRequestData().setTopics(null).setAllowAutoTopicCreation(false);
     }
 
+    /** What the cluster has answered to the question. */
+    static Look look(MetadataResponseData answer) {
+        Map<String, Integer> partitions = new HashMap<>();
+        answer.topics().forEach(topic -> partitions.put(topic.name(), topic.partitions().size()));
+        return new Look(partitions, new HashMap<>(), System.nanoTime());
+    }
+
+    /** What a client's user saw in the last second, if it was refused then and nobody was admitted since; else null. */
+    synchronized Look lookOf(Client client) {
+        looks.values().removeIf(each -> System.nanoTime() - each.sinceNs > LOOK_NS);
+        return looks.get(client.user());
+    }
+
     /**
      * The topics that these limits of a client refuse, each with its error, of `wanted`: new ones, or those that get so
      * many more partitions. A new one that is there already is left to the broker to refuse.
      */
     synchronized Map<String, ApiError> refused(
-            Client client,
-            List<Limit> limits,
-            Map<String, Integer> wanted,
-            boolean areNew,
-            MetadataResponseData answer) {
+            Client client, List<Limit> limits, Map<String, Integer> wanted, boolean areNew, Look look) {
         Map<String, ApiError> refused = new LinkedHashMap<>();
-        if (limits.isEmpty()) {
-            return refused;
-        }
         long nowNs = System.nanoTime();
         admitted.values().removeIf(each -> nowNs - each.sinceNs > ADMITTED_NS);
-        Map<String, Integer> present = new HashMap<>();
-        answer.topics().forEach(topic -> present.put(topic.name(), topic.partitions().size()));
-        Map<String, Integer> ofCluster = new HashMap<>(present);
-        admitted.forEach((topic, each) -> present.merge(topic, each.partitions, Integer::max));
-        limits.forEach(limit -> present.forEach((topic, partitions) -> limit.add(topic, partitions, true)));
+        limits.forEach(limit -> limit.used = look.used.computeIfAbsent(limit.counter, counter -> used(limit, look)));
         wanted.forEach((topic, partitions) -> {
-            if (areNew && ofCluster.containsKey(topic)) {
+            if (areNew && look.partitions.containsKey(topic)) {
                 return;
             }
             // What was admitted counts already, though the broker may have refused it; now more may be wanted.
-            boolean isNew = areNew && !present.containsKey(topic);
-            int more = Math.max(0, ofCluster.getOrDefault(topic, 0) + partitions - present.getOrDefault(topic, 0));
+            Admitted before = admitted.get(topic);
+            int ofCluster = look.partitions.getOrDefault(topic, 0);
+            int present = before == null ? ofCluster : Math.max(ofCluster, before.partitions);
+            int more = Math.max(0, ofCluster + partitions - present);
+            boolean isNew = areNew && before == null;
             Limit broken = broken(limits, topic, more, isNew);
             if (broken != null) {
                 refused.put(topic, new ApiError(Errors.POLICY_VIOLATION, broken.text(topic)));
                 meters.noteRefused(broken.key, broken.counter, client, 0);
                 return;
             }
-            admitted.put(topic, new Admitted(present.merge(topic, more, Integer::sum), nowNs));
+            admitted.put(topic, new Admitted(present + more, nowNs));
             limits.forEach(limit -> limit.add(topic, more, isNew));
         });
+        if (refused.size() < wanted.size()) {
+            looks.values().forEach(each -> each.used.clear()); // another thread may have got one just now
+            looks.clear();
+        } else if (looks.size() < MAX_LOOKS) {
+            looks.put(client.user(), look);
+        }
         return refused;
+    }
+
+    /** How much of a limit is used. */
+    private long used(Limit limit, Look look) {
+        Map<String, Integer> present = new HashMap<>(look.partitions);
+        admitted.forEach((topic, each) -> present.merge(topic, each.partitions, Integer::max));
+        return present.entrySet().stream()
+                .filter(each -> limit.isOn(each.getKey()))
+                .mapToLong(each -> limit.amount(each.getValue(), true))
+                .sum();
     }
 
     /** The first limit of an owner of the topic that it would break; any, if none of its owners has one. */
@@ -141,4 +165,7 @@ final class OwnedTopics {
     }
 
     private record Admitted(int partitions, long sinceNs) {}
+
+    /** What a user sees in the cluster: partitions by topic, and how much owners have of what is limited. */
+    record Look(Map<String, Integer> partitions, Map<CounterKey, Long> used, long sinceNs) {}
 }

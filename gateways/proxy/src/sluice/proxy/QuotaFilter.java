@@ -117,8 +117,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         if (!isAdmitted) {
             return close(context);
         }
-        return ask(proxy.names().question(request), header, context, answer -> {
-            proxy.names().learn(answer);
+        return learnNames(request, client, context, () -> {
             short version = header.requestApiVersion();
             Map<CounterKey, Integer> charges = Charges.ofRequest(request, version, client, proxy.meters(), proxy.names());
             return admit(new Asked(header, request, context, client, charges), 0);
@@ -135,12 +134,34 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
             return context.forwardResponse(header, response);
         }
         Sent request = sent.remove(header.correlationId());
-        if (request != null) {
+        if (request == null) {
+            return answer(header, response, context);
+        }
+        return learnNames(response, request.client, context, () -> {
             chargeResponse(api, response, request);
             TopicRequest.refuse(response, request.refused);
-        }
+            return answer(header, response, context);
+        });
+    }
+
+    private CompletionStage<ResponseFilterResult> answer(
+            ResponseHeaderData header, ApiMessage response, FilterContext context) {
         raiseThrottle(response);
         return context.forwardResponse(header, response);
+    }
+
+    /** Goes on once the names of the topics in a fetch are known, if there is a quota that asks for them. */
+    private <R> CompletionStage<R> learnNames(
+            ApiMessage message, Client client, FilterContext context, Supplier<CompletionStage<R>> then) {
+        TopicNames names = proxy.names();
+        MetadataRequestData question = proxy.meters().isUsed(Kind.TOPIC_FETCH) ? names.question(message) : null;
+        if (question == null) {
+            return then.get();
+        }
+        return ask(question, client, context, answer -> {
+            names.learn(answer);
+            return then.get();
+        });
     }
 
     /** Closes a connection that a quota refuses. */
@@ -171,8 +192,7 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
     }
 
     /** Completes a later answer with the result of a step, or with what it throws: else its client would wait for ever. */
-    private static void forward(
-            Supplier<CompletionStage<RequestFilterResult>> step, CompletableFuture<RequestFilterResult> to) {
+    private static <R> void forward(Supplier<CompletionStage<R>> step, CompletableFuture<R> to) {
         try {
             step.get().whenComplete((result, error) -> {
                 if (error == null) {
@@ -226,31 +246,41 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         OwnedTopics owned = proxy.ownedTopics();
         List<OwnedTopics.Limit> limits =
                 asked.message instanceof DeleteTopicsRequestData ? List.of() : owned.limits(asked.client);
-        MetadataRequestData question = limits.isEmpty() ? topics.question() : OwnedTopics.question();
-        return ask(question, asked.header, asked.context, answer -> {
-            Map<String, Integer> partitions = topics.partitions(TopicRequest.present(answer));
+        if (limits.isEmpty()) {
+            return ask(topics.question(), asked.client, asked.context, answer -> {
+                Map<String, Integer> partitions = topics.partitions(TopicRequest.present(answer));
+                return decide(asked, topics, partitions, new LinkedHashMap<>());
+            });
+        }
+        Function<OwnedTopics.Look, CompletionStage<RequestFilterResult>> then = look -> {
+            Map<String, Integer> partitions = topics.partitions(look.partitions());
             boolean areNew = asked.message instanceof CreateTopicsRequestData;
-            return decide(asked, topics, partitions, owned.refused(asked.client, limits, partitions, areNew, answer));
-        });
+            return decide(asked, topics, partitions, owned.refused(asked.client, limits, partitions, areNew, look));
+        };
+        OwnedTopics.Look look = owned.lookOf(asked.client);
+        if (look != null) {
+            return then.apply(look);
+        }
+        return ask(OwnedTopics.question(), asked.client, asked.context, answer -> then.apply(OwnedTopics.look(answer)));
     }
 
     /**
      * Goes on with what the cluster says of topics; with nothing without a question, or if it doesn't answer. Stages of
      * Kroxylicious can't be composed in one of Java's own.
      */
-    private static CompletionStage<RequestFilterResult> ask(
+    private static <R> CompletionStage<R> ask(
             MetadataRequestData question,
-            RequestHeaderData header,
+            Client client,
             FilterContext context,
-            Function<MetadataResponseData, CompletionStage<RequestFilterResult>> then) {
+            Function<MetadataResponseData, CompletionStage<R>> then) {
         MetadataResponseData nothing = new MetadataResponseData();
         if (question == null) {
             return then.apply(nothing);
         }
         RequestHeaderData ofQuestion =
-                new RequestHeaderData().setRequestApiVersion(METADATA_VERSION).setClientId(header.clientId());
+                new RequestHeaderData().setRequestApiVersion(METADATA_VERSION).setClientId(client.clientId());
         CompletionStage<MetadataResponseData> metadata = context.sendRequest(ofQuestion, question);
-        CompletableFuture<RequestFilterResult> later = new CompletableFuture<>();
+        CompletableFuture<R> later = new CompletableFuture<>();
         metadata.whenComplete((answer, error) -> forward(() -> then.apply(error == null ? answer : nothing), later));
         return later;
     }

@@ -6,10 +6,12 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.message.FetchRequestData;
+import org.apache.kafka.common.message.FetchResponseData;
 import org.apache.kafka.common.message.MetadataRequestData;
 import org.apache.kafka.common.message.MetadataRequestData.MetadataRequestTopic;
 import org.apache.kafka.common.message.MetadataResponseData;
 import org.apache.kafka.common.message.ShareFetchRequestData;
+import org.apache.kafka.common.message.ShareFetchResponseData;
 import org.apache.kafka.common.protocol.ApiMessage;
 
 /**
@@ -27,13 +29,20 @@ final class TopicNames {
         return names.get(id);
     }
 
-    /** What to ask the cluster for, so that the topics of a request are known; null if nothing. */
-    MetadataRequestData question(ApiMessage request) {
+    /**
+     * What to ask the cluster for, so that the topics of a fetch are known; null if nothing. A session's later requests
+     * name none, so the response may be the first to tell that a topic is read.
+     */
+    MetadataRequestData question(ApiMessage message) {
         List<MetadataRequestTopic> unknown = new ArrayList<>();
-        if (request instanceof FetchRequestData fetch) {
+        if (message instanceof FetchRequestData fetch) {
             fetch.topics().forEach(topic -> addUnknown(topic.topicId(), unknown));
-        } else if (request instanceof ShareFetchRequestData fetch) {
+        } else if (message instanceof ShareFetchRequestData fetch) {
             fetch.topics().forEach(topic -> addUnknown(topic.topicId(), unknown));
+        } else if (message instanceof FetchResponseData fetched) {
+            fetched.responses().forEach(topic -> addUnknown(topic.topicId(), unknown));
+        } else if (message instanceof ShareFetchResponseData fetched) {
+            fetched.responses().forEach(topic -> addUnknown(topic.topicId(), unknown));
         }
         return unknown.isEmpty()
                 ? null

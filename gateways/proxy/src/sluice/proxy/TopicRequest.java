@@ -146,11 +146,12 @@ abstract class TopicRequest {
             return new MetadataRequestData().setTopics(topics).setAllowAutoTopicCreation(false);
         }
 
+        /** A topic that the cluster doesn't know yet counts as if it had none. */
         @Override
         Map<String, Integer> partitions(Map<String, Integer> present) {
             Map<String, Integer> partitions = new LinkedHashMap<>();
             for (CreatePartitionsTopic topic : message.topics()) {
-                partitions.put(topic.name(), Math.max(0, topic.count() - present.getOrDefault(topic.name(), topic.count() - 1)));
+                partitions.put(topic.name(), Math.max(0, topic.count() - present.getOrDefault(topic.name(), 0)));
             }
             return partitions;
         }
