@@ -1,11 +1,11 @@
 """Request events of the bench, by number of charges per request."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import Membership, QuotaKind
 
 EVENTS_PER_S = 25_000
 """Rate of the timestamps in a backlog: about the number of events that the job decides in a second."""
@@ -38,6 +38,16 @@ class Load:
             f'"gateway":"gateway-{sequence % 4}",{self.work(sequence)}}}'
         )
         return f"user-{user}|app-{client}".encode(), value.encode()
+
+    def in_tenants(self, digits: int = 2) -> "Load":
+        """The same with users in tenants by the first digits of their numbers, each with limits that nobody reaches."""
+        kinds = [entry.kind for entry in self.quotas if entry.entity == _EVERY_USER]
+        limits = [QuotaEntry(QuotaEntity(tenant=DEFAULT), kind, 1e9) for kind in kinds]
+        users = {f"tenant-{number}": f"user-{number}*" for number in range(10 ** (digits - 1), 10**digits)}
+        users |= {f"tenant-{length}": f"user-{'?' * length}" for length in range(1, digits)}
+        members = [QuotaEntity(tenant=tenant, user=user) for tenant, user in users.items()]
+        entries = [QuotaEntry(member, Membership.MEMBER, 1.0) for member in members]
+        return replace(self, charges=self.charges + len(kinds), quotas=(*self.quotas, *limits, *entries))
 
     def backlog(self, users: Sequence[int], end_ms: int) -> Iterator[tuple[bytes, bytes]]:
         """Events of these users at an even pace; the timestamp of the last one is `end_ms`."""

@@ -1,6 +1,6 @@
 """Work of the Python workers in a micro-batch, without Spark and Kafka: the CPU time of each step, and digests.
 
-    python -m scripts.benchmarks.harness [--charges 1,2,4] [--events 10000] [--set state.pages=64]
+    python -m scripts.benchmarks.harness [--charges 1,2,4] [--tenant-digits 2] [--events 10000] [--set state.pages=64]
 
 Arrow batches of the bench's own events go to the stage that plans, its page batches to the one that decides, with the
 pages, and partial decisions to the one that combines: through the classes and Arrow formats that workers use. Each
@@ -281,12 +281,16 @@ class HarnessOptions:
     events: Annotated[int, typer.Option(min=TASKS, help="Events of a micro-batch.")] = 10_000
     users: Annotated[int, typer.Option(min=1, help="Distinct users, known before the counted batches.")] = 20_000
     batches: Annotated[int, typer.Option(min=1, help="Micro-batches that count.")] = 3
+    tenant_digits: Annotated[
+        int, typer.Option(min=0, help="First digits of a user's number that name its tenant: 2 make 90; 0, no tenants.")
+    ] = 0
     settings: SettingsOfJob = None
 
 
 def run_harness(options: HarnessOptions) -> int:
-    """Print the work of each load."""
-    for load in loads(options.charges):
+    """Print the work of each load; charges on tenants are among its charges."""
+    for own in loads(options.charges):
+        load = own.in_tenants(options.tenant_digits) if options.tenant_digits else own
         with tempfile.TemporaryDirectory() as folder:
             layers = storage_in(Path(folder)), sections(options.settings)
             settings = write_settings(Path(folder) / "settings.yaml", *layers)

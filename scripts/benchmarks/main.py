@@ -29,7 +29,7 @@ from scripts.benchmarks.reports import measure_reports
 from scripts.benchmarks.rig import BenchmarkRig
 from scripts.benchmarks.scale import MEASURES, Scale, sections
 from scripts.benchmarks.storage import measure_storage
-from scripts.benchmarks.throughput import measure_audit, measure_throughput
+from scripts.benchmarks.throughput import measure_audit, measure_tenants, measure_throughput
 from scripts.command import EXIT_FAILED, EXIT_INTERRUPTED, interrupt_on_signals, print_error, run_command
 from sluice.cli.demo.jars import BROKER_JARS
 from sluice.configs.errors import InvalidSettingsError
@@ -38,6 +38,7 @@ from sluice.state.errors import SluiceError
 
 _MEASURES: dict[str, Callable[[BenchmarkRig, Scale, Findings], None]] = {
     "throughput": measure_throughput,
+    "tenants": measure_tenants,
     "latency": measure_latency,
     "audit": measure_audit,
     "beside-kafka": measure_beside_kafka,

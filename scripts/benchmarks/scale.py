@@ -16,6 +16,7 @@ from sluice.cli.demo.job import Json, Sections
 
 MEASURES = {
     "throughput": "requests/s against a copy that decides nothing, and CPU time of a request",
+    "tenants": "requests/s with a tenant's counter beside the client's",
     "latency": "against the copy",
     "audit": "decisions/s into Delta",
     "beside-kafka": "clients at full speed, with the plugin, proxies and Kafka's own quotas",

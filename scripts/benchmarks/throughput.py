@@ -1,12 +1,13 @@
-"""Throughput of the enforce query against a stateless copy, with the CPU time of a request; and the audit query."""
+"""Throughput of the enforce query against a stateless copy, and with tenants; and the audit query."""
 
 import statistics
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from deltalake import DeltaTable
 
 from scripts.benchmarks.events import ONE_CHARGE, Load, spread
-from scripts.benchmarks.report import Findings, at_least
+from scripts.benchmarks.report import Figure, Findings, at_least
 from scripts.benchmarks.rig import BenchmarkRig, Driver, Setup
 from scripts.benchmarks.scale import Scale, counted_runs, loads
 from sluice.cli.demo.job import Json
@@ -15,6 +16,7 @@ from sluice.kafka_io.clock import now_ms
 _BARS = {"1 charge": 0.80, "2 charges": 0.75, "4 charges": 0.50}
 _AUDIT_BAR = 0.70
 _TOGETHER_BAR = 0.40
+_TENANTS_BAR = 0.60
 _UNIT = "requests/s"
 
 
@@ -24,15 +26,45 @@ def measure_throughput(rig: BenchmarkRig, scale: Scale, findings: Findings) -> N
         for load in loads(scale.charges):
             section = f"Throughput, {load.name} a request"
             runs = counted_runs(scale, partial(_run, rig, scale, load, job, stock))
-            enforce, copy = (
-                findings.add(section, name, _UNIT, [scale.steady_events_per_s(run[name]["batches"]) for run in runs])
-                for name in ("enforce", "copy")
-            )
-            for side in ("enforce", "copy"):
-                for part, name in {"java": "Java", "compiler": "of it Java's compiler", "python": "Python"}.items():
-                    spent_us = [run[side][f"{part}_cpu_s"] * 1e6 / scale.events for run in runs]
-                    findings.add(section, f"{side}: {name}", "CPU-µs/request", spent_us)
+            enforce, copy = _add_sides(findings, section, scale, runs, ("enforce", "copy"))
             findings.compare(f"enforce / copy, throughput, {load.name}", enforce, copy, at_least(_BARS[load.name]))
+
+
+def measure_tenants(rig: BenchmarkRig, scale: Scale, findings: Findings) -> None:
+    """Enforce with 1 charge a request, in turns with a charge on the counter of the client's tenant beside it."""
+    section = "Tenants, 1 charge a request"
+    with rig.driver() as job:
+        runs = counted_runs(scale, partial(_tenants_run, rig, scale, job))
+    alone, beside = _add_sides(findings, section, scale, runs, ("alone", "with the tenant's"))
+    findings.compare("with the tenant's charge / alone, throughput", beside, alone, at_least(_TENANTS_BAR))
+
+
+def _tenants_run(rig: BenchmarkRig, scale: Scale, job: Driver, number: int) -> dict[str, Json]:
+    """One run over the backlog with each of both loads."""
+    requests, found = "tenants-requests", dict[str, Json]()
+    for name, load in {"alone": ONE_CHARGE, "with the tenant's": ONE_CHARGE.in_tenants()}.items():
+        setup = _setup(rig, scale, f"tenants-{load.charges}-{number}", requests, load)
+        if number == 0 and not found:
+            rig.publish_backlog(requests, load, spread(scale.events, scale.users))
+            job.session(setup.file)
+        job.start("enforce", setup.file)
+        found[name] = job.drain(scale.events)
+    return found
+
+
+def _add_sides(
+    findings: Findings, section: str, scale: Scale, runs: Sequence[Mapping[str, Json]], sides: Sequence[str]
+) -> list[Figure]:
+    """Add throughput and CPU time of each side; the figures of throughput."""
+    figures = [
+        findings.add(section, side, _UNIT, [scale.steady_events_per_s(run[side]["batches"]) for run in runs])
+        for side in sides
+    ]
+    for side in sides:
+        for part, name in {"java": "Java", "compiler": "of it Java's compiler", "python": "Python"}.items():
+            spent_us = [run[side][f"{part}_cpu_s"] * 1e6 / scale.events for run in runs]
+            findings.add(section, f"{side}: {name}", "CPU-µs/request", spent_us)
+    return figures
 
 
 def _run(rig: BenchmarkRig, scale: Scale, load: Load, job: Driver, stock: Driver, number: int) -> dict[str, Json]:

@@ -18,7 +18,7 @@ def settings(folder: Path, pages: int) -> Settings:
     return write_settings(folder / "settings.yaml", storage_in(folder), {"state": {"pages": pages}})
 
 
-@pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)
+@pytest.mark.parametrize("load", [*LOADS, ONE_CHARGE.in_tenants()], ids=["1", "2", "4", "1 and its tenant's"])
 def test_every_event_has_one_decision_with_all_its_charges(load: Load, tmp_path: Path) -> None:
     workers, users = Workers(load, settings(tmp_path, 64)), spread(2 * EVENTS, 50)
 
