@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from sluice.state.arithmetic.columns import Columns, Flags, Floats, Integers
 from sluice.state.arithmetic.counter import MUTATION_RATE_WINDOW, EntityCounters, Outcome
-from sluice.state.arithmetic.hot_counters import are_hot, charge_rate, padded_windows_ms
+from sluice.state.arithmetic.hot_counters import are_hot, charge_rate, padded_windows_ms, take_tokens
 from sluice.state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
 from sluice.state.arithmetic.shapes import Charged, Shapes
-from sluice.state.arithmetic.token_bucket import wait_for_tokens_ms
+from sluice.state.arithmetic.token_bucket import TokenBucket, wait_for_tokens_ms
 from sluice.state.quotas.kinds import UNLIMITED, Coexistence, Family, QuotaKind, QuotaSettings, Window, burst
 
 _LATEST_MS = np.iinfo(np.int64).max
@@ -112,6 +112,10 @@ class Charges(NamedTuple):
             return self.network
         return np.where(self.withheld, -self.amounts, 0.0)
 
+    def mutation_limits(self) -> Floats:
+        """The limits (m,) as buckets of mutations take them."""
+        return np.where(np.isnan(self.limits), UNLIMITED, self.limits)
+
 
 def single_charges(
     rows_by_key: Mapping[str, Sequence[RowT]], shapes: Shapes, settings: QuotaSettings
@@ -136,22 +140,44 @@ def charge_hot(
 ) -> dict[QuotaKind, Outcomes] | None:
     """Charge one entity with its rows, in order; None, and nothing charged, if that would not be faster.
 
-    It is not if rows step back in time or are few for the samples that they fall into, nor for mutations, whose bucket
-    is refilled row by row.
+    It is not if rows step back in time or are few for the samples that they fall into, nor if a mutation is refused.
     """
     window, now_ms = settings.client_window, np.array([row.timestamp_ms for row in rows], np.int64)
     if not (are_hot(now_ms, window, rows_of_run) and single_charges({"": rows}, shapes, settings)):
         return None
     by_kind = _by_kind(rows, shapes)
-    if any(kind.family is Family.MUTATIONS for kind in by_kind):
-        return None
+    mutations, tokens = by_kind.get(QuotaKind.CONTROLLER_MUTATION_RATE), None
+    if mutations is not None:
+        tokens = _take_tokens(counters, mutations, now_ms[mutations.rows], settings.controller_window)
+        if tokens is None:
+            return None
     counters.last_event_ms = max(counters.last_event_ms, int(now_ms[-1]))
     outcomes = {}
     for kind, charges in by_kind.items():
-        later = charges.recorded_later(kind)
-        measured = charge_rate(counters.rate(kind), charges.amounts, later, now_ms[charges.rows], window)
-        outcomes[kind] = _outcomes_of_rates(kind, charges, *measured, window)
+        rate, times_ms = counters.rate(kind), now_ms[charges.rows]
+        if tokens is not None and charges is mutations:
+            rates, _ = charge_rate(rate, charges.amounts, np.zeros(len(tokens)), times_ms, MUTATION_RATE_WINDOW)
+            outcomes[kind] = _outcomes_of_mutations(charges, np.zeros(len(tokens), np.bool_), rates, tokens)
+        else:
+            measured = charge_rate(rate, charges.amounts, charges.recorded_later(kind), times_ms, window)
+            outcomes[kind] = _outcomes_of_rates(kind, charges, *measured, window)
     return outcomes
+
+
+def _take_tokens(counters: EntityCounters, charges: Charges, now_ms: Integers, window: Window) -> Floats | None:
+    """Take the tokens of mutations of one entity, (m,), at ascending times; None, and none taken, if one is refused.
+
+    None too if a sample of their rate is outdated before the last one: it is read without a change, so samples stay.
+    """
+    kind, bucket = QuotaKind.CONTROLLER_MUTATION_RATE, counters.bucket or TokenBucket()
+    oldest_ms = min([int(now_ms[0]), *counters.rates.get(kind, SampledRate()).last_events_ms])
+    if oldest_ms <= int(now_ms[-1]) - MUTATION_RATE_WINDOW.samples * MUTATION_RATE_WINDOW.window_ms:
+        return None
+    limits = charges.mutation_limits()
+    tokens = take_tokens(bucket, charges.amounts, limits, charges.strict, now_ms, window)
+    if tokens is not None:
+        counters.bucket, counters.mutation_limit = bucket, float(limits[-1])
+    return tokens
 
 
 class CounterArrays:
@@ -236,8 +262,7 @@ class CounterArrays:
     def _charge_mutations(self, kind: QuotaKind, entities: Integers, now_ms: Integers, charges: Charges) -> Outcomes:
         """KIP-599 for requests with one topic each: strict checks, then charges; permissive charges, then checks."""
         window = self._settings.controller_window
-        partitions, strict, unlimited = charges.amounts, charges.strict, np.isnan(charges.limits)
-        limits = np.where(unlimited, UNLIMITED, charges.limits)
+        partitions, strict, limits = charges.amounts, charges.strict, charges.mutation_limits()
         rates, tokens, refused = np.empty(len(limits)), np.empty(len(limits)), np.empty(len(limits), np.bool_)
         for turn in _turns(entities, np.arange(len(entities))):
             of_turn, times_ms, limit = entities[turn], now_ms[turn], limits[turn]
@@ -249,14 +274,7 @@ class CounterArrays:
             )
             tokens[turn] = self.buckets.take(of_turn, np.where(charged, partitions[turn], 0.0), limit, window)
             rates[turn] = self.rates.peek(kind, of_turn, MUTATION_RATE_WINDOW, times_ms)
-        values, left = np.where(refused, 0.0, partitions).tolist(), tokens.tolist()
-        outcomes = Outcomes(charges.rows.tolist(), values, rates.tolist(), [*left])
-        for position in np.flatnonzero(refused | (~strict & (tokens < 0))).tolist():
-            wait_ms = wait_for_tokens_ms(left[position], float(limits[position]))
-            outcomes.violations[position] = Violation(wait_ms, [bool(refused[position])])
-        for position in np.flatnonzero(unlimited).tolist():
-            outcomes.tokens[position] = None
-        return outcomes
+        return _outcomes_of_mutations(charges, refused, rates, tokens)
 
 
 _as_scalars = np.errstate(over="ignore", invalid="ignore")
@@ -447,6 +465,19 @@ def _outcomes_of_rates(
         limit = float(charges.limits[position])
         wait_ms = wait_for_rate_ms(outcomes.rates[position], limit, int(windows_ms[position]))
         outcomes.violations[position] = Violation(min(wait_ms, window.window_ms) if is_time else wait_ms)
+    return outcomes
+
+
+def _outcomes_of_mutations(charges: Charges, refused: Flags, rates: Floats, tokens: Floats) -> Outcomes:
+    """The outcomes of charges of mutations, from the rates and the tokens that are left, (m,) each."""
+    left, limits = tokens.tolist(), charges.mutation_limits()
+    values = np.where(refused, 0.0, charges.amounts).tolist()
+    outcomes = Outcomes(charges.rows.tolist(), values, rates.tolist(), [*left])
+    for position in np.flatnonzero(refused | (~charges.strict & (tokens < 0))).tolist():
+        wait_ms = wait_for_tokens_ms(left[position], float(limits[position]))
+        outcomes.violations[position] = Violation(wait_ms, [bool(refused[position])])
+    for position in np.flatnonzero(np.isnan(charges.limits)).tolist():
+        outcomes.tokens[position] = None
     return outcomes
 
 

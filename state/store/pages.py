@@ -18,7 +18,14 @@ from sluice.state.arithmetic.columns import (
     take,
 )
 from sluice.state.arithmetic.counter import MUTATION_RATE_WINDOW, EntityCounters
-from sluice.state.arithmetic.counter_arrays import CounterArrays, Outcomes, RowT, charge_hot, single_charges
+from sluice.state.arithmetic.counter_arrays import (
+    ROWS_OF_RUN,
+    CounterArrays,
+    Outcomes,
+    RowT,
+    charge_hot,
+    single_charges,
+)
 from sluice.state.arithmetic.shapes import Charged, Shapes
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings, burst
 from sluice.state.store.codec import decode, decode_blocks, encode, encode_blocks
@@ -28,7 +35,7 @@ TOGETHER = 64
 """Number of entities from which the array engine is faster, however many requests each has: measured by
 module scripts.benchmarks.engines of commit cdf654a."""
 
-_HOT = 256
+_HOT = 2 * ROWS_OF_RUN
 """Rows of an entity from which it is worth while to see whether they can be charged as those of a hot counter."""
 
 _EARLIEST_MS = np.iinfo(np.int64).min

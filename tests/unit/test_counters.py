@@ -16,7 +16,7 @@ from sluice.state.arithmetic.sampled_rate import SampledRate
 from sluice.state.arithmetic.shapes import Shapes
 from sluice.state.arithmetic.token_bucket import TokenBucket
 from sluice.state.contract.records import MAX_TIMESTAMP_MS
-from sluice.state.quotas.kinds import Coexistence, QuotaKind, QuotaSettings, Window
+from sluice.state.quotas.kinds import Coexistence, Family, QuotaKind, QuotaSettings, Window
 from sluice.state.store.codec import decode
 from sluice.state.store.pages import Pages
 from tests import strategies
@@ -160,15 +160,15 @@ def test_a_request_is_answered_once_though_damaged_state_names_its_entity_twice(
 
 @st.composite
 def hot_rows(draw: st.DrawFn) -> list[Row]:
-    """Rows of one entity whose times never step back: bytes and request time, withheld or not."""
-    now_ms, rows = strategies.START_MS, []
-    kinds = [QuotaKind.PRODUCER_BYTE_RATE, QuotaKind.CONSUMER_BYTE_RATE, QuotaKind.REQUEST_PERCENTAGE]
+    """Rows of one entity whose times never step back: withheld or strict or not."""
+    now_ms, rows, kinds = strategies.START_MS, [], draw(st.lists(st.sampled_from(QuotaKind), min_size=2, max_size=4))
     for after_ms in draw(st.lists(st.sampled_from([0, 0, 0, 1, 3, 400, 1000, 30_000]), min_size=1, max_size=40)):
         now_ms += after_ms
         made = []
         for kind in draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=2, unique=True)):
-            values = draw(st.lists(amounts, min_size=2, max_size=2))[: 2 if kind is kinds[2] else 1]
-            made.append(Charge(kind, "user", draw(limits), False, values, withheld=draw(st.booleans())))
+            values = draw(st.lists(amounts, min_size=2, max_size=2))[: 2 if kind.family is Family.REQUEST_TIME else 1]
+            strict, withheld = draw(st.tuples(st.booleans(), st.booleans()))
+            made.append(Charge(kind, "user", draw(limits), False, values, strict, withheld))
         rows.append(Row.of(now_ms, made))
     return rows
 
@@ -178,31 +178,38 @@ def hot_rows(draw: st.DrawFn) -> list[Row]:
 def test_a_hot_counter_is_charged_in_runs_as_row_by_row(
     before: list[Row], rows: list[Row], quota: QuotaSettings
 ) -> None:
-    """Outcomes and counters to the last bit, after any past: also one that lies in the future."""
+    """Outcomes and counters to the last bit, after any past: also one that lies in the future.
+
+    If a mutation is refused, nothing is charged.
+    """
     quota, shapes = replace(quota, coexistence=Coexistence.MAX), Shapes()
     one_by_one, hot = EntityCounters(), EntityCounters()
     for row in before:
         for counters in (one_by_one, hot):
             counters.charge_request(shapes[row.shape].charges_of(row.amounts), row.timestamp_ms, quota)
-    expected: dict[QuotaKind, Outcomes] = {}
+    unchanged, expected = repr(contents(hot)), dict[QuotaKind, Outcomes]()
     for number, row in enumerate(rows):
         for outcome in one_by_one.charge_request(shapes[row.shape].charges_of(row.amounts), row.timestamp_ms, quota):
             expected.setdefault(outcome.charge.kind, Outcomes()).add(number, outcome)
 
     made = charge_hot(hot, rows, shapes, quota, rows_of_run=0)
 
+    if made is None:
+        assert QuotaKind.CONTROLLER_MUTATION_RATE in expected
+        assert repr(contents(hot)) == unchanged
+        return
     assert repr(made) == repr(expected)
     assert repr(contents(hot)) == repr(contents(one_by_one))
 
 
 def test_rows_that_runs_would_not_be_faster_for_are_left_alone() -> None:
-    """Too few of them, times that step back, and mutations: nothing is charged, so that the scalar engine can do it."""
+    """Too few of them, times that step back, refusals: nothing is charged, so that the scalar engine can do it."""
     quota, counters, shapes = QuotaSettings(), EntityCounters(), Shapes()
     size = Charge(QuotaKind.PRODUCER_BYTE_RATE, "user", 1.0, False, [1.0])
-    mutations = Charge(QuotaKind.CONTROLLER_MUTATION_RATE, "user", 1.0, False, [1.0])
+    mutations = Charge(QuotaKind.CONTROLLER_MUTATION_RATE, "user", 1.0, False, [1.0], strict=True)
     steady = [Row.of(0, [size])] * 1000
 
-    for rows in (steady[:60], [Row.of(1, [size]), *steady], [Row.of(0, [mutations])] * 1000):
+    for rows in (steady[:60], [Row.of(1, [size]), *steady], [Row.of(0, [size, mutations])] * 1000):
         assert charge_hot(counters, rows, shapes, quota) is None
     assert counters == EntityCounters()
     assert charge_hot(counters, steady, shapes, quota) is not None
