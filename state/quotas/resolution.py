@@ -148,6 +148,8 @@ class ClientLimits:
 
     def lent(self, lend: float) -> Self:
         """The same while `lend` times the quotas are lent."""
+        if not self._elastic:
+            return self
         limits = copy.copy(self)
         limits._lend, limits._resolved = lend, NameCache(_MAX_CACHED_BYTES)  # noqa: SLF001 - of the copy
         return limits
@@ -201,6 +203,8 @@ class TenantLimits:
 
     def lent(self, lend: float) -> Self:
         """The same while `lend` times the quotas are lent."""
+        if not self._elastic:
+            return self
         limits = copy.copy(self)
         limits._lend, limits._resolved = lend, {}  # noqa: SLF001 - of the copy
         return limits
@@ -226,6 +230,7 @@ class ModeQuotas:
         ceiling stands beside one of them.
         """
         self.mode = mode
+        self._unlent: Self | None = None
         entries = list(entries)
         self.tenants = Tenants(_members(entries)) if tenants is None else tenants
         by_kind: dict[QuotaKind, list[QuotaEntry]] = {kind: [] for kind in QuotaKind}
@@ -353,10 +358,16 @@ class ModeQuotas:
         """
         quotas = copy.copy(self)
         vars(quotas).update(
+            _unlent=self.unlent,
             _client_limits={kind: limits.lent(lend) for kind, limits in self._client_limits.items()},
             _tenant_limits={kind: limits.lent(lend) for kind, limits in self._tenant_limits.items()},
         )
         return quotas
+
+    @property
+    def unlent(self) -> Self:
+        """The same quotas while nothing is lent."""
+        return self if self._unlent is None else self._unlent
 
     def most_lend(self) -> float:
         """The largest ceiling over its quota; 1 without any."""

@@ -167,6 +167,8 @@ class Planner:
         self.quotas = quotas
         self._settings = settings
         self._clients = NameCache[Traits, _ClientPlan](_MAX_PLAN_BYTES)
+        self._lent = NameCache[Traits, _ClientPlan](_MAX_PLAN_BYTES)
+        """The plans with a limit that may be lent."""
         self._partitions = NameCache[tuple[PartitionCharges, _PartitionName], _Counter | None](_MAX_PARTITION_BYTES)
         self._unmetered = NameCache[tuple[QuotaKind, _PartitionName], tuple[bytes, bytes]](_MAX_PARTITION_BYTES)
         self._sources: dict[Family, Callable[[Request], list[float]]] = {
@@ -175,6 +177,11 @@ class Planner:
             Family.MUTATIONS: charged_mutations,
             Family.REQUESTS: counted_requests,
         }
+
+    def lend(self, quotas: Quotas) -> None:
+        """Plan under the same quotas, lent otherwise. Clients without a ceiling keep their plans."""
+        if quotas is not self.quotas:
+            self.quotas, self._lent = quotas, NameCache(_MAX_PLAN_BYTES)
 
     def batch(self, decided_at_ms: int, elastic: ElasticState | None = None) -> BatchText:
         """The text that decisions of a micro-batch share, which begins at `decided_at_ms`."""
@@ -274,12 +281,13 @@ class Planner:
     def _plan_of(self, request: Request) -> _ClientPlan:
         """The plan of the client's requests that are like this one."""
         traits = traits_of(request)
-        plan = self._clients.get(traits)
+        plan = self._clients.get(traits) or self._lent.get(traits)
         if plan is None:
             planned = plan_charges(request_like(traits), self.quotas, self._settings.quota)
             record_key = client_key(traits[0], traits[1]).encode()
             plan = _ClientPlan(self._counters(planned), planned.partitions, planned.is_exempt, record_key)
-            self._clients.keep(traits, plan, len(traits[0]) + len(traits[1]) + plan.size())
+            plans = self._lent if planned.has_ceiling else self._clients
+            plans.keep(traits, plan, len(traits[0]) + len(traits[1]) + plan.size())
         return plan
 
     def _with_partitions(
@@ -332,10 +340,14 @@ class Planner:
         ]
 
 
-@lru_cache(maxsize=1)
 def planner(quotas: Quotas, settings: PipelineSettings) -> Planner:
     """The planner of these quotas: a worker process keeps it from micro-batch to micro-batch until they change."""
-    return Planner(quotas, settings)
+    kept = _planner(quotas.unlent, settings)
+    kept.lend(quotas)
+    return kept
+
+
+_planner = lru_cache(maxsize=1)(Planner)
 
 
 def _amounts_from(sources: Sequence[Callable[[Request], list[float]]]) -> Callable[[Request], list[float]]:

@@ -23,14 +23,14 @@ from sluice.state.contract.records import BrokerFactor, DecidedHeartbeat, Elasti
 from sluice.state.quotas.elastic import FRESH_MS, ElasticRule, MeasuredLoad
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import CLIENT_KINDS, ElasticKey, QuotaKind, QuotaSettings
+from sluice.state.quotas.kinds import CLIENT_KINDS, ElasticKey, Membership, QuotaKind, QuotaSettings
 from sluice.state.quotas.limits import ELASTIC_KEY, LimitsInForce, state_value
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.elastic import ElasticWatch
 from sluice.streaming.enforce.pipeline import plan
-from sluice.streaming.enforce.planning import PipelineSettings
+from sluice.streaming.enforce.planning import PipelineSettings, planner
 from sluice.streaming.enforce.quota_watch import QuotaWatch
 from sluice.streaming.enforce.wire import Source, decode_page_batch
 from tests.gateway_loop import Clock, GatewayLoop, gateway_loop, quota, set_limits
@@ -321,6 +321,31 @@ def test_requests_of_an_overloaded_broker_are_limited_as_ever_in_a_replay() -> N
     [[outcome]] = decider.charge(Request("JoinGroup", user="alice", instance="b-2-1f"), 5_000).values()
 
     assert outcome.charge.limit == 100.0
+
+
+def test_a_client_is_planned_under_each_loan_as_by_a_worker_that_knows_no_other() -> None:
+    """Also beside a tenant with a ceiling, and with topic-partitions; clients without a ceiling keep their plans."""
+    tenant = QuotaEntity(tenant="shop")
+    entries = [
+        *ELASTIC,
+        QuotaEntry(tenant, PRODUCE, LIMIT),
+        QuotaEntry(tenant, ElasticKey.PRODUCER_BYTE_RATE_CEILING, 2 * LIMIT),
+        QuotaEntry(QuotaEntity(tenant="shop", user="bob"), Membership.MEMBER, 1.0),
+        QuotaEntry(QuotaEntity(topic="t"), QuotaKind.TOPIC_PRODUCER_BYTE_RATE, LIMIT),
+    ]
+    settings = PipelineSettings.of(load_settings())
+    touched = b'"topic_partitions":[{"topic":"t","partition":0,"bytes":9}]'
+    events = [
+        (b'{"api":"Produce","user":"%b",%b}' % (user, touched), Source("requests", 0, offset, 1_000))
+        for offset, user in enumerate([b"alice", b"bob", b"carol"])
+    ]
+    lends = [1.0, 1.5, 2.5, 1.0, 1.5]
+    expected = [list(plan(events, Quotas(entries).lent(lend), settings, 1_000)) for lend in lends]
+
+    kept = Quotas(entries)
+    assert [list(plan(events, kept.lent(lend), settings, 1_000)) for lend in lends] == expected
+    assert expected[0] == expected[3] != expected[1] != expected[2]
+    assert planner(kept.lent(1.5), settings) is planner(kept, settings)
 
 
 def test_strict_quotas_are_planned_as_ever_while_limits_give_way() -> None:
