@@ -9,7 +9,9 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaError, TopicPartition
 
-_RECORD_BYTES = 10_000
+RECORD_BYTES = 10_000
+"""Size of a value that is produced."""
+
 _QUEUE_BYTES = 32 * 2**20
 _POLL_S = 0.05
 _STOP_S = 10.0
@@ -99,7 +101,7 @@ class FullSpeedClient(Client):
 
     def _produce(self, is_small: bool) -> None:
         producer = confluent_kafka.Producer({**self._config, **self._options, **(_SMALL_REQUESTS if is_small else {})})
-        value, amount = (b"small", 1) if is_small else (bytes(_RECORD_BYTES), _RECORD_BYTES)
+        value, amount = (b"small", 1) if is_small else (bytes(RECORD_BYTES), RECORD_BYTES)
 
         def delivered(error: KafkaError | None, _: object) -> None:
             if error is None:

@@ -12,6 +12,7 @@ import typer
 import yaml
 
 from scripts.benchmarks.events import LOADS, Load
+from scripts.scenarios.closed_loop.situation import BrokersSituation
 from sluice.cli.demo.job import Json, Sections
 
 MEASURES = {
@@ -19,7 +20,7 @@ MEASURES = {
     "tenants": "requests/s with a tenant's counter beside the client's",
     "latency": "against the copy",
     "audit": "decisions/s into Delta",
-    "beside-kafka": "clients at full speed, with the plugin, proxies and Kafka's own quotas",
+    "beside-kafka": "clients of three libraries at full speed, with the plugin, proxies and Kafka's own quotas",
     "proxy-filter": "throughput and latency of a proxy that throttles nobody, with and without the filter",
     "many-clients": "CPU time of a broker with the plugin and 10 000 clients",
     "peers": "the same decisions in Kafka Streams, Quix Streams and a plain loop",
@@ -31,6 +32,23 @@ MEASURES = {
     "reports": "CPU time and memory of reports over a day",
 }
 """Name of a measure -> its title."""
+
+LIBRARIES = ("librdkafka", "java", "kafka-python")
+"""Libraries of the clients of beside-kafka."""
+
+ROWS = {
+    "1-broker-own-quotas": BrokersSituation(brokers=1, own_quotas=True),
+    "1-broker-plugin": BrokersSituation(brokers=1),
+    "1-broker-1-proxy": BrokersSituation(brokers=1, proxies=1),
+    "1-broker-2-proxies": BrokersSituation(brokers=1, proxies=2),
+    "1-broker-4-proxies": BrokersSituation(brokers=1, proxies=4),
+    "3-brokers-own-quotas": BrokersSituation(brokers=3, own_quotas=True),
+    "3-brokers-plugin": BrokersSituation(brokers=3),
+    "3-brokers-1-proxy": BrokersSituation(brokers=3, proxies=1),
+    "3-brokers-2-proxies": BrokersSituation(brokers=3, proxies=2),
+    "3-brokers-4-proxies": BrokersSituation(brokers=3, proxies=4),
+}
+"""Row of beside-kafka -> its brokers and proxies."""
 
 
 def chosen(text: str, known: Collection[str]) -> list[str]:
@@ -45,6 +63,14 @@ def chosen(text: str, known: Collection[str]) -> list[str]:
 def measure_names(text: str) -> list[str]:
     """The measures of `throughput,latency`."""
     return chosen(text, MEASURES)
+
+
+def _library_names(text: str) -> list[str]:
+    return chosen(text, LIBRARIES)
+
+
+def _row_names(text: str) -> list[str]:
+    return chosen(text, ROWS)
 
 
 def _charges(text: str) -> list[int]:
@@ -127,6 +153,24 @@ class Scale:
             min=0, show_default="120 and 600; quick: 70", help="Length of a run of beside-kafka and invented-names."
         ),
     ] = 0
+    libraries: Annotated[
+        Collection[str] | None,
+        typer.Option(
+            parser=_library_names,
+            metavar="NAME,...",
+            show_default="all",
+            help=f"Libraries of the clients of beside-kafka: {', '.join(LIBRARIES)}.",
+        ),
+    ] = None
+    rows: Annotated[
+        Collection[str] | None,
+        typer.Option(
+            parser=_row_names,
+            metavar="NAME,...",
+            show_default="all",
+            help=f"Rows of beside-kafka, {next(iter(ROWS))} besides: {', '.join(ROWS)}.",
+        ),
+    ] = None
     settings: SettingsOfJob = None
 
     warm: int = field(init=False)

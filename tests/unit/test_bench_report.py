@@ -1,8 +1,10 @@
 """The report of the benchmarks: medians, ratios, bars and their tables."""
 
+import json
+
 import pytest
 
-from scripts.benchmarks.report import Findings, at_least, at_most
+from scripts.benchmarks.report import Bar, Findings, at_least, at_most, to_json, to_markdown
 from scripts.benchmarks.scale import Scale, counted_runs
 from sluice.cli.demo.job import Json
 
@@ -33,10 +35,30 @@ def test_a_ratio_is_the_ratio_of_the_medians(findings: Findings) -> None:
         (at_least(0.6), 0.599, False),
         (at_most(150), 150.0, True),
         (at_most(150), 150.1, False),
+        (Bar(0.97, 1.02), 0.97, True),
+        (Bar(0.97, 1.02), 1.021, False),
     ],
 )
 def test_a_bar_is_reached_from_its_own_side(bar: object, value: float, reached: bool) -> None:
     assert bar.reached(value) is reached  # type: ignore[attr-defined] # parametrize has no types
+
+
+def test_a_section_of_lines_is_a_table_with_a_column_for_each_figure_and_the_bars_that_are_missed() -> None:
+    found = Findings()
+    bars = {"mean": Bar(0.97, 1.02), "silence": at_most(4)}
+    found.add_line("java", "Kafka", {"mean": ("", [2.9]), "silence": ("s", [2.0])}, {})
+    found.add_line("java", "1 proxy", {"mean": ("", [1.0, 1.01, 9.0]), "silence": ("s", [4.0])}, bars)
+    found.add_line("java", "2 proxies", {"mean": ("", [1.023]), "silence": ("s", [4.5])}, bars)
+
+    assert to_markdown({}, found).splitlines() == [
+        "",
+        "| java      | mean | silence, s | verdict                                              |",
+        "| --------- | ---- | ---------- | ---------------------------------------------------- |",
+        "| Kafka     | 2.9  | 2          |                                                      |",
+        "| 1 proxy   | 1.01 | 4          | reached                                              |",
+        "| 2 proxies | 1.02 | 4.5        | MISSED: mean 1.023 (0.97 to 1.02), silence 4.5 (≤ 4) |",
+    ]
+    assert [line["verdict"] for line in json.loads(to_json({}, found))["lines"]][:2] == ["", "reached"]
 
 
 class Runs:

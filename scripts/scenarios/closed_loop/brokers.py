@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -74,32 +74,39 @@ class BrokersMeasures(Measures):
 
 def run_brokers(folder: Path, situation: BrokersSituation) -> BrokersMeasures:
     """Start brokers, and the job if they have the plugin, and measure the client. Everything is kept in `folder`."""
-    with ExitStack() as stack:
-        entity: Json = {"entity": {"client_id": CLIENT}}
-        if situation.members:
-            entity = {"tenant": "shop", "client_ids": [f"{CLIENT}-*"]}
-        numbers = {situation.quota.value: situation.limit}
-        if situation.ceiling is not None:
-            numbers[f"{situation.quota}_ceiling"] = situation.ceiling
-        quota = entity | {"quotas": numbers}
-        entrances: list[str] = []
-        if situation.own_quotas:
-            cluster = stack.enter_context(Cluster(folder / "brokers", situation.brokers))
-            rig = None
-            _set_limit(situation, cluster, rig, situation.limit)
-        elif situation.proxies:
-            cluster, rig, proxies = stack.enter_context(
-                proxied_brokers(folder, situation.brokers, situation.proxies, [quota])
-            )
-            entrances = [proxy.bootstrap_servers for proxy in proxies]
-        else:
-            elastic = _elastic(folder, situation) if situation.is_elastic else {}
-            cluster, rig = stack.enter_context(plugin_brokers(folder, situation.brokers, [quota], elastic))
+    entity: Json = {"entity": {"client_id": CLIENT}}
+    if situation.members:
+        entity = {"tenant": "shop", "client_ids": [f"{CLIENT}-*"]}
+    numbers = {situation.quota.value: situation.limit}
+    if situation.ceiling is not None:
+        numbers[f"{situation.quota}_ceiling"] = situation.ceiling
+    with held_brokers(folder, situation, [entity | {"quotas": numbers}]) as (cluster, rig, entrances):
         with connect(KafkaAdminClient, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
             create_topic(admin, TOPIC, situation.leaders())
         if situation.quota is QuotaKind.CONSUMER_BYTE_RATE:
-            _fill(cluster)
-        return _measure(situation, cluster, rig, entrances or [cluster.bootstrap_servers])
+            fill(cluster, TOPIC)
+        return _measure(situation, cluster, rig, entrances)
+
+
+@contextmanager
+def held_brokers(
+    folder: Path, situation: BrokersSituation, quotas: Sequence[Json]
+) -> Iterator[tuple[Cluster, Rig | None, Sequence[str]]]:
+    """The situation's brokers with these quotas, the job if they aren't the brokers' own, and where clients connect."""
+    with ExitStack() as stack:
+        if situation.own_quotas:
+            cluster = stack.enter_context(Cluster(folder / "brokers", situation.brokers))
+            for quota in quotas:
+                _set_own(cluster, quota["entity"]["client_id"], quota["quotas"])
+            yield cluster, None, [cluster.bootstrap_servers]
+        elif situation.proxies:
+            started = proxied_brokers(folder, situation.brokers, situation.proxies, quotas)
+            cluster, rig, proxies = stack.enter_context(started)
+            yield cluster, rig, [proxy.bootstrap_servers for proxy in proxies]
+        else:
+            elastic = _elastic(folder, situation) if situation.is_elastic else {}
+            cluster, rig = stack.enter_context(plugin_brokers(folder, situation.brokers, quotas, elastic))
+            yield cluster, rig, [cluster.bootstrap_servers]
 
 
 def _elastic(folder: Path, situation: BrokersSituation) -> Sections:
@@ -173,13 +180,18 @@ def _set_limit(situation: BrokersSituation, cluster: Cluster, rig: Rig | None, l
         table = QuotasTable(rig.settings.delta.quotas, rig.settings.delta.storage_options)
         table.alter(lambda _: [entry], "closed-loop", datetime.now(UTC))
         return
+    _set_own(cluster, CLIENT, {situation.quota.value: limit})
+
+
+def _set_own(cluster: Cluster, client_id: str, limits: Mapping[str, float]) -> None:
+    """Set Kafka's own quotas of a client-id."""
     with connect(AlteringAdmin, {"bootstrap.servers": cluster.bootstrap_servers}) as admin:
-        admin.alter({"client-id": CLIENT}, {situation.quota.value: limit})
+        admin.alter({"client-id": client_id}, limits)
 
 
-def _fill(cluster: Cluster) -> None:
-    """Produce the records for the consumer, under another name, which no quota limits."""
-    filler = FullSpeedClient("filler", Role.PRODUCE, cluster.bootstrap_servers, TOPIC)
+def fill(cluster: Cluster, topic: str) -> None:
+    """Produce the records for consumers, under another name, which no quota limits."""
+    filler = FullSpeedClient("filler", Role.PRODUCE, cluster.bootstrap_servers, topic)
     wait_until(lambda: sum(amount for _, amount in filler.samples) > _STORED_BYTES, _START_S)
     filler.stop()
 
@@ -204,10 +216,9 @@ def _measure(
     request_time = _run(situation, cluster, rig)
     for client in clients:
         client.stop()
-    samples = request_time or sorted(sample for client in clients for sample in client.samples)
-    served: Served = [(float(at_ms - began_ms), amount, 0) for at_ms, amount in samples]
-    served = [row for row in served if row[0] <= situation.seconds * 1000]
-    asked = Situation(situation.quota, situation.limit, situation.limit * 1e6, 1, seconds=situation.seconds)
+    samples = request_time or [sample for client in clients for sample in client.samples]
+    served = served_since(began_ms, situation.seconds, samples)
+    asked = full_speed(situation.quota, situation.limit, situation.seconds)
     first_ms = began_ms + FIRST_MS
     allowed = asked.allowed(FIRST_MS, situation.seconds * 1000.0)
     parts = [
@@ -223,6 +234,17 @@ def _measure(
         least_part=min(parts, default=None),
         largest_part=max(parts, default=None),
     )
+
+
+def full_speed(quota: QuotaKind, limit: float, seconds: int) -> Situation:
+    """A client that wants far more than its limit."""
+    return Situation(quota, limit, limit * 1e6, 1, seconds=seconds)
+
+
+def served_since(began_ms: int, seconds: int, samples: Sequence[tuple[int, float]]) -> Served:
+    """The samples of so many seconds, in order."""
+    end_ms = began_ms + seconds * 1000
+    return [(float(at_ms - began_ms), amount, 0) for at_ms, amount in sorted(samples) if at_ms <= end_ms]
 
 
 def _back_s(situation: BrokersSituation, served: Served) -> float | None:
