@@ -11,7 +11,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from scripts.scenarios.closed_loop.elastic import idle, overloaded, random_load, week
+from scripts.scenarios.closed_loop.elastic import ElasticCluster, Tenants, idle, overloaded, random_load, week
+from scripts.scenarios.closed_loop.flow_shares import equal_parts
+from scripts.scenarios.closed_loop.measures import measure
+from scripts.scenarios.closed_loop.simulation import ClosedLoop
+from scripts.scenarios.closed_loop.situation import Situation, Spread
 from sluice import Gateway, Request, TopicPartition
 from sluice.configs.settings import load_settings
 from sluice.insight.reports.span import Span
@@ -26,6 +30,7 @@ from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, ElasticKey, Membership, QuotaKind, QuotaSettings
 from sluice.state.quotas.limits import ELASTIC_KEY, LimitsInForce, state_value
 from sluice.state.quotas.resolution import Quotas
+from sluice.state.shares.counter_share import _equal_part
 from sluice.streaming.checkpoint.folder import Checkpoint
 from sluice.streaming.checkpoint.quota_snapshots import QuotaSnapshots
 from sluice.streaming.enforce.elastic import ElasticWatch
@@ -124,8 +129,9 @@ def test_a_broker_asked_for_more_than_it_can_take_is_relieved_in_5_s_in_proporti
 
 
 def test_an_idle_cluster_lends_up_to_the_ceiling_within_20_s() -> None:
-    assert 2.9 <= idle(20) <= 3.0
-    assert 2.9 <= idle(23, before_s=0) <= 3.0, "3 s later if the job has just started"
+    """A tenth more for a while: the gateways make up for what was left unused before."""
+    assert 2.9 <= idle(20) <= 3.15
+    assert 2.9 <= idle(23, before_s=0) <= 3.15, "3 s later if the job has just started"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -133,9 +139,28 @@ def test_a_random_load_is_settled_after_15_s(seed: int) -> None:
     assert random_load(seed) <= 0.05
 
 
-def test_tenants_are_seldom_below_their_quota_in_a_simulated_hour() -> None:
-    within, _, _ = week(tenants=100, minutes=60)
-    assert within >= 0.99
+def test_tenants_that_dont_hop_are_seldom_below_their_quota_in_a_simulated_hour() -> None:
+    found = week(tenants=200, minutes=60, mean_demand=0.5)
+    assert min(found.within_by_shares[spread] for spread in (Spread.EVEN, Spread.SKEW, Spread.MOVE)) >= 0.96
+
+
+@pytest.mark.parametrize("spread", [Spread.SKEW, Spread.MOVE, Spread.HOP])
+def test_a_flow_of_traffic_gets_what_simulated_requests_get(spread: Spread) -> None:
+    wanted = Situation(PRODUCE, 1e6, 50e6, 1e5, gateways=3, latency_ms=1_000, seconds=300, spread=spread)
+    cluster = ElasticCluster(Tenants(np.array([1e6])), [1e12] * 3, delay_s=1.0, burst_s=5.0)
+
+    flow = cluster.run(300, lambda time_s: np.array([wanted.parts(3, time_s * 1000)]) * 50e6)
+
+    mean = np.array(flow.by_broker)[100:].sum(axis=1).mean() / 1e6
+    assert mean == pytest.approx(measure(wanted, ClosedLoop(wanted).run()).mean_after, abs=0.04)
+
+
+def test_equal_parts_of_many_counters_are_those_of_each() -> None:
+    random = np.random.default_rng(3)
+    free, wanted = random.uniform(1, 100, 99), random.choice([0.0, 5.0, 20.0, 70.0], (3, 99))
+    pairs = zip(free.tolist(), wanted.T.tolist(), strict=True)
+    one_by_one = [_equal_part(amount, [each for each in others if each]) for amount, others in pairs]
+    assert equal_parts(free, list(wanted)) == pytest.approx(one_by_one)
 
 
 @pytest.fixture

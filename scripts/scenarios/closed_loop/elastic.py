@@ -1,27 +1,23 @@
 """Elastic quotas simulated: many tenants on brokers of a capacity, under the rule that the job runs.
 
-Traffic is a flow: in each step a tenant gets what it asks for and what the bucket of its bound on the broker has. Its
-share on each broker is the part of its demand that goes there. Loads are those of the last second, a heartbeat brings
-them once a second, and `delay_s` later the job decides; gateways apply it `delay_s` after that.
+Traffic is a flow: in each step a tenant gets what it asks for and what the bucket of its bound on the broker has, which
+its share there fills; gateways know of traffic `delay_s` after it. Loads are those of the last second, a heartbeat
+brings them once a second, and `delay_s` later the job decides; gateways apply it `delay_s` after that.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
+from scripts.scenarios.closed_loop.flow_shares import FlowShares
+from scripts.scenarios.closed_loop.situation import SKEW, STAY_S, Spread
 from sluice.insight.reports.below_quota import full_minutes
 from sluice.state.arithmetic.columns import Flags, Floats
 from sluice.state.contract.records import ElasticState
-from sluice.state.quotas.elastic import (
-    TIGHT_BURST_S,
-    ElasticRule,
-    MeasuredLoad,
-    bound_of_share,
-    lent_limit,
-)
+from sluice.state.quotas.elastic import DEFAULT_RESERVATION, TIGHT_BURST_S, ElasticRule, MeasuredLoad
 
 BURST_S = 3.0
 """Burst of a broker's bucket, in seconds of its share."""
@@ -39,17 +35,23 @@ class Tenants:
     reservations: Floats | None = None
 
     def limits(self, lend: float) -> Floats:
-        """The limits while so much is lent."""
-        ceilings = [None] * len(self.quotas) if self.ceilings is None else self.ceilings.tolist()
-        pairs = zip(self.quotas.tolist(), ceilings, strict=True)
-        return np.array([lent_limit(quota, ceiling, lend) for quota, ceiling in pairs])
+        """The limits while so much is lent (n, 1), as `lent_limit` has them.
 
-    def parts(self, factor: float) -> Floats:
-        """The parts of their shares that a broker with a factor lets through."""
-        none = [None] * len(self.quotas)
-        reservations = none if self.reservations is None else self.reservations.tolist()
-        pairs = zip(self.quotas.tolist(), reservations, strict=True)
-        return np.array([bound_of_share(factor, quota, reservation) for quota, reservation in pairs])
+        >>> Tenants(np.array([100.0, 100.0]), np.array([250.0, 100.0])).limits(1.5).tolist()
+        [[150.0], [100.0]]
+        """
+        limits = self.quotas if self.ceilings is None else np.minimum(self.ceilings, lend * self.quotas)
+        return limits[:, None]
+
+    def parts(self, factors: Sequence[float]) -> Floats:
+        """The parts of their shares that brokers with these factors let through (n, brokers), as `bound_of_share` says.
+
+        >>> Tenants(np.array([100.0]), reservations=np.array([40.0])).parts([1.0, 0.7, 0.3]).tolist()
+        [[1.0, 0.7, 0.4]]
+        """
+        least = DEFAULT_RESERVATION if self.reservations is None else (self.reservations / self.quotas)[:, None]
+        parts: Floats = np.maximum(np.array([factors]), least)
+        return parts
 
     def most_lend(self) -> float:
         """The largest ceiling over its quota."""
@@ -70,14 +72,22 @@ class ElasticCluster:
     """Brokers with capacities in bytes/s, their tenants, and the job. `run` goes on from where the last one ended."""
 
     def __init__(
-        self, tenants: Tenants, capacities: Sequence[float], delay_s: float = 0.7, step_s: float = 0.1
+        self,
+        tenants: Tenants,
+        capacities: Sequence[float],
+        delay_s: float = 0.7,
+        step_s: float = 0.1,
+        burst_s: float = BURST_S,
     ) -> None:
         self._tenants = tenants
+        self._burst_s = burst_s
         self._capacities = np.array(capacities, float)
         self._step_s = step_s
         self._delay = round(delay_s / step_s)
         self._steps = 0
         self._rule = ElasticRule()
+        self._shares = FlowShares(len(tenants.quotas), len(capacities), delay_s, step_s)
+        self._most_lend = tenants.most_lend()
         self._tokens = np.full((len(tenants.quotas), len(capacities)), np.inf)
         self._last_second: deque[Floats] = deque(maxlen=max(1, round(1 / step_s)))
         self._measured: deque[tuple[int, dict[str, MeasuredLoad]]] = deque()
@@ -99,14 +109,16 @@ class ElasticCluster:
         return flow
 
     def _step(self, wanted: Floats) -> tuple[Floats, Flags]:
-        of_tenant = wanted.sum(axis=1, keepdims=True)
-        spread = np.divide(wanted, of_tenant, out=np.zeros_like(wanted), where=of_tenant > 0)
-        bounds = self._limits[:, None] * spread * self._parts
-        self._tokens = np.minimum(self._tokens + bounds * self._step_s, bounds * self._bursts + bounds * self._step_s)
+        now_s, uses = self._steps * self._step_s, wanted > 0
+        bounds = self._shares.shares(self._limits, uses, now_s) * self._parts
+        kept = np.where(uses, np.minimum(self._tokens, bounds * self._bursts), self._tokens)
+        self._tokens = kept + bounds * self._step_s
         served = np.minimum(wanted, self._tokens)
         self._tokens -= served
+        waited = served < wanted * (1 - 1e-9)
+        self._shares.record(served, waited, now_s)
         self._last_second.append(served.sum(axis=0))
-        return served, (served < wanted * (1 - 1e-9)).any(axis=1)
+        return served, waited.any(axis=1)
 
     def _control(self) -> None:
         """Heartbeats once a second, the job's decision on those that have arrived, and its arrival at the gateways."""
@@ -121,7 +133,7 @@ class ElasticCluster:
             self._measured.append((self._steps + self._delay, measured))
         while self._measured and self._measured[0][0] <= self._steps:
             _, measured = self._measured.popleft()
-            state = self._rule.decide(measured, self._tenants.most_lend(), self._now_ms())
+            state = self._rule.decide(measured, self._most_lend, self._now_ms())
             self._decided.append((self._steps + self._delay, state))
         while self._decided and self._decided[0][0] <= self._steps:
             _, state = self._decided.popleft()
@@ -133,9 +145,8 @@ class ElasticCluster:
         """Limits by tenant, parts of the shares by tenant and broker, and bursts by broker in seconds."""
         factors = {each.instance: each.factor for each in state.brokers}
         of_brokers = [factors.get(f"b-{number}", 1.0) for number in range(len(self._capacities))]
-        parts = np.column_stack([self._tenants.parts(factor) for factor in of_brokers])
-        bursts = np.array([BURST_S if factor == 1.0 else TIGHT_BURST_S for factor in of_brokers])
-        return self._tenants.limits(state.lend), parts, bursts
+        bursts = np.array([self._burst_s if factor == 1.0 else TIGHT_BURST_S for factor in of_brokers])
+        return self._tenants.limits(state.lend), self._tenants.parts(of_brokers), bursts
 
     def _now_ms(self) -> int:
         return 1_000 + round(self._steps * self._step_s * 1_000)
@@ -156,16 +167,32 @@ def settled(traffic: Sequence[Floats], step_s: float, after_s: float) -> float:
 
 
 @dataclass(frozen=True)
+class Week:
+    """Figures of a simulated week.
+
+    `within` is the part of the tenants with at most 5 minutes a week in which they waited below their quota: of all, of
+    those with a strict and with an elastic quota, and by the spread of their traffic. For `within_by_shares` only those
+    minutes count in which no broker was tightened. `worst_minutes` are the most of one tenant. `mean_load` is the
+    traffic over the capacity, `tight` the part of the minutes in which a broker was tightened.
+    """
+
+    within: dict[str, float]
+    within_by_shares: dict[str, float]
+    worst_minutes: float
+    mean_load: float
+    tight: float
+
+
+@dataclass(frozen=True)
 class Figures:
-    """Figures of the simulation: overload, lending, random loads, and minutes below quota.
+    """Figures of the simulation: overload, lending, random loads, and a week of many tenants.
 
     `traffic_after_5s` is the traffic of a broker that is asked for 1.3 times its capacity, over the capacity: the most
     in any second after 5 s. `least_of_reservation` is the least of any tenant over min(demand, reservation), and
     `off_proportion` the largest deviation of a tenant's traffic from its part by quota. `lent` is the rate of a client
     with C = 3 Q on an idle cluster, over Q, in its 20th second, `lent_from_start` if the job starts with it.
     `unsettled` counts the random loads that aren't within 5 % of their mean from the 15th second on; `worst_deviation`
-    is that of the worst. `tenants_within` is the part of the tenants of a week with at most 5 minutes a week in which
-    they waited below their quota, at this mean load.
+    is that of the worst.
     """
 
     traffic_after_5s: float
@@ -175,9 +202,7 @@ class Figures:
     lent_from_start: float
     unsettled: int
     worst_deviation: float
-    tenants_within: float
-    worst_minutes_a_week: float
-    mean_load: float
+    week: Week
 
 
 def overloaded(tenants: int = 20, seed: int = 1) -> tuple[float, float, float]:
@@ -221,48 +246,87 @@ def random_load(seed: int, tenants: int = 30, brokers: int = 3) -> float:
     return settled(flow.by_broker, 0.1, 15)
 
 
-def week(tenants: int, minutes: int, seed: int = 1, use: float = 0.5) -> tuple[float, float, float]:
-    """The part of tenants with at most 5 minutes a week below their quota, the most minutes of one, and the mean load.
+_WEEK = 7 * 24 * 60
+"""Minutes of a week."""
 
-    Minutes are scaled to a week. Tenants ask for `use` of the capacity of three brokers on average, 0.4 times more or
-    less by the time of day, and most of the time for little: one in 20 asks for 0.5 to 4 times its quota, for 3 minutes
-    on average. The quotas together are twice the capacity, ceilings twice the quotas.
+_MEAN_LEVEL = 0.05 * 2.25 + 0.95 * 0.1
+"""Mean demand of a tenant of the week, over its quota."""
+
+_MOVE_MINUTES = 10
+"""Mean stay at a broker of a tenant that moves."""
+
+_SPREADS = (Spread.EVEN, Spread.SKEW, Spread.MOVE, Spread.HOP)
+
+
+def week(tenants: int, minutes: int, mean_demand: float, seed: int = 1) -> Week:
+    """A week of tenants on three brokers, in so many minutes. They ask for `mean_demand` of the capacity on average.
+
+    They ask for 0.4 times more or less by the time of day, and most of the time for a tenth of their quotas: one in 20
+    asks for 0.5 to 4 times its quota, for 3 minutes on average. Half of them have ceilings of twice the quota. A
+    quarter each spread their traffic at random, skew it, move between brokers, and hop.
     """
     random = np.random.default_rng(seed)
     quotas = np.minimum(random.pareto(1.5, tenants) + 0.1, 10.0)
-    quotas *= 2.0 * 300e6 / quotas.sum()
-    spread = random.dirichlet([5.0] * 3, tenants)
-    cluster = ElasticCluster(Tenants(quotas, quotas * 2.0), [100e6] * 3, delay_s=1.0, step_s=1.0)
+    quotas *= mean_demand / _MEAN_LEVEL * 300e6 / quotas.sum()
+    numbers, home, one = np.arange(tenants), random.integers(3, size=tenants), np.eye(3)
+    is_elastic = numbers // len(_SPREADS) % 2 == 1
+    is_of = {spread: numbers % len(_SPREADS) == number for number, spread in enumerate(_SPREADS)}
+    moves, hops = is_of[Spread.MOVE], is_of[Spread.HOP]
+    spreads = np.repeat(random.dirichlet([5.0] * 3, tenants)[None], 3, axis=0)  # at three stays of those that hop
+    spreads[:, is_of[Spread.SKEW]] = np.where(one > 0, SKEW, (1 - SKEW) / 2)[home[is_of[Spread.SKEW]]]
+    spreads[:, hops] = [one[(home[hops] + stay) % 3] for stay in range(3)]
+    cluster = ElasticCluster(
+        Tenants(quotas, np.where(is_elastic, 2.0 * quotas, quotas)), [100e6] * 3, delay_s=1.0, step_s=1.0
+    )
     level, until = np.zeros(tenants), np.zeros(tenants)
-    mean_level = 0.05 * 2.25 + 0.95 * 0.1
-    used: list[list[tuple[int, float, float]]] = [[] for _ in range(tenants)]
-    waits: list[Flags] = []
-    loads: list[float] = []
+    used, waits = np.zeros((minutes, tenants)), np.zeros((minutes, tenants), bool)
+    loads, tight = np.zeros(minutes), np.zeros(minutes, bool)
     for minute in range(minutes):
         bursts = np.where(random.uniform(size=tenants) < 0.05, random.uniform(0.5, 4.0, tenants), 0.0)
         level = np.where(until <= minute, np.where(bursts > 0, bursts, random.exponential(0.1, tenants)), level)
         until = np.where(until <= minute, minute + np.ceil(random.exponential(3.0, tenants)), until)
+        home = np.where(random.uniform(size=tenants) < 1 / _MOVE_MINUTES, random.integers(3, size=tenants), home)
+        spreads[:, moves] = one[home[moves]]
         rhythm = 1.0 + 0.4 * np.sin(2 * np.pi * minute / (24 * 60))
-        wanted = (quotas * level * (use / 2.0 / mean_level * rhythm))[:, None] * spread
-        flow = cluster.run(60, partial(_constant, wanted))
-        waits.append(flow.waited)
-        loads.append(float(np.mean(flow.by_broker)) / 100e6)
-        for tenant, value in enumerate(flow.served.tolist()):
-            used[tenant].append((minute, value, float(quotas[tenant])))
-    below = np.zeros(tenants)
-    waited = np.array(waits)
-    for tenant in np.flatnonzero(waited.any(axis=0)).tolist():
-        below[tenant] = len(set(np.flatnonzero(waited[:, tenant]).tolist()) - full_minutes(used[tenant], minutes))
-    a_week = below * 7 * 24 * 60 / minutes
-    return float((a_week <= 5).mean()), float(a_week.max()), float(np.mean(loads))
+        flow = cluster.run(60, partial(_hopping, (quotas * level * rhythm)[:, None] * spreads))
+        used[minute], waits[minute] = flow.served, flow.waited
+        loads[minute] = np.mean(flow.by_broker) / 100e6
+        tight[minute] = any(state.brokers for state in flow.states)
+    below = _minutes_below(used, waits, quotas)
+    groups = {"all": numbers >= 0, "strict": ~is_elastic, "elastic": is_elastic} | is_of
+    return Week(
+        _within(below, groups),
+        _within(below & ~tight[:, None], groups),
+        float(below.sum(axis=0).max()) * _WEEK / minutes,
+        round(float(loads.mean()), 3),
+        round(float(tight.mean()), 4),
+    )
 
 
-def _constant(wanted: Floats, _: float) -> Floats:
-    return wanted
+def _hopping(wanted: Floats, time_s: float) -> Floats:
+    """The demand at a time, of those at the stays of clients that hop."""
+    stay: Floats = wanted[int(time_s // STAY_S) % len(wanted)]
+    return stay
 
 
-def figures(tenants: int, minutes: int, loads: int) -> Figures:
+def _minutes_below(used: Floats, waits: Flags, quotas: Floats) -> Flags:
+    """The minutes in which a tenant waited below its quota, as the report has them."""
+    below = waits.copy()
+    for tenant, quota in enumerate(quotas.tolist()):
+        of_tenant = [(minute, value, quota) for minute, value in enumerate(used[:, tenant].tolist())]
+        below[list(full_minutes(of_tenant, len(used))), tenant] = False
+    return below
+
+
+def _within(below: Flags, groups: Mapping[str, Flags]) -> dict[str, float]:
+    """The part of the tenants of each group with at most 5 minutes a week."""
+    is_within = below.sum(axis=0) * _WEEK / len(below) <= 5
+    return {str(name): round(float(is_within[of].mean()), 4) for name, of in groups.items()}
+
+
+def figures(tenants: int, minutes: int, loads: int, mean_demand: float) -> Figures:
     """All of them: of a week of so many minutes and tenants, and of so many random loads."""
     deviations = [random_load(seed) for seed in range(loads)]
     unsettled = sum(deviation > 0.05 for deviation in deviations)
-    return Figures(*overloaded(), idle(), idle(before_s=0), unsettled, max(deviations), *week(tenants, minutes))
+    found = week(tenants, minutes, mean_demand)
+    return Figures(*overloaded(), idle(), idle(before_s=0), unsettled, max(deviations), found)

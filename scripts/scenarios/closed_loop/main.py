@@ -158,7 +158,7 @@ class Elastic(ElasticSimulation):
         """Simulate, and print the figures."""
         from scripts.scenarios.closed_loop.elastic import figures
 
-        print(json.dumps(asdict(figures(self.tenants, self.minutes, self.loads))))
+        print(json.dumps(asdict(figures(self.tenants, self.minutes, self.loads, self.mean_demand))))
         return 0
 
 

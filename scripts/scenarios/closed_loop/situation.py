@@ -352,6 +352,7 @@ class Neighbours:
 class ElasticSimulation:
     """A simulation of elastic quotas: a week of many tenants, scaled, and random loads."""
 
-    tenants: Annotated[int, typer.Option(min=1, help="Tenants of the week.")] = 1_000
+    tenants: Annotated[int, typer.Option(min=8, help="Tenants of the week.")] = 1_000
+    mean_demand: Annotated[float, typer.Option(min=0.01, help="Mean demand of the week, over the capacity.")] = 0.8
     minutes: Annotated[int, typer.Option(min=1, help="Minutes that stand for the week.")] = 10_080
     loads: Annotated[int, typer.Option(min=1, help="Random loads.")] = 20
