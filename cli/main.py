@@ -141,8 +141,8 @@ def demo(options: DemoOptions) -> None:
     Then prints a summary; a second Ctrl-C ends all processes immediately. The embedded broker is not started when
     --bootstrap-servers or --config names a Kafka cluster. With --brokers the run has that many brokers with the broker
     plugin instead, and real clients at full speed, which the plugin throttles; with --proxies the brokers, one by
-    default, have none, and the clients go through so many proxies. Only --seconds, --fresh and --no-console apply then.
-    Downloads jars at the first start.
+    default, have none, and the clients go through so many proxies. No options but --seconds, --fresh
+    and --no-console go with either. Downloads jars at the first start.
     """
     from sluice.cli.demo.run import run_demo
 

@@ -63,10 +63,16 @@ def run_demo(options: DemoOptions) -> int:
     """
     console, begun_s = Console(), time.monotonic()
     has_brokers = options.brokers is not None or options.proxies is not None
+    if not options.seconds:
+        raise UsageError("--seconds is 0; expected more than 0, or none for a run until Ctrl-C")
     if has_brokers:
         named = "--brokers" if options.proxies is None else "--proxies"
-        if options.bootstrap_servers or options.config:
-            raise UsageError(f"{named} starts brokers of its own; expected no --bootstrap-servers or --config")
+        meant = {name: getattr(options, name) for name in ("seconds", "fresh", "console", "brokers", "proxies")}
+        if options != DemoOptions(**meant):
+            raise UsageError(
+                f"{named} starts brokers and clients of its own; expected no other options than --seconds,"
+                " --fresh, --no-console, --brokers and --proxies"
+            )
         if find_spec("confluent_kafka") is None:
             raise UsageError(f"{named} runs clients of librdkafka; install them: pip install 'sluice-kafka[demo]'")
     if options.console and find_spec("jinja2") is None:

@@ -18,6 +18,7 @@ from sluice.cli.demo.run import _clients, summary
 from sluice.configs.settings import load_settings
 from sluice.insight.live import LiveModel
 from sluice.kafka_io.clock import now_ms
+from tests.commands import Sluice
 from tests.unit.test_live_model import decision
 
 NOW_MS = 1_760_000_000_000
@@ -136,6 +137,25 @@ def test_the_client_that_waits_comes_first_and_the_others_are_said_to_ignore_the
     )
     assert alice.startswith("  alice                  sends 3 kB/s of 1 kB/s producer_byte_rate; told to wait ")
     assert alice.endswith(", ignores it")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--brokers", "3", "--rate", "50"], "--brokers starts brokers and clients of its own; expected no other options"),
+        (["--proxies", "2", "--mix", "Fetch=1"], "--proxies starts brokers"),
+        (["--brokers", "1", "--config", "x.yaml"], "than --seconds, --fresh, --no-console, --brokers and --proxies"),
+        (["--seconds", "0"], "--seconds is 0; expected more than 0, or none for a run until Ctrl-C"),
+        (["--brokers", "1", "--seconds", "nan"], "--seconds is nan; expected more than 0"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused_before_anything_starts(
+    sluice: Sluice, arguments: list[str], problem: str
+) -> None:
+    ended = sluice("demo", *arguments)
+
+    assert ended.code == 2
+    assert problem in ended.error_line
 
 
 def ended(tmp_path: Path, answers: Answers, sent: Sent) -> tuple[int, str]:
