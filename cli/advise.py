@@ -66,7 +66,7 @@ def advise(
     seen = rates_seen(task, by, kinds, processes, members)
     proposed = proposals((pooled(seen.items(), by) if defaults else seen).items(), percentile, headroom)
     entries = [proposal.entry for proposal in proposed]
-    scenario = merged(in_force, entries, prune=False)
+    scenario = merged(in_force, entries)
     task = replace(task, scenarios=[scenario])
     replayed = replay(task, processes)
     evidence = _evidence(proposed) if proposed else [_nothing(by, replayed.clients[-1])]

@@ -41,7 +41,7 @@ from sluice.insight.errors import UsageUnknownError
 from sluice.kafka_io.client import OF_COMMANDS
 from sluice.sinks.errors import QuotasTableError
 from sluice.state.quotas.alteration import Difference, FilterComponent, differences, matches, merged, with_altered
-from sluice.state.quotas.cluster import SLUICES_OWN, client_quotas, is_mirrored
+from sluice.state.quotas.cluster import SLUICES_OWN, absent_from, client_quotas, is_mirrored
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import Mode, QuotaEntry
 from sluice.state.quotas.kinds import KEY_ALIASES, KINDS_BY_NAME, Family
@@ -64,7 +64,6 @@ ModeOption = Annotated[
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the changes only.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
-PruneOption = Annotated[bool, typer.Option("--prune", help="Remove all other quotas.")]
 
 
 @app.command("alter", cls=EntityCommand)
@@ -203,13 +202,13 @@ def apply_quotas(
     table: TableOptions,
     author: AuthorOption,
     file: Annotated[Path, typer.Argument(help="Quota YAML, as `export` prints it.", show_default=False)],
-    prune: PruneOption = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Remove all other quotas, and all other tenants.")] = False,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Set the quotas of a file in one commit, after showing the changes and asking."""
     wanted = load_quotas_file(file)
-    edit(table, merging(table, wanted, prune=prune), author, dry_run=dry_run, yes=yes)
+    edit(table, merging(table, wanted, (lambda _: True) if prune else None), author, dry_run=dry_run, yes=yes)
 
 
 @app.command("export")
@@ -235,13 +234,21 @@ def import_quotas(
     file: Annotated[
         Path | None, typer.Option("--file", help="A ZooKeeper config node (JSON) of the entity given.")
     ] = None,
-    prune: PruneOption = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Remove quotas of users and client-ids that the cluster doesn't have.")
+    ] = False,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Import the client quotas of a Kafka cluster, or those of one entity from a ZooKeeper node's file."""
+    """Import the client quotas of a Kafka cluster, or those of one entity from a ZooKeeper node's file.
+
+    Shows the changes and asks. Quotas that no cluster has stay, also with --prune: those of tenants and topics, those
+    in mode shadow, and those that Kafka proxies alone hold.
+    """
     if (bootstrap_servers is None) == (file is None):
         raise UsageError("give either --bootstrap-servers or --file, for where the quotas come from")
+    if file is not None and prune:
+        raise UsageError("--prune goes with --bootstrap-servers; a file has the quotas of one entity alone")
     if file is not None:
         configs = read_zookeeper_file(file)
         added = {key: read_number(key, value) for key, value in configs.items()}
@@ -250,7 +257,7 @@ def import_quotas(
         raise UsageError("--bootstrap-servers takes over all entities; leave out the entity options")
     else:
         wanted, refused = _cluster_quotas(str(bootstrap_servers), command_config)
-    edit(table, merging(table, wanted, prune=prune), author, dry_run=dry_run, yes=yes)
+    edit(table, merging(table, wanted, absent_from(wanted) if prune else None), author, dry_run=dry_run, yes=yes)
     if refused:
         raise typer.Exit(EXIT_FAILED)
 
@@ -270,13 +277,16 @@ def _cluster_quotas(bootstrap_servers: str, command_config: Path | None) -> tupl
     return entries, bool(refused)
 
 
-def merging(table: TableOptions, wanted: Sequence[QuotaEntry], *, prune: bool, of_tenants: bool = False) -> Change:
-    """The change to the quotas wanted. Quotas mirrored from a cluster are never pruned, `of_tenants` prunes tenants."""
-    if prune and of_tenants:
-        return lambda entries: merged((one for one in entries if one.entity.tenant is None), wanted, prune=False)
-    if prune and table.mirrors_a_cluster():
-        return lambda entries: merged(filter(is_mirrored, entries), wanted, prune=False)
-    return partial(merged, wanted=wanted, prune=prune)
+def merging(
+    table: TableOptions, wanted: Sequence[QuotaEntry], is_pruned: Callable[[QuotaEntry], bool] | None = None
+) -> Change:
+    """The change to the quotas wanted, without those that are pruned. Quotas mirrored from a cluster stay."""
+    if is_pruned is None:
+        return partial(merged, wanted=wanted)
+    mirrors = table.mirrors_a_cluster()
+    return lambda entries: merged(
+        (entry for entry in entries if not is_pruned(entry) or (mirrors and is_mirrored(entry))), wanted
+    )
 
 
 def _preview(table: TableOptions, change: Change) -> tuple[list[QuotaEntry], list[QuotaEntry]]:

@@ -19,7 +19,7 @@ from sluice.cli.options import (
     grouped,
 )
 from sluice.cli.quota_text import entity_text, tenants_content, value_text
-from sluice.cli.quotas import DryRunOption, edit, merging
+from sluice.cli.quotas import DryRunOption, YesOption, edit, merging
 from sluice.cli.resolve import explain
 from sluice.configs.quotas import load_quotas_file
 from sluice.state.quotas.alteration import entity_order
@@ -114,18 +114,19 @@ def import_tenants(
     table: TableOptions,
     author: AuthorOption,
     file: Annotated[Path, typer.Argument(help="YAML: a list of {tenant, users, client_ids, topics, quotas}.")],
-    prune: Annotated[bool, typer.Option("--prune", help="Remove all other tenants and their limits.")] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Remove all other tenants, and limits of the default tenant.")
+    ] = False,
+    yes: YesOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Take over the tenants of a file in one commit, with members and quotas; with --prune no others stay.
-
-    It shows the changes and doesn't ask; --dry-run shows them alone.
-    """
+    """Take over the tenants of a file in one commit, with members and quotas, after showing the changes and asking."""
     wanted = load_quotas_file(file)
     others = [entry for entry in wanted if entry.entity.tenant is None]
     if others:
         raise UsageError(f"{file} has quotas of {entity_text(others[0].entity)}; `sluice quotas apply` takes those")
-    edit(table, merging(table, wanted, prune=prune, of_tenants=True), author, dry_run=dry_run, yes=True)
+    change = merging(table, wanted, (lambda entry: entry.entity.tenant is not None) if prune else None)
+    edit(table, change, author, dry_run=dry_run, yes=yes)
 
 
 def _members(name: str, users: _Globs, client_ids: _Globs, topics: _Globs) -> list[QuotaEntity]:

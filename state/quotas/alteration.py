@@ -213,13 +213,13 @@ def _other_mode_hint(keys: Sequence[str], target: QuotaEntity, others: Iterable[
     return "".join(f"; {key} is set in mode {mode}: add --mode {mode}" for key, mode in found if mode)
 
 
-def merged(entries: Iterable[QuotaEntry], wanted: Iterable[QuotaEntry], *, prune: bool) -> list[QuotaEntry]:
-    """The quotas of `wanted` and, without `prune`, those of `entries` that `wanted` doesn't name.
+def merged(entries: Iterable[QuotaEntry], wanted: Iterable[QuotaEntry]) -> list[QuotaEntry]:
+    """The quotas of `wanted`, and those of `entries` that `wanted` doesn't name.
 
     Raises InvalidQuotaError as `check_entries` does for the entities of `wanted`.
     """
     wanted_by_key = _by_key(wanted)
-    after = list((wanted_by_key if prune else _by_key(entries) | wanted_by_key).values())
+    after = list((_by_key(entries) | wanted_by_key).values())
     named = {entity for entity, _, _ in wanted_by_key}
     check_entries(entry for entry in after if entry.entity in named)
     return after

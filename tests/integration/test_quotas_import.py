@@ -14,7 +14,7 @@ from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import ElasticKey, Membership, QuotaKind
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.group("broker_quotas")]
@@ -34,6 +34,19 @@ ENTRIES = {
     QuotaEntry(QuotaEntity(client_id=DEFAULT), QuotaKind.CONSUMER_BYTE_RATE, 1e7),
 }
 
+SLUICES_OWN = [
+    QuotaEntry(QuotaEntity(tenant="shop", user="shop-*"), Membership.MEMBER, 1.0),
+    QuotaEntry(QuotaEntity(tenant="shop"), QuotaKind.PRODUCER_BYTE_RATE, 5.0),
+    QuotaEntry(QuotaEntity(topic="orders"), QuotaKind.TOPIC_PRODUCER_BYTE_RATE, 5.0),
+    QuotaEntry(QuotaEntity(user="old"), QuotaKind.PRODUCER_BYTE_RATE, 5.0, shadow=True),
+    QuotaEntry(QuotaEntity(user="old"), QuotaKind.CONNECTION_RATE, 5.0),
+    QuotaEntry(QuotaEntity(user="import-alice"), ElasticKey.PRODUCER_BYTE_RATE_CEILING, 4096.0),
+]
+OLD = [
+    QuotaEntry(QuotaEntity(user="old"), QuotaKind.PRODUCER_BYTE_RATE, 5.0),
+    QuotaEntry(QuotaEntity(user="old"), ElasticKey.PRODUCER_BYTE_RATE_CEILING, 9.0),
+]
+
 
 def alter_all(bootstrap_servers: str, *, remove: bool) -> None:
     with connect(AlteringAdmin, {"bootstrap.servers": bootstrap_servers}) as admin:
@@ -47,21 +60,24 @@ def is_described(bootstrap_servers: str) -> bool:
 
 
 def test_the_quotas_of_a_cluster_are_taken_over_but_those_of_connections(kafka_broker: str, tmp_path: Path) -> None:
+    """With --prune those of users and client-ids go that the cluster hasn't; what no cluster has stays."""
     table = QuotasTable(str(tmp_path / "quotas"))
-    table.create([], "seed", datetime.now(UTC))
+    table.create([*SLUICES_OWN, *OLD], "seed", datetime.now(UTC))
     arguments = ["import", "--bootstrap-servers", kafka_broker, "--table", table.path, "--yes"]
     alter_all(kafka_broker, remove=False)
     try:
         eventually(lambda: is_described(kafka_broker))
         result = CliRunner().invoke(app, arguments)
-        again = CliRunner().invoke(app, arguments)
+        merged = set(table.entries())
+        again = CliRunner().invoke(app, [*arguments, "--prune"])
     finally:
         alter_all(kafka_broker, remove=True)
 
     assert result.exit_code == 0, (result.output, result.exception)
-    assert set(table.entries()) == ENTRIES
+    assert merged == ENTRIES | {*SLUICES_OWN, *OLD}
     assert result.stderr == "left out {'ip': '127.0.0.9'}: Sluice has no quotas on ips\n"
-    assert again.stdout == "Nothing changes.\n"
+    assert again.exit_code == 0, (again.output, again.exception)
+    assert set(table.entries()) == ENTRIES | set(SLUICES_OWN)
 
 
 def test_a_cluster_that_is_not_there(tmp_path: Path) -> None:

@@ -756,6 +756,7 @@ def test_import_needs_one_place_to_read_from(shell: Shell) -> None:
     assert "give either" in shell.usage_error("import")
     assert "give either" in shell.usage_error("import --file f --bootstrap-servers b")
     assert "takes over all entities" in shell.usage_error("import --bootstrap-servers b --user alice")
+    assert "--prune goes with --bootstrap-servers" in shell.usage_error("import --file f --user alice --prune")
 
 
 # --- the commands as programs ---

@@ -444,6 +444,22 @@ def test_a_wrong_file_of_tenants_is_refused(table: list[str], tmp_path: Path, co
     assert problem in str(result.exception).replace("tenant 'a' is in tenant 'b'", "tenant 'b' is in tenant 'a'")
 
 
+def test_an_import_of_tenants_asks_first(table: list[str], tmp_path: Path) -> None:
+    """As the other commands do that take a file; --prune alone could remove all tenants."""
+    file = tmp_path / "tenants.yaml"
+    file.write_text("[{tenant: shop, users: [shop-*]}]")
+    by = ["--as", "carol", *table]
+    lines("tenants", "alter", "bank", "--add-user", "bank-*", *by)
+    changes = ["- tenant 'bank': member user 'bank-*'", "+ tenant 'shop': member user 'shop-*'"]
+
+    refused = CliRunner().invoke(app, ["tenants", "import", str(file), "--prune", *by], input="n\n")
+    nobody = sluice("tenants", "import", file, "--prune", *by)
+
+    assert refused.stdout.splitlines()[:2] == changes
+    assert (refused.exit_code, nobody.exit_code, QuotasTable(table[1]).version()) == (1, 2, 1)
+    assert lines("tenants", "import", file, "--prune", "--yes", *by) == [*changes, "Quotas are now at version 2."]
+
+
 def test_a_thousand_tenants_are_imported_in_seconds(table: list[str], tmp_path: Path) -> None:
     """Each with a glob, two users and a limit; an import without a tenant removes it with --prune."""
     file = tmp_path / "tenants.yaml"
@@ -456,7 +472,7 @@ def test_a_thousand_tenants_are_imported_in_seconds(table: list[str], tmp_path: 
     )
     start = time.process_time()
 
-    lines("tenants", "import", file, "--as", "carol", *table)
+    lines("tenants", "import", file, "--yes", "--as", "carol", *table)
 
     assert time.process_time() - start < 10
     entries = QuotasTable(table[1]).entries()
@@ -468,7 +484,7 @@ def test_a_thousand_tenants_are_imported_in_seconds(table: list[str], tmp_path: 
         assert found.limit == number + 1
     assert time.process_time() - start < 5
     file.write_text("[{tenant: t1, users: [u1]}]")
-    lines("tenants", "import", file, "--prune", "--as", "carol", *table)
+    lines("tenants", "import", file, "--prune", "--yes", "--as", "carol", *table)
     assert QuotasTable(table[1]).entries() == [member("t1", user="u1")]
 
 
@@ -477,4 +493,4 @@ def test_globs_and_names_are_told_apart() -> None:
 
 
 def test_merged_members_stay_beside_quotas() -> None:
-    assert set(merged(ENTRIES, [member("shop", user="new")], prune=False)) == {*ENTRIES, member("shop", user="new")}
+    assert set(merged(ENTRIES, [member("shop", user="new")])) == {*ENTRIES, member("shop", user="new")}
