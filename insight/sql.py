@@ -1,6 +1,5 @@
 """Read-only SQL over the Delta tables, for `sluice sql` and reports, by DataFusion, which delta-rs has; no Java."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -55,8 +54,6 @@ Several counters may be charged for the same amount, so the greatest of a quota 
 topic-partition, whose sum is the request's bytes also for clients without any quota. Withheld bytes were delivered to
 nobody. Request time and mutations of a client without any quota aren't charged: the event's amounts stand for them.
 """
-
-_NO_TABLE = re.compile(r"table '.*' not found")
 
 MOST_MEMORY = "2G"
 """Memory of a query, in DataFusion's words. Sums, sorts and joins of more go on in files, as far as they can."""
@@ -142,14 +139,14 @@ def run_query(query: str, paths: Mapping[str, str], storage_options: Mapping[str
     def failed(error: Exception) -> QueryError:
         if missing:
             return NoTableError(*(f"{name} ({path})" for name, path in missing.items()))
-        if "decisions" in tables_of(query, paths) and (lacking := _lacking(paths["decisions"], storage_options, error)):
+        if "decisions" in tables_of(query, paths) and (lacking := _lacking(paths["decisions"], storage_options, query)):
             return EarlierTableError(paths["decisions"], lacking)
         if _NO_MEMORY in str(error):
             return QueryError(
                 f"the query needs more than {MOST_MEMORY} of memory; ask for a shorter time (WHERE timestamp_ms >= ...)"
                 " or fewer columns, or for sums by `sluice usage`"
             )
-        tables = f"; the tables are {', '.join(paths)}, the view is usage" if _NO_TABLE.search(str(error)) else ""
+        tables = "" if tables_of(query, paths) else f"; the tables are {', '.join(paths)}, the view is usage"
         return QueryError(f"the query fails: {' '.join(str(error).split()) or type(error).__name__}{tables}")
 
     try:
@@ -204,12 +201,13 @@ def _engine(
     return engine, missing
 
 
-def _lacking(path: str, storage_options: Mapping[str, str], error: Exception) -> str | None:
-    """A column that a decision has today, this table lacks, and the error names; None if that isn't its cause."""
+def _lacking(path: str, storage_options: Mapping[str, str], query: str) -> str | None:
+    """A column that a decision has today, this table lacks, and the query, or the view in it, names; None if none is."""
+    said = query + (_USAGE if "usage" in query.lower() else "")
     table = decisions_table(path)
     found = DeltaTable(path, storage_options=dict(storage_options)).schema().to_arrow()
     lacking = lacking_columns(table, pa.schema(found))
-    return next((name for name in lacking if name.rpartition(".")[2] in str(error)), None)
+    return next((name for name in lacking if name.rpartition(".")[2] in said), None)
 
 
 def _in_microseconds(column: pa.Array) -> pa.Array:
