@@ -212,7 +212,7 @@ class QuotasTable:
         except TableNotFoundError:
             raise QuotasTableError(
                 f"no quotas table at {self.path}; the job makes it when it starts (`sluice run`): start it, or name the"
-                " settings (--config) or the table (--table) of the one you mean"
+                " settings of the one you mean (--config)"
             ) from None
         except (DeltaError, OSError, ValueError) as error:
             raise self._unreadable(error) from error
