@@ -1,9 +1,11 @@
 """The commands `sluice quotas ...`: alter, describe, explain and import quotas. None starts Spark."""
 
 import itertools
+import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -112,6 +114,8 @@ def alter_quotas(
         _print_dry_run(QuotaEntity.from_mapping(target), before, after)
     else:
         typer.echo(_altered_text(*next(iter(target.items()))))
+    if (tenant := target.get("tenant")) is not None:
+        _note_no_members(tenant, after)
 
 
 @app.command("describe", cls=EntityCommand)
@@ -311,6 +315,16 @@ def _commit(table: TableOptions, change: Change, author: str) -> tuple[int, list
 
     version = quotas_table.alter(recorded, author, at, changed_from(table.settings))
     return version, *attempts[-1]
+
+
+def _note_no_members(tenant: str, entries: Iterable[QuotaEntry]) -> None:
+    """Say on standard error that a tenant has no members, whose limits hold nobody, and which name is near."""
+    names = {str(entry.entity.tenant) for entry in entries if entry.entity.is_member}
+    if tenant not in names:
+        near = get_close_matches(tenant, sorted(names), n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        add = f"`sluice tenants alter {shlex.quote(tenant)} --add-user NAME`"
+        typer.echo(f"sluice: tenant {tenant!r} has no members; {hint}{add} adds one", err=True)
 
 
 def _has_usage(key: str) -> bool:

@@ -18,13 +18,14 @@ from sluice.cli.options import (
     command_group,
     grouped,
 )
-from sluice.cli.quota_text import entity_text, tenants_content, value_text
+from sluice.cli.quota_text import entity_text, java_double, tenants_content, value_text
 from sluice.cli.quotas import DryRunOption, YesOption, edit, merging
 from sluice.cli.resolve import explain
 from sluice.configs.quotas import load_quotas_file
 from sluice.state.quotas.alteration import entity_order
 from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
+from sluice.state.quotas.kinds import StorageKey
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import member_text, with_members
 
@@ -83,22 +84,31 @@ def describe_tenants(
 @app.command("resolve")
 @grouped
 def resolve_tenant(
-    table: TableOptions, user: UserOption = None, client_id: ClientIdOption = None, json_output: JsonOption = False
+    table: TableOptions,
+    user: UserOption = None,
+    client_id: ClientIdOption = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="A topic that a tenant stores.")] = None,
+    json_output: JsonOption = False,
 ) -> None:
-    """Show the tenant of a client, by which member, other members that match it, and the tenant's limits."""
-    if user is None and client_id is None:
-        raise UsageError("no client; give --user, --client-id or both")
+    """Show the tenant of a client or a topic, by which member, and other members that match.
+
+    Of a client also the tenant's limits, and of both its budget, stored_bytes.
+    """
+    if (topic is None) == (user is None and client_id is None):
+        raise UsageError("give --user, --client-id or both for a client, or --topic for a topic")
     quotas = Quotas(table.quotas_table().entries())
-    members = quotas.tenants.members_of(user or "", client_id or "")
-    limits = [
-        each for each in explain(quotas, user or "", client_id or "", None) if each.counter and each.counter.tenant
-    ]
+    client = (user or "", client_id or "")
+    members = quotas.tenants.members_of(*client) if topic is None else quotas.tenants.members_of_topic(topic)
+    resolved = explain(quotas, *client, None) if topic is None else ()
+    limits = [each for each in resolved if each.counter and each.counter.tenant]
+    budget = quotas.storage_budgets().get(str(members[0].tenant)) if members else None
     if json_output:
         print_json(
             {
                 "tenant": members[0].tenant if members else None,
                 "members": [member.to_mapping() for member in members],
                 "quotas": [each.to_mapping() for each in limits],
+                "stored_bytes": budget,
             },
             indent=True,
         )
@@ -106,6 +116,8 @@ def resolve_tenant(
     first = [f"tenant '{member.tenant}', by {member_text(member)}" for member in members]
     print_lines([*first[:1], *(f"  passed over {line}" for line in first[1:])] or ["in no tenant"])
     print_lines(line for each in limits for line in each.lines())
+    if budget is not None:
+        print_lines([f"{StorageKey.STORED_BYTES}: {java_double(budget)}, of all topics of tenant '{members[0].tenant}'"])
 
 
 @app.command("import")

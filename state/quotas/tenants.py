@@ -17,7 +17,7 @@ from sluice.state.quotas.kinds import Membership
 from sluice.state.quotas.name_cache import ENTRY_BYTES, NameCache
 
 _MAX_CACHED_BYTES = 32 * 1024 * 1024
-"""Bytes of the tenants that are kept by client."""
+"""Bytes of the tenants that are kept by client, and of those by topic."""
 
 
 class _Rank(NamedTuple):
@@ -60,31 +60,30 @@ class _Member(NamedTuple):
         return _meet(self.user, other.user) and _meet(self.client_id, other.client_id)
 
 
-class _ByBeginning:
-    """Members by what one of their globs begins with, up to the first wildcard: a name is looked up by its beginnings.
+class _ByEnds:
+    """Members by what one of their globs begins with, up to the first wildcard, or else by what it ends with.
 
-    So a client of ten thousand tenants is compared with few of them. Globs that begin with a wildcard are compared
-    with every name.
+    A name is looked up by its beginnings and ends, so a client of ten thousand tenants is compared with few of them.
+    Globs that begin and end with a wildcard are compared with every name.
     """
 
     def __init__(self) -> None:
-        self._members: dict[str, list[_Member]] = {}
-        self._lengths: Sequence[int] = ()
+        self._members: dict[tuple[str, str], list[_Member]] = {}
+        self._lengths: Sequence[tuple[int, int]] = ()
 
     def add(self, glob: str, member: _Member) -> None:
         """Add a member under its glob."""
-        self._members.setdefault(_beginning(glob), []).append(member)
+        self._members.setdefault(_ends(glob), []).append(member)
 
     def end(self) -> None:
         """Take notice that all are added."""
-        self._lengths = sorted({len(beginning) for beginning in self._members})
+        self._lengths = sorted({(len(beginning), len(end)) for beginning, end in self._members})
 
     def near(self, name: str) -> Iterator[_Member]:
-        """The members whose glob begins as the name does."""
-        for length in self._lengths:
-            if length > len(name):
-                return
-            yield from self._members.get(name[:length], ())
+        """The members whose glob begins, or ends, as the name does."""
+        for beginning, end in self._lengths:
+            if max(beginning, end) <= len(name):
+                yield from self._members.get((name[:beginning], name[len(name) - end :]), ())
 
 
 class Tenants:
@@ -92,13 +91,14 @@ class Tenants:
 
     def __init__(self, members: Iterable[QuotaEntity] = ()) -> None:
         """Take members of tenants."""
-        self._by_user, self._by_client_id, self._by_topic = _ByBeginning(), _ByBeginning(), _ByBeginning()
+        self._by_user, self._by_client_id, self._by_topic = _ByEnds(), _ByEnds(), _ByEnds()
         self._members = [_Member.of(entity) for entity in members]
         for member in self._members:
             self._index(member).add(member.user or member.client_id, member)
         for index in (self._by_user, self._by_client_id, self._by_topic):
             index.end()
         self._found = NameCache[tuple[str, str], str](_MAX_CACHED_BYTES)
+        self._found_topics = NameCache[str, str](_MAX_CACHED_BYTES)
 
     def __bool__(self) -> bool:
         return bool(self._members)
@@ -124,7 +124,11 @@ class Tenants:
         >>> tenants.of_topic("shop.orders"), tenants.of_topic("orders"), tenants.of("shop.orders", "")
         ('shop', 'all', '')
         """
-        return min((member for member in self._by_topic.near(topic) if member.has(topic, "")), default=_NOBODY).tenant
+        found = self._found_topics.get(topic)
+        if found is None:
+            found = str(next((entity.tenant for entity in self.members_of_topic(topic)), ""))
+            self._found_topics.keep(topic, found, ENTRY_BYTES + len(topic))
+        return found
 
     @property
     def names(self) -> list[str]:
@@ -140,6 +144,11 @@ class Tenants:
         near = [*self._by_user.near(user), *self._by_client_id.near(client_id)]
         return [member.entity for member in sorted(member for member in near if member.has(user, client_id))]
 
+    def members_of_topic(self, topic: str) -> list[QuotaEntity]:
+        """All members that match a topic; the first one counts."""
+        near = self._by_topic.near(topic)
+        return [member.entity for member in sorted(member for member in near if member.has(topic, ""))]
+
     def check(self) -> None:
         """Raise InvalidQuotaError, naming both, if a member of one tenant is one of another too, as the globs show.
 
@@ -149,7 +158,7 @@ class Tenants:
         for member in self._members:
             self._check_among(self._index(member).near(member.user or member.client_id), member)
 
-    def _index(self, member: _Member) -> _ByBeginning:
+    def _index(self, member: _Member) -> _ByEnds:
         if member.entity.topic is not None:
             return self._by_topic
         return self._by_user if member.user else self._by_client_id
@@ -162,9 +171,6 @@ class Tenants:
                     f"{member_text(member.entity)} of tenant {member.tenant!r} is in tenant {other.tenant!r} too, by"
                     f" {member_text(other.entity)}; expected it in one",
                 )
-
-
-_NOBODY = _Member(_Rank(0, 0, 0, ("", "", "")), "", "", "", QuotaEntity())
 
 
 def check_members(entries: Iterable[QuotaEntry]) -> None:
@@ -209,13 +215,14 @@ def matches(glob: str, name: str) -> bool:
     return glob == name if not is_glob(glob) else fnmatchcase(name, glob.replace("[", "[[]"))
 
 
-def _beginning(glob: str) -> str:
-    """The characters before the first wildcard.
+def _ends(glob: str) -> tuple[str, str]:
+    """The characters before the first wildcard; where there are none those after the last one.
 
-    >>> _beginning("shop-?*"), _beginning("carol")
-    ('shop-', 'carol')
+    >>> _ends("shop-?*"), _ends("carol"), _ends("*-eu"), _ends("*shop?")
+    (('shop-', ''), ('carol', ''), ('', '-eu'), ('', ''))
     """
-    return glob.partition("*")[0].partition("?")[0]
+    beginning = glob.partition("*")[0].partition("?")[0]
+    return beginning, "" if beginning else glob.rpartition("*")[2].rpartition("?")[2]
 
 
 def _meet(one: str, other: str) -> bool:

@@ -158,6 +158,20 @@ def test_a_long_name_made_against_a_glob_costs_little() -> None:
     assert time.process_time() - start < 2
 
 
+def test_ten_thousand_topics_and_a_thousand_globs_that_begin_with_a_wildcard_take_no_second() -> None:
+    """The job asks for the tenants of all topics every 10 s while any tenant has a budget."""
+    ends = [QuotaEntity(tenant=f"t{number}", topic=f"*.t{number}") for number in range(1_000)]
+    tenants = Tenants([*ends, QuotaEntity(tenant="middle", topic="*orders*")])
+    topics = [f"{name}.t{number}" for name in ("clicks", "x") for number in range(5_000)]
+    start = time.process_time()
+
+    found = [tenants.of_topic(topic) for topic in topics]
+
+    assert time.process_time() - start < 1
+    assert found == [f"t{number}" if number < 1_000 else "" for _ in ("clicks", "x") for number in range(5_000)]
+    assert tenants.of_topic("a-orders-b") == "middle"
+
+
 # --- both limits hold ---
 
 
@@ -387,6 +401,17 @@ def test_topics_are_members_that_count_for_the_budget_of_their_tenant(table: lis
     ]
     lines("quotas", "alter", "--tenant", "shop", "--add-config", "stored_bytes=1000", *by)
     assert lines("tenants", "describe", *table) == ["tenant 'shop': topic 'shop.*'; stored_bytes=1000.0"]
+    assert lines("tenants", "resolve", "--topic", "shop.orders", *table) == [
+        "tenant 'shop', by topic 'shop.*'",
+        "stored_bytes: 1000.0, of all topics of tenant 'shop'",
+    ]
+    assert lines("tenants", "resolve", "--topic", "orders", *table) == ["in no tenant"]
+    assert json.loads("".join(lines("tenants", "resolve", "--topic", "shop.orders", "--json", *table))) == {
+        "tenant": "shop",
+        "members": [{"topic": "shop.*", "tenant": "shop"}],
+        "quotas": [],
+        "stored_bytes": 1000.0,
+    }
     removed = lines("tenants", "alter", "shop", "--remove-topic", "shop.*", *by)
     assert removed[0] == "- tenant 'shop': member topic 'shop.*'"
 
@@ -401,7 +426,8 @@ def test_topics_are_members_that_count_for_the_budget_of_their_tenant(table: lis
         (["tenants", "alter", "b" * 257, "--add-user", "x"], "expected at most 256"),
         (["tenants", "alter", "", "--add-user", "x"], "name is empty"),
         (["tenants", "describe", "bank"], "there is no tenant 'bank'"),
-        (["tenants", "resolve"], "no client"),
+        (["tenants", "resolve"], "--topic"),
+        (["tenants", "resolve", "--user", "shop-1", "--topic", "x"], "--topic"),
         (["quotas", "alter", "--tenant", "shop", "--user", "x", "--add-config", "member=1"], "can't be combined"),
         (["quotas", "alter", "--tenant", "shop", "--add-config", "member=1"], "on a tenant"),
     ],
@@ -418,6 +444,22 @@ def test_what_is_wrong_is_refused_in_one_line_and_changes_nothing(
     assert problem in (result.stderr + str(result.exception))
     assert "\n" not in str(result.exception)
     assert QuotasTable(table[1]).version() == 1
+
+
+def test_limits_of_a_tenant_without_members_are_taken_with_a_hint(table: list[str]) -> None:
+    """They may be set before its members are; more often the name is wrong."""
+    by = ["--as", "carol", *table]
+    lines("tenants", "alter", "shop", "--add-user", "shop-*", *by)
+    limit = ["--add-config", "producer_byte_rate=5", "--yes", *by]
+
+    dry = sluice("quotas", "alter", "--tenant", "shpo", "--dry-run", *limit)
+    wrong = sluice("quotas", "alter", "--tenant", "shpo", *limit)
+    right = sluice("quotas", "alter", "--tenant", "shop", *limit)
+    default = sluice("quotas", "alter", "--tenant-defaults", *limit)
+
+    assert wrong.stdout == "Completed updating config for tenant shpo.\n"
+    hint = "tenant 'shpo' has no members; did you mean 'shop'? `sluice tenants alter shpo --add-user NAME` adds one"
+    assert [hint in ended.stderr for ended in (dry, wrong, right, default)] == [True, True, False, False]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@ package sluice.kafka;
 
 import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.Collections;
 import java.util.Comparator;
 import java.util.HashMap;
 import java.util.List;
@@ -16,9 +15,9 @@ import java.util.TreeSet;
  * added before any thread but the first asks.
  */
 final class Tenants {
-    private final ByBeginning byUser = new ByBeginning();
-    private final ByBeginning byClientId = new ByBeginning();
-    private final ByBeginning byTopic = new ByBeginning();
+    private final ByEnds byUser = new ByEnds();
+    private final ByEnds byClientId = new ByEnds();
+    private final ByEnds byTopic = new ByEnds();
 
     /** Adds a member; a glob that it doesn't have is "". */
     void add(String tenant, String user, String clientId) {
@@ -127,31 +126,47 @@ final class Tenants {
         }
     }
 
-    /** Members by what a glob begins with, up to the first wildcard, so that a name is compared with few of them. */
-    private static final class ByBeginning {
-        private final Map<String, List<Member>> members = new HashMap<>();
-        private final TreeSet<Integer> lengths = new TreeSet<>();
+    /**
+     * Members by what a glob begins with, up to the first wildcard, or else by what it ends with, so that a name is compared
+     * with few of them.
+     */
+    private static final class ByEnds {
+        private final Map<String, List<Member>> byBeginning = new HashMap<>();
+        private final Map<String, List<Member>> byEnd = new HashMap<>();
+        private final TreeSet<Integer> beginnings = new TreeSet<>();
+        private final TreeSet<Integer> ends = new TreeSet<>();
 
         void add(String glob, Member member) {
             String beginning = glob.split("[*?]", 2)[0];
-            members.computeIfAbsent(beginning, key -> new ArrayList<>()).add(member);
-            lengths.add(beginning.length());
+            String end = glob.substring(Math.max(glob.lastIndexOf('*'), glob.lastIndexOf('?')) + 1);
+            boolean hasBeginning = !beginning.isEmpty();
+            String fixed = hasBeginning ? beginning : end;
+            (hasBeginning ? byBeginning : byEnd).computeIfAbsent(fixed, key -> new ArrayList<>()).add(member);
+            (hasBeginning ? beginnings : ends).add(fixed.length());
         }
 
         /** The first member that has a client, whose user or client-id `name` is; null if there is none. */
         Member first(String name, String user, String clientId) {
             Member first = null;
-            for (int length : lengths) {
-                if (length > name.length()) {
-                    break;
-                }
-                for (Member member : members.getOrDefault(name.substring(0, length), Collections.emptyList())) {
-                    if ((first == null || member.compareTo(first) < 0) && member.has(user, clientId)) {
-                        first = member;
-                    }
-                }
+            for (int length : beginnings.headSet(name.length(), true)) {
+                List<Member> near = byBeginning.getOrDefault(name.substring(0, length), List.of());
+                first = first(first, near, user, clientId);
+            }
+            for (int length : ends.headSet(name.length(), true)) {
+                List<Member> near = byEnd.getOrDefault(name.substring(name.length() - length), List.of());
+                first = first(first, near, user, clientId);
             }
             return first;
+        }
+
+        private static Member first(Member first, List<Member> near, String user, String clientId) {
+            Member least = first;
+            for (Member member : near) {
+                if ((least == null || member.compareTo(least) < 0) && member.has(user, clientId)) {
+                    least = member;
+                }
+            }
+            return least;
         }
     }
 }
