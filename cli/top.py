@@ -22,7 +22,7 @@ from sluice.cli.format import print_json, print_lines, table_lines
 from sluice.cli.options import BootstrapServersOption, ConfigOption, job_settings
 from sluice.configs.settings import Settings, with_bootstrap_servers
 from sluice.insight.format import NOTHING, amount, duration, percent, printable, short
-from sluice.insight.live import CounterRow, CounterState, LiveModel
+from sluice.insight.live import CounterId, CounterRow, CounterState, LiveModel
 from sluice.kafka_io.client import OF_COMMANDS, error_line
 from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.kinds import KINDS_BY_NAME, Family, QuotaKind
@@ -154,8 +154,7 @@ def rows_of(model: LiveModel, view: View, now_ms: int, most: int) -> list[Counte
 def _is_chosen(counter: CounterState, quota: QuotaKind | None, text: str) -> bool:
     if counter.limit is None or (quota is not None and counter.key.kind is not quota):
         return False
-    key = counter.key
-    return not text or text in f"{key.user} | {key.client_id} | {key.topic or ''}".casefold()
+    return not text or text in " | ".join(_names(counter.key)).casefold()
 
 
 _Order = Callable[[LiveModel, int], Callable[[CounterState], tuple[Any, ...]]]
@@ -164,13 +163,17 @@ _ORDERS: Mapping[str, _Order] = {
     "usage": lambda model, now_ms: lambda counter: (-(model.usage.used(counter, now_ms) or 0.0), counter.key),
     "wait": lambda _, now_ms: lambda counter: (-counter.waited_ms(now_ms), counter.key),
     "rate": lambda model, now_ms: lambda counter: (-(model.usage.rate(counter, now_ms) or 0.0), counter.key),
-    "name": lambda _, __: lambda counter: (counter.key.user, counter.key.client_id, counter.key),
+    "name": lambda _, __: lambda counter: (*_names(counter.key), counter.key),
 }
 
 
+def _names(key: CounterId) -> tuple[str, str, str]:
+    return key.user, key.client_id, key.topic or key.tenant
+
+
 def name_of(row: CounterRow) -> str:
-    """The names of the counter in one text, as they were given."""
-    return " | ".join(map(str, row.key.tags().values()))
+    """The names of the counter in one text, as they were given; a tenant's says that it is one."""
+    return f"tenant {row.key.tenant}" if row.key.tenant else " | ".join(map(str, row.key.tags().values()))
 
 
 def json_row(row: CounterRow) -> dict[str, object]:

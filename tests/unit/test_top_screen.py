@@ -84,6 +84,16 @@ def test_filters_by_quota_and_by_text_in_any_case() -> None:
     assert names(model, View(text="Alice", typed="bo")) == ["bob"]
 
 
+def test_a_tenant_is_named_as_one_found_by_its_name_and_in_the_order_of_names() -> None:
+    """A user may have the same name."""
+    of_tenants = [charged("x", 500.0, entity={"tenant": name}, matched="tenant") for name in ("shop", "bank")]
+    model = model_of(*of_tenants, charged("shop", 100.0), charged("a", 10.0))
+
+    assert names(model, View(text="SHO")) == ["tenant shop", "shop"]
+    assert names(model, View(sort="name")) == ["tenant bank", "tenant shop", "a", "shop"]
+    assert json_row(rows_of(model, View(), NOW_MS, 1)[0])["entity"] in ({"tenant": "bank"}, {"tenant": "shop"})
+
+
 def test_keys() -> None:
     def pressed(*keys: str) -> View | None:
         view: View | None = View()
