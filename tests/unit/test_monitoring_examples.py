@@ -31,10 +31,17 @@ RULES = EXAMPLES / "prometheus-rules.yaml"
 DASHBOARD = json.loads((EXAMPLES / "grafana-dashboard.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 
+_PROXY = (Path(__file__).parents[2] / "gateways/proxy/src/sluice/proxy/Proxy.java").read_text()
+OF_PROXIES = [
+    f"sluice_gateway_{name}{'_total' if kind in ('counter', 'builder') else ''}"
+    for kind, name in re.findall(r'\b(counter|gauge|builder)\((?:PREFIX \+ )?"(\w+)"', _PROXY)
+]
+"""The metrics of a proxy, by its source: Prometheus has counters under a name that ends so."""
+
 OF_PROMETHEUS = {"__name__", "instance", "job"}
 """Labels that every series has."""
 
-_LABEL_IN_TEXT = re.compile(r"\{\{\s*(?:\$labels\.)?(\w+)\s*\}\}")
+_LABEL_IN_TEXT = re.compile(r"(?:\$labels\.|\{\{\s*(?!(?:if|else|end)\b))(\w+)")
 _VARIABLE = re.compile(r"\$\{?(\w+)")
 
 
@@ -87,7 +94,7 @@ def published() -> dict[str, set[str]]:
         for family in itertools.chain(health.registry.collect(), of_gateway.collect()):
             for sample in family.samples:
                 labels[sample.name] |= set(sample.labels)
-    return dict(labels)
+    return dict(labels) | {name: {"gateway"} for name in OF_PROXIES}
 
 
 def _selectors(expression: str) -> Iterator[promql_parser.VectorSelector]:
@@ -130,6 +137,13 @@ def test_every_metric_and_label_is_published(
 @pytest.mark.parametrize("expression", ["sluice_gone > 0", 'rate(sluice_events_total{kind="x"}[5m])'])
 def test_what_nobody_publishes_is_found(expression: str, published: dict[str, set[str]]) -> None:
     assert len(_unpublished(expression, published)) == 1
+
+
+def test_the_page_of_the_proxy_names_all_its_metrics() -> None:
+    page = (EXAMPLES.parent / "proxy.md").read_text()
+
+    assert len(OF_PROXIES) == 18
+    assert [name for name in OF_PROXIES if f"`{name.removeprefix('sluice_gateway')}`" not in page] == []
 
 
 def test_what_is_no_promql_is_found() -> None:
