@@ -220,6 +220,10 @@ def kafka_gateway(
     request_time: Annotated[
         RequestTime, typer.Option("--request-time", help="upstream charges the time until a broker answers.")
     ] = RequestTime.OFF,
+    expected_gateways: Annotated[
+        int,
+        typer.Option("--expected-gateways", help="Proxies that share until the job has heard of this one.", min=1),
+    ] = 1,
     connections_per_s: Annotated[
         int | None,
         typer.Option(
@@ -246,7 +250,11 @@ def kafka_gateway(
     from sluice.cli.demo.processes import stop_on_signals
     from sluice.cli.kafka_gateway import parse_address, run_kafka_gateway, tls_of
 
-    properties = {"sluice.gateway.name": name or f"proxy-{os.getpid()}", "sluice.request.time": request_time.value}
+    properties = {
+        "sluice.gateway.name": name or f"proxy-{os.getpid()}",
+        "sluice.request.time": request_time.value,
+        "sluice.expected.gateways": expected_gateways,
+    }
     tls = tls_of(tls_certificate, tls_key, client_authority)
     addresses = parse_address("--listen", listen), parse_address("--metrics", metrics)
     run_kafka_gateway(settings, *addresses, tls, properties, connections_per_s, stop_on_signals())

@@ -373,6 +373,12 @@ def test_a_warm_standby_is_asked_for() -> None:
     assert driver["args"][-2:] == ["--standby", "--warm"]
 
 
+def test_a_proxy_that_starts_without_the_job_knows_how_many_share_the_limits() -> None:
+    [(_, proxy)] = containers("proxies", "proxy")
+
+    assert "--expected-gateways=2" in proxy["args"]
+
+
 def test_the_drivers_of_all_three_forms_are_alike() -> None:
     (first, driver), *others = [each for form in FORMS for each in containers(form, "driver")]
     same = ("env", "ports", "startupProbe", "readinessProbe", "livenessProbe", "securityContext", "volumeMounts")
