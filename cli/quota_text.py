@@ -16,7 +16,7 @@ from sluice.state.quotas.alteration import Difference, RawEntity, entity_order
 from sluice.state.quotas.cluster import is_mirrored
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import Mode, QuotaEntry
-from sluice.state.quotas.kinds import KEY_ALIASES
+from sluice.state.quotas.kinds import KEY_ALIASES, ElasticKey, QuotaKind, StorageKey
 from sluice.state.quotas.tenants import member_text
 
 SCRAM_KEYS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -25,6 +25,28 @@ SCRAM_KEYS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 _ENTITY_TYPES = {"user": "users", "client-id": "clients", "client_id": "clients"}
 _MIRRORED = "quotas.source is kafka, so quotas of users and client-ids are set with kafka-configs.sh"
+
+_BY_PROXIES = "Held by Kafka proxies alone."
+_ELASTIC_PARTS = {"reservation": "What overload leaves of", "ceiling": "Up to what idle brokers lend beyond"}
+
+KEY_MEANINGS: Mapping[str, str] = {
+    QuotaKind.PRODUCER_BYTE_RATE: "Bytes/s produced.",
+    QuotaKind.CONSUMER_BYTE_RATE: "Bytes/s fetched.",
+    QuotaKind.REQUEST_PERCENTAGE: "Percent of a thread that handles requests.",
+    QuotaKind.CONTROLLER_MUTATION_RATE: "Partitions created, added or deleted a second.",
+    QuotaKind.TOPIC_PRODUCER_BYTE_RATE: "Of topics: bytes/s produced to each partition.",
+    QuotaKind.TOPIC_CONSUMER_BYTE_RATE: "Of topics: bytes/s fetched from each partition.",
+    QuotaKind.CONNECTION_RATE: f"New connections a second. {_BY_PROXIES}",
+    QuotaKind.CONNECTION_COUNT: f"Open connections. {_BY_PROXIES}",
+    QuotaKind.TOPIC_COUNT: f"Topics that the client owns by their names. {_BY_PROXIES}",
+    QuotaKind.PARTITION_COUNT: f"Partitions of these topics. {_BY_PROXIES}",
+    QuotaKind.PRODUCER_IDS_RATE: f"InitProducerId requests a second. {_BY_PROXIES}",
+    QuotaKind.JOIN_GROUP_RATE: f"Requests a second that join a group. {_BY_PROXIES}",
+    QuotaKind.OFFSET_COMMIT_RATE: f"Offset commits a second. {_BY_PROXIES}",
+    StorageKey.STORED_BYTES: "Of tenants: bytes of their topics on the disks of all brokers.",
+    **{key: f"{_ELASTIC_PARTS[key.part]} {key.quota}." for key in ElasticKey},
+}
+"""Key of a quota -> its meaning and unit. Numbers beside a limit are in the limit's unit."""
 
 
 def java_double(value: float) -> str:

@@ -26,6 +26,7 @@ from sluice.cli.options import (
     grouped,
 )
 from sluice.cli.quota_text import (
+    KEY_MEANINGS,
     change_text,
     describe_lines,
     entry_json,
@@ -68,7 +69,16 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the changes 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 
 
-@app.command("alter", cls=EntityCommand)
+class _AlterCommand(EntityCommand):
+    """`alter`, whose help says what each key means."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """The keys, one entry for each."""
+        with formatter.section("Keys"):
+            formatter.write_dl(list(KEY_MEANINGS.items()))
+
+
+@app.command("alter", cls=_AlterCommand)
 @grouped
 def alter_quotas(
     ctx: typer.Context,
