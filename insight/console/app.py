@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 from sluice.insight.console.filters import FILTERS
 from sluice.insight.console.pages import PAGES, Facts
 from sluice.insight.console.security import Guard, cookie_name, cookie_of, is_token
+from sluice.insight.reports.tenants import NO_TENANT
 from sluice.kafka_io.clock import now_ms
 from sluice.state.quotas.kinds import QuotaKind
 
@@ -59,6 +60,7 @@ class Pages:
         self._environment.filters |= FILTERS
         self._environment.globals["parts"] = self._environment.get_template("parts.html").module
         self._environment.globals["quota_kinds"] = list(QuotaKind)
+        self._environment.globals["no_tenant"] = NO_TENANT
         self._environment.globals["navigation"] = [
             (path, title) for name, (path, title, _) in PAGES.items() if name != "client"
         ]

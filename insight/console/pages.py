@@ -20,7 +20,7 @@ from sluice.insight.sql import Tables
 from sluice.kafka_io.topic_follower import TopicFollower
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.contract.projection import projects
-from sluice.state.contract.records import DeadLetter, Decision, FieldError
+from sluice.state.contract.records import DeadLetter, Decision, FieldError, TenantStorage
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, ElasticKey, EntryKind, QuotaKind, QuotaSettings
@@ -95,6 +95,11 @@ class Facts:
         in_force = self.limits.in_force
         return Tenants() if in_force is None else in_force.enforced.tenants
 
+    @property
+    def storage(self) -> Sequence[TenantStorage]:
+        """The tenants nearest to their storage budgets."""
+        return () if self.limits.storage is None else self.limits.storage.tenants
+
 
 def clients(facts: Facts, given: Given, now_ms: int) -> Context:
     """The page of clients: the counters that search and filters select."""
@@ -113,6 +118,7 @@ def client(facts: Facts, given: Given, now_ms: int) -> Context:
     return {
         "tags": named,
         "members": list(islice(facts.tenants.of_tenant(named.tenant), MOST_MEMBERS)) if named.tenant else [],
+        "storage": [each for each in facts.storage if each.tenant == named.tenant],
         "rows": rows,
         "waits": list(islice(model.waits(keys), MOST_WAITS)),
         "quotas": list(_quotas_of(facts, named)),
@@ -171,7 +177,7 @@ def overview(facts: Facts, _given: Given, now_ms: int) -> Context:
         "lag_ms": max(second.lag_ms for second in last),
         "waits": list(islice(facts.model.waits(), 10)),
         "loads": facts.model.loads(now_ms)[:MOST_LOADS],
-        "storage": () if facts.limits.storage is None else facts.limits.storage.tenants[:MOST_LOADS],
+        "storage": facts.storage[:MOST_LOADS],
         "job": _flat(facts.health.answer or {}),
     }
 
@@ -261,7 +267,9 @@ def _quotas_of(facts: Facts, tags: CounterId | Tags) -> Iterator[tuple[QuotaKind
 
 
 def _changes_of(facts: Facts, tags: CounterId | Tags) -> Iterator[QuotaChange]:
-    """The changes of quotas that requests of this client may have met, the newest first."""
+    """The changes of quotas that requests of this client may have met, its tenant's too, the newest first."""
+    tenant = tags.tenant or (facts.tenants.of(tags.user, tags.client_id) if tags.topic is None else "")
+    tenants: list[EntityName] = [*([DEFAULT, tenant] if tenant else []), *([] if tags.tenant else [None])]
 
     def may_meet(name: EntityName, own: str | None) -> bool:
         return name is None or name is DEFAULT or not own or name == own
@@ -270,7 +278,7 @@ def _changes_of(facts: Facts, tags: CounterId | Tags) -> Iterator[QuotaChange]:
         change
         for change in facts.week.changes
         if (change.entity.topic is None) == (tags.topic is None)
-        and change.entity.tenant in ((DEFAULT, tags.tenant) if tags.tenant else (None,))
+        and change.entity.tenant in tenants
         and may_meet(change.entity.user, tags.user)
         and may_meet(change.entity.client_id, tags.client_id)
         and may_meet(change.entity.topic, tags.topic)

@@ -8,6 +8,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -33,6 +34,7 @@ from sluice.insight.reports.tenants import NO_TENANT
 from sluice.insight.sql import Tables
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
+from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
 from sluice.state.contract.records import StorageState, TenantStorage
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
@@ -179,7 +181,7 @@ def test_clients_are_shown_with_their_tenants_and_by_tenant() -> None:
     with serving(facts) as get:
 
         def shown(path: str) -> list[tuple[str, str]]:
-            row = r'<bdi>([^<]*)</bdi></a></th><td class="name" data-label="Tenant"><bdi>([^<]*)<'
+            row = r'<bdi>([^<]*)</bdi></a></th><td class="name" data-label="Tenant">(?:<a[^>]*><bdi>)?([^<]*)<'
             cells = re.findall(row, get(path).text)
             return sorted((unescape(who), unescape(tenant)) for who, tenant in cells)
 
@@ -196,7 +198,7 @@ def test_clients_are_shown_with_their_tenants_and_by_tenant() -> None:
 def test_a_tenant_has_a_page_with_its_members_limit_and_usage() -> None:
     charge = {"entity": {"tenant": STRANGE}, "matched": "default tenant", "limit": 1000.0}
     with serving(facts_of(decision(now_ms(), charge=charge), entries=TENANTS)) as get:
-        (link,) = re.findall(r'href="(/client\?tenant=[^"]*)"', get("/").text)
+        (link,) = set(re.findall(r'href="(/client\?tenant=[^"]*)"', get("/").text))
         page = unescape(get(unescape(link)).text)
         quotas = unescape(get("/quotas").text)
 
@@ -204,6 +206,34 @@ def test_a_tenant_has_a_page_with_its_members_limit_and_usage() -> None:
     assert "user 'etl' with client-id 'report-*'" in page
     assert "default tenant" in page
     assert "default tenant" in quotas
+
+
+def test_a_tenant_without_a_limit_has_a_page_with_its_budget_that_its_clients_lead_to() -> None:
+    own = QuotaEntry(QuotaEntity(user="etl"), QuotaKind.PRODUCER_BYTE_RATE, 1000.0)
+    charge = {"entity": {"user": "etl", "client_id": "report-1"}}
+    facts = facts_of(decision(now_ms(), charge=charge), entries=(TENANTS[1], own))
+    over = TenantStorage(STRANGE, 3_000_000, 2e6, is_held=True)
+    facts.limits.take(STORAGE_KEY, state_value(StorageState(now_ms(), [over, TenantStorage("bank", 500, 1000.0)])))
+    with serving(facts) as get:
+        (link,) = re.findall(r'href="(/client\?tenant=[^"]*)"', get("/").text)
+        page = unescape(get(unescape(link)).text)
+        storage = re.findall(r'href="(/client\?tenant=[^"]*)"', get("/overview").text)
+
+    assert f"Tenant <bdi>{STRANGE}</bdi>" in page
+    assert "Its topics take 3 MB of 2 MB: its producers are held." in page
+    assert storage == [link, "/client?tenant=bank"]
+
+
+def test_a_client_is_shown_the_changes_of_its_tenants_limits_and_of_no_others() -> None:
+    facts, at = facts_of(entries=TENANTS), datetime(2026, 1, 1, tzinfo=UTC)
+    of_tenants = [QuotaEntry(QuotaEntity(tenant=name), QuotaKind.PRODUCER_BYTE_RATE, 7.0) for name in ("shop", "bank")]
+    facts.week.changes = [QuotaChange(1, "carol", None, at, each.entity, each.kind, None, each) for each in of_tenants]
+    with serving(facts) as get:
+        page = get("/client?user=shop-7").text
+
+    assert page.count(">carol<") == 1
+    assert "tenant shop" in page
+    assert "tenant bank" not in page
 
 
 def test_a_request_is_checked_against_its_own_limit_and_its_tenants() -> None:
