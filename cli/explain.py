@@ -33,6 +33,9 @@ def explain(
     ] = None,
     user: UserOption = None,
     client_id: ClientIdOption = None,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", help="Tenant for whose limits the requests waited, in place of a client.")
+    ] = None,
     at: Annotated[
         str | None, typer.Option("--at", help="Time after the last throttled requests (ISO 8601, UTC); else now.")
     ] = None,
@@ -40,21 +43,21 @@ def explain(
     json_output: Annotated[bool, typer.Option("--json", help="One JSON object for each decision.")] = False,
     config: ConfigOption = None,
 ) -> None:
-    """Explain a decision, or a client's last throttled requests: charges, limits, waits, and authors of the quotas.
+    """Explain a decision, or the last throttled requests of a client or a tenant: charges, limits, waits, authors.
 
     Without an id and a name it is the last throttled request of anybody. A name that no user has is looked for among
     client-ids, and the other way, and standard error says so; it also says of which client there is no decision, and
     what would limit it. Needs the Delta tables, which follow the decisions by a micro-batch of the audit query or more.
     Exit code 1 if there is no such decision.
     """
-    if decision_id is not None and (user is not None or client_id is not None):
-        raise UsageError("give either a decision's id, or --user, --client-id or both")
+    if (decision_id is not None) + (user is not None or client_id is not None) + (tenant is not None) > 1:
+        raise UsageError("give a decision's id, or --user, --client-id or both, or --tenant")
     if decision_id is not None and not _DECISION_ID.fullmatch(decision_id):
         raise UsageError(
             f"{decision_id!r} is no decision id; expected topic-partition-offset of the request: quota-requests-0-1"
         )
     if decision_id is not None and at is not None:
-        raise UsageError("--at goes with --user and --client-id; a decision's id names one request")
+        raise UsageError("--at goes with --user, --client-id and --tenant; a decision's id names one request")
     delta = job_settings(config).delta
     # pyarrow takes half a second to import, and few commands need it
     from sluice.insight.reports.explain import decision_by_id
@@ -65,7 +68,12 @@ def explain(
     now = datetime.now(UTC)
     tables = Tables(delta.decisions, delta.quotas, delta.storage_options)
     before = now if at is None else read_time(at, now)
-    ids = [decision_id] if decision_id is not None else _throttled(tables, user, client_id, before, count)
+    if decision_id is not None:
+        ids = [decision_id]
+    elif tenant is not None:
+        ids = _throttled_of_tenant(tables, tenant, before, count)
+    else:
+        ids = _throttled(tables, user, client_id, before, count)
     decisions = [decision for found in ids if (decision := decision_by_id(tables, found)) is not None]
     if not decisions:
         say_no_rows(delta, delta.decisions)
@@ -120,6 +128,16 @@ def _throttled(tables: "Tables", user: str | None, client_id: str | None, before
             known = f"no decision names {_client_text(user, client_id)}; the quotas can't be read: {error}"
     typer.echo(f"sluice: {printable(known)}", err=True)
     return []
+
+
+def _throttled_of_tenant(tables: "Tables", tenant: str, before: datetime, count: int) -> list[str]:
+    """The ids of the last requests that waited for a tenant's limits; standard error says if there are none."""
+    from sluice.insight.reports.explain import last_throttled_of_tenant
+
+    found = last_throttled_of_tenant(tables, tenant, before, count)
+    if not found:
+        typer.echo(f"sluice: no request waited for a limit of tenant '{short(tenant, MAX_NAME)}'", err=True)
+    return found
 
 
 def unknown_text(user: str | None, client_id: str | None, entries: Iterable[QuotaEntry]) -> str:

@@ -117,7 +117,8 @@ def resolve_tenant(
     print_lines([*first[:1], *(f"  passed over {line}" for line in first[1:])] or ["in no tenant"])
     print_lines(line for each in limits for line in each.lines())
     if budget is not None:
-        print_lines([f"{StorageKey.STORED_BYTES}: {java_double(budget)}, of all topics of tenant '{members[0].tenant}'"])
+        whose = f"of all topics of tenant '{members[0].tenant}'"
+        print_lines([f"{StorageKey.STORED_BYTES}: {java_double(budget)}, {whose}"])
 
 
 @app.command("import")

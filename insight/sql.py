@@ -202,7 +202,7 @@ def _engine(
 
 
 def _lacking(path: str, storage_options: Mapping[str, str], query: str) -> str | None:
-    """A column that a decision has today, this table lacks, and the query, or the view in it, names; None if none is."""
+    """A column that a decision has today, this table lacks, and the query or its view names; None if none is."""
     said = query + (_USAGE if "usage" in query.lower() else "")
     table = decisions_table(path)
     found = DeltaTable(path, storage_options=dict(storage_options)).schema().to_arrow()

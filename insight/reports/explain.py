@@ -22,6 +22,19 @@ _DECISION_ID = re.compile(r"(.+)-(\d{1,10})-(\d{1,18})", re.DOTALL)
 
 _COLUMNS = ", ".join(f'"{name}"' for name in decisions_table("").columns.names)
 
+_TENANT_WAITS = """(
+  SELECT decision_id, timestamp_ms, source_offset FROM (
+    SELECT decision_id, timestamp_ms, source_offset, unnest(throttled_by) AS w FROM decisions
+    WHERE {span} AND array_length(throttled_by) > 0
+  ) WHERE w['entity']['tenant'] = {tenant}
+  UNION
+  SELECT decision_id, timestamp_ms, source_offset FROM (
+    SELECT decision_id, timestamp_ms, source_offset, unnest(charges) AS c FROM decisions
+    WHERE {span} AND throttle_time_ms > 0 AND throttled_by IS NULL
+  ) WHERE c['entity']['tenant'] = {tenant} AND c['throttle_ms'] > 0 AND c['mode'] IS NULL
+)"""
+"""The decisions whose clients waited for a tenant's limit: inline, or else because the decision asked for it."""
+
 _LOOK_BACK_MS = (0, 3_600_000, 86_400_000, 604_800_000, 315_360_000_000)
 """Steps back of a search for the newest rows: it ends with the first step that has enough."""
 
@@ -75,6 +88,15 @@ def last_throttled(tables: Tables, user: str | None, client_id: str | None, at: 
     return [str(found) for found in _newest(tables, "decision_id", [*_whose(user, client_id), waited], at, count)]
 
 
+def last_throttled_of_tenant(tables: Tables, tenant: str, at: datetime, count: int) -> list[str]:
+    """The ids of the last decisions before `at` whose clients waited for a limit of a tenant, newest first.
+
+    Raises QueryError.
+    """
+    waits = _TENANT_WAITS.replace("{tenant}", literal(tenant))
+    return [str(found) for found in _newest(tables, "decision_id", [], at, count, waits)]
+
+
 def last_seen_ms(tables: Tables, user: str | None, client_id: str | None, at: datetime) -> int | None:
     """The time of a client's last request before `at`; None if there is no decision on any. Raises QueryError."""
     found = _newest(tables, "timestamp_ms", _whose(user, client_id), at, 1)
@@ -86,14 +108,17 @@ def _whose(user: str | None, client_id: str | None) -> list[str]:
     return [f"{column} = {literal(name)}" for column, name in names.items() if name is not None]
 
 
-def _newest(tables: Tables, column: str, conditions: Sequence[str], at: datetime, count: int) -> list[Any]:
+def _newest(
+    tables: Tables, column: str, conditions: Sequence[str], at: datetime, count: int, source: str = "decisions"
+) -> list[Any]:
     """This column of the last decisions before `at` that meet all conditions, newest first."""
     found: list[Any] = []
     at_ms = to_ms(at)
     for newer_ms, older_ms in pairwise(_LOOK_BACK_MS):
         span = f"timestamp_ms > {at_ms - older_ms} AND timestamp_ms <= {at_ms - newer_ms}"
         rows = tables.rows(
-            f"SELECT {column} FROM decisions WHERE {' AND '.join([*conditions, span])}"  # noqa: S608 - numbers and quoted texts
+            f"SELECT {column} FROM {source.replace('{span}', span)}"  # noqa: S608 - numbers and quoted texts
+            f" WHERE {' AND '.join([*conditions, span])}"
             f" ORDER BY timestamp_ms DESC, source_offset DESC LIMIT {count - len(found)}"
         )
         found.extend(value for (value,) in rows)

@@ -13,7 +13,7 @@ from sluice.insight.sql import Tables
 from sluice.sinks.tables.quotas import QuotasTable
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import Membership, QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from tests.recorded import decided, event_at, report_tables, write_decisions, write_tables
 
@@ -146,7 +146,10 @@ def test_without_any_name_the_last_throttled_request_of_anybody_is_explained() -
     assert explain("--at", "2026-11-02T11:00").startswith("quota-requests-0-1: REJECT")
 
 
-@pytest.mark.parametrize("arguments", [["x-0-1", "--user", "alice"], ["x-0-1", "--at", "2026-01-01"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["x-0-1", "--user", "alice"], ["x-0-1", "--at", "2026-01-01"], ["--tenant", "shop", "--user", "alice"]],
+)
 def test_an_id_and_a_client_exclude_each_other(arguments: list[str]) -> None:
     assert explain(*arguments, code=2) != ""
 
@@ -185,6 +188,42 @@ def test_what_a_proxy_refused_is_explained_as_such_and_usage_counts_it_as_thrott
     span = ["--from", "2026-11-02", "--to", "2026-11-03", "--format", "json"]
     used = json.loads(CliRunner().invoke(app, ["usage", "--by", "user", *span]).stdout)
     assert (used["requests"], used["throttled_requests"], used["throttled_ms"]) == (8, 7, 800)
+
+
+def test_the_last_request_that_waited_for_a_limit_of_a_tenant_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever member sent it, and whether the decision asked for the wait or a gateway applied it."""
+    monkeypatch.chdir(tmp_path)
+    shop = QuotaEntry(QuotaEntity(tenant="shop", user="shop-*"), Membership.MEMBER, 1.0)
+    limits = [quota(5, QuotaEntity(tenant="shop")), quota(5)]
+    later, held = T + timedelta(seconds=9), [{"quota": "stored_bytes", "entity": {"tenant": "bank"}, "ms": 800}]
+    own = [creates(T, "shop-1"), creates(T + timedelta(seconds=1), "shop-2", partitions=1), creates(T, "alice")]
+    events = [*own, event_at(later, "eve", "Metadata", throttled_by=held)]
+    write_tables(tmp_path, [shop, *limits], events, T)
+
+    answer = explain("--tenant", "shop")
+
+    assert answer.startswith("quota-requests-0-1: REJECT, wait 108000 ms until ")
+    assert "of user 'shop-2', client-id 'app'" in answer
+    assert "  * controller_mutation_rate of tenant 'shop': over the limit, asks for 108000 ms, decides" in answer
+    assert "limit 5 (level: tenant)" in answer
+    assert "      set by seed at 2026-11-02T10:00:00+00:00 with version 0: no quota -> 5\n" in answer
+    assert "applied inline: 800 ms for stored_bytes of tenant 'bank'" in explain("--tenant", "bank")
+    assert "sluice: no request waited for a limit of tenant 'none'\n" in explain("--tenant", "none", code=1)
+
+
+def test_a_decision_is_explained_with_how_far_limits_gave_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tables = report_tables(tmp_path)
+    note = {"number": 7, "lend": 1.5, "factor": 0.75, "reason": "broker-2: queue wait 34 ms"}
+    refused = decided([creates(T), creates(T)], Quotas([quota(5)]))
+    write_decisions(tables.decisions, [each | {"elastic": note} for each in refused])
+
+    assert (
+        "  limits gave way: state 7, 1.50 times the quotas lent, up to ceilings, the gateway let 0.75 of its shares"
+        " through (broker-2: queue wait 34 ms)\n"
+    ) in explain("--user", "alice")
 
 
 def test_what_is_no_decision_id_is_said_to_be_none() -> None:
