@@ -66,7 +66,8 @@ class RunningJob:
         identity = job_identity(Checkpoint(settings.enforce.checkpoint))
         self._foreign = ForeignDecisions(settings.topics.decisions, identity)
         self._elastic = ElasticWatch(watch, ElasticTable(settings.delta.elastic, settings.delta.storage_options))
-        self._storage = StorageWatch(lambda: watch.quotas, settings.metrics.top_clients)
+        top, floor = settings.metrics.top_clients, settings.elastic.disk_floor
+        self._storage = StorageWatch(lambda: watch.quotas, top, floor)
 
     def run(self, stop: Event) -> None:
         """Run until `stop` is set. Raises JobError if the enforce query can't be kept running, LeadershipError."""

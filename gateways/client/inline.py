@@ -78,7 +78,7 @@ class InlineCharges:
     def _held_by(self, event: Request, quotas: Quotas, now_ms: int) -> AppliedWait | None:
         """The wait of a producer that is held whatever its quotas are; None if it isn't."""
         user, client_id = event.user or "", event.client_id or ""
-        if self._disk_guard.low(now_ms) is not None:
+        if (self._disk_guard.low(now_ms) or self._storage_guard.low_disk(now_ms)) is not None:
             return AppliedWait(DISK_GUARD, CountedEntity(user, client_id), HELD_MS)
         tenants = self._storage_guard.held(now_ms)
         if tenants and (tenant := quotas.tenants.of(user, client_id)) in tenants:

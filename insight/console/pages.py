@@ -178,6 +178,7 @@ def overview(facts: Facts, _given: Given, now_ms: int) -> Context:
         "waits": list(islice(facts.model.waits(), 10)),
         "loads": facts.model.loads(now_ms)[:MOST_LOADS],
         "storage": facts.storage[:MOST_LOADS],
+        "low_disk": None if facts.limits.storage is None else facts.limits.storage.low_disk,
         "job": _flat(facts.health.answer or {}),
     }
 

@@ -668,17 +668,19 @@ class TenantStorage(msgspec.Struct, frozen=True, omit_defaults=True):
 class StorageState(msgspec.Struct, frozen=True, omit_defaults=True):
     """Value of the record of the limits topic that says which tenants have used up their budgets of stored bytes.
 
-    Tenants without a budget aren't named. The record is repeated with each look at the disks of the brokers, and counts
+    Tenants without a budget aren't named. `low_disk` is the log directory of a broker that is low, by what brokers say
+    of their volumes: until it isn't, all producers are held. The record is repeated with each look at the disks of the brokers, and counts
     no more when it hasn't been for `FRESH_MS` of sluice.state.shares.storage_budget.
     """
 
     at_ms: EventMs
     tenants: list[TenantStorage] = []
+    low_disk: str | None = None
 
     @property
     def is_neutral(self) -> bool:
-        """True if no tenant has a budget."""
-        return not self.tenants
+        """True if no tenant has a budget and no disk is low."""
+        return not self.tenants and self.low_disk is None
 
 
 class WaitKey(msgspec.Struct, frozen=True):

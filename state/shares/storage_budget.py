@@ -111,15 +111,20 @@ class StorageRule:
 
 
 class StorageGuard:
-    """The tenants that are held at a gateway, as the limits topic says. Times are epoch milliseconds."""
+    """The tenants that are held at a gateway, or a disk for which all are, as the limits topic says.
+
+    Times are epoch milliseconds.
+    """
 
     def __init__(self) -> None:
         self._held: frozenset[str] = frozenset()
+        self._low_disk: str | None = None
         self._until_ms = 0
 
     def on_state(self, state: StorageState, heard_ms: int) -> None:
         """Apply a state that was heard now."""
         self._held = frozenset(each.tenant for each in state.tenants if each.is_held)
+        self._low_disk = state.low_disk
         self._until_ms = holds_until_ms(state.at_ms, heard_ms, FRESH_MS)
 
     def held(self, now_ms: int) -> frozenset[str]:
@@ -131,3 +136,7 @@ class StorageGuard:
         (frozenset({'shop'}), frozenset())
         """
         return self._held if now_ms < self._until_ms else frozenset()
+
+    def low_disk(self, now_ms: int) -> str | None:
+        """The disk for which all producers are held now; None if they aren't."""
+        return self._low_disk if now_ms < self._until_ms else None

@@ -1,9 +1,10 @@
-"""Storage budgets in the job: asks all brokers for the bytes of their logs, and decides which tenants are held."""
+"""Storage budgets and the guard of disks in the job: asks all brokers for the bytes of their logs and volumes."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import msgspec
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -15,6 +16,7 @@ from sluice.kafka_io.errors import KafkaUnavailableError
 from sluice.kafka_io.kafka_python import LogDirsAdmin
 from sluice.state.contract.records import StorageState, TenantStorage
 from sluice.state.quotas.resolution import Quotas
+from sluice.state.shares.disk_guard import DiskFloor, low_log_dir
 from sluice.state.shares.storage_budget import StorageRule, StoredBytes
 from sluice.streaming.runtime.client_metrics import label_of
 
@@ -30,15 +32,16 @@ _GAUGES = (
 
 
 class StorageWatch(Collector):
-    """Looks at the disks while any tenant has a budget. `state` is what holds now; None before the first look.
+    """Looks at the disks while any tenant has a budget or disks have a floor. `state` is what holds now, at first None.
 
     It is also the metrics of the `top` tenants nearest to their budgets.
     """
 
-    def __init__(self, quotas: Callable[[], Quotas], top: int) -> None:
+    def __init__(self, quotas: Callable[[], Quotas], top: int, floor: DiskFloor) -> None:
         self.state: StorageState | None = None
         self._quotas = quotas
         self._top = top
+        self._floor = floor
         self._rule = StorageRule()
         self._stored = StoredBytes()
 
@@ -48,13 +51,20 @@ class StorageWatch(Collector):
         def look() -> None:
             quotas = self._quotas()
             budgets = quotas.storage_budgets()
-            stored = self._stored.by_topic(_log_dirs(kafka), now_ms()) if budgets else {}
-            self.take(self._rule.decide(stored, quotas.tenants, budgets, now_ms()))
+            brokers = read_log_dirs(kafka) if budgets or any(self._floor) else []
+            stored = self._stored.by_topic(brokers, now_ms()) if budgets else {}
+            state = self._rule.decide(stored, quotas.tenants, budgets, now_ms())
+            self.take(msgspec.structs.replace(state, low_disk=low_log_dir(brokers, self._floor)))
 
-        return BackgroundService("storage", look, _LOOK_S, failure="stored bytes can't be read", log=log)
+        return BackgroundService("storage", look, _LOOK_S, failure="the brokers' disks can't be read", log=log)
 
     def take(self, state: StorageState) -> None:
         """Put a state in force, and say who is held from now on, and who no more."""
+        low_before = None if self.state is None else self.state.low_disk
+        if state.low_disk is not None and low_before is None:
+            log.warning("a disk is low, so all producers are held: %s", state.low_disk)
+        elif state.low_disk is None and low_before is not None:
+            log.info("all disks have room again; producers are held no more")
         before = _held(self.state)
         for tenant, each in _held(state).items():
             if tenant not in before:
@@ -70,10 +80,12 @@ class StorageWatch(Collector):
         for each in self.state.tenants[: self._top] if self.state is not None else ():
             for gauge, value in zip(gauges, (each.stored_bytes, each.budget_bytes, each.is_held), strict=True):
                 gauge.add_metric((label_of(each.tenant),), float(value))
-        return iter(gauges)
+        is_low = self.state is not None and self.state.low_disk is not None
+        text = "1 while all producers are held, as a broker says that its disk is low"
+        return iter([*gauges, GaugeMetricFamily("sluice_cluster_disk_low", text, value=float(is_low))])
 
 
-def _log_dirs(kafka: Mapping[str, str]) -> Iterable[Mapping[str, Any]]:
+def read_log_dirs(kafka: Mapping[str, str]) -> list[dict[str, Any]]:
     """The answers of all brokers, by a new client: one that stays knows of a new broker after minutes.
 
     Raises KafkaUnavailableError if a broker says nothing: it does so without the right to.

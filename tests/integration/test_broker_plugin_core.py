@@ -172,6 +172,7 @@ def damaged(draw: random.Random, records: Records) -> Records:
         (b'"storage"', b'{"tenants":[{"tenant":"shop","stored_bytes":1,"budget_bytes":1,"is_held":true}]}'),
         (b'"storage"', b'{"at_ms":1,"tenants":[{"stored_bytes":1,"budget_bytes":1,"is_held":true}]}'),
         (b'"storage"', b'{"at_ms":1,"tenants":[{"tenant":"","stored_bytes":1,"budget_bytes":1,"is_held":true}]}'),
+        (b'"storage"', b'{"at_ms":1,"tenants":[],"low_disk":7}'),
         (b'{"entity":{"tenant":"shop","topic":null},"mode":"enforce","quota":"member"}',
          b'{"entity":{"tenant":"shop","topic":null},"mode":"enforce","quota":"member","value":1,"version":1}'),
         (b'{"entity":{"tenant":"shop","topic":"o"},"mode":"enforce","quota":"stored_bytes"}',
@@ -233,7 +234,8 @@ def random_limits(draw: random.Random) -> Records:
         brokers = [BrokerFactor(name, draw.choice([0.2, 0.75]), "queue wait 34 ms") for name in draw.sample("abc", 2)]
         state = ElasticState(7, 9_000, draw.choice([1.0, 1.5, 4.0]), brokers)
         records.insert(draw.randint(0, len(records)), (ELASTIC_KEY, state_value(state)))
-        storage = StorageState(9_000, [TenantStorage(str(draw.choice(TENANTS)), 7, 5.0, draw.random() < 0.5)])
+        tenants = [TenantStorage(str(draw.choice(TENANTS)), 7, 5.0, draw.random() < 0.5)]
+        storage = StorageState(9_000, tenants, draw.choice([None, "broker 2: /data has 5 of 100 bytes free"]))
         records.insert(draw.randint(0, len(records)), (STORAGE_KEY, state_value(storage)))
     if draw.random() < 0.3:
         return damaged(draw, [*records, *limit_records(random_entries(draw), version=2)])
@@ -243,7 +245,7 @@ def random_limits(draw: random.Random) -> Records:
 def found_by_the_job(view: LimitsView, clients: Sequence[tuple[str, str, str, bool]]) -> dict[str, Any]:
     storage = view.storage or StorageState(0)
     held = [each.tenant for each in storage.tenants if each.is_held]
-    answer: dict[str, Any] = {"garbage": view.garbage, "held": held, "version": None}
+    answer: dict[str, Any] = {"garbage": view.garbage, "held": held, "low_disk": storage.low_disk, "version": None}
     if view.in_force is not None:
         answer |= {"version": view.in_force.version, "found": []}
         for quota, user, client_id, shadow in clients:

@@ -44,6 +44,8 @@ from sluice.state.quotas.entity import QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import Membership, QuotaKind, StorageKey
 from sluice.state.quotas.limits import STORAGE_KEY, state_value
+from sluice.state.shares.disk_guard import DiskFloor, low_log_dir
+from sluice.streaming.enforce.storage import read_log_dirs
 from tests.commands import SLUICE
 from tests.integration.plugin_broker import (
     TENANTS,
@@ -111,6 +113,11 @@ class Proxied:
     @property
     def servers(self) -> str:
         return self.gateway.bootstrap_servers
+
+    def tell(self, state: StorageState) -> None:
+        """Publish what the job would say of the brokers' disks."""
+        with closing(KafkaProducer(bootstrap_servers=self.broker.bootstrap_servers)) as producer:
+            producer.send("quota-limits", state_value(state), STORAGE_KEY, partition=0).get(10)
 
     def metrics(self) -> dict[str, float]:
         """The proxy's own metrics, without their labels."""
@@ -198,15 +205,26 @@ def test_a_proxy_says_how_many_bytes_its_clients_move(proxied: Proxied) -> None:
 
 def test_producers_of_a_tenant_that_has_used_up_its_storage_budget_are_held_by_a_proxy(proxied: Proxied) -> None:
     def tell(is_held: bool) -> None:
-        state = StorageState(now_ms(), [TenantStorage("hoarders", 120, 100.0, is_held)])
-        with closing(KafkaProducer(bootstrap_servers=proxied.broker.bootstrap_servers)) as producer:
-            producer.send("quota-limits", state_value(state), STORAGE_KEY, partition=0).get(10)
+        proxied.tell(StorageState(now_ms(), [TenantStorage("hoarders", 120, 100.0, is_held)]))
 
     tell(is_held=True)
     eventually(lambda: produce(proxied.servers, "hoarder-1", 3) <= 100_000)
     assert produce(proxied.servers, "unlimited", 20, most=1_000_000) == 1_000_000
     tell(is_held=False)
     eventually(lambda: produce(proxied.servers, "hoarder-2", 3, most=1_000_000) == 1_000_000)
+
+
+def test_all_producers_are_held_by_a_proxy_while_a_broker_says_that_its_disk_is_low(proxied: Proxied) -> None:
+    """A broker without the plugin, which is asked."""
+    log_dirs = read_log_dirs({"bootstrap.servers": proxied.broker.bootstrap_servers})
+    low = low_log_dir(log_dirs, DiskFloor(free_percent=100))
+
+    assert low is not None
+    assert low_log_dir(log_dirs, DiskFloor(free_bytes=1)) is None
+    proxied.tell(StorageState(now_ms(), low_disk=low))
+    eventually(lambda: produce(proxied.servers, "unlimited", 3) <= 100_000)
+    proxied.tell(StorageState(now_ms()))
+    eventually(lambda: produce(proxied.servers, "unlimited", 3, most=1_000_000) == 1_000_000)
 
 
 def test_what_a_partition_is_charged_is_published_without_a_client(proxied: Proxied) -> None:

@@ -377,9 +377,12 @@ def test_the_overview_has_the_load_of_brokers_and_says_which_disk_holds_producer
 def test_the_overview_has_storage_budgets_and_says_whose_producers_are_held() -> None:
     facts = facts_of()
     over = TenantStorage(STRANGE, 3_000_000, 2e6, is_held=True)
-    facts.limits.take(STORAGE_KEY, state_value(StorageState(now_ms(), [over, TenantStorage("bank", 500, 1000.0)])))
+    low_disk = f"broker 2: /data{STRANGE} has 5 bytes free"
+    state = StorageState(now_ms(), [over, TenantStorage("bank", 500, 1000.0)], low_disk)
+    facts.limits.take(STORAGE_KEY, state_value(state))
     with serving(facts) as get:
         page = unescape(get("/overview").text)
+    assert f"Producers are held: {low_disk}." in page
     for shown in (f"tenant <bdi>{STRANGE}</bdi> are held", "3 MB", "150 %", "bank", "50 %"):
         assert shown in page
 

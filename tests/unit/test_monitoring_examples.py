@@ -19,6 +19,7 @@ from sluice import Gateway, GatewayCollector, GatewayOptions
 from sluice.state.contract.records import CountedEntity, Share, StorageState, TenantStorage
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
+from sluice.state.shares.disk_guard import DiskFloor
 from sluice.streaming.enforce.storage import StorageWatch
 from sluice.streaming.queries.reasons import QueryState, RunState
 from sluice.streaming.runtime.client_metrics import ClientMetrics
@@ -84,7 +85,7 @@ def published() -> dict[str, set[str]]:
     log_dirs = [{"path": "/data", "free_bytes": 1, "total_bytes": 2}]
     clients.on_record(json.dumps(heartbeat_of(load={"handler_idle": 0.5, "log_dirs": log_dirs})).encode())
     health.registry.register(clients)
-    storage = StorageWatch(Quotas, top=20)
+    storage = StorageWatch(Quotas, 20, DiskFloor())
     storage.take(StorageState(AT_MS, [TenantStorage("shop", 7, 5.0, is_held=True)]))
     health.registry.register(storage)
     of_gateway = CollectorRegistry()

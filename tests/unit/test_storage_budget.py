@@ -20,6 +20,7 @@ from sluice.state.quotas.kinds import Membership, QuotaKind, StorageKey
 from sluice.state.quotas.limits import STORAGE_KEY, LimitsView, state_value
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.quotas.tenants import Tenants, check_members
+from sluice.state.shares.disk_guard import DiskFloor
 from sluice.state.shares.storage_budget import FRESH_MS, MAX_TENANTS, REMEMBERED_MS, StorageRule, StoredBytes
 from sluice.streaming.enforce.storage import StorageWatch
 from tests.gateway_loop import gateway_loop, quota
@@ -184,9 +185,40 @@ def test_a_gateway_holds_producers_of_a_tenant_that_has_used_up_its_budget_and_n
         assert waits == [{"quota": "stored_bytes", "entity": {"tenant": "shop"}, "ms": 10_000}]
 
 
+def test_a_gateway_holds_all_producers_while_a_broker_says_that_its_disk_is_low() -> None:
+    """As behind proxies, whose brokers send no heartbeats."""
+    with gateway_loop([quota(QuotaKind.PRODUCER_BYTE_RATE, 1e9, user=DEFAULT)]) as loop:
+        (gateway,) = loop.gateways
+
+        def wait_ms(api: str, low_disk: str | None) -> int:
+            gateway._on_limit(STORAGE_KEY, state_value(StorageState(loop.clock.ms, low_disk=low_disk)))
+            return gateway.admit(Request(api, user="alice", bytes=10)).throttle_ms
+
+        low = "broker 2: /data has 5 of 100 bytes free"
+        assert [wait_ms("Produce", low), wait_ms("Fetch", low), wait_ms("Produce", None)] == [10_000, 0, 0]
+        waits = [wait for event in loop.events() for wait in event.get("throttled_by") or ()]
+        assert waits == [{"quota": "disk_guard", "entity": {"user": "alice", "client_id": ""}, "ms": 10_000}]
+
+
+def test_the_job_says_once_that_a_disk_is_low_and_has_a_metric(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "sluice.storage")
+    watch, registry = StorageWatch(Quotas, 1, DiskFloor(free_percent=10)), CollectorRegistry()
+    registry.register(watch)
+    shown = []
+    for at_ms, low_disk in enumerate(["broker 2: /data has 5 of 100 bytes free"] * 2 + [None]):
+        watch.take(StorageState(at_ms, low_disk=low_disk))
+        shown.append(registry.get_sample_value("sluice_cluster_disk_low"))
+
+    assert shown == [1.0, 1.0, 0.0]
+    assert caplog.messages == [
+        "a disk is low, so all producers are held: broker 2: /data has 5 of 100 bytes free",
+        "all disks have room again; producers are held no more",
+    ]
+
+
 def test_the_job_says_once_who_is_held_and_has_metrics_of_the_nearest(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "sluice.storage")
-    watch, registry = StorageWatch(Quotas, top=1), CollectorRegistry()
+    watch, registry = StorageWatch(Quotas, 1, DiskFloor()), CollectorRegistry()
     registry.register(watch)
     over = TenantStorage("shop", 1_500_000, 1e6, is_held=True)
     watch.take(StorageState(0, [over, TenantStorage("bank", 1, 1e6)]))

@@ -123,6 +123,7 @@ public final class Cases {
         ObjectNode answer = JSON.createObjectNode().put("garbage", view.garbage());
         ArrayNode held = answer.putArray("held");
         view.storage().held.forEach(held::add);
+        answer.put("low_disk", view.storage().lowDisk);
         Quotas quotas = view.inForce();
         if (quotas == null) {
             return answer.putNull("version");

@@ -421,7 +421,8 @@ public final class Gateway implements GatewayMXBean, AutoCloseable {
     /** Looks whether producers have to be held because of a disk. Says whether that has changed. */
     private boolean noteLowDisk(long nowMs) {
         boolean wasLow = lowDisk != null;
-        lowDisk = diskGuard.low(loadReader.load(), nowMs);
+        String heard = diskGuard.low(loadReader.load(), nowMs);
+        lowDisk = heard == null && nowMs < storageUntilMs ? storage.lowDisk : heard;
         if (wasLow == (lowDisk != null)) {
             return false;
         }

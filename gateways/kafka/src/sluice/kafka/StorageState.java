@@ -7,21 +7,26 @@ import java.util.Set;
 
 /**
  * The tenants that have used up their storage budgets, as the job has published them: their producers are held as the disk
- * guard holds all. The same rules as `state/shares/storage_budget.py`.
+ * guard holds all; and a disk that is low by what brokers say. The same rules as `state/shares/storage_budget.py`.
  */
 final class StorageState {
     /** Names in events the waits that no quota asked for, but a budget; and the budget among the limits. */
     static final String NAME = "stored_bytes";
 
     static final long FRESH_MS = 60_000;
-    static final StorageState NONE = new StorageState(0, Set.of());
+    static final StorageState NONE = new StorageState(0, Set.of(), null);
 
     final Set<String> held;
+
+    /** The disk for which all producers are held; null if they aren't. */
+    final String lowDisk;
+
     private final long atMs;
 
-    private StorageState(long atMs, Set<String> held) {
+    private StorageState(long atMs, Set<String> held, String lowDisk) {
         this.atMs = atMs;
         this.held = held;
+        this.lowDisk = lowDisk;
     }
 
     static StorageState read(byte[] value) throws IOException {
@@ -34,7 +39,7 @@ final class StorageState {
                 held.add(name);
             }
         }
-        return new StorageState(Json.whole(record, "at_ms"), held);
+        return new StorageState(Json.whole(record, "at_ms"), held, Json.textOrNull(record, "low_disk"));
     }
 
     /** Until when it holds if it was heard now. */
