@@ -1,4 +1,4 @@
-"""Capacities of brokers, from the file that Cruise Control has of them (its config/capacity.json)."""
+"""Capacities of brokers, from settings and the file that Cruise Control has of them (its config/capacity.json)."""
 
 import math
 from pathlib import Path
@@ -26,8 +26,14 @@ class _File(msgspec.Struct, rename="camel"):
 
 
 def broker_limits(elastic: ElasticSettings) -> BrokerLimits:
-    """The capacities in the file that the settings name, and their floor of disks. Raises InvalidSettingsError."""
-    return BrokerLimits(load_capacities(elastic.capacity_file), elastic.disk_floor)
+    """The capacities of the settings and the file that they name, and their floor of disks.
+
+    Raises InvalidSettingsError.
+    """
+    capacities = load_capacities(elastic.capacity_file)
+    if capacities.default == Capacity():
+        capacities = capacities._replace(default=elastic.capacity)
+    return BrokerLimits(capacities, elastic.disk_floor)
 
 
 def load_capacities(path: str | None) -> Capacities:

@@ -30,6 +30,7 @@ from sluice.configs.yaml_file import read_yaml
 from sluice.kafka_io.client import TopicSettings
 from sluice.state.quotas.kinds import Coexistence, QuotaSettings, RequestPolicy, Window
 from sluice.state.shares.disk_guard import DiskFloor
+from sluice.state.shares.load import Capacity
 
 DEFAULTS = Path(__file__).parent / "default.yaml"
 """Every setting with its default: the reference page for operators."""
@@ -177,12 +178,19 @@ class MetricsSettings:
 
 @dataclass(frozen=True, slots=True)
 class ElasticSettings:
-    """Section `elastic`: whether limits give way, what brokers can take, and their disks' floor; 0 is no floor."""
+    """Section `elastic`: whether limits give way, what brokers can take, and their disks' floor; 0 is none."""
 
     limits: Literal["strict", "elastic"]
     capacity_file: Text | None
+    capacity_in_bytes_per_s: Whole
+    capacity_out_bytes_per_s: Whole
     disk_min_free_bytes: Whole
     disk_min_free_percent: Annotated[int, Meta(ge=0, le=100)]
+
+    @property
+    def capacity(self) -> Capacity:
+        """The capacity of brokers that the capacity file doesn't name."""
+        return Capacity(self.capacity_in_bytes_per_s or None, self.capacity_out_bytes_per_s or None)
 
     @property
     def disk_floor(self) -> DiskFloor:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.configs.capacity import load_capacities
+from sluice.configs.capacity import broker_limits, load_capacities
 from sluice.configs.errors import InvalidSettingsError
 from sluice.configs.settings import load_settings
 from sluice.insight.live import LiveModel
@@ -68,6 +68,21 @@ def test_a_capacity_file_of_cruise_control_is_read(tmp_path: Path) -> None:
     assert capacities.of(Load(broker_id=0)) == Capacity(1024.0, 2560.0)
     assert capacities.of(Load(broker_id=7)) == Capacity(10_240_000.0, 20_480_000.0)
     assert capacities.of(Load()) == Capacity()
+
+
+def test_brokers_that_the_file_does_not_name_have_the_capacity_of_the_settings(tmp_path: Path) -> None:
+    file, settings = tmp_path / "capacity.json", tmp_path / "settings.yaml"
+    entry = {"brokerId": "0", "capacity": {"NW_IN": "1", "NW_OUT": "2"}}
+    file.write_text(json.dumps({"brokerCapacities": [entry]}))
+    settings.write_text("elastic: {capacity_in_bytes_per_s: 5000}\n")
+    both = tmp_path / "both.yaml"
+    both.write_text(f"elastic: {{capacity_in_bytes_per_s: 5000, capacity_file: {file}}}\n")
+
+    alone, beside = (broker_limits(load_settings(each).elastic).capacities for each in (settings, both))
+
+    assert alone.of(Load(broker_id=0)) == Capacity(5000, None)
+    assert [beside.of(Load(broker_id=number)) for number in (0, 7)] == [Capacity(1024.0, 2048.0), Capacity(5000, None)]
+    assert alone.of(Load()) == Capacity()
 
 
 @pytest.mark.parametrize(
