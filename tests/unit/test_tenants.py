@@ -392,6 +392,21 @@ def test_a_tenant_is_altered_described_and_resolved(table: list[str]) -> None:
     ]
 
 
+def test_where_kafka_says_the_quotas_tenants_are_still_altered_and_pruned_here(tmp_path: Path) -> None:
+    table, settings, file = QuotasTable(str(tmp_path / "quotas")), tmp_path / "settings.yaml", tmp_path / "tenants.yaml"
+    table.create([of_user("alice", 5.0)], "kafka", datetime(2026, 1, 1, tzinfo=UTC))
+    settings.write_text(f"quotas: {{source: kafka}}\ndelta: {{quotas: {table.path}}}\n")
+    file.write_text("[{tenant: bank, users: [bank-*]}]")
+    by = ["--as", "carol", "--config", settings]
+
+    lines("tenants", "alter", "shop", "--add-user", "shop-*", *by)
+    lines("quotas", "alter", "--tenant", "shop", "--add-config", "producer_byte_rate=1000", "--yes", *by)
+    assert set(table.entries()) == {of_user("alice", 5.0), member("shop", user="shop-*"), of_tenant("shop", 1000.0)}
+
+    lines("tenants", "import", file, "--prune", "--yes", *by)
+    assert set(table.entries()) == {of_user("alice", 5.0), member("bank", user="bank-*")}
+
+
 def test_topics_are_members_that_count_for_the_budget_of_their_tenant(table: list[str]) -> None:
     by = ["--as", "carol", *table]
 
