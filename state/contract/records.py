@@ -669,8 +669,8 @@ class StorageState(msgspec.Struct, frozen=True, omit_defaults=True):
     """Value of the record of the limits topic that says which tenants have used up their budgets of stored bytes.
 
     Tenants without a budget aren't named. `low_disk` is the log directory of a broker that is low, by what brokers say
-    of their volumes: until it isn't, all producers are held. The record is repeated with each look at the disks of the brokers, and counts
-    no more when it hasn't been for `FRESH_MS` of sluice.state.shares.storage_budget.
+    of their volumes: until it isn't, all producers are held. The record is repeated with each look at the disks of the
+    brokers, and counts no more when it hasn't been for `FRESH_MS` of sluice.state.shares.storage_budget.
     """
 
     at_ms: EventMs

@@ -235,7 +235,7 @@ def random_limits(draw: random.Random) -> Records:
         state = ElasticState(7, 9_000, draw.choice([1.0, 1.5, 4.0]), brokers)
         records.insert(draw.randint(0, len(records)), (ELASTIC_KEY, state_value(state)))
         tenants = [TenantStorage(str(draw.choice(TENANTS)), 7, 5.0, draw.random() < 0.5)]
-        storage = StorageState(9_000, tenants, draw.choice([None, "broker 2: /data has 5 of 100 bytes free"]))
+        storage = StorageState(9_000, tenants, draw.choice([None, "broker 2: /data is low"]))
         records.insert(draw.randint(0, len(records)), (STORAGE_KEY, state_value(storage)))
     if draw.random() < 0.3:
         return damaged(draw, [*records, *limit_records(random_entries(draw), version=2)])

@@ -63,6 +63,7 @@ VALUES: dict[str, Json] = {form: {"job": {"form": form}} for form in FORMS} | {
             "tlsSecret": "sluice-proxy-tls",
             "options": ["--connections-per-s=5000"],
         },
+        "monitoring": {"podMonitor": True},
         "storage": {"s3": S3},
     },
     "nothing": {
@@ -438,15 +439,16 @@ def test_probes_and_prometheus_ask_where_the_job_answers(install: str, settings:
         assert annotations["prometheus.io/path"] == "/metrics"
 
 
-def test_prometheus_operator_asks_the_drivers_and_has_alerts_and_dashboard() -> None:
+def test_prometheus_operator_asks_drivers_and_proxies_and_has_alerts_and_dashboard() -> None:
     install = "warm and watched"
     [monitor], [rules] = objects(install, "PodMonitor"), objects(install, "PrometheusRule")
-    [(pod, container)] = containers(install, "driver")
-    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    asked = [(endpoint["port"], endpoint["path"]) for endpoint in monitor["spec"]["podMetricsEndpoints"]]
+    [driver], [proxy] = containers(install, "driver"), containers("proxies", "proxy")
 
-    assert monitor["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
-    assert (endpoint["port"], endpoint["path"]) == (container["ports"][0]["name"], "/metrics")
-    assert "prometheus.io/scrape" not in pod["metadata"].get("annotations", {})  # nobody asks twice
+    for pod, container in (driver, proxy):
+        assert monitor["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        assert len([port for port in container["ports"] if (port["name"], "/metrics") in asked]) == 1
+        assert "prometheus.io/scrape" not in pod["metadata"].get("annotations", {})  # nobody asks twice
     assert rules["spec"] == yaml.safe_load(RULES.read_text())
     assert {each["metadata"]["labels"]["release"] for each in (monitor, rules)} == {"prometheus"}
     assert json.loads(named(install, "ConfigMap")["sluice-dashboard"]["data"]["sluice.json"]) == DASHBOARD
