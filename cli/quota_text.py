@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,22 @@ def change_text(old: QuotaEntry | None, new: QuotaEntry | None) -> str:
     if new is None:
         return f"- {whom} {value_text(known)}"
     return f"~ {whom} {value_text(old)} -> {value_text(new)}"
+
+
+def no_members_text(tenant: str, entries: Iterable[QuotaEntry]) -> str | None:
+    """A sentence for a tenant without members, whose limits hold nobody, and which name is near; None if it has some.
+
+    >>> from sluice.state.quotas.kinds import Membership
+    >>> no_members_text("shpo", [QuotaEntry(QuotaEntity(tenant="shop", user="a*"), Membership.MEMBER, 1.0)])
+    "tenant 'shpo' has no members; did you mean 'shop'? `sluice tenants alter shpo --add-user NAME` adds one"
+    """
+    names = {str(entry.entity.tenant) for entry in entries if entry.entity.is_member}
+    if tenant in names:
+        return None
+    near = get_close_matches(tenant, sorted(names), n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    command = f"sluice tenants alter {shlex.quote(tenant)} --add-user NAME"
+    return f"tenant {tenant!r} has no members; {hint}`{command}` adds one"
 
 
 def entry_json(entry: QuotaEntry | None) -> dict[str, Any] | None:

@@ -1,11 +1,9 @@
 """The commands `sluice quotas ...`: alter, describe, explain and import quotas. None starts Spark."""
 
 import itertools
-import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,6 +28,7 @@ from sluice.cli.quota_text import (
     change_text,
     describe_lines,
     entry_json,
+    no_members_text,
     quotas_yaml,
     read_configs,
     read_number,
@@ -72,7 +71,7 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 class _AlterCommand(EntityCommand):
     """`alter`, whose help says what each key means."""
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+    def format_epilog(self, _ctx: Any, formatter: Any) -> None:
         """The keys, one entry for each."""
         with formatter.section("Keys"):
             formatter.write_dl(list(KEY_MEANINGS.items()))
@@ -124,8 +123,8 @@ def alter_quotas(
         _print_dry_run(QuotaEntity.from_mapping(target), before, after)
     else:
         typer.echo(_altered_text(*next(iter(target.items()))))
-    if (tenant := target.get("tenant")) is not None:
-        _note_no_members(tenant, after)
+    if (tenant := target.get("tenant")) is not None and (hint := no_members_text(tenant, after)):
+        typer.echo(f"sluice: {hint}", err=True)
 
 
 @app.command("describe", cls=EntityCommand)
@@ -325,16 +324,6 @@ def _commit(table: TableOptions, change: Change, author: str) -> tuple[int, list
 
     version = quotas_table.alter(recorded, author, at, changed_from(table.settings))
     return version, *attempts[-1]
-
-
-def _note_no_members(tenant: str, entries: Iterable[QuotaEntry]) -> None:
-    """Say on standard error that a tenant has no members, whose limits hold nobody, and which name is near."""
-    names = {str(entry.entity.tenant) for entry in entries if entry.entity.is_member}
-    if tenant not in names:
-        near = get_close_matches(tenant, sorted(names), n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        add = f"`sluice tenants alter {shlex.quote(tenant)} --add-user NAME`"
-        typer.echo(f"sluice: tenant {tenant!r} has no members; {hint}{add} adds one", err=True)
 
 
 def _has_usage(key: str) -> bool:

@@ -12,7 +12,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from sluice.cli.errors import UnmuteError
-from sluice.cli.quota_text import counter_text
+from sluice.cli.quota_text import counter_text, no_members_text
 from sluice.configs.settings import Settings
 from sluice.insight.errors import UsageUnknownError
 from sluice.insight.reports.recent_usage import RecentUsage, Usage
@@ -84,6 +84,9 @@ def run_unmute(settings: Settings, unmute: Unmute, timeout_s: float) -> Iterator
     table = QuotasTable(settings.delta.quotas, settings.delta.storage_options)
     version = table.version()
     entries = table.entries(version)
+    if (tenant := unmute.entity.tenant) is not None and (hint := no_members_text(tenant, entries)):
+        yield f"{hint}; nothing to reset"
+        return
     if not plan_resets(unmute, Quotas(entries, version)).counters:
         yield "no quota of this kind is set, so nothing counts this entity's requests; nothing to reset"
         return

@@ -18,7 +18,7 @@ from sluice.state.decisions.waits import read_wait
 from sluice.state.errors import InvalidRequestError
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity, Tags, bounded_name
 from sluice.state.quotas.entry import QuotaEntry
-from sluice.state.quotas.kinds import QuotaKind
+from sluice.state.quotas.kinds import Membership, QuotaKind
 from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.parsing import parse_event
 from sluice.streaming.enforce.pipeline import Simulation
@@ -92,6 +92,18 @@ def test_the_answer_names_the_counters_with_a_limit_alone(monkeypatch: pytest.Mo
 
     assert answered([*others, *alices]) == ["producer_byte_rate: the counter of user 'alice' is reset"]
     assert answered(others) == ["consumer_byte_rate: the counter of user 'alice' is reset"]
+
+
+def test_a_tenant_that_is_not_there_is_said_and_nothing_is_published(tmp_path: Path) -> None:
+    member = QuotaEntry(QuotaEntity(tenant="shop", user="shop-*"), Membership.MEMBER, 1.0)
+    limit = QuotaEntry(QuotaEntity(tenant=DEFAULT), QuotaKind.PRODUCER_BYTE_RATE, 5.0)
+    QuotasTable(str(tmp_path)).create([member, limit], "test", datetime.now(UTC))
+    settings = replace(DEFAULTS, delta=replace(DEFAULTS.delta, quotas=str(tmp_path)))
+
+    (said,) = run_unmute(settings, Unmute("unmute", UnmutedEntity(tenant="shpo"), None), 1)
+
+    assert "tenant 'shpo' has no members; did you mean 'shop'?" in said
+    assert said.endswith("; nothing to reset")
 
 
 def test_an_unmuted_counter_without_a_limit_is_no_row_of_the_live_model() -> None:
