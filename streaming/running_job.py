@@ -102,6 +102,7 @@ class RunningJob:
             dead_letters_watch(topics.dead_letters, kafka, self._health.count_dead_letters),
         ]
         if settings.elastic.limits == "elastic":
+            self._health.registry.register(self._elastic)
             services.append(self._elastic.service(topics, kafka))
         if settings.delta.maintain_every_hours:
             folder = Checkpoint(settings.audit.checkpoint).sluice

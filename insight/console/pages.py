@@ -20,7 +20,8 @@ from sluice.insight.sql import Tables
 from sluice.kafka_io.topic_follower import TopicFollower
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.contract.projection import projects
-from sluice.state.contract.records import DeadLetter, Decision, FieldError, TenantStorage
+from sluice.state.contract.records import DeadLetter, Decision, ElasticState, FieldError, TenantStorage
+from sluice.state.quotas.elastic import FRESH_MS
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, ElasticKey, EntryKind, QuotaKind, QuotaSettings
@@ -177,10 +178,19 @@ def overview(facts: Facts, _given: Given, now_ms: int) -> Context:
         "lag_ms": max(second.lag_ms for second in last),
         "waits": list(islice(facts.model.waits(), 10)),
         "loads": facts.model.loads(now_ms)[:MOST_LOADS],
+        "elastic": _giving_way(facts, now_ms),
         "storage": facts.storage[:MOST_LOADS],
         "low_disk": None if facts.limits.storage is None else facts.limits.storage.low_disk,
         "job": _flat(facts.health.answer or {}),
     }
+
+
+def _giving_way(facts: Facts, now_ms: int) -> ElasticState | None:
+    """The state by which limits give way now; None if they don't, or the job hasn't said so lately."""
+    state = facts.limits.elastic
+    if state is None or state.is_neutral or abs(now_ms - state.at_ms) > FRESH_MS:
+        return None
+    return state
 
 
 def check(facts: Facts, given: Given, now_ms: int) -> Context:
@@ -270,7 +280,8 @@ def _quotas_of(facts: Facts, tags: CounterId | Tags) -> Iterator[tuple[QuotaKind
 def _changes_of(facts: Facts, tags: CounterId | Tags) -> Iterator[QuotaChange]:
     """The changes of quotas that requests of this client may have met, its tenant's too, the newest first."""
     tenant = tags.tenant or (facts.tenants.of(tags.user, tags.client_id) if tags.topic is None else "")
-    tenants: list[EntityName] = [*([DEFAULT, tenant] if tenant else []), *([] if tags.tenant else [None])]
+    tenants: list[EntityName] = [] if tags.tenant else [None]
+    tenants += [DEFAULT, tenant] if tenant else []
 
     def may_meet(name: EntityName, own: str | None) -> bool:
         return name is None or name is DEFAULT or not own or name == own

@@ -7,6 +7,8 @@ from statistics import median
 
 import msgspec
 from deltalake.exceptions import DeltaError
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from sluice.kafka_io.background import BackgroundService, LastError
 from sluice.kafka_io.client import TopicSettings
@@ -16,6 +18,7 @@ from sluice.sinks.tables.elastic import ElasticTable
 from sluice.state.contract.records import ElasticState, Sums
 from sluice.state.quotas.elastic import FRESH_MS, ElasticRule, MeasuredLoad
 from sluice.streaming.enforce.quota_watch import QuotaWatch
+from sluice.streaming.runtime.client_metrics import label_of
 
 log = logging.getLogger("sluice.elastic")
 
@@ -38,8 +41,8 @@ _MEDIAN_OF = 3
 _SUMS = msgspec.json.Decoder(Sums)
 
 
-class ElasticWatch:
-    """Decides twice a second. `clock_ms` is the time in epoch milliseconds."""
+class ElasticWatch(Collector):
+    """Decides twice a second, and is the metrics of it. `clock_ms` is the time in epoch milliseconds."""
 
     def __init__(self, quotas: QuotaWatch, table: ElasticTable, clock_ms: Callable[[], int] = now_ms) -> None:
         self._quotas = quotas
@@ -58,6 +61,10 @@ class ElasticWatch:
         """The present state; None before the first, and FRESH_MS after the last: gateways hold it no more either."""
         state = self._state
         return state if state is not None and self._clock_ms() - state.at_ms <= FRESH_MS else None
+
+    def collect(self) -> Iterator[Metric]:
+        """The present metrics."""
+        return elastic_metrics(self.state)
 
     def service(self, topics: TopicSettings, kafka: Mapping[str, str]) -> BackgroundService:
         """The service that reads heartbeats and decides."""
@@ -88,9 +95,9 @@ class ElasticWatch:
         load, reason = heartbeat.load
         heard = self._heard.setdefault(heartbeat.instance, deque(maxlen=_MEDIAN_OF))
         heard.append(load)
-        name, at_ms = heartbeat.instance.rpartition("-")[0], min(heartbeat.timestamp_ms, arrived_ms)
+        at_ms = min(heartbeat.timestamp_ms, arrived_ms)
         load = load if reason.startswith("bytes") else median(heard)
-        self._loads[heartbeat.instance] = MeasuredLoad(load, f"{name or heartbeat.instance}: {reason}", at_ms)
+        self._loads[heartbeat.instance] = MeasuredLoad(load, f"{_name_of(heartbeat.instance)}: {reason}", at_ms)
 
     def decide(self, at_ms: int) -> None:
         """Decide from the loads so far, and keep what has changed."""
@@ -123,6 +130,27 @@ class ElasticWatch:
         except (DeltaError, OSError) as error:
             if self._last_error.is_new(error):
                 log.error("elastic states can't be written: %s; trying again", self._last_error.line)
+
+
+def elastic_metrics(state: ElasticState | None) -> Iterator[Metric]:
+    """Metrics of a state by which limits give way; None if they don't."""
+    text = "Multiple of the quotas that is lent, up to ceilings; 1 lends nothing"
+    yield GaugeMetricFamily("sluice_cluster_lend", text, value=1.0 if state is None else state.lend)
+    text = "Part of its shares that a tightened broker lets through"
+    factors = GaugeMetricFamily("sluice_broker_factor", text, labels=("gateway",))
+    of_gateways = {_name_of(each.instance): each.factor for each in state.brokers} if state is not None else {}
+    for gateway, factor in of_gateways.items():
+        factors.add_metric((label_of(gateway),), factor)
+    yield factors
+
+
+def _name_of(instance: str) -> str:
+    """The name of a gateway, whose instance has a random part after it.
+
+    >>> _name_of("broker-2-1f"), _name_of("broker")
+    ('broker-2', 'broker')
+    """
+    return instance.rpartition("-")[0] or instance
 
 
 def _text(state: ElasticState) -> str:

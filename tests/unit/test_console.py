@@ -36,11 +36,12 @@ from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topic_follower import Reading, TopicFollower
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.arithmetic.sampled_rate import SampledRate, wait_for_rate_ms
-from sluice.state.contract.records import StorageState, TenantStorage
+from sluice.state.contract.records import BrokerFactor, ElasticState, StorageState, TenantStorage
 from sluice.state.quotas.entity import DEFAULT, QuotaEntity
 from sluice.state.quotas.entry import QuotaEntry
 from sluice.state.quotas.kinds import ElasticKey, Membership, QuotaKind, QuotaSettings, Window
 from sluice.state.quotas.limits import (
+    ELASTIC_KEY,
     STORAGE_KEY,
     VERSION_KEY,
     LimitsView,
@@ -372,6 +373,20 @@ def test_the_overview_has_the_load_of_brokers_and_says_which_disk_holds_producer
     for shown in ("broker 2", "handlers 75 %", "1.5 MB/s", "5 MB of 100 MB free", "that of the busiest, 75 %"):
         assert shown in page
     assert "Producers are held: broker 2: /data<b>&'{{ 7 * 7 }} has 5000000 of 100000000 bytes free." in page
+
+
+def test_the_overview_says_how_far_limits_give_way_as_long_as_the_job_says_so() -> None:
+    brokers = [BrokerFactor("b-2-1f", 0.75, f"b-2{STRANGE}: queue wait 34 ms")]
+    pages = []
+    for age_ms in (0, 60_000):
+        facts, state = facts_of(), ElasticState(7, now_ms() - age_ms, 1.5, brokers, "load 0.20: lent")
+        facts.limits.take(ELASTIC_KEY, state_value(state))
+        with serving(facts) as get:
+            pages.append(unescape(get("/overview").text))
+
+    assert "1.50 times the quotas are lent, up to ceilings (load 0.20: lent)." in pages[0]
+    assert f"75 % of the shares are let through at <bdi>b-2{STRANGE}: queue wait 34 ms</bdi>." in pages[0]
+    assert "give way" not in pages[1]
 
 
 def test_the_overview_has_storage_budgets_and_says_whose_producers_are_held() -> None:

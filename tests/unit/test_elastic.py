@@ -10,6 +10,7 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 import pytest
+from prometheus_client import CollectorRegistry
 
 from scripts.scenarios.closed_loop.elastic import ElasticCluster, Tenants, idle, overloaded, random_load, week
 from scripts.scenarios.closed_loop.flow_shares import equal_parts
@@ -268,6 +269,25 @@ def test_the_job_goes_back_to_the_quotas_as_gateways_do_when_it_cannot_read_load
     assert watch.state.lend == 1.1
     clock.ms += FRESH_MS + 1
     assert watch.state is None
+
+
+def test_metrics_say_how_far_limits_give_way(watch: ElasticWatch, clock: Clock) -> None:
+    """Two processes of one broker, of which one has just ended, are one series."""
+    registry = CollectorRegistry()
+    registry.register(watch)
+    lent = registry.get_sample_value("sluice_cluster_lend")
+    for instance, load in (("b-2-1a", 1.8), ("b-2-1f", 1.2)):
+        heartbeat = DecidedHeartbeat(instance, "x", clock.ms, load=(load, "bytes in 120 % of capacity"))
+        watch.on_record(msgspec.json.encode(Sums(heartbeat=heartbeat)), clock.ms)
+    watch.decide(clock.ms)
+
+    assert lent == 1.1
+    assert registry.get_sample_value("sluice_cluster_lend") == 1.0
+    factor = registry.get_sample_value("sluice_broker_factor", {"gateway": "b-2"})
+    assert factor is not None
+    assert 0.7 < factor < 0.85
+    clock.ms += FRESH_MS + 1
+    assert registry.get_sample_value("sluice_broker_factor", {"gateway": "b-2"}) is None
 
 
 def test_a_state_is_said_again_after_the_clock_was_set_back(watch: ElasticWatch, clock: Clock) -> None:

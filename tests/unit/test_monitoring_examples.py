@@ -16,10 +16,18 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from sluice import Gateway, GatewayCollector, GatewayOptions
-from sluice.state.contract.records import CountedEntity, Share, StorageState, TenantStorage
+from sluice.state.contract.records import (
+    BrokerFactor,
+    CountedEntity,
+    ElasticState,
+    Share,
+    StorageState,
+    TenantStorage,
+)
 from sluice.state.quotas.kinds import QuotaKind, QuotaSettings
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.disk_guard import DiskFloor
+from sluice.streaming.enforce.elastic import elastic_metrics
 from sluice.streaming.enforce.storage import StorageWatch
 from sluice.streaming.queries.reasons import QueryState, RunState
 from sluice.streaming.runtime.client_metrics import ClientMetrics
@@ -92,7 +100,8 @@ def published() -> dict[str, set[str]]:
     with BusyGateway({"bootstrap.servers": "127.0.0.1:1"}, GatewayOptions(name="g", close_timeout_s=0)) as gateway:
         of_gateway.register(GatewayCollector(gateway))
         labels = defaultdict[str, set[str]](set)
-        for family in itertools.chain(health.registry.collect(), of_gateway.collect()):
+        elastic = elastic_metrics(ElasticState(7, AT_MS, 1.5, [BrokerFactor("b-2-1f", 0.75, "b-2: wait 34 ms")]))
+        for family in itertools.chain(health.registry.collect(), elastic, of_gateway.collect()):
             for sample in family.samples:
                 labels[sample.name] |= set(sample.labels)
     return dict(labels) | {name: {"gateway"} for name in OF_PROXIES}
