@@ -517,29 +517,29 @@ def test_an_import_of_tenants_asks_first(table: list[str], tmp_path: Path) -> No
     assert lines("tenants", "import", file, "--prune", "--yes", *by) == [*changes, "Quotas are now at version 2."]
 
 
-def test_a_thousand_tenants_are_imported_in_seconds(table: list[str], tmp_path: Path) -> None:
+def test_ten_thousand_tenants_are_imported_in_seconds(table: list[str], tmp_path: Path) -> None:
     """Each with a glob, two users and a limit; an import without a tenant removes it with --prune."""
     file = tmp_path / "tenants.yaml"
     file.write_text(
         "".join(
             f"- {{tenant: t{number}, users: [t{number}-*, u{number}, v{number}],"
             f" quotas: {{producer_byte_rate: {number + 1}}}}}\n"
-            for number in range(1_000)
+            for number in range(10_000)
         )
     )
     start = time.process_time()
 
     lines("tenants", "import", file, "--yes", "--as", "carol", *table)
 
-    assert time.process_time() - start < 10
+    assert time.process_time() - start < 20
     entries = QuotasTable(table[1]).entries()
-    assert len(entries) == 4_000
+    assert len(entries) == 40_000
     start = time.process_time()
     quotas = Quotas(entries)
-    for number in range(1_000):
+    for number in range(10_000):
         (found,) = quotas.resolve_all(PRODUCE, f"t{number}-new", "app")
         assert found.limit == number + 1
-    assert time.process_time() - start < 5
+    assert time.process_time() - start < 10
     file.write_text("[{tenant: t1, users: [u1]}]")
     lines("tenants", "import", file, "--prune", "--yes", "--as", "carol", *table)
     assert QuotasTable(table[1]).entries() == [member("t1", user="u1")]
