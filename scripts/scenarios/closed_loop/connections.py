@@ -83,7 +83,7 @@ def run_connection_flood(folder: Path, asked: ConnectionFlood) -> ConnectionMeas
 def _proxy(folder: Path, connections_per_s: int | None) -> Iterator[tuple[str, int]]:
     """The address of a proxy that holds the flooder's connections to a rate, before a broker."""
     limit = QuotaEntry(QuotaEntity(client_id=_FLOODER), QuotaKind.CONNECTION_RATE, CONNECTIONS_PER_S)
-    with Broker(folder / "broker") as broker:
+    with Broker(folder / "broker", heap_mib=512) as broker:
         settings = with_bootstrap_servers(load_settings(environment={}), broker.bootstrap_servers)
         ensure_topics(settings.topics, settings.kafka)
         publish_limits(broker.bootstrap_servers, [limit], 1, {})
