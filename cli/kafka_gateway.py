@@ -29,7 +29,7 @@ _JVM_OPTIONS = (
     "-Dio.netty.bootstrap.extensions=serviceload",  # the bound on new connections
 )
 _POLL_S = 0.2
-_ATTEMPTS = 3  # a free port may be taken before the proxy listens on it
+_ATTEMPTS = 2  # a free port may be taken before the proxy listens on it
 _PORT_SEARCHES = 100
 _OWNER_ONLY = 0o600
 
@@ -146,9 +146,9 @@ class KafkaGateway(JavaServer):
             command = [java, *self._jvm_options, "-cp", class_path, MAIN_CLASS, str(config)]
             if self._run(command):
                 return
-            reason = self._reason()
+            reason, has_ended = self._reason(), not self.alive
             self.stop()
-            if self._listener.port or attempt == _ATTEMPTS or "in use" not in reason:
+            if self._listener.port or attempt == _ATTEMPTS or not has_ended:
                 raise KafkaGatewayError(f"the proxy doesn't start: {reason}; all of it: {self._log}")
 
     def _write_config(self, nodes: Sequence[int]) -> Path:

@@ -19,7 +19,7 @@ from sluice.state.errors import SluiceError
 
 _JVM_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.apache.logging.log4j.level=INFO")
 _REPLICAS = 3  # of Kafka's own topics, where there are as many nodes
-_ATTEMPTS = 3  # a free port may be taken before Kafka listens on it
+_ATTEMPTS = 2  # a free port may be taken before Kafka listens on it
 
 
 class BrokerError(SluiceError):
@@ -143,9 +143,9 @@ class Broker(JavaServer):
             options = jmx_options(self.jmx_port) if self._jmx else []
             if self._run([java, *options, *command[1:], "kafka.Kafka", str(properties)]):
                 return
-            reason = self._reason()
+            reason, has_ended = self._reason(), not self.alive
             self.kill()
-            if self._node or attempt == _ATTEMPTS or "Address already in use" not in reason:
+            if self._node or attempt == _ATTEMPTS or not has_ended:
                 raise BrokerError(f"the broker in {self._folder} doesn't start: {reason}; all of it: {self._log}")
 
     def _configure(self, command: Sequence[str]) -> Path:
