@@ -123,7 +123,7 @@ def alter_quotas(
         _print_dry_run(QuotaEntity.from_mapping(target), before, after)
     else:
         typer.echo(_altered_text(*next(iter(target.items()))))
-    if (tenant := target.get("tenant")) is not None and (hint := no_members_text(tenant, after)):
+    if added and (tenant := target.get("tenant")) is not None and (hint := no_members_text(tenant, after)):
         typer.echo(f"sluice: {hint}", err=True)
 
 

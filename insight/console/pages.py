@@ -20,7 +20,7 @@ from sluice.insight.sql import Tables
 from sluice.kafka_io.topic_follower import TopicFollower
 from sluice.sinks.tables.quotas import QuotaChange
 from sluice.state.contract.projection import projects
-from sluice.state.contract.records import DeadLetter, Decision, ElasticState, FieldError, TenantStorage
+from sluice.state.contract.records import DeadLetter, Decision, ElasticState, FieldError, StorageState
 from sluice.state.quotas.elastic import FRESH_MS
 from sluice.state.quotas.entity import DEFAULT, EntityName, QuotaEntity, Tags
 from sluice.state.quotas.entry import QuotaEntry
@@ -28,6 +28,7 @@ from sluice.state.quotas.kinds import CLIENT_KINDS, TOPIC_KINDS, ElasticKey, Ent
 from sluice.state.quotas.limits import LimitsView
 from sluice.state.quotas.resolution import PRECEDENCE_LEVELS, Part, PrecedenceLevel, Resolution
 from sluice.state.quotas.tenants import Tenants
+from sluice.state.shares.storage_budget import in_force as storage_in_force
 
 MOST_WAITS = 50
 MOST_COUNTERS = 20
@@ -96,10 +97,9 @@ class Facts:
         in_force = self.limits.in_force
         return Tenants() if in_force is None else in_force.enforced.tenants
 
-    @property
-    def storage(self) -> Sequence[TenantStorage]:
-        """The tenants nearest to their storage budgets."""
-        return () if self.limits.storage is None else self.limits.storage.tenants
+    def storage(self, now_ms: int) -> StorageState:
+        """The tenants nearest to their storage budgets, and a disk that is low, if the job has said so lately."""
+        return storage_in_force(self.limits.storage, now_ms)
 
 
 def clients(facts: Facts, given: Given, now_ms: int) -> Context:
@@ -119,7 +119,7 @@ def client(facts: Facts, given: Given, now_ms: int) -> Context:
     return {
         "tags": named,
         "members": list(islice(facts.tenants.of_tenant(named.tenant), MOST_MEMBERS)) if named.tenant else [],
-        "storage": [each for each in facts.storage if each.tenant == named.tenant],
+        "storage": [each for each in facts.storage(now_ms).tenants if each.tenant == named.tenant],
         "rows": rows,
         "waits": list(islice(model.waits(keys), MOST_WAITS)),
         "quotas": list(_quotas_of(facts, named)),
@@ -179,8 +179,8 @@ def overview(facts: Facts, _given: Given, now_ms: int) -> Context:
         "waits": list(islice(facts.model.waits(), 10)),
         "loads": facts.model.loads(now_ms)[:MOST_LOADS],
         "elastic": _giving_way(facts, now_ms),
-        "storage": facts.storage[:MOST_LOADS],
-        "low_disk": None if facts.limits.storage is None else facts.limits.storage.low_disk,
+        "storage": facts.storage(now_ms).tenants[:MOST_LOADS],
+        "low_disk": facts.storage(now_ms).low_disk,
         "job": _flat(facts.health.answer or {}),
     }
 

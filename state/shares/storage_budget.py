@@ -110,6 +110,16 @@ class StorageRule:
         return StorageState(now_ms, [each for each, size in zip(nearest, sizes, strict=False) if size <= MAX_BYTES])
 
 
+def in_force(state: StorageState | None, now_ms: int) -> StorageState:
+    """The last state while it counts; one that says nothing when it is old, as gateways hold nobody by it then.
+
+    >>> state = StorageState(5_000, low_disk="broker 2: /data has 5 of 100 bytes free")
+    >>> in_force(state, 65_000).low_disk, in_force(state, 65_001).low_disk
+    ('broker 2: /data has 5 of 100 bytes free', None)
+    """
+    return state if state is not None and abs(now_ms - state.at_ms) <= FRESH_MS else StorageState(now_ms)
+
+
 class StorageGuard:
     """The tenants that are held at a gateway, or a disk for which all are, as the limits topic says.
 

@@ -17,7 +17,7 @@ from sluice.kafka_io.kafka_python import LogDirsAdmin
 from sluice.state.contract.records import StorageState, TenantStorage
 from sluice.state.quotas.resolution import Quotas
 from sluice.state.shares.disk_guard import DiskFloor, low_log_dir
-from sluice.state.shares.storage_budget import StorageRule, StoredBytes
+from sluice.state.shares.storage_budget import StorageRule, StoredBytes, in_force
 from sluice.streaming.runtime.client_metrics import label_of
 
 log = logging.getLogger("sluice.storage")
@@ -37,11 +37,14 @@ class StorageWatch(Collector):
     It is also the metrics of the `top` tenants nearest to their budgets.
     """
 
-    def __init__(self, quotas: Callable[[], Quotas], top: int, floor: DiskFloor) -> None:
+    def __init__(
+        self, quotas: Callable[[], Quotas], top: int, floor: DiskFloor, clock_ms: Callable[[], int] = now_ms
+    ) -> None:
         self.state: StorageState | None = None
         self._quotas = quotas
         self._top = top
         self._floor = floor
+        self._clock_ms = clock_ms
         self._rule = StorageRule()
         self._stored = StoredBytes()
 
@@ -52,8 +55,8 @@ class StorageWatch(Collector):
             quotas = self._quotas()
             budgets = quotas.storage_budgets()
             brokers = read_log_dirs(kafka) if budgets or any(self._floor) else []
-            stored = self._stored.by_topic(brokers, now_ms()) if budgets else {}
-            state = self._rule.decide(stored, quotas.tenants, budgets, now_ms())
+            stored = self._stored.by_topic(brokers, self._clock_ms()) if budgets else {}
+            state = self._rule.decide(stored, quotas.tenants, budgets, self._clock_ms())
             self.take(msgspec.structs.replace(state, low_disk=low_log_dir(brokers, self._floor)))
 
         return BackgroundService("storage", look, _LOOK_S, failure="the brokers' disks can't be read", log=log)
@@ -75,13 +78,14 @@ class StorageWatch(Collector):
         self.state = state
 
     def collect(self) -> Iterator[Metric]:
-        """The present metrics."""
+        """The present metrics. When the disks can't be read for so long that nobody is held they say so."""
+        state = in_force(self.state, self._clock_ms())
         gauges = [GaugeMetricFamily(name, meaning, labels=("tenant",)) for name, meaning in _GAUGES]
-        for each in self.state.tenants[: self._top] if self.state is not None else ():
+        for each in state.tenants[: self._top]:
             for gauge, value in zip(gauges, (each.stored_bytes, each.budget_bytes, each.is_held), strict=True):
                 gauge.add_metric((label_of(each.tenant),), float(value))
-        is_low = self.state is not None and self.state.low_disk is not None
         text = "1 while all producers are held, as a broker says that its disk is low"
+        is_low = state.low_disk is not None
         return iter([*gauges, GaugeMetricFamily("sluice_cluster_disk_low", text, value=float(is_low))])
 
 

@@ -202,7 +202,7 @@ def test_a_gateway_holds_all_producers_while_a_broker_says_that_its_disk_is_low(
 
 def test_the_job_says_once_that_a_disk_is_low_and_has_a_metric(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "sluice.storage")
-    watch, registry = StorageWatch(Quotas, 1, DiskFloor(free_percent=10)), CollectorRegistry()
+    watch, registry = StorageWatch(Quotas, 1, DiskFloor(free_percent=10), lambda: 2), CollectorRegistry()
     registry.register(watch)
     shown = []
     for at_ms, low_disk in enumerate(["broker 2: /data has 5 of 100 bytes free"] * 2 + [None]):
@@ -216,9 +216,23 @@ def test_the_job_says_once_that_a_disk_is_low_and_has_a_metric(caplog: pytest.Lo
     ]
 
 
+def test_metrics_say_of_no_disk_that_it_is_low_when_gateways_hold_nobody_any_more() -> None:
+    """They forget after a minute in which no broker could be asked."""
+    now_ms = [1_000]
+    watch, registry = StorageWatch(Quotas, 1, DiskFloor(free_percent=10), lambda: now_ms[0]), CollectorRegistry()
+    registry.register(watch)
+    over = TenantStorage("shop", 1_500_000, 1e6, is_held=True)
+    watch.take(StorageState(1_000, [over], "broker 2: /data has 5 of 100 bytes free"))
+    before = registry.get_sample_value("sluice_cluster_disk_low")
+    now_ms[0] += FRESH_MS + 1
+
+    assert [before, registry.get_sample_value("sluice_cluster_disk_low")] == [1.0, 0.0]
+    assert "shop" not in generate_latest(registry).decode()
+
+
 def test_the_job_says_once_who_is_held_and_has_metrics_of_the_nearest(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "sluice.storage")
-    watch, registry = StorageWatch(Quotas, 1, DiskFloor()), CollectorRegistry()
+    watch, registry = StorageWatch(Quotas, 1, DiskFloor(), lambda: 2), CollectorRegistry()
     registry.register(watch)
     over = TenantStorage("shop", 1_500_000, 1e6, is_held=True)
     watch.take(StorageState(0, [over, TenantStorage("bank", 1, 1e6)]))
