@@ -667,12 +667,12 @@ def test_new_connections_of_an_address_that_come_too_fast_are_reset_and_another_
         assert limited.metrics()["sluice_gateway_reset_connections_total"] == 200 - answered > 0
 
 
-def flooded(stack: ExitStack, servers: str, connections: int) -> Sequence[socket.socket]:
+def flooded(stack: ExitStack, servers: str, connections: int, address: str = "127.0.0.2") -> Sequence[socket.socket]:
     """So many connections of one address, without those that are reset before they are made."""
     flood = []
     for _ in range(connections):
         with suppress(ConnectionError):
-            flood.append(stack.enter_context(connect(servers, "127.0.0.2")))
+            flood.append(stack.enter_context(connect(servers, address)))
     return flood
 
 
@@ -697,6 +697,8 @@ def test_an_address_that_holds_connections_open_leaves_file_descriptors_to_other
         servers = log.read_text().partition("clients connect to ")[2].split()[0]
         flood = flooded(stack, servers, 300)
         assert answers(flood) == 100
+        for number in range(4, 12):  # one after the other: half of what is left would soon be nothing
+            flooded(stack, servers, 60, f"127.0.0.{number}")
         assert is_open(stack.enter_context(connect(servers, "127.0.0.3")), "other")
         for each in flood:
             each.close()
