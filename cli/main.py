@@ -227,7 +227,11 @@ def kafka_gateway(
     connections_per_s: Annotated[
         int | None,
         typer.Option(
-            "--connections-per-s", help="Most new connections in each second.", show_default="500 a core", min=1
+            "--connections-per-s",
+            help="Most new connections in each second.",
+            show_default="500 a core",
+            min=1,
+            max=2**31 - 1,  # Java would take the default for a larger one
         ),
     ] = None,
     tls_certificate: Annotated[

@@ -37,6 +37,7 @@ def config_of(tmp_path: Path, settings: Settings, listener: Address = ANY_PORT, 
     [
         *(("--listen", address, "expected HOST:PORT") for address in ("9092", ":9092", "h:", "h:x", "h:65536")),
         ("--request-time", "on", "is not one of 'off', 'upstream'"),
+        ("--connections-per-s", "2147483648", "2147483648 is not in"),
     ],
 )
 def test_an_option_that_is_not_right_is_refused_at_once(tmp_path: Path, option: str, value: str, expected: str) -> None:
