@@ -22,6 +22,7 @@ from kafka.errors import (
     NodeNotReadyError,
     PolicyViolationError,
     ThrottlingQuotaExceededError,
+    TopicAlreadyExistsError,
 )
 from kafka.protocol.consumer import FetchRequest
 from kafka.structs import OffsetAndMetadata
@@ -69,6 +70,8 @@ MUTATIONS_PER_S = 2.0
 BURST = 11 * MUTATIONS_PER_S
 """Tokens in Kafka's bucket at first: the quota for as many seconds as it has samples."""
 
+ONE_PARTITION = {"num_partitions": 1, "replication_factor": 1}
+
 PROXY_TENANTS = ("stormy", "crowded", "pay", "committing")
 """Tenants of client-ids that begin with their name and a hyphen; each has a limit that proxies alone hold."""
 
@@ -100,6 +103,8 @@ LIMITS = [
     QuotaEntry(QuotaEntity(client_id="wide"), QuotaKind.PARTITION_COUNT, 4),
     QuotaEntry(QuotaEntity(client_id="huge"), QuotaKind.PARTITION_COUNT, 4),
     QuotaEntry(QuotaEntity(client_id="grower"), QuotaKind.PARTITION_COUNT, 5),
+    QuotaEntry(QuotaEntity(client_id="tidy"), QuotaKind.TOPIC_COUNT, 1),
+    QuotaEntry(QuotaEntity(client_id="hasty"), QuotaKind.TOPIC_COUNT, 1),
 ]
 
 
@@ -541,20 +546,58 @@ def questions(proxied: Proxied) -> float:
         return sum(beans(jvm, proxied.broker.jmx_port).read(name, "Count").values())
 
 
-def test_who_is_refused_topics_again_and_again_costs_one_list_of_topics_a_second(proxied: Proxied) -> None:
-    wanted = {"crowded-topic": {"num_partitions": 1, "replication_factor": 1}}
+@pytest.mark.parametrize("beside", [(), ("orders",)])
+def test_who_is_refused_topics_again_and_again_costs_one_list_of_topics_a_second(
+    proxied: Proxied, beside: tuple[str, ...]
+) -> None:
+    """Also if it asks for a topic besides that is there already."""
+    wanted = {topic: ONE_PARTITION for topic in ("crowded-topic", *beside)}
     with closing(KafkaAdminClient(bootstrap_servers=proxied.servers, client_id="alone")) as admin:
         before, refused, began_s = questions(proxied), 0, time.monotonic()
         while refused < 40:
             try:
                 admin.create_topics(wanted)
-            except PolicyViolationError:
+            except (PolicyViolationError, TopicAlreadyExistsError):
                 refused += 1
             except NodeNotReadyError:  # so kafka-python waits as it was told
                 time.sleep(0.01)
         took_s = time.monotonic() - began_s
 
     assert questions(proxied) - before <= took_s + 1
+
+
+@contextmanager
+def at_its_limit(proxied: Proxied, client_id: str) -> Iterator[tuple[KafkaAdminClient, KafkaAdminClient]]:
+    """The broker's admin and a client's, which has the one topic that it may, and was refused another just now."""
+    servers = proxied.broker.bootstrap_servers
+    with (
+        closing(KafkaAdminClient(bootstrap_servers=servers)) as direct,
+        closing(KafkaAdminClient(bootstrap_servers=proxied.servers, client_id=client_id)) as client,
+    ):
+        direct.create_topics({f"{client_id}.1": ONE_PARTITION})
+        eventually(lambda: f"{client_id}.1" in client.list_topics())
+        with pytest.raises(PolicyViolationError):
+            client.create_topics({f"{client_id}.2": ONE_PARTITION})
+        yield direct, client
+
+
+def test_a_topic_that_is_deleted_makes_room_for_another_one_at_once(proxied: Proxied) -> None:
+    servers = proxied.servers
+    with closing(KafkaAdminClient(bootstrap_servers=servers)) as other, at_its_limit(proxied, "tidy") as both:
+        direct, client = both
+        other.delete_topics(["tidy.1"])
+        eventually(lambda: "tidy.1" not in direct.list_topics())
+        client.create_topics({"tidy.2": ONE_PARTITION})
+
+
+def test_a_topic_that_was_there_a_moment_ago_is_no_way_round_a_limit(proxied: Proxied) -> None:
+    """It was deleted, and another one made, through another proxy."""
+    with at_its_limit(proxied, "hasty") as (direct, client):
+        direct.delete_topics(["hasty.1"])
+        eventually(lambda: "hasty.1" not in direct.list_topics())
+        direct.create_topics({"hasty.3": ONE_PARTITION})
+        with pytest.raises((PolicyViolationError, TopicAlreadyExistsError)):
+            client.create_topics({"hasty.1": ONE_PARTITION})
 
 
 @contextmanager

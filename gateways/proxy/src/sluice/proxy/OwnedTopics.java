@@ -23,6 +23,8 @@ final class OwnedTopics {
     private static final long ADMITTED_NS = 5_000_000_000L; // by then brokers know of a topic
     private static final long LOOK_NS = 1_000_000_000L;
     private static final int MAX_LOOKS = 20; // each has all topics
+    private static final ApiError EXISTS =
+            new ApiError(Errors.TOPIC_ALREADY_EXISTS, Errors.TOPIC_ALREADY_EXISTS.message());
     private static final Kind[] KINDS = {Kind.TOPICS, Kind.PARTITIONS};
 
     private final ProxyMeters meters;
@@ -82,9 +84,16 @@ final class OwnedTopics {
         long nowNs = System.nanoTime();
         admitted.values().removeIf(each -> nowNs - each.sinceNs > ADMITTED_NS);
         limits.forEach(limit -> limit.used = look.used.computeIfAbsent(limit.counter, counter -> used(limit, look)));
-        wanted.forEach((topic, partitions) -> {
+        boolean isKept = looks.get(client.user()) == look;
+        boolean isMore = false;
+        for (Map.Entry<String, Integer> each : wanted.entrySet()) {
+            String topic = each.getKey();
+            int partitions = each.getValue();
             if (areNew && look.partitions.containsKey(topic)) {
-                return;
+                if (isKept) { // it may be gone since: who made it anew would have one too many
+                    refused.put(topic, EXISTS);
+                }
+                continue;
             }
             // What was admitted counts already, though the broker may have refused it; now more may be wanted.
             Admitted before = admitted.get(topic);
@@ -96,18 +105,24 @@ final class OwnedTopics {
             if (broken != null) {
                 refused.put(topic, new ApiError(Errors.POLICY_VIOLATION, broken.text(topic)));
                 meters.noteRefused(broken.key, broken.counter, client, 0);
-                return;
+                continue;
             }
             admitted.put(topic, new Admitted(present + more, nowNs));
             limits.forEach(limit -> limit.add(topic, more, isNew));
-        });
-        if (refused.size() < wanted.size()) {
-            looks.values().forEach(each -> each.used.clear()); // another thread may have got one just now
-            looks.clear();
-        } else if (looks.size() < MAX_LOOKS) {
+            isMore |= isNew || more > 0;
+        }
+        if (isMore) {
+            forgetLooks();
+        } else if (!refused.isEmpty() && looks.size() < MAX_LOOKS) {
             looks.put(client.user(), look);
         }
         return refused;
+    }
+
+    /** Has the cluster asked anew, as topics were made or deleted. */
+    synchronized void forgetLooks() {
+        looks.values().forEach(each -> each.used.clear()); // another thread may have got one just now
+        looks.clear();
     }
 
     /** How much of a limit is used. */

@@ -20,6 +20,7 @@ import java.util.function.Function;
 import java.util.function.Supplier;
 import org.apache.kafka.common.message.CreateTopicsRequestData;
 import org.apache.kafka.common.message.DeleteTopicsRequestData;
+import org.apache.kafka.common.message.DeleteTopicsResponseData;
 import org.apache.kafka.common.message.MetadataRequestData;
 import org.apache.kafka.common.message.MetadataResponseData;
 import org.apache.kafka.common.message.ProduceRequestData;
@@ -139,6 +140,10 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         }
         return learnNames(response, request.client, context, () -> {
             chargeResponse(api, response, request);
+            if (response instanceof DeleteTopicsResponseData deleted
+                    && deleted.responses().stream().anyMatch(each -> each.errorCode() == 0)) {
+                proxy.ownedTopics().forgetLooks();
+            }
             TopicRequest.refuse(response, request.refused);
             return answer(header, response, context);
         });
