@@ -38,6 +38,7 @@ from sluice.cli.demo.processes import Child
 from sluice.cli.kafka_gateway import KafkaGateway
 from sluice.configs.settings import load_settings, with_bootstrap_servers
 from sluice.jvm.machine import Jvm
+from sluice.jvm.proxy import proxy_class_path
 from sluice.kafka_io.clock import now_ms
 from sluice.kafka_io.topics import ensure_topics
 from sluice.state.contract.records import StorageState, TenantStorage
@@ -746,6 +747,24 @@ def test_an_address_that_holds_connections_open_leaves_file_descriptors_to_other
         for each in flood:
             each.close()
         eventually(lambda: answers(flooded(stack, servers, 1)) == 1)
+
+
+def test_an_ipv6_network_shares_connections_as_one_address() -> None:
+    """A host has as many addresses of its network as it likes. One alone gets half of the 40."""
+    with Jvm(proxy_class_path()) as jvm:
+        java = jvm.packages.java
+        kind, address = map(java.lang.Class.forName, ("sluice.proxy.AddressShares", "java.net.InetAddress"))
+        constructor = kind.getDeclaredConstructor(jvm.array(java.lang.Class, [java.lang.Integer.TYPE]))
+        take = kind.getDeclaredMethod("take", jvm.array(java.lang.Class, [address]))
+        for each in (constructor, take):
+            each.setAccessible(True)
+        shares = constructor.newInstance(jvm.array(java.lang.Object, [40]))
+
+        def taken(network: str) -> int:
+            hosts = (java.net.InetAddress.getByName(f"2001:db8:0:{network}::{host:x}") for host in range(1, 100))
+            return sum(take.invoke(shares, jvm.array(java.lang.Object, [host])) for host in hosts)
+
+        assert [taken("1"), taken("2")] == [20, 10]
 
 
 def test_topics_beyond_the_burst_are_refused_one_by_one(proxied: Proxied) -> None:
