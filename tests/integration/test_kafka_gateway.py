@@ -655,7 +655,7 @@ def test_a_proxy_asks_for_names_of_topics_only_if_a_quota_on_topics_is_set(proxi
         fetch(other.servers, uuid4())
         assert questions(proxied) == before
         fetch(proxied.servers, uuid4())
-        assert questions(proxied) > before
+        assert questions(proxied) == before + 1  # the error in the response tells enough
 
 
 def test_a_quota_on_a_topic_holds_a_consumer_whose_fetch_session_began_before_it(

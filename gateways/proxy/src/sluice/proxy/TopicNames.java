@@ -31,7 +31,7 @@ final class TopicNames {
 
     /**
      * What to ask the cluster for, so that the topics of a fetch are known; null if nothing. A session's later requests
-     * name none, so the response may be the first to tell that a topic is read.
+     * name none, so the response may be the first to tell that a topic is read; one with an error tells nothing.
      */
     MetadataRequestData question(ApiMessage message) {
         List<MetadataRequestTopic> unknown = new ArrayList<>();
@@ -40,9 +40,13 @@ final class TopicNames {
         } else if (message instanceof ShareFetchRequestData fetch) {
             fetch.topics().forEach(topic -> addUnknown(topic.topicId(), unknown));
         } else if (message instanceof FetchResponseData fetched) {
-            fetched.responses().forEach(topic -> addUnknown(topic.topicId(), unknown));
+            fetched.responses().stream()
+                    .filter(topic -> topic.partitions().stream().anyMatch(part -> part.errorCode() == 0))
+                    .forEach(topic -> addUnknown(topic.topicId(), unknown));
         } else if (message instanceof ShareFetchResponseData fetched) {
-            fetched.responses().forEach(topic -> addUnknown(topic.topicId(), unknown));
+            fetched.responses().stream()
+                    .filter(topic -> topic.partitions().stream().anyMatch(part -> part.errorCode() == 0))
+                    .forEach(topic -> addUnknown(topic.topicId(), unknown));
         }
         return unknown.isEmpty()
                 ? null
