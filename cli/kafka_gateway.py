@@ -22,6 +22,7 @@ from sluice.kafka_io.client import OF_COMMANDS, connect
 from sluice.state.errors import SluiceError
 
 _LOOPBACK = "127.0.0.1"
+_ALL_INTERFACES = ("0.0.0.0", "[::]", "::", "*")  # noqa: S104 # refused
 _JVM_OPTIONS = (
     "-XX:+UseSerialGC",
     "-XX:MetaspaceSize=128m",  # else all is collected when clients come, and accepts nobody meanwhile
@@ -92,6 +93,17 @@ Address(host='proxy.example', port=9092, all_interfaces=True))
     if not host or not port.isdecimal() or int(port) > 65_535:
         raise UsageError(f"{option} is {text!r}; expected HOST:PORT, such as {_LOOPBACK}:9092")
     return Address(host, int(port), all_interfaces=not host.startswith("127.") and host != "localhost")
+
+
+def parse_listener(text: str) -> Address:
+    """The address of `--listen`, whose host clients get as that of the brokers. Raises UsageError."""
+    listener = parse_address("--listen", text)
+    if listener.host in _ALL_INTERFACES:
+        raise UsageError(
+            f"--listen is {text!r}, which clients would get as the address of the brokers; expected the name by which"
+            f" they reach this host, such as proxy.example:{listener.port}: the proxy then listens on all interfaces"
+        )
+    return listener
 
 
 class KafkaGateway(JavaServer):

@@ -252,7 +252,7 @@ def kafka_gateway(
     """
     settings = with_bootstrap_servers(job_settings(config), bootstrap_servers)
     from sluice.cli.demo.processes import stop_on_signals
-    from sluice.cli.kafka_gateway import parse_address, run_kafka_gateway, tls_of
+    from sluice.cli.kafka_gateway import parse_address, parse_listener, run_kafka_gateway, tls_of
 
     properties = {
         "sluice.gateway.name": name or f"proxy-{os.getpid()}",
@@ -260,7 +260,7 @@ def kafka_gateway(
         "sluice.expected.gateways": expected_gateways,
     }
     tls = tls_of(tls_certificate, tls_key, client_authority)
-    addresses = parse_address("--listen", listen), parse_address("--metrics", metrics)
+    addresses = parse_listener(listen), parse_address("--metrics", metrics)
     run_kafka_gateway(settings, *addresses, tls, properties, connections_per_s, stop_on_signals())
 
 

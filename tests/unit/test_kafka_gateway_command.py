@@ -36,6 +36,8 @@ def config_of(tmp_path: Path, settings: Settings, listener: Address = ANY_PORT, 
     ("option", "value", "expected"),
     [
         *(("--listen", address, "expected HOST:PORT") for address in ("9092", ":9092", "h:", "h:x", "h:65536")),
+        ("--listen", "0.0.0.0:9092", "expected the name by which they reach this host, such as proxy.example:9092"),
+        ("--listen", "[::]:9092", "which clients would get as the address of the brokers"),
         ("--request-time", "on", "is not one of 'off', 'upstream'"),
         ("--connections-per-s", "2147483648", "2147483648 is not in"),
     ],
