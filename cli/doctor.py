@@ -303,7 +303,7 @@ def check_gateway_clocks(beats: Heartbeats) -> str:
 
 
 def check_loads(settings: Settings, beats: Heartbeats) -> str:
-    """The load of the busiest broker or gateway. Raises CheckError if a disk is low."""
+    """The load of the busiest broker with the plugin. Raises CheckError if a disk is low."""
     limits = broker_limits(settings.elastic)
     try:
         return loads_verdict(beats.by_instance, limits)
@@ -312,7 +312,7 @@ def check_loads(settings: Settings, beats: Heartbeats) -> str:
 
 
 def loads_verdict(beats: Mapping[str, Request], limits: BrokerLimits) -> str:
-    """The load of the busiest gateway by the last heartbeats. Raises CheckError if a log directory is low.
+    """The load of the busiest broker by the last heartbeats. Raises CheckError if a log directory is low.
 
     >>> from sluice.state.contract.records import Heartbeat, Load
     >>> beat = Request("GatewayHeartbeat", heartbeat=Heartbeat(0, 0, load=Load(broker_id=2, handler_idle=0.7)))
@@ -326,7 +326,7 @@ def loads_verdict(beats: Mapping[str, Request], limits: BrokerLimits) -> str:
     found_loads = ((name, broker_load(each, limits.capacities.of(each))) for name, each in measured.items())
     loads = {name: load for name, load in found_loads if load is not None}
     if not loads:
-        return "no gateway reports any"
+        return "none; brokers with the plugin report it"
     busiest = max(loads, key=lambda name: loads[name].rho)
     return f"the busiest of {len(loads)} is {busiest}: {loads[busiest].reason}"
 

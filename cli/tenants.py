@@ -44,7 +44,7 @@ def alter_tenant(
     name: Annotated[str, typer.Argument(help="The tenant's name.", show_default=False)],
     add_user: Annotated[_Globs, typer.Option("--add-user", help="A user or glob; repeatable.")] = None,
     add_client_id: Annotated[_Globs, typer.Option("--add-client-id", help="A client-id or glob; repeatable.")] = None,
-    add_topic: Annotated[_Globs, typer.Option("--add-topic", help="A topic or glob that it stores.")] = None,
+    add_topic: Annotated[_Globs, typer.Option("--add-topic", help="A topic or glob; repeatable.")] = None,
     remove_user: Annotated[_Globs, typer.Option("--remove-user", help="As it was added.")] = None,
     remove_client_id: Annotated[_Globs, typer.Option("--remove-client-id", help="As it was added.")] = None,
     remove_topic: Annotated[_Globs, typer.Option("--remove-topic", help="As it was added.")] = None,

@@ -1,6 +1,6 @@
 """Elastic quotas: overloaded brokers tighten, idle ones lend. Pure: loads and times are arguments.
 
-The job decides once a second (`ElasticRule`) and publishes the `ElasticState`, which gateways apply:
+The job decides twice a second (`ElasticRule`) and publishes the `ElasticState`, which gateways apply:
 
     limit  = min(ceiling, lend * quota)               the same on all gateways
     bound  = share * max(factor, reservation / quota)  of a gateway that is tightened

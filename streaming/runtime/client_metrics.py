@@ -51,7 +51,7 @@ _GAUGES = (
     ("sluice_gateway_threads_down", "Threads of the gateway that should work and don't", ("gateway",)),
     ("sluice_gateway_clock_ahead_seconds", "By which its clock was ahead of the job's, at most 60", ("gateway",)),
     ("sluice_gateway_clock_behind_seconds", "By which its clock is behind the other gateways'", ("gateway",)),
-    ("sluice_broker_load", "Greatest part of the load of the broker or gateway, mean of 10 s; 0.9: full", ("gateway",)),
+    ("sluice_broker_load", "Greatest part of a broker's load, mean of 10 s; 0.9: full", ("gateway",)),
     ("sluice_broker_load_part", "What its load is made of, mean of 10 s; 0.9: full", ("gateway", "part")),
     ("sluice_cluster_load", "Load of the busiest broker or gateway", ()),
     ("sluice_broker_disk_free_bytes", "Free bytes on the volume of the log directory", ("gateway", "log_dir")),
