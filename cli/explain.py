@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 from sluice.cli.errors import UsageError
 from sluice.cli.format import MAX_NAME, print_json
 from sluice.cli.options import ClientIdOption, ConfigOption, UserOption, job_settings
-from sluice.cli.quota_text import counter_text, entity_text, value_text
+from sluice.cli.quota_text import counter_text, entity_text, no_members_text, value_text
 from sluice.cli.resolve import explain as resolve
 from sluice.cli.sql import say_no_rows
 from sluice.insight.format import figure, printable, short
@@ -131,12 +132,21 @@ def _throttled(tables: "Tables", user: str | None, client_id: str | None, before
 
 
 def _throttled_of_tenant(tables: "Tables", tenant: str, before: datetime, count: int) -> list[str]:
-    """The ids of the last requests that waited for a tenant's limits; standard error says if there are none."""
+    """The ids of the last requests that waited for a tenant's limits.
+
+    Standard error says if there are none, and if nobody is in the tenant.
+    """
     from sluice.insight.reports.explain import last_throttled_of_tenant
+    from sluice.sinks.errors import QuotasTableError
+    from sluice.sinks.tables.quotas import QuotasTable
 
     found = last_throttled_of_tenant(tables, tenant, before, count)
     if not found:
         typer.echo(f"sluice: no request waited for a limit of tenant '{short(tenant, MAX_NAME)}'", err=True)
+        with suppress(QuotasTableError):
+            entries = QuotasTable(tables.quotas, tables.storage_options).entries()
+            if (hint := no_members_text(tenant, entries)) is not None:
+                typer.echo(f"sluice: {printable(hint)}", err=True)
     return found
 
 

@@ -210,7 +210,9 @@ def test_the_last_request_that_waited_for_a_limit_of_a_tenant_is_explained(
     assert "limit 5 (level: tenant)" in answer
     assert "      set by seed at 2026-11-02T10:00:00+00:00 with version 0: no quota -> 5\n" in answer
     assert "applied inline: 800 ms for stored_bytes of tenant 'bank'" in explain("--tenant", "bank")
-    assert "sluice: no request waited for a limit of tenant 'none'\n" in explain("--tenant", "none", code=1)
+    misspelt = explain("--tenant", "shpo", code=1)
+    assert "sluice: no request waited for a limit of tenant 'shpo'\n" in misspelt
+    assert "sluice: tenant 'shpo' has no members; did you mean 'shop'?" in misspelt
 
 
 def test_a_decision_is_explained_with_how_far_limits_gave_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
