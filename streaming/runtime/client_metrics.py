@@ -53,7 +53,7 @@ _GAUGES = (
     ("sluice_gateway_clock_behind_seconds", "By which its clock is behind the other gateways'", ("gateway",)),
     ("sluice_broker_load", "Greatest part of a broker's load, mean of 10 s; 0.9: full", ("gateway",)),
     ("sluice_broker_load_part", "What its load is made of, mean of 10 s; 0.9: full", ("gateway", "part")),
-    ("sluice_cluster_load", "Load of the busiest broker or gateway", ()),
+    ("sluice_cluster_load", "Load of the busiest broker", ()),
     ("sluice_broker_disk_free_bytes", "Free bytes on the volume of the log directory", ("gateway", "log_dir")),
     ("sluice_broker_disk_bytes", "All bytes of the volume of the log directory", ("gateway", "log_dir")),
     ("sluice_broker_disk_low", "1 while a log directory is below the floor, so that producers are held", ("gateway",)),
