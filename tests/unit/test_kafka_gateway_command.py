@@ -39,7 +39,7 @@ def config_of(tmp_path: Path, settings: Settings, listener: Address = ANY_PORT, 
         ("--listen", "0.0.0.0:9092", "expected the name by which they reach this host, such as proxy.example:9092"),
         ("--listen", "[::]:9092", "which clients would get as the address of the brokers"),
         ("--request-time", "on", "is not one of 'off', 'upstream'"),
-        ("--connections-per-s", "2147483648", "2147483648 is not in"),
+        ("--connections-per-s", "2147483648", "less than or equal to 2147483647"),
     ],
 )
 def test_an_option_that_is_not_right_is_refused_at_once(tmp_path: Path, option: str, value: str, expected: str) -> None:
