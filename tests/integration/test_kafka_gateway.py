@@ -575,8 +575,11 @@ def at_its_limit(proxied: Proxied, client_id: str) -> Iterator[tuple[KafkaAdminC
         closing(KafkaAdminClient(bootstrap_servers=servers)) as direct,
         closing(KafkaAdminClient(bootstrap_servers=proxied.servers, client_id=client_id)) as client,
     ):
-        direct.create_topics({f"{client_id}.1": ONE_PARTITION})
-        eventually(lambda: f"{client_id}.1" in client.list_topics())
+        first, gone = f"{client_id}.1", f"{client_id}.gone"
+        direct.create_topics({first: ONE_PARTITION, gone: ONE_PARTITION})
+        eventually(lambda: {first, gone} <= set(client.list_topics()))
+        client.delete_topics([gone])  # the proxy forgets the list for which another client was refused just now
+        eventually(lambda: gone not in client.list_topics())
         with pytest.raises(PolicyViolationError):
             client.create_topics({f"{client_id}.2": ONE_PARTITION})
         yield direct, client
