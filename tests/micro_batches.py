@@ -10,7 +10,7 @@ from sluice.streaming.enforce.pipeline import Decided
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import (
     ChargeRow,
-    DecisionParts,
+    DecisionPart,
     Keyed,
     OutputRecord,
     Outputs,
@@ -48,12 +48,13 @@ class MicroBatches:
                 decoded = decode_page_batch(page_batch)
                 rows_by_page[number] += [*decoded.charge_rows, *decoded.records]
         records: list[OutputRecord] = []
-        parts: list[DecisionParts] = []
+        parts: list[DecisionPart] = []
         for number, rows in rows_by_page.items():
             decided = self._decide(number, shuffle(rows))
             records += decided.outputs.records()
             for packed_row in packed(Outputs(), decided.parts):
-                parts += [decode_parts(payload or b"") for payload in packed_row.values]
+                for payload in packed_row.values:
+                    parts += decode_parts(payload or b"")
         return [*records, *pipeline.combine(parts, self._settings).records()]
 
     def _decide(self, number: int, rows: list[ChargeRow | OutputRecord]) -> Decided:

@@ -10,6 +10,7 @@ functions, so they all decide alike.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -29,11 +30,10 @@ from sluice.state.store.pages import ChargedRows, Pages
 from sluice.streaming.enforce.planning import PipelineSettings, Planned, Planner, planner, read_event
 from sluice.streaming.enforce.wire import (
     ChargeRow,
-    DecisionParts,
+    DecisionPart,
     GrowingPageBatch,
     OutputRecord,
     Outputs,
-    Parts,
     Source,
     answer_record,
     decode_page_batch,
@@ -46,6 +46,8 @@ MAX_PAGE_BATCH_BYTES = 16 * 1024
 _MAX_PLANNED_BYTES = 8 * 1024 * 1024
 """Bytes of events after which page batches are sent, however many pages there are: they are objects until then."""
 
+_PART_ORDER = attrgetter("part")
+
 
 class Decided(NamedTuple):
     """The result of `decide`: finished records, and partial decisions that `combine` has to make records of.
@@ -54,7 +56,7 @@ class Decided(NamedTuple):
     """
 
     outputs: Outputs
-    parts: Parts
+    parts: list[DecisionPart]
     sums: DecidedSums
 
 
@@ -112,7 +114,7 @@ def decide(counters: Pages, page_batches: Iterable[bytes], settings: PipelineSet
     repeated = {key: rows for key, rows in rows_by_key.items() if len(rows) > 1}
     if repeated:
         rows_by_key |= in_charge_order(repeated)
-    made = Decided(outputs, Parts(), DecidedSums(Metering.of(settings.quota).span_ms, base_ms))
+    made = Decided(outputs, [], DecidedSums(Metering.of(settings.quota).span_ms, base_ms))
     shapes, waits = Shapes(), dict[tuple[QuotaKind, str], _Wait]()
     for charged in counters.charge(rows_by_key, shapes, settings.quota):
         values = {kind: number_texts(outcomes.values) for kind, outcomes in charged.outcomes.items()}
@@ -139,7 +141,20 @@ def _decide(
     keys, decided = decisions.keys, decisions.values
     for number, (row, charges) in enumerate(zip(charged.rows, texts, strict=True)):
         if row.parts > 1:
-            parts.add(row, charges, waits.get(number))
+            parts.append(
+                DecisionPart(
+                    row.partition,
+                    row.offset,
+                    row.part,
+                    row.timestamp_ms,
+                    row.purgatory_ms,
+                    row.record_key,
+                    row.said,
+                    charges,
+                    waits.get(number),
+                    row.asked_by,
+                )
+            )
         elif number in waits or row.asked_by is not None:
             _add_decision(outputs, row, charges, waits.get(number), settings)
         else:
@@ -149,7 +164,7 @@ def _decide(
 
 def _add_decision(
     outputs: Outputs,
-    row: ChargeRow,
+    row: ChargeRow | DecisionPart,
     charges: bytes,
     waits: Waits | None,
     settings: PipelineSettings,
@@ -206,39 +221,30 @@ def _wait_record(row: ChargeRow, throttle_ms: int, limit: float | None, rate: fl
     return WaitRecord(row.timestamp_ms + throttle_ms, throttle_ms, limit, rate, row.timestamp_ms, row.offset)
 
 
-def combine(parts: Iterable[DecisionParts], settings: PipelineSettings) -> Outputs:
+def combine(parts: Iterable[DecisionPart], settings: PipelineSettings) -> Outputs:
     """One decision per request, from all its parts, and what a gateway that waits for it has to know."""
-    outputs, firsts = Outputs(), list[tuple[ChargeRow, bytes]]()
-    charges: dict[tuple[int, int, int], bytes] = {}
-    waits: dict[tuple[int, int], dict[int, Waits]] = {}
-    for some in parts:
-        firsts += some.firsts
-        charges |= zip(some.places, some.charges, strict=True)
-        for partition, offset, part, asked in some.waits:
-            waits.setdefault((partition, offset), {})[part] = asked
-    decisions = outputs[settings.decisions_topic]
-    keys, decided = decisions.keys, decisions.values
-    for row, text in firsts:
-        partition, offset = request = row.partition, row.offset
-        texts = b",".join([text, *[charges.pop((partition, offset, part)) for part in range(1, row.parts)]])
-        if request in waits or row.asked_by is not None:
-            _add_decision(outputs, row, texts, _joined(waits.get(request, {})), settings)
-        else:
-            keys.append(row.record_key)
-            decided.append(with_charges(row.said, texts))
-    if charges:
-        raise ValueError("the first part of a request carries its decision")
+    parts_by_request: dict[tuple[int, int], list[DecisionPart]] = {}
+    for part in parts:
+        parts_by_request.setdefault((part.partition, part.offset), []).append(part)
+    outputs = Outputs()
+    for of_request in parts_by_request.values():
+        of_request.sort(key=_PART_ORDER)
+        if not of_request[0].said:
+            raise ValueError("the first part of a request carries its decision")
+        charges = b",".join([part.charges for part in of_request])
+        _add_decision(outputs, of_request[0], charges, _joined(of_request), settings)
     return outputs
 
 
-def _joined(waits: Mapping[int, Waits]) -> Waits | None:
-    """The waits of all parts of a request, by their number; None if there are none."""
+def _joined(parts: list[DecisionPart]) -> Waits | None:
+    """The waits of all parts of a request, None if there are none."""
     joined = None
-    for part in sorted(waits):
-        if joined is None:
-            joined = waits[part]
-        else:
-            joined.join(waits[part])
+    for part in parts:
+        if part.waits is not None:
+            if joined is None:
+                joined = part.waits
+            else:
+                joined.join(part.waits)
     return joined
 
 
@@ -307,6 +313,6 @@ class Simulation:
                 page_batch.add(each[1])
         outputs, parts, sums = decide(self._counters, [page_batch.encoded()], self._settings)
         outputs.pop(self._settings.waits_topic, None)
-        yield from [*outputs.records(), *combine(parts.values(), self._settings).records()]
+        yield from [*outputs.records(), *combine(parts, self._settings).records()]
         for record in sums.records(self._settings.job_id, source.offset, self._planner.quotas.version):
             yield OutputRecord(self._settings.sums_topic, b"0", record)

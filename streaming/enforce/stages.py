@@ -186,7 +186,7 @@ def combiner(settings: PipelineSettings) -> ArrowStage:
                 ):
                     groups.setdefault(key, []).append(payload)
             while groups:
-                parts = map(decode_parts, groups.popitem()[1])
+                parts = [part for payload in groups.popitem()[1] for part in decode_parts(payload)]
                 for topic, keyed in pipeline.combine(parts, settings).items():
                     columns = [topic] * len(keyed.keys), keyed.keys, keyed.values
                     arrays = [pa.array(column, kind) for column, kind in zip(columns, _COMBINED.types, strict=True)]

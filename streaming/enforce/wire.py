@@ -1,7 +1,7 @@
 """The records that leave the job, and the forms in which rows travel between the stages of the pipeline."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
@@ -50,8 +50,8 @@ MAX_DEAD_LETTER_VALUE_BYTES = 4 * 1024 * 1024
 _MAX_ROW_BYTES = 1024 * 1024
 """Bytes of values in one packed row; a larger value has a row of its own."""
 
-_GROUPS = 64
-"""Groups that parts of decisions travel in, all of a request in one: at most this many tasks combine."""
+_BUCKETS = 64
+"""Groups that partial decisions travel in, all of a request in one: at most this many tasks combine."""
 
 
 class OutputRecord(NamedTuple):
@@ -143,38 +143,22 @@ class GrowingPageBatch:
         return b"".join((b"\x92\xdd", len(self._rows).to_bytes(4), *self._rows, _PACK.encode(self.records)))
 
 
-class DecisionParts(msgspec.Struct, array_like=True, gc=False):
-    """Parts of decisions on requests that charge several counters: the charges of their rows as JSON.
+class DecisionPart(msgspec.Struct, array_like=True, gc=False):
+    """The charges of a row as JSON, for a request that charges several counters, and the waits that they ask for.
 
-    `firsts` are the rows of the first parts with theirs. Of other parts there are `places`: partition, offset and
-    number; and `charges`. `waits` are those that parts ask for. The columns take less time than an object for each.
+    Only part 0 carries the record's key, the decision but for its charges, and the gateway that waits for it.
     """
 
-    firsts: list[tuple[ChargeRow, bytes]] = []
-    places: list[tuple[int, int, int]] = []
-    charges: list[bytes] = []
-    waits: list[tuple[int, int, int, Waits]] = []
-
-
-class Parts(dict[int, DecisionParts]):
-    """Parts of decisions by the number of their group."""
-
-    def __missing__(self, group: int) -> DecisionParts:
-        """Begin with a group."""
-        parts = self[group] = DecisionParts()
-        return parts
-
-    def add(self, row: ChargeRow, charges: bytes, waits: Waits | None) -> None:
-        """Append the part of a row to the group of its request."""
-        partition, offset, part = row.partition, row.offset, row.part
-        parts = self[(partition + offset) % _GROUPS]
-        if part:
-            parts.places.append((partition, offset, part))
-            parts.charges.append(charges)
-        else:
-            parts.firsts.append((row, charges))
-        if waits is not None:
-            parts.waits.append((partition, offset, part, waits))
+    partition: int
+    offset: int
+    part: int
+    timestamp_ms: int
+    purgatory_ms: int
+    record_key: bytes | None
+    said: bytes
+    charges: bytes
+    waits: Waits | None
+    asked_by: bytes | None = None
 
 
 class PackedRow(NamedTuple):
@@ -192,9 +176,8 @@ class PackedRow(NamedTuple):
 _JSON = msgspec.json.Encoder()
 _PACK = msgspec.msgpack.Encoder()
 _PAGE_BATCH = msgspec.msgpack.Decoder(PageBatch)
-_PARTS = msgspec.msgpack.Decoder(DecisionParts)
+_PARTS = msgspec.msgpack.Decoder(list[DecisionPart])
 _ENTITY = msgspec.json.Decoder(CountedEntity)
-_NO_PARTS = Parts()
 
 
 def wait_record(kind: QuotaKind, entity: bytes, wait: WaitRecord | None) -> tuple[bytes, bytes | None]:
@@ -251,17 +234,20 @@ def decode_page_batch(payload: bytes) -> PageBatch:
     return _PAGE_BATCH.decode(payload)
 
 
-def decode_parts(payload: bytes) -> DecisionParts:
+def decode_parts(payload: bytes) -> list[DecisionPart]:
     """The parts in one value of a partial row."""
     return _PARTS.decode(payload)
 
 
-def packed(outputs: Outputs, parts: Mapping[int, DecisionParts] = _NO_PARTS) -> list[PackedRow]:
+def packed(outputs: Outputs, parts: Iterable[DecisionPart] = ()) -> list[PackedRow]:
     """Records and parts in few rows.
 
     PySpark pads the state that it returns to the number of output rows, so every row out of the operator is expensive.
     """
-    encoded = Keyed([b"%d" % group for group in parts], [_PACK.encode(some) for some in parts.values()])
+    groups: dict[int, list[DecisionPart]] = {}
+    for part in parts:
+        groups.setdefault((part.partition + part.offset) % _BUCKETS, []).append(part)
+    encoded = Keyed([b"%d" % number for number in groups], [_PACK.encode(group) for group in groups.values()])
     rows = [row for topic, keyed in outputs.items() for row in _rows(topic, keyed, partial=False)]
     return [*rows, *_rows(None, encoded, partial=True)]
 

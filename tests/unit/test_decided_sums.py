@@ -312,7 +312,7 @@ def test_the_sums_of_the_job_are_those_of_its_decisions(seed: int, users: int, r
             events.append((value, Source("quota-requests", 0, offset, at_ms)))
         page_batches = [each for made in plan(events, QUOTAS, pipeline, at_ms) for each in made.values()]
         outputs, parts, sums = decide(counters, page_batches, pipeline)
-        records = [*outputs.records(), *combine(parts.values(), pipeline).records()]
+        records = [*outputs.records(), *combine(parts, pipeline).records()]
         decisions = [json.loads(each.value) for each in records if each.topic == DECISIONS]
         decisions.sort(key=lambda decision: int(decision["decision_id"].rpartition("-")[2]))
 

@@ -13,10 +13,9 @@ from sluice.state.quotas.resolution import Quotas
 from sluice.streaming.enforce.pipeline import combine, plan
 from sluice.streaming.enforce.planning import PipelineSettings
 from sluice.streaming.enforce.wire import (
-    ChargeRow,
+    DecisionPart,
     OutputRecord,
     Outputs,
-    Parts,
     Source,
     decode_page_batch,
     decode_parts,
@@ -89,23 +88,18 @@ def test_records_leave_the_operator_a_mebibyte_to_a_row() -> None:
 
 def test_parts_of_decisions_leave_the_operator_in_rows_without_a_topic() -> None:
     """They are marked as parts, apart from the records, and all parts of a request are under the same key."""
-    parts = Parts()
-    for offset in range(100):
-        for part in (0, 1):
-            parts.add(ChargeRow(0, offset, 0, "", b"", b"", [], None, b"", part=part, parts=2), b"{}", None)
+    parts = [DecisionPart(0, offset, part, 0, 0, None, b"", b"", None) for offset in range(100) for part in (0, 1)]
 
     (row,) = packed(Outputs(), parts)
 
     assert (row.partial, row.topic) == (True, None)
     groups = [decode_parts(value or b"") for value in row.values]
     assert len(set(row.keys)) == len(groups)
-    for group in groups:
-        assert [(row.partition, row.offset, 1) for row, _ in group.firsts] == group.places
+    assert [len({part.offset for part in group}) * 2 for group in groups] == [len(group) for group in groups]
 
 
 def test_a_part_without_the_first_one_of_its_request_makes_no_decision() -> None:
-    parts = Parts()
-    parts.add(ChargeRow(0, 7, 0, "", b"", b"", [], None, b"", part=1, parts=2), b"{}", None)
+    part = DecisionPart(0, 7, 1, 0, 0, None, b"", b"{}", None)
 
     with pytest.raises(ValueError, match="the first part of a request carries its decision"):
-        combine(parts.values(), SETTINGS)
+        combine([part], SETTINGS)
