@@ -65,10 +65,10 @@ final class OwnedTopics {
     static Look look(MetadataResponseData answer) {
         Map<String, Integer> partitions = new HashMap<>();
         answer.topics().forEach(topic -> partitions.put(topic.name(), topic.partitions().size()));
-        return new Look(partitions, new HashMap<>(), System.nanoTime());
+        return new Look(partitions, new HashMap<>(), System.nanoTime(), false);
     }
 
-    /** What a client's user saw in the last second, if it was refused then and nobody was admitted since; else null. */
+    /** What a client's user saw in the last second, if it was refused then; else null. It refuses, and admits nothing. */
     synchronized Look lookOf(Client client) {
         looks.values().removeIf(each -> System.nanoTime() - each.sinceNs > LOOK_NS);
         return looks.get(client.user());
@@ -76,21 +76,22 @@ final class OwnedTopics {
 
     /**
      * The topics that these limits of a client refuse, each with its error, of `wanted`: new ones, or those that get so
-     * many more partitions. A new one that is there already is left to the broker to refuse.
+     * many more partitions. A new one that is there already is left to the broker to refuse. Null if the look is a kept
+     * one, and doesn't refuse all: then the cluster has to be asked anew.
      */
     synchronized Map<String, ApiError> refused(
             Client client, List<Limit> limits, Map<String, Integer> wanted, boolean areNew, Look look) {
         Map<String, ApiError> refused = new LinkedHashMap<>();
+        List<Limit> brokenLimits = new ArrayList<>();
         long nowNs = System.nanoTime();
         admitted.values().removeIf(each -> nowNs - each.sinceNs > ADMITTED_NS);
         limits.forEach(limit -> limit.used = look.used.computeIfAbsent(limit.counter, counter -> used(limit, look)));
-        boolean isKept = looks.get(client.user()) == look;
         boolean isMore = false;
         for (Map.Entry<String, Integer> each : wanted.entrySet()) {
             String topic = each.getKey();
             int partitions = each.getValue();
             if (areNew && look.partitions.containsKey(topic)) {
-                if (isKept) { // it may be gone since: who made it anew would have one too many
+                if (look.isKept) { // it may be gone since: who made it anew would have one too many
                     refused.put(topic, EXISTS);
                 }
                 continue;
@@ -104,24 +105,27 @@ final class OwnedTopics {
             Limit broken = broken(limits, topic, more, isNew);
             if (broken != null) {
                 refused.put(topic, new ApiError(Errors.POLICY_VIOLATION, broken.text(topic)));
-                meters.noteRefused(broken.key, broken.counter, client, 0);
+                brokenLimits.add(broken);
                 continue;
+            }
+            if (look.isKept) {
+                return null;
             }
             admitted.put(topic, new Admitted(present + more, nowNs));
             limits.forEach(limit -> limit.add(topic, more, isNew));
             isMore |= isNew || more > 0;
         }
+        brokenLimits.forEach(limit -> meters.noteRefused(limit.key, limit.counter, client, 0));
         if (isMore) {
             forgetLooks();
         } else if (!refused.isEmpty() && looks.size() < MAX_LOOKS) {
-            looks.put(client.user(), look);
+            looks.put(client.user(), new Look(look.partitions, look.used, look.sinceNs, true));
         }
         return refused;
     }
 
     /** Has the cluster asked anew, as topics were made or deleted. */
     synchronized void forgetLooks() {
-        looks.values().forEach(each -> each.used.clear()); // another thread may have got one just now
         looks.clear();
     }
 
@@ -182,5 +186,5 @@ final class OwnedTopics {
     private record Admitted(int partitions, long sinceNs) {}
 
     /** What a user sees in the cluster: partitions by topic, and how much owners have of what is limited. */
-    record Look(Map<String, Integer> partitions, Map<CounterKey, Long> used, long sinceNs) {}
+    record Look(Map<String, Integer> partitions, Map<CounterKey, Long> used, long sinceNs, boolean isKept) {}
 }

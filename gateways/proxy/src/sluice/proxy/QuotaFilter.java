@@ -260,11 +260,13 @@ final class QuotaFilter implements RequestFilter, ResponseFilter {
         Function<OwnedTopics.Look, CompletionStage<RequestFilterResult>> then = look -> {
             Map<String, Integer> partitions = topics.partitions(look.partitions());
             boolean areNew = asked.message instanceof CreateTopicsRequestData;
-            return decide(asked, topics, partitions, owned.refused(asked.client, limits, partitions, areNew, look));
+            Map<String, ApiError> refused = owned.refused(asked.client, limits, partitions, areNew, look);
+            return refused == null ? null : decide(asked, topics, partitions, refused);
         };
-        OwnedTopics.Look look = owned.lookOf(asked.client);
-        if (look != null) {
-            return then.apply(look);
+        OwnedTopics.Look kept = owned.lookOf(asked.client);
+        CompletionStage<RequestFilterResult> answered = kept == null ? null : then.apply(kept);
+        if (answered != null) {
+            return answered;
         }
         return ask(OwnedTopics.question(), asked.client, asked.context, answer -> then.apply(OwnedTopics.look(answer)));
     }
